@@ -1,0 +1,581 @@
+//! [`BitmapSet`]: all groups of one bitmap.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::Run;
+use super::group::{Group, for_words};
+use crate::error::{Error, Result};
+use crate::journal::Lines;
+use crate::journal::recovery::{Step, Touched};
+use crate::media::Geometry;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::checksum::word_sum;
+use crate::media::pointer::{Ptr, PtrAt};
+use crate::media::walk::MapRoot;
+use crate::pmem::Region;
+use crate::types::Ino;
+
+/// Most combinations of steps that recovery looks at for one group.
+const MOST_WAYS: u32 = 1 << 16;
+
+/// A group has no bitmap block yet and the caller is to make one first.
+#[derive(Debug)]
+pub struct InitGroup {
+    /// Which group.
+    pub group: u64,
+    /// Where its descriptor is.
+    pub desc_offset: u64,
+}
+
+/// Bits of one word of a bitmap that a record sets or clears.
+#[derive(Debug, Clone, Copy)]
+pub struct Bits {
+    /// Which bitmap.
+    pub kind: BitmapKind,
+    /// Group.
+    pub group: u64,
+    /// Offset of the word in the region.
+    pub word: u64,
+    /// The bits.
+    pub mask: u64,
+    /// Set, or cleared.
+    pub set: bool,
+}
+
+#[derive(Debug)]
+struct Cell {
+    state: Mutex<Option<Box<Group>>>,
+    /// Free bits when last looked at; `u32::MAX`: not known.
+    free: AtomicU32,
+    damaged: AtomicBool,
+}
+
+/// One bitmap of the file system.
+#[derive(Debug)]
+pub struct BitmapSet {
+    kind: BitmapKind,
+    bits: u64,
+    per_group: u64,
+    cells: Box<[Cell]>,
+    descs: MapRoot,
+    hints: Box<[AtomicU64]>,
+}
+
+impl BitmapSet {
+    /// A bitmap of `bits` bits whose descriptors are in the file `descs`.
+    pub fn new(kind: BitmapKind, bits: u64, geo: &Geometry, descs: MapRoot) -> BitmapSet {
+        let per_group = geo.bits_per_group();
+        let groups = bits.div_ceil(per_group);
+        let cell = |_| Cell {
+            state: Mutex::new(None),
+            free: AtomicU32::new(u32::MAX),
+            damaged: AtomicBool::new(false),
+        };
+        let hints = (0..u64::from(geo.lanes))
+            .map(|l| AtomicU64::new(l % groups * per_group))
+            .collect();
+        BitmapSet {
+            kind,
+            bits,
+            per_group,
+            cells: (0..groups).map(cell).collect(),
+            descs,
+            hints,
+        }
+    }
+
+    /// Number of groups.
+    pub fn groups(&self) -> u64 {
+        self.cells.len() as u64
+    }
+
+    fn damaged(&self, group: u64, what: &str) -> Error {
+        Error::corrupt(format!("{:?} bitmap, group {group}", self.kind), what)
+    }
+
+    /// Offset of a group's descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the descriptor table has a hole or a bad
+    /// pointer there.
+    pub fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
+        let at = group * GroupDesc::SIZE as u64;
+        let leaf = self.descs.find(region, geo, at >> geo.block_log2)?;
+        let block = leaf
+            .block
+            .ok_or_else(|| self.damaged(group, "its descriptor is missing"))?;
+        Ok(geo.offset(block) + at % geo.block_size)
+    }
+
+    /// Where the bitmap pointer of a group stands.
+    pub fn bitmap_at(&self, geo: &Geometry, group: u64) -> PtrAt {
+        PtrAt {
+            fs_seed: geo.seed,
+            ino: self.owner(),
+            level: 0,
+            index: group | 1 << 62,
+        }
+    }
+
+    fn owner(&self) -> Ino {
+        match self.kind {
+            BitmapKind::Blocks => Ino::BLOCK_GROUPS,
+            BitmapKind::Inodes => Ino::INODE_GROUPS,
+        }
+    }
+
+    /// Offset of the bitmap block of a group; `None` when it has none yet.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn bitmap_offset(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+    ) -> Result<Option<(u64, u64)>> {
+        let desc_offset = self.desc_offset(region, geo, group)?;
+        let ptr = Ptr(region.load_u64(desc_offset)?);
+        if ptr.is_hole() {
+            return Ok(None);
+        }
+        let b = ptr.block();
+        if !ptr.fits(self.bitmap_at(geo, group))
+            || ptr.flags() != 0
+            || b.0 == 0
+            || b.0 >= geo.blocks
+        {
+            return Err(self.damaged(group, "the pointer to its bitmap is damaged"));
+        }
+        Ok(Some((geo.offset(b), desc_offset)))
+    }
+
+    fn len_of(&self, group: u64) -> u32 {
+        (self.bits - group * self.per_group).min(self.per_group) as u32
+    }
+
+    fn load(&self, region: &Region, geo: &Geometry, group: u64) -> Result<Box<Group>> {
+        let len = self.len_of(group);
+        let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
+            return Ok(Box::new(Group::empty(
+                len,
+                self.desc_offset(region, geo, group)?,
+            )));
+        };
+        let words = (self.per_group / 64) as usize;
+        let mut bits = vec![0u64; words];
+        let mut sum = 0u64;
+        for (i, w) in bits.iter_mut().enumerate() {
+            *w = region.load_u64(bitmap + i as u64 * 8)?;
+            sum = sum.wrapping_add(word_sum(geo.seed, i as u64, *w));
+        }
+        if sum != region.load_u64(desc + 8)? {
+            return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
+        }
+        Ok(Box::new(Group::loaded(bits.into(), len, bitmap, desc)))
+    }
+
+    fn lock(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+    ) -> Result<MutexGuard<'_, Option<Box<Group>>>> {
+        let cell = self
+            .cells
+            .get(group as usize)
+            .ok_or_else(|| self.damaged(group, "there is no such group"))?;
+        let mut g = cell.state.lock();
+        if g.is_none() {
+            match self.load(region, geo, group) {
+                Ok(loaded) => *g = Some(loaded),
+                Err(e) => {
+                    cell.damaged.store(true, Ordering::Relaxed);
+                    cell.free.store(0, Ordering::Relaxed);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(g)
+    }
+
+    fn note_free(&self, group: u64, g: &Group) {
+        self.cells[group as usize]
+            .free
+            .store(g.free(), Ordering::Relaxed);
+    }
+
+    /// Runs `pick` over the groups, beginning with the one that holds `near`,
+    /// until it finds something. Damaged groups are passed over.
+    fn search<T>(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        near: u64,
+        least: u32,
+        mut pick: impl FnMut(u64, &mut Group) -> Option<T>,
+    ) -> Result<Option<T>, InitGroup> {
+        let n = self.groups();
+        let first = (near / self.per_group) % n;
+        let mut to_init = None;
+        for i in 0..n {
+            let group = (first + i) % n;
+            let free = self.cells[group as usize].free.load(Ordering::Relaxed);
+            if free < least {
+                continue;
+            }
+            let Ok(mut guard) = self.lock(region, geo, group) else {
+                continue;
+            };
+            let Some(g) = guard.as_deref_mut() else {
+                continue;
+            };
+            if !g.is_initialised() {
+                // Used groups first; but the caller's own group at once.
+                if i == 0 {
+                    return Err(InitGroup {
+                        group,
+                        desc_offset: g.desc_offset,
+                    });
+                }
+                to_init.get_or_insert(InitGroup {
+                    group,
+                    desc_offset: g.desc_offset,
+                });
+                if i > 8 {
+                    break;
+                }
+                continue;
+            }
+            let found = pick(group, g);
+            self.note_free(group, g);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        match to_init {
+            Some(init) => Err(init),
+            None => Ok(None),
+        }
+    }
+
+    /// Reserves a run of up to `want` bits, near `goal` or where this lane was
+    /// last. `Ok(None)`: nothing is free. `Err`: make that group and come again.
+    pub fn reserve(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        lane: u32,
+        goal: Option<u64>,
+        want: u32,
+        full: bool,
+    ) -> Result<Option<Run>, InitGroup> {
+        let hint = &self.hints[lane as usize];
+        let near = goal
+            .filter(|g| *g < self.bits)
+            .unwrap_or_else(|| hint.load(Ordering::Relaxed));
+        let least = if full { want } else { 1 };
+        let run = self.search(region, geo, near, least, |group, g| {
+            let base = group * self.per_group;
+            let from = if near >= base && near < base + self.per_group {
+                (near - base) as u32
+            } else {
+                0
+            };
+            let found = |from| {
+                if full {
+                    g.find_full(from, want).map(|s| (s, want))
+                } else {
+                    g.find(from, want)
+                }
+            };
+            let (start, len) = found(from).or_else(|| found(0))?;
+            g.take(start, len);
+            Some(Run {
+                start: base + u64::from(start),
+                len: u64::from(len),
+            })
+        })?;
+        if let (Some(r), None) = (run, goal) {
+            hint.store(r.start + r.len, Ordering::Relaxed);
+        }
+        Ok(run)
+    }
+
+    /// Reserves `len` bits aligned to `len`, which is a power of two from 64.
+    pub fn reserve_aligned(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        near: u64,
+        len: u32,
+    ) -> Result<Option<Run>, InitGroup> {
+        if u64::from(len) > self.per_group {
+            return Ok(None);
+        }
+        self.search(region, geo, near, len, |group, g| {
+            let base = group * self.per_group;
+            let start = g.find_aligned(base, len)?;
+            g.take(start, len);
+            Some(Run {
+                start: base + u64::from(start),
+                len: u64::from(len),
+            })
+        })
+    }
+
+    /// Gives reserved or released bits back.
+    pub fn give_back(&self, region: &Region, geo: &Geometry, run: Run) {
+        self.for_groups(run, |group, start, len| {
+            if let Ok(mut guard) = self.lock(region, geo, group)
+                && let Some(g) = guard.as_deref_mut()
+            {
+                g.give(start, len);
+                self.note_free(group, g);
+            }
+        });
+    }
+
+    fn for_groups(&self, run: Run, mut f: impl FnMut(u64, u32, u32)) {
+        let (mut at, end) = (run.start, (run.start + run.len).min(self.bits));
+        while at < end {
+            let group = at / self.per_group;
+            let n = (end - at).min((group + 1) * self.per_group - at);
+            f(group, (at % self.per_group) as u32, n as u32);
+            at += n;
+        }
+    }
+
+    /// The words and masks that a run touches, as region offset, mask, group.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the run or its group cannot be right.
+    pub fn words_of(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        run: Run,
+        f: &mut dyn FnMut(u64, u64, u64),
+    ) -> Result<()> {
+        if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {
+            return Err(self.damaged(run.start / self.per_group, "a run leaves the bitmap"));
+        }
+        let mut result = Ok(());
+        self.for_groups(run, |group, start, len| {
+            let found = self
+                .lock(region, geo, group)
+                .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset));
+            match found {
+                Ok(0) => result = Err(self.damaged(group, "bits in use in a group that is not")),
+                Ok(bitmap) => for_words(start, len, |word, mask| {
+                    f(bitmap + word as u64 * 8, mask, group)
+                }),
+                Err(e) => result = Err(e),
+            }
+        });
+        result
+    }
+
+    /// Brings a mask home and renews the sum of its group. Called for a
+    /// committed record; the record names the same word.
+    ///
+    /// # Errors
+    /// Only where the group itself cannot be read any more.
+    pub fn apply_bits(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        bits: &Bits,
+        lines: &mut Lines,
+    ) -> Result<()> {
+        let &Bits {
+            group,
+            word,
+            mask,
+            set,
+            ..
+        } = bits;
+        let guard = self.lock(region, geo, group)?;
+        let Some(g) = guard.as_deref() else {
+            return Ok(());
+        };
+        let index = (word - g.bitmap_offset) / 8;
+        let old = region.load_u64(word)?;
+        let new = if set { old | mask } else { old & !mask };
+        let sum = region
+            .load_u64(g.desc_offset + 8)?
+            .wrapping_sub(word_sum(geo.seed, index, old))
+            .wrapping_add(word_sum(geo.seed, index, new));
+        let w = region.window();
+        w.store_u64_unflushed(word, new)?;
+        w.store_u64_unflushed(g.desc_offset + 8, sum)?;
+        lines.add(word, 8);
+        lines.add(g.desc_offset + 8, 8);
+        Ok(())
+    }
+
+    /// Tells the set that a group now has a bitmap block, whose first bits
+    /// `used` (blocks: the bitmap itself) are set.
+    pub fn group_made(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+        bitmap_offset: u64,
+        used: Option<u32>,
+    ) -> Result<()> {
+        let mut guard = self.lock(region, geo, group)?;
+        if let Some(g) = guard.as_deref_mut()
+            && !g.is_initialised()
+        {
+            g.initialise((self.per_group / 64) as usize, bitmap_offset);
+            if let Some(bit) = used {
+                g.take(bit, 1);
+            }
+            self.note_free(group, g);
+        }
+        Ok(())
+    }
+
+    /// Whether a group has its bitmap block.
+    pub fn is_made(&self, region: &Region, geo: &Geometry, group: u64) -> Result<bool> {
+        Ok(self
+            .lock(region, geo, group)?
+            .as_deref()
+            .is_some_and(Group::is_initialised))
+    }
+
+    /// Whether a bit is set on the medium: by a committed record.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where its group is damaged.
+    pub fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
+        if bit >= self.bits {
+            return Ok(false);
+        }
+        let guard = self.lock(region, geo, bit / self.per_group)?;
+        let Some(g) = guard.as_deref().filter(|g| g.is_initialised()) else {
+            return Ok(false);
+        };
+        let word = region.load_u64(g.bitmap_offset + bit % self.per_group / 64 * 8)?;
+        Ok(word >> (bit % 64) & 1 != 0)
+    }
+
+    /// Free bits. The first call after mount reads the bitmaps in use; damaged
+    /// groups count as full.
+    pub fn count_free(&self, region: &Region, geo: &Geometry) -> u64 {
+        (0..self.groups())
+            .map(|group| {
+                let cell = &self.cells[group as usize];
+                match cell.free.load(Ordering::Relaxed) {
+                    u32::MAX => match self.lock(region, geo, group) {
+                        Ok(guard) => guard.as_deref().map_or(0, |g| {
+                            self.note_free(group, g);
+                            u64::from(g.free())
+                        }),
+                        Err(_) => 0,
+                    },
+                    n => u64::from(n),
+                }
+            })
+            .sum()
+    }
+
+    /// Renews the sum of a group whose bits live records have set and cleared,
+    /// for recovery. First the old sum is checked: it fits the bits as they are
+    /// now, or as they were before some of the steps of each lane. A sum
+    /// that fits none of these means damage, which must not be sealed with a new
+    /// one: a used block could pass for a free one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], and the sum stays as it is.
+    pub fn renew_sum(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+        touched: &Touched,
+        lines: &mut Lines,
+    ) -> Result<()> {
+        if group >= self.groups() {
+            return Err(self.damaged(group, "there is no such group"));
+        }
+        let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
+            return Ok(());
+        };
+        let mut sum = 0u64;
+        for i in 0..self.per_group / 64 {
+            sum = sum.wrapping_add(word_sum(geo.seed, i, region.load_u64(bitmap + i * 8)?));
+        }
+        let old = region.load_u64(desc + 8)?;
+        if old == sum {
+            return Ok(());
+        }
+        if !touched.made && !self.could_have_been(region, geo, bitmap, sum, old, touched)? {
+            return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
+        }
+        region.window().store_u64_unflushed(desc + 8, sum)?;
+        lines.add(desc + 8, 8);
+        Ok(())
+    }
+
+    /// Whether the sum was `old` when some of the last steps of each lane had not
+    /// been taken; it is `sum` with all of them.
+    fn could_have_been(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        bitmap: u64,
+        sum: u64,
+        old: u64,
+        touched: &Touched,
+    ) -> Result<bool> {
+        let lanes: Vec<&[Step]> = touched.lanes.values().map(Vec::as_slice).collect();
+        let ways = lanes
+            .iter()
+            .try_fold(1u32, |n, l| n.checked_mul(l.len() as u32 + 1));
+        if ways.is_none_or(|n| n > MOST_WAYS) {
+            // Too many operations were under way to tell.
+            return Ok(true);
+        }
+        let mut now = BTreeMap::new();
+        for step in lanes.iter().flat_map(|l| l.iter()) {
+            now.insert(step.word, region.load_u64(step.word)?);
+        }
+        let word_sum = |word: u64, bits| word_sum(geo.seed, word.wrapping_sub(bitmap) / 8, bits);
+        // How many steps of each lane had been taken, counted down from all.
+        let mut taken: Vec<usize> = lanes.iter().map(|l| l.len()).collect();
+        loop {
+            let mut then = now.clone();
+            for (steps, &n) in lanes.iter().zip(&taken) {
+                for step in steps[n..].iter().rev() {
+                    then.entry(step.word).and_modify(|bits| {
+                        *bits = if step.set {
+                            *bits & !step.mask
+                        } else {
+                            *bits | step.mask
+                        }
+                    });
+                }
+            }
+            let differs = now.iter().zip(then.values());
+            let other = differs.fold(sum, |s, ((&word, &a), &b)| {
+                s.wrapping_sub(word_sum(word, a))
+                    .wrapping_add(word_sum(word, b))
+            });
+            if other == old {
+                return Ok(true);
+            }
+            let Some(lane) = taken.iter().position(|&n| n > 0) else {
+                return Ok(false);
+            };
+            taken[lane] -= 1;
+            for (n, steps) in taken[..lane].iter_mut().zip(&lanes) {
+                *n = steps.len();
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! One group of a bitmap, in ordinary memory.
+
+/// Bits of one group. Set: in use, reserved, or not yet reusable.
+#[derive(Debug)]
+pub struct Group {
+    /// `None`: no bit of the group is set, and it has no bitmap block yet.
+    bits: Option<Box<[u64]>>,
+    /// Bits that exist: the last group may be short.
+    len: u32,
+    /// Clear bits.
+    free: u32,
+    /// No clear bit stands below this one.
+    low: u32,
+    /// Offset of the bitmap block in the region; 0 when there is none yet.
+    pub bitmap_offset: u64,
+    /// Offset of the descriptor.
+    pub desc_offset: u64,
+}
+
+impl Group {
+    /// A group that is not in use yet.
+    pub fn empty(len: u32, desc_offset: u64) -> Group {
+        Group {
+            bits: None,
+            len,
+            free: len,
+            low: 0,
+            bitmap_offset: 0,
+            desc_offset,
+        }
+    }
+
+    /// A group with the bits of its bitmap block.
+    pub fn loaded(mut bits: Box<[u64]>, len: u32, bitmap_offset: u64, desc_offset: u64) -> Group {
+        // Bits past the end do not exist; they count as used.
+        for i in len as usize..bits.len() * 64 {
+            bits[i / 64] |= 1 << (i % 64);
+        }
+        let free = bits.iter().map(|w| w.count_zeros()).sum();
+        Group {
+            bits: Some(bits),
+            len,
+            free,
+            low: 0,
+            bitmap_offset,
+            desc_offset,
+        }
+    }
+
+    /// Clear bits.
+    pub fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Whether the group has a bitmap block.
+    pub fn is_initialised(&self) -> bool {
+        self.bits.is_some()
+    }
+
+    /// Gives an empty group its bits.
+    pub fn initialise(&mut self, words: usize, bitmap_offset: u64) {
+        if self.bits.is_none() {
+            let fresh = Group::loaded(
+                vec![0; words].into(),
+                self.len,
+                bitmap_offset,
+                self.desc_offset,
+            );
+            *self = fresh;
+        }
+    }
+
+    /// Sets a run of clear bits.
+    pub fn take(&mut self, start: u32, len: u32) {
+        let Some(bits) = &mut self.bits else { return };
+        for_words(start, len, |word, mask| {
+            debug_assert_eq!(bits[word] & mask, 0);
+            bits[word] |= mask;
+        });
+        self.free -= len;
+        if start <= self.low {
+            self.low = start + len;
+        }
+    }
+
+    /// Clears a run of set bits.
+    pub fn give(&mut self, start: u32, len: u32) {
+        let Some(bits) = &mut self.bits else { return };
+        let mut cleared = 0;
+        for_words(start, len, |word, mask| {
+            cleared += (bits[word] & mask).count_ones();
+            bits[word] &= !mask;
+        });
+        self.free += cleared;
+        self.low = self.low.min(start);
+    }
+
+    /// The first run of clear bits at or after `from`, at most `want` long.
+    pub fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
+        let bits = self.bits.as_ref()?;
+        let mut at = from.max(self.low);
+        while at < self.len {
+            let w = !bits[at as usize / 64] >> (at % 64);
+            if w == 0 {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            at += w.trailing_zeros();
+            let mut end = at;
+            while end < self.len && end - at < want {
+                let used = bits[end as usize / 64] >> (end % 64);
+                let run = if used == 0 {
+                    64 - end % 64
+                } else {
+                    used.trailing_zeros()
+                };
+                if run == 0 {
+                    break;
+                }
+                end += run;
+            }
+            return Some((at, (end - at).min(want)));
+        }
+        None
+    }
+
+    /// As [`find`](Self::find), but only runs of the full length `want`.
+    pub fn find_full(&self, mut from: u32, want: u32) -> Option<u32> {
+        while let Some((start, len)) = self.find(from, want) {
+            if len == want {
+                return Some(start);
+            }
+            from = start + len;
+        }
+        None
+    }
+
+    /// A run of `len` clear bits whose number in the whole bitmap, `base` plus
+    /// its place here, is a multiple of `len`; both are powers of two from 64.
+    pub fn find_aligned(&self, base: u64, len: u32) -> Option<u32> {
+        let bits = self.bits.as_ref()?;
+        if self.free < len {
+            return None;
+        }
+        let mut at = (base.next_multiple_of(u64::from(len)) - base) as u32;
+        while at + len <= self.len {
+            let words = &bits[at as usize / 64..(at + len) as usize / 64];
+            if words.iter().all(|w| *w == 0) {
+                return Some(at);
+            }
+            at += len;
+        }
+        None
+    }
+}
+
+/// Calls `f` with each word index and mask that a run of bits touches.
+pub fn for_words(start: u32, len: u32, mut f: impl FnMut(usize, u64)) {
+    let (mut at, end) = (start, start + len);
+    while at < end {
+        let n = (64 - at % 64).min(end - at);
+        let mask = if n == 64 {
+            u64::MAX
+        } else {
+            ((1 << n) - 1) << (at % 64)
+        };
+        f(at as usize / 64, mask);
+        at += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_taken_and_given_back() {
+        let mut g = Group::loaded(vec![0; 4].into(), 200, 4096, 0);
+        assert_eq!(g.free(), 200);
+        assert_eq!(g.find(0, 100), Some((0, 100)));
+        g.take(0, 100);
+        assert_eq!(g.find(0, 500), Some((100, 100)));
+        g.give(10, 5);
+        assert_eq!(g.find(0, 500), Some((10, 5)));
+        assert_eq!(g.find_full(0, 6), Some(100));
+        assert_eq!(g.find_full(0, 101), None);
+        g.take(100, 100);
+        g.take(10, 5);
+        assert_eq!((g.free(), g.find(0, 1)), (0, None));
+    }
+
+    #[test]
+    fn aligned_runs_count_from_the_start_of_the_bitmap() {
+        let mut g = Group::loaded(vec![0; 64].into(), 4096, 4096, 0);
+        assert_eq!(g.find_aligned(0, 512), Some(0));
+        g.take(5, 1);
+        assert_eq!(g.find_aligned(0, 512), Some(512));
+        assert_eq!(g.find_aligned(256, 512), Some(256));
+    }
+
+    #[test]
+    fn masks_cover_exactly_the_run() {
+        for start in 0..130 {
+            for len in 1..130 {
+                let mut bits = [0u64; 5];
+                for_words(start, len, |w, m| bits[w] |= m);
+                let set: u32 = bits.iter().map(|w| w.count_ones()).sum();
+                assert_eq!(set, len);
+                assert!(bits[start as usize / 64] >> (start % 64) & 1 == 1);
+            }
+        }
+    }
+}

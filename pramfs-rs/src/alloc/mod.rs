@@ -1,0 +1,41 @@
+//! Free blocks and free inode numbers.
+//!
+//! The bitmaps on the medium are authoritative; each group's bits are copied
+//! to ordinary memory when the group is first used. In that copy a bit is also
+//! set while it is reserved by an operation that has not committed, or freed
+//! by a record that is not dead yet. Nothing here stores to the medium but
+//! [`BitmapSet::apply_bits`], on behalf of a committed record.
+
+mod bitmap;
+mod group;
+mod pins;
+
+pub use bitmap::{BitmapSet, Bits, InitGroup};
+pub use pins::BlockPins;
+
+use crate::media::bitmap::BitmapKind;
+
+/// A run of blocks or inode numbers, or an orphan slot, on its way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freed {
+    /// Bits of a bitmap.
+    Bits {
+        /// Which bitmap.
+        kind: BitmapKind,
+        /// First bit.
+        start: u64,
+        /// How many.
+        len: u64,
+    },
+    /// A slot of the orphan table.
+    OrphanSlot(u32),
+}
+
+/// A run of consecutive blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// First block.
+    pub start: u64,
+    /// Blocks.
+    pub len: u64,
+}

@@ -1,0 +1,168 @@
+//! Where mkfs puts what a new file system starts with.
+
+use std::collections::BTreeSet;
+
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::media::Geometry;
+use crate::media::bitmap::GroupDesc;
+use crate::media::superblock::PAGE;
+use crate::types::{Bno, Ino};
+
+/// A file whose blocks are consecutive, with its pointer blocks.
+#[derive(Debug)]
+pub struct Tree {
+    pub data: Bno,
+    pub count: u64,
+    /// First block and number of blocks of each level, lowest first.
+    pub levels: Vec<(Bno, u64)>,
+}
+
+/// Every block that a new file system uses.
+#[derive(Debug)]
+pub struct Plan {
+    pub block_descs: Tree,
+    pub inode_descs: Tree,
+    pub inode_table: Tree,
+    pub inode_bitmap: Bno,
+    pub orphans: Bno,
+    /// Block groups that get a bitmap.
+    pub groups: Vec<u64>,
+    pub used: Vec<Run>,
+}
+
+struct Bump<'a> {
+    geo: &'a Geometry,
+    next: u64,
+    used: Vec<Run>,
+}
+
+impl Bump<'_> {
+    /// `count` consecutive blocks that hold neither superblock copy, journal
+    /// nor the last block of a group, which is its bitmap.
+    fn take(&mut self, count: u64) -> Result<Bno> {
+        let per_group = self.geo.bits_per_group();
+        let log2 = self.geo.block_log2;
+        let fixed = [
+            (
+                self.geo.copy_offset >> log2,
+                (self.geo.copy_offset + PAGE) >> log2,
+            ),
+            (
+                self.geo.journal_offset >> log2,
+                (self.geo.journal_offset + self.geo.journal_len) >> log2,
+            ),
+        ];
+        loop {
+            let end = self.next + count;
+            if end > self.geo.blocks {
+                return Err(Error::NotMountable(format!(
+                    "the region of {} bytes is too small for its own metadata; take fewer inodes (-N) or a larger region",
+                    self.geo.blocks << log2
+                )));
+            }
+            if let Some((_, to)) = fixed
+                .iter()
+                .find(|(from, to)| self.next < *to && end > *from)
+            {
+                self.next = *to;
+                continue;
+            }
+            // A run may pass the end of a group only if it is longer than one:
+            // such tables are taken in pieces by `tree`.
+            let group_last = ((self.next / per_group + 1) * per_group).min(self.geo.blocks) - 1;
+            if self.next <= group_last && end > group_last {
+                self.next = group_last + 1;
+                continue;
+            }
+            self.next = end;
+            self.used.push(Run {
+                start: end - count,
+                len: count,
+            });
+            return Ok(Bno(end - count));
+        }
+    }
+
+    fn tree(&mut self, count: u64) -> Result<Tree> {
+        if count >= self.geo.bits_per_group() {
+            return Err(Error::NotMountable(format!(
+                "tables of {count} blocks do not fit one group; take larger blocks (-b) or fewer inodes (-N)"
+            )));
+        }
+        let data = self.take(count)?;
+        let (mut levels, mut n) = (Vec::new(), count);
+        while n > 1 {
+            n = n.div_ceil(1 << self.geo.fan_log2);
+            levels.push((self.take(n)?, n));
+        }
+        Ok(Tree {
+            data,
+            count,
+            levels,
+        })
+    }
+}
+
+impl Plan {
+    /// Places everything; `inodes` are preallocated in the inode table.
+    pub fn new(geo: &Geometry, inodes: u64) -> Result<Plan> {
+        let pages = [
+            (0, PAGE),
+            (geo.copy_offset, PAGE),
+            (geo.journal_offset, geo.journal_len),
+        ];
+        let log2 = geo.block_log2;
+        let used = pages
+            .iter()
+            .map(|(at, len)| Run {
+                start: at >> log2,
+                len: len >> log2,
+            })
+            .collect();
+        let mut bump = Bump {
+            geo,
+            next: PAGE >> log2,
+            used,
+        };
+        let desc_blocks = |bits: u64| {
+            (bits.div_ceil(geo.bits_per_group()) * GroupDesc::SIZE as u64).div_ceil(geo.block_size)
+        };
+        let inodes = inodes.max(Ino::FIRST_FREE.0);
+        let inode_table = bump.tree(inodes.div_ceil(geo.inodes_per_block()))?;
+        let orphans = bump.take(1)?;
+        let inode_bitmap = bump.take(1)?;
+        let block_descs = bump.tree(desc_blocks(geo.blocks))?;
+        let inode_descs = bump.tree(desc_blocks(geo.inodes_max))?;
+        let mut used = bump.used;
+        let per_group = geo.bits_per_group();
+        let groups: BTreeSet<u64> = used
+            .iter()
+            .flat_map(|r| r.start / per_group..=(r.start + r.len - 1) / per_group)
+            .collect();
+        for g in &groups {
+            let last = ((g + 1) * per_group).min(geo.blocks) - 1;
+            if used
+                .iter()
+                .any(|r| r.start <= last && last < r.start + r.len)
+            {
+                return Err(Error::NotMountable(
+                    "the region is too small for its own metadata".into(),
+                ));
+            }
+            used.push(Run {
+                start: last,
+                len: 1,
+            });
+        }
+        Ok(Plan {
+            block_descs,
+            inode_descs,
+            inode_table,
+            inode_bitmap,
+            orphans,
+            groups: groups.into_iter().collect(),
+            used,
+        })
+    }
+}

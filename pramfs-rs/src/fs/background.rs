@@ -1,0 +1,61 @@
+//! The engine's own thread: lagging times, and what the last mount left.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
+
+use super::Shared;
+use crate::error::{Error, Result};
+use crate::types::Ino;
+
+/// mtime and ctime of overwrites are on the medium within a second.
+const PERIOD: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(super) struct Background {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Background {
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        orphans: Vec<(Ino, u32)>,
+        cut: Vec<(Ino, u32)>,
+    ) -> Result<Background> {
+        let shared = shared.clone();
+        let (stop, stopped) = bounded(1);
+        let thread = std::thread::Builder::new()
+            .name("pramfs-timer".into())
+            .spawn(move || {
+                for (ino, slot) in orphans {
+                    if !stopped.is_empty() {
+                        return;
+                    }
+                    shared.finish_orphan(ino, slot);
+                }
+                for (ino, _) in cut {
+                    if !stopped.is_empty() {
+                        return;
+                    }
+                    shared.finish_truncated(ino);
+                }
+                while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                    if let Err(e) = shared.write_lazy() {
+                        tracing::warn!(error = %e, "times of changed files were not written");
+                    }
+                }
+            })
+            .map_err(|e| Error::Io(format!("cannot start the timer thread: {e}")))?;
+        Ok(Background { stop, thread })
+    }
+
+    pub(super) fn stop(self) {
+        let _ = self.stop.try_send(());
+        if self.thread.join().is_err() {
+            tracing::error!("the timer thread has panicked");
+        }
+    }
+}

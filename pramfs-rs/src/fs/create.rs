@@ -1,0 +1,260 @@
+//! create, mkdir, mknod: a new inode and its first name, in one record.
+
+use zerocopy::FromZeros;
+
+use super::inode::{Inode, put_inode, put_new_inode, store_map, touch_mtime};
+use super::orphan::{dir_tree, store_tree};
+use super::{Need, Shared, names};
+use crate::error::{Error, Result};
+use crate::htree;
+use crate::map::{self, MapRef};
+use crate::media::DiskInode;
+use crate::media::checksum::crc;
+use crate::media::inode::INLINE_TARGET;
+use crate::media::pointer::Ptr;
+use crate::types::{Attr, Ctx, FileType, Ino, Time};
+use crate::volume::Tx;
+
+/// What a new inode is.
+pub(super) struct New<'a> {
+    pub mode: u32,
+    pub rdev: u64,
+    pub target: &'a [u8],
+}
+
+impl Shared {
+    /// Makes a regular file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NotFound`] in a removed
+    /// directory, [`Error::NameTooLong`].
+    pub fn create(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+        self.mknod(
+            cx,
+            parent,
+            name,
+            FileType::Regular.mode_bits() | perm & 0o7777,
+            0,
+        )
+    }
+
+    /// As [`create`](Self::create), with a reference.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn create_pinned(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+        self.mknod_pinned(
+            cx,
+            parent,
+            name,
+            FileType::Regular.mode_bits() | perm & 0o7777,
+            0,
+        )
+    }
+
+    /// Makes a regular file, named pipe, socket or device file, by the type in
+    /// `mode`.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create); [`Error::Invalid`] for other types.
+    pub fn mknod(&self, cx: &Ctx, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        self.op(Need::Write, || {
+            self.mknod_inner(cx, parent, name, mode, rdev, false)
+        })
+    }
+
+    /// As [`mknod`](Self::mknod), with a reference.
+    ///
+    /// # Errors
+    /// As for [`mknod`](Self::mknod).
+    pub fn mknod_pinned(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        self.op(Need::Write, || {
+            self.mknod_inner(cx, parent, name, mode, rdev, true)
+        })
+    }
+
+    fn mknod_inner(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+        pin: bool,
+    ) -> Result<Attr> {
+        match FileType::from_mode(mode) {
+            Some(FileType::Directory | FileType::Symlink) | None => Err(Error::Invalid(
+                "mknod makes files, pipes, sockets and devices",
+            )),
+            Some(_) => self.make(
+                cx,
+                parent,
+                name,
+                &New {
+                    mode,
+                    rdev,
+                    target: b"",
+                },
+                pin,
+            ),
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn mkdir(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+        let mode = FileType::Directory.mode_bits() | perm & 0o7777;
+        self.op(Need::Write, || {
+            self.make(
+                cx,
+                parent,
+                name,
+                &New {
+                    mode,
+                    rdev: 0,
+                    target: b"",
+                },
+                false,
+            )
+        })
+    }
+
+    /// As [`mkdir`](Self::mkdir), with a reference.
+    ///
+    /// # Errors
+    /// As for [`mkdir`](Self::mkdir).
+    pub fn mkdir_pinned(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+        let mode = FileType::Directory.mode_bits() | perm & 0o7777;
+        self.op(Need::Write, || {
+            self.make(
+                cx,
+                parent,
+                name,
+                &New {
+                    mode,
+                    rdev: 0,
+                    target: b"",
+                },
+                true,
+            )
+        })
+    }
+
+    /// The inode that a new file in `dir` starts as.
+    pub(super) fn new_inode(
+        &self,
+        cx: &Ctx,
+        dir: &DiskInode,
+        ino: Ino,
+        what: &New<'_>,
+        now: Time,
+    ) -> DiskInode {
+        let is_dir = what.mode & libc::S_IFMT == libc::S_IFDIR;
+        let mut d = DiskInode::new_zeroed();
+        let umask = if what.mode & libc::S_IFMT == libc::S_IFLNK {
+            0
+        } else {
+            cx.umask
+        };
+        d.mode = what.mode & !(umask & 0o777);
+        (d.uid, d.gid) = (cx.uid, cx.gid);
+        if dir.mode & libc::S_ISGID != 0 {
+            d.gid = dir.gid;
+            if is_dir {
+                d.mode |= libc::S_ISGID;
+            }
+        }
+        d.nlink = if is_dir { 2 } else { 1 };
+        d.parent_or_rdev = if is_dir { dir.ino } else { what.rdev };
+        d.ino = ino.0;
+        // Below the LSN of every record to come: unique for ever.
+        d.generation = self.vol.journal.unique();
+        touch_mtime(&mut d, now);
+        (d.atime_sec, d.atime_nsec) = (now.sec, now.nsec);
+        (d.btime_sec, d.btime_nsec) = (now.sec, now.nsec);
+        d
+    }
+
+    /// Puts a symlink's target into its inode or into blocks of its own.
+    fn put_target(&self, tx: &mut Tx<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
+        d.size = target.len() as u64;
+        if target.len() <= INLINE_TARGET {
+            d.target[..target.len()].copy_from_slice(target);
+            return Ok(());
+        }
+        let geo = &self.vol.geo;
+        d.target[..4].copy_from_slice(&crc(geo.seed, target).to_le_bytes());
+        let mut m = MapRef {
+            ino: Ino(d.ino),
+            root: Ptr::HOLE,
+            height: 0,
+            blocks: 0,
+        };
+        let blocks = (target.len() as u64).div_ceil(geo.block_size);
+        let run = tx.alloc_blocks(None, blocks as u32, true)?;
+        tx.write_new(run.start << geo.block_log2, target)?;
+        map::insert(tx, &mut m, 0, run, false)?;
+        store_map(d, &m);
+        Ok(())
+    }
+
+    /// A new inode and its name.
+    pub(super) fn make(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        what: &New<'_>,
+        pin: bool,
+    ) -> Result<Attr> {
+        names::check(name)?;
+        let dir = self.iget_user(parent)?;
+        let mut pc = dir.core.write();
+        self.check_linked_dir(&dir, &pc)?;
+        let now = self.now();
+        let mut new_dir = pc.d;
+        let mut tx = self.vol.begin();
+        // Whether the name exists is found out by its insertion; but that it
+        // does goes before there being no inode for it.
+        let ino = match tx.alloc_inode() {
+            Ok(ino) => Ino(ino),
+            Err(_) if self.entry(&pc, name)?.is_some() => return Err(Error::Exists),
+            Err(e) => return Err(e),
+        };
+        let mut tree = dir_tree(&new_dir);
+        htree::insert(
+            &mut tx,
+            &mut tree,
+            name,
+            names::dt(what.mode),
+            &ino.0.to_le_bytes(),
+        )?;
+        store_tree(&mut new_dir, &tree);
+        let home = self.table.home_or_grow(&self.vol, ino)?;
+        let mut d = self.new_inode(cx, &pc.d, ino, what, now);
+        self.put_target(&mut tx, &mut d, what.target)?;
+        put_new_inode(&mut tx, home, ino, &mut d)?;
+
+        new_dir.size += 1;
+        if d.mode & libc::S_IFMT == libc::S_IFDIR {
+            new_dir.nlink = new_dir.nlink.saturating_add(1);
+        }
+        touch_mtime(&mut new_dir, now);
+        put_inode(&mut tx, &dir, &pc, &mut new_dir)?;
+
+        // The name is durable after this, but nobody can find it while the
+        // directory is locked.
+        let attr = self.commit_new(tx, Inode::new(ino, home, d), pin)?;
+        pc.committed(new_dir);
+        Ok(attr)
+    }
+}

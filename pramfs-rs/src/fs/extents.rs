@@ -1,0 +1,82 @@
+//! Where a file lies in the region.
+
+use super::inode::{Core, touch_mtime};
+use super::read::check_file;
+use super::{Need, Shared};
+use crate::error::Result;
+use crate::map;
+use crate::types::{FileExtent, Ino};
+
+impl Shared {
+    /// The extents, holes included, that make up a range of a file, up to its
+    /// end. They are true until the next change of the file's blocks; a direct
+    /// mapping pins them.
+    ///
+    /// # Errors
+    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] for what is no
+    /// regular file, [`crate::Error::Corrupt`].
+    pub fn file_extents(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<FileExtent>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            check_file(&inode, &core)?;
+            self.extents_between(&core, offset, offset.saturating_add(len).min(core.d.size))
+        })
+    }
+
+    /// The extents of whole blocks from `start` to `end`, for a mapping; they
+    /// may go past the end of the file within its last block.
+    pub(crate) fn extents_between(
+        &self,
+        core: &Core,
+        offset: u64,
+        end: u64,
+    ) -> Result<Vec<FileExtent>> {
+        let geo = &self.vol.geo;
+        let mut list: Vec<FileExtent> = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let index = at >> geo.block_log2;
+            let e = map::run(
+                &self.vol,
+                &core.map(),
+                index,
+                ((end - 1) >> geo.block_log2) - index + 1,
+            )?;
+            let stop = end.min((index + e.count) << geo.block_log2);
+            let next = FileExtent {
+                file_offset: at,
+                region_offset: e
+                    .block
+                    .map(|b| geo.offset(b) + (at - (index << geo.block_log2))),
+                len: stop - at,
+                unwritten: e.unwritten,
+            };
+            match list.last_mut() {
+                Some(last)
+                    if last.unwritten == next.unwritten
+                        && last.region_offset.map(|r| r + last.len) == next.region_offset =>
+                {
+                    last.len += next.len;
+                }
+                _ => list.push(next),
+            }
+            at = stop;
+        }
+        Ok(list)
+    }
+
+    /// Notes a change of contents that was made through a mapping.
+    pub(crate) fn touched_by_map(&self, ino: Ino) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            core.alive(ino)?;
+            touch_mtime(&mut core.d, self.now());
+            core.d.change = core.d.change.wrapping_add(1);
+            core.lazy.mtime = true;
+            self.note_lazy(&inode);
+            Ok(())
+        })
+    }
+}

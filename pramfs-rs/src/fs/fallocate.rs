@@ -1,0 +1,299 @@
+//! fallocate, and the filling of holes for direct mappings.
+//!
+//! Blocks are allocated in a chain of records; the last one sets the size. If
+//! the region fills up on the way, what the call had allocated is freed again.
+
+use super::inode::{Core, Inode, put_inode, store_map, touch_ctime, touch_mtime};
+use super::read::check_file;
+use super::{Need, Shared};
+use crate::error::{Error, Result};
+use crate::map::{self, MapRef};
+use crate::types::{Bno, Fallocate, Ino};
+use crate::volume::Tx;
+
+/// What allocated blocks are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Flagged: they read as zeros.
+    Unwritten,
+    /// Zeroed on the medium: a mapping can store to them.
+    Zeroed,
+}
+
+impl Shared {
+    /// Allocates, frees or zeroes a range of a file. Allocated blocks read as
+    /// zeros and cost no time to write.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range of no bytes, [`Error::TooLarge`];
+    /// [`Error::NoSpace`], and then nothing has been allocated.
+    pub fn fallocate(&self, ino: Ino, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.op(Need::Write, || {
+            let end = self.check_range(offset, len)?;
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            check_file(&inode, &core)?;
+            self.finish_truncate(&inode, &mut core)?;
+            match what {
+                Fallocate::Allocate { keep_size } => {
+                    self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)
+                }
+                Fallocate::PunchHole => self.punch(&inode, &mut core, offset, end),
+                Fallocate::ZeroRange { keep_size } => {
+                    // What may fail for want of space comes first.
+                    let old = core.d.size;
+                    self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)?;
+                    let mut tx = self.vol.begin();
+                    self.zero_written(&mut tx, &core.map(), offset, end.min(old.max(offset)))?;
+                    tx.settle();
+                    drop(tx);
+                    self.overwritten(&inode, &mut core);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// Makes every block of a range allocated and written, so that a mapping
+    /// can store to it; what was a hole is zeros. The size stays.
+    ///
+    /// # Errors
+    /// As for [`fallocate`](Self::fallocate).
+    pub fn fill(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        self.op(Need::Write, || {
+            let end = self.check_range(offset, len)?;
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            check_file(&inode, &core)?;
+            self.finish_truncate(&inode, &mut core)?;
+            self.allocate(&inode, &mut core, offset, end, State::Zeroed, false)
+        })
+    }
+
+    fn check_range(&self, offset: u64, len: u64) -> Result<u64> {
+        if len == 0 {
+            return Err(Error::Invalid("a range of no bytes"));
+        }
+        let end = offset.checked_add(len).ok_or(Error::TooLarge(u64::MAX))?;
+        if end > self.vol.geo.max_file_size() {
+            return Err(Error::TooLarge(end));
+        }
+        Ok(end)
+    }
+
+    fn allocate(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        offset: u64,
+        end: u64,
+        state: State,
+        extend: bool,
+    ) -> Result<()> {
+        let geo = &self.vol.geo;
+        let (mut index, last) = (offset >> geo.block_log2, (end - 1) >> geo.block_log2);
+        // Holes that this call has filled, to be given back.
+        let mut filled: Vec<(u64, u64)> = Vec::new();
+        loop {
+            let mut tx = self.vol.begin();
+            let mut step = Step {
+                shared: self,
+                m: core.map(),
+                index,
+                last,
+                state,
+                filled: Vec::new(),
+            };
+            let stepped = step.run(&mut tx);
+            let done = match stepped {
+                Ok(done) => done,
+                Err(e) => {
+                    drop(tx);
+                    self.give_back(inode, core, &filled)?;
+                    return Err(e);
+                }
+            };
+            index = step.index;
+            let mut new = core.d;
+            if done && extend && end > new.size {
+                self.zero_written(&mut tx, &step.m, new.size, end)?;
+                new.size = end;
+            }
+            if new.size == core.d.size && tx.has_no_record() && step.m == core.map() {
+                tx.settle();
+                return if done {
+                    Ok(())
+                } else {
+                    Err(Error::NotSupported(
+                        "an allocation that does not fit a journal record",
+                    ))
+                };
+            }
+            store_map(&mut new, &step.m);
+            if new.size == core.d.size {
+                touch_ctime(&mut new, self.now())
+            } else {
+                touch_mtime(&mut new, self.now())
+            }
+            put_inode(&mut tx, inode, core, &mut new)?;
+            tx.commit()?;
+            core.committed(new);
+            filled.append(&mut step.filled);
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn give_back(&self, inode: &Inode, core: &mut Core, filled: &[(u64, u64)]) -> Result<()> {
+        for &(first, end) in filled {
+            self.remove_blocks(inode, core, first, end)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a hole of whole blocks, record by record.
+    fn remove_blocks(&self, inode: &Inode, core: &mut Core, first: u64, end: u64) -> Result<()> {
+        let mut at = first;
+        while at < end {
+            at = self.remove_step(inode, core, self.vol.begin(), at, end)?;
+        }
+        Ok(())
+    }
+
+    fn remove_step<'v>(
+        &'v self,
+        inode: &'v Inode,
+        core: &mut Core,
+        mut tx: Tx<'v>,
+        at: u64,
+        end: u64,
+    ) -> Result<u64> {
+        let (mut m, mut new) = (core.map(), core.d);
+        let next = map::remove(&mut tx, &mut m, at, end)?;
+        store_map(&mut new, &m);
+        touch_mtime(&mut new, self.now());
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(new);
+        Ok(next)
+    }
+
+    fn punch(&self, inode: &Inode, core: &mut Core, offset: u64, end: u64) -> Result<()> {
+        let geo = &self.vol.geo;
+        let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
+        let m = core.map();
+        let mut tx = self.vol.begin();
+        if first > last {
+            self.zero_written(&mut tx, &m, offset, end)?;
+        } else {
+            self.zero_written(&mut tx, &m, offset, first << geo.block_log2)?;
+            self.zero_written(&mut tx, &m, last << geo.block_log2, end)?;
+        }
+        let next = self.remove_step(inode, core, tx, first, last.max(first))?;
+        self.remove_blocks(inode, core, next, last)
+    }
+}
+
+/// One record's part of an allocation.
+struct Step<'a> {
+    shared: &'a Shared,
+    m: MapRef,
+    /// Next block to look at.
+    index: u64,
+    /// Last block of the range.
+    last: u64,
+    state: State,
+    /// Holes that this record fills.
+    filled: Vec<(u64, u64)>,
+}
+
+impl Step<'_> {
+    /// Goes on until the end of the range (true) or of the record's room.
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<bool> {
+        let span = 1u64 << self.shared.vol.geo.fan_log2;
+        while self.index <= self.last {
+            let e = map::run(
+                &self.shared.vol,
+                &self.m,
+                self.index,
+                self.last - self.index + 1,
+            )?;
+            match e.block {
+                Some(block) if e.unwritten && self.state == State::Zeroed => {
+                    if !self.convert(tx, block, e.count)? {
+                        return Ok(false);
+                    }
+                }
+                Some(_) => self.index += e.count,
+                None => {
+                    // An aligned part is left for a 2 MiB leaf.
+                    let to_aligned = span - self.index % span;
+                    let count = match self.shared.vol.geo.huge_leaves {
+                        true if to_aligned < span && e.count >= to_aligned + span => to_aligned,
+                        _ => e.count,
+                    };
+                    if !self.allocate(tx, count)? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn convert(&mut self, tx: &mut Tx<'_>, block: Bno, count: u64) -> Result<bool> {
+        let vol = &self.shared.vol;
+        let geo = &vol.geo;
+        let leaf = map::find(vol, &self.m, self.index)?;
+        let (first, at, want) = match leaf.block {
+            Some(whole) if leaf.count > 1 => (leaf.first, whole, leaf.count),
+            _ => (self.index, block, count),
+        };
+        let n = map::set_written(tx, &mut self.m, first, want)?;
+        tx.zero_new(geo.offset(at), n << geo.block_log2)?;
+        self.index = self.index.max(first + n);
+        Ok(n > 0)
+    }
+
+    fn allocate(&mut self, tx: &mut Tx<'_>, count: u64) -> Result<bool> {
+        let vol = &self.shared.vol;
+        let geo = &vol.geo;
+        let span = 1u64 << geo.fan_log2;
+        let goal = self.shared.goal(&self.m, self.index)?;
+        let unwritten = self.state == State::Unwritten;
+        let huge = geo.huge_leaves && count >= span && self.index.is_multiple_of(span);
+        if huge && !map::plan_huge(tx, &self.m, self.index)? {
+            return Ok(false);
+        }
+        let aligned = if huge {
+            tx.alloc_aligned(goal.unwrap_or(0), span as u32)?
+        } else {
+            None
+        };
+        let run = match aligned {
+            Some(run) => {
+                map::insert_huge(tx, &mut self.m, self.index, run, unwritten)?;
+                run
+            }
+            None => {
+                let n = map::plan(tx, &self.m, self.index, count.min(u64::from(u32::MAX)))?;
+                if n == 0 {
+                    return Ok(false);
+                }
+                let run = tx.alloc_blocks(goal, n as u32, false)?;
+                map::insert(tx, &mut self.m, self.index, run, unwritten)?;
+                run
+            }
+        };
+        if !unwritten {
+            tx.zero_new(geo.offset(Bno(run.start)), run.len << geo.block_log2)?;
+        }
+        match self.filled.last_mut() {
+            Some((_, end)) if *end == self.index => *end += run.len,
+            _ => self.filled.push((self.index, self.index + run.len)),
+        }
+        self.index += run.len;
+        Ok(true)
+    }
+}

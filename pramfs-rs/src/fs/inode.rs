@@ -1,0 +1,506 @@
+//! Inodes in memory: one shared object for each inode in use, and the cache
+//! that finds them.
+//!
+//! Invariants: an inode is changed only under the write lock of its core, and
+//! its core equals its home on the medium but for what `lazy` names; an inode
+//! leaves the cache only while nobody holds it, its last record is dead and
+//! nothing about it is lazy. The lock order is ascending inode number.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam::utils::CachePadded;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, Result};
+use crate::journal::Place;
+use crate::map::MapRef;
+use crate::media::pointer::Ptr;
+use crate::media::record::EntryKind;
+use crate::media::{DiskInode, Geometry};
+use crate::types::{Attr, FileType, Ino, Time};
+use crate::volume::{Tx, Volume};
+
+/// What is newer in memory than on the medium, by the rule for times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lazy {
+    /// mtime and ctime of an overwrite: on the medium within a second.
+    pub mtime: bool,
+    /// atime: on the medium some time.
+    pub atime: bool,
+}
+
+/// What the lock of an inode guards.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Core {
+    /// Its slot in the orphan table.
+    pub orphan_slot: Option<u32>,
+    /// What of it the medium does not have yet.
+    pub lazy: Lazy,
+    /// The inode does not exist any more.
+    pub gone: bool,
+    /// The inode as it is.
+    pub d: DiskInode,
+}
+
+/// An inode in use. What every operation touches stands in front, beside the
+/// reference counts of its `Arc`, in one cache line.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Inode {
+    /// Looked at since the clock hand passed.
+    used: AtomicBool,
+    /// Waiting in the list of lazy inodes.
+    pub listed: AtomicBool,
+    /// Number.
+    pub ino: Ino,
+    /// Its 256 bytes in the region.
+    pub home: u64,
+    /// The record that wrote its homes last: the inode, its pointer blocks and
+    /// its htrees.
+    pub place: Place,
+    /// The lock.
+    pub core: RwLock<Core>,
+}
+
+impl Inode {
+    /// An inode in memory.
+    pub fn new(ino: Ino, home: u64, d: DiskInode) -> Inode {
+        Inode {
+            ino,
+            home,
+            place: Place::default(),
+            core: RwLock::new(Core {
+                d,
+                lazy: Lazy::default(),
+                orphan_slot: None,
+                gone: false,
+            }),
+            used: AtomicBool::new(true),
+            listed: AtomicBool::new(false),
+        }
+    }
+
+    /// Reads and checks an inode's home.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn load(vol: &Volume, ino: Ino, home: u64) -> Result<DiskInode> {
+        let d: DiskInode = vol.region.read_pod(home)?;
+        if d.crc != d.expected_crc(vol.geo.seed, ino) || d.ino != ino.0 {
+            return Err(Error::corrupt(
+                ino.to_string(),
+                "the checksum of the inode does not fit",
+            ));
+        }
+        let bad = |what: &str| Err(Error::corrupt(ino.to_string(), what));
+        if FileType::from_mode(d.mode).is_none() {
+            return bad("the mode names no type of file");
+        }
+        if u32::from(d.height) > vol.geo.max_height() || d.size > vol.geo.max_file_size() {
+            return bad("height or size are impossible");
+        }
+        if d.mtime_nsec >= 1_000_000_000
+            || d.ctime_nsec >= 1_000_000_000
+            || d.atime_nsec >= 1_000_000_000
+        {
+            return bad("a time has too many nanoseconds");
+        }
+        Ok(d)
+    }
+}
+
+impl Core {
+    /// Type of the file. The mode was checked when the inode was loaded.
+    pub fn kind(&self) -> FileType {
+        FileType::from_mode(self.d.mode).unwrap_or(FileType::Regular)
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == FileType::Directory
+    }
+
+    /// The inode still exists.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn alive(&self, ino: Ino) -> Result<()> {
+        if self.gone {
+            Err(Error::Stale(ino))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The file map, to be worked on.
+    pub fn map(&self) -> MapRef {
+        map_of(&self.d)
+    }
+
+    /// Takes over what a record has brought home.
+    pub fn committed(&mut self, new: DiskInode) {
+        self.d = new;
+        self.lazy = Lazy::default();
+    }
+
+    /// What `stat` shows.
+    pub fn attr(&self, geo: &Geometry) -> Attr {
+        let d = &self.d;
+        let kind = self.kind();
+        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        Attr {
+            ino: Ino(d.ino),
+            generation: d.generation,
+            kind,
+            perm: d.mode & 0o7777,
+            nlink: d.nlink,
+            uid: d.uid,
+            gid: d.gid,
+            rdev: if device { d.parent_or_rdev } else { 0 },
+            // Entries of a directory weigh 32 bytes each, as their slots do.
+            size: if kind == FileType::Directory {
+                d.size.saturating_mul(32)
+            } else {
+                d.size
+            },
+            blocks: (d.blocks << geo.block_log2) / 512,
+            blksize: geo.block_size as u32,
+            atime: Time {
+                sec: d.atime_sec,
+                nsec: d.atime_nsec,
+            },
+            mtime: Time {
+                sec: d.mtime_sec,
+                nsec: d.mtime_nsec,
+            },
+            ctime: Time {
+                sec: d.ctime_sec,
+                nsec: d.ctime_nsec,
+            },
+            btime: Time {
+                sec: d.btime_sec,
+                nsec: d.btime_nsec,
+            },
+            flags: d.flags,
+            change: d.change,
+        }
+    }
+}
+
+/// The file map of an inode.
+pub fn map_of(d: &DiskInode) -> MapRef {
+    MapRef {
+        ino: Ino(d.ino),
+        root: Ptr(d.root),
+        height: u32::from(d.height),
+        blocks: 0,
+    }
+}
+
+/// Takes a changed file map over into its inode.
+pub fn store_map(d: &mut DiskInode, map: &MapRef) {
+    d.root = map.root.0;
+    d.height = map.height as u8;
+    d.blocks = d.blocks.saturating_add_signed(map.blocks);
+}
+
+/// Sets mtime and ctime.
+pub fn touch_mtime(d: &mut DiskInode, now: Time) {
+    (d.mtime_sec, d.mtime_nsec) = (now.sec, now.nsec);
+    touch_ctime(d, now);
+}
+
+/// Sets ctime.
+pub fn touch_ctime(d: &mut DiskInode, now: Time) {
+    (d.ctime_sec, d.ctime_nsec) = (now.sec, now.nsec);
+}
+
+/// Puts the lines of a locked inode in which `new` differs from its home into
+/// the record, with a new CRC and change counter. After the commit the caller
+/// hands `new` to [`Core::committed`].
+///
+/// # Errors
+/// A record that is full.
+pub fn put_inode<'v>(
+    tx: &mut Tx<'v>,
+    inode: &'v Inode,
+    core: &Core,
+    new: &mut DiskInode,
+) -> Result<()> {
+    // Line 1 holds the atime, which may be newer in memory than at home.
+    let newer = if core.lazy.atime { 0b10 } else { 0 };
+    put_lines(
+        tx,
+        &inode.place,
+        &[inode.home],
+        inode.ino,
+        &core.d,
+        new,
+        newer,
+    )
+}
+
+/// Puts a whole inode at a home whose bytes mean nothing yet.
+///
+/// # Errors
+/// A record that is full.
+pub fn put_new_inode(tx: &mut Tx<'_>, home: u64, ino: Ino, new: &mut DiskInode) -> Result<()> {
+    new.change = 1;
+    new.seal(tx.volume().geo.seed, ino);
+    tx.put(EntryKind::Inode, home, new.as_bytes())
+}
+
+/// As [`put_inode`], for an inode with several homes. `force`: lines that are
+/// put whether they differ from `old` or not.
+///
+/// # Errors
+/// A record that is full.
+pub fn put_lines<'v>(
+    tx: &mut Tx<'v>,
+    place: &'v Place,
+    homes: &[u64],
+    ino: Ino,
+    old: &DiskInode,
+    new: &mut DiskInode,
+    force: u8,
+) -> Result<()> {
+    new.change = new.change.wrapping_add(1);
+    new.seal(tx.volume().geo.seed, ino);
+    tx.touch(place);
+    let (old, image) = (old.as_bytes(), new.as_bytes());
+    // Line 0 has the CRC: it always differs.
+    let differs = |i: usize| {
+        i == 0 || force >> i & 1 != 0 || old[i * 64..i * 64 + 64] != image[i * 64..i * 64 + 64]
+    };
+    for &home in homes {
+        let mut i = 0;
+        while i < 4 {
+            if !differs(i) {
+                i += 1;
+                continue;
+            }
+            let from = i;
+            while i < 4 && differs(i) {
+                i += 1;
+            }
+            tx.put(
+                EntryKind::Inode,
+                home + from as u64 * 64,
+                &image[from * 64..i * 64],
+            )?;
+        }
+    }
+    Ok(())
+}
+
+const SHARDS: usize = 64;
+
+/// Bytes that one cached inode takes, with its place in the map. Checked by a
+/// test.
+pub const BYTES_PER_INODE: u64 = 512;
+
+type Shard = FxHashMap<u64, Arc<Inode>>;
+
+/// The inodes in memory.
+#[derive(Debug)]
+pub struct InodeCache {
+    /// Each lock in a cache line of its own: threads on different inodes do not
+    /// meet.
+    shards: Box<[CachePadded<RwLock<Shard>>]>,
+    per_shard: usize,
+    count: AtomicUsize,
+}
+
+impl InodeCache {
+    /// A cache of about `bytes` bytes.
+    pub fn new(bytes: u64) -> InodeCache {
+        let per_shard = (bytes / BYTES_PER_INODE) as usize / SHARDS;
+        InodeCache {
+            shards: (0..SHARDS)
+                .map(|_| CachePadded::new(RwLock::new(Shard::default())))
+                .collect(),
+            per_shard: per_shard.max(16),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &RwLock<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Inodes in memory.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// An inode that is in memory.
+    #[inline]
+    pub fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+        let shard = self.shard(ino).read();
+        let inode = shard.get(&ino.0)?;
+        crate::pmem::prefetch_object(&**inode);
+        if !inode.used.load(Ordering::Relaxed) {
+            inode.used.store(true, Ordering::Relaxed);
+        }
+        Some(inode.clone())
+    }
+
+    /// As [`get`](Self::get), loading it where it is not in memory. Loading is
+    /// done under the shard's lock, so that an inode that is freed meanwhile is
+    /// not found by one thread and brought back by another.
+    ///
+    /// # Errors
+    /// Those of `load`.
+    pub fn get_or_load(
+        &self,
+        vol: &Volume,
+        ino: Ino,
+        load: impl FnOnce() -> Result<Inode>,
+    ) -> Result<Arc<Inode>> {
+        let mut shard = self.shard(ino).write();
+        if let Some(there) = shard.get(&ino.0) {
+            return Ok(there.clone());
+        }
+        let inode = load()?;
+        Ok(self.add(vol, &mut shard, inode))
+    }
+
+    /// Puts a new inode in, before its record is committed: the caller holds
+    /// its core, and whoever finds it waits. It takes the place of one that is
+    /// gone.
+    pub fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).write();
+        if shard.remove(&inode.ino.0).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.add_arc(vol, &mut shard, inode.clone());
+    }
+
+    fn add(&self, vol: &Volume, shard: &mut Shard, inode: Inode) -> Arc<Inode> {
+        let inode = Arc::new(inode);
+        self.add_arc(vol, shard, inode.clone());
+        inode
+    }
+
+    fn add_arc(&self, vol: &Volume, shard: &mut Shard, inode: Arc<Inode>) {
+        if shard.len() >= self.per_shard {
+            self.evict(vol, shard);
+        }
+        shard.insert(inode.ino.0, inode);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes an inode out that is gone.
+    pub fn remove(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).write();
+        if shard
+            .get(&inode.ino.0)
+            .is_some_and(|i| Arc::ptr_eq(i, inode))
+        {
+            shard.remove(&inode.ino.0);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes room for an eighth of the shard, second chance first.
+    fn evict(&self, vol: &Volume, shard: &mut Shard) {
+        let mut want = (self.per_shard / 8).max(1);
+        let before = shard.len();
+        shard.retain(|_, inode| {
+            if want == 0 || inode.used.swap(false, Ordering::Relaxed) {
+                return true;
+            }
+            // Nobody else holds it, and nobody can get it while the shard is
+            // locked.
+            if Arc::strong_count(inode) > 1 {
+                return true;
+            }
+            if inode.place.last().is_some_and(|s| !vol.journal.is_dead(s)) {
+                return true;
+            }
+            let keep = inode
+                .core
+                .try_read()
+                .is_none_or(|c| c.lazy.mtime || c.orphan_slot.is_some());
+            if !keep {
+                want -= 1;
+            }
+            keep
+        });
+        self.count
+            .fetch_sub(before - shard.len(), Ordering::Relaxed);
+    }
+
+    /// Every inode in memory, for the timer and the unmount.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards
+            .iter()
+            .flat_map(|s| s.read().values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+/// References from outside: lookups by the kernel, open files. An inode without
+/// names lives on while it has any.
+#[derive(Debug)]
+pub struct Refs {
+    shards: Box<[Mutex<FxHashMap<u64, u64>>]>,
+    total: AtomicU64,
+}
+
+impl Default for Refs {
+    fn default() -> Self {
+        Refs {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            total: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Refs {
+    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<u64, u64>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Adds references.
+    pub fn add(&self, ino: Ino, n: u64) {
+        let mut s = self.shard(ino).lock();
+        let count = s.entry(ino.0).or_insert(0);
+        if *count == 0 {
+            self.total.fetch_add(1, Ordering::Relaxed);
+        }
+        *count += n;
+    }
+
+    /// Takes references away; true when none are left.
+    pub fn sub(&self, ino: Ino, n: u64) -> bool {
+        let mut s = self.shard(ino).lock();
+        let Some(count) = s.get_mut(&ino.0) else {
+            return false;
+        };
+        *count = count.saturating_sub(n);
+        if *count > 0 {
+            return false;
+        }
+        s.remove(&ino.0);
+        if s.capacity() > 1024 && s.len() < s.capacity() / 8 {
+            s.shrink_to_fit();
+        }
+        self.total.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether there are any.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino.0)
+    }
+
+    /// Inodes with references.
+    pub fn len(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}

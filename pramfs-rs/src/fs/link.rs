@@ -1,0 +1,86 @@
+//! link: another name for an inode.
+
+use super::inode::{put_inode, touch_ctime, touch_mtime};
+use super::locks::LockSet;
+use super::orphan::{dir_tree, store_tree};
+use super::{Need, Shared, names};
+use crate::error::{Error, Result};
+use crate::htree;
+use crate::media::inode::LINK_MAX;
+use crate::types::{Attr, Ino};
+
+impl Shared {
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotPermitted`] for a directory,
+    /// [`Error::NotFound`] for an inode without names, [`Error::TooManyLinks`].
+    pub fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
+        self.op(Need::Write, || {
+            self.link_inner(ino, new_parent, new_name, false)
+        })
+    }
+
+    /// As [`link`](Self::link), with a reference.
+    ///
+    /// # Errors
+    /// As for [`link`](Self::link).
+    pub fn link_pinned(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
+        self.op(Need::Write, || {
+            self.link_inner(ino, new_parent, new_name, true)
+        })
+    }
+
+    fn link_inner(&self, ino: Ino, new_parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
+        names::check(name)?;
+        let inode = self.iget_user(ino)?;
+        let dir = self.iget_user(new_parent)?;
+        if inode.ino == dir.ino {
+            let core = inode.core.read();
+            core.alive(ino)?;
+            return Err(match core.is_dir() {
+                true => Error::NotPermitted("a hard link to a directory"),
+                false => Error::NotDirectory,
+            });
+        }
+        let mut set = LockSet::new(&[&inode, &dir]);
+        let (c, pc) = (set.core(&inode)?, set.core(&dir)?);
+        c.alive(ino)?;
+        if c.is_dir() {
+            return Err(Error::NotPermitted("a hard link to a directory"));
+        }
+        self.check_linked_dir(&dir, pc)?;
+        if c.d.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        if c.d.nlink >= LINK_MAX {
+            return Err(Error::TooManyLinks(ino));
+        }
+        let now = self.now();
+        let (mut new, mut new_dir) = (c.d, pc.d);
+        let mut tx = self.vol.begin();
+        let mut tree = dir_tree(&new_dir);
+        htree::insert(
+            &mut tx,
+            &mut tree,
+            name,
+            names::dt(new.mode),
+            &ino.0.to_le_bytes(),
+        )?;
+        store_tree(&mut new_dir, &tree);
+        new_dir.size += 1;
+        touch_mtime(&mut new_dir, now);
+        put_inode(&mut tx, &dir, pc, &mut new_dir)?;
+        new.nlink += 1;
+        touch_ctime(&mut new, now);
+        put_inode(&mut tx, &inode, c, &mut new)?;
+        tx.commit()?;
+        if pin {
+            self.refs.add(ino, 1);
+        }
+        set.core_mut(&dir)?.committed(new_dir);
+        let c = set.core_mut(&inode)?;
+        c.committed(new);
+        Ok(c.attr(&self.vol.geo))
+    }
+}

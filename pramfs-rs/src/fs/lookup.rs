@@ -1,0 +1,77 @@
+//! lookup and getattr.
+
+use std::sync::Arc;
+
+use super::inode::Inode;
+use super::{Need, Shared, names};
+use crate::error::{Error, Result};
+use crate::types::{Attr, Ino};
+
+impl Shared {
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] for a number that names nothing.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            core.alive(ino)?;
+            Ok(core.attr(&self.vol.geo))
+        })
+    }
+
+    /// Finds a name in a directory; `.` and `..` too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`].
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.op(Need::Read, || self.lookup_inode(parent, name, false))
+    }
+
+    /// As [`lookup`](Self::lookup), with a reference (see
+    /// [`unpin`](Self::unpin)) taken before anybody can remove the inode.
+    ///
+    /// # Errors
+    /// As for [`lookup`](Self::lookup).
+    pub fn lookup_pinned(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.op(Need::Read, || self.lookup_inode(parent, name, true))
+    }
+
+    fn lookup_inode(&self, parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
+        names::check_lookup(name)?;
+        let dir = self.iget_user(parent)?;
+        loop {
+            let pc = dir.core.read();
+            self.check_dir(&dir, &pc)?;
+            let child: Arc<Inode> = match name {
+                b"." => {
+                    if pin {
+                        self.refs.add(dir.ino, 1);
+                    }
+                    return Ok(pc.attr(&self.vol.geo));
+                }
+                // Where a removed directory stood may be anything by now.
+                b".." if pc.d.nlink == 0 => return Err(Error::NotFound),
+                b".." => self.iget_user(Ino(pc.d.parent_or_rdev))?,
+                _ => self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?,
+            };
+            // Which inode it is, is settled; its lock may be lower than the
+            // directory's and is not waited for under that.
+            let core = match child.core.try_read() {
+                Some(core) => core,
+                None => {
+                    drop(pc);
+                    child.core.read()
+                }
+            };
+            if core.gone {
+                continue;
+            }
+            if pin {
+                self.refs.add(child.ino, 1);
+            }
+            return Ok(core.attr(&self.vol.geo));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The engine: POSIX operations on inode numbers.
+//!
+//! Every operation takes `&self` and may be called from many threads. An
+//! operation that changes metadata is atomic and durable when it returns; see
+//! `docs/semantics.md` for data. Each family has a file of its own.
+//!
+//! Locks, in the order in which they are taken: the gate (shared), the rename
+//! lock (only for directories that move), inode cores in ascending order of
+//! their numbers (out of order only by trying), the orphan table's core, the
+//! inode table, groups and lanes. The last four are held only briefly and
+//! nothing is waited for under them.
+
+mod attr;
+mod background;
+mod create;
+mod extents;
+mod fallocate;
+#[cfg(test)]
+mod file_tests;
+pub mod inode;
+mod link;
+mod locks;
+mod lookup;
+mod mount;
+mod names;
+mod options;
+mod orphan;
+mod read;
+mod readdir;
+mod rename;
+mod seek;
+mod statfs;
+mod superblock;
+mod symlink;
+mod sync;
+mod table;
+mod truncate;
+mod unlink;
+mod write;
+mod xattr;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::sync::ShardedLock;
+use parking_lot::Mutex;
+
+pub(crate) use read::check_file;
+
+pub use mount::RecoveryReport;
+pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
+pub use readdir::Taken;
+pub use statfs::MemoryUse;
+
+use crate::error::{Error, Result};
+use crate::media::SuperblockInfo;
+use crate::pmem::Region;
+use crate::types::{Attr, Ino};
+use crate::volume::Volume;
+use inode::{Inode, InodeCache, Refs};
+use superblock::SuperState;
+use table::InodeTable;
+
+/// A mounted file system.
+///
+/// ```
+/// use pramfs::format::{FormatOptions, format};
+/// use pramfs::pmem::{HeapBackend, Region};
+/// use pramfs::{Ctx, Fs, Ino, MountOptions};
+///
+/// let region = Region::new("example", HeapBackend::boxed(4 << 20));
+/// format(&region, &FormatOptions::default())?;
+/// let fs = Fs::open(region, MountOptions::default())?;
+/// let file = fs.create(&Ctx::default(), Ino::ROOT, b"hello", 0o644)?;
+/// fs.write(file.ino, 0, b"world")?;
+/// assert_eq!(fs.getattr(file.ino)?.size, 5);
+/// fs.close()?;
+/// # Ok::<(), pramfs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Fs {
+    shared: Arc<Shared>,
+    background: Option<background::Background>,
+}
+
+impl std::ops::Deref for Fs {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// The part of [`Fs`] that its threads and handles share; every operation is a
+/// method of it.
+#[derive(Debug)]
+pub struct Shared {
+    pub(crate) vol: Volume,
+    pub(crate) info: SuperblockInfo,
+    pub(crate) options: MountOptions,
+    pub(crate) cache: InodeCache,
+    pub(crate) refs: Refs,
+    table: InodeTable,
+    state: SuperState,
+    /// Shared by every operation; exclusive to freeze.
+    gate: ShardedLock<()>,
+    /// Held while a directory changes its parent.
+    rename: Mutex<()>,
+    orphans: Mutex<BTreeSet<u64>>,
+    lazy: Mutex<Vec<Ino>>,
+    read_only: AtomicBool,
+    closed: AtomicBool,
+    report: RecoveryReport,
+}
+
+/// What an operation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Reads only.
+    Read,
+    /// Changes something.
+    Write,
+}
+
+/// Fails the engine when an operation panics: locks it held may guard halves.
+struct FailOnPanic<'a>(&'a Shared);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.vol.fail();
+        }
+    }
+}
+
+impl Shared {
+    /// Runs one operation: refuses it on a failed or read-only file system,
+    /// answers EIO where the medium faulted under it, and notes damage.
+    #[inline]
+    pub(crate) fn op<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _gate = self.gate.read().map_err(|_| failed())?;
+        let _panic = FailOnPanic(self);
+        if self.vol.has_failed() || self.closed.load(Ordering::Relaxed) {
+            return Err(failed());
+        }
+        if need == Need::Write && self.read_only.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly("it was mounted so, or damage was found"));
+        }
+        let faults = self.vol.region.faults();
+        let result = f();
+        if self.vol.region.faults() != faults {
+            self.vol.region.note_faults();
+            let e = Error::Io(format!(
+                "the medium of {} failed under an access",
+                self.vol.region.info().name
+            ));
+            self.note_error(&e);
+            return Err(e);
+        }
+        if let Err(e @ Error::Corrupt { .. }) = &result {
+            self.note_damage(e);
+        }
+        result
+    }
+
+    /// The inode of a number, from memory or from the medium.
+    #[inline]
+    pub(crate) fn iget(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.cache.get(ino) {
+            return Ok(inode);
+        }
+        self.iget_slow(ino)
+    }
+
+    #[cold]
+    fn iget_slow(&self, ino: Ino) -> Result<Arc<Inode>> {
+        match self.load(ino) {
+            // These exist from mkfs on.
+            Err(Error::Stale(_)) if ino < Ino::FIRST_FREE => Err(Error::corrupt(
+                ino.to_string(),
+                "the file system has no such inode, and needs it",
+            )),
+            found => found,
+        }
+    }
+
+    fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.cache.get_or_load(&self.vol, ino, || {
+            let home = self.table.home(&self.vol, ino)?;
+            // The bit on the medium: in memory it is set also for numbers that
+            // are taken and not committed, or freed and not dead.
+            let exists = self
+                .vol
+                .inodes
+                .is_set_at_home(&self.vol.region, &self.vol.geo, ino.0);
+            if let Ok(false) = exists {
+                return Err(Error::Stale(ino));
+            }
+            let d = Inode::load(&self.vol, ino, home)?;
+            if let Err(e) = exists {
+                // The bitmap is damaged. An inode that is whole and has names
+                // can still be used; only its bit cannot be changed.
+                if d.nlink == 0 {
+                    return Err(e);
+                }
+                if ino >= Ino::FIRST_FREE {
+                    self.note_damage(&e);
+                }
+            }
+            Ok(Inode::new(ino, home, d))
+        })
+    }
+
+    /// Puts a new inode in reach, around the commit of its record.
+    pub(crate) fn commit_new(
+        &self,
+        tx: crate::volume::Tx<'_>,
+        inode: Inode,
+        pin: bool,
+    ) -> Result<Attr> {
+        let inode = Arc::new(inode);
+        let mut core = inode.core.write();
+        self.cache.insert_new(&self.vol, &inode);
+        match tx.commit() {
+            Ok(stamp) => {
+                inode.place.set(stamp);
+                if pin {
+                    self.refs.add(inode.ino, 1);
+                }
+                Ok(core.attr(&self.vol.geo))
+            }
+            Err(e) => {
+                core.gone = true;
+                self.cache.remove(&inode);
+                Err(e)
+            }
+        }
+    }
+
+    /// As [`iget`](Self::iget), for a number that comes from a caller.
+    #[inline]
+    pub(crate) fn iget_user(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if ino < Ino::FIRST_FREE && ino != Ino::ROOT {
+            return Err(Error::Stale(ino));
+        }
+        self.iget(ino)
+    }
+
+    /// The time of this operation.
+    #[inline]
+    pub(crate) fn now(&self) -> crate::types::Time {
+        self.options.clock.now()
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.vol.region
+    }
+
+    /// The superblock as it was at mount.
+    pub fn superblock(&self) -> &SuperblockInfo {
+        &self.info
+    }
+
+    /// What recovery found and did at mount.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// Whether nothing may be written (any more).
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Notes that times of an inode are newer in memory.
+    pub(crate) fn note_lazy(&self, inode: &Inode) {
+        if !inode.listed.swap(true, Ordering::Relaxed) {
+            self.lazy.lock().push(inode.ino);
+        }
+    }
+}
+
+fn failed() -> Error {
+    Error::Io("the file system has failed or is closed; mount it again".into())
+}

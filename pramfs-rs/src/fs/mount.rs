@@ -1,0 +1,308 @@
+//! Mounting and unmounting.
+//!
+//! The time of a mount depends on the number of lanes, of groups that live
+//! records touch, and of orphans; not on files, size, or on how the last mount
+//! ended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam::sync::ShardedLock;
+use parking_lot::Mutex;
+
+use super::background::Background;
+use super::inode::{InodeCache, Refs, map_of};
+use super::options::MountOptions;
+use super::superblock::SuperState;
+use super::table::InodeTable;
+use super::{Fs, Need, Shared};
+use crate::error::{Error, Result};
+use crate::journal::{Lines, recovery};
+use crate::media::bitmap::BitmapKind;
+use crate::media::checksum::{seal, unseal};
+use crate::media::probe::check_features;
+use crate::media::superblock::{
+    BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
+};
+use crate::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
+use crate::pmem::Region;
+use crate::types::Ino;
+use crate::volume::Volume;
+
+/// What a mount found, for people and tests.
+#[derive(Debug, Clone, Default)]
+pub struct RecoveryReport {
+    /// The last unmount was clean.
+    pub was_clean: bool,
+    /// Journal records replayed.
+    pub records: usize,
+    /// Slots with a torn record: operations that had not returned.
+    pub torn: usize,
+    /// Unlinked inodes to be freed.
+    pub orphans: usize,
+    /// What looked damaged.
+    pub damage: Vec<String>,
+    /// The first superblock was damaged and the copy was used.
+    pub used_copy: bool,
+    /// Time of the mount, orphans not counted.
+    pub time: Duration,
+}
+
+/// An internal inode: from the first page, or from the copy.
+fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskInode> {
+    for page in [0, geo.copy_offset] {
+        let d: DiskInode = region.read_pod(page + at)?;
+        if d.crc == d.expected_crc(geo.seed, ino)
+            && d.ino == ino.0
+            && u32::from(d.height) <= geo.max_height()
+        {
+            return Ok(d);
+        }
+    }
+    Err(Error::corrupt(
+        "the superblock",
+        format!("the inode at {at:#x} is damaged in both pages"),
+    ))
+}
+
+/// The checkpoint: the newer of both pages' words whose check fits.
+fn checkpoint(region: &Region, info: &SuperblockInfo, geo: &Geometry) -> Result<u64> {
+    let copy: SuperDynamic = region.read_pod(geo.copy_offset + DYNAMIC_OFFSET)?;
+    let words = [info.dynamic.checkpoint, copy.checkpoint];
+    words
+        .iter()
+        .filter_map(|w| unseal(geo.seed, *w))
+        .max()
+        .ok_or_else(|| Error::corrupt("the superblock", "the checkpoint is damaged in both pages"))
+}
+
+impl Fs {
+    /// Mounts the file system of a region. What a crash has left is replayed
+    /// first; unlinked files that were open are freed in the background.
+    ///
+    /// # Errors
+    /// [`Error::NotMountable`] where there is no file system that this version
+    /// can use; [`Error::Corrupt`] where there is one and it is damaged.
+    pub fn open(region: Region, options: MountOptions) -> Result<Fs> {
+        let start = Instant::now();
+        let read_only = options.read_only || region.info().read_only;
+        let info = probe_superblock(&region)?;
+        check_features(&info.fixed, read_only)?;
+        if read_only && !region.info().read_only && !info.is_clean() {
+            tracing::info!("replaying the journal before the read-only mount");
+        }
+        let geo = info.geometry();
+        let faults = region.faults();
+        if faults != 0 {
+            region.note_faults();
+        }
+        let old = checkpoint(&region, &info, &geo)?;
+        let (mut replay, pending) = recovery::replay(&region, &geo, old)?;
+
+        // The internal inodes are read after the replay, which may change them.
+        let inode = |at, ino| internal(&region, &geo, at, ino);
+        let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
+        let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
+        let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
+        let newest = replay.newest.max(old);
+        let rules = options.rules;
+        let vol = Volume::new(region, geo, newest, (block_groups, inode_groups), rules);
+
+        let mut lines = Lines::default();
+        for (&(kind, group), touched) in &replay.groups {
+            if let Some(kind) = BitmapKind::from_code(kind) {
+                match vol
+                    .bitmap(kind)
+                    .renew_sum(&vol.region, &vol.geo, group, touched, &mut lines)
+                {
+                    // Only this group cannot be used.
+                    Err(Error::Corrupt { object, what }) => {
+                        replay.damage.push(format!("{object}: {what}"))
+                    }
+                    other => other?,
+                }
+            }
+        }
+        let pending = pending.join(lines.flush(&vol.region)?);
+        let _ = vol.region.window().fence(pending);
+
+        let state = SuperState::new(info.dynamic);
+        if !read_only || replay.records > 0 {
+            // One store makes every record dead; until it is durable, the next
+            // recovery does the same again.
+            let word = seal(vol.geo.seed, newest);
+            state.mounted(
+                &vol.region,
+                &vol.geo,
+                word,
+                options.clock.now().sec,
+                !read_only,
+            )?;
+        }
+        if vol.region.faults() != faults {
+            return Err(Error::Io(format!(
+                "{} failed while it was mounted",
+                vol.region.info().name
+            )));
+        }
+        let mut shared = Shared {
+            cache: InodeCache::new(options.cache_bytes),
+            refs: Refs::default(),
+            table: InodeTable::new(table),
+            state,
+            gate: ShardedLock::new(()),
+            rename: Mutex::new(()),
+            orphans: Mutex::new(BTreeSet::new()),
+            lazy: Mutex::new(Vec::new()),
+            read_only: AtomicBool::new(read_only),
+            closed: AtomicBool::new(false),
+            report: RecoveryReport {
+                was_clean: info.is_clean(),
+                records: replay.records,
+                torn: replay.torn,
+                damage: replay.damage,
+                used_copy: info.from_copy,
+                ..RecoveryReport::default()
+            },
+            info,
+            options,
+            vol,
+        };
+        let root = shared.iget(Ino::ROOT)?;
+        if !root.core.read().is_dir() {
+            return Err(Error::corrupt(
+                "the root directory",
+                "it is not a directory",
+            ));
+        }
+        drop(root);
+        if shared.report.used_copy {
+            shared
+                .report
+                .damage
+                .push("the first superblock is damaged; its copy was used".into());
+        }
+        let orphans = match shared.load_orphans() {
+            // What was unlinked stays; what needs a slot fails.
+            Err(e @ Error::Corrupt { .. }) => {
+                shared.note_damage(&e);
+                Vec::new()
+            }
+            found => found?,
+        };
+        shared.report.orphans = orphans.len();
+        shared.report.time = start.elapsed();
+        for d in shared.report.damage.clone() {
+            shared.note_damage(&Error::corrupt("the journal", d));
+        }
+        // Before anything else can change these files.
+        let (cut, orphans): (Vec<_>, Vec<_>) = orphans
+            .into_iter()
+            .partition(|&(ino, slot)| shared.claim_truncated(ino, slot));
+        let shared = Arc::new(shared);
+        let background = if read_only {
+            None
+        } else if shared.options.background {
+            Some(Background::start(&shared, orphans, cut)?)
+        } else {
+            for (ino, slot) in orphans {
+                shared.finish_orphan(ino, slot);
+            }
+            for (ino, _) in cut {
+                shared.finish_truncated(ino);
+            }
+            None
+        };
+        Ok(Fs { shared, background })
+    }
+
+    /// Unmounts: everything goes to the medium, and the journal is left empty.
+    ///
+    /// # Errors
+    /// Those of the medium. The file system is closed in any case.
+    pub fn close(mut self) -> Result<()> {
+        self.shutdown()
+    }
+
+    fn shutdown(&mut self) -> Result<()> {
+        if let Some(background) = self.background.take() {
+            background.stop();
+        }
+        self.shared.finish()
+    }
+
+    /// What operations, handles and threads share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        if let Err(e) = self.shutdown() {
+            tracing::error!(error = %e, "the file system was not unmounted cleanly; the next mount recovers it");
+        }
+    }
+}
+
+impl Shared {
+    /// Frees an inode that the last mount left in the orphan table.
+    pub(super) fn finish_orphan(&self, ino: Ino, slot: u32) {
+        let result = self.op(Need::Write, || {
+            match self.iget(ino) {
+                Ok(inode) => {
+                    let mut core = inode.core.write();
+                    if core.d.nlink != 0 || ino < Ino::FIRST_FREE {
+                        return Err(Error::corrupt(
+                            ino.to_string(),
+                            "it is in the orphan table and has names",
+                        ));
+                    }
+                    core.orphan_slot = Some(slot);
+                    self.orphans.lock().insert(ino.0);
+                }
+                Err(Error::Stale(_)) => {
+                    return Err(Error::corrupt(
+                        ino.to_string(),
+                        "it is in the orphan table and does not exist",
+                    ));
+                }
+                Err(e) => return Err(e),
+            }
+            self.reclaim_orphan(ino)
+        });
+        if let Err(e) = result {
+            tracing::warn!(%ino, error = %e, "an orphan was not freed");
+        }
+    }
+
+    fn finish(&self) -> Result<()> {
+        let _all = match self.gate.write() {
+            Ok(g) => g,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        if self.closed.swap(true, Ordering::AcqRel)
+            || self.read_only.load(Ordering::Relaxed)
+            || self.vol.has_failed()
+        {
+            return Ok(());
+        }
+        let faults = self.vol.region.faults();
+        self.write_lazy_all(true)?;
+        self.vol.retire_all()?;
+        if self.vol.region.faults() != faults {
+            return Err(Error::Io("the medium failed during the unmount".into()));
+        }
+        let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
+        self.state
+            .unmounted(&self.vol.region, &self.vol.geo, word)?;
+        self.vol
+            .region
+            .backend()
+            .sync_all()
+            .map_err(|e| Error::Io(format!("msync: {e}")))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Orphans: inodes without a name that are not gone yet, because somebody has
+//! them open or because their blocks take more than one record to free.
+//!
+//! A slot of the orphan table (a file of 8-byte words) names such an inode. It
+//! is set by the record that removes the last name, and cleared by the record
+//! that frees the inode: after a crash the next mount finishes the work.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::inode::{Core, Inode, put_inode, store_map};
+use crate::error::{Error, Result};
+use crate::htree::{self, TreeKind};
+use crate::map;
+use crate::media::DiskInode;
+use crate::media::checksum::{seal, unseal};
+use crate::media::pointer::Ptr;
+use crate::media::record::EntryKind;
+use crate::types::{FileType, Ino};
+use crate::volume::Tx;
+
+/// Bytes of a slot.
+const SLOT: u64 = 8;
+
+impl Shared {
+    fn slot_word(&self, slot: u32, ino: Ino) -> u64 {
+        seal(self.vol.geo.seed ^ u64::from(slot) << 32, ino.0)
+    }
+
+    fn slot_offset(&self, core: &Core, slot: u32) -> Result<u64> {
+        let at = u64::from(slot) * SLOT;
+        let geo = &self.vol.geo;
+        let leaf = map::find(&self.vol, &core.map(), at >> geo.block_log2)?;
+        let block = leaf.block.ok_or_else(|| {
+            Error::corrupt("the orphan table", format!("slot {slot} has no block"))
+        })?;
+        Ok(geo.offset(block) + at % geo.block_size)
+    }
+
+    /// Reads the orphan table at mount: the orphans, and the free slots.
+    pub(super) fn load_orphans(&self) -> Result<Vec<(Ino, u32)>> {
+        let table = self.iget(Ino::ORPHANS)?;
+        let core = table.core.read();
+        let mut orphans = Vec::new();
+        let mut free = Vec::new();
+        for slot in 0..u32::try_from(core.d.size / SLOT)
+            .unwrap_or(u32::MAX)
+            .min(1 << 24)
+        {
+            let word = self.vol.region.load_u64(self.slot_offset(&core, slot)?)?;
+            if word == 0 {
+                free.push(crate::alloc::Freed::OrphanSlot(slot));
+            } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {
+                orphans.push((Ino(ino), slot));
+            } else {
+                self.note_damage(&Error::corrupt(
+                    "the orphan table",
+                    format!("slot {slot} is damaged"),
+                ));
+            }
+        }
+        free.reverse();
+        self.vol.release(free);
+        Ok(orphans)
+    }
+
+    /// A free slot, which goes back if the transaction is dropped. Growing the
+    /// table is a record of its own.
+    fn take_slot(&self, tx: &mut Tx<'_>) -> Result<u32> {
+        if let Some(slot) = tx.take_orphan_slot() {
+            return Ok(slot);
+        }
+        let table = self.iget(Ino::ORPHANS)?;
+        let mut core = table.core.write();
+        if let Some(slot) = tx.take_orphan_slot() {
+            return Ok(slot);
+        }
+        let geo = &self.vol.geo;
+        let mut grow = self.vol.begin();
+        grow.allow_reserve();
+        let mut m = core.map();
+        let first = core.d.size >> geo.block_log2;
+        let run = grow.alloc_blocks(None, 1, true)?;
+        grow.zero_new(run.start << geo.block_log2, geo.block_size)?;
+        map::insert(&mut grow, &mut m, first, run, false)?;
+        let mut new = core.d;
+        store_map(&mut new, &m);
+        new.size += geo.block_size;
+        put_inode(&mut grow, &table, &core, &mut new)?;
+        grow.commit()?;
+        let slots = (core.d.size / SLOT) as u32..(new.size / SLOT) as u32;
+        core.committed(new);
+        self.vol
+            .release(slots.rev().map(crate::alloc::Freed::OrphanSlot));
+        tx.take_orphan_slot()
+            .ok_or(Error::NoSpace("no free slot in the orphan table"))
+    }
+
+    /// Puts an inode into the orphan table, in the record that removes its
+    /// last name.
+    pub(super) fn put_orphan(&self, tx: &mut Tx<'_>, ino: Ino) -> Result<u32> {
+        if !self.vol.journal.rules.orphan_chain {
+            return Ok(u32::MAX);
+        }
+        let slot = self.take_slot(tx)?;
+        let table = self.iget(Ino::ORPHANS)?;
+        let at = self.slot_offset(&table.core.read(), slot)?;
+        tx.put(
+            EntryKind::Slot,
+            at,
+            &self.slot_word(slot, ino).to_le_bytes(),
+        )?;
+        Ok(slot)
+    }
+
+    /// Clears a slot, in the record that frees the inode.
+    pub(super) fn clear_orphan(&self, tx: &mut Tx<'_>, slot: u32) -> Result<()> {
+        if slot == u32::MAX {
+            return Ok(());
+        }
+        let table = self.iget(Ino::ORPHANS)?;
+        let at = self.slot_offset(&table.core.read(), slot)?;
+        tx.put(EntryKind::Slot, at, &[0; 8])?;
+        tx.free_orphan_slot(slot);
+        Ok(())
+    }
+
+    /// Frees as much of what an inode owns as fits the record; true when
+    /// nothing is left.
+    pub(super) fn free_some(&self, tx: &mut Tx<'_>, d: &mut DiskInode) -> Result<bool> {
+        let kind = FileType::from_mode(d.mode);
+        if d.root != 0 {
+            if kind == Some(FileType::Directory) {
+                let mut t = dir_tree(d);
+                let done = htree::free_step(tx, &mut t)?;
+                store_tree(d, &t);
+                if !done {
+                    return Ok(false);
+                }
+            } else {
+                let mut m = super::inode::map_of(d);
+                let end = m.root().capacity(&self.vol.geo);
+                let next = map::remove(tx, &mut m, 0, end)?;
+                store_map(d, &m);
+                if next < end {
+                    return Ok(false);
+                }
+            }
+        }
+        if d.xattr_root != 0 {
+            return self.free_some_xattrs(tx, d);
+        }
+        Ok(true)
+    }
+
+    /// Takes the last reference to an inode away, inside the record that
+    /// removes its last name: frees it whole if that fits, or makes it an
+    /// orphan. `new` is the inode with no links.
+    pub(super) fn drop_inode<'v>(
+        &self,
+        tx: &mut Tx<'v>,
+        inode: &'v Inode,
+        core: &Core,
+        new: &mut DiskInode,
+    ) -> Result<Dropped> {
+        if !self.refs.has(inode.ino) {
+            tx.allow_reserve();
+            let done = (new.root == 0 && new.xattr_root == 0) || self.free_some(tx, new)?;
+            if done {
+                // A truncation that was cut short has a slot.
+                if let Some(slot) = core.orphan_slot {
+                    self.clear_orphan(tx, slot)?;
+                }
+                tx.touch(&inode.place);
+                tx.free_inode(inode.ino.0)?;
+                return Ok(Dropped::Gone);
+            }
+        }
+        let slot = match core.orphan_slot {
+            Some(slot) => slot,
+            None => self.put_orphan(tx, inode.ino)?,
+        };
+        put_inode(tx, inode, core, new)?;
+        Ok(Dropped::Orphan(slot))
+    }
+
+    /// What [`drop_inode`](Self::drop_inode) has done is durable now.
+    pub(super) fn dropped(
+        &self,
+        inode: &Arc<Inode>,
+        core: &mut Core,
+        new: DiskInode,
+        what: Dropped,
+    ) {
+        core.committed(new);
+        match what {
+            Dropped::Gone => {
+                core.gone = true;
+                self.cache.remove(inode);
+            }
+            Dropped::Orphan(slot) => {
+                core.orphan_slot = Some(slot);
+                self.orphans.lock().insert(inode.ino.0);
+            }
+        }
+    }
+
+    /// Finishes an orphan that nobody holds any more: a chain of records, each
+    /// of which leaves a smaller orphan, and the last none.
+    pub(super) fn reclaim_orphan(&self, ino: Ino) -> Result<()> {
+        let inode = self.iget(ino)?;
+        let mut core = inode.core.write();
+        if core.gone || core.d.nlink != 0 || self.refs.has(ino) {
+            return Ok(());
+        }
+        let Some(slot) = core.orphan_slot else {
+            return Ok(());
+        };
+        loop {
+            let mut tx = self.vol.begin();
+            tx.allow_reserve();
+            tx.touch(&inode.place);
+            let mut new = core.d;
+            let done = self.free_some(&mut tx, &mut new)?;
+            if done {
+                self.clear_orphan(&mut tx, slot)?;
+                tx.free_inode(ino.0)?;
+                tx.commit()?;
+                core.gone = true;
+                core.committed(new);
+                self.cache.remove(&inode);
+                self.orphans.lock().remove(&ino.0);
+                return Ok(());
+            }
+            put_inode(&mut tx, &inode, &core, &mut new)?;
+            tx.commit()?;
+            core.committed(new);
+        }
+    }
+
+    /// Adds references: see [`Shared::unpin`].
+    pub fn pin(&self, ino: Ino, n: u64) {
+        if n > 0 {
+            self.refs.add(ino, n);
+        }
+    }
+
+    /// Takes references away. An inode that has no name and no reference left
+    /// is freed.
+    pub fn unpin(&self, ino: Ino, n: u64) {
+        if n == 0 || !self.refs.sub(ino, n) {
+            return;
+        }
+        if self.orphans.lock().contains(&ino.0)
+            && let Err(e) = self.op(super::Need::Write, || self.reclaim_orphan(ino))
+        {
+            // The orphan table still names it: the next mount tries again.
+            tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
+        }
+    }
+}
+
+/// What became of an inode without names.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Dropped {
+    /// Freed in the same record.
+    Gone,
+    /// In the orphan table, in this slot.
+    Orphan(u32),
+}
+
+/// The htree of a directory.
+pub(super) fn dir_tree(d: &DiskInode) -> htree::TreeRef {
+    htree::TreeRef {
+        ino: Ino(d.ino),
+        kind: TreeKind::Directory,
+        root: Ptr(d.root),
+        blocks: 0,
+    }
+}
+
+/// Takes a changed directory tree over into its inode.
+pub(super) fn store_tree(d: &mut DiskInode, t: &htree::TreeRef) {
+    d.root = t.root.0;
+    d.blocks = d.blocks.saturating_add_signed(t.blocks);
+}

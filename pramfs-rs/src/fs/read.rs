@@ -1,0 +1,136 @@
+//! Reading files: by copy, and by lending the medium itself.
+
+use super::inode::{Core, Inode};
+use super::options::AtimePolicy;
+use super::{Need, Shared};
+use crate::error::{Error, Result};
+use crate::map::{self, MapRef};
+use crate::types::{FileType, Ino};
+
+impl Shared {
+    /// Copies bytes of a file out; returns how many there were before its end.
+    /// Holes and unwritten blocks read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`], [`Error::Invalid`] for what is no regular file,
+    /// [`Error::Corrupt`].
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            check_file(&inode, &core)?;
+            let left = core.d.size.saturating_sub(offset);
+            let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
+            self.read_map(&core.map(), offset, &mut into[..len])?;
+            let due = self.atime_due(&core);
+            drop(core);
+            if due {
+                self.touch_atime(&inode);
+            }
+            Ok(len)
+        })
+    }
+
+    /// Lends the bytes of a range to `f`, on the medium itself, for as long as
+    /// `f` runs; the range ends at the end of the file. `None`, and `f` is not
+    /// called, where they do not lie in one piece or are not written.
+    ///
+    /// The bytes may change while they are lent, by a direct mapping: `f` is to
+    /// hand them to a system call that copies them.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn with_contiguous(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        f: &mut dyn FnMut(&[u8]),
+    ) -> Result<Option<usize>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            check_file(&inode, &core)?;
+            let len = core.d.size.saturating_sub(offset).min(len as u64);
+            if len == 0 {
+                f(&[]);
+                return Ok(Some(0));
+            }
+            let (log2, m) = (self.vol.geo.block_log2, core.map());
+            let (first, last) = (offset >> log2, (offset + len - 1) >> log2);
+            let e = map::run(&self.vol, &m, first, last - first + 1)?;
+            let Some(block) = e.block.filter(|_| !e.unwritten) else {
+                return Ok(None);
+            };
+            // A run ends with its pointer block; the next may go on with it.
+            let mut count = e.count;
+            while first + count <= last {
+                let e = map::run(&self.vol, &m, first + count, last - first - count + 1)?;
+                if e.unwritten || e.block.is_none_or(|b| b.0 != block.0 + count) {
+                    return Ok(None);
+                }
+                count += e.count;
+            }
+            let at = self.vol.geo.offset(block) + (offset - (first << log2));
+            self.vol.region.lend(at, len, f)?;
+            let due = self.atime_due(&core);
+            drop(core);
+            if due {
+                self.touch_atime(&inode);
+            }
+            Ok(Some(len as usize))
+        })
+    }
+
+    /// Copies a range of a file map out; holes and unwritten blocks read as
+    /// zeros. The caller knows where the file ends.
+    #[inline]
+    pub(super) fn read_map(&self, m: &MapRef, mut offset: u64, mut into: &mut [u8]) -> Result<()> {
+        let geo = &self.vol.geo;
+        while !into.is_empty() {
+            let within = offset & (geo.block_size - 1);
+            let index = offset >> geo.block_log2;
+            let blocks = (within + into.len() as u64).div_ceil(geo.block_size);
+            let e = map::run(&self.vol, m, index, blocks)?;
+            let bytes = (e.count << geo.block_log2) - within;
+            let n = usize::try_from(bytes).map_or(into.len(), |n| n.min(into.len()));
+            let (now, rest) = into.split_at_mut(n);
+            match e.block {
+                Some(block) if !e.unwritten => {
+                    self.vol.region.read(geo.offset(block) + within, now)?
+                }
+                _ => now.fill(0),
+            }
+            offset += n as u64;
+            into = rest;
+        }
+        Ok(())
+    }
+
+    /// Whether a read may have to set the atime. Cheap, and on the safe side.
+    #[inline]
+    fn atime_due(&self, core: &Core) -> bool {
+        let d = &core.d;
+        let at = (d.atime_sec, d.atime_nsec);
+        match self.options.atime {
+            AtimePolicy::NoAtime => false,
+            AtimePolicy::StrictAtime => true,
+            AtimePolicy::Relatime => {
+                at <= (d.mtime_sec, d.mtime_nsec)
+                    || at <= (d.ctime_sec, d.ctime_nsec)
+                    || self.now().sec.saturating_sub(d.atime_sec) >= super::attr::DAY
+            }
+        }
+    }
+}
+
+/// A regular file that still exists.
+#[inline]
+pub(crate) fn check_file(inode: &Inode, core: &Core) -> Result<()> {
+    core.alive(inode.ino)?;
+    match core.kind() {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Error::IsDirectory),
+        _ => Err(Error::Invalid("not a regular file")),
+    }
+}

@@ -1,0 +1,189 @@
+//! readdir: entries in the order of their hashes, which is their cookie.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::inode::Inode;
+use super::orphan::dir_tree;
+use super::{Need, Shared};
+use crate::error::{Error, Result};
+use crate::htree;
+use crate::types::{Attr, DirEntry, FileType, Ino};
+
+/// Cookies of `.` and `..`; entries have larger ones.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// Entries looked at under one hold of the directory's lock.
+const BATCH: usize = 64;
+
+/// What the receiver of [`Shared::readdir_pinned`] did with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Took it: it has a reference now, unless it is `.` or `..`.
+    Kept,
+    /// Had no room: the walk ends and the entry has no reference.
+    Full,
+}
+
+struct Batched {
+    name: Vec<u8>,
+    ino: Ino,
+    kind: FileType,
+    cookie: u64,
+}
+
+impl Shared {
+    /// Gives the entries after `cookie` (0: from the start), `.` and `..` with
+    /// them, until `f` breaks. An entry that exists throughout is given once,
+    /// whatever is created or removed meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], [`Error::Corrupt`].
+    pub fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        f: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.op(Need::Read, || {
+            let dir = self.iget_user(ino)?;
+            let mut at = cookie;
+            loop {
+                let (batch, end) = self.batch(&dir, at)?;
+                for e in &batch {
+                    let entry = DirEntry {
+                        name: &e.name,
+                        ino: e.ino,
+                        kind: e.kind,
+                        cookie: e.cookie,
+                    };
+                    if f(entry).is_break() {
+                        return Ok(());
+                    }
+                    at = e.cookie;
+                }
+                if end {
+                    if self.options.dir_atime {
+                        self.touch_atime(&dir);
+                    }
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// As [`readdir`](Self::readdir), with the attributes of each entry and a
+    /// reference to each that `f` kept (not to `.` and `..`).
+    ///
+    /// # Errors
+    /// As for [`readdir`](Self::readdir).
+    pub fn readdir_pinned(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        f: &mut dyn FnMut(DirEntry<'_>, &Attr) -> Taken,
+    ) -> Result<()> {
+        self.op(Need::Read, || {
+            let dir = self.iget_user(ino)?;
+            let mut at = cookie;
+            loop {
+                let (batch, end) = self.batch(&dir, at)?;
+                for e in &batch {
+                    at = e.cookie;
+                    let inode = match self.iget_user(e.ino) {
+                        Ok(inode) => inode,
+                        // Removed since the batch was read.
+                        Err(Error::Stale(_)) => continue,
+                        Err(err) => return Err(err),
+                    };
+                    let core = inode.core.read();
+                    if core.gone || (core.d.nlink == 0 && e.cookie > DOT_DOT) {
+                        continue;
+                    }
+                    let attr = core.attr(&self.vol.geo);
+                    let entry = DirEntry {
+                        name: &e.name,
+                        ino: e.ino,
+                        kind: e.kind,
+                        cookie: e.cookie,
+                    };
+                    if f(entry, &attr) == Taken::Full {
+                        return Ok(());
+                    }
+                    if e.cookie > DOT_DOT {
+                        self.refs.add(e.ino, 1);
+                    }
+                }
+                if end {
+                    if self.options.dir_atime {
+                        self.touch_atime(&dir);
+                    }
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// The next entries after a cookie, and whether they are the last.
+    fn batch(&self, dir: &Arc<Inode>, cookie: u64) -> Result<(Vec<Batched>, bool)> {
+        let core = dir.core.read();
+        self.check_dir(dir, &core)?;
+        let mut out = Vec::with_capacity(BATCH);
+        // Where a removed directory stood may be anything by now.
+        let up = if core.d.nlink == 0 {
+            dir.ino
+        } else {
+            Ino(core.d.parent_or_rdev)
+        };
+        let dots = [(DOT, &b"."[..], dir.ino), (DOT_DOT, b"..", up)];
+        for (c, name, ino) in dots {
+            if cookie < c {
+                out.push(Batched {
+                    name: name.to_vec(),
+                    ino,
+                    kind: FileType::Directory,
+                    cookie: c,
+                });
+            }
+        }
+        let mut full = false;
+        let mut bad = None;
+        htree::scan(
+            &self.vol,
+            &dir_tree(&core.d),
+            cookie.max(DOT_DOT),
+            &mut |item, value, name| {
+                if out.len() >= BATCH {
+                    full = true;
+                    return ControlFlow::Break(());
+                }
+                let ino = value
+                    .first_chunk::<8>()
+                    .map(|v| Ino(u64::from_le_bytes(*v)));
+                let kind = FileType::from_mode(u32::from(item.kind) << 12);
+                match (ino, kind) {
+                    (Some(ino), Some(kind)) if ino >= Ino::FIRST_FREE => {
+                        out.push(Batched {
+                            name: name.to_vec(),
+                            ino,
+                            kind,
+                            cookie: item.hash(),
+                        });
+                        ControlFlow::Continue(())
+                    }
+                    _ => {
+                        bad = Some(String::from_utf8_lossy(name).into_owned());
+                        ControlFlow::Break(())
+                    }
+                }
+            },
+        )?;
+        if let Some(name) = bad {
+            return Err(Error::corrupt(
+                format!("directory {}", dir.ino),
+                format!("the entry \"{name}\" is impossible"),
+            ));
+        }
+        Ok((out, !full))
+    }
+}

@@ -1,0 +1,409 @@
+//! rename, with NOREPLACE, EXCHANGE and WHITEOUT: one record, both names.
+
+use std::sync::Arc;
+
+use super::create::New;
+use super::inode::{Core, Inode, put_inode, put_new_inode, touch_ctime, touch_mtime};
+use super::locks::LockSet;
+use super::orphan::{Dropped, dir_tree, store_tree};
+use super::unlink::check_empty_dir;
+use super::{Need, Shared, names};
+use crate::error::{Error, Result};
+use crate::htree;
+use crate::media::DiskInode;
+use crate::types::{Ctx, FileType, Ino, RenameFlags};
+use crate::volume::Tx;
+
+/// Deepest path that the search for a loop follows: more than any tree of the
+/// largest number of inodes on a sound medium has in practice; it only bounds
+/// a loop on a damaged one.
+const MAX_DEPTH: u32 = 1 << 24;
+
+/// The two ends of a rename.
+struct Ends<'a> {
+    from: &'a Arc<Inode>,
+    name: &'a [u8],
+    to: &'a Arc<Inode>,
+    new_name: &'a [u8],
+    source: &'a Arc<Inode>,
+    target: Option<&'a Arc<Inode>>,
+}
+
+impl Shared {
+    /// Moves a name, atomically also with what it replaces.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Exists`] with `noreplace`,
+    /// [`Error::NotEmpty`], [`Error::IsDirectory`], [`Error::NotDirectory`],
+    /// [`Error::Invalid`] for a directory into its own subtree.
+    pub fn rename(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.op(Need::Write, || {
+            self.rename_inner(cx, parent, name, new_parent, new_name, flags)
+        })
+    }
+
+    fn peek(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        let core = dir.core.read();
+        self.check_dir(dir, &core)?;
+        self.entry_inode(&core, name)
+    }
+
+    fn rename_inner(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags.exchange && (flags.noreplace || flags.whiteout) {
+            return Err(Error::Invalid("exchange goes with no other flag of rename"));
+        }
+        names::check(name)?;
+        names::check(new_name)?;
+        let from = self.iget_user(parent)?;
+        let to = self.iget_user(new_parent)?;
+        // Within one directory nothing has to be locked before it, and the
+        // others' locks are mostly free.
+        if from.ino == to.ino {
+            let (source, target);
+            let mut set = LockSet::first(&from);
+            self.check_linked_dir(&from, set.core(&from)?)?;
+            source = self
+                .entry_inode(set.core(&from)?, name)?
+                .ok_or(Error::NotFound)?;
+            target = self.entry_inode(set.core(&from)?, new_name)?;
+            if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
+                let ends = Ends {
+                    from: &from,
+                    name,
+                    to: &to,
+                    new_name,
+                    source: &source,
+                    target: target.as_ref(),
+                };
+                let orphan = self.rename_locked(cx, &ends, &mut set, flags)?;
+                drop(set);
+                return self.after_removal(orphan);
+            }
+        }
+        loop {
+            let source = self.peek(&from, name)?.ok_or(Error::NotFound)?;
+            let target = self.peek(&to, new_name)?;
+            match &target {
+                Some(_) if flags.noreplace => return Err(Error::Exists),
+                None if flags.exchange => return Err(Error::NotFound),
+                _ => {}
+            }
+            let across = from.ino != to.ino;
+            let is_dir = |i: &Arc<Inode>| i.core.read().is_dir();
+            let moves_dir = across
+                && (is_dir(&source) || (flags.exchange && target.as_ref().is_some_and(is_dir)));
+            // While directories move one at a time, who is above whom holds.
+            let _moving = moves_dir.then(|| self.rename.lock());
+            if moves_dir {
+                self.check_linked_dir(&to, &to.core.read())?;
+                if is_dir(&source) && self.is_above(source.ino, &to)? {
+                    return Err(Error::Invalid("a directory into its own subtree"));
+                }
+                if let Some(t) = &target
+                    && is_dir(t)
+                    && self.is_above(t.ino, &from)?
+                {
+                    return Err(if flags.exchange {
+                        Error::Invalid("a directory into its own subtree")
+                    } else {
+                        Error::NotEmpty
+                    });
+                }
+            }
+            let mut list = vec![&from, &to, &source];
+            list.extend(&target);
+            let mut set = LockSet::new(&list);
+            self.check_dir(&from, set.core(&from)?)?;
+            self.check_linked_dir(&to, set.core(&to)?)?;
+            let same = |found: Option<Ino>, expected: Option<&Arc<Inode>>| {
+                found == expected.map(|i| i.ino)
+            };
+            if !same(self.entry(set.core(&from)?, name)?, Some(&source))
+                || !same(self.entry(set.core(&to)?, new_name)?, target.as_ref())
+                || set.core(&source)?.gone
+                || target
+                    .as_ref()
+                    .is_some_and(|t| set.core(t).is_ok_and(|c| c.gone))
+            {
+                continue;
+            }
+            let ends = Ends {
+                from: &from,
+                name,
+                to: &to,
+                new_name,
+                source: &source,
+                target: target.as_ref(),
+            };
+            let orphan = self.rename_locked(cx, &ends, &mut set, flags)?;
+            drop(set);
+            return self.after_removal(orphan);
+        }
+    }
+
+    /// Whether directory `above` is `below` or contains it. The caller holds
+    /// the rename lock; only the removal of `below` can interfere.
+    fn is_above(&self, above: Ino, below: &Arc<Inode>) -> Result<bool> {
+        let mut at = below.ino;
+        for _ in 0..MAX_DEPTH {
+            if at == above {
+                return Ok(true);
+            }
+            if at == Ino::ROOT {
+                return Ok(false);
+            }
+            let inode = match self.iget_user(at) {
+                Ok(inode) => inode,
+                Err(Error::Stale(_)) => break,
+                Err(e) => return Err(e),
+            };
+            let core = inode.core.read();
+            if !core.is_dir() {
+                break;
+            }
+            at = Ino(core.d.parent_or_rdev);
+        }
+        // Where a removed directory stood may be anything by now.
+        if below.core.read().d.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        Err(Error::corrupt(
+            below.ino.to_string(),
+            "its parents do not lead to the root directory",
+        ))
+    }
+
+    fn rename_locked(
+        &self,
+        cx: &Ctx,
+        e: &Ends<'_>,
+        set: &mut LockSet<'_>,
+        flags: RenameFlags,
+    ) -> Result<Option<Ino>> {
+        match e.target {
+            Some(_) if flags.noreplace => return Err(Error::Exists),
+            None if flags.exchange => return Err(Error::NotFound),
+            // Two names of one inode: nothing to do, as POSIX has it.
+            Some(t) if t.ino == e.source.ino => return Ok(None),
+            _ => {}
+        }
+        if flags.exchange {
+            self.exchange_locked(e, set).map(|()| None)
+        } else {
+            self.move_locked(cx, e, set, flags.whiteout)
+        }
+    }
+
+    fn exchange_locked(&self, e: &Ends<'_>, set: &mut LockSet<'_>) -> Result<()> {
+        let target = e.target.ok_or(Error::NotFound)?;
+        let now = self.now();
+        let (mut s, mut t) = (set.core(e.source)?.d, set.core(target)?.d);
+        let mut from = set.core(e.from)?.d;
+        let across = e.from.ino != e.to.ino;
+        let mut to = set.core(e.to)?.d;
+        let mut tx = self.vol.begin();
+        let set_entry =
+            |tx: &mut Tx<'_>, dir: &DiskInode, name: &[u8], d: &DiskInode| match htree::set_value(
+                tx,
+                &dir_tree(dir),
+                name,
+                names::dt(d.mode),
+                &d.ino.to_le_bytes(),
+            )? {
+                true => Ok(()),
+                false => Err(Error::NotFound),
+            };
+        set_entry(&mut tx, &from, e.name, &t)?;
+        set_entry(&mut tx, &to, e.new_name, &s)?;
+        let is_dir = |d: &DiskInode| d.mode & libc::S_IFMT == libc::S_IFDIR;
+        if across {
+            if is_dir(&s) {
+                s.parent_or_rdev = e.to.ino.0;
+                from.nlink = from.nlink.saturating_sub(1);
+                to.nlink += 1;
+            }
+            if is_dir(&t) {
+                t.parent_or_rdev = e.from.ino.0;
+                to.nlink = to.nlink.saturating_sub(1);
+                from.nlink += 1;
+            }
+            touch_mtime(&mut to, now);
+            put_inode(&mut tx, e.to, set.core(e.to)?, &mut to)?;
+        }
+        touch_mtime(&mut from, now);
+        put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
+        touch_ctime(&mut s, now);
+        touch_ctime(&mut t, now);
+        put_inode(&mut tx, e.source, set.core(e.source)?, &mut s)?;
+        put_inode(&mut tx, target, set.core(target)?, &mut t)?;
+        tx.commit()?;
+        set.core_mut(e.from)?.committed(from);
+        if across {
+            set.core_mut(e.to)?.committed(to);
+        }
+        set.core_mut(e.source)?.committed(s);
+        set.core_mut(target)?.committed(t);
+        Ok(())
+    }
+
+    fn move_locked(
+        &self,
+        cx: &Ctx,
+        e: &Ends<'_>,
+        set: &mut LockSet<'_>,
+        whiteout: bool,
+    ) -> Result<Option<Ino>> {
+        let now = self.now();
+        let across = e.from.ino != e.to.ino;
+        let mut s = set.core(e.source)?.d;
+        let s_dir = set.core(e.source)?.is_dir();
+        let mut t = None;
+        if let Some(target) = e.target {
+            let core = set.core(target)?;
+            match (s_dir, core.is_dir()) {
+                (true, _) => check_empty_dir(core)?,
+                (false, true) => return Err(Error::IsDirectory),
+                (false, false) => {}
+            }
+            t = Some(core.d);
+        }
+        let mut tx = self.vol.begin();
+        if t.is_some() {
+            tx.allow_reserve();
+        }
+        let mut from = set.core(e.from)?.d;
+        // With one directory, `from` stands for both and `to` is not used.
+        let mut to = if across {
+            Some(set.core(e.to)?.d)
+        } else {
+            None
+        };
+
+        // The old name first: its slots may serve the new one.
+        let white = if whiteout {
+            Some(self.put_whiteout(cx, &mut tx, &mut from, e.name, now)?)
+        } else {
+            let mut tree = dir_tree(&from);
+            if !htree::remove(&mut tx, &mut tree, e.name)? {
+                return Err(Error::NotFound);
+            }
+            store_tree(&mut from, &tree);
+            from.size = from.size.saturating_sub(1);
+            None
+        };
+        let dest = to.as_mut().unwrap_or(&mut from);
+        let mut tree = dir_tree(dest);
+        let (kind, value) = (names::dt(s.mode), s.ino.to_le_bytes());
+        if t.is_some() {
+            if !htree::set_value(&mut tx, &tree, e.new_name, kind, &value)? {
+                return Err(Error::NotFound);
+            }
+        } else {
+            htree::insert(&mut tx, &mut tree, e.new_name, kind, &value)?;
+            store_tree(dest, &tree);
+            dest.size += 1;
+        }
+        if s_dir {
+            if t.is_some() {
+                dest.nlink = dest.nlink.saturating_sub(1);
+            }
+            if across {
+                dest.nlink += 1;
+                from.nlink = from.nlink.saturating_sub(1);
+                s.parent_or_rdev = e.to.ino.0;
+            }
+        }
+        touch_mtime(&mut from, now);
+        put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
+        if let Some(to) = &mut to {
+            touch_mtime(to, now);
+            put_inode(&mut tx, e.to, set.core(e.to)?, to)?;
+        }
+        touch_ctime(&mut s, now);
+        put_inode(&mut tx, e.source, set.core(e.source)?, &mut s)?;
+
+        let mut dropped = None;
+        if let (Some(target), Some(t)) = (e.target, &mut t) {
+            touch_ctime(t, now);
+            t.nlink = if s_dir { 0 } else { t.nlink.saturating_sub(1) };
+            let core = set.core(target)?;
+            if t.nlink == 0 {
+                dropped = Some(self.drop_inode(&mut tx, target, core, t)?);
+            } else {
+                put_inode(&mut tx, target, core, t)?;
+            }
+        }
+        match white {
+            Some(white) => drop(self.commit_new(tx, white, false)?),
+            None => drop(tx.commit()?),
+        }
+        set.core_mut(e.from)?.committed(from);
+        if let Some(to) = to {
+            set.core_mut(e.to)?.committed(to);
+        }
+        set.core_mut(e.source)?.committed(s);
+        if let (Some(target), Some(t)) = (e.target, t) {
+            let core: &mut Core = set.core_mut(target)?;
+            match dropped {
+                Some(what) => self.dropped(target, core, t, what),
+                None => core.committed(t),
+            }
+        }
+        Ok(match (dropped, e.target) {
+            (Some(Dropped::Orphan(_)), Some(target)) => Some(target.ino),
+            _ => None,
+        })
+    }
+
+    /// Puts a whiteout in the place of an entry.
+    fn put_whiteout(
+        &self,
+        cx: &Ctx,
+        tx: &mut Tx<'_>,
+        dir: &mut DiskInode,
+        name: &[u8],
+        now: crate::types::Time,
+    ) -> Result<Inode> {
+        let ino = Ino(tx.alloc_inode()?);
+        let home = self.table.home_or_grow(&self.vol, ino)?;
+        let mode = FileType::CharDevice.mode_bits();
+        let mut d = self.new_inode(
+            cx,
+            dir,
+            ino,
+            &New {
+                mode,
+                rdev: 0,
+                target: b"",
+            },
+            now,
+        );
+        put_new_inode(tx, home, ino, &mut d)?;
+        if !htree::set_value(
+            tx,
+            &dir_tree(dir),
+            name,
+            names::dt(d.mode),
+            &ino.0.to_le_bytes(),
+        )? {
+            return Err(Error::NotFound);
+        }
+        Ok(Inode::new(ino, home, d))
+    }
+}

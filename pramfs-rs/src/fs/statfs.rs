@@ -1,0 +1,60 @@
+//! statfs, and what the engine uses of memory.
+
+use super::names::NAME_MAX;
+use super::{Need, Shared};
+use crate::error::Result;
+use crate::fs::inode::BYTES_PER_INODE;
+use crate::types::StatFs;
+
+/// Ordinary memory that a mounted file system holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Inodes in the cache.
+    pub inodes: usize,
+    /// Bytes they take, at most `MountOptions::cache_bytes` unless more are in
+    /// use at once.
+    pub inode_bytes: u64,
+    /// Inodes that have references from outside (FUSE lookups, open files);
+    /// about 32 bytes each.
+    pub referenced: u64,
+}
+
+impl Shared {
+    /// Sizes and free space. The first call after a mount reads the bitmaps in
+    /// use.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] on a failed file system.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.op(Need::Read, || {
+            // What a removal has freed counts as free, also while its record
+            // is not dead.
+            if !self.is_read_only() {
+                self.vol.reclaim()?;
+            }
+            let (free, available) = self.vol.free_blocks();
+            let inodes = self.vol.inodes.count_free(&self.vol.region, &self.vol.geo);
+            let (head, _) = self.info.fixed.uuid.split_at(8);
+            Ok(StatFs {
+                block_size: self.vol.geo.block_size as u32,
+                blocks: self.vol.geo.blocks,
+                free,
+                available,
+                inodes: self.vol.geo.inodes_max,
+                free_inodes: inodes,
+                name_max: NAME_MAX as u32,
+                fsid: head.iter().fold(0, |a, b| a << 8 | u64::from(*b)),
+            })
+        })
+    }
+
+    /// Memory in use by caches.
+    pub fn memory(&self) -> MemoryUse {
+        let inodes = self.cache.len();
+        MemoryUse {
+            inodes,
+            inode_bytes: inodes as u64 * BYTES_PER_INODE,
+            referenced: self.refs.len(),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The dynamic words of the superblock page in a running file system.
+//!
+//! Each is one aligned word, stored to the first page and to the copy, and
+//! outside the CRC of the static part.
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::Shared;
+use super::options::ErrorPolicy;
+use crate::error::{Error, Result};
+use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
+use crate::media::{Geometry, SuperDynamic};
+use crate::pmem::{Region, Unfenced};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct SuperState {
+    dynamic: Mutex<SuperDynamic>,
+}
+
+/// Stores the dynamic words to both pages and fences them. Only words that
+/// recovery can do without, or that carry a check, stand here, so that the
+/// order among them does not matter.
+fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
+    let w = region.window();
+    let mut pending = Unfenced::none();
+    for page in [0, geo.copy_offset] {
+        for (i, word) in d.as_bytes().as_chunks::<8>().0.iter().enumerate() {
+            w.store_u64_unflushed(
+                page + DYNAMIC_OFFSET + i as u64 * 8,
+                u64::from_le_bytes(*word),
+            )?;
+        }
+        pending = pending.join(w.flush(page + DYNAMIC_OFFSET, SuperDynamic::SIZE as u64)?);
+    }
+    let _ = w.fence(pending);
+    Ok(())
+}
+
+impl SuperState {
+    pub(super) fn new(dynamic: SuperDynamic) -> SuperState {
+        SuperState {
+            dynamic: Mutex::new(dynamic),
+        }
+    }
+
+    /// Marks the file system as mounted, with a new checkpoint.
+    pub(super) fn mounted(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        checkpoint: u64,
+        now: i64,
+        count: bool,
+    ) -> Result<()> {
+        let mut d = self.dynamic.lock();
+        d.state = STATE_ACTIVE;
+        d.checkpoint = checkpoint;
+        d.last_mount_sec = now;
+        d.mounts = d.mounts.wrapping_add(u64::from(count));
+        store(region, geo, &d)
+    }
+
+    /// Marks the file system as unmounted; every record is dead.
+    pub(super) fn unmounted(&self, region: &Region, geo: &Geometry, checkpoint: u64) -> Result<()> {
+        let mut d = self.dynamic.lock();
+        d.state = STATE_CLEAN;
+        d.checkpoint = checkpoint;
+        store(region, geo, &d)
+    }
+}
+
+impl Shared {
+    /// Records an error in the superblock, and acts on `errors=` for damage.
+    pub(super) fn note_damage(&self, e: &Error) {
+        tracing::error!(region = self.vol.region.info().name, error = %e, "damage");
+        self.note_error(e);
+        match self.options.errors {
+            ErrorPolicy::Continue => {}
+            ErrorPolicy::RemountRo => {
+                if !self.read_only.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        "the file system is read-only from here on (errors=remount-ro)"
+                    );
+                }
+            }
+            ErrorPolicy::Panic => {
+                tracing::error!("aborting (errors=panic)");
+                std::process::abort();
+            }
+        }
+    }
+
+    /// Records an error in the superblock.
+    pub(super) fn note_error(&self, e: &Error) {
+        if self.options.read_only || self.vol.region.info().read_only {
+            return;
+        }
+        let mut d = self.state.dynamic.lock();
+        let mark = ErrorMark {
+            time_sec: self.now().sec.max(1),
+            errno: e.errno() as u32,
+            count: d.last_error.count.saturating_add(1),
+            ..ErrorMark::new_zeroed()
+        };
+        if d.first_error.time_sec == 0 {
+            d.first_error = mark;
+        }
+        d.last_error = mark;
+        if let Err(e) = store(&self.vol.region, &self.vol.geo, &d) {
+            tracing::error!(error = %e, "the error could not be recorded");
+        }
+    }
+}

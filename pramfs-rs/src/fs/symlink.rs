@@ -1,0 +1,107 @@
+//! symlink and readlink.
+
+use super::create::New;
+use super::inode::Core;
+use super::names::TARGET_MAX;
+use super::{Need, Shared};
+use crate::error::{Error, Result};
+use crate::media::checksum::crc;
+use crate::media::inode::INLINE_TARGET;
+use crate::types::{Attr, Ctx, FileType, Ino};
+
+impl Shared {
+    /// Makes a symbolic link to any 1 to 4,095 bytes but NUL.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create); [`Error::NameTooLong`] for the target.
+    pub fn symlink(&self, cx: &Ctx, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.op(Need::Write, || {
+            self.symlink_inner(cx, parent, name, target, false)
+        })
+    }
+
+    /// As [`symlink`](Self::symlink), with a reference.
+    ///
+    /// # Errors
+    /// As for [`symlink`](Self::symlink).
+    pub fn symlink_pinned(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr> {
+        self.op(Need::Write, || {
+            self.symlink_inner(cx, parent, name, target, true)
+        })
+    }
+
+    fn symlink_inner(
+        &self,
+        cx: &Ctx,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        pin: bool,
+    ) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() > TARGET_MAX {
+            return Err(Error::NameTooLong(target.len(), TARGET_MAX));
+        }
+        if target.contains(&0) {
+            return Err(Error::Invalid("a symlink target with a NUL byte"));
+        }
+        let mode = FileType::Symlink.mode_bits() | 0o777;
+        self.make(
+            cx,
+            parent,
+            name,
+            &New {
+                mode,
+                rdev: 0,
+                target,
+            },
+            pin,
+        )
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for anything else.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            core.alive(ino)?;
+            if core.kind() != FileType::Symlink {
+                return Err(Error::Invalid("not a symbolic link"));
+            }
+            self.target(&core)
+        })
+    }
+
+    fn target(&self, core: &Core) -> Result<Vec<u8>> {
+        let len = core.d.size as usize;
+        if len > TARGET_MAX {
+            return Err(Error::corrupt(
+                Ino(core.d.ino).to_string(),
+                "the target is too long",
+            ));
+        }
+        if len <= INLINE_TARGET {
+            return Ok(core.d.target[..len].to_vec());
+        }
+        let mut target = vec![0; len];
+        self.read_map(&core.map(), 0, &mut target)?;
+        if core.d.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
+            return Err(Error::corrupt(
+                Ino(core.d.ino).to_string(),
+                "the checksum of the target does not fit",
+            ));
+        }
+        Ok(target)
+    }
+}

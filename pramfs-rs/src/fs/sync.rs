@@ -1,0 +1,97 @@
+//! fsync, sync, and the times that may lag behind.
+
+use std::sync::atomic::Ordering;
+
+use super::inode::{Core, Inode, put_inode};
+use super::{Need, Shared};
+use crate::error::{Error, Result};
+use crate::types::Ino;
+
+impl Shared {
+    /// Puts the lazy times of a locked inode into a record of their own.
+    pub(super) fn write_times(&self, inode: &Inode, core: &mut Core) -> Result<()> {
+        if core.gone || !(core.lazy.mtime || core.lazy.atime) {
+            return Ok(());
+        }
+        let mut tx = self.vol.begin();
+        let mut new = core.d;
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(new);
+        Ok(())
+    }
+
+    /// Writes the times that are due.
+    pub(super) fn write_lazy(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.op(Need::Write, || self.write_lazy_all(false))
+    }
+
+    /// Writes lazy times; the lagging atimes too if `atime`.
+    pub(super) fn write_lazy_all(&self, atime: bool) -> Result<()> {
+        let due = std::mem::take(&mut *self.lazy.lock());
+        for ino in due {
+            // An inode with lazy mtime stays in memory.
+            let Some(inode) = self.cache.get(ino) else {
+                continue;
+            };
+            inode.listed.store(false, Ordering::Relaxed);
+            let mut core = inode.core.write();
+            if core.lazy.mtime || atime {
+                self.write_times(&inode, &mut core)?;
+            }
+        }
+        if atime {
+            for inode in self.cache.all() {
+                self.write_times(&inode, &mut inode.core.write())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything about a file is on the medium. Data and metadata are durable
+    /// already when their operation returns; what remains are times, and the
+    /// write-out of media that are not flushed by cache lines.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Io`].
+    pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            if !data_only {
+                let lazy = inode.core.read().lazy;
+                if lazy.mtime || lazy.atime {
+                    self.write_times(&inode, &mut inode.core.write())?;
+                }
+            }
+            self.sync_medium()
+        })
+    }
+
+    /// As [`fsync`](Self::fsync), for everything.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn sync(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.op(Need::Write, || {
+            self.write_lazy_all(true)?;
+            self.sync_medium()
+        })
+    }
+
+    fn sync_medium(&self) -> Result<()> {
+        self.vol
+            .region
+            .backend()
+            .sync_all()
+            .map_err(|e| Error::Io(format!("msync: {e}")))
+    }
+}

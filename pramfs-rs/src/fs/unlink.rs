@@ -1,0 +1,163 @@
+//! unlink and rmdir: one record removes the name, and the inode with it if
+//! that fits.
+
+use std::sync::Arc;
+
+use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
+use super::orphan::{Dropped, dir_tree, store_tree};
+use super::{Need, Shared, names};
+use crate::error::{Error, Result};
+use crate::htree;
+use crate::types::Ino;
+
+impl Shared {
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`].
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.op(Need::Write, || self.remove_entry(parent, name, false))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`],
+    /// [`Error::Invalid`] for `.`.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        if name == b".." {
+            return Err(Error::NotEmpty);
+        }
+        self.op(Need::Write, || self.remove_entry(parent, name, true))
+    }
+
+    fn remove_entry(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
+        names::check(name)?;
+        let dir = self.iget_user(parent)?;
+        let mut next: Option<Arc<Inode>> = None;
+        loop {
+            let (orphan, again) = match next.take() {
+                None => {
+                    let mut pc = dir.core.write();
+                    self.check_dir(&dir, &pc)?;
+                    let child = self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?;
+                    match child.core.try_write() {
+                        Some(mut c) => (
+                            self.remove_locked(&dir, &mut pc, &child, &mut c, name, directory)?,
+                            None,
+                        ),
+                        None => (None, Some(child.clone())),
+                    }
+                }
+                // The child's lock was taken: both in order, and look again.
+                Some(child) => {
+                    if child.ino == dir.ino {
+                        return Err(Error::corrupt(
+                            dir.ino.to_string(),
+                            "a directory has itself as an entry",
+                        ));
+                    }
+                    let (first, second) = if child.ino < dir.ino {
+                        (&child, &dir)
+                    } else {
+                        (&dir, &child)
+                    };
+                    let (mut a, mut b) = (first.core.write(), second.core.write());
+                    let (pc, c) = if child.ino < dir.ino {
+                        (&mut b, &mut a)
+                    } else {
+                        (&mut a, &mut b)
+                    };
+                    self.check_dir(&dir, pc)?;
+                    match self.entry(pc, name)? {
+                        None => return Err(Error::NotFound),
+                        Some(ino) if ino == child.ino && !c.gone => (
+                            self.remove_locked(&dir, pc, &child, c, name, directory)?,
+                            None,
+                        ),
+                        Some(_) => continue,
+                    }
+                }
+            };
+            match again {
+                Some(child) => next = Some(child),
+                None => return self.after_removal(orphan),
+            }
+        }
+    }
+
+    /// Goes on with what did not fit the record, if nobody holds it.
+    pub(super) fn after_removal(&self, orphan: Option<Ino>) -> Result<()> {
+        match orphan {
+            // The name is gone and the orphan table has the rest: a failure
+            // from here on loses nothing, and the next mount tries again.
+            Some(ino) if !self.refs.has(ino) => {
+                if let Err(e) = self.reclaim_orphan(ino) {
+                    tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_locked(
+        &self,
+        dir: &Arc<Inode>,
+        pc: &mut Core,
+        child: &Arc<Inode>,
+        c: &mut Core,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<Option<Ino>> {
+        if directory {
+            check_empty_dir(c)?;
+        } else if c.is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        let now = self.now();
+        let (mut new_dir, mut new) = (pc.d, c.d);
+        let mut tx = self.vol.begin();
+        tx.allow_reserve();
+        let mut tree = dir_tree(&new_dir);
+        if !htree::remove(&mut tx, &mut tree, name)? {
+            return Err(Error::NotFound);
+        }
+        store_tree(&mut new_dir, &tree);
+        new_dir.size = new_dir.size.saturating_sub(1);
+        touch_mtime(&mut new_dir, now);
+        touch_ctime(&mut new, now);
+        if directory {
+            new_dir.nlink = new_dir.nlink.saturating_sub(1);
+            new.nlink = 0;
+        } else {
+            new.nlink = new.nlink.saturating_sub(1);
+        }
+        put_inode(&mut tx, dir, pc, &mut new_dir)?;
+        let dropped = if new.nlink == 0 {
+            Some(self.drop_inode(&mut tx, child, c, &mut new)?)
+        } else {
+            put_inode(&mut tx, child, c, &mut new)?;
+            None
+        };
+        tx.commit()?;
+        pc.committed(new_dir);
+        match dropped {
+            Some(what) => self.dropped(child, c, new, what),
+            None => c.committed(new),
+        }
+        Ok(matches!(dropped, Some(Dropped::Orphan(_))).then_some(child.ino))
+    }
+}
+
+/// A directory that may be removed.
+pub(super) fn check_empty_dir(c: &Core) -> Result<()> {
+    if !c.is_dir() {
+        return Err(Error::NotDirectory);
+    }
+    if c.d.size != 0 {
+        Err(Error::NotEmpty)
+    } else {
+        Ok(())
+    }
+}

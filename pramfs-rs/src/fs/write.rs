@@ -1,0 +1,370 @@
+//! Writing and appending.
+//!
+//! Bytes of blocks that are in use and written are overwritten in place: one
+//! fence, no record. Everything else is a chain of records, each of which makes
+//! the bytes before some point of the range durable and visible, size
+//! included: a crash leaves a prefix.
+//!
+//! What lies past the end of a file in its written blocks is undefined: what
+//! extends the file zeroes it first, in [`Shared::zero_written`].
+
+use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
+use super::read::check_file;
+use super::{Need, Shared};
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::map::{self, Extent, MapRef};
+use crate::types::{Bno, Ino};
+use crate::volume::Tx;
+
+/// An append of so many bytes at an aligned end of file gets a 2 MiB leaf
+/// though it does not fill it.
+const HUGE_APPEND: u64 = 1 << 20;
+
+impl Shared {
+    /// Writes to a file; durable when it returns. Fewer bytes than asked for
+    /// are written where the region is full or the largest offset is reached.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] and [`Error::TooLarge`] where no byte was written;
+    /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`].
+    pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            check_file(&inode, &core)?;
+            self.write_locked(&inode, &mut core, offset, from)
+        })
+    }
+
+    /// Writes at the end of the file, wherever that is; returns where that
+    /// was. All of it is written, or nothing.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn append(&self, ino: Ino, from: &[u8]) -> Result<u64> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            check_file(&inode, &core)?;
+            let offset = core.d.size;
+            if from.len() as u64 > self.vol.geo.max_file_size() - offset {
+                return Err(Error::TooLarge(offset.saturating_add(from.len() as u64)));
+            }
+            let n = self.write_locked(&inode, &mut core, offset, from);
+            if !matches!(n, Ok(n) if n == from.len()) && core.d.size != offset {
+                self.set_size(&inode, &mut core, offset)?;
+            }
+            match n? {
+                n if n == from.len() => Ok(offset),
+                _ => Err(Error::NoSpace("too few free blocks for all of the append")),
+            }
+        })
+    }
+
+    fn write_locked(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        if from.is_empty() {
+            return Ok(0);
+        }
+        let max = self.vol.geo.max_file_size();
+        if offset >= max {
+            return Err(Error::TooLarge(offset));
+        }
+        let from = &from[..usize::try_from(max - offset).map_or(from.len(), |n| n.min(from.len()))];
+        if offset + from.len() as u64 <= core.d.size && self.overwrite(inode, core, offset, from)? {
+            return Ok(from.len());
+        }
+        self.finish_truncate(inode, core)?;
+        let mut done = 0;
+        while done < from.len() {
+            match self.write_some(inode, core, offset + done as u64, &from[done..]) {
+                Ok(n) => done += n,
+                Err(Error::NoSpace(_)) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The short way: the range lies in one run of written blocks.
+    #[inline]
+    fn overwrite(&self, inode: &Inode, core: &mut Core, offset: u64, from: &[u8]) -> Result<bool> {
+        let geo = &self.vol.geo;
+        let within = offset & (geo.block_size - 1);
+        let blocks = (within + from.len() as u64).div_ceil(geo.block_size);
+        let e = map::run(&self.vol, &core.map(), offset >> geo.block_log2, blocks)?;
+        let Some(block) = e.block.filter(|_| !e.unwritten && e.count == blocks) else {
+            return Ok(false);
+        };
+        let w = self.vol.region.window();
+        let pending = w.nt_store(geo.offset(block) + within, from)?;
+        let _ = w.fence(pending);
+        self.overwritten(inode, core);
+        Ok(true)
+    }
+
+    /// Times of a write without a record: on the medium within a second.
+    #[inline]
+    pub(super) fn overwritten(&self, inode: &Inode, core: &mut Core) {
+        touch_mtime(&mut core.d, self.now());
+        core.d.change = core.d.change.wrapping_add(1);
+        core.lazy.mtime = true;
+        self.note_lazy(inode);
+    }
+
+    /// Writes as much as one record takes, at least one byte.
+    fn write_some(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let mut w = Writer {
+            shared: self,
+            tx: self.vol.begin(),
+            m: core.map(),
+            size: core.d.size,
+            offset,
+            from,
+            pos: offset,
+            last: None,
+            tried: 0,
+        };
+        if offset > core.d.size {
+            self.zero_written(&mut w.tx, &w.m, core.d.size, offset)?;
+        }
+        match w.fill() {
+            Ok(()) => {}
+            // A pointer block was missing: the record is given up, and what
+            // was before is written again without it; or less of it.
+            Err(Error::NoSpace(_)) if w.pos > offset || w.tried > 1 => {
+                let half = (w.tried / 2) << self.vol.geo.block_log2;
+                let less = if w.pos > offset {
+                    w.pos - offset
+                } else {
+                    half.min(from.len() as u64 / 2)
+                };
+                drop(w);
+                return self.write_some(inode, core, offset, &from[..less.max(1) as usize]);
+            }
+            Err(e) => return Err(e),
+        }
+        let Writer { mut tx, m, pos, .. } = w;
+        if pos <= core.d.size && m == core.map() && tx.has_no_record() {
+            tx.settle();
+            drop(tx);
+            self.overwritten(inode, core);
+        } else {
+            let mut new = core.d;
+            store_map(&mut new, &m);
+            new.size = new.size.max(pos);
+            touch_mtime(&mut new, self.now());
+            put_inode(&mut tx, inode, core, &mut new)?;
+            tx.commit()?;
+            core.committed(new);
+        }
+        Ok((pos - offset) as usize)
+    }
+
+    /// Zeroes what of a range, in bytes, lies in written blocks. The caller
+    /// makes it visible, or it is being made to read as zeros.
+    pub(super) fn zero_written(
+        &self,
+        tx: &mut Tx<'_>,
+        m: &MapRef,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        let geo = &self.vol.geo;
+        let mut at = from;
+        while at < to {
+            let index = at >> geo.block_log2;
+            let e = map::run(
+                &self.vol,
+                m,
+                index,
+                ((to - 1) >> geo.block_log2) - index + 1,
+            )?;
+            let end = to.min((index + e.count) << geo.block_log2);
+            if let Some(block) = e.block.filter(|_| !e.unwritten) {
+                tx.zero_new(
+                    geo.offset(block) + (at - (index << geo.block_log2)),
+                    end - at,
+                )?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Where the block before `index` lies, so that the next can follow it.
+    pub(super) fn goal(&self, m: &MapRef, index: u64) -> Result<Option<u64>> {
+        let Some(before) = index.checked_sub(1) else {
+            return Ok(None);
+        };
+        let leaf = map::find(&self.vol, m, before)?;
+        Ok(leaf.block.map(|b| b.0 + (before - leaf.first) + 1))
+    }
+}
+
+/// One record's part of a write.
+struct Writer<'a> {
+    shared: &'a Shared,
+    tx: Tx<'a>,
+    m: MapRef,
+    /// Size of the file before.
+    size: u64,
+    /// What is to be written, and where.
+    offset: u64,
+    from: &'a [u8],
+    /// Everything before this is written.
+    pos: u64,
+    /// The block after the last that was written.
+    last: Option<u64>,
+    /// Blocks that were taken last, before their pointers were.
+    tried: u64,
+}
+
+impl Writer<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.from.len() as u64
+    }
+
+    /// Goes on until the end of the range or of the record's room.
+    fn fill(&mut self) -> Result<()> {
+        let geo = &self.shared.vol.geo;
+        while self.pos < self.end() {
+            let index = self.pos >> geo.block_log2;
+            let mut blocks = ((self.end() - 1) >> geo.block_log2) - index + 1;
+            let aligned = geo.huge_leaves && index.is_multiple_of(1 << geo.fan_log2);
+            if aligned && self.end() - self.pos >= HUGE_APPEND {
+                // It matters whether all of a 2 MiB range is a hole.
+                blocks = blocks.max(1 << geo.fan_log2);
+            }
+            let e = map::run(&self.shared.vol, &self.m, index, blocks)?;
+            let more = match e.block {
+                Some(block) if !e.unwritten => {
+                    self.store(block, index, index + e.count)?;
+                    true
+                }
+                Some(_) => self.convert(&e)?,
+                None => self.allocate(&e, aligned)?,
+            };
+            if !more {
+                if self.pos == self.offset {
+                    return Err(Error::NotSupported(
+                        "a write that does not fit a journal record",
+                    ));
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the bytes for the blocks `first..end`, which lie from `block` on.
+    fn store(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
+        let geo = &self.shared.vol.geo;
+        let (start, stop) = (
+            first << geo.block_log2,
+            (end << geo.block_log2).min(self.end()),
+        );
+        let bytes = &self.from[(self.pos - self.offset) as usize..(stop - self.offset) as usize];
+        self.tx
+            .write_new(geo.offset(block) + (self.pos - start), bytes)?;
+        self.last = Some(block.0 + (end - first));
+        self.pos = stop;
+        Ok(())
+    }
+
+    /// As [`store`](Self::store), for blocks that must read as zeros where
+    /// nothing is written to them.
+    fn store_whole(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
+        let geo = &self.shared.vol.geo;
+        let base = geo.offset(block);
+        let (from, to) = (first << geo.block_log2, end << geo.block_log2);
+        let stop = to.min(self.end());
+        if self.pos > from {
+            self.tx.zero_new(base, self.pos - from)?;
+        }
+        if stop < to {
+            self.tx.zero_new(base + (stop - from), to - stop)?;
+        }
+        self.store(block, first, end)
+    }
+
+    /// Writes to unwritten blocks; false where the record has no room.
+    fn convert(&mut self, e: &Extent) -> Result<bool> {
+        let geo = &self.shared.vol.geo;
+        let leaf = map::find(&self.shared.vol, &self.m, e.index)?;
+        let Some(block) = leaf.block else {
+            return Ok(false);
+        };
+        if leaf.count > 1 {
+            // A 2 MiB leaf becomes written whole.
+            if map::set_written(&mut self.tx, &mut self.m, leaf.first, leaf.count)? == 0 {
+                return Ok(false);
+            }
+            self.store_whole(block, leaf.first, leaf.first + leaf.count)?;
+            return Ok(true);
+        }
+        let blocks = ((self.end() - 1) >> geo.block_log2) - e.index + 1;
+        let n = map::set_written(&mut self.tx, &mut self.m, e.index, e.count.min(blocks))?;
+        if n == 0 {
+            return Ok(false);
+        }
+        self.store_whole(block, e.index, e.index + n)?;
+        Ok(true)
+    }
+
+    /// Writes to a hole; false where the record has no room, or the region has
+    /// none and something has been written.
+    fn allocate(&mut self, e: &Extent, aligned: bool) -> Result<bool> {
+        let geo = &self.shared.vol.geo;
+        let span = 1u64 << geo.fan_log2;
+        let goal = match self.last {
+            Some(next) => Some(next),
+            None => self.shared.goal(&self.m, e.index)?,
+        };
+        let left = self.end() - self.pos;
+        let huge = aligned
+            && e.count >= span
+            && (left >= span << geo.block_log2 || left >= HUGE_APPEND && self.pos >= self.size)
+            && map::plan_huge(&self.tx, &self.m, e.index)?;
+        if huge && let Some(run) = self.tx.alloc_aligned(goal.unwrap_or(0), span as u32)? {
+            self.tried = span;
+            map::insert_huge(&mut self.tx, &mut self.m, e.index, run, false)?;
+            // What lies past the end of the file's last block is left as it is.
+            let end = (self.end().div_ceil(geo.block_size)).min(e.index + span);
+            self.store_whole(Bno(run.start), e.index, end)?;
+            return Ok(true);
+        }
+        let blocks = ((self.end() - 1) >> geo.block_log2) - e.index + 1;
+        let n = map::plan(
+            &self.tx,
+            &self.m,
+            e.index,
+            e.count.min(blocks).min(u64::from(u32::MAX)),
+        )?;
+        if n == 0 {
+            return Ok(false);
+        }
+        let run = match self.tx.alloc_blocks(goal, n as u32, false) {
+            Ok(run) => run,
+            Err(Error::NoSpace(_)) if self.pos > self.offset => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        self.tried = run.len;
+        map::insert(&mut self.tx, &mut self.m, e.index, run, false)?;
+        let Run { start, len } = run;
+        self.store_whole(Bno(start), e.index, e.index + len)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,344 @@
+//! Extended attributes: an htree beside the inode's contents.
+//!
+//! A small value stands in its item; a larger one has blocks of its own, which
+//! the item names (root pointer, height, length, CRC). Setting is one record:
+//! a new large value is written to free blocks first, as new data.
+
+use zerocopy::IntoBytes;
+
+use super::inode::{Core, Inode, put_inode, touch_ctime};
+use super::names::NAME_MAX;
+use super::{Need, Shared};
+use crate::error::{Error, Result};
+use crate::htree::{self, TreeKind, TreeRef};
+use crate::map::{self, MapRef};
+use crate::media::DiskInode;
+use crate::media::checksum::crc;
+use crate::media::htree::{
+    ItemHeader, LargeValue, VALUE_IN_BLOCKS as BLOCKS, VALUE_INLINE as INLINE, VALUE_MAX,
+};
+use crate::media::pointer::Ptr;
+use crate::media::walk::MapRoot;
+use crate::types::{Ino, XattrMode};
+use crate::volume::Tx;
+
+/// Longest list of names, bytes: what the kernel passes on.
+const LIST_MAX: usize = 65_536;
+/// Largest item that is kept in line.
+const INLINE_ITEM: usize = 1024;
+/// Most pieces that a large value is allocated in.
+const PIECES: usize = 16;
+
+/// A value in blocks, as its item names it.
+fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
+    let large = LargeValue::parse(stored)
+        .ok_or_else(|| Error::corrupt(ino.to_string(), "an extended attribute is damaged"))?;
+    if large.len as usize > VALUE_MAX || large.height > shared.vol.geo.max_height() {
+        return Err(Error::corrupt(
+            ino.to_string(),
+            "an extended attribute has an impossible size",
+        ));
+    }
+    Ok(large)
+}
+
+/// The map of the value's blocks.
+fn map_of_value(shared: &Shared, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
+    let MapRoot { ino, root, height } = large.map(ino, htree::name_hash(&shared.vol.geo, name));
+    MapRef {
+        ino,
+        root,
+        height,
+        blocks: 0,
+    }
+}
+
+fn tree(d: &DiskInode) -> TreeRef {
+    TreeRef {
+        ino: Ino(d.ino),
+        kind: TreeKind::Xattrs,
+        root: Ptr(d.xattr_root),
+        blocks: 0,
+    }
+}
+
+fn store(d: &mut DiskInode, t: &TreeRef) {
+    d.xattr_root = t.root.0;
+    d.blocks = d.blocks.saturating_add_signed(t.blocks);
+}
+
+/// Names that can be set.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong(name.len(), NAME_MAX));
+    }
+    const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+    let ok = SPACES
+        .iter()
+        .any(|s| name.len() > s.len() && name.starts_with(s))
+        || ACLS.contains(&name);
+    if !ok || name.contains(&0) {
+        return Err(Error::NotSupported(
+            "extended attributes outside of user., trusted., security. and POSIX ACLs",
+        ));
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn find_value(&self, d: &DiskInode, name: &[u8]) -> Result<Option<(u8, Vec<u8>)>> {
+        if d.xattr_root == 0 {
+            return Ok(None);
+        }
+        let mut out = None;
+        htree::find(
+            &self.vol,
+            &tree(d),
+            name,
+            &mut |item: &ItemHeader, value: &[u8]| {
+                out = Some((item.kind, value.to_vec()));
+            },
+        )?;
+        Ok(out)
+    }
+
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::NotSupported`] for a name outside the
+    /// known namespaces.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.op(Need::Read, || {
+            check_name(name)?;
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            core.alive(ino)?;
+            let (kind, value) = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
+            if kind != BLOCKS {
+                return Ok(value);
+            }
+            let bad = || Error::corrupt(ino.to_string(), "an extended attribute is damaged");
+            let large = parse_large(self, ino, &value)?;
+            let mut value = vec![0; large.len as usize];
+            self.read_map(&map_of_value(self, &large, ino, name), 0, &mut value)?;
+            if crc(self.vol.geo.seed, &value) != large.crc {
+                return Err(bad());
+            }
+            Ok(value)
+        })
+    }
+
+    /// The names of all attributes, each with a NUL behind it.
+    ///
+    /// # Errors
+    /// [`Error::AttributeTooLarge`] where they do not fit 64 KiB.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let core = inode.core.read();
+            core.alive(ino)?;
+            let mut out = Vec::new();
+            if core.d.xattr_root != 0 {
+                htree::scan(&self.vol, &tree(&core.d), 0, &mut |_, _, name| {
+                    out.extend_from_slice(name);
+                    out.push(0);
+                    std::ops::ControlFlow::Continue(())
+                })?;
+            }
+            if out.len() > LIST_MAX {
+                return Err(Error::AttributeTooLarge(out.len(), LIST_MAX));
+            }
+            Ok(out)
+        })
+    }
+
+    /// Sets an attribute of up to 64 KiB.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] or [`Error::NoAttribute`] by `mode`,
+    /// [`Error::AttributeTooLarge`], [`Error::NoSpace`].
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.op(Need::Write, || {
+            check_name(name)?;
+            if value.len() > VALUE_MAX {
+                return Err(Error::AttributeTooLarge(value.len(), VALUE_MAX));
+            }
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            core.alive(ino)?;
+            let old = self.find_value(&core.d, name)?;
+            match (&old, mode) {
+                (Some(_), XattrMode::Create) => return Err(Error::Exists),
+                (None, XattrMode::Replace) => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            let mut tx = self.vol.begin();
+            tx.touch(&inode.place);
+            let mut new = core.d;
+            let mut large = None;
+            let stored: &[u8] = if self.fits_inline(name, value) {
+                value
+            } else {
+                large
+                    .insert(self.put_large(&mut tx, &mut new, name, value)?)
+                    .as_bytes()
+            };
+            let kind = if stored.len() == value.len() && self.fits_inline(name, value) {
+                INLINE
+            } else {
+                BLOCKS
+            };
+            let mut t = tree(&new);
+            match &old {
+                Some((k, v)) => {
+                    if *k == BLOCKS {
+                        self.free_large(&mut tx, &mut new, ino, name, v)?;
+                    }
+                    if v.len() != stored.len()
+                        || !htree::set_value(&mut tx, &t, name, kind, stored)?
+                    {
+                        htree::remove(&mut tx, &mut t, name)?;
+                        htree::insert(&mut tx, &mut t, name, kind, stored)?;
+                    }
+                }
+                None => {
+                    htree::insert(&mut tx, &mut t, name, kind, stored)?;
+                }
+            }
+            store(&mut new, &t);
+            touch_ctime(&mut new, self.now());
+            put_inode(&mut tx, &inode, &core, &mut new)?;
+            tx.commit()?;
+            core.committed(new);
+            Ok(())
+        })
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.op(Need::Write, || {
+            check_name(name)?;
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            core.alive(ino)?;
+            self.remove_xattr_locked(&inode, &mut core, name)
+        })
+    }
+
+    pub(super) fn remove_xattr_locked(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        name: &[u8],
+    ) -> Result<()> {
+        let (kind, value) = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
+        let mut tx = self.vol.begin();
+        tx.allow_reserve();
+        tx.touch(&inode.place);
+        let mut new = core.d;
+        if kind == BLOCKS {
+            self.free_large(&mut tx, &mut new, inode.ino, name, &value)?;
+        }
+        let mut t = tree(&new);
+        htree::remove(&mut tx, &mut t, name)?;
+        store(&mut new, &t);
+        touch_ctime(&mut new, self.now());
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(new);
+        Ok(())
+    }
+
+    fn fits_inline(&self, name: &[u8], value: &[u8]) -> bool {
+        let item = ItemHeader::SIZE + name.len() + value.len();
+        item <= INLINE_ITEM.min(self.vol.geo.leaf.max_item())
+    }
+
+    fn put_large(
+        &self,
+        tx: &mut Tx<'_>,
+        d: &mut DiskInode,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<LargeValue> {
+        let geo = &self.vol.geo;
+        let blocks = (value.len() as u64).div_ceil(geo.block_size);
+        let large =
+            |root, height| LargeValue::new(root, height, value.len() as u32, crc(geo.seed, value));
+        let mut m = map_of_value(self, &large(Ptr::HOLE, 0), Ino(d.ino), name);
+        let mut done = 0;
+        for _ in 0..PIECES {
+            if done == blocks {
+                break;
+            }
+            let want = map::plan(tx, &m, done, blocks - done)?;
+            if want == 0 {
+                break;
+            }
+            let run = tx.alloc_blocks(None, want as u32, false)?;
+            let from = (done << geo.block_log2) as usize;
+            let to = value
+                .len()
+                .min(((done + run.len) << geo.block_log2) as usize);
+            tx.write_new(run.start << geo.block_log2, &value[from..to])?;
+            map::insert(tx, &mut m, done, run, false)?;
+            done += run.len;
+        }
+        if done != blocks {
+            return Err(Error::NoSpace(
+                "free space is too scattered for so large an attribute",
+            ));
+        }
+        d.blocks = d.blocks.saturating_add_signed(m.blocks);
+        Ok(large(m.root, m.height))
+    }
+
+    fn free_large(
+        &self,
+        tx: &mut Tx<'_>,
+        d: &mut DiskInode,
+        ino: Ino,
+        name: &[u8],
+        stored: &[u8],
+    ) -> Result<()> {
+        let large = parse_large(self, ino, stored)?;
+        let mut m = map_of_value(self, &large, ino, name);
+        let end = m.root().capacity(&self.vol.geo);
+        if map::remove(tx, &mut m, 0, end)? < end {
+            return Err(Error::NoSpace(
+                "the blocks of an attribute do not fit one record",
+            ));
+        }
+        d.blocks = d.blocks.saturating_add_signed(m.blocks);
+        Ok(())
+    }
+
+    /// A step of freeing an inode: its large values one at a time, then the
+    /// tree.
+    pub(super) fn free_some_xattrs(&self, tx: &mut Tx<'_>, d: &mut DiskInode) -> Result<bool> {
+        let mut large = None;
+        htree::scan(&self.vol, &tree(d), 0, &mut |item, value, name| {
+            if item.kind == BLOCKS {
+                large = Some((name.to_vec(), value.to_vec()));
+                return std::ops::ControlFlow::Break(());
+            }
+            std::ops::ControlFlow::Continue(())
+        })?;
+        let mut t = tree(d);
+        if let Some((name, value)) = large {
+            // The next value needs the tree as it is on the medium: one value
+            // a record.
+            self.free_large(tx, d, Ino(d.ino), &name, &value)?;
+            htree::remove(tx, &mut t, &name)?;
+            store(d, &t);
+            return Ok(false);
+        }
+        let done = htree::free_step(tx, &mut t)?;
+        store(d, &t);
+        Ok(done)
+    }
+}

@@ -1,0 +1,97 @@
+//! Directories: every entry, and the number of them.
+
+use super::inodes::{Info, NO_DIR};
+use super::trees::TreeWalked;
+use super::{Checker, Issue};
+use crate::error::Result;
+use crate::htree::{TreeKind, TreeRef};
+use crate::media::DiskInode;
+use crate::media::htree::ItemHeader;
+use crate::media::pointer::Ptr;
+use crate::types::Ino;
+
+/// `DT_DIR`.
+const DIRECTORY: u8 = 4;
+
+impl Checker<'_> {
+    /// Walks a directory; the blocks of its tree, and whether it is damaged.
+    pub(super) fn check_directory(
+        &mut self,
+        dir: Ino,
+        d: &DiskInode,
+        info: Info,
+    ) -> Result<(u64, bool)> {
+        let t = TreeRef {
+            ino: dir,
+            kind: TreeKind::Directory,
+            root: Ptr(d.root),
+            blocks: 0,
+        };
+        let mut subdirs = 0;
+        let TreeWalked {
+            blocks,
+            items,
+            damaged,
+        } = self.walk_tree(&t, &mut |c, head, value, name| {
+            c.report.counts.entries += 1;
+            if c.check_entry(dir, head, value, name) {
+                subdirs += 1;
+            }
+            Ok(())
+        })?;
+        if !damaged && items != d.size {
+            self.add(Issue::EntryCount {
+                ino: dir,
+                recorded: d.size,
+                found: items,
+            });
+        }
+        if let Some(known) = self.inodes.dirs.get_mut(info.dir as usize) {
+            known.entries = items;
+            known.subdirs = subdirs;
+            known.damaged = damaged;
+        }
+        Ok((blocks, damaged))
+    }
+
+    /// Checks one entry; true where it names a directory.
+    fn check_entry(&mut self, dir: Ino, head: &ItemHeader, value: &[u8], name: &[u8]) -> bool {
+        let ino = Ino(value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)));
+        if ino < Ino::FIRST_FREE {
+            self.add(Issue::EntryReserved {
+                dir,
+                name: name.to_vec(),
+                ino,
+            });
+            return false;
+        }
+        let Some(info) = self.inodes.get(ino) else {
+            // The inode's group may be what is damaged.
+            self.add(Issue::DanglingEntry {
+                dir,
+                name: name.to_vec(),
+                ino,
+            });
+            return false;
+        };
+        info.found = info.found.saturating_add(1);
+        let (kind, number) = (info.kind, info.dir);
+        if kind != 0 && kind != head.kind {
+            self.add(Issue::EntryType {
+                dir,
+                name: name.to_vec(),
+                ino,
+            });
+        }
+        if number == NO_DIR {
+            // What cannot be read is what its entry says.
+            return kind == 0 && head.kind == DIRECTORY;
+        }
+        if let Some(child) = self.inodes.dirs.get_mut(number as usize)
+            && child.named_by == 0
+        {
+            child.named_by = dir.0;
+        }
+        true
+    }
+}

@@ -1,0 +1,219 @@
+//! File maps: every pointer, every block claimed.
+
+use zerocopy::IntoBytes;
+
+use super::{Checker, Issue, Part};
+use crate::error::Result;
+use crate::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
+use crate::media::walk::MapRoot;
+use crate::media::{DiskInode, Geometry};
+use crate::types::{Bno, Ino};
+
+/// Blocks of a file that lie one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// First file block.
+    pub first: u64,
+    /// Blocks.
+    pub count: u64,
+    /// First block in the region.
+    pub block: u64,
+    /// Reads as zeros.
+    pub unwritten: bool,
+}
+
+/// What the walk over a file map gives.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    /// Blocks that it owns, pointer blocks included.
+    pub blocks: u64,
+    /// Part of it could not be walked.
+    pub damaged: bool,
+    /// Where its blocks are, in order, if that was asked for.
+    pub extents: Vec<Extent>,
+}
+
+/// Largest shift of a file block's number.
+const MAX_SHIFT: u32 = 57;
+
+struct Walk<'m> {
+    root: &'m MapRoot,
+    /// Who is named in findings: of an attribute's value, its inode.
+    ino: Ino,
+    part: Part,
+    keep: bool,
+    out: Walked,
+}
+
+/// The run of an extent list that begins at file block `index`: its first
+/// block and how many follow.
+pub(super) fn run_at(extents: &[Extent], index: u64) -> Option<(u64, u64)> {
+    let i = extents.partition_point(|e| e.first <= index);
+    let e = extents[..i].last()?;
+    let within = index - e.first;
+    (within < e.count).then(|| (e.block + within, e.count - within))
+}
+
+impl Checker<'_> {
+    /// The file map of an inode.
+    pub(super) fn root_of(d: &DiskInode) -> MapRoot {
+        MapRoot {
+            ino: Ino(d.ino),
+            root: Ptr(d.root),
+            height: u32::from(d.height),
+        }
+    }
+
+    /// Walks a map and claims its blocks; `keep` collects the extents.
+    pub(super) fn walk_map(
+        &mut self,
+        root: &MapRoot,
+        ino: Ino,
+        part: Part,
+        keep: bool,
+    ) -> Result<Walked> {
+        let mut w = Walk {
+            root,
+            ino,
+            part,
+            keep,
+            out: Walked::default(),
+        };
+        if root.height > self.geo.max_height() || root.height * self.geo.fan_log2 > MAX_SHIFT {
+            self.map_pointer(&mut w, root.height, 0);
+        } else {
+            self.map_entry(&mut w, root.root, root.height, 0)?;
+        }
+        Ok(w.out)
+    }
+
+    fn map_pointer(&mut self, w: &mut Walk<'_>, level: u32, first: u64) {
+        w.out.damaged = true;
+        self.hidden_blocks = true;
+        self.add(Issue::MapPointer {
+            ino: w.ino,
+            part: w.part,
+            level,
+            first,
+        });
+    }
+
+    /// Claims blocks for the owner of a walk. False where one had an owner.
+    pub(super) fn claim(&mut self, ino: Ino, block: u64, count: u64) -> bool {
+        match self.claims.claim(block, count) {
+            None => true,
+            Some(block) => {
+                self.add(Issue::BlockUsedTwice { block, ino });
+                false
+            }
+        }
+    }
+
+    fn map_entry(&mut self, w: &mut Walk<'_>, ptr: Ptr, level: u32, first: u64) -> Result<()> {
+        if ptr.is_hole() {
+            return Ok(());
+        }
+        let fan_log2 = self.geo.fan_log2;
+        let at = PtrAt {
+            fs_seed: self.geo.seed,
+            ino: w.root.ino,
+            level,
+            index: first >> (fan_log2 * level),
+        };
+        let data = level == 0 || ptr.is_leaf();
+        // Blocks have one owner in this version, and only data can be unwritten.
+        let allowed = if data { LEAF | UNWRITTEN } else { 0 };
+        let block = match w.root.open(&self.geo, ptr, at) {
+            Ok(block) if ptr.flags() & !allowed == 0 => block,
+            _ => {
+                self.map_pointer(w, level, first);
+                return Ok(());
+            }
+        };
+        if data {
+            let count = 1 << (fan_log2 * level);
+            w.out.blocks += count;
+            self.claim(w.ino, block.0, count);
+            if w.keep {
+                push(
+                    &mut w.out.extents,
+                    Extent {
+                        first,
+                        count,
+                        block: block.0,
+                        unwritten: ptr.is_unwritten(),
+                    },
+                );
+            }
+            return Ok(());
+        }
+        w.out.blocks += 1;
+        // A pointer block that was walked before is not walked again: the walk
+        // is as long as the region has blocks, whatever the pointers are.
+        if !self.claim(w.ino, block.0, 1) {
+            w.out.damaged = true;
+            self.hidden_blocks = true;
+            return Ok(());
+        }
+        let words = self.pointers(block)?;
+        for (i, word) in words.into_iter().enumerate() {
+            if word != 0 {
+                let first = first + ((i as u64) << (fan_log2 * (level - 1)));
+                self.map_entry(w, Ptr(word), level - 1, first)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a block of pointers.
+    pub(super) fn pointers(&self, block: Bno) -> Result<Vec<u64>> {
+        let mut words = vec![0u64; 1 << self.geo.fan_log2];
+        self.region
+            .read(self.geo.offset(block), words.as_mut_bytes())?;
+        Ok(words)
+    }
+
+    /// The first `len` bytes of a file that must be whole; the first file
+    /// block that is missing otherwise.
+    pub(super) fn read_whole(
+        &self,
+        extents: &[Extent],
+        len: usize,
+    ) -> Result<Result<Vec<u8>, u64>> {
+        let mut bytes = vec![0; len];
+        let log2 = self.geo.block_log2;
+        let mut done = 0;
+        while done < len {
+            let index = done as u64 >> log2;
+            let i = extents.partition_point(|e| e.first <= index);
+            let e = match extents[..i].last() {
+                Some(e) if index - e.first < e.count && !e.unwritten => *e,
+                _ => return Ok(Err(index)),
+            };
+            let from =
+                ((e.block + (index - e.first)) << log2) + (done as u64 & (self.geo.block_size - 1));
+            let n = (((e.first + e.count) << log2) as usize).min(len) - done;
+            self.region.read(from, &mut bytes[done..done + n])?;
+            done += n;
+        }
+        Ok(Ok(bytes))
+    }
+}
+
+/// Adds an extent, joined to the one before where it goes on.
+fn push(extents: &mut Vec<Extent>, e: Extent) {
+    if let Some(last) = extents.last_mut()
+        && last.first + last.count == e.first
+        && last.block + last.count == e.block
+        && last.unwritten == e.unwritten
+    {
+        last.count += e.count;
+        return;
+    }
+    extents.push(e);
+}
+
+/// File blocks that `bytes` take.
+pub(super) fn blocks_of(geo: &Geometry, bytes: u64) -> u64 {
+    bytes.div_ceil(geo.block_size)
+}

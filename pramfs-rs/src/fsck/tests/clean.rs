@@ -1,0 +1,366 @@
+//! File systems that were used and unmounted: nothing is found.
+
+use crate::format::{FormatOptions, format};
+use crate::fsck::{CheckOptions, Report, Severity, check, check_fs};
+use crate::journal::set_thread_lane;
+use crate::pmem::{HeapBackend, Region, SimBackend};
+use crate::types::*;
+use crate::{Error, Fs, MountOptions};
+
+pub const BLOCK_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
+
+pub fn options(block_size: u32) -> FormatOptions {
+    FormatOptions {
+        block_size,
+        uuid: Some([7; 16]),
+        hash_seed: Some([3; 16]),
+        ..FormatOptions::default()
+    }
+}
+
+pub fn quiet() -> MountOptions {
+    MountOptions {
+        background: false,
+        ..MountOptions::default()
+    }
+}
+
+/// A region full of old bytes, formatted.
+pub fn fresh(len: usize, block_size: u32) -> Region {
+    let region = Region::new("test", HeapBackend::boxed(len));
+    let stale = vec![0xd7; len];
+    region.window().store_unflushed(0, &stale).unwrap();
+    format(&region, &options(block_size)).unwrap();
+    region
+}
+
+pub fn run(region: &Region) -> Report {
+    check(region, &CheckOptions::default())
+}
+
+#[track_caller]
+pub fn assert_clean(region: &Region) -> Report {
+    let report = run(region);
+    assert!(report.is_clean(), "{report}");
+    report
+}
+
+/// Numbers that are the same in every run.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        crate::media::checksum::mix64(self.0) % n
+    }
+}
+
+struct Player {
+    dice: Dice,
+    dirs: Vec<Ino>,
+    names: Vec<(Ino, Vec<u8>)>,
+    pinned: Vec<Ino>,
+}
+
+impl Player {
+    fn new(seed: u64) -> Player {
+        Player {
+            dice: Dice(seed),
+            dirs: vec![Ino::ROOT],
+            names: Vec::new(),
+            pinned: Vec::new(),
+        }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        let len = if self.dice.below(20) == 0 {
+            255
+        } else {
+            1 + self.dice.below(30)
+        } as usize;
+        (0..len)
+            .map(|_| b"abcdefgh\xff\x01"[self.dice.below(10) as usize])
+            .collect()
+    }
+
+    fn pick(&mut self) -> Option<(Ino, Vec<u8>)> {
+        let n = self.names.len() as u64;
+        (n > 0).then(|| self.names[self.dice.below(n) as usize].clone())
+    }
+
+    fn step(&mut self, fs: &Fs) -> Result<(), Error> {
+        let cx = Ctx::default();
+        let dir = self.dirs[self.dice.below(self.dirs.len() as u64) as usize];
+        let name = self.name();
+        match self.dice.below(20) {
+            0..=3 => {
+                fs.create(&cx, dir, &name, 0o644)?;
+                self.names.push((dir, name));
+            }
+            4 => {
+                let a = fs.mkdir(&cx, dir, &name, 0o755)?;
+                self.dirs.push(a.ino);
+                self.names.push((dir, name));
+            }
+            5 => {
+                let target = vec![b't'; 1 + self.dice.below(600) as usize];
+                fs.symlink(&cx, dir, &name, &target)?;
+                self.names.push((dir, name));
+            }
+            6 => {
+                fs.mknod(&cx, dir, &name, libc::S_IFCHR | 0o600, 0x0103)?;
+                self.names.push((dir, name));
+            }
+            op => {
+                let Some((parent, old)) = self.pick() else {
+                    return Ok(());
+                };
+                let a = fs.lookup(parent, &old)?;
+                self.change(fs, op, parent, &old, &a, dir, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one random operation")]
+    fn change(
+        &mut self,
+        fs: &Fs,
+        op: u64,
+        parent: Ino,
+        old: &[u8],
+        a: &Attr,
+        dir: Ino,
+        name: Vec<u8>,
+    ) -> Result<(), Error> {
+        let cx = Ctx::default();
+        let big = self.dice.below(400_000);
+        match op {
+            7..=9 => {
+                let data = vec![0x11; self.dice.below(60_000) as usize];
+                fs.write(a.ino, big, &data)?;
+            }
+            10 => {
+                let how = [
+                    Fallocate::Allocate { keep_size: true },
+                    Fallocate::Allocate { keep_size: false },
+                    Fallocate::PunchHole,
+                    Fallocate::ZeroRange { keep_size: true },
+                ];
+                let how = how[self.dice.below(4) as usize];
+                fs.fallocate(a.ino, how, big, 1 + self.dice.below(200_000))?;
+            }
+            11 => {
+                let set = SetAttr {
+                    size: Some(big),
+                    ..SetAttr::default()
+                };
+                fs.setattr(&cx, a.ino, &set)?;
+            }
+            12 => {
+                fs.link(a.ino, dir, &name)?;
+                self.names.push((dir, name));
+            }
+            13 => {
+                let flags = RenameFlags {
+                    exchange: self.dice.below(3) == 0,
+                    whiteout: false,
+                    noreplace: false,
+                };
+                let flags = RenameFlags {
+                    whiteout: !flags.exchange && self.dice.below(4) == 0,
+                    ..flags
+                };
+                match self.pick() {
+                    Some((d, n)) if flags.exchange || self.dice.below(3) == 0 => {
+                        fs.rename(&cx, parent, old, d, &n, flags)?;
+                    }
+                    _ => {
+                        fs.rename(&cx, parent, old, dir, &name, flags)?;
+                        self.names.push((dir, name));
+                    }
+                }
+            }
+            14..=15 => {
+                let len = [3, 200, 3000, 30_000][self.dice.below(4) as usize];
+                let attr = format!("user.{}", self.dice.below(40));
+                fs.setxattr(a.ino, attr.as_bytes(), &vec![9; len], XattrMode::Set)?;
+            }
+            16 => {
+                let attr = format!("user.{}", self.dice.below(40));
+                fs.removexattr(a.ino, attr.as_bytes())?;
+            }
+            17 if self.dice.below(4) == 0 => {
+                fs.pin(a.ino, 1);
+                self.pinned.push(a.ino);
+            }
+            _ => {
+                if a.kind == FileType::Directory {
+                    fs.rmdir(parent, old)?;
+                    self.dirs.retain(|d| *d != a.ino);
+                } else {
+                    fs.unlink(parent, old)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_fresh_file_system_of_any_size_is_clean() {
+    for block_size in BLOCK_SIZES {
+        for len in [256 << 10, (1 << 20) + 4096, 40 << 20] {
+            let report = assert_clean(&fresh(len, block_size));
+            assert_eq!((report.counts.inodes, report.counts.directories), (1, 1));
+        }
+    }
+}
+
+#[test]
+fn what_many_operations_leave_is_clean() {
+    for block_size in BLOCK_SIZES {
+        for (round, len) in [1 << 20, 5 << 20, 48 << 20].into_iter().enumerate() {
+            let mut region = fresh(len, block_size);
+            let mut p = Player::new(round as u64 * 1000 + u64::from(block_size));
+            for mount in 0..4u32 {
+                let fs = Fs::open(region, quiet()).unwrap();
+                for i in 0..500 {
+                    set_thread_lane(mount + i / 50);
+                    if let Err(e @ (Error::Corrupt { .. } | Error::Io(_) | Error::ReadOnly(_))) =
+                        p.step(&fs)
+                    {
+                        panic!("block size {block_size}, {len} bytes: {e}");
+                    }
+                }
+                // Some are still held at the unmount: orphans on the medium.
+                for ino in p.pinned.drain(..) {
+                    if ino.0 % 3 != 0 {
+                        fs.unpin(ino, 1);
+                    }
+                }
+                let (back, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+                assert!(
+                    report.is_clean(),
+                    "block size {block_size}, {len} bytes, mount {mount}:\n{report}"
+                );
+                region = back.expect("nobody else holds the region");
+            }
+        }
+    }
+}
+
+#[test]
+fn many_names_large_directories_and_nothing_left_after_removal() {
+    for block_size in BLOCK_SIZES {
+        let region = fresh(64 << 20, block_size);
+        let fs = Fs::open(region, quiet()).unwrap();
+        let cx = Ctx::default();
+        let dir = fs.mkdir(&cx, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        let name = |i: u32| format!("{i:05}{}", "x".repeat(i as usize % 60));
+        for i in 0..6000 {
+            set_thread_lane(i / 1000);
+            fs.create(&cx, dir, name(i).as_bytes(), 0o600).unwrap();
+        }
+        let (region, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!((report.counts.files, report.counts.entries), (6000, 6001));
+        let fs = Fs::open(region.unwrap(), quiet()).unwrap();
+        for i in 0..6000 {
+            fs.unlink(dir, name(i).as_bytes()).unwrap();
+        }
+        fs.rmdir(Ino::ROOT, b"d").unwrap();
+        let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(report.counts.inodes, 1);
+    }
+}
+
+#[test]
+fn huge_leaves_are_counted_whole() {
+    let fs = Fs::open(fresh(64 << 20, 4096), quiet()).unwrap();
+    let cx = Ctx::default();
+    let ino = fs.create(&cx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+    fs.write(ino, 0, &vec![1; 9 << 20]).unwrap();
+    fs.fallocate(ino, Fallocate::PunchHole, 3 << 20, 100_000)
+        .unwrap();
+    fs.fallocate(
+        ino,
+        Fallocate::Allocate { keep_size: true },
+        16 << 20,
+        8 << 20,
+    )
+    .unwrap();
+    let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn a_mounted_file_system_is_told_to_be_mounted_first() {
+    let sim = SimBackend::new(1 << 20).unwrap();
+    let region = || Region::new("test", Box::new(sim.clone()));
+    format(&region(), &options(1024)).unwrap();
+    let fs = Fs::open(region(), quiet()).unwrap();
+    fs.create(&Ctx::default(), Ino::ROOT, b"f", 0o644).unwrap();
+    let report = run(&region());
+    let codes: Vec<_> = report.issues().map(|i| i.code()).collect();
+    assert_eq!(codes, ["not-unmounted", "live-records"]);
+    assert!(!report.complete && !report.is_clean());
+    assert_eq!(report.worst(), Some(Severity::Error));
+    fs.close().unwrap();
+    let report = assert_clean(&region());
+    assert_eq!((report.counts.files, report.counts.entries), (1, 1));
+}
+
+/// The leaf that an emptied directory keeps was taken for a damaged one by the
+/// next mount.
+#[test]
+fn a_directory_that_was_emptied_can_be_used_after_a_remount() {
+    for block_size in BLOCK_SIZES {
+        let cx = Ctx::default();
+        let fs = Fs::open(fresh(1 << 20, block_size), quiet()).unwrap();
+        let dir = fs.mkdir(&cx, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        fs.create(&cx, dir, b"f", 0o644).unwrap();
+        fs.unlink(dir, b"f").unwrap();
+        let (region, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{report}");
+        let fs = Fs::open(region.unwrap(), quiet()).unwrap();
+        assert!(matches!(fs.lookup(dir, b"f"), Err(Error::NotFound)));
+        fs.create(&cx, dir, b"g", 0o644).unwrap();
+        fs.unlink(dir, b"g").unwrap();
+        fs.rmdir(Ino::ROOT, b"d").unwrap();
+        let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{report}");
+    }
+}
+
+/// The memory as it is at a moment, as the death of a process leaves it.
+#[test]
+fn what_a_killed_process_leaves_is_clean_after_a_mount() {
+    for block_size in BLOCK_SIZES {
+        let sim = SimBackend::new(3 << 20).unwrap();
+        let region = |sim: &SimBackend| Region::new("test", Box::new(sim.clone()));
+        format(&region(&sim), &options(block_size)).unwrap();
+        let fs = Fs::open(region(&sim), quiet()).unwrap();
+        let mut p = Player::new(u64::from(block_size) + 77);
+        for i in 0..600 {
+            set_thread_lane(i / 7 % 3);
+            if let Err(e @ (Error::Corrupt { .. } | Error::Io(_) | Error::ReadOnly(_))) =
+                p.step(&fs)
+            {
+                panic!("block size {block_size}: {e}");
+            }
+            if i % 10 == 0 {
+                let left = SimBackend::from_image(&sim.image()).unwrap();
+                let fs = Fs::open(region(&left), quiet()).unwrap();
+                fs.close().unwrap();
+                let report = run(&region(&left));
+                assert!(
+                    report.is_clean(),
+                    "block size {block_size}, step {i}:\n{report}"
+                );
+                assert_eq!(report.counts.orphans, 0);
+            }
+        }
+    }
+}

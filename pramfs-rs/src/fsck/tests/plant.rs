@@ -1,0 +1,389 @@
+//! Planting one defect in a sound image, with every checksum around it right.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::clean::{assert_clean, options, quiet, run};
+use crate::Fs;
+use crate::format::format;
+use crate::fsck::{Issue, Report};
+use crate::htree::{Image, TreeKind, TreeRef, item_parts, name_hash};
+use crate::journal::set_thread_lane;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::checksum::{crc, word_sum};
+use crate::media::htree::{LargeValue, LeafHeader};
+use crate::media::inode::INODE_SIZE;
+use crate::media::pointer::{Ptr, PtrAt};
+use crate::media::superblock::*;
+use crate::media::walk::MapRoot;
+use crate::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, probe_superblock};
+use crate::pmem::{Region, SimBackend};
+use crate::types::{Ctx, FileType, Ino, XattrMode};
+
+/// Files of the directory `big`.
+const MANY: u32 = 300;
+
+/// A sound image with something of everything, and where it is.
+pub struct Plant {
+    pub sim: SimBackend,
+    pub region: Region,
+    pub geo: Geometry,
+    pub dir: Ino,
+    pub sub: Ino,
+    /// 300 blocks, two levels; names `file` and `link`; attributes.
+    pub file: Ino,
+    /// Block 5 only.
+    pub sparse: Ino,
+    pub empty: Ino,
+    pub short: Ino,
+    pub long: Ino,
+    pub pipe: Ino,
+    /// A directory with an index block.
+    pub big: Ino,
+    /// Unlinked and in the orphan table.
+    pub gone: Ino,
+    /// A removed directory in the orphan table.
+    pub gone_dir: Ino,
+    /// Free, with a place in the table.
+    pub free: Ino,
+}
+
+/// Blocks of 1 KiB, three block groups, the last one short.
+const LEN: usize = (20 << 20) + 300 * 1024;
+
+impl Plant {
+    pub fn new() -> Plant {
+        let sim = SimBackend::new(LEN).unwrap();
+        let region = || Region::new("test", Box::new(sim.clone()));
+        format(&region(), &options(1024)).unwrap();
+        set_thread_lane(0);
+        let fs = Fs::open(region(), quiet()).unwrap();
+        let cx = Ctx::default();
+        let root = Ino::ROOT;
+        let new = |name: &[u8]| fs.create(&cx, root, name, 0o644).unwrap().ino;
+        let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
+        let sub = fs.mkdir(&cx, dir, b"sub", 0o755).unwrap().ino;
+        let (file, sparse, empty) = (new(b"file"), new(b"sparse"), new(b"empty"));
+        fs.write(file, 0, &vec![0x77; 300 << 10]).unwrap();
+        fs.link(file, root, b"link").unwrap();
+        fs.setxattr(file, b"user.small", b"12345", XattrMode::Set)
+            .unwrap();
+        fs.setxattr(file, b"user.large", &[6; 5000], XattrMode::Set)
+            .unwrap();
+        fs.write(sparse, 5 << 10, b"x").unwrap();
+        fs.create(&cx, sub, b"a", 0o644).unwrap();
+        fs.create(&cx, sub, b"b", 0o644).unwrap();
+        let short = fs.symlink(&cx, root, b"short", b"to/where").unwrap().ino;
+        let long = fs.symlink(&cx, root, b"long", &[b'l'; 500]).unwrap().ino;
+        let pipe = fs
+            .mknod(&cx, root, b"pipe", libc::S_IFIFO | 0o600, 0)
+            .unwrap()
+            .ino;
+        let big = fs.mkdir(&cx, root, b"big", 0o755).unwrap().ino;
+        for i in 0..MANY {
+            fs.create(&cx, big, format!("file {i}").as_bytes(), 0o644)
+                .unwrap();
+        }
+        let gone = new(b"gone");
+        fs.write(gone, 0, b"still here").unwrap();
+        fs.pin(gone, 1);
+        fs.unlink(root, b"gone").unwrap();
+        let gone_dir = fs.mkdir(&cx, root, b"gone too", 0o755).unwrap().ino;
+        fs.pin(gone_dir, 1);
+        fs.rmdir(root, b"gone too").unwrap();
+        let free = new(b"free");
+        fs.unlink(root, b"free").unwrap();
+        fs.close().unwrap();
+        let region = region();
+        let report = assert_clean(&region);
+        assert_eq!(report.counts.orphans, 2);
+        let geo = probe_superblock(&region).unwrap().geometry();
+        Plant {
+            sim,
+            region,
+            geo,
+            dir,
+            sub,
+            file,
+            sparse,
+            empty,
+            short,
+            long,
+            pipe,
+            big,
+            gone,
+            gone_dir,
+            free,
+        }
+    }
+
+    pub fn check(&self) -> Report {
+        run(&self.region)
+    }
+
+    pub fn put(&self, at: u64, bytes: &[u8]) {
+        self.region.window().store_unflushed(at, bytes).unwrap();
+    }
+
+    pub fn flip(&self, at: u64, bits: u8) {
+        let mut b = [0];
+        self.region.read(at, &mut b).unwrap();
+        self.put(at, &[b[0] ^ bits]);
+    }
+
+    // ---- superblock pages
+
+    /// Changes the static part of a page and renews its CRC.
+    pub fn fixed(&self, page: u64, f: impl FnOnce(&mut SuperStatic)) {
+        let mut sb: SuperStatic = self.region.read_pod(page).unwrap();
+        f(&mut sb);
+        sb.crc = crc(0, &sb.as_bytes()[..SuperStatic::SIZE - 4]);
+        self.put(page, sb.as_bytes());
+    }
+
+    pub fn dynamic(&self, pages: &[u64], f: impl Fn(&mut SuperDynamic)) {
+        for page in pages {
+            let mut d: SuperDynamic = self.region.read_pod(page + DYNAMIC_OFFSET).unwrap();
+            f(&mut d);
+            self.put(page + DYNAMIC_OFFSET, d.as_bytes());
+        }
+    }
+
+    pub fn pages(&self) -> [u64; 2] {
+        [0, self.geo.copy_offset]
+    }
+
+    pub fn internal(&self, pages: &[u64], at: u64, f: impl Fn(&mut DiskInode)) {
+        for page in pages {
+            let mut d: DiskInode = self.region.read_pod(page + at).unwrap();
+            f(&mut d);
+            let ino = Ino(d.ino);
+            d.seal(self.geo.seed, ino);
+            self.put(page + at, d.as_bytes());
+        }
+    }
+
+    fn internal_map(&self, at: u64) -> MapRoot {
+        map_of(&self.region.read_pod(at).unwrap())
+    }
+
+    fn at(&self, root: &MapRoot, byte: u64) -> u64 {
+        let leaf = root
+            .find(&self.region, &self.geo, byte >> self.geo.block_log2)
+            .unwrap();
+        self.geo.offset(leaf.block.unwrap()) + byte % self.geo.block_size
+    }
+
+    // ---- inodes
+
+    pub fn home(&self, ino: Ino) -> u64 {
+        self.at(&self.internal_map(INODE_TABLE_OFFSET), ino.0 * INODE_SIZE)
+    }
+
+    pub fn inode(&self, ino: Ino) -> DiskInode {
+        self.region.read_pod(self.home(ino)).unwrap()
+    }
+
+    pub fn put_inode(&self, ino: Ino, mut d: DiskInode) {
+        d.ino = ino.0;
+        d.seal(self.geo.seed, ino);
+        self.put(self.home(ino), d.as_bytes());
+    }
+
+    pub fn edit(&self, ino: Ino, f: impl FnOnce(&mut DiskInode)) {
+        let mut d = self.inode(ino);
+        f(&mut d);
+        self.put_inode(ino, d);
+    }
+
+    // ---- bitmaps
+
+    pub fn desc_at(&self, kind: BitmapKind, group: u64) -> u64 {
+        let at = match kind {
+            BitmapKind::Blocks => BLOCK_GROUPS_OFFSET,
+            BitmapKind::Inodes => INODE_GROUPS_OFFSET,
+        };
+        self.at(&self.internal_map(at), group * GroupDesc::SIZE as u64)
+    }
+
+    /// Offset and mask of a bit, and offset of the group's sum.
+    pub fn bit_at(&self, kind: BitmapKind, bit: u64) -> (u64, u64, u64) {
+        let group = bit / self.geo.bits_per_group();
+        let desc = self.desc_at(kind, group);
+        let map = self
+            .geo
+            .offset(Ptr(self.region.load_u64(desc).unwrap()).block());
+        let within = bit % self.geo.bits_per_group();
+        (map + within / 64 * 8, 1 << (within % 64), desc + 8)
+    }
+
+    pub fn set_bit(&self, kind: BitmapKind, bit: u64, set: bool) {
+        let (at, mask, sum_at) = self.bit_at(kind, bit);
+        let index = bit % self.geo.bits_per_group() / 64;
+        let old = self.region.load_u64(at).unwrap();
+        let new = if set { old | mask } else { old & !mask };
+        let part = |w| word_sum(self.geo.seed, index, w);
+        let sum = self.region.load_u64(sum_at).unwrap();
+        let sum = sum.wrapping_sub(part(old)).wrapping_add(part(new));
+        self.put(at, &new.to_le_bytes());
+        self.put(sum_at, &sum.to_le_bytes());
+    }
+
+    /// Runs of free blocks begin somewhere in group 0.
+    pub fn free_block(&self) -> u64 {
+        let free = |b: &u64| {
+            let (at, mask, _) = self.bit_at(BitmapKind::Blocks, *b);
+            self.region.load_u64(at).unwrap() & mask == 0
+        };
+        (1..self.geo.bits_per_group()).find(free).unwrap()
+    }
+
+    // ---- file maps
+
+    /// The block that holds file block `index`.
+    pub fn block_of(&self, ino: Ino, index: u64) -> u64 {
+        let root = map_of(&self.inode(ino));
+        root.find(&self.region, &self.geo, index)
+            .unwrap()
+            .block
+            .unwrap()
+            .0
+    }
+
+    /// Where the pointer to file block `index` stands.
+    pub fn pointer_of(&self, ino: Ino, index: u64) -> (u64, PtrAt) {
+        let root = map_of(&self.inode(ino));
+        let (mut level, mut ptr) = (root.height, root.root);
+        loop {
+            level -= 1;
+            let slot = index >> (self.geo.fan_log2 * level) & ((1 << self.geo.fan_log2) - 1);
+            let at = self.geo.offset(ptr.block()) + slot * 8;
+            if level == 0 {
+                let fs_seed = self.geo.seed;
+                return (
+                    at,
+                    PtrAt {
+                        fs_seed,
+                        ino,
+                        level,
+                        index,
+                    },
+                );
+            }
+            ptr = Ptr(self.region.load_u64(at).unwrap());
+        }
+    }
+
+    // ---- hash trees
+
+    pub fn tree(&self, ino: Ino, kind: TreeKind) -> TreeRef {
+        let d = self.inode(ino);
+        let root = match kind {
+            TreeKind::Directory => d.root,
+            TreeKind::Xattrs => d.xattr_root,
+        };
+        TreeRef {
+            ino,
+            kind,
+            root: Ptr(root),
+            blocks: 0,
+        }
+    }
+
+    /// Changes the only leaf of a tree and renews its sum; `f` is given its
+    /// bytes and where the item of `name` is in them. Gives the block.
+    pub fn leaf(
+        &self,
+        ino: Ino,
+        kind: TreeKind,
+        name: &[u8],
+        f: impl FnOnce(&mut [u8], usize),
+    ) -> u64 {
+        let t = self.tree(ino, kind);
+        assert!(t.root.is_leaf());
+        let block = t.root.block();
+        let mut image = Image {
+            bytes: vec![0; self.geo.block_size as usize],
+        };
+        self.region
+            .read(self.geo.offset(block), &mut image.bytes)
+            .unwrap();
+        let item = image
+            .items(&t, &self.geo.leaf)
+            .unwrap()
+            .into_iter()
+            .find(|i| item_parts(&image.bytes, i.at).unwrap().2 == name);
+        f(&mut image.bytes, item.map_or(0, |i| i.at));
+        let mut header = LeafHeader::read_from_prefix(&image.bytes).unwrap().0;
+        header.sum = image.sum(t.leaf_seed(&self.geo, block));
+        image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
+        self.put(self.geo.offset(block), &image.bytes);
+        block.0
+    }
+
+    /// Lets an entry name another inode.
+    pub fn entry(&self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) {
+        self.leaf(dir, TreeKind::Directory, name, |b, at| {
+            b[at + 11] = (kind.mode_bits() >> 12) as u8;
+            b[at + 12..at + 20].copy_from_slice(&ino.0.to_le_bytes());
+        });
+    }
+
+    pub fn hash(&self, name: &[u8]) -> u64 {
+        name_hash(&self.geo, name)
+    }
+
+    /// The item of the large attribute.
+    pub fn large(&self, f: impl FnOnce(&mut LargeValue)) {
+        self.leaf(self.file, TreeKind::Xattrs, b"user.large", |b, at| {
+            let part = &mut b[at + 12..at + 12 + LargeValue::SIZE];
+            let mut v = LargeValue::read_from_bytes(part).unwrap();
+            f(&mut v);
+            part.copy_from_slice(v.as_bytes());
+        });
+    }
+
+    // ---- tables
+
+    /// Where a slot of the orphan table is.
+    pub fn orphan_slot(&self, slot: u64) -> u64 {
+        self.at(&map_of(&self.inode(Ino::ORPHANS)), slot * 8)
+    }
+
+    /// The slot that names an inode.
+    pub fn slot_of(&self, ino: Ino) -> u64 {
+        let names = |s: &u64| {
+            let word = self.region.load_u64(self.orphan_slot(*s)).unwrap();
+            self.slot_word(*s, ino) == word
+        };
+        (0..128).find(names).unwrap()
+    }
+
+    pub fn slot_word(&self, slot: u64, ino: Ino) -> u64 {
+        crate::media::checksum::seal(self.geo.seed ^ slot << 32, ino.0)
+    }
+}
+
+fn map_of(d: &DiskInode) -> MapRoot {
+    MapRoot {
+        ino: Ino(d.ino),
+        root: Ptr(d.root),
+        height: u32::from(d.height),
+    }
+}
+
+/// A defect that is planted, and what is to be found.
+pub type Case = fn(&Plant) -> Vec<Issue>;
+
+/// Plants a defect and expects exactly what the case says, every sentence on
+/// one line.
+#[track_caller]
+pub fn expect(case: Case) {
+    let p = Plant::new();
+    let expected = case(&p);
+    let report = p.check();
+    let found: Vec<_> = report.issues().cloned().collect();
+    assert_eq!(found, expected, "\n{report}");
+    for f in &report.findings {
+        assert!(!f.to_string().contains('\n'));
+    }
+}

@@ -1,0 +1,83 @@
+//! Extended attributes: items, and the blocks of large values.
+
+use super::maps::blocks_of;
+use super::{Checker, Issue, Part};
+use crate::error::Result;
+use crate::htree::{TreeKind, TreeRef, name_hash};
+use crate::media::DiskInode;
+use crate::media::checksum::crc;
+use crate::media::htree::{ItemHeader, LargeValue, VALUE_IN_BLOCKS, VALUE_INLINE, VALUE_MAX};
+use crate::media::pointer::Ptr;
+use crate::types::Ino;
+
+impl Checker<'_> {
+    /// Walks the attributes of an inode; their blocks, and whether some are
+    /// damaged.
+    pub(super) fn check_xattrs(&mut self, ino: Ino, d: &DiskInode) -> Result<(u64, bool)> {
+        let t = TreeRef {
+            ino,
+            kind: TreeKind::Xattrs,
+            root: Ptr(d.xattr_root),
+            blocks: 0,
+        };
+        let (mut blocks, mut damaged) = (0, false);
+        let walked = self.walk_tree(&t, &mut |c, head, value, name| {
+            let (b, bad) = c.check_xattr(ino, head, value, name)?;
+            blocks += b;
+            damaged |= bad;
+            Ok(())
+        })?;
+        Ok((blocks + walked.blocks, damaged | walked.damaged))
+    }
+
+    fn check_xattr(
+        &mut self,
+        ino: Ino,
+        head: &ItemHeader,
+        value: &[u8],
+        name: &[u8],
+    ) -> Result<(u64, bool)> {
+        self.report.counts.xattrs += 1;
+        if head.kind == VALUE_INLINE {
+            return Ok((0, false));
+        }
+        let large = (head.kind == VALUE_IN_BLOCKS)
+            .then(|| LargeValue::parse(value))
+            .flatten();
+        let Some(large) = large.filter(|l| l.len as usize <= VALUE_MAX) else {
+            self.hidden_blocks = true;
+            self.add(Issue::XattrItem {
+                ino,
+                name: name.to_vec(),
+            });
+            return Ok((0, true));
+        };
+        let root = large.map(ino, name_hash(&self.geo, name));
+        let walked = self.walk_map(&root, ino, Part::XattrValue, true)?;
+        if !walked.damaged {
+            match self.read_whole(&walked.extents, large.len as usize)? {
+                Err(first) => self.add(Issue::MapHole {
+                    ino,
+                    part: Part::XattrValue,
+                    first,
+                }),
+                Ok(bytes) if crc(self.geo.seed, &bytes) != large.crc => {
+                    self.add(Issue::XattrChecksum {
+                        ino,
+                        name: name.to_vec(),
+                    });
+                }
+                Ok(_) => {
+                    let end = walked.extents.last().map_or(0, |e| e.first + e.count);
+                    if end > blocks_of(&self.geo, u64::from(large.len)) {
+                        self.add(Issue::XattrItem {
+                            ino,
+                            name: name.to_vec(),
+                        });
+                    }
+                }
+            }
+        }
+        Ok((walked.blocks, walked.damaged))
+    }
+}

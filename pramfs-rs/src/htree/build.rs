@@ -1,0 +1,213 @@
+//! Building part of a tree from items, in blocks that nothing names yet.
+
+use zerocopy::IntoBytes;
+
+use super::leaf::{Image, Item, SUM_AT, find_run, home_of, tag_of};
+use super::walk::{Spot, read_index, slot_of};
+use super::{CALLER_ROOM, HASH_BITS, SPLIT_BITS, TreeRef, prefix_of};
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::media::htree::{LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_NEXT};
+use crate::media::pointer::{LEAF, Ptr};
+use crate::media::record::EntryKind;
+use crate::types::Bno;
+use crate::volume::Tx;
+
+/// Slots of one level that share `depth` bits of the hash and are being filled.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Level of the slots; 0 is the root.
+    pub level: u32,
+    /// Number of the first slot in its level.
+    pub first: u64,
+    /// Bits that their items share.
+    pub depth: u32,
+}
+
+/// Builds subtrees; counts the blocks that they take.
+pub struct Builder<'a, 'v> {
+    pub tx: &'a mut Tx<'v>,
+    pub t: TreeRef,
+    /// Bytes that items refer to, each rounded up to whole slots.
+    pub arena: &'a [u8],
+    /// Block to allocate near.
+    pub goal: Option<u64>,
+    /// Blocks taken.
+    pub taken: i64,
+}
+
+impl Builder<'_, '_> {
+    fn take(&mut self) -> Result<Bno> {
+        let run = self.tx.alloc_blocks(self.goal, 1, true)?;
+        self.taken += 1;
+        Ok(Bno(run.start))
+    }
+
+    /// Fills `out`, the pointers of the slots of a place, with leaves for
+    /// `items`, which are in the order of their hashes; divides where they do
+    /// not fit `most` slots.
+    pub fn fill(
+        &mut self,
+        items: &[Item],
+        place: Place,
+        out: &mut [u64],
+        most: usize,
+    ) -> Result<()> {
+        let (tx, t) = (&*self.tx, self.t);
+        let geo = &tx.volume().geo;
+        let used: usize = items.iter().map(|i| i.slots).sum();
+        if items.is_empty() {
+            out.fill(0);
+            return Ok(());
+        }
+        if used <= most || (used <= geo.leaf.slots && place.depth == SPLIT_BITS) {
+            let block = self.leaf(items, place.depth, used)?;
+            for (i, word) in out.iter_mut().enumerate() {
+                *word = Ptr::new(block, LEAF, t.at(geo, place.level, place.first + i as u64)).0;
+            }
+            return Ok(());
+        }
+        if place.depth >= SPLIT_BITS {
+            return Err(Error::NoSpace("too many names with the same hash"));
+        }
+        if out.len() > 1 {
+            return self.halves(items, place, out);
+        }
+        // The slots of this level are used up: a level more.
+        let level = place.level + 1;
+        let mut below = vec![0; 1 << geo.fan_log2];
+        let first = place.first << geo.fan_log2;
+        self.halves(
+            items,
+            Place {
+                level,
+                first,
+                depth: place.depth,
+            },
+            &mut below,
+        )?;
+        let block = self.take()?;
+        self.tx.write_new(geo.offset(block), below.as_bytes())?;
+        out[0] = Ptr::new(block, 0, t.at(geo, place.level, place.first)).0;
+        Ok(())
+    }
+
+    fn halves(&mut self, items: &[Item], place: Place, out: &mut [u64]) -> Result<()> {
+        let most = self.tx.volume().geo.leaf.slots;
+        let bit = 1u64 << (HASH_BITS - 1 - place.depth);
+        let (low, high) = items.split_at(items.partition_point(|i| i.hash & bit == 0));
+        let half = out.len() / 2;
+        let (out_low, out_high) = out.split_at_mut(half);
+        let depth = place.depth + 1;
+        self.fill(low, Place { depth, ..place }, out_low, most)?;
+        self.fill(
+            high,
+            Place {
+                depth,
+                first: place.first + half as u64,
+                ..place
+            },
+            out_high,
+            most,
+        )
+    }
+
+    /// Writes one leaf.
+    fn leaf(&mut self, items: &[Item], depth: u32, used: usize) -> Result<Bno> {
+        let block = self.take()?;
+        let vol = self.tx.volume();
+        let (geo, shape) = (&vol.geo, &vol.geo.leaf);
+        let header = LeafHeader {
+            magic: LEAF_MAGIC,
+            depth: depth as u16,
+            items: items.len() as u16,
+            owner: self.t.ino.0,
+            prefix: items.first().map_or(0, |i| prefix_of(i.hash, depth)),
+            used_slots: used as u16,
+            ..LeafHeader::default()
+        };
+        let mut image = Image {
+            bytes: vec![0; shape.block_size],
+        };
+        let bytes = &mut image.bytes;
+        bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
+        for (i, slot) in items.iter().zip(places(items, used, shape)) {
+            let (tag, at) = (LeafShape::TAGS_AT + slot, shape.slots_at + slot * SLOT);
+            bytes[tag..tag + i.slots].fill(TAG_NEXT);
+            bytes[tag] = tag_of(i.hash);
+            let len = i.slots * SLOT;
+            bytes[at..at + len].copy_from_slice(&self.arena[i.at..i.at + len]);
+        }
+        let sum = image.sum(self.t.leaf_seed(geo, block));
+        image.bytes[SUM_AT..SUM_AT + 8].copy_from_slice(sum.as_bytes());
+        self.tx.write_new(geo.offset(block), &image.bytes)?;
+        vol.verified.note(block);
+        Ok(block)
+    }
+}
+
+/// The first slots of items in a new leaf: where look-up fetches first if there
+/// is much room; one after the other if there is little, so that what is free
+/// stays in one piece.
+fn places(items: &[Item], used: usize, shape: &LeafShape) -> Vec<usize> {
+    let mut free = (1u128 << shape.slots) - 1;
+    let mut place = |home: usize, n: usize| {
+        let slot = find_run(free, n, home)?;
+        free &= !(((1 << n) - 1) << slot);
+        Some(slot)
+    };
+    if used <= shape.slots * 5 / 8 {
+        let at_home = items.iter().map(|i| place(home_of(i.hash, shape), i.slots));
+        if let Some(slots) = at_home.collect() {
+            return slots;
+        }
+    }
+    let slots = items.iter().scan(0, |next, i| {
+        *next += i.slots;
+        Some(*next - i.slots)
+    });
+    slots.collect()
+}
+
+/// Puts new pointers into slots of the level where `spot` ended, the first of
+/// them slot `first` of that level.
+pub fn put_pointers(
+    tx: &mut Tx<'_>,
+    t: &mut TreeRef,
+    spot: &Spot,
+    first: u64,
+    new: &[u64],
+) -> Result<()> {
+    if spot.level == 0 {
+        t.root = Ptr(new[0]);
+        return Ok(());
+    }
+    let geo = &tx.volume().geo;
+    let index = spot.index_block(spot.level);
+    let slot = slot_of(geo, first);
+    if tx.room() >= new.len() * 8 + CALLER_ROOM || new.len() == 1 {
+        return tx.put(
+            EntryKind::Pointer,
+            geo.offset(index) + slot * 8,
+            new.as_bytes(),
+        );
+    }
+    // Too many for this record: the index block is written anew, and one
+    // pointer leads to it.
+    let mut slots = read_index(tx, index)?;
+    slots[slot as usize..slot as usize + new.len()].copy_from_slice(new);
+    let block = Bno(tx.alloc_blocks(Some(index.0), 1, true)?.start);
+    tx.write_new(geo.offset(block), slots.as_bytes())?;
+    tx.free_blocks(Run {
+        start: index.0,
+        len: 1,
+    })?;
+    let above = first >> geo.fan_log2;
+    let ptr = Ptr::new(block, 0, t.at(geo, spot.level - 1, above));
+    if spot.level == 1 {
+        t.root = ptr;
+        return Ok(());
+    }
+    let at = geo.offset(spot.index_block(spot.level - 1)) + slot_of(geo, above) * 8;
+    tx.put(EntryKind::Pointer, at, ptr.0.as_bytes())
+}

@@ -1,0 +1,216 @@
+//! Insertion: into free slots of the leaf, or else by writing the leaf anew,
+//! divided where it must be.
+
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+use super::build::{Builder, Place, put_pointers};
+use super::edit::LeafEdit;
+use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
+use super::walk::{Spot, check_run, descend, read_index, slot_of};
+use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::media::htree::{ItemHeader, SLOT, TAG_NEXT};
+use crate::types::Bno;
+use crate::volume::Tx;
+
+/// Bytes that an item with its header, tags and sum takes in a record, beyond
+/// its own.
+const IN_PLACE_ROOM: usize = 128;
+
+/// Inserts an item that is not there, and gives its hash: the readdir cookie.
+/// After an error the transaction must be dropped.
+///
+/// # Errors
+/// [`Error::Exists`], [`Error::NoSpace`], [`Error::Corrupt`];
+/// [`Error::NameTooLong`] and [`Error::AttributeTooLarge`] where no leaf could
+/// hold the item.
+pub fn insert(
+    tx: &mut Tx<'_>,
+    t: &mut TreeRef,
+    name: &[u8],
+    kind: u8,
+    value: &[u8],
+) -> Result<u64> {
+    let vol = tx.volume();
+    let geo = &vol.geo;
+    if name.is_empty() {
+        return Err(Error::Invalid("an empty name"));
+    }
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong(name.len(), NAME_MAX));
+    }
+    let need = slots_for(value.len(), name.len());
+    if need > geo.leaf.slots {
+        return Err(Error::AttributeTooLarge(
+            value.len(),
+            geo.leaf.max_item() - ItemHeader::SIZE - name.len(),
+        ));
+    }
+    let hash = name_hash(geo, name);
+    let spot = descend(tx, t, hash)?;
+    let Some(block) = spot.leaf else {
+        return plant(tx, t, &spot, &item_bytes(hash, kind, name, value), hash);
+    };
+    verify(vol, t, block, spot.level, hash)?;
+
+    let tags = Tags::read(tx, &geo.leaf, geo.offset(block))?;
+    let mut ties = [0u64; 4];
+    let found = look_up(tx, t, block, &tags, hash, name, |tie| {
+        ties[usize::from(tie / 64)] |= 1 << (tie % 64)
+    })?;
+    if found.is_some() {
+        return Err(Error::Exists);
+    }
+    let tie = (0..256u64).find(|i| ties[*i as usize / 64] >> (i % 64) & 1 == 0);
+    let hash = hash | tie.ok_or(Error::NoSpace("too many names with the same hash"))?;
+    let bytes = item_bytes(hash, kind, name, value);
+
+    let in_place = bytes.len() + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
+    match tags
+        .find_free(need, home_of(hash, &geo.leaf), &geo.leaf)
+        .filter(|_| in_place)
+    {
+        Some(slot) => {
+            let mut edit = LeafEdit::new(tx, t, block);
+            let mut header = edit.header(tx)?;
+            header.items = header.items.wrapping_add(1);
+            header.used_slots = header.used_slots.wrapping_add(need as u16);
+            edit.set_header(tx, &header)?;
+            edit.set_tags(
+                tx,
+                slot,
+                (0..need).map(|i| if i == 0 { tag_of(hash) } else { TAG_NEXT }),
+            )?;
+            edit.write(tx, geo.leaf.slots_at + slot * SLOT, &bytes)?;
+            edit.finish(tx)?;
+        }
+        None => restructure(tx, t, &spot, block, &bytes, hash)?,
+    }
+    Ok(hash)
+}
+
+/// An item as in a leaf, a multiple of 8 bytes.
+fn item_bytes(hash: u64, kind: u8, name: &[u8], value: &[u8]) -> SmallVec<[u8; 512]> {
+    let head = ItemHeader {
+        hash_low: hash as u32,
+        hash_high: (hash >> 32) as u32,
+        value_len: value.len() as u16,
+        name_len: name.len() as u8,
+        kind,
+    };
+    let mut bytes = SmallVec::new();
+    bytes.extend_from_slice(head.as_bytes());
+    bytes.extend_from_slice(value);
+    bytes.extend_from_slice(name);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// Adds an item behind the bytes of an arena.
+fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
+    let (at, slots) = (arena.len(), bytes.len().div_ceil(SLOT));
+    arena.extend_from_slice(bytes);
+    arena.resize(at + slots * SLOT, 0);
+    Item { hash, at, slots }
+}
+
+/// Puts a first leaf where there is a hole.
+fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, bytes: &[u8], hash: u64) -> Result<u64> {
+    let geo = &tx.volume().geo;
+    let mut place = Place {
+        level: spot.level,
+        first: first_bits(hash, spot.level * geo.fan_log2),
+        depth: 0,
+    };
+    let mut count = 1;
+    if spot.level > 0 {
+        // The largest aligned run of holes around the slot is the leaf's; it is
+        // never the whole index.
+        let slots = read_index(tx, spot.index_block(spot.level))?;
+        let slot = slot_of(geo, place.first) as usize;
+        let fits = |n: usize| slots[slot & !(n - 1)..][..n].iter().all(|w| *w == 0);
+        while count * 2 < slots.len() && fits(count * 2) {
+            count *= 2;
+        }
+        place.first &= !(count as u64 - 1);
+        place.depth = spot.level * geo.fan_log2 - count.trailing_zeros();
+        if place.depth > super::SPLIT_BITS {
+            return Err(t.bad_pointer(spot.level, place.first, "a hole where there can be none"));
+        }
+    }
+    let goal = (spot.level > 0).then(|| spot.index_block(spot.level).0);
+    let mut arena = Vec::new();
+    let item = add_item(&mut arena, bytes, hash);
+    let mut out = vec![0; count];
+    let mut b = Builder {
+        tx,
+        t: *t,
+        arena: &arena,
+        goal,
+        taken: 0,
+    };
+    b.fill(&[item], place, &mut out, geo.leaf.slots)?;
+    let taken = b.taken;
+    put_pointers(tx, t, spot, place.first, &out)?;
+    t.blocks += taken;
+    Ok(hash)
+}
+
+/// Writes a leaf anew with one item more: as one leaf where its free slots are
+/// only scattered, divided otherwise.
+fn restructure(
+    tx: &mut Tx<'_>,
+    t: &mut TreeRef,
+    spot: &Spot,
+    block: Bno,
+    bytes: &[u8],
+    hash: u64,
+) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let mut image = Image::read(tx, block)?;
+    let bad = |what| t.bad_leaf(block, what);
+    let depth = image.depth(geo, spot.level, hash).map_err(bad)?;
+    let mut items = image.items(t, &geo.leaf).map_err(bad)?;
+    let bits = spot.level * geo.fan_log2;
+    let place = Place {
+        level: spot.level,
+        first: first_bits(prefix_of(hash, depth), bits),
+        depth,
+    };
+    let mut out = vec![0; 1 << (bits - depth)];
+    if spot.level > 0 {
+        let slots = read_index(tx, spot.index_block(spot.level))?;
+        let from = slot_of(geo, place.first) as usize;
+        check_run(
+            t,
+            geo,
+            spot.level,
+            place.first,
+            &slots[from..],
+            out.len(),
+            block,
+        )?;
+    }
+    items.push(add_item(&mut image.bytes, bytes, hash));
+    items.sort_unstable_by_key(|i| i.hash);
+    // A leaf that is almost full would soon be written anew again.
+    let most = geo.leaf.slots * 7 / 8;
+    let mut b = Builder {
+        tx,
+        t: *t,
+        arena: &image.bytes,
+        goal: Some(block.0),
+        taken: 0,
+    };
+    b.fill(&items, place, &mut out, most)?;
+    let taken = b.taken;
+    put_pointers(tx, t, spot, place.first, &out)?;
+    tx.free_blocks(Run {
+        start: block.0,
+        len: 1,
+    })?;
+    t.blocks += taken - 1;
+    Ok(())
+}

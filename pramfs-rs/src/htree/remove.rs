@@ -1,0 +1,195 @@
+//! Removal, replacing of values, and taking a whole tree down in steps.
+//!
+//! Removal never takes a block, so it works in a full region.
+
+use zerocopy::IntoBytes;
+
+use super::edit::LeafEdit;
+use super::leaf::{Hit, Image, Tags, look_up, verify};
+use super::walk::{Spot, check_run, descend, read_index, slot_of};
+use super::{
+    CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, name_hash, prefix_of,
+};
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::media::htree::{ItemHeader, SLOT, TAG_FREE};
+use crate::media::pointer::Ptr;
+use crate::types::Bno;
+use crate::volume::Tx;
+
+/// Bytes of a record that the pointers of an unfinished step take: an entry of
+/// zeros for each level.
+const STEP_ROOM: usize = (MAX_LEVELS + 1) * 16;
+
+fn find_in(tx: &Tx<'_>, t: &TreeRef, name: &[u8]) -> Result<Option<(Spot, Bno, Hit)>> {
+    let vol = tx.volume();
+    let hash = name_hash(&vol.geo, name);
+    let spot = descend(tx, t, hash)?;
+    let Some(block) = spot.leaf else {
+        return Ok(None);
+    };
+    verify(vol, t, block, spot.level, hash)?;
+    let tags = Tags::read(tx, &vol.geo.leaf, vol.geo.offset(block))?;
+    Ok(look_up(tx, t, block, &tags, hash, name, |_| ())?.map(|hit| (spot, block, hit)))
+}
+
+/// Removes an item; false when there is none. The last item of a leaf takes the
+/// leaf with it, and index blocks that become empty; only a directory that has
+/// come down to one leaf keeps that.
+/// After an error the transaction must be dropped.
+///
+/// # Errors
+/// [`Error::Corrupt`].
+pub fn remove(tx: &mut Tx<'_>, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
+    let Some((spot, block, hit)) = find_in(tx, t, name)? else {
+        return Ok(false);
+    };
+    let mut edit = LeafEdit::new(tx, t, block);
+    let mut header = edit.header(tx)?;
+    // A directory that is emptied is often filled again: it keeps its only leaf
+    // until it is removed itself.
+    let keep = t.kind == TreeKind::Directory && spot.level == 0;
+    if header.items <= 1 && !keep {
+        free_leaf(tx, t, &spot, block, hit.head.hash())?;
+        return Ok(true);
+    }
+    header.items = header.items.saturating_sub(1);
+    header.used_slots = header.used_slots.saturating_sub(hit.slots() as u16);
+    edit.set_header(tx, &header)?;
+    edit.set_tags(tx, hit.slot, (0..hit.slots()).map(|_| TAG_FREE))?;
+    edit.finish(tx)?;
+    Ok(true)
+}
+
+fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, block: Bno, hash: u64) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let depth = Image::read(tx, block)?
+        .depth(geo, spot.level, hash)
+        .map_err(|what| t.bad_leaf(block, what))?;
+    free_block(tx, t, block)?;
+    let mut run = 1usize << (spot.level * geo.fan_log2 - depth);
+    let mut hash = prefix_of(hash, depth);
+    let mut level = spot.level;
+    let mut leaf = Some(block);
+    while level > 0 {
+        let index = spot.index_block(level);
+        let slots = read_index(tx, index)?;
+        let first = first_bits(hash, level * geo.fan_log2);
+        let from = slot_of(geo, first) as usize;
+        if let Some(leaf) = leaf.take() {
+            check_run(t, geo, level, first, &slots[from..], run, leaf)?;
+        }
+        let mut others = slots
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| !(from..from + run).contains(i));
+        if others.any(|(_, w)| *w != 0) {
+            return tx.put_zeros(geo.offset(index) + from as u64 * 8, run as u64);
+        }
+        free_block(tx, t, index)?;
+        level -= 1;
+        run = 1;
+        hash = prefix_of(hash, level * geo.fan_log2);
+    }
+    t.root = Ptr::HOLE;
+    Ok(())
+}
+
+fn free_block(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno) -> Result<()> {
+    tx.free_blocks(Run {
+        start: block.0,
+        len: 1,
+    })?;
+    t.blocks -= 1;
+    Ok(())
+}
+
+/// Replaces kind and value of an item by others of the same length, in place;
+/// false when there is no such name. The cookie stays.
+///
+/// # Errors
+/// [`Error::Invalid`] where the lengths differ, [`Error::Corrupt`].
+pub fn set_value(
+    tx: &mut Tx<'_>,
+    t: &TreeRef,
+    name: &[u8],
+    kind: u8,
+    value: &[u8],
+) -> Result<bool> {
+    let Some((_, block, hit)) = find_in(tx, t, name)? else {
+        return Ok(false);
+    };
+    if usize::from(hit.head.value_len) != value.len() {
+        return Err(Error::Invalid("a value of another length"));
+    }
+    let at = tx.volume().geo.leaf.slots_at + hit.slot * SLOT;
+    let head = ItemHeader { kind, ..hit.head };
+    let mut edit = LeafEdit::new(tx, t, block);
+    edit.write(tx, at, head.as_bytes())?;
+    edit.write(tx, at + ItemHeader::SIZE, value)?;
+    edit.finish(tx)?;
+    Ok(true)
+}
+
+/// Takes down as much of a tree as fits the record, and leaves a smaller tree;
+/// true when nothing is left. Values are not looked at, and neither are the
+/// leaves themselves: a damaged leaf goes like any other.
+///
+/// # Errors
+/// [`Error::Corrupt`] where a pointer is damaged.
+pub fn free_step(tx: &mut Tx<'_>, t: &mut TreeRef) -> Result<bool> {
+    let gone = take_down(tx, t, t.root, 0, 0)?;
+    if gone {
+        t.root = Ptr::HOLE;
+    }
+    Ok(gone)
+}
+
+/// Frees what slot `index` of a level points to; false where the record has no
+/// more room, with what has been freed below taken out.
+fn take_down(tx: &mut Tx<'_>, t: &mut TreeRef, ptr: Ptr, level: u32, index: u64) -> Result<bool> {
+    if ptr.is_hole() {
+        return Ok(true);
+    }
+    let geo = &tx.volume().geo;
+    let block = t.open(geo, ptr, level, index)?;
+    let mut cleared = 0;
+    if !ptr.is_leaf() {
+        if (level + 1) * geo.fan_log2 > HASH_BITS {
+            return Err(t.bad_pointer(level, index, "an index block where there can be none"));
+        }
+        let slots = read_index(tx, block)?;
+        let mut last = None;
+        for (slot, &w) in slots.iter().enumerate() {
+            let (ptr, index) = (Ptr(w), index << geo.fan_log2 | slot as u64);
+            // A leaf stands in several slots and is freed once.
+            let again = ptr.is_leaf()
+                && last == Some(ptr.block())
+                && t.open(geo, ptr, level + 1, index).is_ok();
+            if !again && !take_down(tx, t, ptr, level + 1, index)? {
+                break;
+            }
+            last = Some(ptr.block()).filter(|_| ptr.is_leaf());
+            cleared = slot + 1;
+        }
+        if cleared < slots.len() {
+            clear(tx, block, cleared)?;
+            return Ok(false);
+        }
+    }
+    if tx.room() < CALLER_ROOM + STEP_ROOM || !tx.fits_runs(1) {
+        clear(tx, block, cleared)?;
+        return Ok(false);
+    }
+    free_block(tx, t, block)?;
+    Ok(true)
+}
+
+/// Clears the first slots of an index block.
+fn clear(tx: &mut Tx<'_>, index: Bno, slots: usize) -> Result<()> {
+    if slots == 0 {
+        return Ok(());
+    }
+    let at = tx.volume().geo.offset(index);
+    tx.put_zeros(at, slots as u64)
+}

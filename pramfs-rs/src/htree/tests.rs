@@ -1,0 +1,574 @@
+mod damage;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use super::*;
+use crate::format::{FormatOptions, format};
+use crate::journal::Rules;
+use crate::media::DiskInode;
+use crate::media::record::EntryKind;
+use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET};
+use crate::media::walk::MapRoot;
+use crate::pmem::{HeapBackend, Region};
+use crate::volume::Volume;
+
+thread_local! {
+    /// Bits of the name hash that are kept, to make names collide.
+    pub static HASH_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
+}
+
+const OWNER: Ino = Ino(77);
+
+fn volume(block_size: u32, len: usize) -> Volume {
+    let region = Region::new("test", HeapBackend::boxed(len));
+    let options = FormatOptions {
+        block_size,
+        uuid: Some([7; 16]),
+        hash_seed: Some([9; 16]),
+        ..FormatOptions::default()
+    };
+    let made = format(&region, &options).unwrap();
+    mount(region, Geometry::new(&made.fixed))
+}
+
+fn mount(region: Region, geo: Geometry) -> Volume {
+    let root = |at, ino| {
+        let d: DiskInode = region.read_pod(at).unwrap();
+        MapRoot {
+            ino,
+            root: Ptr(d.root),
+            height: d.height.into(),
+        }
+    };
+    let roots = (
+        root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
+        root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
+    );
+    Volume::new(region, geo, 1, roots, Rules::default())
+}
+
+fn tree(kind: TreeKind) -> TreeRef {
+    TreeRef {
+        ino: OWNER,
+        kind,
+        root: Ptr::HOLE,
+        blocks: 0,
+    }
+}
+
+fn dir() -> TreeRef {
+    tree(TreeKind::Directory)
+}
+
+fn put(vol: &Volume, t: &mut TreeRef, name: &[u8], kind: u8, value: &[u8]) -> Result<u64> {
+    let mut tx = vol.begin();
+    let mut new = *t;
+    let cookie = insert(&mut tx, &mut new, name, kind, value)?;
+    tx.commit()?;
+    *t = new;
+    Ok(cookie)
+}
+
+fn take(vol: &Volume, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
+    let mut tx = vol.begin();
+    let mut new = *t;
+    let found = remove(&mut tx, &mut new, name)?;
+    tx.commit()?;
+    *t = new;
+    Ok(found)
+}
+
+type Entry = (Vec<u8>, u8, Vec<u8>);
+
+fn list(vol: &Volume, t: &TreeRef, from: u64, most: usize) -> Result<BTreeMap<u64, Entry>> {
+    let mut out = BTreeMap::new();
+    let mut last = from;
+    scan(vol, t, from, &mut |head, value, name| {
+        assert!(head.hash() > last, "not in order");
+        last = head.hash();
+        out.insert(last, (name.to_vec(), head.kind, value.to_vec()));
+        if out.len() == most {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    Ok(out)
+}
+
+/// Checks every block, and gives their number.
+fn blocks(vol: &Volume, t: &TreeRef) -> Result<i64> {
+    let mut n = 0;
+    visit_blocks(vol, t, &mut |b, _| {
+        assert!(
+            vol.blocks.is_set_at_home(&vol.region, &vol.geo, b.0)?,
+            "block {} is free",
+            b.0
+        );
+        n += 1;
+        Ok(())
+    })?;
+    Ok(n)
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix64(self.0)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Free blocks, and those that became bitmaps of groups.
+fn free_blocks(vol: &Volume) -> u64 {
+    vol.reclaim().unwrap();
+    let made =
+        (0..vol.blocks.groups()).filter(|g| vol.blocks.is_made(&vol.region, &vol.geo, *g).unwrap());
+    vol.free_blocks().0 + made.count() as u64
+}
+
+/// Random changes against a map of names; `names` of up to `longest` bytes.
+fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u64, longest: u64) {
+    let mut rng = Rng(seed);
+    let mut t = tree(kind);
+    let mut model: BTreeMap<Vec<u8>, (u8, Vec<u8>, u64)> = BTreeMap::new();
+    let at_start = free_blocks(vol);
+    let name_of = |i: u64| {
+        let len = 4 + mix64(i ^ seed) % (longest - 3);
+        let mut name = format!("{i:04x}").into_bytes();
+        name.resize(len as usize, b'a' + (i % 26) as u8);
+        name
+    };
+    for step in 0..steps {
+        // The tree grows and shrinks in turns, down to nothing.
+        let growing = (step / (steps / 4)).is_multiple_of(2);
+        let name = name_of(rng.below(names));
+        let value_len = if kind == TreeKind::Directory {
+            8
+        } else {
+            rng.below(60) as usize
+        };
+        let value: Vec<u8> = (0..value_len).map(|_| rng.next() as u8).collect();
+        let file_kind = rng.below(16) as u8;
+        match (model.get(&name).cloned(), rng.below(10)) {
+            (None, 0..2) => assert!(!take(vol, &mut t, &name).unwrap()),
+            (None, n) if growing || n == 9 => {
+                let cookie = put(vol, &mut t, &name, file_kind, &value).unwrap();
+                model.insert(name.clone(), (file_kind, value.clone(), cookie));
+            }
+            (None, _) => {}
+            (Some(_), 0) => {
+                assert!(matches!(
+                    put(vol, &mut t, &name, file_kind, &value),
+                    Err(Error::Exists)
+                ));
+            }
+            (Some((_, old, cookie)), 1..4) => {
+                let value = vec![step as u8; old.len()];
+                let mut tx = vol.begin();
+                assert!(set_value(&mut tx, &t, &name, file_kind, &value).unwrap());
+                tx.commit().unwrap();
+                model.insert(name.clone(), (file_kind, value, cookie));
+            }
+            (Some(_), n) if !growing || n == 9 => {
+                assert!(take(vol, &mut t, &name).unwrap());
+                model.remove(&name);
+            }
+            (Some(_), _) => {}
+        }
+        let mut seen = None;
+        let found = find(vol, &t, &name, &mut |h, v| {
+            seen = Some((h.kind, v.to_vec(), h.hash()))
+        })
+        .unwrap();
+        assert_eq!(found, model.contains_key(&name));
+        assert_eq!(seen.as_ref(), model.get(&name));
+        if step % (steps / 16) == 0 || step == steps - 1 {
+            vol.verified.forget(t.root.block());
+            assert_eq!(blocks(vol, &t).unwrap(), t.blocks);
+            let want: BTreeMap<u64, Entry> = model
+                .iter()
+                .map(|(n, (k, v, c))| (*c, (n.clone(), *k, v.clone())))
+                .collect();
+            assert_eq!(list(vol, &t, 0, usize::MAX).unwrap(), want);
+        }
+    }
+    for name in model.keys() {
+        assert!(take(vol, &mut t, name).unwrap());
+    }
+    // A directory keeps its last leaf, and gives it up when it goes itself.
+    assert!(t.blocks <= i64::from(kind == TreeKind::Directory));
+    while !t.root.is_hole() {
+        let mut tx = vol.begin();
+        free_step(&mut tx, &mut t).unwrap();
+        tx.commit().unwrap();
+    }
+    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!(free_blocks(vol), at_start);
+}
+
+#[test]
+fn a_tree_does_what_a_map_does() {
+    for block_size in [512, 1024, 2048, 4096] {
+        let vol = volume(block_size, 8 << 20);
+        against_model(&vol, TreeKind::Directory, 1, 6000, 1500, 20);
+        against_model(&vol, TreeKind::Directory, 2, 2000, 400, 255);
+        against_model(&vol, TreeKind::Xattrs, 3, 2000, 400, 120);
+    }
+}
+
+#[test]
+fn names_that_collide_are_told_apart() {
+    // Few different hashes, which share their first bits and their last.
+    for (mask, names) in [(0x3f00, 500), (0b101 << 40 | 0b11 << 9, 200), (1 << 8, 24)] {
+        HASH_MASK.set(mask);
+        for block_size in [1024, 4096] {
+            let vol = volume(block_size, 8 << 20);
+            against_model(&vol, TreeKind::Directory, 4, 1500, names, 12);
+        }
+    }
+    HASH_MASK.set(u64::MAX);
+}
+
+#[test]
+fn too_many_equal_hashes_are_refused_and_nothing_is_lost() {
+    HASH_MASK.set(0);
+    for (block_size, most) in [(512, 13), (4096, 122)] {
+        let vol = volume(block_size, 1 << 20);
+        let mut t = dir();
+        let mut cookies = Vec::new();
+        for i in 0..most {
+            cookies.push(put(&vol, &mut t, format!("{i}").as_bytes(), 1, &[i; 8]).unwrap());
+        }
+        let free = free_blocks(&vol);
+        assert!(matches!(
+            put(&vol, &mut t, b"more", 1, &[0; 8]),
+            Err(Error::NoSpace(_))
+        ));
+        assert_eq!(free_blocks(&vol), free);
+        let got: Vec<u64> = list(&vol, &t, 0, usize::MAX).unwrap().into_keys().collect();
+        assert_eq!(got, cookies);
+        assert!(take(&vol, &mut t, b"3").unwrap());
+        assert_eq!(put(&vol, &mut t, b"more", 1, &[0; 8]).unwrap(), cookies[3]);
+    }
+    HASH_MASK.set(u64::MAX);
+}
+
+#[test]
+fn hashes_leave_room_for_small_cookies() {
+    let vol = volume(4096, 1 << 20);
+    for i in 0..1000 {
+        let h = name_hash(&vol.geo, format!("{i}").as_bytes());
+        assert!(h >> HASH_BITS == 0 && h & TIE_MASK == 0 && h > 255);
+    }
+    HASH_MASK.set(0);
+    assert_eq!(name_hash(&vol.geo, b"x"), 256);
+    HASH_MASK.set(u64::MAX);
+}
+
+#[test]
+fn items_that_fit_no_leaf_are_refused() {
+    let vol = volume(512, 1 << 20);
+    let mut t = tree(TreeKind::Xattrs);
+    let long = [b'x'; 256];
+    assert!(matches!(
+        put(&vol, &mut t, &long, 1, b""),
+        Err(Error::NameTooLong(256, 255))
+    ));
+    assert!(matches!(
+        put(&vol, &mut t, b"", 1, b""),
+        Err(Error::Invalid(_))
+    ));
+    assert!(matches!(
+        put(&vol, &mut t, b"name", 1, &[0; 401]),
+        Err(Error::AttributeTooLarge(401, 400))
+    ));
+    put(&vol, &mut t, b"name", 1, &[0; 400]).unwrap();
+    // A value too large for one record goes the way of a division.
+    let vol = volume(4096, 1 << 20);
+    let mut t = tree(TreeKind::Xattrs);
+    put(&vol, &mut t, b"small", 1, b"value").unwrap();
+    put(&vol, &mut t, b"large", 1, &[5; 3800]).unwrap();
+    let mut len = 0;
+    assert!(find(&vol, &t, b"large", &mut |_, v| len = v.len()).unwrap());
+    assert!(len == 3800 && find(&vol, &t, b"small", &mut |_, _| ()).unwrap());
+    assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+}
+
+#[test]
+fn a_scan_goes_on_after_changes() {
+    for block_size in [512, 4096] {
+        let vol = volume(block_size, 8 << 20);
+        let mut t = dir();
+        let mut rng = Rng(5);
+        let stay: Vec<Vec<u8>> = (0..400).map(|i| format!("stay-{i}").into_bytes()).collect();
+        for n in &stay {
+            put(&vol, &mut t, n, 8, &[1; 8]).unwrap();
+        }
+        let mut others: Vec<Vec<u8>> = Vec::new();
+        let (mut seen, mut at) = (BTreeMap::new(), 0);
+        loop {
+            let part = list(&vol, &t, at, 1 + rng.below(20) as usize).unwrap();
+            let Some((&last, _)) = part.last_key_value() else {
+                break;
+            };
+            at = last;
+            for (name, _, _) in part.into_values() {
+                *seen.entry(name).or_insert(0) += 1;
+            }
+            for i in 0..30 {
+                if others.is_empty() || rng.below(2) == 0 {
+                    let name = format!("other-{at:x}-{i}").into_bytes();
+                    put(&vol, &mut t, &name, 8, &[2; 8]).unwrap();
+                    others.push(name);
+                } else {
+                    let i = rng.below(others.len() as u64) as usize;
+                    assert!(take(&vol, &mut t, &others.swap_remove(i)).unwrap());
+                }
+            }
+        }
+        assert!(stay.iter().all(|n| seen.get(n) == Some(&1)));
+        assert!(seen.values().all(|&n| n == 1));
+    }
+}
+
+#[test]
+fn one_transaction_can_change_a_leaf_many_times() {
+    for block_size in [512, 4096] {
+        let vol = volume(block_size, 8 << 20);
+        let mut t = dir();
+        let mut names: Vec<String> = (0..if block_size == 512 { 300 } else { 3000 })
+            .map(|i| format!("n{i}"))
+            .collect();
+        for n in &names {
+            put(&vol, &mut t, n.as_bytes(), 8, &[1; 8]).unwrap();
+        }
+        for round in 0..500 {
+            // As rename does: a new name, an old one gone, another one changed.
+            let i = (mix64(round) % names.len() as u64) as usize;
+            let new = format!("renamed-{round}");
+            let old = std::mem::replace(&mut names[i], new.clone());
+            let mut tx = vol.begin();
+            let mut u = t;
+            insert(&mut tx, &mut u, new.as_bytes(), 8, &[3; 8]).unwrap();
+            assert!(remove(&mut tx, &mut u, old.as_bytes()).unwrap());
+            assert!(set_value(&mut tx, &u, new.as_bytes(), 4, &round.to_le_bytes()).unwrap());
+            assert!(!remove(&mut tx, &mut u, old.as_bytes()).unwrap());
+            if round % 3 == 0 {
+                drop(tx);
+                assert!(find_dir(&vol, &t, old.as_bytes()).unwrap().is_some());
+                names[i] = old;
+                continue;
+            }
+            tx.commit().unwrap();
+            t = u;
+            assert_eq!(
+                find_dir(&vol, &t, new.as_bytes())
+                    .unwrap()
+                    .map(|f| (f.0, f.1)),
+                Some((round, 4))
+            );
+            assert_eq!(find_dir(&vol, &t, old.as_bytes()).unwrap(), None);
+        }
+        assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+        assert_eq!(list(&vol, &t, 0, usize::MAX).unwrap().len(), names.len());
+    }
+}
+
+#[test]
+fn a_record_that_is_almost_full_still_divides_leaves() {
+    for block_size in [512, 4096] {
+        let vol = volume(block_size, 8 << 20);
+        let mut tx = vol.begin();
+        let scratch = vol
+            .geo
+            .offset(Bno(tx.alloc_blocks(None, 8, true).unwrap().start));
+        tx.commit().unwrap();
+        let free = free_blocks(&vol);
+        let mut t = dir();
+        for i in 0..2000 {
+            let mut tx = vol.begin();
+            let full = (tx.room() - 1300) / 8 * 8;
+            tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
+            let mut u = t;
+            insert(&mut tx, &mut u, &numbered(i), 8, &i.to_le_bytes()).unwrap();
+            if i % 3 == 2 {
+                assert!(remove(&mut tx, &mut u, &numbered(i - 1)).unwrap());
+            }
+            assert!(
+                tx.room() >= 900,
+                "{} bytes are left to the caller",
+                tx.room()
+            );
+            tx.commit().unwrap();
+            t = u;
+        }
+        assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+        for i in 0..2000 {
+            let want = (i % 3 != 1 || i == 1999).then_some(i);
+            assert_eq!(find_dir(&vol, &t, &numbered(i)).unwrap().map(|f| f.0), want);
+        }
+        for i in 0..2000 {
+            take(&vol, &mut t, &numbered(i)).unwrap();
+        }
+        assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+        assert_eq!(free_blocks(&vol), free);
+    }
+}
+
+#[test]
+fn a_tree_built_and_emptied_in_one_transaction_takes_nothing() {
+    let vol = volume(512, 1 << 20);
+    let free = free_blocks(&vol);
+    let mut t = dir();
+    let mut tx = vol.begin();
+    for i in 0..20 {
+        insert(&mut tx, &mut t, format!("{i}").as_bytes(), 1, &[1; 8]).unwrap();
+    }
+    for i in 0..20 {
+        assert!(remove(&mut tx, &mut t, format!("{i}").as_bytes()).unwrap());
+    }
+    tx.commit().unwrap();
+    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!(free_blocks(&vol), free);
+    // As the medium has it, too.
+    let Volume { region, geo, .. } = vol;
+    assert_eq!(free_blocks(&mount(region, geo)), free);
+}
+
+/// Fills the region but for one block in fifty.
+fn scatter(vol: &Volume) {
+    let mut apart = Vec::new();
+    for i in 0.. {
+        let mut tx = vol.begin();
+        let Ok(run) = tx.alloc_blocks(None, if i % 2 == 0 { 49 } else { 1 }, false) else {
+            break;
+        };
+        if i % 2 == 1 {
+            apart.push(run);
+        }
+        tx.commit().unwrap();
+    }
+    for run in apart {
+        let mut tx = vol.begin();
+        tx.free_blocks(run).unwrap();
+        tx.commit().unwrap();
+    }
+}
+
+#[test]
+fn a_tree_is_taken_down_in_steps() {
+    for (block_size, files) in [(512, 4000), (1024, 3000), (4096, 30_000)] {
+        let vol = volume(block_size, 128 << 20);
+        scatter(&vol);
+        let free = free_blocks(&vol);
+        let mut t = dir();
+        for i in 0..files {
+            put(&vol, &mut t, format!("file-{i}").as_bytes(), 8, &[1; 8]).unwrap();
+        }
+        let mut steps = 0;
+        loop {
+            let mut tx = vol.begin();
+            let before = t.blocks;
+            let gone = free_step(&mut tx, &mut t).unwrap();
+            assert!(tx.room() >= 900 && t.blocks < before);
+            tx.commit().unwrap();
+            steps += 1;
+            assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+            list(&vol, &t, 0, usize::MAX).unwrap();
+            if gone {
+                break;
+            }
+            // What is left still works.
+            put(&vol, &mut t, b"again", 8, &[1; 8]).unwrap();
+            assert!(take(&vol, &mut t, b"again").unwrap());
+        }
+        assert!(steps > 1);
+        assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+        assert_eq!(free_blocks(&vol), free);
+    }
+}
+
+#[test]
+fn a_full_region_refuses_and_lets_go() {
+    let vol = volume(512, 256 << 10);
+    let mut t = dir();
+    let mut n = 0;
+    let full = loop {
+        match put(&vol, &mut t, format!("name-{n}").as_bytes(), 8, &[1; 8]) {
+            Ok(_) => n += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(full, Error::NoSpace(_)));
+    assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+    for i in 0..n {
+        assert!(take(&vol, &mut t, format!("name-{i}").as_bytes()).unwrap());
+    }
+    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+}
+
+/// `file-000000` and so on, made without a look at memory.
+fn numbered(mut i: u64) -> [u8; 11] {
+    let mut name = *b"file-000000";
+    for digit in name[5..].iter_mut().rev() {
+        *digit += (i % 10) as u8;
+        i /= 10;
+    }
+    name
+}
+
+#[test]
+fn a_large_directory_is_as_good_as_a_small_one() {
+    const FILES: u64 = 200_000;
+    let vol = volume(4096, 64 << 20);
+    let free = free_blocks(&vol);
+    let mut t = dir();
+    let mut rng = Rng(9);
+    let order: Vec<u64> = (0..FILES).map(|_| rng.below(FILES)).collect();
+    let since = |start: Instant| start.elapsed().as_nanos() as u64 / FILES;
+
+    let start = Instant::now();
+    for i in 0..FILES {
+        put(&vol, &mut t, &numbered(i), 8, &i.to_le_bytes()).unwrap();
+    }
+    let inserted = since(start);
+    let find_all = |order: &mut dyn Iterator<Item = u64>| {
+        let start = Instant::now();
+        for i in order {
+            assert_eq!(
+                find_dir(&vol, &t, &numbered(i)).unwrap().map(|f| f.0),
+                Some(i)
+            );
+        }
+        since(start)
+    };
+    let found = (0..4)
+        .map(|_| find_all(&mut order.iter().copied()))
+        .min()
+        .unwrap();
+    let few = find_all(&mut (0..FILES).map(|i| i % 500));
+    let start = Instant::now();
+    assert_eq!(list(&vol, &t, 0, usize::MAX).unwrap().len() as u64, FILES);
+    let listed = since(start);
+    let n = blocks(&vol, &t).unwrap();
+    assert_eq!(n, t.blocks);
+    let start = Instant::now();
+    for i in 0..FILES {
+        assert!(take(&vol, &mut t, &numbered(i)).unwrap());
+    }
+    println!(
+        "{FILES} entries in {n} blocks; each: insert {inserted} ns, find {found} ns ({few} ns among 500 of them), \
+         scan {listed} ns, remove {} ns",
+        since(start)
+    );
+    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!(free_blocks(&vol), free);
+}

@@ -1,0 +1,173 @@
+//! Trees with damaged bytes: an error or the right answer, and never a panic.
+
+use super::*;
+use crate::alloc::Run;
+
+#[test]
+fn the_trees_of_one_inode_are_not_confused() {
+    let vol = volume(4096, 1 << 20);
+    let mut t = dir();
+    put(&vol, &mut t, b"name", 8, &[1; 8]).unwrap();
+    let wrong = TreeRef {
+        root: t.root,
+        ..tree(TreeKind::Xattrs)
+    };
+    assert!(matches!(
+        find(&vol, &wrong, b"name", &mut |_, _| ()),
+        Err(Error::Corrupt { .. })
+    ));
+    // With a pointer that fits, the leaf still says whose it is.
+    let root = Ptr::new(t.root.block(), LEAF, wrong.at(&vol.geo, 0, 0));
+    vol.verified.forget(root.block());
+    let wrong = TreeRef { root, ..wrong };
+    assert!(matches!(
+        find(&vol, &wrong, b"name", &mut |_, _| ()),
+        Err(Error::Corrupt { .. })
+    ));
+}
+
+/// Whatever is done to a damaged tree gives an error or the right answer.
+fn use_damaged(vol: &Volume, t: &TreeRef, names: &[String], all: usize) -> bool {
+    let mut hurt = false;
+    let mut note = |e: Error| {
+        assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+        hurt = true;
+    };
+    for n in names {
+        match find_dir(vol, t, n.as_bytes()) {
+            Ok(found) => assert_eq!(found.map(|f| f.0), Some(5), "{n}"),
+            Err(e) => note(e),
+        }
+        let mut tx = vol.begin();
+        match set_value(&mut tx, t, n.as_bytes(), 1, &[1; 8]) {
+            Ok(found) => assert!(found),
+            Err(e) => note(e),
+        }
+        let mut u = *t;
+        match remove(&mut tx, &mut u, n.as_bytes()) {
+            Ok(found) => assert!(found),
+            Err(e) => note(e),
+        }
+        if let Err(e) = insert(
+            &mut vol.begin(),
+            &mut u,
+            format!("{n}x").as_bytes(),
+            1,
+            &[1; 8],
+        ) {
+            note(e);
+        }
+    }
+    match list(vol, t, 0, usize::MAX) {
+        Ok(l) => assert_eq!(l.len(), all),
+        Err(e) => note(e),
+    }
+    if let Err(e) = visit_blocks(vol, t, &mut |_, _| Ok(())) {
+        note(e);
+    }
+    let mut u = *t;
+    if let Err(e) = free_step(&mut vol.begin(), &mut u) {
+        note(e);
+    }
+    hurt
+}
+
+#[test]
+fn no_flipped_byte_goes_unnoticed() {
+    let vol = volume(512, 1 << 20);
+    let mut t = dir();
+    let names: Vec<String> = (0..60).map(|i| format!("a name of its own, {i}")).collect();
+    for n in &names {
+        put(&vol, &mut t, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
+    }
+    let mut all = Vec::new();
+    visit_blocks(&vol, &t, &mut |b, leaf| {
+        all.push((b, leaf));
+        Ok(())
+    })
+    .unwrap();
+    assert!(!all[0].1 && all.iter().any(|(_, leaf)| *leaf));
+    let few: Vec<_> = all
+        .iter()
+        .filter(|b| !b.1)
+        .chain(all.iter().filter(|b| b.1).take(2))
+        .collect();
+    for &&(block, leaf) in &few {
+        for at in 0..512 {
+            let at = vol.geo.offset(block) + at;
+            let mut byte = [0];
+            vol.region.read(at, &mut byte).unwrap();
+            for bits in [1, 0x80, 0xff] {
+                drop(vol.region.window().store(at, &[byte[0] ^ bits]).unwrap());
+                all.iter().for_each(|(b, _)| vol.verified.forget(*b));
+                let hurt = use_damaged(
+                    &vol,
+                    &t,
+                    if leaf { &names } else { &names[..20] },
+                    names.len(),
+                );
+                assert!(hurt, "byte {at} of block {} (leaf: {leaf})", block.0);
+            }
+            drop(vol.region.window().store(at, &byte).unwrap());
+        }
+    }
+    all.iter().for_each(|(b, _)| vol.verified.forget(*b));
+    assert!(!use_damaged(&vol, &t, &names, names.len()));
+}
+
+#[test]
+fn damage_after_the_check_is_no_panic() {
+    // The checksum is not looked at again, the bounds are.
+    let vol = volume(512, 1 << 20);
+    let mut t = dir();
+    let names: Vec<String> = (0..11).map(|i| format!("{i}")).collect();
+    for n in &names {
+        put(&vol, &mut t, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
+    }
+    let base = vol.geo.offset(t.root.block());
+    let mut good = vec![0; 512];
+    vol.region.read(base, &mut good).unwrap();
+    let mut rng = Rng(3);
+    for _ in 0..20_000 {
+        let mut bad = good.clone();
+        for _ in 0..1 + rng.below(4) {
+            bad[rng.below(512) as usize] = rng.next() as u8;
+        }
+        drop(vol.region.window().store(base, &bad).unwrap());
+        vol.verified.note(t.root.block());
+        for n in &names {
+            let mut u = t;
+            let _ = find_dir(&vol, &t, n.as_bytes());
+            let _ = remove(&mut vol.begin(), &mut u, n.as_bytes());
+            let _ = set_value(&mut vol.begin(), &t, n.as_bytes(), 1, &[1; 8]);
+        }
+        let mut u = t;
+        let mut tx = vol.begin();
+        for n in ["some", "more", "names", "to divide the leaf"] {
+            if insert(&mut tx, &mut u, n.as_bytes(), 1, &[1; 8]).is_err() {
+                break;
+            }
+        }
+        let _ = scan(&vol, &t, 0, &mut |_, _, _| ControlFlow::Continue(()));
+    }
+}
+
+#[test]
+fn a_leaf_copied_to_another_block_is_found_out() {
+    let vol = volume(4096, 1 << 20);
+    let mut t = dir();
+    put(&vol, &mut t, b"name", 8, &[1; 8]).unwrap();
+    let mut tx = vol.begin();
+    let Run { start, .. } = tx.alloc_blocks(None, 1, true).unwrap();
+    let mut leaf = vec![0; 4096];
+    vol.region
+        .read(vol.geo.offset(t.root.block()), &mut leaf)
+        .unwrap();
+    tx.write_new(start << 12, &leaf).unwrap();
+    tx.commit().unwrap();
+    t.root = Ptr::new(Bno(start), LEAF, t.at(&vol.geo, 0, 0));
+    assert!(matches!(
+        find_dir(&vol, &t, b"name"),
+        Err(Error::Corrupt { .. })
+    ));
+}

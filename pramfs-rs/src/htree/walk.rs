@@ -1,0 +1,312 @@
+//! Reading: the way from the root to a leaf, look-up, scan, and the visit of
+//! every block.
+
+use std::ops::ControlFlow;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::leaf::{Image, Tags, home_of, item_parts, look_up, verify};
+use super::{HASH_BITS, MAX_LEVELS, TreeRef, first_bits, name_hash, width};
+use crate::error::Result;
+use crate::media::Geometry;
+use crate::media::htree::{ItemHeader, LeafShape, SLOT};
+use crate::media::pointer::Ptr;
+use crate::pmem::LINE;
+use crate::types::Bno;
+use crate::volume::{Tx, Volume};
+
+/// Where blocks are read: the medium as it is, or as a transaction leaves it.
+pub trait Source {
+    /// The volume.
+    fn volume(&self) -> &Volume;
+    /// One word.
+    fn word(&self, offset: u64) -> Result<u64>;
+    /// Copies bytes out.
+    fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+    /// Copies a value out.
+    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T>;
+}
+
+impl Source for Volume {
+    #[inline]
+    fn volume(&self) -> &Volume {
+        self
+    }
+    #[inline]
+    fn word(&self, offset: u64) -> Result<u64> {
+        Ok(self.region.load_u64(offset)?)
+    }
+    #[inline]
+    fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        Ok(self.region.read(offset, into)?)
+    }
+    #[inline]
+    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
+        Ok(self.region.read_pod(offset)?)
+    }
+}
+
+impl Source for Tx<'_> {
+    fn volume(&self) -> &Volume {
+        Tx::volume(self)
+    }
+    fn word(&self, offset: u64) -> Result<u64> {
+        self.load_u64(offset)
+    }
+    fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.read(offset, into)
+    }
+    fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
+        self.read_pod(offset)
+    }
+}
+
+/// Where the way of a hash ends.
+#[derive(Debug)]
+pub struct Spot {
+    /// Level of the pointer that was followed last; 0 is the root.
+    pub level: u32,
+    /// The leaf; `None` for a hole.
+    pub leaf: Option<Bno>,
+    /// Index blocks on the way: the slots of level k are in the k-th, from 1.
+    path: [Bno; MAX_LEVELS],
+}
+
+impl Spot {
+    /// The index block whose slots are those of a level from 1.
+    pub fn index_block(&self, level: u32) -> Bno {
+        self.path[level as usize - 1]
+    }
+}
+
+/// Follows a hash to its leaf.
+#[inline]
+pub fn descend<S: Source>(s: &S, t: &TreeRef, hash: u64) -> Result<Spot> {
+    let geo = &s.volume().geo;
+    let mut spot = Spot {
+        level: 0,
+        leaf: None,
+        path: [Bno(0); MAX_LEVELS],
+    };
+    let mut ptr = t.root;
+    let mut index = 0;
+    loop {
+        if ptr.is_hole() {
+            return Ok(spot);
+        }
+        let block = t.open(geo, ptr, spot.level, index)?;
+        if ptr.is_leaf() {
+            spot.leaf = Some(block);
+            return Ok(spot);
+        }
+        let bits = (spot.level + 1) * geo.fan_log2;
+        if bits > HASH_BITS || spot.level as usize == MAX_LEVELS {
+            return Err(t.bad_pointer(spot.level, index, "an index block where there can be none"));
+        }
+        spot.path[spot.level as usize] = block;
+        spot.level += 1;
+        index = first_bits(hash, bits);
+        ptr = Ptr(s.word(geo.offset(block) + slot_of(geo, index) * 8)?);
+    }
+}
+
+/// The slot in its index block of slot `index` of a level.
+#[inline]
+pub fn slot_of(geo: &Geometry, index: u64) -> u64 {
+    index & ((1 << geo.fan_log2) - 1)
+}
+
+/// The pointers of an index block.
+pub fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
+    let geo = &s.volume().geo;
+    let mut bytes = vec![0; geo.block_size as usize];
+    s.bytes(geo.offset(block), &mut bytes)?;
+    Ok(bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|w| u64::from_le_bytes(*w))
+        .collect())
+}
+
+#[inline]
+fn find_hit(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<super::leaf::Hit>> {
+    let hash = name_hash(&vol.geo, name);
+    let spot = descend(vol, t, hash)?;
+    let Some(block) = spot.leaf else {
+        return Ok(None);
+    };
+    let base = vol.geo.offset(block);
+    let shape = &vol.geo.leaf;
+    let home = base + (shape.slots_at + home_of(hash, shape) * SLOT) as u64;
+    let tags = base + LeafShape::TAGS_AT as u64;
+    for at in [tags, tags + LINE, home, home + LINE] {
+        vol.region.prefetch(at);
+    }
+    verify(vol, t, block, spot.level, hash)?;
+    let tags = Tags::read(vol, &vol.geo.leaf, base)?;
+    look_up(vol, t, block, &tags, hash, name, |_| ())
+}
+
+/// Looks a name up and shows the item to `f`. False when there is none.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn find(
+    vol: &Volume,
+    t: &TreeRef,
+    name: &[u8],
+    f: &mut dyn FnMut(&ItemHeader, &[u8]),
+) -> Result<bool> {
+    let Some(hit) = find_hit(vol, t, name)? else {
+        return Ok(false);
+    };
+    let mut value = vec![0; hit.head.value_len.into()];
+    vol.region
+        .read(hit.at + ItemHeader::SIZE as u64, &mut value)?;
+    f(&hit.head, &value);
+    Ok(true)
+}
+
+/// Looks up an entry of a directory: inode number, type and cookie.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn find_dir(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<(u64, u8, u64)>> {
+    let Some(hit) = find_hit(vol, t, name)? else {
+        return Ok(None);
+    };
+    if hit.head.value_len != 8 {
+        return Err(t.bad_leaf(
+            Bno(hit.at >> vol.geo.block_log2),
+            "an entry without an inode number",
+        ));
+    }
+    let ino: u64 = vol.region.read_pod(hit.at + ItemHeader::SIZE as u64)?;
+    Ok(Some((ino, hit.head.kind, hit.head.hash())))
+}
+
+/// What [`scan`] shows items to: head, value, name.
+pub type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// Shows the items after `from` to `f` (head, value, name), in ascending order
+/// of their hashes, until it breaks. What stays in the tree between calls is
+/// shown exactly once, whatever else is inserted and removed meanwhile.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn scan(vol: &Volume, t: &TreeRef, from: u64, f: &mut Show<'_>) -> Result<()> {
+    let geo = &vol.geo;
+    let mut next = from.saturating_add(1);
+    while next >> HASH_BITS == 0 {
+        let spot = descend(vol, t, next)?;
+        let bits = match spot.leaf {
+            None => spot.level * geo.fan_log2,
+            Some(block) => {
+                verify(vol, t, block, spot.level, next)?;
+                let image = Image::read(vol, block)?;
+                let bad = |what| t.bad_leaf(block, what);
+                let depth = image.depth(geo, spot.level, next).map_err(bad)?;
+                let mut items = image.items(t, &geo.leaf).map_err(bad)?;
+                items.retain(|i| i.hash >= next);
+                items.sort_unstable_by_key(|i| i.hash);
+                for i in items {
+                    let (head, value, name) = item_parts(&image.bytes, i.at)
+                        .ok_or_else(|| bad("an item leaves the block"))?;
+                    if f(&head, value, name).is_break() {
+                        return Ok(());
+                    }
+                }
+                depth
+            }
+        };
+        next = (next | width(bits)) + 1;
+    }
+    Ok(())
+}
+
+/// Shows every block of the tree to `f` (block, whether it is a leaf), and
+/// checks all of it, whether checked before or not. An index block comes before
+/// what is below it.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`] for the first damage; those of `f`.
+#[cfg(test)]
+pub fn visit_blocks(
+    vol: &Volume,
+    t: &TreeRef,
+    f: &mut dyn FnMut(Bno, bool) -> Result<()>,
+) -> Result<()> {
+    visit(vol, t, t.root, 0, 0, f).map(|_| ())
+}
+
+/// Visits what slot `index` of a level points to; gives the number of slots
+/// that it should fill.
+#[cfg(test)]
+fn visit(
+    vol: &Volume,
+    t: &TreeRef,
+    ptr: Ptr,
+    level: u32,
+    index: u64,
+    f: &mut dyn FnMut(Bno, bool) -> Result<()>,
+) -> Result<u64> {
+    let geo = &vol.geo;
+    if ptr.is_hole() {
+        return Ok(1);
+    }
+    let block = t.open(geo, ptr, level, index)?;
+    let bits = level * geo.fan_log2;
+    if ptr.is_leaf() {
+        let image = Image::read(vol, block)?;
+        let hash = index << (HASH_BITS - bits);
+        let bad = |what| t.bad_leaf(block, what);
+        image
+            .check(t, geo, (block, level, hash), true)
+            .map_err(bad)?;
+        f(block, true)?;
+        return Ok(1 << (bits - image.depth(geo, level, hash).map_err(bad)?));
+    }
+    if bits + geo.fan_log2 > HASH_BITS {
+        return Err(t.bad_pointer(level, index, "an index block where there can be none"));
+    }
+    f(block, false)?;
+    let slots = read_index(vol, block)?;
+    let mut slot = 0;
+    while slot < slots.len() {
+        let first = index << geo.fan_log2 | slot as u64;
+        let ptr = Ptr(slots[slot]);
+        let run = visit(vol, t, ptr, level + 1, first, f)? as usize;
+        check_run(t, geo, level + 1, first, &slots[slot..], run, ptr.block())?;
+        slot += run;
+    }
+    Ok(1)
+}
+
+/// Checks that a leaf stands in all the slots that are its own: `run` of them
+/// from slot `first` of the level.
+pub fn check_run(
+    t: &TreeRef,
+    geo: &Geometry,
+    level: u32,
+    first: u64,
+    slots: &[u64],
+    run: usize,
+    leaf: Bno,
+) -> Result<()> {
+    if run <= 1 {
+        return Ok(());
+    }
+    let own = slots
+        .get(..run)
+        .filter(|_| first.is_multiple_of(run as u64));
+    let own = own.ok_or_else(|| t.bad_leaf(leaf, "it does not belong where it stands"))?;
+    for (i, &w) in own.iter().enumerate() {
+        let ptr = Ptr(w);
+        let index = first + i as u64;
+        if t.open(geo, ptr, level, index)? != leaf || !ptr.is_leaf() {
+            return Err(t.bad_pointer(level, index, "it names another block than its neighbours"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! Lanes: where records become durable.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crossbeam::utils::CachePadded;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::buffer::RecordBuf;
+use super::place::{Place, Stamp};
+use crate::alloc::Freed;
+use crate::error::{Error, Result};
+use crate::media::Geometry;
+use crate::media::checksum::{SEALED_BITS, seal};
+use crate::pmem::{LINE, Region, Unfenced};
+
+/// So many lines are searched for one that is there already.
+const FEW: usize = 24;
+
+/// The cache lines that one record's homes touch, each once.
+#[derive(Debug, Default)]
+pub struct Lines(SmallVec<[u64; 32]>);
+
+impl Lines {
+    /// Adds the lines of a range.
+    #[inline]
+    pub fn add(&mut self, offset: u64, len: u64) {
+        let (first, end) = (offset / LINE, (offset + len).div_ceil(LINE));
+        for line in first..end {
+            // Entries of one record stand near each other, so a look at the
+            // latest finds most repetitions; many lines are sorted instead.
+            let seen = self.0.len() <= FEW && self.0.contains(&line);
+            if !seen {
+                self.0.push(line);
+            }
+        }
+    }
+
+    /// Flushes every line once.
+    pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
+        if self.0.len() > FEW {
+            self.0.sort_unstable();
+            self.0.dedup();
+        }
+        let w = region.window();
+        let mut pending = Unfenced::none();
+        // Adjacent lines go in one call.
+        let mut i = 0;
+        while i < self.0.len() {
+            let mut j = i + 1;
+            while j < self.0.len() && self.0[j] == self.0[j - 1] + 1 {
+                j += 1;
+            }
+            pending = pending.join(w.flush(self.0[i] * LINE, (j - i) as u64 * LINE)?);
+            i = j;
+        }
+        Ok(pending)
+    }
+}
+
+#[derive(Debug)]
+struct LaneState {
+    /// Slot that the next record goes to.
+    slot: u32,
+    /// LSNs of the last two records, older first; 0 = none.
+    last: [u64; 2],
+    /// Homes of the last record: flushed, not known to be fenced.
+    homes: Lines,
+    /// The thread that has flushed them, whose next fence completes that.
+    flushed_by: u32,
+    /// What records freed, until they are dead.
+    pending: VecDeque<(u64, SmallVec<[Freed; 4]>)>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    state: Mutex<LaneState>,
+    /// Records of this lane up to here are dead: replay never sees them.
+    dead: AtomicU64,
+}
+
+/// The lanes of a mounted file system.
+#[derive(Debug)]
+pub struct Journal {
+    lanes: Box<[CachePadded<Lane>]>,
+    next_lsn: CachePadded<AtomicU64>,
+    /// Switches for tests.
+    pub rules: Rules,
+}
+
+/// Switches that break a rule of the protocol, so that tests can show what
+/// each rule is for. All on outside of tests.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Rule 1: hand-over between lanes retires the older record.
+    pub hand_over: bool,
+    /// Rule 2: what a record frees waits until the record is dead.
+    pub delayed_release: bool,
+    /// Rule 3: bits change by masks. Off: by whole words.
+    pub bit_masks: bool,
+    /// Rule 4: a chain of records runs under an orphan slot.
+    pub orphan_chain: bool,
+    /// Rule 5: a record never overwrites the one before it.
+    pub two_slots: bool,
+    /// New data is fenced before the record that makes it reachable.
+    pub data_fence: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            hand_over: true,
+            delayed_release: true,
+            bit_masks: true,
+            orphan_chain: true,
+            two_slots: true,
+            data_fence: true,
+        }
+    }
+}
+
+static NEXT_LANE: AtomicU32 = AtomicU32::new(0);
+static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);
+thread_local! {
+    static THREAD_LANE: Cell<u32> = const { Cell::new(u32::MAX) };
+    /// Number of this thread, from 1.
+    static THREAD: u32 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Chooses the lane of this thread (modulo the number of lanes), so that a run
+/// can be repeated exactly.
+pub fn set_thread_lane(lane: u32) {
+    THREAD_LANE.with(|l| l.set(lane));
+}
+
+/// What is to be committed.
+#[derive(Debug)]
+pub struct Change<'a> {
+    /// Lane.
+    pub lane: u32,
+    /// The record.
+    pub record: &'a mut RecordBuf,
+    /// What the record makes reachable, stored and not fenced.
+    pub data: Option<Unfenced>,
+    /// What the record frees.
+    pub freed: SmallVec<[Freed; 4]>,
+}
+
+/// What a commit gives back.
+#[derive(Debug)]
+pub struct Committed {
+    /// Lane and LSN of the record.
+    pub stamp: Stamp,
+    /// What may go back to the allocator now.
+    pub released: SmallVec<[Freed; 4]>,
+}
+
+impl Journal {
+    /// Lanes whose records up to `checkpoint` are all dead.
+    pub fn new(geo: &Geometry, checkpoint: u64, rules: Rules) -> Journal {
+        let lane = |_| {
+            CachePadded::new(Lane {
+                state: Mutex::new(LaneState {
+                    slot: 0,
+                    last: [0; 2],
+                    homes: Lines::default(),
+                    flushed_by: 0,
+                    pending: VecDeque::new(),
+                }),
+                dead: AtomicU64::new(checkpoint),
+            })
+        };
+        Journal {
+            lanes: (0..geo.lanes).map(lane).collect(),
+            next_lsn: CachePadded::new(AtomicU64::new(checkpoint + 1)),
+            rules,
+        }
+    }
+
+    /// The lane of the calling thread.
+    pub fn thread_lane(&self) -> u32 {
+        THREAD_LANE.with(|l| {
+            if l.get() == u32::MAX {
+                l.set(NEXT_LANE.fetch_add(1, Ordering::Relaxed) & 0xffff);
+            }
+            l.get() % self.lanes.len() as u32
+        })
+    }
+
+    /// A number below the LSN of every record to come and never given before.
+    pub fn unique(&self) -> u64 {
+        self.next_lsn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The largest LSN given so far.
+    pub fn last_lsn(&self) -> u64 {
+        self.next_lsn.load(Ordering::Relaxed) - 1
+    }
+
+    /// Whether replay can no longer see a record.
+    #[inline]
+    pub fn is_dead(&self, s: Stamp) -> bool {
+        self.lanes[s.lane as usize].dead.load(Ordering::Acquire) >= s.lsn
+    }
+
+    /// Rule 1. Before a record of `lane` changes `place`, the record of another
+    /// lane that changed it last must be dead, or its replay could overwrite
+    /// ours after ours has been overwritten in its slot.
+    pub fn hand_over(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        lane: u32,
+        place: &Place,
+        release: &mut dyn FnMut(SmallVec<[Freed; 4]>),
+    ) -> Result<()> {
+        match place.last() {
+            Some(s) if s.lane != lane && self.rules.hand_over && !self.is_dead(s) => {
+                release(self.retire(region, geo, s.lane)?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes every record of a lane dead: completes its homes, then says so on
+    /// the medium. Two fences.
+    pub fn retire(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        lane: u32,
+    ) -> Result<SmallVec<[Freed; 4]>> {
+        let l = &self.lanes[lane as usize];
+        let mut st = l.state.lock();
+        let newest = st.last[1];
+        if newest == 0 || l.dead.load(Ordering::Acquire) >= newest {
+            return Ok(SmallVec::new());
+        }
+        let w = region.window();
+        // The lane's own thread may have flushed these lines and not fenced
+        // them; its fence is not ours to give, so they are flushed again here.
+        let homes = st.homes.flush(region)?;
+        let fenced = w.fence(homes);
+        let mut retired = Unfenced::none();
+        for copy in 0..2 {
+            let word = seal(geo.retired_seed(copy), newest);
+            let at = geo.retired_offset(lane) + copy * 8;
+            retired = retired.join(w.publish_u64(at, word, fenced)?);
+        }
+        let _ = w.fence(retired);
+        st.homes.0.clear();
+        l.dead.store(newest, Ordering::Release);
+        Ok(st.pending.drain(..).flat_map(|(_, f)| f).collect())
+    }
+
+    /// Makes every record of every lane dead.
+    pub fn retire_all(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        release: &mut dyn FnMut(SmallVec<[Freed; 4]>),
+    ) -> Result<()> {
+        for lane in 0..self.lanes.len() as u32 {
+            release(self.retire(region, geo, lane)?);
+        }
+        Ok(())
+    }
+
+    /// Whether a record has freed something that waits for its death.
+    pub fn has_pending(&self) -> bool {
+        self.lanes
+            .iter()
+            .any(|l| !l.state.lock().pending.is_empty())
+    }
+
+    /// Commits a record and brings its contents home. `apply` stores the homes;
+    /// it runs after the record is durable and must not fail.
+    pub fn commit(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        change: Change<'_>,
+        apply: &mut dyn FnMut(&RecordBuf, &mut Lines) -> Result<()>,
+    ) -> Result<Committed> {
+        let Change {
+            lane,
+            record,
+            data,
+            freed,
+        } = change;
+        let l = &self.lanes[lane as usize];
+        let mut st = l.state.lock();
+        let w = region.window();
+        // (a) What the record will make reachable is durable before it.
+        if let Some(data) = data
+            && self.rules.data_fence
+        {
+            let _ = w.fence(data);
+        }
+        let lsn = self.next_lsn.fetch_add(1, Ordering::Relaxed);
+        if lsn >> SEALED_BITS != 0 {
+            return Err(Error::Io(
+                "the log sequence numbers of this file system are used up".into(),
+            ));
+        }
+        // (b) The record; its fence also completes the homes of the record
+        // before it, whose slot is therefore free the time after this.
+        let me = THREAD.with(|t| *t);
+        // A fence completes the flushes of its own thread only. Where threads
+        // share the lane, what another has flushed is flushed again.
+        let homes = if st.flushed_by == me {
+            Unfenced::none()
+        } else {
+            st.homes.flush(region)?
+        };
+        let slot = st.slot;
+        let bytes = record.seal(geo.seed, lsn, lane, slot);
+        let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
+        let _ = w.fence(pending);
+        if self.rules.two_slots {
+            st.slot ^= 1;
+        }
+        let dead = st.last[0];
+        st.last = [st.last[1], lsn];
+        if dead > l.dead.load(Ordering::Relaxed) {
+            l.dead.store(dead, Ordering::Release);
+        }
+        // (c) Homes: stored and flushed, fenced by this lane's next record.
+        st.homes.0.clear();
+        st.flushed_by = me;
+        apply(record, &mut st.homes)?;
+        let homes = st.homes.flush(region)?;
+        drop(homes);
+
+        let dead = l.dead.load(Ordering::Relaxed);
+        let mut released = SmallVec::new();
+        if !freed.is_empty() {
+            if self.rules.delayed_release {
+                st.pending.push_back((lsn, freed));
+            } else {
+                released = freed;
+            }
+        }
+        while st.pending.front().is_some_and(|(at, _)| *at <= dead) {
+            if let Some((_, f)) = st.pending.pop_front() {
+                released.extend(f);
+            }
+        }
+        Ok(Committed {
+            stamp: Stamp { lane, lsn },
+            released,
+        })
+    }
+}

@@ -1,0 +1,17 @@
+//! Redo journal: lanes of two record slots, commit, retirement, recovery.
+//!
+//! Invariant: the homes of a lane's record N are fenced before its slot is
+//! written again (by record N+2), because record N+1's fence completes them. A
+//! crash therefore finds either a record, or its homes, or both.
+//!
+//! Left to others: what goes into a record (`volume::Tx`), and which locks are
+//! held while it does.
+
+mod buffer;
+mod lane;
+mod place;
+pub mod recovery;
+
+pub use buffer::{Entry, RecordBuf};
+pub use lane::{Change, Committed, Journal, Lines, Rules, set_thread_lane};
+pub use place::{Place, Stamp};

@@ -1,0 +1,31 @@
+//! pramfs: a crash-safe persistent-memory file system as a library.
+//!
+//! ```text
+//! direct  ->  fs  ->  htree, map  ->  volume  ->  journal, alloc  ->  media  ->  pmem
+//! ```
+//! An arrow never points up. See `docs/architecture.md` in the repository.
+#![deny(missing_docs)]
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");
+
+mod alloc;
+pub mod direct;
+pub mod error;
+pub mod format;
+mod fs;
+pub mod fsck;
+mod htree;
+pub mod journal;
+mod map;
+pub mod media;
+pub mod pmem;
+pub mod types;
+mod volume;
+
+pub use error::{Error, Result};
+pub use fs::{
+    AtimePolicy, Clock, ErrorPolicy, Fs, MemoryUse, MountOptions, RecoveryReport, Shared,
+    SystemClock, Taken,
+};
+pub use types::*;

@@ -1,0 +1,123 @@
+//! Which blocks hold which part of a file.
+
+use super::{MapRef, fan, slot};
+use crate::error::Result;
+use crate::media::pointer::Ptr;
+use crate::media::walk::Leaf;
+use crate::types::Bno;
+use crate::volume::Volume;
+
+/// A run of file blocks that lie one after the other in the region, or a hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First file block.
+    pub index: u64,
+    /// File blocks.
+    pub count: u64,
+    /// Where the first is; `None` for a hole.
+    pub block: Option<Bno>,
+    /// Allocated, reads as zeros.
+    pub unwritten: bool,
+}
+
+/// The leaf or hole that covers `index`.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+#[inline]
+pub fn find(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
+    m.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
+}
+
+/// The extent that begins at `index`, of at most `max` blocks (at least one).
+/// Neighbours in one pointer block are merged, and holes whatever their size;
+/// what follows may still continue the extent.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+#[inline]
+pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
+    let geo = &vol.geo;
+    let root = m.checked(geo)?;
+    let max = max.max(1).min(u64::MAX - index);
+    if index >= root.capacity(geo) {
+        return Ok(Extent {
+            index,
+            count: max,
+            block: None,
+            unwritten: false,
+        });
+    }
+    // Down to the pointer block of the lowest level.
+    let (mut level, mut ptr) = (m.height, m.root);
+    let mut home = None;
+    let block = loop {
+        if ptr.is_hole() {
+            return hole(vol, m, index, level, max);
+        }
+        let block = root.open(geo, ptr, m.at(geo, level, index))?;
+        if level == 0 || ptr.is_leaf() {
+            break block;
+        }
+        level -= 1;
+        home = Some(block);
+        ptr = Ptr(vol
+            .region
+            .load_u64(geo.offset(block) + slot(geo, level, index) * 8)?);
+    };
+    let unwritten = ptr.is_unwritten();
+    if ptr.is_leaf() {
+        let within = index & (fan(geo) - 1);
+        let count = max.min(fan(geo) - within);
+        return Ok(Extent {
+            index,
+            count,
+            block: Some(Bno(block.0 + within)),
+            unwritten,
+        });
+    }
+    let mut count = 1;
+    if let Some(table) = home {
+        let first = slot(geo, 0, index);
+        let most = max.min(fan(geo) - first);
+        while count < most {
+            let next = Ptr(vol
+                .region
+                .load_u64(geo.offset(table) + (first + count) * 8)?);
+            if next.block().0 != block.0 + count
+                || next.flags() != ptr.flags()
+                || root.open(geo, next, m.at(geo, 0, index + count)).is_err()
+            {
+                break;
+            }
+            count += 1;
+        }
+    }
+    Ok(Extent {
+        index,
+        count,
+        block: Some(block),
+        unwritten,
+    })
+}
+
+/// The hole at `index`, whose pointer of level `level` is zero.
+#[cold]
+fn hole(vol: &Volume, m: &MapRef, index: u64, level: u32, max: u64) -> Result<Extent> {
+    let geo = &vol.geo;
+    let end_of = |level: u32, i: u64| ((i >> (geo.fan_log2 * level)) + 1) << (geo.fan_log2 * level);
+    let mut end = end_of(level, index);
+    while end - index < max {
+        let leaf = find(vol, m, end)?;
+        if leaf.block.is_some() {
+            break;
+        }
+        end = leaf.first.saturating_add(leaf.count);
+    }
+    Ok(Extent {
+        index,
+        count: max.min(end - index),
+        block: None,
+        unwritten: false,
+    })
+}

@@ -1,0 +1,543 @@
+//! The file map against a plain table, at every block size.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::alloc::Run;
+use crate::format::{FormatOptions, format};
+use crate::journal::{Rules, set_thread_lane};
+use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET};
+use crate::media::{DiskInode, SuperStatic};
+use crate::pmem::{HeapBackend, Region};
+
+const INO: Ino = Ino(77);
+
+fn volume(block_size: u32, len: usize) -> Volume {
+    set_thread_lane(0);
+    let region = Region::new("test", HeapBackend::boxed(len));
+    let options = FormatOptions {
+        block_size,
+        uuid: Some([7; 16]),
+        hash_seed: Some([1; 16]),
+        ..FormatOptions::default()
+    };
+    format(&region, &options).unwrap();
+    let geo = Geometry::new(&region.read_pod::<SuperStatic>(0).unwrap());
+    let root = |at, ino| {
+        let d: DiskInode = region.read_pod(at).unwrap();
+        MapRoot {
+            ino,
+            root: Ptr(d.root),
+            height: u32::from(d.height),
+        }
+    };
+    let roots = (
+        root(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS),
+        root(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS),
+    );
+    Volume::new(region, geo, 1, roots, Rules::default())
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+struct Bed {
+    vol: Arc<Volume>,
+    m: MapRef,
+    model: BTreeMap<u64, (u64, bool)>,
+    rng: Rng,
+    /// Free blocks, blocks of the map and groups made: never changes.
+    total: u64,
+}
+
+impl Bed {
+    fn new(block_size: u32, len: usize, seed: u64) -> Bed {
+        let vol = Arc::new(volume(block_size, len));
+        let m = MapRef {
+            ino: INO,
+            root: Ptr::HOLE,
+            height: 0,
+            blocks: 0,
+        };
+        let mut bed = Bed {
+            vol,
+            m,
+            model: BTreeMap::new(),
+            rng: Rng(seed),
+            total: 0,
+        };
+        bed.total = bed.count();
+        bed
+    }
+
+    fn count(&self) -> u64 {
+        self.vol.reclaim().unwrap();
+        let (set, vol) = (&self.vol.blocks, &self.vol);
+        let made = (0..set.groups())
+            .filter(|g| set.is_made(&vol.region, &vol.geo, *g).unwrap())
+            .count() as u64;
+        vol.free_blocks().0 + made + self.m.blocks as u64
+    }
+
+    /// 1 to 2^(log2 - 1), small ones more often.
+    fn small(&mut self, log2: u64) -> u64 {
+        let n = self.rng.below(log2);
+        1 + self.rng.below(1 << n)
+    }
+
+    fn index(&mut self) -> u64 {
+        let log2 = self.vol.geo.block_log2;
+        match self.rng.below(8) {
+            0 => (1 << (44 - log2)) - self.rng.below(1500),
+            1 => ((i64::MAX as u64) >> log2) - 1000 + self.rng.below(400),
+            2 => self.rng.below(1 << (44 - log2)),
+            3 => 0,
+            _ => self.rng.below(3000),
+        }
+    }
+
+    fn insert(&mut self) {
+        let (vol, mut m) = (self.vol.clone(), self.m);
+        let mut tx = vol.begin();
+        let mut new: Vec<(u64, Run, bool)> = Vec::new();
+        for _ in 0..=self.rng.below(3) {
+            let index = self.index();
+            let want = self.small(10);
+            let unwritten = self.rng.below(3) == 0;
+            let goal = (self.rng.below(2) == 0).then(|| self.rng.below(self.vol.geo.blocks));
+            // `run` does not see this transaction.
+            if new.iter().any(|(i, ..)| index.abs_diff(*i) < 1024) {
+                continue;
+            }
+            let e = run(&self.vol, &self.m, index, want).unwrap();
+            let past = (i64::MAX as u64 >> self.vol.geo.block_log2) + 1;
+            if e.block.is_some() {
+                continue;
+            }
+            let n = plan(&tx, &m, index, e.count.min(past - index)).unwrap();
+            if n == 0 {
+                continue;
+            }
+            let Ok(run) = tx.alloc_blocks(goal, n as u32, false) else {
+                break;
+            };
+            match insert(&mut tx, &mut m, index, run, unwritten) {
+                Ok(()) => new.push((index, run, unwritten)),
+                Err(Error::NoSpace(_)) => return,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(tx.room() >= KEEP);
+        tx.commit().unwrap();
+        self.m = m;
+        for (index, run, unwritten) in new {
+            for i in 0..run.len {
+                assert!(
+                    self.model
+                        .insert(index + i, (run.start + i, unwritten))
+                        .is_none()
+                );
+            }
+        }
+    }
+
+    fn insert_huge(&mut self) {
+        let index = self.index() & !511;
+        let e = run(&self.vol, &self.m, index, 512).unwrap();
+        if e.block.is_some() || e.count < 512 {
+            return;
+        }
+        let mut m = self.m;
+        let unwritten = self.rng.below(2) == 0;
+        let near = self.rng.below(self.vol.geo.blocks);
+        let mut tx = self.vol.begin();
+        assert!(plan_huge(&tx, &m, index).unwrap());
+        let Some(run) = tx.alloc_aligned(near, 512).unwrap() else {
+            return;
+        };
+        match insert_huge(&mut tx, &mut m, index, run, unwritten) {
+            Ok(()) => {}
+            Err(Error::NoSpace(_)) => return,
+            Err(e) => panic!("{e}"),
+        }
+        assert!(tx.room() >= KEEP);
+        tx.commit().unwrap();
+        self.m = m;
+        for i in 0..512 {
+            assert!(
+                self.model
+                    .insert(index + i, (run.start + i, unwritten))
+                    .is_none()
+            );
+        }
+    }
+
+    fn mapped(&mut self) -> Option<u64> {
+        let index = self.index();
+        self.model
+            .range(index..)
+            .next()
+            .or(self.model.iter().next())
+            .map(|(i, _)| *i)
+    }
+
+    fn set_written(&mut self) {
+        let Some(mut index) = self.mapped() else {
+            return;
+        };
+        let mut leaf = find(&self.vol, &self.m, index).unwrap();
+        let mut count = 1;
+        if leaf.count > 1 {
+            (index, count) = (leaf.first, leaf.count);
+        }
+        let most = self.rng.below(700);
+        while count < most {
+            leaf = find(&self.vol, &self.m, index + count).unwrap();
+            if leaf.block.is_none() || leaf.count > 1 {
+                break;
+            }
+            count += 1;
+        }
+        let mut done = 0;
+        while done < count {
+            let mut m = self.m;
+            let mut tx = self.vol.begin();
+            let n = set_written(&mut tx, &mut m, index + done, count - done).unwrap();
+            assert!(n > 0 && tx.room() >= KEEP);
+            tx.commit().unwrap();
+            self.m = m;
+            done += n;
+        }
+        for i in index..index + count {
+            self.model.get_mut(&i).unwrap().1 = false;
+        }
+    }
+
+    fn remove(&mut self, from: u64, to: u64) {
+        let mut at = from;
+        while at < to {
+            let mut m = self.m;
+            let mut tx = self.vol.begin();
+            let next = remove(&mut tx, &mut m, at, to).unwrap();
+            assert!(
+                next > at && tx.room() >= KEEP,
+                "{at} {next} {to} {}",
+                tx.room()
+            );
+            tx.commit().unwrap();
+            self.m = m;
+            // What is done is done, and the rest is as it was.
+            let gone: Vec<u64> = self.model.range(at..next).map(|(i, _)| *i).collect();
+            for i in gone {
+                self.model.remove(&i);
+            }
+            if self.rng.below(4) == 0 {
+                self.check();
+            }
+            at = next;
+        }
+    }
+
+    fn remove_some(&mut self) {
+        let Some(index) = self.mapped() else { return };
+        let len = match self.rng.below(12) {
+            0 => u64::MAX - index,
+            n => self.small(n),
+        };
+        let from = index.saturating_sub(self.rng.below(4));
+        self.remove(from, from + len);
+    }
+
+    fn check(&self) {
+        let mut found = BTreeMap::new();
+        let mut owned = 0;
+        let mut used = std::collections::BTreeSet::new();
+        visit(&self.vol, &self.m, &mut |node| {
+            match node {
+                Node::Table { block, .. } => {
+                    owned += 1;
+                    assert!(used.insert(block.0));
+                }
+                Node::Leaf {
+                    first,
+                    count,
+                    block,
+                    unwritten,
+                } => {
+                    owned += count;
+                    for i in 0..count {
+                        assert!(used.insert(block.0 + i));
+                        found.insert(first + i, (block.0 + i, unwritten));
+                    }
+                }
+                Node::Damaged { error, .. } => panic!("{error}"),
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(found == self.model);
+        assert_eq!(owned, self.m.blocks as u64);
+        for b in used {
+            assert!(
+                self.vol
+                    .blocks
+                    .is_set_at_home(&self.vol.region, &self.vol.geo, b)
+                    .unwrap()
+            );
+        }
+        assert_eq!(self.count(), self.total);
+    }
+
+    fn check_runs(&mut self) {
+        let index = self.index();
+        let (mut at, end) = (index, index + 300);
+        while at < end {
+            let e = run(&self.vol, &self.m, at, end - at).unwrap();
+            assert!(e.index == at && e.count > 0 && e.count <= end - at);
+            for i in 0..e.count {
+                let want = self.model.get(&(at + i)).copied();
+                assert_eq!(e.block.map(|b| (b.0 + i, e.unwritten)), want);
+            }
+            at += e.count;
+        }
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(12) {
+            0..5 => self.insert(),
+            5..7 => self.set_written(),
+            7..10 => self.remove_some(),
+            10..12 if self.vol.geo.block_log2 == 12 => self.insert_huge(),
+            _ => self.check_runs(),
+        }
+    }
+}
+
+fn model(block_size: u32, len: usize, steps: u32) {
+    for seed in 1..=3 {
+        let mut bed = Bed::new(block_size, len, 0x1234_5678_9abc * seed);
+        for i in 0..steps {
+            bed.step();
+            if i % 16 == 0 {
+                bed.check();
+            }
+        }
+        bed.check();
+        bed.remove(0, u64::MAX);
+        assert_eq!(
+            bed.m,
+            MapRef {
+                ino: INO,
+                root: Ptr::HOLE,
+                height: 0,
+                blocks: 0
+            }
+        );
+        bed.check();
+    }
+}
+
+#[test]
+fn the_map_equals_a_table_with_blocks_of_512() {
+    model(512, 6 << 20, 500);
+}
+
+#[test]
+fn the_map_equals_a_table_with_blocks_of_1024() {
+    model(1024, 8 << 20, 500);
+}
+
+#[test]
+fn the_map_equals_a_table_with_blocks_of_2048() {
+    model(2048, 16 << 20, 500);
+}
+
+#[test]
+fn the_map_equals_a_table_with_blocks_of_4096() {
+    model(4096, 200 << 20, 700);
+    // One that is often full.
+    model(4096, 12 << 20, 500);
+}
+
+#[test]
+fn the_largest_file_has_its_last_block() {
+    for log2 in 9..=12 {
+        let mut bed = Bed::new(1 << log2, 1 << 20, 1);
+        let last = i64::MAX as u64 >> log2;
+        for index in [last, 0] {
+            let mut m = bed.m;
+            let mut tx = bed.vol.begin();
+            assert_eq!(plan(&tx, &m, index, 1).unwrap(), 1);
+            let run = tx.alloc_blocks(None, 1, true).unwrap();
+            insert(&mut tx, &mut m, index, run, false).unwrap();
+            tx.commit().unwrap();
+            bed.m = m;
+            bed.model.insert(index, (run.start, false));
+        }
+        assert_eq!(bed.m.height, bed.vol.geo.max_height());
+        bed.check();
+        let mut tx = bed.vol.begin();
+        let run = tx.alloc_blocks(None, 1, true).unwrap();
+        let mut m = bed.m;
+        assert!(matches!(
+            insert(&mut tx, &mut m, last + 1, run, false),
+            Err(Error::TooLarge(_))
+        ));
+        assert!(matches!(
+            plan(&tx, &m, u64::MAX, 1),
+            Err(Error::TooLarge(_))
+        ));
+        drop(tx);
+        bed.remove(0, u64::MAX);
+        bed.check();
+    }
+}
+
+#[test]
+fn a_full_region_can_still_cut_a_large_leaf() {
+    let mut bed = Bed::new(4096, 8 << 20, 1);
+    let mut m = bed.m;
+    let mut tx = bed.vol.begin();
+    let run = tx.alloc_aligned(0, 512).unwrap().unwrap();
+    insert_huge(&mut tx, &mut m, 512, run, false).unwrap();
+    tx.commit().unwrap();
+    bed.m = m;
+    (0..512).for_each(|i| assert!(bed.model.insert(512 + i, (run.start + i, false)).is_none()));
+    let mut filler = MapRef {
+        ino: Ino(78),
+        root: Ptr::HOLE,
+        height: 0,
+        blocks: 0,
+    };
+    let mut index = 0;
+    loop {
+        let mut m = filler;
+        let mut tx = bed.vol.begin();
+        let n = plan(&tx, &m, index, 100).unwrap();
+        let Ok(run) = tx.alloc_blocks(None, n as u32, false) else {
+            break;
+        };
+        match insert(&mut tx, &mut m, index, run, false) {
+            Ok(()) => tx.commit().unwrap(),
+            Err(Error::NoSpace(_)) => break,
+            Err(e) => panic!("{e}"),
+        };
+        filler = m;
+        index += run.len;
+    }
+    bed.total -= filler.blocks as u64;
+    bed.remove(600, 601);
+    assert_eq!(bed.model.len(), 511);
+    bed.check();
+}
+
+#[test]
+fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
+    for (block_size, len) in [(512, 2 << 20), (4096, 16 << 20)] {
+        let mut bed = Bed::new(block_size, len, 99);
+        for _ in 0..12 {
+            bed.insert();
+            if block_size == 4096 {
+                bed.insert_huge();
+            }
+        }
+        let mut tables = Vec::new();
+        visit(&bed.vol, &bed.m, &mut |n| {
+            if let Node::Table {
+                level,
+                first,
+                block,
+            } = n
+            {
+                tables.push((level, first, block));
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(tables.len() > 4);
+        let geo = bed.vol.geo.clone();
+        let w = bed.vol.region.window();
+        let (mut tested, mut escaped) = (0u32, 0u32);
+        for (level, first, block) in tables {
+            for byte in 0..geo.block_size {
+                let index = first + ((byte / 8) << (geo.fan_log2 * level));
+                let place = geo.offset(block) + byte / 8 * 8;
+                let old = bed.vol.region.load_u64(place).unwrap();
+                for flip in [1u64, 0x80, 0xff] {
+                    w.store_u64_unflushed(place, old ^ flip << (byte % 8 * 8))
+                        .unwrap();
+                    // A pointer, or a hole, that is not what it was is refused,
+                    // but for one in 65,536, which still cannot leave the region.
+                    tested += 1;
+                    if let Ok(leaf) = find(&bed.vol, &bed.m, index) {
+                        assert!(leaf.block.is_none_or(|b| b.0 + leaf.count <= geo.blocks));
+                        escaped += 1;
+                        continue;
+                    }
+                    assert!(matches!(
+                        run(&bed.vol, &bed.m, index, 9),
+                        Err(Error::Corrupt { .. })
+                    ));
+                    if byte % 41 == 0 {
+                        let mut damaged = 0;
+                        visit(&bed.vol, &bed.m, &mut |n| {
+                            damaged += u32::from(
+                                matches!(n, Node::Damaged { place: Some(p), .. } if p == place),
+                            );
+                            Ok(())
+                        })
+                        .map(|()| assert_eq!(damaged, 1))
+                        .unwrap();
+                    }
+                    let (mut m, mut tx) = (bed.m, bed.vol.begin());
+                    assert!(matches!(
+                        remove(&mut tx, &mut m, index, index + 1),
+                        Err(Error::Corrupt { .. })
+                    ));
+                    // Its neighbours are not hurt.
+                    if let Some((i, b)) = bed.model.range(..index).next_back()
+                        && level == 0
+                    {
+                        assert_eq!(
+                            find(&bed.vol, &bed.m, *i).unwrap().block.is_some(),
+                            b.0 != 0
+                        );
+                    }
+                }
+                w.store_u64_unflushed(place, old).unwrap();
+            }
+        }
+        assert!(escaped <= 3 + tested / 16384, "{escaped} of {tested}");
+        bed.check();
+    }
+}
+
+#[test]
+fn a_height_that_cannot_be_is_refused() {
+    let vol = volume(4096, 1 << 20);
+    for height in [7, 8, 64, 255] {
+        let mut m = MapRef {
+            ino: INO,
+            root: Ptr(1),
+            height,
+            blocks: 0,
+        };
+        let corrupt = |e| matches!(e, Error::Corrupt { .. });
+        assert!(corrupt(find(&vol, &m, 0).unwrap_err()));
+        assert!(corrupt(run(&vol, &m, 0, 1).unwrap_err()));
+        assert!(corrupt(visit(&vol, &m, &mut |_| Ok(())).unwrap_err()));
+        let mut tx = vol.begin();
+        assert!(corrupt(remove(&mut tx, &mut m, 0, u64::MAX).unwrap_err()));
+        assert!(corrupt(set_written(&mut tx, &mut m, 0, 1).unwrap_err()));
+        assert!(corrupt(plan(&tx, &m, 0, 1).unwrap_err()));
+    }
+}

@@ -1,0 +1,115 @@
+//! Walking a whole file map, for checks that count every block.
+
+use zerocopy::IntoBytes;
+
+use super::{MapRef, fan};
+use crate::error::{Error, Result};
+use crate::media::pointer::Ptr;
+use crate::types::Bno;
+use crate::volume::Volume;
+
+/// What a walk over a file map meets.
+#[derive(Debug)]
+pub enum Node {
+    /// A pointer block, before what it points to.
+    Table {
+        /// Level of its pointers.
+        level: u32,
+        /// First file block that it covers.
+        first: u64,
+        /// The block.
+        block: Bno,
+    },
+    /// A leaf of one block or 2 MiB.
+    Leaf {
+        /// First file block.
+        first: u64,
+        /// File blocks.
+        count: u64,
+        /// First block.
+        block: Bno,
+        /// Allocated, reads as zeros.
+        unwritten: bool,
+    },
+    /// A pointer that cannot be right; what it covers is not visited.
+    Damaged {
+        /// Where the pointer is in the region; `None`: in the inode.
+        place: Option<u64>,
+        /// What is wrong with it.
+        error: Error,
+    },
+}
+
+/// Calls `f` with every pointer block and leaf, in order of the file, each
+/// pointer having been checked.
+///
+/// # Errors
+/// What `f` returns; [`Error::Corrupt`] for a height that cannot be, or a tree
+/// of more pointer blocks than the region has blocks; those of the region.
+pub fn visit(vol: &Volume, m: &MapRef, f: &mut dyn FnMut(Node) -> Result<()>) -> Result<()> {
+    m.checked(&vol.geo)?;
+    let mut walk = Walk {
+        vol,
+        m,
+        f,
+        tables: 0,
+    };
+    walk.entry(m.root, m.height, 0, None)
+}
+
+struct Walk<'a> {
+    vol: &'a Volume,
+    m: &'a MapRef,
+    f: &'a mut dyn FnMut(Node) -> Result<()>,
+    tables: u64,
+}
+
+impl Walk<'_> {
+    fn entry(&mut self, ptr: Ptr, level: u32, first: u64, place: Option<u64>) -> Result<()> {
+        let geo = &self.vol.geo;
+        if ptr.is_hole() {
+            return Ok(());
+        }
+        let block = match self.m.root().open(geo, ptr, self.m.at(geo, level, first)) {
+            Ok(block) => block,
+            Err(error) => {
+                return (self.f)(Node::Damaged { place, error });
+            }
+        };
+        if level == 0 || ptr.is_leaf() {
+            let count = 1 << (geo.fan_log2 * level);
+            return (self.f)(Node::Leaf {
+                first,
+                count,
+                block,
+                unwritten: ptr.is_unwritten(),
+            });
+        }
+        self.tables += 1;
+        if self.tables > geo.blocks {
+            return Err(self.m.damaged(
+                first,
+                "the file map has more pointer blocks than the region has blocks",
+            ));
+        }
+        (self.f)(Node::Table {
+            level: level - 1,
+            first,
+            block,
+        })?;
+        let mut words = vec![0u64; fan(geo) as usize];
+        self.vol
+            .region
+            .read(geo.offset(block), words.as_mut_bytes())?;
+        for (i, w) in words.into_iter().enumerate() {
+            let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));
+            self.entry(
+                Ptr(w),
+                level - 1,
+                first,
+                Some(geo.offset(block) + i as u64 * 8),
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Checksums of the medium.
+//!
+//! * CRC32C over structures that are renewed whole (superblock, inode, record).
+//! * A *sum* over structures of which a small part changes at a time (bitmap
+//!   groups by words, htree leaves by 64-byte lines): the wrapping sum of a
+//!   keyed hash of each part with its index. Renewing one part costs that part.
+//!   The hash of a line is multilinear with odd keys, so that any change within
+//!   one word changes it for certain, and other changes escape with 2^-64.
+//! * A *check* of 16 or 12 bits inside a word that must change by one store.
+
+/// CRC32C of `bytes`, seeded.
+#[inline]
+pub fn crc(seed: u64, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append((seed ^ (seed >> 32)) as u32, bytes)
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): a bijection on 64
+/// bits.
+#[inline]
+pub const fn mix64(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What word `index` of a bitmap adds to its group's sum. A zero word adds
+/// nothing, so that an all-free bitmap has the sum 0.
+#[inline]
+pub fn word_sum(seed: u64, index: u64, word: u64) -> u64 {
+    if word == 0 {
+        0
+    } else {
+        mix64(word ^ seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)))
+    }
+}
+
+const LINE_KEYS: [u64; 8] = {
+    let mut k = [0; 8];
+    let mut i = 0;
+    while i < 8 {
+        k[i] = mix64(GOLDEN.wrapping_mul(i as u64 + 1)) | 1;
+        i += 1;
+    }
+    k
+};
+
+/// What the 64-byte line `index` adds to a sum.
+#[inline]
+pub fn line_sum(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
+    let mut h = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN));
+    let (words, _) = line.as_chunks::<8>();
+    for (w, k) in words.iter().zip(LINE_KEYS) {
+        h = h.wrapping_add(u64::from_le_bytes(*w).wrapping_mul(k));
+    }
+    mix64(h)
+}
+
+/// Bits of an LSN in a sealed word.
+pub const SEALED_BITS: u32 = 52;
+
+/// Seals a value of 52 bits with a check of 12 bits, in one word.
+#[inline]
+pub fn seal(seed: u64, value: u64) -> u64 {
+    let v = value & ((1 << SEALED_BITS) - 1);
+    v | (mix64(v ^ seed.rotate_left(17)) & 0xfff) << SEALED_BITS
+}
+
+/// Opens a sealed word; `None` when its check does not fit.
+#[inline]
+pub fn unseal(seed: u64, word: u64) -> Option<u64> {
+    let v = word & ((1 << SEALED_BITS) - 1);
+    (seal(seed, v) == word).then_some(v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_changes_a_line_sum() {
+        let mut line = [0x5a; 64];
+        let good = line_sum(7, 3, &line);
+        for bit in 0..512 {
+            line[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(line_sum(7, 3, &line), good, "bit {bit}");
+            line[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_ne!(line_sum(7, 4, &line), good, "a line in another place");
+    }
+
+    #[test]
+    fn sealed_words_open_and_flipped_ones_mostly_do_not() {
+        let w = seal(99, 123_456_789);
+        assert_eq!(unseal(99, w), Some(123_456_789));
+        let opened = (0..64)
+            .filter(|b| unseal(99, w ^ (1 << b)).is_some())
+            .count();
+        assert_eq!(opened, 0);
+    }
+}

@@ -1,0 +1,139 @@
+//! Feature masks: what a file system uses beyond the first version.
+//!
+//! Unknown `incompat` bits refuse the mount, unknown `ro_compat` bits allow a
+//! read-only one, unknown `compat` bits are no concern. Names are given for
+//! all of them, so that a refusal says what is missing.
+
+/// Which of the three masks a feature stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mask {
+    /// Any version may write.
+    Compat,
+    /// A version that does not know it may read.
+    RoCompat,
+    /// A version that does not know it must not mount.
+    Incompat,
+}
+
+/// One feature.
+#[derive(Debug, Clone, Copy)]
+pub struct Feature {
+    /// Name for `-O` and for messages.
+    pub name: &'static str,
+    /// Mask.
+    pub mask: Mask,
+    /// Bit in the mask.
+    pub bit: u32,
+    /// Whether this version can use it; otherwise the bit is reserved.
+    pub supported: bool,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+/// Leaves of 2 MiB in file maps (4 KiB blocks only).
+pub const HUGE_LEAVES: u64 = 1 << 0;
+
+/// All features with a name.
+pub const FEATURES: &[Feature] = &[
+    feature(
+        "huge_leaves",
+        Mask::Incompat,
+        0,
+        true,
+        "file maps may have 2 MiB leaves",
+    ),
+    feature(
+        "giant_leaves",
+        Mask::Incompat,
+        1,
+        false,
+        "file maps may have 1 GiB leaves",
+    ),
+    feature(
+        "members",
+        Mask::Incompat,
+        2,
+        false,
+        "the file system spans several regions",
+    ),
+    feature(
+        "shared_blocks",
+        Mask::Incompat,
+        3,
+        false,
+        "blocks with more than one owner, reference-count tree",
+    ),
+    feature(
+        "parked_leases",
+        Mask::RoCompat,
+        0,
+        false,
+        "the lease table names parked blocks",
+    ),
+    feature(
+        "data_checksums",
+        Mask::RoCompat,
+        1,
+        false,
+        "checksums over file contents",
+    ),
+    feature(
+        "quota",
+        Mask::RoCompat,
+        2,
+        false,
+        "usage is counted by owner, group and project",
+    ),
+    feature("bad_blocks", Mask::RoCompat, 3, false, "list of bad blocks"),
+    feature(
+        "replica",
+        Mask::Compat,
+        0,
+        false,
+        "the region has a replica elsewhere",
+    ),
+];
+
+const fn feature(
+    name: &'static str,
+    mask: Mask,
+    bit: u32,
+    supported: bool,
+    doc: &'static str,
+) -> Feature {
+    Feature {
+        name,
+        mask,
+        bit,
+        supported,
+        doc,
+    }
+}
+
+/// A feature by its name.
+pub fn by_name(name: &str) -> Option<&'static Feature> {
+    FEATURES.iter().find(|f| f.name == name)
+}
+
+/// Names of the bits of one mask, unknown ones as `bit N`.
+pub fn names(mask: Mask, bits: u64) -> Vec<String> {
+    (0..64)
+        .filter(|b| bits & (1 << b) != 0)
+        .map(|b| {
+            FEATURES
+                .iter()
+                .find(|f| f.mask == mask && f.bit == b)
+                .map_or_else(|| format!("bit {b}"), |f| f.name.to_owned())
+        })
+        .collect()
+}
+
+/// The bits of one mask that this version cannot use.
+pub fn unsupported(mask: Mask, bits: u64) -> u64 {
+    let known: u64 = FEATURES
+        .iter()
+        .filter(|f| f.mask == mask && f.supported)
+        .map(|f| 1u64 << f.bit)
+        .sum();
+    bits & !known
+}

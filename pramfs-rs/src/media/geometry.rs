@@ -1,0 +1,121 @@
+//! Where everything is, computed once from a valid superblock.
+
+use super::checksum::mix64;
+use super::htree::LeafShape;
+use super::superblock::SuperStatic;
+use crate::types::Bno;
+
+/// Sizes and places of one file system.
+#[derive(Debug, Clone)]
+pub struct Geometry {
+    /// log2 of the block size.
+    pub block_log2: u32,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// Blocks of the region.
+    pub blocks: u64,
+    /// log2 of the pointers in a block.
+    pub fan_log2: u32,
+    /// Seed of checks and checksums, from the uuid.
+    pub seed: u64,
+    /// Keys of the name hash.
+    pub hash_keys: (u64, u64),
+    /// Offset of the superblock copy.
+    pub copy_offset: u64,
+    /// Offset of the journal.
+    pub journal_offset: u64,
+    /// Bytes of the journal.
+    pub journal_len: u64,
+    /// Lanes.
+    pub lanes: u32,
+    /// Bytes of a slot.
+    pub slot_size: u64,
+    /// Inode numbers are below this.
+    pub inodes_max: u64,
+    /// Blocks kept for unlink and truncate.
+    pub reserve_blocks: u64,
+    /// Whether file maps may have 2 MiB leaves.
+    pub huge_leaves: bool,
+    /// Shape of htree leaves.
+    pub leaf: LeafShape,
+}
+
+/// Bytes of a lane's line with its `retired` word.
+pub const LANE_LINE: u64 = 64;
+
+impl Geometry {
+    /// From a superblock that has been validated.
+    pub fn new(sb: &SuperStatic) -> Geometry {
+        let block_size = 1u64 << sb.block_size_log2;
+        let word = |b: &[u8]| b.iter().rev().fold(0u64, |a, &x| a << 8 | u64::from(x));
+        Geometry {
+            block_log2: sb.block_size_log2,
+            block_size,
+            blocks: sb.blocks,
+            fan_log2: sb.block_size_log2 - 3,
+            seed: mix64(word(&sb.uuid[..8]) ^ mix64(word(&sb.uuid[8..]))),
+            hash_keys: (word(&sb.hash_seed[..8]), word(&sb.hash_seed[8..])),
+            copy_offset: sb.copy_offset,
+            journal_offset: sb.journal_offset,
+            journal_len: sb.journal_len,
+            lanes: sb.lanes,
+            slot_size: u64::from(sb.slot_size),
+            inodes_max: sb.inodes_max,
+            reserve_blocks: sb.reserve_blocks,
+            huge_leaves: sb.incompat & super::features::HUGE_LEAVES != 0,
+            leaf: LeafShape::new(block_size as usize),
+        }
+    }
+
+    /// Byte offset of a block.
+    #[inline]
+    pub fn offset(&self, b: Bno) -> u64 {
+        b.0 << self.block_log2
+    }
+
+    /// Bits of one bitmap block.
+    #[inline]
+    pub fn bits_per_group(&self) -> u64 {
+        self.block_size * 8
+    }
+
+    /// Inodes of one block of the inode table.
+    #[inline]
+    pub fn inodes_per_block(&self) -> u64 {
+        self.block_size / super::inode::INODE_SIZE
+    }
+
+    /// Bytes that the journal needs for so many lanes.
+    pub fn journal_bytes(lanes: u64, slot_size: u64) -> u64 {
+        (lanes * LANE_LINE).next_multiple_of(4096) + lanes * 2 * slot_size
+    }
+
+    /// Offset of a lane's `retired` word. The word after it is its copy, whose
+    /// check has the seed [`retired_seed`](Self::retired_seed).
+    pub fn retired_offset(&self, lane: u32) -> u64 {
+        self.journal_offset + u64::from(lane) * LANE_LINE
+    }
+
+    /// Seed of the check of a lane's `retired` word (0) and of its copy (1). They
+    /// differ, so that one damage does not pass for both.
+    pub fn retired_seed(&self, copy: u64) -> u64 {
+        self.seed ^ copy.wrapping_neg()
+    }
+
+    /// Offset of a record slot.
+    pub fn slot_offset(&self, lane: u32, slot: u32) -> u64 {
+        self.journal_offset
+            + (u64::from(self.lanes) * LANE_LINE).next_multiple_of(4096)
+            + (u64::from(lane) * 2 + u64::from(slot)) * self.slot_size
+    }
+
+    /// Largest size of a file, bytes.
+    pub fn max_file_size(&self) -> u64 {
+        i64::MAX as u64
+    }
+
+    /// Most levels of pointer blocks that a file map can have.
+    pub fn max_height(&self) -> u32 {
+        (63 - self.block_log2).div_ceil(self.fan_log2)
+    }
+}

@@ -1,0 +1,149 @@
+//! Leaves of an htree: the hash-indexed tree that holds directories and
+//! extended attributes.
+//!
+//! A leaf is a header line, one tag byte for each slot, and slots of 32 bytes.
+//! An item takes consecutive slots; its first slot's tag is 2 to 255 and comes
+//! from its hash, the others' are 1, a free slot's is 0.
+
+use zerocopy::FromBytes;
+
+use super::pointer::Ptr;
+use super::walk::MapRoot;
+use crate::types::Ino;
+
+/// Magic of a leaf.
+pub const LEAF_MAGIC: u32 = u32::from_le_bytes(*b"hlf1");
+/// Bytes of a slot.
+pub const SLOT: usize = 32;
+/// Tag of a free slot.
+pub const TAG_FREE: u8 = 0;
+/// Tag of a slot that continues the item before it.
+pub const TAG_NEXT: u8 = 1;
+
+layout! {
+    /// Head of a leaf.
+    pub struct LeafHeader: 64 {
+        0x00 magic: u32 = "`hlf1`",
+        0x04 depth: u16 = "hash bits that all items of this leaf share",
+        0x06 items: u16 = "items",
+        0x08 sum: u64 = "sum over the block's 64-byte lines, this field as zero",
+        0x10 owner: u64 = "inode that owns the tree",
+        0x18 prefix: u64 = "those hash bits, at the top of the word",
+        0x20 used_slots: u16 = "slots in use",
+        0x22 reserved_half: [u8; 6] = "zero",
+        0x28 reserved_tail: [u64; 3] = "zero",
+    }
+}
+
+layout! {
+    /// Head of an item; then `value_len` bytes of value, then the name.
+    pub struct ItemHeader: 12 {
+        0x00 hash_low: u32 = "low half of the hash of the name; lowest 8 bits: tie-breaker",
+        0x04 hash_high: u32 = "high half; bit 63 of the whole is 0",
+        0x08 value_len: u16 = "bytes of the value",
+        0x0a name_len: u8 = "bytes of the name",
+        0x0b kind: u8 = "directory: `DT_*` type of the file; xattr: 1 value in line, 2 out of line",
+    }
+}
+
+impl ItemHeader {
+    /// The hash, which is also the readdir cookie.
+    pub fn hash(&self) -> u64 {
+        u64::from(self.hash_high) << 32 | u64::from(self.hash_low)
+    }
+}
+
+/// `kind` of an attribute whose value stands in its item.
+pub const VALUE_INLINE: u8 = 1;
+/// `kind` of an attribute whose value has blocks of its own: the item's value
+/// is a [`LargeValue`].
+pub const VALUE_IN_BLOCKS: u8 = 2;
+/// Longest value of an attribute, bytes.
+pub const VALUE_MAX: usize = 65_536;
+
+layout! {
+    /// What the item of a large attribute has in place of its value.
+    pub struct LargeValue: 20 {
+        0x00 root_low: u32 = "low half of the root pointer of the value's file map",
+        0x04 root_high: u32 = "high half",
+        0x08 height: u32 = "levels of pointer blocks below it",
+        0x0c len: u32 = "bytes of the value, at most 65,536",
+        0x10 crc: u32 = "CRC32C of the value, seeded by file system",
+    }
+}
+
+impl LargeValue {
+    /// A value of `len` bytes in the blocks of a map.
+    pub fn new(root: Ptr, height: u32, len: u32, crc: u32) -> LargeValue {
+        LargeValue {
+            root_low: root.0 as u32,
+            root_high: (root.0 >> 32) as u32,
+            height,
+            len,
+            crc,
+        }
+    }
+
+    /// From the value of an item; `None` for one that is too short.
+    pub fn parse(value: &[u8]) -> Option<LargeValue> {
+        LargeValue::read_from_prefix(value).ok().map(|(v, _)| v)
+    }
+
+    /// The map of the value's blocks. Its pointers are seeded by the owner and
+    /// the hash of the attribute's name, its tie-breaker zero.
+    pub fn map(&self, ino: Ino, name_hash: u64) -> MapRoot {
+        MapRoot {
+            ino: Ino(ino.0 ^ name_hash.rotate_left(13)),
+            root: Ptr(u64::from(self.root_high) << 32 | u64::from(self.root_low)),
+            height: self.height,
+        }
+    }
+}
+
+/// How a block of a given size is divided into header, tags and slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeafShape {
+    /// Bytes of the block.
+    pub block_size: usize,
+    /// Slots.
+    pub slots: usize,
+    /// Offset of the first slot; tags stand at 64.
+    pub slots_at: usize,
+}
+
+impl LeafShape {
+    /// Offset of the first tag.
+    pub const TAGS_AT: usize = LeafHeader::SIZE;
+
+    /// Shape for a block size of 512 to 65,536 bytes.
+    pub const fn new(block_size: usize) -> LeafShape {
+        let slots = (block_size - LeafHeader::SIZE) / (SLOT + 1);
+        let slots_at = (LeafHeader::SIZE + slots).next_multiple_of(SLOT);
+        let slots = if slots_at + slots * SLOT > block_size {
+            slots - 1
+        } else {
+            slots
+        };
+        LeafShape {
+            block_size,
+            slots,
+            slots_at,
+        }
+    }
+
+    /// Bytes of the largest item.
+    pub const fn max_item(&self) -> usize {
+        self.slots * SLOT
+    }
+}
+
+const _: () = {
+    let mut bs = 512;
+    while bs <= 65536 {
+        let s = LeafShape::new(bs);
+        assert!(s.slots_at + s.slots * SLOT <= bs);
+        // The longest name with the value of a directory entry fits.
+        assert!(ItemHeader::SIZE + 8 + 255 <= s.max_item());
+        bs *= 2;
+    }
+};

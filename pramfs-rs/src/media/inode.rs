@@ -1,0 +1,69 @@
+//! The inode: 256 bytes, four cache lines.
+//!
+//! Line 0 holds what almost every operation changes, so that such a change is
+//! one line in the journal and one flush at home.
+
+use crate::types::Ino;
+use zerocopy::IntoBytes;
+
+use super::checksum::crc;
+
+/// Bytes of an inode.
+pub const INODE_SIZE: u64 = 256;
+/// Longest symlink target that is kept in the inode.
+pub const INLINE_TARGET: usize = 96;
+/// Most links to one inode.
+pub const LINK_MAX: u32 = 1 << 30;
+/// `chattr` flags that are kept (`FS_*_FL`).
+pub const FLAGS_KEPT: u32 = 0x0000_00fb;
+
+layout! {
+    /// An inode. `crc` covers the other 252 bytes, seeded by uuid and number.
+    pub struct DiskInode: 256 {
+        0x00 crc: u32 = "CRC32C of bytes 4 to 255, seeded by file system and inode number",
+        0x04 mode: u32 = "type and permission bits as in `st_mode`",
+        0x08 nlink: u32 = "names",
+        0x0c height: u8 = "levels of pointer blocks below `root`; 0: root is the data block",
+        0x0d xattr_height: u8 = "reserved, zero",
+        0x0e reserved_line0: u16 = "zero",
+        0x10 size: u64 = "bytes; of a directory: number of entries",
+        0x18 blocks: u64 = "blocks owned: contents, pointer blocks, xattrs",
+        0x20 mtime_sec: i64 = "modification, seconds",
+        0x28 ctime_sec: i64 = "change, seconds",
+        0x30 mtime_nsec: u32 = "modification, nanoseconds",
+        0x34 ctime_nsec: u32 = "change, nanoseconds",
+        0x38 change: u64 = "grows with every change",
+        0x40 root: u64 = "pointer to the contents",
+        0x48 xattr_root: u64 = "pointer to the htree of extended attributes",
+        0x50 generation: u64 = "LSN of the record that made it",
+        0x58 uid: u32 = "owner",
+        0x5c gid: u32 = "group",
+        0x60 atime_sec: i64 = "last read, seconds",
+        0x68 btime_sec: i64 = "creation, seconds",
+        0x70 atime_nsec: u32 = "last read, nanoseconds",
+        0x74 btime_nsec: u32 = "creation, nanoseconds",
+        0x78 parent_or_rdev: u64 = "directory: inode of its parent; device: `dev_t`",
+        0x80 ino: u64 = "its own number",
+        0x88 flags: u32 = "chattr flags (`FS_*_FL`)",
+        0x8c project: u32 = "project id",
+        0x90 sum_root: u64 = "reserved: data checksums",
+        0x98 cow_root: u64 = "reserved: copy-on-write",
+        0xa0 target: [u8; 96] = "short symlink: target; long symlink: CRC32C of the target, seeded by file system; otherwise zero",
+    }
+}
+
+impl DiskInode {
+    fn seed(fs_seed: u64, ino: Ino) -> u64 {
+        fs_seed ^ ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// The CRC that these contents should have.
+    pub fn expected_crc(&self, fs_seed: u64, ino: Ino) -> u32 {
+        crc(Self::seed(fs_seed, ino), &self.as_bytes()[4..])
+    }
+
+    /// Renews the CRC.
+    pub fn seal(&mut self, fs_seed: u64, ino: Ino) {
+        self.crc = self.expected_crc(fs_seed, ino);
+    }
+}

@@ -1,0 +1,43 @@
+//! The byte layout of the medium, and nothing else.
+//!
+//! Every structure is declared with its offsets by `layout!`, which checks
+//! them at compile time and yields the table that `docs/format.md` repeats.
+//! Integers are little-endian; there is no Rust enum, bool or pointer on the
+//! medium. What is read here is checked here; what it means is decided above.
+
+#[macro_use]
+pub mod layout;
+
+pub mod bitmap;
+pub mod checksum;
+pub mod features;
+pub mod geometry;
+pub mod htree;
+pub mod inode;
+pub mod pointer;
+pub mod probe;
+pub mod record;
+pub mod superblock;
+pub mod walk;
+
+pub use geometry::Geometry;
+pub use inode::DiskInode;
+pub use pointer::{Ptr, PtrAt};
+pub use probe::{SuperblockInfo, probe_superblock};
+pub use superblock::{SuperDynamic, SuperStatic};
+
+/// Tables of every structure, in the order of `docs/format.md`.
+pub fn tables() -> Vec<layout::Table> {
+    vec![
+        SuperStatic::table(),
+        superblock::Member::table(),
+        SuperDynamic::table(),
+        superblock::ErrorMark::table(),
+        DiskInode::table(),
+        bitmap::GroupDesc::table(),
+        htree::LeafHeader::table(),
+        htree::ItemHeader::table(),
+        htree::LargeValue::table(),
+        record::RecordHeader::table(),
+    ]
+}

@@ -1,0 +1,121 @@
+//! Journal records: a header and entries of full after-images.
+//!
+//! An entry is one word (kind, length, place) and its payload. Everything in a
+//! record is covered by its CRC; what a hostile record may name is limited by
+//! [`EntryKind`] and the bounds that recovery checks.
+
+use super::checksum::crc;
+use crate::types::Lsn;
+
+/// Magic of a record.
+pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"prec");
+/// Offset of the payload of a record: its first entry.
+pub const ENTRIES_AT: usize = RecordHeader::SIZE;
+
+layout! {
+    /// Head of a record.
+    pub struct RecordHeader: 32 {
+        0x00 magic: u32 = "`prec`",
+        0x04 crc: u32 = "CRC32C of the record from 0x08 to its end, seeded by file system",
+        0x08 lsn: u64 = "log sequence number",
+        0x10 len: u32 = "bytes of the record, this header included",
+        0x14 entries: u32 = "entries",
+        0x18 lane: u32 = "lane it belongs to",
+        0x1c slot: u32 = "slot of the lane, 0 or 1",
+    }
+}
+
+impl RecordHeader {
+    /// CRC of a record whose header is part of `record`.
+    pub fn crc_of(fs_seed: u64, record: &[u8]) -> u32 {
+        crc(fs_seed, &record[8..])
+    }
+}
+
+/// What an entry changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// Part of an inode, in the table or in a superblock page.
+    Inode = 1,
+    /// Block pointers.
+    Pointer = 2,
+    /// Part of an htree leaf.
+    Leaf = 3,
+    /// Group descriptor.
+    Desc = 4,
+    /// Slot of the orphan or lease table.
+    Slot = 5,
+    /// Payload: mask, then kind of bitmap and group. Sets bits in one word.
+    SetBits = 6,
+    /// As `SetBits`; clears.
+    ClearBits = 7,
+    /// Payload: number of words to fill with zeros.
+    Zero = 8,
+}
+
+impl EntryKind {
+    /// From its code on the medium.
+    pub fn from_code(code: u64) -> Option<EntryKind> {
+        Some(match code {
+            1 => EntryKind::Inode,
+            2 => EntryKind::Pointer,
+            3 => EntryKind::Leaf,
+            4 => EntryKind::Desc,
+            5 => EntryKind::Slot,
+            6 => EntryKind::SetBits,
+            7 => EntryKind::ClearBits,
+            8 => EntryKind::Zero,
+            _ => return None,
+        })
+    }
+}
+
+const PLACE_BITS: u32 = 49;
+const WORDS_BITS: u32 = 10;
+
+/// The word before a payload: place in words of 8 bytes (49 bits), payload in
+/// words (10 bits), kind (5 bits).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryWord(pub u64);
+
+impl EntryWord {
+    /// Most payload words of one entry.
+    pub const MAX_WORDS: usize = (1 << WORDS_BITS) - 1;
+
+    /// An entry for the byte offset `offset`, a multiple of 8.
+    pub fn new(kind: EntryKind, offset: u64, words: usize) -> EntryWord {
+        debug_assert!(offset.is_multiple_of(8) && words <= Self::MAX_WORDS);
+        EntryWord(
+            (offset / 8)
+                | ((words as u64) << PLACE_BITS)
+                | ((kind as u64) << (PLACE_BITS + WORDS_BITS)),
+        )
+    }
+
+    /// Byte offset in the region.
+    pub fn offset(self) -> u64 {
+        (self.0 & ((1 << PLACE_BITS) - 1)) * 8
+    }
+
+    /// Words of payload.
+    pub fn words(self) -> usize {
+        (self.0 >> PLACE_BITS & Self::MAX_WORDS as u64) as usize
+    }
+
+    /// Kind; `None` for a code without meaning.
+    pub fn kind(self) -> Option<EntryKind> {
+        EntryKind::from_code(self.0 >> (PLACE_BITS + WORDS_BITS))
+    }
+}
+
+/// Why a slot holds no valid record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// Never written.
+    Empty,
+    /// A record whose CRC fits.
+    Valid(Lsn),
+    /// Torn, or damaged.
+    Bad,
+}

@@ -1,0 +1,203 @@
+//! The contract between a [`Region`](super::Region) and what implements its
+//! stores, flushes and fences.
+
+use std::fmt::Debug;
+
+use super::source::SourceKind;
+
+/// The unit in which a medium makes stores durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Granularity {
+    /// Stores are durable once they reach the cache (eADR).
+    Byte,
+    /// Cache-line write-back and a store fence make stores durable.
+    CacheLine,
+    /// Only `msync` makes stores durable (ordinary file, block device).
+    Page,
+}
+
+impl Granularity {
+    /// `byte`, `cache line` or `page`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Granularity::Byte => "byte",
+            Granularity::CacheLine => "cache line",
+            Granularity::Page => "page",
+        }
+    }
+}
+
+/// What the bytes of a region survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Persistence {
+    /// Only as long as a process holds the region (memfd, heap).
+    Process,
+    /// As long as the machine runs (tmpfs, hugetlbfs).
+    Machine,
+    /// A power failure.
+    Power,
+}
+
+impl Persistence {
+    /// `process`, `machine` or `power`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Persistence::Process => "process",
+            Persistence::Machine => "machine",
+            Persistence::Power => "power",
+        }
+    }
+
+    /// What that means, as the end of a sentence that begins "The contents".
+    pub fn describe(self) -> &'static str {
+        match self {
+            Persistence::Process => "are lost when the last process that holds them ends",
+            Persistence::Machine => {
+                "survive every process and are lost at reboot and power failure"
+            }
+            Persistence::Power => "survive reboot and power failure",
+        }
+    }
+}
+
+/// What a fence promises on a medium where only `msync` makes stores durable.
+/// On every other medium a fence is always as good as the medium is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Each fence is an `msync`: what it covers survives a power failure.
+    #[default]
+    Power,
+    /// A fence only orders; the medium is written by
+    /// [`PmemBackend::sync_all`]. Survives the death of the process at any
+    /// moment, and of the machine only up to the last `sync_all`.
+    Process,
+}
+
+/// The instructions of a medium.
+///
+/// A backend owns its mapping: `base()..base()+len()` stays valid, readable
+/// and writable (or privately writable) until it is dropped.
+///
+/// # Safety
+/// An implementation must return from `base`/`len` one valid mapping that does
+/// not move or shrink in its lifetime.
+pub unsafe trait PmemBackend: Send + Sync + Debug {
+    /// Short name: `native`, `libpmem2`, `sim`, `heap`.
+    fn name(&self) -> &'static str;
+    /// First byte of the mapping, aligned to at least 4096 bytes.
+    fn base(&self) -> *mut u8;
+    /// Bytes mapped.
+    fn len(&self) -> usize;
+    /// Whether nothing is mapped.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The unit of durability.
+    fn granularity(&self) -> Granularity;
+    /// What the bytes survive.
+    fn persistence(&self) -> Persistence;
+
+    /// Ordinary store of `len` bytes. Stores of up to 8 naturally aligned bytes
+    /// are not torn.
+    ///
+    /// # Safety
+    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does
+    /// not overlap it.
+    unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize);
+    /// Store of one aligned 8-byte word, atomic.
+    ///
+    /// # Safety
+    /// `dst` is 8-byte aligned and lies in the mapping.
+    unsafe fn store_u64(&self, dst: *mut u64, value: u64);
+    /// Store of one aligned 8-byte word, atomic, that is durable after the
+    /// next [`fence`](Self::fence) of this thread, with no flush.
+    ///
+    /// # Safety
+    /// As for [`store_u64`](Self::store_u64).
+    unsafe fn nt_store_u64(&self, dst: *mut u64, value: u64) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            self.store_u64(dst, value);
+            self.flush(dst.cast(), 8);
+        }
+    }
+    /// Non-temporal copy: durable after the next [`fence`](Self::fence) of this
+    /// thread, with no flush, and seen by other threads in order only after
+    /// that or after a locked operation. Any alignment; what is not whole
+    /// words may be stored and flushed ordinarily.
+    ///
+    /// # Safety
+    /// As for [`store`](Self::store).
+    unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize);
+    /// As [`nt_copy`](Self::nt_copy), of zeros.
+    ///
+    /// # Safety
+    /// `dst..dst+len` lies in the mapping.
+    unsafe fn nt_zero(&self, dst: *mut u8, len: usize);
+    /// Starts the write-back of every line that `ptr..ptr+len` touches.
+    ///
+    /// # Safety
+    /// The range lies in the mapping.
+    unsafe fn flush(&self, ptr: *const u8, len: usize);
+    /// Completes this thread's flushes and non-temporal stores.
+    fn fence(&self);
+
+    /// Everything stored so far reaches the medium, whatever the granularity
+    /// (msync where that is what it takes). For fsync, sync and unmount.
+    fn sync_all(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    /// Gives the memory of a freed range back to the host, contents become
+    /// undefined. Best effort.
+    ///
+    /// # Safety
+    /// The range lies in the mapping and no one reads it any more.
+    unsafe fn discard(&self, _ptr: *mut u8, _len: usize) {}
+    /// Number of faults (SIGBUS) that this mapping has taken so far. An
+    /// operation compares it before and after.
+    fn faults(&self) -> u64 {
+        0
+    }
+    /// Whether `ptr..ptr+len` touches a page that has faulted: its bytes are
+    /// not the medium's. Cheap as long as [`faults`](Self::faults) is zero. A
+    /// page faults once, so this, and not the count, answers for the accesses
+    /// that come after it.
+    fn is_faulted(&self, _ptr: *const u8, _len: usize) -> bool {
+        false
+    }
+    /// What a fence promises on this medium.
+    fn durability(&self) -> Durability {
+        Durability::Power
+    }
+    /// What kind of object is mapped, if it came from the system.
+    fn source_kind(&self) -> Option<SourceKind> {
+        None
+    }
+    /// Whether a second mapping of [`source_fd`](Self::source_fd) must be made
+    /// with `MAP_SYNC` for flushes to suffice on it.
+    fn map_sync(&self) -> bool {
+        false
+    }
+    /// Bytes that the address, the offset and the length of a second mapping
+    /// must be multiples of.
+    fn map_unit(&self) -> u64 {
+        super::source::REGION_UNIT
+    }
+    /// As [`flush`](Self::flush), of bytes that were stored through another
+    /// mapping of the same medium: `alias` is their address there, `home` that
+    /// in this mapping.
+    ///
+    /// # Safety
+    /// `home..home+len` lies in the mapping, and `alias..alias+len` in another
+    /// one of the same bytes.
+    unsafe fn flush_alias(&self, _alias: *const u8, home: *const u8, len: usize) {
+        // SAFETY: passed on from the caller. Caches go by physical address and
+        // msync by file, so flushing any mapping of the bytes will do.
+        unsafe { self.flush(home, len) }
+    }
+    /// The descriptor behind the mapping and the offset of its first byte in
+    /// it, if it can be mapped a second time.
+    fn source_fd(&self) -> Option<(std::os::fd::BorrowedFd<'_>, u64)> {
+        None
+    }
+}

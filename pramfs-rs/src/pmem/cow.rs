@@ -1,0 +1,135 @@
+//! Copy on write for a mapping that the kernel will not make private.
+//!
+//! devdax refuses `MAP_PRIVATE`. A read-only region on it is mapped for loads
+//! only, and before the first store into a unit of it, the unit is replaced by
+//! a private copy.
+//!
+//! Invariant: a unit is either the medium's or, from the moment its bit is
+//! set, a private copy that began with the medium's bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+#[derive(Debug)]
+pub(super) struct Cow {
+    base: usize,
+    unit: usize,
+    copied: Vec<AtomicU64>,
+    busy: Mutex<()>,
+    failures: AtomicU64,
+}
+
+impl Cow {
+    /// For a mapping of `len` bytes at `base`, both multiples of `unit`.
+    pub fn new(base: *mut u8, len: usize, unit: usize) -> Cow {
+        let units = len.div_ceil(unit);
+        let copied = (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Cow {
+            base: base as usize,
+            unit,
+            copied,
+            busy: Mutex::new(()),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes a range writable; false if that failed, and then it must not be
+    /// stored to.
+    ///
+    /// # Safety
+    /// The range lies in the mapping that this value was made for.
+    pub unsafe fn privatise(&self, ptr: *mut u8, len: usize) -> bool {
+        if len == 0 {
+            return true;
+        }
+        let first = (ptr as usize - self.base) / self.unit;
+        let last = (ptr as usize + len - 1 - self.base) / self.unit;
+        (first..=last).all(|i| {
+            let (word, bit) = (&self.copied[i / 64], 1u64 << (i % 64));
+            if word.load(Ordering::Acquire) & bit != 0 {
+                return true;
+            }
+            let _busy = self.busy.lock();
+            if word.load(Ordering::Acquire) & bit != 0 {
+                return true;
+            }
+            // SAFETY: the unit lies in the mapping, by the caller's word.
+            if let Err(e) = unsafe { copy_unit((self.base + i * self.unit) as *mut u8, self.unit) }
+            {
+                self.failures.fetch_add(1, Ordering::Release);
+                tracing::error!(
+                    "no private copy of {} bytes of a read-only region: {e}",
+                    self.unit
+                );
+                return false;
+            }
+            word.fetch_or(bit, Ordering::Release);
+            true
+        })
+    }
+
+    /// Stores that were dropped for want of memory.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
+    }
+}
+
+/// Replaces one unit by a copy of itself in one step, so that a concurrent
+/// reader sees the same bytes before, during and after.
+///
+/// # Safety
+/// The unit is readable, and owned by the mapping of the caller.
+unsafe fn copy_unit(at: *mut u8, unit: usize) -> rustix::io::Result<()> {
+    // SAFETY: the new mapping replaces nothing; the copy stays in it and in
+    // the unit; the move puts exactly `unit` bytes over the unit, which is the
+    // caller's.
+    unsafe {
+        let copy = rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            unit,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )?;
+        std::ptr::copy_nonoverlapping(at.cast_const(), copy.cast(), unit);
+        let moved = rustix::mm::mremap_fixed(copy, unit, unit, MremapFlags::MAYMOVE, at.cast());
+        if moved.is_err() {
+            let _ = rustix::mm::munmap(copy, unit);
+        }
+        moved.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::mapping::{Mapping, Share};
+
+    #[test]
+    fn copies_only_what_is_stored_to() {
+        let unit = 64 << 10;
+        let fd = rustix::fs::memfd_create("cow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 4 * unit as u64).unwrap();
+        rustix::io::pwrite(&fd, &[7; 16], unit as u64).unwrap();
+        use std::os::fd::AsFd;
+        let map = Mapping::new(fd.as_fd(), 4 * unit, Share::SharedReadOnly).unwrap();
+        let cow = Cow::new(map.base(), map.len(), unit);
+        let at = map.base().wrapping_add(2 * unit - 4);
+        // SAFETY: inside the mapping; privatise has made it writable.
+        unsafe {
+            assert!(cow.privatise(at, 8));
+            at.write_bytes(9, 8);
+            assert_eq!(map.base().add(unit).read(), 7);
+            assert_eq!(map.base().read(), 0);
+        }
+        let mut on_medium = [1u8; 8];
+        rustix::io::pread(&fd, &mut on_medium, 2 * unit as u64 - 4).unwrap();
+        assert_eq!(on_medium, [0; 8]);
+        // The unit that was not stored to is still the medium.
+        rustix::io::pwrite(&fd, &[3], 0).unwrap();
+        // SAFETY: inside the mapping.
+        assert_eq!(unsafe { map.base().read_volatile() }, 3);
+        assert_eq!(cow.failures(), 0);
+    }
+}

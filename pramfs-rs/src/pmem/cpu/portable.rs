@@ -1,0 +1,40 @@
+//! Processors whose write-back instructions this library does not use. Memory
+//! that lives in the page cache is served in full (there the caches are
+//! coherent with everything that can read them); media that need a line
+//! write-back are mapped page-granular by `native`, or refused.
+
+/// The processor.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pmem) struct Cpu;
+
+impl Cpu {
+    /// Whether flushing lines makes stores durable on persistent memory.
+    pub const WRITES_BACK: bool = false;
+
+    pub fn get() -> Cpu {
+        Cpu
+    }
+    pub fn flush_name(self) -> &'static str {
+        "none"
+    }
+    pub fn stream_name(self) -> &'static str {
+        "none"
+    }
+    pub unsafe fn flush(self, _ptr: *const u8, _len: usize) {}
+    pub unsafe fn nt_store_u64(self, dst: *mut u64, value: u64) {
+        // SAFETY: aligned and writable, by contract.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(dst) }
+            .store(value, std::sync::atomic::Ordering::Release);
+    }
+    pub unsafe fn nt_copy(self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    }
+    pub unsafe fn nt_zero(self, dst: *mut u8, len: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { std::ptr::write_bytes(dst, 0, len) }
+    }
+    pub fn fence(self) {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,359 @@
+//! x86_64: clwb, clflushopt or clflush; streaming stores of 64, 32 or 16
+//! bytes; sfence. Chosen once, at run time, by CPUID.
+//!
+//! The order rules that the callers rest on (Intel SDM vol. 1 ch. 10.4.6 and
+//! vol. 2 CLWB; AMD APM vol. 2 ch. 7): streaming stores, clwb and clflushopt
+//! are ordered by sfence and by locked instructions, and by nothing weaker;
+//! a write-back of a line is ordered behind older stores to that same line.
+
+use std::arch::asm;
+use std::arch::x86_64::{
+    __cpuid_count, __m128i, __m256i, _mm_clflush, _mm_loadu_si128, _mm_setzero_si128, _mm_sfence,
+    _mm_stream_si64, _mm_stream_si128, _mm256_loadu_si256, _mm256_setzero_si256,
+    _mm256_stream_si256,
+};
+use std::sync::OnceLock;
+
+use super::LINE_BYTES;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FlushKind {
+    /// Writes back, may keep the line.
+    Clwb,
+    /// Writes back and evicts, unordered.
+    ClflushOpt,
+    /// Writes back and evicts, ordered: slow, on every x86_64.
+    Clflush,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    Avx512,
+    Avx,
+    Sse2,
+}
+
+/// The processor.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pmem) struct Cpu {
+    flush: FlushKind,
+    stream: StreamKind,
+}
+
+impl Cpu {
+    /// Whether flushing lines makes stores durable on persistent memory.
+    pub const WRITES_BACK: bool = true;
+
+    /// The processor that this runs on.
+    pub fn get() -> Cpu {
+        static FOUND: OnceLock<Cpu> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            #[allow(unused_unsafe, reason = "CPUID is safe to call only from Rust 1.94 on")]
+            // SAFETY: CPUID exists on every x86_64; an unknown leaf gives the
+            // data of the highest known one, hence the check of leaf 0.
+            let features = unsafe {
+                if __cpuid_count(0, 0).eax >= 7 {
+                    __cpuid_count(7, 0).ebx
+                } else {
+                    0
+                }
+            };
+            let flush = if features & 1 << 24 != 0 {
+                FlushKind::Clwb
+            } else if features & 1 << 23 != 0 {
+                FlushKind::ClflushOpt
+            } else {
+                FlushKind::Clflush
+            };
+            let stream = if is_x86_feature_detected!("avx512f") {
+                StreamKind::Avx512
+            } else if is_x86_feature_detected!("avx") {
+                StreamKind::Avx
+            } else {
+                StreamKind::Sse2
+            };
+            Cpu { flush, stream }
+        })
+    }
+
+    /// Every choice that this processor can run, for tests.
+    #[cfg(test)]
+    pub(super) fn all() -> Vec<Cpu> {
+        let best = Cpu::get();
+        let flushes: &[FlushKind] = match best.flush {
+            FlushKind::Clwb => &[FlushKind::Clwb, FlushKind::ClflushOpt, FlushKind::Clflush],
+            FlushKind::ClflushOpt => &[FlushKind::ClflushOpt, FlushKind::Clflush],
+            FlushKind::Clflush => &[FlushKind::Clflush],
+        };
+        let streams: &[StreamKind] = match best.stream {
+            StreamKind::Avx512 => &[StreamKind::Avx512, StreamKind::Avx, StreamKind::Sse2],
+            StreamKind::Avx => &[StreamKind::Avx, StreamKind::Sse2],
+            StreamKind::Sse2 => &[StreamKind::Sse2],
+        };
+        flushes
+            .iter()
+            .flat_map(|&flush| streams.iter().map(move |&stream| Cpu { flush, stream }))
+            .collect()
+    }
+
+    pub fn flush_name(self) -> &'static str {
+        match self.flush {
+            FlushKind::Clwb => "clwb",
+            FlushKind::ClflushOpt => "clflushopt",
+            FlushKind::Clflush => "clflush",
+        }
+    }
+
+    pub fn stream_name(self) -> &'static str {
+        match self.stream {
+            StreamKind::Avx512 => "avx512",
+            StreamKind::Avx => "avx",
+            StreamKind::Sse2 => "sse2",
+        }
+    }
+
+    /// Starts the write-back of every line that the range touches.
+    ///
+    /// # Safety
+    /// The range is mapped memory.
+    #[inline]
+    pub unsafe fn flush(self, ptr: *const u8, len: usize) {
+        let (mut line, end) = super::line_span(ptr as usize, len);
+        // SAFETY: every address flushed lies in a line of the range, which is
+        // mapped; CPUID has shown the instruction to exist. A write-back
+        // changes no memory that Rust can see.
+        unsafe {
+            match self.flush {
+                FlushKind::Clwb => {
+                    while line < end {
+                        asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags));
+                        line += LINE_BYTES;
+                    }
+                }
+                FlushKind::ClflushOpt => {
+                    while line < end {
+                        asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags));
+                        line += LINE_BYTES;
+                    }
+                }
+                FlushKind::Clflush => {
+                    while line < end {
+                        _mm_clflush(line as *const u8);
+                        line += LINE_BYTES;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores one word past the cache; complete after the next fence.
+    ///
+    /// # Safety
+    /// `dst` is writable and 8-byte aligned.
+    #[inline]
+    pub unsafe fn nt_store_u64(self, dst: *mut u64, value: u64) {
+        // SAFETY: aligned and writable, by contract; a store of an aligned
+        // word is never torn.
+        unsafe { _mm_stream_si64(dst.cast(), value as i64) };
+    }
+
+    /// Copies past the cache; complete after the next fence. Even one word is
+    /// streamed: fence and all, that takes two thirds of the time of a store
+    /// and a write-back, which must first read the line. Naturally aligned
+    /// words are not torn.
+    ///
+    /// # Safety
+    /// `dst..dst+len` is writable, `src..src+len` readable, no overlap.
+    #[inline]
+    pub unsafe fn nt_copy(self, mut dst: *mut u8, mut src: *const u8, mut len: usize) {
+        // SAFETY: head, body and tail together are exactly dst..dst+len; the
+        // body starts at a line boundary and is whole lines. The wide forms
+        // run only where CPUID has shown them to exist.
+        unsafe {
+            let head = len.min((dst as usize).wrapping_neg() % LINE_BYTES);
+            if head > 0 {
+                self.copy_edge(dst, src, head);
+                (dst, src, len) = (dst.add(head), src.add(head), len - head);
+            }
+            let body = len & !(LINE_BYTES - 1);
+            if body > 0 {
+                match self.stream {
+                    StreamKind::Avx512 => copy_avx512(dst, src, body),
+                    StreamKind::Avx => copy_avx(dst, src, body),
+                    StreamKind::Sse2 => copy_sse2(dst, src, body),
+                }
+            }
+            if len > body {
+                self.copy_edge(dst.add(body), src.add(body), len - body);
+            }
+        }
+    }
+
+    /// Copies less than a line, within one: aligned words past the cache,
+    /// what is odd through it.
+    ///
+    /// # Safety
+    /// As for [`nt_copy`](Self::nt_copy).
+    #[inline]
+    unsafe fn copy_edge(self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: words and rest together are exactly dst..dst+len; the words
+        // are aligned.
+        unsafe {
+            let words = if (dst as usize).is_multiple_of(8) {
+                len & !7
+            } else {
+                0
+            };
+            for i in (0..words).step_by(8) {
+                _mm_stream_si64(dst.add(i).cast(), src.add(i).cast::<i64>().read_unaligned());
+            }
+            if len > words {
+                super::store(dst.add(words), src.add(words), len - words);
+                self.flush(dst.add(words), len - words);
+            }
+        }
+    }
+
+    /// Zeroes past the cache; complete after the next fence.
+    ///
+    /// # Safety
+    /// `dst..dst+len` is writable.
+    #[inline]
+    pub unsafe fn nt_zero(self, mut dst: *mut u8, mut len: usize) {
+        const ZEROS: [u8; LINE_BYTES] = [0; LINE_BYTES];
+        // SAFETY: as in `nt_copy`.
+        unsafe {
+            let head = len.min((dst as usize).wrapping_neg() % LINE_BYTES);
+            if head > 0 {
+                self.copy_edge(dst, ZEROS.as_ptr(), head);
+                (dst, len) = (dst.add(head), len - head);
+            }
+            let body = len & !(LINE_BYTES - 1);
+            if body > 0 {
+                match self.stream {
+                    StreamKind::Avx512 => zero_avx512(dst, body),
+                    StreamKind::Avx => zero_avx(dst, body),
+                    StreamKind::Sse2 => zero_sse2(dst, body),
+                }
+            }
+            if len > body {
+                self.copy_edge(dst.add(body), ZEROS.as_ptr(), len - body);
+            }
+        }
+    }
+
+    /// Waits for this thread's write-backs and streaming stores.
+    #[inline]
+    pub fn fence(self) {
+        // The compiler too keeps stores on their side of the fence.
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        // SAFETY: sfence exists on every x86_64 and touches no memory.
+        unsafe { _mm_sfence() };
+    }
+}
+
+/// # Safety
+/// `dst` is line-aligned, `len` one line or more, whole lines, both ranges valid; the
+/// processor has AVX-512F.
+#[inline]
+unsafe fn copy_avx512(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the loop copies whole lines from src+i to dst+i for i < len. The
+    // register it uses is declared; vzeroupper leaves no dirty upper halves.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovdqu64 zmm0, zmmword ptr [{src} + {i}]",
+            "vmovntdq zmmword ptr [{dst} + {i}], zmm0",
+            "add {i}, 64",
+            "cmp {i}, {len}",
+            "jb 2b",
+            "vzeroupper",
+            src = in(reg) src,
+            dst = in(reg) dst,
+            len = in(reg) len,
+            i = inout(reg) 0usize => _,
+            out("xmm0") _,
+            out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
+            out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _,
+            out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        );
+    }
+}
+
+/// # Safety
+/// As for [`copy_avx512`].
+#[inline]
+unsafe fn zero_avx512(dst: *mut u8, len: usize) {
+    // SAFETY: the loop zeroes whole lines at dst+i for i < len; registers as
+    // in copy_avx512.
+    unsafe {
+        asm!(
+            "vpxorq zmm0, zmm0, zmm0",
+            "2:",
+            "vmovntdq zmmword ptr [{dst} + {i}], zmm0",
+            "add {i}, 64",
+            "cmp {i}, {len}",
+            "jb 2b",
+            "vzeroupper",
+            dst = in(reg) dst,
+            len = in(reg) len,
+            i = inout(reg) 0usize => _,
+            out("xmm0") _,
+            out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
+            out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _,
+            out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        );
+    }
+}
+
+/// # Safety
+/// `dst` is line-aligned, `len` one line or more, whole lines, both ranges valid; the
+/// processor has AVX.
+#[target_feature(enable = "avx")]
+unsafe fn copy_avx(dst: *mut u8, src: *const u8, len: usize) {
+    for i in (0..len).step_by(LINE_BYTES) {
+        // SAFETY: i + 64 <= len; the destination is 32-byte aligned.
+        unsafe {
+            let (a, b) = (src.add(i).cast::<__m256i>(), dst.add(i).cast::<__m256i>());
+            let (lo, hi) = (_mm256_loadu_si256(a), _mm256_loadu_si256(a.add(1)));
+            _mm256_stream_si256(b, lo);
+            _mm256_stream_si256(b.add(1), hi);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy_avx`].
+#[target_feature(enable = "avx")]
+unsafe fn zero_avx(dst: *mut u8, len: usize) {
+    let zero = _mm256_setzero_si256();
+    for i in (0..len).step_by(32) {
+        // SAFETY: i + 32 <= len; the destination is 32-byte aligned.
+        unsafe { _mm256_stream_si256(dst.add(i).cast(), zero) };
+    }
+}
+
+/// # Safety
+/// `dst` is line-aligned, `len` one line or more, whole lines, both ranges valid.
+unsafe fn copy_sse2(dst: *mut u8, src: *const u8, len: usize) {
+    for i in (0..len).step_by(16) {
+        // SAFETY: i + 16 <= len; the destination is 16-byte aligned.
+        unsafe {
+            _mm_stream_si128(
+                dst.add(i).cast::<__m128i>(),
+                _mm_loadu_si128(src.add(i).cast()),
+            )
+        };
+    }
+}
+
+/// # Safety
+/// As for [`copy_sse2`].
+unsafe fn zero_sse2(dst: *mut u8, len: usize) {
+    for i in (0..len).step_by(16) {
+        // SAFETY: i + 16 <= len; the destination is 16-byte aligned.
+        unsafe { _mm_stream_si128(dst.add(i).cast::<__m128i>(), _mm_setzero_si128()) };
+    }
+}

@@ -1,0 +1,435 @@
+//! SIGBUS: the page that is not there.
+//!
+//! A load from poisoned memory, from a file that was cut under its mapping, or
+//! a store into a file whose file system is full raises SIGBUS. With the guard
+//! installed, such a fault inside a guarded mapping maps zeros over the page,
+//! counts, remembers the page, and returns; whoever ran the access sees the
+//! count and answers EIO. A fault anywhere else goes to the handler that was
+//! there before.
+//!
+//! Invariants:
+//! * The handler only loads and stores atomics in a fixed table and calls
+//!   `mmap`: nothing that can lock or allocate.
+//! * A slot of the table names a range only while its [`Guard`] lives.
+//!
+//! Left to others: what an operation does about a fault. The page stays zeros
+//! (stores to it are lost) until the mapping is made anew, which is why
+//! [`Guard::is_faulted`] exists beside the count.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::error::PmemError;
+
+/// Mappings that can be guarded at a time; more work unguarded.
+const SLOTS: usize = 4096;
+/// Faulted pages remembered one by one for each mapping; with more, all of it
+/// counts as faulted.
+const REMEMBERED: usize = 14;
+
+#[repr(align(64))]
+struct Slot {
+    taken: AtomicBool,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    unit: AtomicUsize,
+    faults: AtomicU64,
+    /// Addresses of faulted pages in the order of their faults; 0: none yet.
+    pages: [AtomicUsize; REMEMBERED],
+}
+
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
+        taken: AtomicBool::new(false),
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        unit: AtomicUsize::new(0),
+        faults: AtomicU64::new(0),
+        pages: [const { AtomicUsize::new(0) }; REMEMBERED],
+    }
+}; SLOTS];
+
+/// One more than the highest slot ever taken: bounds the handler's search.
+static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
+
+/// Registration of a mapping with the SIGBUS handler, for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Guard {
+    slot: Option<usize>,
+}
+
+impl Guard {
+    /// Guards `base..base+len`. `unit`: the piece that is replaced on a fault,
+    /// a power of two; a page, or more where the kernel cannot split.
+    pub fn new(base: *mut u8, len: usize, unit: usize) -> Guard {
+        let free = TABLE.iter().position(|s| {
+            !s.taken.load(Ordering::Relaxed)
+                && s.taken
+                    .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        });
+        let Some(i) = free else {
+            tracing::warn!(
+                "{SLOTS} mappings are guarded already: a bad page in a further one ends the process"
+            );
+            return Guard { slot: None };
+        };
+        let slot = &TABLE[i];
+        slot.faults.store(0, Ordering::Relaxed);
+        for page in &slot.pages {
+            page.store(0, Ordering::Relaxed);
+        }
+        slot.len.store(len, Ordering::Relaxed);
+        slot.unit
+            .store(unit.max(rustix::param::page_size()), Ordering::Relaxed);
+        HIGH_WATER.fetch_max(i + 1, Ordering::Relaxed);
+        // Last: from here on the handler finds the slot.
+        slot.start.store(base as usize, Ordering::Release);
+        Guard { slot: Some(i) }
+    }
+
+    /// Faults taken so far.
+    #[inline]
+    pub fn faults(&self) -> u64 {
+        self.slot
+            .map_or(0, |i| TABLE[i].faults.load(Ordering::Acquire))
+    }
+
+    /// Whether a range touches a page that has faulted.
+    #[inline]
+    pub fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
+        self.slot.is_some_and(|i| {
+            TABLE[i].faults.load(Ordering::Acquire) != 0 && TABLE[i].covers(ptr as usize, len)
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(i) = self.slot {
+            TABLE[i].start.store(0, Ordering::Release);
+            TABLE[i].taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Slot {
+    fn covers(&self, start: usize, len: usize) -> bool {
+        let unit = self.unit.load(Ordering::Relaxed);
+        for page in &self.pages {
+            match page.load(Ordering::Acquire) {
+                0 => return false,
+                p if p < start.saturating_add(len) && start < p + unit => return true,
+                _ => {}
+            }
+        }
+        // The list is full and may have lost some.
+        true
+    }
+
+    /// Runs in the signal handler.
+    fn note(&self, page: usize) {
+        for known in &self.pages {
+            match known.compare_exchange(0, page, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(p) if p == page => break,
+                Err(_) => {}
+            }
+        }
+        self.faults.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What was installed before us. Written once, before our handler is in place.
+struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
+// SAFETY: written only inside `INSTALL.call_once`, before the handler that
+// reads it is installed; read-only from then on.
+unsafe impl Sync for Previous {}
+
+static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
+static INSTALL: Once = Once::new();
+static INSTALL_ERRNO: AtomicUsize = AtomicUsize::new(0);
+
+/// Installs the process-wide SIGBUS handler, once; call it before regions that
+/// must survive bad pages are used, and after other libraries have installed
+/// theirs. Without it a bad page ends the process.
+///
+/// # Errors
+/// [`PmemError::Os`] if the system refuses the handler.
+pub fn install_fault_guard() -> Result<(), PmemError> {
+    INSTALL.call_once(|| {
+        // SAFETY: an all-zero sigaction is a valid value to fill in.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_sigbus as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // SAFETY: both pointers are valid for the calls. PREVIOUS is filled
+        // before our handler, its only reader, can run.
+        let failed = unsafe {
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(libc::SIGBUS, std::ptr::null(), PREVIOUS.0.get().cast()) != 0
+                || libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) != 0
+        };
+        if failed {
+            let errno = std::io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EINVAL);
+            INSTALL_ERRNO.store(errno as usize, Ordering::Release);
+        }
+    });
+    match INSTALL_ERRNO.load(Ordering::Acquire) {
+        0 => Ok(()),
+        e => Err(PmemError::Os {
+            what: "cannot install a handler for",
+            path: "SIGBUS".into(),
+            source: std::io::Error::from_raw_os_error(e as i32),
+        }),
+    }
+}
+
+/// `si_code` of a signal that a process sent, and not the processor.
+fn was_sent(code: i32) -> bool {
+    code <= 0
+}
+
+extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler, and
+    // si_addr is set for a SIGBUS that the processor raised.
+    let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    if was_sent(code) || !cover_page(addr) {
+        chain(signal, info, context, code);
+    }
+}
+
+/// Maps zeros over the page of a guarded mapping that holds `addr`.
+fn cover_page(addr: usize) -> bool {
+    for slot in &TABLE[..HIGH_WATER.load(Ordering::Relaxed)] {
+        let start = slot.start.load(Ordering::Acquire);
+        if start == 0 || addr < start || addr - start >= slot.len.load(Ordering::Relaxed) {
+            continue;
+        }
+        let unit = slot.unit.load(Ordering::Relaxed);
+        let page = addr & !(unit - 1);
+        // SAFETY: errno is thread-local; it is kept for the interrupted code.
+        let errno = unsafe { *libc::__errno_location() };
+        // SAFETY: the page lies in a mapping of this library (its guard lives,
+        // or the faulting access would itself be outside any mapping), whose
+        // users allow for contents that change, and count faults.
+        let mapped = unsafe {
+            libc::mmap(
+                page as *mut libc::c_void,
+                unit,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+        if mapped == libc::MAP_FAILED {
+            return false;
+        }
+        slot.note(page);
+        return true;
+    }
+    false
+}
+
+/// Hands a fault that is not ours to the handler before us; where there was
+/// none, the default takes its course when the access is run again.
+fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, code: i32) {
+    // SAFETY: PREVIOUS was filled before this handler was installed.
+    let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
+    match previous.sa_sigaction {
+        libc::SIG_IGN if was_sent(code) => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: sigaction and raise are async-signal-safe; a zeroed
+            // action is SIG_DFL with an empty mask.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &default, std::ptr::null_mut());
+                if was_sent(code) {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: with SA_SIGINFO the previous owner gave a function of
+            // exactly this type.
+            let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(handler) };
+            call(signal, info, context);
+        }
+        handler => {
+            // SAFETY: without SA_SIGINFO the handler takes the signal alone.
+            let call: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
+            call(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::tests::{disk, shm};
+    use crate::pmem::{BackendKind, RegionOptions};
+
+    /// Cuts the file under its mapping: reads give zeros and a count.
+    fn cut_under_mapping(dir: &std::path::Path, backend: BackendKind) {
+        install_fault_guard().unwrap();
+        let path = dir.join(format!("cut-{}-{backend:?}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let region = RegionOptions::new()
+            .backend(backend)
+            .create(&path, 1 << 20)
+            .unwrap();
+        let w = region.window();
+        let pending = w.store(600_000, b"there").unwrap();
+        w.fence(pending);
+        assert_eq!(region.faults(), 0);
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(8192).unwrap();
+        let mut bytes = [1u8; 5];
+        region.read(600_000, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 5]);
+        assert_eq!(region.faults(), 1);
+        let at = |offset: u64, len: u64| region.raw_range(offset, len).unwrap();
+        let faulted = |offset, len| {
+            region
+                .backend()
+                .is_faulted(at(offset, len).cast(), len as usize)
+        };
+        assert!(faulted(600_000, 1));
+        assert!(faulted(598_000, 4096));
+        assert!(!faulted(0, 8192));
+        // The page is zeros now and does not fault again; the next one does.
+        region.read(600_000, &mut bytes).unwrap();
+        assert_eq!(region.faults(), 1);
+        region.read(700_000, &mut bytes).unwrap();
+        assert_eq!(region.faults(), 2);
+        // Past what is remembered one by one, all of it counts as faulted.
+        for page in 100..120u64 {
+            region.read(page * 4096, &mut bytes).unwrap();
+        }
+        assert!(faulted(0, 8));
+        drop(region);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn cut_tmpfs_file() {
+        for backend in [BackendKind::Native, BackendKind::Auto] {
+            cut_under_mapping(shm().path(), backend);
+        }
+    }
+
+    #[test]
+    fn cut_ordinary_file() {
+        for backend in [BackendKind::Native, BackendKind::Auto] {
+            cut_under_mapping(disk().path(), backend);
+        }
+    }
+
+    /// A huge page is replaced whole: the kernel splits no such mapping.
+    #[test]
+    fn cut_hugetlbfs_file() {
+        let Some(pool) = crate::pmem::source::tests::HugePool::borrow(2) else {
+            return;
+        };
+        install_fault_guard().unwrap();
+        let path = pool.dir().join("r");
+        let region = RegionOptions::new().create(&path, 4 << 20).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(0)
+            .unwrap();
+        assert_eq!(region.load_u64((2 << 20) + 4096).unwrap(), 0);
+        assert_eq!(region.load_u64(3 << 20).unwrap(), 0);
+        assert_eq!(region.faults(), 1);
+        assert!(region.is_faulted(2 << 20, 1) && !region.is_faulted(0, 2 << 20));
+    }
+
+    /// No room for a page is a fault as a bad page is.
+    #[test]
+    fn full_file_system() {
+        use rustix::mount as m;
+        let mount = || -> rustix::io::Result<std::os::fd::OwnedFd> {
+            let fs = m::fsopen("tmpfs", m::FsOpenFlags::FSOPEN_CLOEXEC)?;
+            m::fsconfig_set_string(&fs, "size", "64k")?;
+            m::fsconfig_create(&fs)?;
+            m::fsmount(
+                &fs,
+                m::FsMountFlags::FSMOUNT_CLOEXEC,
+                m::MountAttrFlags::empty(),
+            )
+        };
+        let mount = match mount() {
+            Ok(mount) => mount,
+            Err(e) => return eprintln!("SKIPPED, NOT TESTED: full tmpfs: {e} (run as root)"),
+        };
+        install_fault_guard().unwrap();
+        use std::os::fd::AsRawFd;
+        let path = format!("/proc/self/fd/{}/r", mount.as_raw_fd());
+        let e = RegionOptions::new()
+            .preallocate(true)
+            .create(&path, 1 << 20)
+            .unwrap_err();
+        assert_eq!(e.errno(), libc::ENOSPC);
+        let region = RegionOptions::new().create(&path, 1 << 20).unwrap();
+        let w = region.window();
+        w.fence(w.nt_zero(0, 1 << 20).unwrap());
+        assert!(region.faults() > 0);
+        assert!(region.is_faulted(1 << 19, 1 << 19));
+    }
+
+    #[test]
+    fn guards_come_and_go() {
+        for _ in 0..3 * SLOTS {
+            let g = Guard::new(0x1000 as *mut u8, 0, 4096);
+            assert!(g.slot.is_some());
+        }
+    }
+
+    const CHILD: &str = "PRAMFS_TEST_FAULT_ELSEWHERE";
+
+    /// A fault outside every region kills, as it did before.
+    #[test]
+    fn fault_elsewhere_is_passed_on() {
+        use std::os::unix::process::ExitStatusExt;
+        if std::env::var_os(CHILD).is_some() {
+            install_fault_guard().unwrap();
+            let fd = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            // SAFETY: a new mapping where the kernel chooses. It has no pages
+            // behind it, so the read below faults: that is the test.
+            let p = unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    4096,
+                    rustix::mm::ProtFlags::READ,
+                    rustix::mm::MapFlags::SHARED,
+                    &fd,
+                    0,
+                )
+                .unwrap()
+            };
+            // SAFETY: as above.
+            let _ = unsafe { p.cast::<u8>().read_volatile() };
+            std::process::exit(0);
+        }
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "pmem::fault::tests::fault_elsewhere_is_passed_on",
+            ])
+            .env(CHILD, "1")
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGBUS));
+    }
+}

@@ -1,0 +1,112 @@
+//! Whether memory files get huge pages, as the kernel's settings say.
+
+use std::os::fd::BorrowedFd;
+
+use super::source::SourceKind;
+
+/// When tmpfs or shared memory is given huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HugePolicy {
+    /// Never.
+    Never,
+    /// Where `madvise(MADV_HUGEPAGE)` asks for them.
+    Advise,
+    /// Where they lie inside the file.
+    WithinSize,
+    /// Whenever there is one free.
+    Always,
+}
+
+impl HugePolicy {
+    /// As the mount option `huge=` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            HugePolicy::Never => "never",
+            HugePolicy::Advise => "advise",
+            HugePolicy::WithinSize => "within_size",
+            HugePolicy::Always => "always",
+        }
+    }
+
+    fn parse(word: &str) -> Option<HugePolicy> {
+        match word {
+            "never" | "deny" => Some(HugePolicy::Never),
+            "advise" => Some(HugePolicy::Advise),
+            "within_size" => Some(HugePolicy::WithinSize),
+            "always" | "force" => Some(HugePolicy::Always),
+            _ => None,
+        }
+    }
+}
+
+/// Word in brackets of `/sys/kernel/mm/transparent_hugepage/shmem_enabled`.
+pub(super) fn shmem_enabled() -> Option<String> {
+    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok()?;
+    let word = text.split('[').nth(1)?.split(']').next()?;
+    Some(word.to_owned())
+}
+
+/// Free and total pages of the pool of huge pages of a size.
+pub(super) fn pool(page: u64) -> Option<(u64, u64)> {
+    let dir = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10);
+    let number = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("{dir}/{name}"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    let free = number("free_hugepages")?.saturating_sub(number("resv_hugepages")?);
+    Some((free, number("nr_hugepages")?))
+}
+
+/// The policy for a descriptor on tmpfs or a memfd. `None` where the kernel
+/// has no huge pages for shared memory, or for other kinds.
+pub(super) fn policy(fd: BorrowedFd<'_>, kind: SourceKind) -> Option<HugePolicy> {
+    let global = shmem_enabled()?;
+    // These two overrule every mount.
+    if global == "deny" || global == "force" {
+        return HugePolicy::parse(&global);
+    }
+    match kind {
+        SourceKind::Memfd => HugePolicy::parse(&global),
+        SourceKind::Tmpfs => {
+            let dev = rustix::fs::fstat(fd).ok()?.st_dev;
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+            Some(mount_policy(
+                &mounts,
+                rustix::fs::major(dev),
+                rustix::fs::minor(dev),
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// The `huge=` option of the mount of a device number; without one, never.
+fn mount_policy(mountinfo: &str, major: u32, minor: u32) -> HugePolicy {
+    let wanted = format!("{major}:{minor}");
+    mountinfo
+        .lines()
+        .filter(|line| line.split(' ').nth(2) == Some(wanted.as_str()))
+        .filter_map(|line| line.rsplit(' ').next())
+        .flat_map(|options| options.split(','))
+        .find_map(|option| HugePolicy::parse(option.strip_prefix("huge=")?))
+        .unwrap_or(HugePolicy::Never)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn option_of_the_right_mount() {
+        let text = "22 1 0:20 / /a rw - tmpfs tmpfs rw,size=4k\n\
+                    23 1 0:21 / /b rw,nosuid shared:7 - tmpfs none rw,huge=always,size=1g\n\
+                    24 1 0:22 / /c rw - tmpfs none rw,huge=within_size\n";
+        assert_eq!(mount_policy(text, 0, 20), HugePolicy::Never);
+        assert_eq!(mount_policy(text, 0, 21), HugePolicy::Always);
+        assert_eq!(mount_policy(text, 0, 22), HugePolicy::WithinSize);
+        assert_eq!(mount_policy(text, 0, 2), HugePolicy::Never);
+    }
+}

@@ -1,0 +1,436 @@
+//! The backend on the system's libpmem2.
+//!
+//! Who maps what:
+//! * A file (DAX or not) or a devdax device opened for writing is mapped by
+//!   `pmem2_map_new`, and its granularity is what the library found.
+//! * Memory (tmpfs, hugetlbfs, memfd) the library would take for
+//!   page-granular, since it refuses `MAP_SYNC`. What is tested on memory
+//!   should be what runs on persistent memory, so it is mapped here and handed
+//!   over as cache-line granular by `pmem2_map_from_existing`, which is made
+//!   for that; the environment variable `PMEM2_FORCE_GRANULARITY` would do it
+//!   for the whole process, and racily.
+//! * A private mapping is made here too and handed over as byte granular:
+//!   nothing needs flushing.
+//!
+//! Stores to page-granular media do not go through the library, whose copy is
+//! an `msync` in every call; see `pages`.
+//!
+//! Short non-temporal copies are ours too; see [`LIBRARY_STREAMS_FROM`].
+//!
+//! Left to `native`: block devices, which the library refuses, and devdax
+//! opened read-only, which cannot be mapped privately.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libpmem2_sys as sys;
+
+use super::backend::{Durability, Granularity, Persistence, PmemBackend};
+use super::cpu::{self, Cpu};
+use super::error::PmemError;
+use super::mapping::{Mapping, Share};
+use super::medium::{Medium, Mode, map_source};
+use super::source::{Source, SourceKind};
+
+type Flush = unsafe extern "C" fn(*const c_void, usize);
+type Drain = unsafe extern "C" fn();
+type Memcpy = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32) -> *mut c_void;
+type Memset = unsafe extern "C" fn(*mut c_void, c_int, usize, u32) -> *mut c_void;
+
+/// A mapped source served by libpmem2.
+#[derive(Debug)]
+pub struct Libpmem2Backend {
+    // Before the mapping: its fault guard ends first.
+    medium: Medium,
+    map: Map,
+    flush: Flush,
+    drain: Drain,
+    memcpy: Memcpy,
+    memset: Memset,
+    cpu: Cpu,
+}
+
+/// Below this the library stores, flushes and so reads each line first, where
+/// our own stream of words does not.
+const LIBRARY_STREAMS_FROM: usize = 256;
+
+/// Whether libpmem2 can serve a source.
+pub(super) fn serves(source: &Source) -> bool {
+    refusal(source).is_none()
+}
+
+fn refusal(source: &Source) -> Option<&'static str> {
+    match source.kind() {
+        SourceKind::BlockDevice => Some("libpmem2 maps no block devices; use the native backend"),
+        SourceKind::DevDax if source.read_only() => Some(
+            "libpmem2 maps no devdax device privately; use the native backend to open it read-only",
+        ),
+        _ => None,
+    }
+}
+
+impl Libpmem2Backend {
+    /// Maps a source.
+    pub(super) fn new(
+        mut source: Source,
+        durability: Durability,
+    ) -> Result<Libpmem2Backend, PmemError> {
+        if let Some(why) = refusal(&source) {
+            return Err(source.unusable(libc::EOPNOTSUPP, why.into()));
+        }
+        let by_library = !source.read_only() && !source.kind().is_memory();
+        let (map, granularity, map_sync) = if by_library {
+            Map::by_library(&mut source)?
+        } else {
+            Map::by_us(&mut source)?
+        };
+        // SAFETY: `map` is a live map object; the functions are those of its
+        // granularity and are valid as long as the library is loaded.
+        let (flush, drain, memcpy, memset) = unsafe {
+            (
+                sys::pmem2_get_flush_fn(map.object),
+                sys::pmem2_get_drain_fn(map.object),
+                sys::pmem2_get_memcpy_fn(map.object),
+                sys::pmem2_get_memset_fn(map.object),
+            )
+        };
+        let (Some(flush), Some(drain), Some(memcpy), Some(memset)) = (flush, drain, memcpy, memset)
+        else {
+            return Err(source.unusable(
+                libc::EOPNOTSUPP,
+                "libpmem2 has no functions for this mapping".into(),
+            ));
+        };
+        let medium = Medium::new(source, map.base, granularity, durability, map_sync);
+        Ok(Libpmem2Backend {
+            medium,
+            map,
+            flush,
+            drain,
+            memcpy,
+            memset,
+            cpu: Cpu::get(),
+        })
+    }
+}
+
+impl Libpmem2Backend {
+    #[inline]
+    fn is_short(&self, len: usize) -> bool {
+        Cpu::WRITES_BACK && len < LIBRARY_STREAMS_FROM
+    }
+}
+
+/// A map object of the library and the mapping that it describes.
+#[derive(Debug)]
+struct Map {
+    object: *mut sys::pmem2_map,
+    base: *mut u8,
+    len: usize,
+    /// Ours, if the library did not make it.
+    _own: Option<Mapping>,
+}
+
+// SAFETY: the object is used after construction only to be deleted, once; the
+// library's functions on maps are safe from any thread.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Lets the library map the source; gives the granularity that it found.
+    fn by_library(source: &mut Source) -> Result<(Map, Granularity, bool), PmemError> {
+        let mut object = std::ptr::null_mut();
+        let len = source.len() as usize;
+        {
+            let src = LibSource::new(source)?;
+            let cfg = LibConfig::new(source)?;
+            // SAFETY: both objects live until the end of the block; the
+            // descriptor in `src` is open.
+            unsafe {
+                check(
+                    source,
+                    sys::pmem2_config_set_required_store_granularity(
+                        cfg.0,
+                        sys::PMEM2_GRANULARITY_PAGE,
+                    ),
+                )?;
+                check(source, sys::pmem2_config_set_length(cfg.0, len))?;
+                check(source, sys::pmem2_map_new(&mut object, cfg.0, src.0))?;
+            }
+        }
+        // SAFETY: the object was just made.
+        let (base, found) = unsafe {
+            (
+                sys::pmem2_map_get_address(object).cast::<u8>(),
+                sys::pmem2_map_get_store_granularity(object),
+            )
+        };
+        let map = Map {
+            object,
+            base,
+            len,
+            _own: None,
+        };
+        if source.kind() == SourceKind::DevDax {
+            return Ok((map, granularity_of(found), false));
+        }
+        // PMEM2_FORCE_GRANULARITY makes the library say what is not so. A file
+        // is as good as it says if it takes a MAP_SYNC mapping.
+        if found == sys::PMEM2_GRANULARITY_PAGE
+            || Mapping::new(source.fd(), 4096, Share::SharedSync).is_err()
+        {
+            return Ok((map, Granularity::Page, false));
+        }
+        source.set_fsdax();
+        Ok((map, granularity_of(found), true))
+    }
+
+    /// Maps the source here and describes the mapping to the library.
+    fn by_us(source: &mut Source) -> Result<(Map, Granularity, bool), PmemError> {
+        let (own, granularity, map_sync) = map_source(source, true)?;
+        let handed_over = match granularity {
+            _ if source.read_only() => sys::PMEM2_GRANULARITY_BYTE,
+            Granularity::Byte => sys::PMEM2_GRANULARITY_BYTE,
+            Granularity::CacheLine => sys::PMEM2_GRANULARITY_CACHE_LINE,
+            Granularity::Page => sys::PMEM2_GRANULARITY_PAGE,
+        };
+        let src = LibSource::new(source)?;
+        let mut object = std::ptr::null_mut();
+        // SAFETY: the mapping outlives the object (see `Drop`); the library
+        // does not unmap what it did not map.
+        check(source, unsafe {
+            sys::pmem2_map_from_existing(
+                &mut object,
+                src.0,
+                own.base().cast(),
+                own.len(),
+                handed_over,
+            )
+        })?;
+        Ok((
+            Map {
+                object,
+                base: own.base(),
+                len: own.len(),
+                _own: Some(own),
+            },
+            granularity,
+            map_sync,
+        ))
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the object was made once and is deleted once, before our own
+        // mapping, if there is one, is dropped. If the library mapped, this
+        // unmaps; nobody has the address any more.
+        unsafe { sys::pmem2_map_delete(&mut self.object) };
+    }
+}
+
+struct LibSource(*mut sys::pmem2_source);
+
+impl LibSource {
+    fn new(source: &Source) -> Result<LibSource, PmemError> {
+        let mut object = std::ptr::null_mut();
+        // SAFETY: a valid place for the object; the descriptor is open.
+        check(source, unsafe {
+            sys::pmem2_source_from_fd(&mut object, source.fd().as_raw_fd())
+        })?;
+        Ok(LibSource(object))
+    }
+}
+
+impl Drop for LibSource {
+    fn drop(&mut self) {
+        // SAFETY: made once, deleted once; it does not own the descriptor.
+        unsafe { sys::pmem2_source_delete(&mut self.0) };
+    }
+}
+
+struct LibConfig(*mut sys::pmem2_config);
+
+impl LibConfig {
+    fn new(source: &Source) -> Result<LibConfig, PmemError> {
+        let mut object = std::ptr::null_mut();
+        // SAFETY: a valid place for the object.
+        check(source, unsafe { sys::pmem2_config_new(&mut object) })?;
+        Ok(LibConfig(object))
+    }
+}
+
+impl Drop for LibConfig {
+    fn drop(&mut self) {
+        // SAFETY: made once, deleted once.
+        unsafe { sys::pmem2_config_delete(&mut self.0) };
+    }
+}
+
+fn granularity_of(found: sys::pmem2_granularity) -> Granularity {
+    match found {
+        sys::PMEM2_GRANULARITY_BYTE => Granularity::Byte,
+        sys::PMEM2_GRANULARITY_CACHE_LINE => Granularity::CacheLine,
+        _ => Granularity::Page,
+    }
+}
+
+/// Turns a return code of the library into an error with its message.
+fn check(source: &Source, code: c_int) -> Result<(), PmemError> {
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: the library returns a string of this thread that stays until its
+    // next call.
+    let message = unsafe { CStr::from_ptr(sys::pmem2_errormsg()) }
+        .to_string_lossy()
+        .into_owned();
+    let errno = match code {
+        sys::PMEM2_E_MAPPING_EXISTS => libc::EEXIST,
+        sys::PMEM2_E_NOSUPP
+        | sys::PMEM2_E_GRANULARITY_NOT_SUPPORTED
+        | sys::PMEM2_E_INVALID_FILE_TYPE => libc::EOPNOTSUPP,
+        code if code > sys::PMEM2_E_UNKNOWN => -code,
+        _ => libc::EINVAL,
+    };
+    Err(source.unusable(
+        errno,
+        format!("libpmem2 cannot map it: {message} (the native backend may)"),
+    ))
+}
+
+// SAFETY: base and len describe the mapping owned by self.
+unsafe impl PmemBackend for Libpmem2Backend {
+    fn name(&self) -> &'static str {
+        "libpmem2"
+    }
+    fn base(&self) -> *mut u8 {
+        self.map.base
+    }
+    fn len(&self) -> usize {
+        self.map.len
+    }
+    fn granularity(&self) -> Granularity {
+        self.medium.granularity
+    }
+    fn persistence(&self) -> Persistence {
+        self.medium.source.persistence()
+    }
+    #[inline]
+    unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { cpu::store(dst, src, len) }
+    }
+    #[inline]
+    unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
+        // SAFETY: aligned and in the mapping, by contract.
+        unsafe { AtomicU64::from_ptr(dst) }.store(value, Ordering::Release);
+    }
+    #[inline]
+    unsafe fn nt_store_u64(&self, dst: *mut u64, value: u64) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match &self.medium.mode {
+                Mode::Lines if Cpu::WRITES_BACK => self.cpu.nt_store_u64(dst, value),
+                _ => {
+                    self.store_u64(dst, value);
+                    self.flush(dst.cast(), 8);
+                }
+            }
+        }
+    }
+    unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: passed on from the caller. Whoever streams, or stores and
+        // flushes, it is complete at the next drain of this thread.
+        unsafe {
+            match &self.medium.mode {
+                Mode::Lines if self.is_short(len) => self.cpu.nt_copy(dst, src, len),
+                Mode::Lines => {
+                    (self.memcpy)(dst.cast(), src.cast(), len, sys::PMEM2_F_MEM_NODRAIN);
+                }
+                mode => {
+                    std::ptr::copy_nonoverlapping(src, dst, len);
+                    if let Mode::Pages(pages) = mode {
+                        pages.flush(dst, len);
+                    }
+                }
+            }
+        }
+    }
+    unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
+        // SAFETY: as in `nt_copy`.
+        unsafe {
+            match &self.medium.mode {
+                Mode::Lines if self.is_short(len) => self.cpu.nt_zero(dst, len),
+                Mode::Lines => {
+                    (self.memset)(dst.cast(), 0, len, sys::PMEM2_F_MEM_NODRAIN);
+                }
+                mode => {
+                    std::ptr::write_bytes(dst, 0, len);
+                    if let Mode::Pages(pages) = mode {
+                        pages.flush(dst, len);
+                    }
+                }
+            }
+        }
+    }
+    #[inline]
+    unsafe fn flush(&self, ptr: *const u8, len: usize) {
+        match &self.medium.mode {
+            // SAFETY: passed on from the caller.
+            Mode::Lines => unsafe { (self.flush)(ptr.cast(), len) },
+            Mode::Pages(pages) => pages.flush(ptr, len),
+            Mode::Order | Mode::Cow(_) => {}
+        }
+    }
+    #[inline]
+    fn fence(&self) {
+        match &self.medium.mode {
+            Mode::Pages(pages) => pages.fence(),
+            // SAFETY: a drain of a mapping that lives.
+            Mode::Lines => unsafe { (self.drain)() },
+            Mode::Order | Mode::Cow(_) => std::sync::atomic::fence(Ordering::SeqCst),
+        }
+    }
+    fn sync_all(&self) -> std::io::Result<()> {
+        self.fence();
+        self.medium.sync_all()
+    }
+    unsafe fn discard(&self, ptr: *mut u8, len: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.medium.discard(ptr, len) }
+    }
+    fn faults(&self) -> u64 {
+        self.medium.faults()
+    }
+    fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
+        self.medium.is_faulted(ptr, len)
+    }
+    fn durability(&self) -> Durability {
+        self.medium.durability
+    }
+    fn source_kind(&self) -> Option<SourceKind> {
+        Some(self.medium.source.kind())
+    }
+    fn map_sync(&self) -> bool {
+        self.medium.map_sync
+    }
+    fn map_unit(&self) -> u64 {
+        self.medium.source.alignment()
+    }
+    unsafe fn flush_alias(&self, alias: *const u8, home: *const u8, len: usize) {
+        // SAFETY: passed on from the caller. Lines are flushed by the address
+        // that is likely to be in the TLB.
+        unsafe {
+            match &self.medium.mode {
+                Mode::Lines => (self.flush)(alias.cast(), len),
+                _ => self.flush(home, len),
+            }
+        }
+    }
+    fn source_fd(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        Some((self.medium.source.fd(), 0))
+    }
+}

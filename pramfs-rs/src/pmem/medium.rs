@@ -1,0 +1,238 @@
+//! What every mapped source needs, whichever instructions serve it: how its
+//! fences work, write-out, giving memory back, faults.
+
+use rustix::io::Errno;
+
+use super::backend::{Durability, Granularity};
+use super::cow::Cow;
+use super::error::PmemError;
+use super::fault::Guard;
+use super::hugepage::{self, HugePolicy};
+use super::mapping::{HUGE_2M, Mapping, Share};
+use super::pages::PageSync;
+use super::source::{Source, SourceKind};
+
+/// What stores to a mapping need before they are as durable as promised.
+#[derive(Debug)]
+pub(super) enum Mode {
+    /// Line write-back and a fence.
+    Lines,
+    /// A fence: persistent caches, a private mapping, or `durability=process`.
+    Order,
+    /// An msync at each fence.
+    Pages(PageSync),
+    /// Nothing reaches the medium, and the first store into a unit copies it.
+    Cow(Cow),
+}
+
+/// A source, and how its mapping behaves. Lives no longer than the mapping.
+#[derive(Debug)]
+pub(super) struct Medium {
+    pub source: Source,
+    pub mode: Mode,
+    pub granularity: Granularity,
+    pub durability: Durability,
+    pub map_sync: bool,
+    guard: Guard,
+    base: *mut u8,
+    len: usize,
+    discard_unit: Option<usize>,
+}
+
+// SAFETY: `base` is an address and is given only to madvise, on ranges that
+// the callers of `discard` answer for.
+unsafe impl Send for Medium {}
+// SAFETY: as above; everything else in it is Sync.
+unsafe impl Sync for Medium {}
+
+impl Medium {
+    /// Describes the mapping of `source` at `base`.
+    pub fn new(
+        source: Source,
+        base: *mut u8,
+        granularity: Granularity,
+        durability: Durability,
+        map_sync: bool,
+    ) -> Medium {
+        let (len, unit) = (source.len() as usize, source.alignment() as usize);
+        let mode = match granularity {
+            _ if source.read_only() && source.kind() == SourceKind::DevDax => {
+                Mode::Cow(Cow::new(base, len, unit))
+            }
+            _ if source.read_only() => Mode::Order,
+            Granularity::Byte => Mode::Order,
+            Granularity::CacheLine => Mode::Lines,
+            Granularity::Page if durability == Durability::Process => Mode::Order,
+            Granularity::Page => Mode::Pages(PageSync::default()),
+        };
+        let durability = if granularity == Granularity::Page {
+            durability
+        } else {
+            Durability::Power
+        };
+        let huge = huge_pages(&source);
+        if huge && !source.read_only() {
+            // SAFETY: advice about the whole mapping that changes no contents.
+            // Best effort: `probe` says whether huge pages can be had.
+            let _ =
+                unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxHugepage) };
+        }
+        let discard_unit = match source.kind() {
+            _ if source.read_only() => None,
+            // A hole in a huge page would split it.
+            SourceKind::Tmpfs | SourceKind::Memfd if huge => Some(HUGE_2M),
+            SourceKind::Tmpfs | SourceKind::Memfd | SourceKind::File | SourceKind::FsDax => {
+                Some(rustix::param::page_size())
+            }
+            // Not by page, or not without zeroing a device.
+            SourceKind::Hugetlbfs | SourceKind::DevDax | SourceKind::BlockDevice => None,
+        };
+        Medium {
+            guard: Guard::new(base, len, unit),
+            source,
+            mode,
+            granularity,
+            durability,
+            map_sync,
+            base,
+            len,
+            discard_unit,
+        }
+    }
+
+    /// Writes a page-granular medium out. The caller has fenced.
+    pub fn sync_all(&self) -> std::io::Result<()> {
+        if self.granularity != Granularity::Page || self.source.read_only() {
+            return Ok(());
+        }
+        // Covers what was stored through mappings too.
+        rustix::fs::fdatasync(self.source.fd()).map_err(Into::into)
+    }
+
+    /// Punches the whole units inside a range out of the source.
+    ///
+    /// # Safety
+    /// The range lies in the mapping, and nobody needs its bytes.
+    pub unsafe fn discard(&self, ptr: *mut u8, len: usize) {
+        let Some(unit) = self.discard_unit else {
+            return;
+        };
+        let from = (ptr as usize - self.base as usize).next_multiple_of(unit);
+        let to = (ptr as usize - self.base as usize + len) / unit * unit;
+        if from < to {
+            debug_assert!(to <= self.len);
+            // SAFETY: whole pages inside the range, which is given up.
+            let _ = unsafe {
+                rustix::mm::madvise(
+                    self.base.add(from).cast(),
+                    to - from,
+                    rustix::mm::Advice::LinuxRemove,
+                )
+            };
+        }
+    }
+
+    #[inline]
+    pub fn faults(&self) -> u64 {
+        let more = match &self.mode {
+            Mode::Lines | Mode::Order => 0,
+            Mode::Pages(pages) => pages.failures(),
+            Mode::Cow(cow) => cow.failures(),
+        };
+        self.guard.faults() + more
+    }
+
+    #[inline]
+    pub fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
+        self.guard.is_faulted(ptr, len)
+    }
+}
+
+fn huge_pages(source: &Source) -> bool {
+    source.len() >= HUGE_2M as u64
+        && hugepage::policy(source.fd(), source.kind()).is_some_and(|p| p != HugePolicy::Never)
+}
+
+/// Maps a source ourselves, the best way it offers: the mapping, what makes
+/// stores to it durable, and whether it was made with `MAP_SYNC`. `lines` says
+/// whether the processor's line write-back may be relied on.
+pub(super) fn map_source(
+    source: &mut Source,
+    lines: bool,
+) -> Result<(Mapping, Granularity, bool), PmemError> {
+    let len = source.len() as usize;
+    let fd = source.fd();
+    let line_or_byte = if caches_are_persistent() {
+        Granularity::Byte
+    } else {
+        Granularity::CacheLine
+    };
+    let (share, granularity) = match (source.kind(), source.read_only()) {
+        (SourceKind::DevDax, _) if !lines => {
+            return Err(source.unusable(
+                libc::EOPNOTSUPP,
+                "devdax needs a line write-back that this library does not have on this processor; use fsdax".into(),
+            ));
+        }
+        (SourceKind::DevDax, true) => (Share::SharedReadOnly, line_or_byte),
+        (SourceKind::DevDax, false) => (Share::Shared, line_or_byte),
+        (SourceKind::FsDax, true) => (Share::Private, line_or_byte),
+        (kind, true) if kind.is_memory() => (Share::Private, Granularity::CacheLine),
+        (kind, false) if kind.is_memory() => (Share::Shared, Granularity::CacheLine),
+        (_, true) => (Share::Private, Granularity::Page),
+        (SourceKind::FsDax | SourceKind::File, false) if lines => {
+            // Only a file on persistent memory accepts this; old kernels have
+            // no attribute that would have told.
+            match Mapping::new(fd, len, Share::SharedSync) {
+                Ok(mapping) => {
+                    source.set_fsdax();
+                    return Ok((mapping, line_or_byte, true));
+                }
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => (Share::Shared, Granularity::Page),
+                Err(e) => return Err(map_error(source, e)),
+            }
+        }
+        (_, false) => (Share::Shared, Granularity::Page),
+    };
+    let mapping = Mapping::new(fd, len, share).map_err(|e| map_error(source, e))?;
+    Ok((mapping, granularity, false))
+}
+
+/// Says why a source could not be mapped.
+pub(super) fn map_error(source: &Source, e: Errno) -> PmemError {
+    match e {
+        Errno::NOMEM if source.kind() == SourceKind::Hugetlbfs => {
+            let pages = source.len() / source.alignment();
+            let size = source.alignment() >> 10;
+            source.unusable(
+                libc::ENOMEM,
+                format!(
+                    "there are not {pages} huge pages of {size} KiB free; reserve them: echo {pages} > /sys/kernel/mm/hugepages/hugepages-{size}kB/nr_hugepages"
+                ),
+            )
+        }
+        Errno::NOMEM => source.unusable(
+            libc::ENOMEM,
+            format!(
+                "{} bytes cannot be mapped: out of address space or of mappings; see `ulimit -v` and vm.max_map_count",
+                source.len()
+            ),
+        ),
+        Errno::NODEV => source.unusable(libc::ENODEV, "its file system cannot map files into memory; use another".into()),
+        e => source.os("cannot map", e),
+    }
+}
+
+/// Whether the platform writes its caches out on power failure (eADR): every
+/// persistent-memory region must say so.
+pub(super) fn caches_are_persistent() -> bool {
+    let Ok(devices) = std::fs::read_dir("/sys/bus/nd/devices") else {
+        return false;
+    };
+    let mut domains = devices
+        .flatten()
+        .filter(|d| d.file_name().as_encoded_bytes().starts_with(b"region"))
+        .map(|d| std::fs::read_to_string(d.path().join("persistence_domain")).unwrap_or_default())
+        .peekable();
+    domains.peek().is_some() && domains.all(|d| d.trim() == "cpu_cache")
+}

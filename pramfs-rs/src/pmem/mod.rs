@@ -1,0 +1,73 @@
+//! A mapped region of persistent memory, and the only ways to change it.
+//!
+//! Purpose: everything above this module sees a [`Region`]: bounds-checked
+//! reads, and, through a [`WriteWindow`], stores, non-temporal stores, flushes
+//! and fences. Which instructions those are is the business of a
+//! [`PmemBackend`].
+//!
+//! Invariants:
+//! * No Rust reference to live medium memory ever leaves this module, except
+//!   to atomics inside one call. Bytes are copied out and in.
+//! * Every store goes through a [`WriteWindow`]; that is where protection
+//!   against stray writes will be switched on.
+//! * Bounds and alignment are checked once, in the accessor.
+//!
+//! Left to others: what the bytes mean (`media`), and in which order they are
+//! stored (`journal`).
+
+mod backend;
+mod cow;
+mod cpu;
+mod error;
+mod fault;
+mod heap;
+mod hugepage;
+#[cfg(feature = "libpmem2")]
+mod libpmem2;
+mod mapping;
+mod medium;
+mod native;
+mod options;
+mod pages;
+mod probe;
+mod region;
+mod sim;
+mod source;
+mod stitch;
+
+pub use backend::{Durability, Granularity, Persistence, PmemBackend};
+pub use error::PmemError;
+pub use fault::install_fault_guard;
+pub use heap::HeapBackend;
+pub use hugepage::HugePolicy;
+#[cfg(feature = "libpmem2")]
+pub use libpmem2::Libpmem2Backend;
+pub use native::NativeBackend;
+pub use options::{BackendKind, RegionOptions};
+pub use probe::{FileSystem, Report, probe};
+pub use region::{Fenced, LINE, Region, RegionInfo, Unfenced, WriteWindow};
+pub use sim::{Counters, Event, EventKind, SimBackend};
+pub use source::{REGION_UNIT, Source, SourceKind};
+pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
+
+/// Hints that all of an ordinary object will be read soon: its lines are
+/// fetched together instead of one after the other.
+#[inline]
+pub(crate) fn prefetch_object<T>(object: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let first: *const i8 = std::ptr::from_ref(object).cast();
+        for at in (0..size_of::<T>()).step_by(LINE as usize) {
+            // SAFETY: the address lies in `object`; a prefetch has no effect on
+            // memory and does not fault.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.add(at))
+            };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = object;
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

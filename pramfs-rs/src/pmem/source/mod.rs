@@ -1,0 +1,424 @@
+//! Opening what can hold a region: a file, a device, a piece of shared memory.
+//!
+//! Purpose: turn a path, a descriptor or a size into a [`Source`]: an open and
+//! locked descriptor, its length, and what the kernel says it is.
+//!
+//! Invariant: a [`Source`] is of a kind that can be mapped, its length is
+//! neither zero nor off the unit it must be a multiple of, and (unless the
+//! caller asked otherwise) no other process has it open as a region.
+//!
+//! Left to others: mapping it and choosing instructions (`native`,
+//! `libpmem2`), and how well it is set up (`probe`).
+
+mod detect;
+mod lock;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+pub(super) use detect::{
+    Found, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder,
+};
+pub(super) use lock::holder_of;
+
+use super::backend::Persistence;
+use super::error::PmemError;
+
+/// Every region is a multiple of this many bytes.
+pub const REGION_UNIT: u64 = 4096;
+
+/// What kind of object a region lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A file on a file system mounted with DAX: the mapping is the medium.
+    FsDax,
+    /// A devdax character device.
+    DevDax,
+    /// A block device, `/dev/pmemN` included: its mapping is the page cache.
+    BlockDevice,
+    /// A file on tmpfs or ramfs.
+    Tmpfs,
+    /// A file on hugetlbfs, or a memfd made of huge pages.
+    Hugetlbfs,
+    /// Anonymous shared memory behind a descriptor.
+    Memfd,
+    /// A file on any other file system.
+    File,
+}
+
+impl SourceKind {
+    /// One or two words for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceKind::FsDax => "fsdax",
+            SourceKind::DevDax => "devdax",
+            SourceKind::BlockDevice => "block device",
+            SourceKind::Tmpfs => "tmpfs",
+            SourceKind::Hugetlbfs => "hugetlbfs",
+            SourceKind::Memfd => "memfd",
+            SourceKind::File => "file",
+        }
+    }
+
+    /// Memory of the machine and no storage at all.
+    pub fn is_memory(self) -> bool {
+        matches!(
+            self,
+            SourceKind::Tmpfs | SourceKind::Hugetlbfs | SourceKind::Memfd
+        )
+    }
+
+    /// Persistent memory that the processor addresses directly.
+    pub fn is_dax(self) -> bool {
+        matches!(self, SourceKind::FsDax | SourceKind::DevDax)
+    }
+}
+
+/// How a source is opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    /// Open for reading only; the medium is never written.
+    pub read_only: bool,
+    /// Refuse a region that someone else has open, and keep others out. A
+    /// read-only opening shares with other read-only ones.
+    pub lock: bool,
+}
+
+/// An open object that can be mapped as a region.
+#[derive(Debug)]
+pub struct Source {
+    fd: OwnedFd,
+    kind: SourceKind,
+    len: u64,
+    path: PathBuf,
+    alignment: u64,
+    persistence: Persistence,
+    read_only: bool,
+    created: bool,
+}
+
+impl Source {
+    /// Opens an existing region source.
+    pub(super) fn open(path: &Path, access: Access) -> Result<Source, PmemError> {
+        let fd = open_checked(path, access)?;
+        Source::finish(fd, path.to_owned(), access, None)
+    }
+
+    /// Opens `path` as a region of `len` bytes. A missing file is created
+    /// (mode 0600, sparse) and an empty one is extended; a file that has bytes
+    /// must have `len` of them; a device must have at least `len`.
+    pub(super) fn create(path: &Path, len: u64, access: Access) -> Result<Source, PmemError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
+        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => {
+                let mut made = Source::finish(fd, path.to_owned(), access, Some(len));
+                if let Ok(source) = &mut made {
+                    source.created = true;
+                } else {
+                    // Nobody has seen the file yet, and it is of no use; the
+                    // error that is returned says why.
+                    let _ = rustix::fs::unlink(path);
+                }
+                made
+            }
+            Err(Errno::EXIST) => {
+                let fd = open_checked(path, access)?;
+                Source::finish(fd, path.to_owned(), access, Some(len))
+            }
+            Err(e) => Err(open_error(path, e, false)),
+        }
+    }
+
+    /// Anonymous shared memory of `len` bytes that only descriptors name.
+    pub(super) fn memfd(name: &str, len: u64) -> Result<Source, PmemError> {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        let path = PathBuf::from(format!("memfd:{name}"));
+        let os = |what, e: Errno| PmemError::Os {
+            what,
+            path: path.display().to_string(),
+            source: e.into(),
+        };
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(|e| os("cannot create", e))?;
+        let access = Access {
+            read_only: false,
+            lock: true,
+        };
+        let source = Source::finish(fd, path.clone(), access, Some(len))?;
+        // Nobody who is handed the descriptor can pull the pages away.
+        rustix::fs::fcntl_add_seals(&source.fd, SealFlags::SHRINK)
+            .map_err(|e| os("cannot seal", e))?;
+        Ok(source)
+    }
+
+    /// Takes over a descriptor that is open already; `name` is for messages.
+    pub(super) fn from_fd(fd: OwnedFd, name: &Path, access: Access) -> Result<Source, PmemError> {
+        Source::finish(fd, name.to_owned(), access, None)
+    }
+
+    fn finish(
+        fd: OwnedFd,
+        path: PathBuf,
+        access: Access,
+        create: Option<u64>,
+    ) -> Result<Source, PmemError> {
+        let found = detect::identify(fd.as_fd(), &path)?;
+        if access.lock {
+            lock::acquire(fd.as_fd(), &path, found.kind, !access.read_only)?;
+        }
+        let mut source = Source {
+            fd,
+            kind: found.kind,
+            len: 0,
+            path,
+            alignment: found.alignment,
+            persistence: found.persistence,
+            read_only: access.read_only,
+            created: false,
+        };
+        // Only now, under the lock, is the length the one that will be mapped.
+        source.len = match create {
+            Some(len) => source.make_len(len)?,
+            None => source.found_len()?,
+        };
+        source.check_len(source.len)?;
+        Ok(source)
+    }
+
+    /// Length of the object as it is; block devices lose an odd tail.
+    fn found_len(&self) -> Result<u64, PmemError> {
+        match self.kind {
+            SourceKind::DevDax => detect::devdax_len(self.fd.as_fd(), &self.path),
+            SourceKind::BlockDevice => {
+                let end = rustix::fs::seek(&self.fd, SeekFrom::End(0))
+                    .map_err(|e| self.os("cannot find the size of", e))?;
+                Ok(end / REGION_UNIT * REGION_UNIT)
+            }
+            _ => {
+                let st = rustix::fs::fstat(&self.fd).map_err(|e| self.os("cannot stat", e))?;
+                Ok(u64::try_from(st.st_size).unwrap_or(0))
+            }
+        }
+    }
+
+    /// Makes the object `len` bytes long if that destroys nothing.
+    fn make_len(&self, len: u64) -> Result<u64, PmemError> {
+        self.check_len(len)?;
+        let found = self.found_len()?;
+        if matches!(self.kind, SourceKind::DevDax | SourceKind::BlockDevice) {
+            if len > found {
+                return Err(self.unusable(
+                    libc::ENOSPC,
+                    format!("the device has {found} bytes and not {len}; ask for less, or leave out the size"),
+                ));
+            }
+            return Ok(len);
+        }
+        if found != 0 && found != len {
+            return Err(self.unusable(
+                libc::EEXIST,
+                format!(
+                    "exists already and has {found} bytes, not {len}; leave out the size to use it as it is, or remove it first"
+                ),
+            ));
+        }
+        if found == 0 {
+            rustix::fs::ftruncate(&self.fd, len).map_err(|e| match e {
+                Errno::FBIG | Errno::INVAL => self.unusable(
+                    libc::EFBIG,
+                    format!("its file system cannot hold a file of {len} bytes; choose a smaller size or another file system"),
+                ),
+                e => self.os("cannot set the size of", e),
+            })?;
+        }
+        Ok(len)
+    }
+
+    fn check_len(&self, len: u64) -> Result<(), PmemError> {
+        let unit = self.alignment;
+        if len == 0 {
+            let why = match self.kind {
+                SourceKind::DevDax | SourceKind::BlockDevice => {
+                    "the device has no bytes; is its medium there?"
+                }
+                _ => "has no bytes; give a size to make a region of it",
+            };
+            return Err(self.unusable(libc::EINVAL, why.into()));
+        }
+        if usize::try_from(len).is_err() || len > isize::MAX as u64 {
+            return Err(self.unusable(
+                libc::EFBIG,
+                format!("{len} bytes are more than a process can map"),
+            ));
+        }
+        if !len.is_multiple_of(unit) {
+            let (down, up) = (len / unit * unit, len.div_ceil(unit).saturating_mul(unit));
+            let unit_name = match self.kind {
+                SourceKind::Hugetlbfs => " (its huge page)",
+                SourceKind::DevDax => " (the alignment of the device)",
+                _ => "",
+            };
+            return Err(self.unusable(
+                libc::EINVAL,
+                format!(
+                    "a length of {len} bytes is not a multiple of {unit}{unit_name}; the nearest that are: {down}, {up}. If the file had another length before, it has been cut: restore it, or extend it with truncate(1)"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reserves every page or block of the source now, so that no store into
+    /// it can fail later for want of space.
+    pub(super) fn preallocate(&self) -> Result<(), PmemError> {
+        if matches!(self.kind, SourceKind::DevDax | SourceKind::BlockDevice) {
+            return Ok(());
+        }
+        rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), 0, self.len).map_err(|e| match e {
+            Errno::NOSPC | Errno::NOMEM => self.unusable(
+                libc::ENOSPC,
+                format!("there is no room for all its {} bytes; free some, or choose a smaller region", self.len),
+            ),
+            e => self.os("cannot reserve the space of", e),
+        })
+    }
+
+    /// The open descriptor; the lock lives as long as it does.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+    /// What it is.
+    pub fn kind(&self) -> SourceKind {
+        self.kind
+    }
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+    /// Never: a source of no bytes is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Where it came from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// Bytes that a mapping's address, offset and length must be a multiple of.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
+    }
+    /// What its bytes survive.
+    pub fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+    /// Whether it was opened for reading only.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether the file did not exist before.
+    pub(super) fn created(&self) -> bool {
+        self.created
+    }
+
+    /// Corrects the kind once a `MAP_SYNC` mapping has shown what the file is.
+    pub(super) fn set_fsdax(&mut self) {
+        self.kind = SourceKind::FsDax;
+    }
+
+    pub(super) fn os(&self, what: &'static str, e: Errno) -> PmemError {
+        PmemError::Os {
+            what,
+            path: self.path.display().to_string(),
+            source: e.into(),
+        }
+    }
+
+    pub(super) fn unusable(&self, errno: i32, why: String) -> PmemError {
+        PmemError::Unusable {
+            path: self.path.display().to_string(),
+            why,
+            errno,
+        }
+    }
+}
+
+/// Opens a path that exists, refusing what cannot be a region with the reason,
+/// before an open of it could block or have an effect.
+fn open_checked(path: &Path, access: Access) -> Result<OwnedFd, PmemError> {
+    let st = rustix::fs::stat(path).map_err(|e| open_error(path, e, access.read_only))?;
+    let file_type = FileType::from_raw_mode(st.st_mode);
+    detect::refuse_type(file_type, path)?;
+    let block = file_type == FileType::BlockDevice;
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    flags |= if access.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    if block && access.lock {
+        // The kernel's own claim on a device: refused while it is mounted, in
+        // use as swap, or part of another device.
+        flags |= OFlags::EXCL;
+    }
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        Errno::BUSY if block => lock::block_in_use(path, st.st_rdev),
+        Errno::ACCESS | Errno::ROFS if block && detect::block_is_read_only(st.st_rdev) => {
+            PmemError::Unusable {
+                path: path.display().to_string(),
+                why:
+                    "the device is read-only; open it read-only, or lift it with `blockdev --setrw`"
+                        .into(),
+                errno: libc::EROFS,
+            }
+        }
+        e => open_error(path, e, access.read_only),
+    })?;
+    let now = rustix::fs::fstat(&fd).map_err(|e| open_error(path, e, access.read_only))?;
+    if FileType::from_raw_mode(now.st_mode) != file_type {
+        return Err(PmemError::Unusable {
+            path: path.display().to_string(),
+            why: "was replaced by something else while it was being opened; try again".into(),
+            errno: libc::EAGAIN,
+        });
+    }
+    Ok(fd)
+}
+
+fn open_error(path: &Path, e: Errno, read_only: bool) -> PmemError {
+    let why = match e {
+        Errno::NOENT => {
+            "no such file or device; give a size to create a region file, or check the path (and that its directory exists)"
+        }
+        Errno::ACCESS | Errno::PERM if read_only => {
+            "permission denied for reading; run as its owner or as root, or change its mode"
+        }
+        Errno::ACCESS | Errno::PERM => {
+            "permission denied for reading and writing; run as its owner or as root, change its mode, or open it read-only"
+        }
+        Errno::ROFS => {
+            "lies on a read-only file system; open it read-only, or remount that file system read-write"
+        }
+        Errno::TXTBSY => "is being executed or used as swap",
+        Errno::NXIO | Errno::NODEV => "there is no device behind this node; is its driver loaded?",
+        Errno::BUSY => "is in use by the kernel or by another program",
+        e => {
+            return PmemError::Os {
+                what: "cannot open",
+                path: path.display().to_string(),
+                source: e.into(),
+            };
+        }
+    };
+    PmemError::Unusable {
+        path: path.display().to_string(),
+        why: why.into(),
+        errno: e.raw_os_error(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

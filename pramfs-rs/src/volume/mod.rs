@@ -1,0 +1,249 @@
+//! A volume: region, geometry, journal and allocators of one mounted file
+//! system, and the transactions that change it.
+//!
+//! Invariant: a volume changes only through [`Tx::commit`]; what a transaction
+//! reserved goes back if it is dropped; what a record freed goes back through
+//! [`Volume::release`] and nowhere else.
+//!
+//! Left to others: locks on inodes, and what inodes and directories mean.
+
+mod reserve;
+mod tx;
+mod verified;
+
+use parking_lot::Mutex;
+
+pub use tx::Tx;
+pub use verified::Verified;
+
+use crate::alloc::{BitmapSet, BlockPins, Freed, InitGroup, Run};
+use crate::error::{Error, Result};
+use crate::journal::{Journal, Rules};
+use crate::media::Geometry;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::checksum::word_sum;
+use crate::media::pointer::Ptr;
+use crate::media::walk::MapRoot;
+use crate::pmem::Region;
+use crate::types::Bno;
+use reserve::Reserve;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zerocopy::IntoBytes;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Volume {
+    /// The medium.
+    pub region: Region,
+    /// Sizes and places.
+    pub geo: Geometry,
+    /// Lanes.
+    pub journal: Journal,
+    /// Blocks of the region.
+    pub blocks: BitmapSet,
+    /// Inode numbers.
+    pub inodes: BitmapSet,
+    /// Blocks that direct mappings hold.
+    pub pins: BlockPins,
+    /// Htree leaves whose sum has been checked.
+    pub verified: Verified,
+    reserve: Reserve,
+    /// One group of each bitmap is made at a time. Making an inode group takes
+    /// a block, and so may make a block group: never the other way round.
+    making: [Mutex<()>; 2],
+    orphan_slots: Mutex<Vec<u32>>,
+    failed: AtomicBool,
+}
+
+impl Volume {
+    /// A volume whose records up to `checkpoint` are dead.
+    pub fn new(
+        region: Region,
+        geo: Geometry,
+        checkpoint: u64,
+        roots: (MapRoot, MapRoot),
+        rules: Rules,
+    ) -> Volume {
+        let (block_groups, inode_groups) = roots;
+        Volume {
+            journal: Journal::new(&geo, checkpoint, rules),
+            blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, block_groups),
+            inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, inode_groups),
+            pins: BlockPins::default(),
+            verified: Verified::new(),
+            reserve: Reserve::new(geo.reserve_blocks),
+            making: [Mutex::new(()), Mutex::new(())],
+            orphan_slots: Mutex::new(Vec::new()),
+            failed: AtomicBool::new(false),
+            region,
+            geo,
+        }
+    }
+
+    /// Starts a transaction on the lane of this thread.
+    pub fn begin(&self) -> Tx<'_> {
+        Tx::new(self)
+    }
+
+    /// The bitmap of a kind.
+    pub fn bitmap(&self, kind: BitmapKind) -> &BitmapSet {
+        match kind {
+            BitmapKind::Blocks => &self.blocks,
+            BitmapKind::Inodes => &self.inodes,
+        }
+    }
+
+    /// Marks the volume as failed: no transaction commits any more.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Whether it has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The one way back to the allocators. What comes here is named by nothing
+    /// on the medium and by no record that replay could see; blocks that a
+    /// direct mapping still holds are parked until it is gone.
+    pub fn release(&self, freed: impl IntoIterator<Item = Freed>) {
+        for f in freed {
+            match f {
+                Freed::Bits {
+                    kind: BitmapKind::Blocks,
+                    start,
+                    len,
+                } => {
+                    let run = Run { start, len };
+                    if self.pins.release(run) {
+                        self.give_back_blocks(run);
+                    }
+                }
+                Freed::Bits {
+                    kind: BitmapKind::Inodes,
+                    start,
+                    len,
+                } => {
+                    self.inodes
+                        .give_back(&self.region, &self.geo, Run { start, len });
+                }
+                Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
+            }
+        }
+    }
+
+    /// Ends a pin and gives back what it had parked.
+    pub fn unpin(&self, id: u64) {
+        for run in self.pins.unpin(id) {
+            self.give_back_blocks(run);
+        }
+    }
+
+    fn give_back_blocks(&self, run: Run) {
+        for b in run.start..run.start + run.len {
+            self.verified.forget(Bno(b));
+        }
+        if !self.reserve.refill(run) {
+            self.blocks.give_back(&self.region, &self.geo, run);
+        }
+    }
+
+    /// Makes every record dead, so that all that was freed can be used again.
+    /// Returns whether anything had been waiting.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn reclaim(&self) -> Result<bool> {
+        let waiting = self.journal.has_pending();
+        if waiting {
+            self.retire_all()?;
+        }
+        Ok(waiting)
+    }
+
+    /// Makes every record of every lane dead.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn retire_all(&self) -> Result<()> {
+        self.journal
+            .retire_all(&self.region, &self.geo, &mut |f| self.release(f))
+    }
+
+    /// A free slot of the orphan table, if one is known.
+    pub fn take_orphan_slot(&self) -> Option<u32> {
+        self.orphan_slots.lock().pop()
+    }
+
+    /// Free blocks: in all, and without the reserve.
+    pub fn free_blocks(&self) -> (u64, u64) {
+        let usable = self.blocks.count_free(&self.region, &self.geo);
+        let held = self.reserve.held();
+        // The reserve is taken from the groups at the first allocation.
+        let missing = self.geo.reserve_blocks.saturating_sub(held);
+        (usable + held, usable.saturating_sub(missing))
+    }
+
+    /// Gives a group its bitmap block, by a record of its own.
+    fn make_group(&self, kind: BitmapKind, init: &InitGroup) -> Result<()> {
+        let _one = self.making[usize::from(kind == BitmapKind::Inodes)].lock();
+        let set = self.bitmap(kind);
+        if set.is_made(&self.region, &self.geo, init.group)? {
+            return Ok(());
+        }
+        let mut tx = self.begin();
+        let (block, used) = match kind {
+            // A block group keeps its bitmap in its own last block.
+            BitmapKind::Blocks => {
+                let first = init.group * self.geo.bits_per_group();
+                let len = (self.geo.blocks - first).min(self.geo.bits_per_group());
+                (Bno(first + len - 1), Some((len - 1) as u32))
+            }
+            BitmapKind::Inodes => (Bno(tx.alloc_blocks(None, 1, true)?.start), None),
+        };
+        let at = self.geo.offset(block);
+        tx.zero_new(at, self.geo.block_size)?;
+        let mut desc = GroupDesc {
+            bitmap: Ptr::new(block, 0, set.bitmap_at(&self.geo, init.group)).0,
+            ..GroupDesc::default()
+        };
+        if let Some(bit) = used {
+            let (word, mask) = (u64::from(bit / 64), 1u64 << (bit % 64));
+            tx.write_new(at + word * 8, mask.as_bytes())?;
+            desc.sum = word_sum(self.geo.seed, word, mask);
+        }
+        tx.put_desc(init.desc_offset, &desc, kind, init.group)?;
+        tx.commit()?;
+        set.group_made(&self.region, &self.geo, init.group, at, used)
+    }
+
+    /// Reserves bits, making groups as needed; `None` when nothing is free.
+    fn reserve_bits(
+        &self,
+        kind: BitmapKind,
+        mut find: impl FnMut(&BitmapSet) -> Result<Option<Run>, InitGroup>,
+    ) -> Result<Option<Run>> {
+        let mut reclaimed = false;
+        loop {
+            match find(self.bitmap(kind)) {
+                Ok(Some(run)) => return Ok(Some(run)),
+                Ok(None) if !reclaimed && self.reclaim()? => reclaimed = true,
+                Ok(None) => return Ok(None),
+                Err(init) => self.make_group(kind, &init)?,
+            }
+        }
+    }
+
+    fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+        if offset
+            .checked_add(len)
+            .is_none_or(|e| e > self.region.len())
+        {
+            return Err(Error::corrupt(
+                "the region",
+                format!("a change of {len} bytes at {offset:#x} leaves it"),
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,494 @@
+//! [`Tx`]: one atomic, durable change.
+//!
+//! A transaction stores new data at places that nothing names yet, and collects
+//! after-images of places that are in use. Nothing in use changes before
+//! [`Tx::commit`]; a transaction that is dropped has changed nothing.
+
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Volume;
+use crate::alloc::{Bits, Freed, Run};
+use crate::error::{Error, Result};
+use crate::journal::recovery::{apply, group_word};
+use crate::journal::{Change, Place, RecordBuf, Stamp};
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::record::EntryKind;
+use crate::pmem::Unfenced;
+use crate::types::Bno;
+
+/// Bytes that an entry of bits takes in a record.
+const BITS_ENTRY: usize = 24;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Tx<'v> {
+    vol: &'v Volume,
+    lane: u32,
+    rec: RecordBuf,
+    data: Option<Unfenced>,
+    places: SmallVec<[&'v Place; 8]>,
+    bits: SmallVec<[Bits; 8]>,
+    taken: SmallVec<[Freed; 4]>,
+    freed: SmallVec<[Freed; 4]>,
+    use_reserve: bool,
+}
+
+impl<'v> Tx<'v> {
+    pub(super) fn new(vol: &'v Volume) -> Tx<'v> {
+        Tx {
+            vol,
+            lane: vol.journal.thread_lane(),
+            rec: RecordBuf::new(vol.geo.slot_size as usize),
+            data: None,
+            places: SmallVec::new(),
+            bits: SmallVec::new(),
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+            use_reserve: false,
+        }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &'v Volume {
+        self.vol
+    }
+
+    /// Lets this transaction take from the reserve: it frees more than it
+    /// takes.
+    pub fn allow_reserve(&mut self) {
+        self.use_reserve = true;
+    }
+
+    /// Names an object whose homes this record writes; its lock is held. See
+    /// rule 1 in `docs/consistency.md`.
+    pub fn touch(&mut self, place: &'v Place) {
+        if !self.places.iter().any(|p| std::ptr::eq(*p, place)) {
+            self.places.push(place);
+        }
+    }
+
+    /// Payload bytes that still fit in one entry of the record.
+    pub fn room(&self) -> usize {
+        self.rec.room().saturating_sub(self.bits.len() * BITS_ENTRY)
+    }
+
+    // ---- reading what is and what will be
+
+    /// Copies bytes out as they will be after this transaction.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.vol.region.read(offset, into)?;
+        if self.rec.is_empty() {
+            return Ok(());
+        }
+        let end = offset + into.len() as u64;
+        for e in self.rec.entries() {
+            let zeros;
+            let payload = match e.kind {
+                EntryKind::SetBits | EntryKind::ClearBits => continue,
+                EntryKind::Zero => {
+                    let n = e
+                        .payload
+                        .first_chunk::<8>()
+                        .map_or(0, |b| u64::from_le_bytes(*b));
+                    zeros = vec![0; n as usize * 8];
+                    &zeros[..]
+                }
+                EntryKind::Desc => &e.payload[..GroupDesc::SIZE],
+                _ => e.payload,
+            };
+            let (from, to) = (
+                e.offset.max(offset),
+                (e.offset + payload.len() as u64).min(end),
+            );
+            if from < to {
+                into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(
+                    &payload[(from - e.offset) as usize..(to - e.offset) as usize],
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads a word as it will be after this transaction.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn load_u64(&self, offset: u64) -> Result<u64> {
+        if self.rec.is_empty() {
+            return Ok(self.vol.region.load_u64(offset)?);
+        }
+        let mut b = [0; 8];
+        self.read(offset, &mut b)?;
+        Ok(u64::from_le_bytes(b))
+    }
+
+    /// Copies a structure out as it will be after this transaction.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
+        let mut value = T::new_zeroed();
+        self.read(offset, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    // ---- new data, not reachable before commit
+
+    /// Stores bytes at a place that nothing names before this commits.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let pending = self.vol.region.window().nt_store(offset, bytes)?;
+        self.data = Some(self.data.take().unwrap_or_default().join(pending));
+        Ok(())
+    }
+
+    /// Zeroes a range that nothing names before this commits.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
+        let pending = self.vol.region.window().nt_zero(offset, len)?;
+        self.data = Some(self.data.take().unwrap_or_default().join(pending));
+        Ok(())
+    }
+
+    /// Makes new data durable now, for an operation that turns out to need no
+    /// record.
+    pub fn settle(&mut self) {
+        if let Some(data) = self.data.take() {
+            let _ = self.vol.region.window().fence(data);
+        }
+    }
+
+    // ---- after-images
+
+    /// Whether nothing would change at a commit.
+    pub fn has_no_record(&self) -> bool {
+        self.rec.is_empty() && self.bits.is_empty()
+    }
+
+    fn push(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> Result<()> {
+        if self.room() < payload.len() || !self.rec.push(kind, offset, payload) {
+            return Err(Error::NotSupported(
+                "a change too large for one journal record",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The bytes at `offset` become `bytes`. Both are multiples of 8.
+    ///
+    /// # Errors
+    /// Those of the region; a record that is full.
+    pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+        debug_assert!(matches!(
+            kind,
+            EntryKind::Inode | EntryKind::Pointer | EntryKind::Leaf | EntryKind::Slot
+        ));
+        self.vol.check_range(offset, bytes.len() as u64)?;
+        self.push(kind, offset, bytes)
+    }
+
+    /// The `words` words at `offset` become zero.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn put_zeros(&mut self, offset: u64, words: u64) -> Result<()> {
+        self.vol.check_range(offset, words.saturating_mul(8))?;
+        self.push(EntryKind::Zero, offset, words.as_bytes())
+    }
+
+    pub(super) fn put_desc(
+        &mut self,
+        offset: u64,
+        desc: &GroupDesc,
+        kind: BitmapKind,
+        group: u64,
+    ) -> Result<()> {
+        let mut payload = [0; GroupDesc::SIZE + 8];
+        payload[..GroupDesc::SIZE].copy_from_slice(desc.as_bytes());
+        payload[GroupDesc::SIZE..].copy_from_slice(&group_word(kind, group).to_le_bytes());
+        self.vol.check_range(offset, GroupDesc::SIZE as u64)?;
+        self.push(EntryKind::Desc, offset, &payload)
+    }
+
+    // ---- allocation
+
+    fn note_bits(&mut self, kind: BitmapKind, run: Run, set: bool) -> Result<()> {
+        let vol = self.vol;
+        let bits = &mut self.bits;
+        vol.bitmap(kind)
+            .words_of(&vol.region, &vol.geo, run, &mut |word, mut mask, group| {
+                // What this transaction took itself and frees again is not set.
+                if !set && let Some(b) = bits.iter_mut().find(|b| b.word == word && b.set) {
+                    let own = b.mask & mask;
+                    b.mask &= !own;
+                    mask &= !own;
+                }
+                if mask == 0 {
+                    return;
+                }
+                match bits.iter_mut().find(|b| b.word == word && b.set == set) {
+                    Some(b) => b.mask |= mask,
+                    None => bits.push(Bits {
+                        kind,
+                        group,
+                        word,
+                        mask,
+                        set,
+                    }),
+                }
+            })?;
+        if self.rec.room() < self.bits.len() * BITS_ENTRY {
+            return Err(Error::NotSupported(
+                "a change too large for one journal record",
+            ));
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, kind: BitmapKind, run: Run) -> Result<Run> {
+        // First for Drop, then for the record.
+        self.taken.push(Freed::Bits {
+            kind,
+            start: run.start,
+            len: run.len,
+        });
+        self.note_bits(kind, run, true)?;
+        Ok(run)
+    }
+
+    fn keep_reserve(&self) -> Result<()> {
+        let vol = self.vol;
+        for _ in 0..vol.reserve.missing() {
+            let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
+                set.reserve(&vol.region, &vol.geo, self.lane, None, 1, true)
+            })?;
+            match found {
+                Some(run) if vol.reserve.refill(run) => {}
+                Some(run) => vol.blocks.give_back(&vol.region, &vol.geo, run),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up to `want` consecutive blocks, near `goal` if given; exactly
+    /// `want` when `full`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
+        let (vol, lane) = (self.vol, self.lane);
+        if vol.reserve.missing() > 0 && !self.use_reserve {
+            self.keep_reserve()?;
+        }
+        let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
+            set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full)
+        })?;
+        let run = match found {
+            Some(run) => run,
+            None if self.use_reserve && (want == 1 || !full) => {
+                let start = vol
+                    .reserve
+                    .take()
+                    .ok_or(Error::NoSpace("no free block, and the reserve is used up"))?;
+                Run { start, len: 1 }
+            }
+            None => return Err(Error::NoSpace("no free block")),
+        };
+        self.took(BitmapKind::Blocks, run)
+    }
+
+    /// Takes `len` consecutive blocks aligned to `len`; `None` where there are
+    /// none.
+    ///
+    /// # Errors
+    /// Those of the region and of the bitmap.
+    pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
+        let vol = self.vol;
+        if vol.reserve.missing() > 0 {
+            self.keep_reserve()?;
+        }
+        let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
+            set.reserve_aligned(&vol.region, &vol.geo, near, len)
+        })?;
+        found
+            .map(|run| self.took(BitmapKind::Blocks, run))
+            .transpose()
+    }
+
+    /// Gives blocks back. They can be used again when this record, and every
+    /// record before it that wrote into them, is dead: the caller has touched
+    /// the place that guards them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the blocks cannot be in use.
+    pub fn free_blocks(&mut self, run: Run) -> Result<()> {
+        self.note_bits(BitmapKind::Blocks, run, false)?;
+        match self.freed.last_mut() {
+            Some(Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start,
+                len,
+            }) if *start + *len == run.start => *len += run.len,
+            _ => self.freed.push(Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start: run.start,
+                len: run.len,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Whether this transaction took the block: nothing in use names it, and its
+    /// contents may change by [`write_new`](Self::write_new).
+    #[inline]
+    pub fn is_new(&self, block: Bno) -> bool {
+        self.taken.iter().any(|t| match *t {
+            Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start,
+                len,
+            } => block.0.wrapping_sub(start) < len,
+            _ => false,
+        })
+    }
+
+    /// Whether so many more runs of freed or taken blocks fit the record.
+    pub fn fits_runs(&self, runs: usize) -> bool {
+        self.room() >= runs * 2 * BITS_ENTRY
+    }
+
+    /// Takes an inode number.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn alloc_inode(&mut self) -> Result<u64> {
+        let (vol, lane) = (self.vol, self.lane);
+        let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
+            set.reserve(&vol.region, &vol.geo, lane, None, 1, true)
+        })?;
+        let run = found.ok_or(Error::NoSpace("no free inode"))?;
+        Ok(self.took(BitmapKind::Inodes, run)?.start)
+    }
+
+    /// Gives an inode number back.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn free_inode(&mut self, ino: u64) -> Result<()> {
+        self.note_bits(BitmapKind::Inodes, Run { start: ino, len: 1 }, false)?;
+        self.freed.push(Freed::Bits {
+            kind: BitmapKind::Inodes,
+            start: ino,
+            len: 1,
+        });
+        Ok(())
+    }
+
+    /// Gives a slot of the orphan table back; its word is the caller's to put.
+    pub fn free_orphan_slot(&mut self, slot: u32) {
+        self.freed.push(Freed::OrphanSlot(slot));
+    }
+
+    /// Takes an orphan slot that is given back if this transaction is dropped.
+    pub fn take_orphan_slot(&mut self) -> Option<u32> {
+        let slot = self.vol.take_orphan_slot()?;
+        self.taken.push(Freed::OrphanSlot(slot));
+        Some(slot)
+    }
+
+    // ---- the end
+
+    /// Makes the change: atomic, and durable at return.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the volume has failed before.
+    pub fn commit(mut self) -> Result<Stamp> {
+        let vol = self.vol;
+        let (region, geo) = (&vol.region, &vol.geo);
+        if vol.has_failed() {
+            return Err(Error::Io(
+                "the file system has failed before; mount it again".into(),
+            ));
+        }
+        for b in &self.bits {
+            let ok = if vol.journal.rules.bit_masks {
+                let kind = if b.set {
+                    EntryKind::SetBits
+                } else {
+                    EntryKind::ClearBits
+                };
+                self.rec
+                    .push_words(kind, b.word, &[b.mask, group_word(b.kind, b.group)])
+            } else {
+                let old = region.load_u64(b.word)?;
+                let new = if b.set { old | b.mask } else { old & !b.mask };
+                let group = group_word(b.kind, b.group);
+                self.rec
+                    .push_words(EntryKind::SetBits, b.word, &[new, group])
+                    && self
+                        .rec
+                        .push_words(EntryKind::ClearBits, b.word, &[!new, group])
+            };
+            if !ok {
+                return Err(Error::NotSupported(
+                    "a change too large for one journal record",
+                ));
+            }
+        }
+        for place in &self.places {
+            vol.journal
+                .hand_over(region, geo, self.lane, place, &mut |f| vol.release(f))?;
+        }
+        let bits = std::mem::take(&mut self.bits);
+        let freed = std::mem::take(&mut self.freed);
+        let change = Change {
+            lane: self.lane,
+            record: &mut self.rec,
+            data: self.data.take(),
+            freed,
+        };
+        let done = vol.journal.commit(region, geo, change, &mut |rec, lines| {
+            for e in rec.entries() {
+                if !matches!(e.kind, EntryKind::SetBits | EntryKind::ClearBits) {
+                    apply(region, &e, lines)?;
+                }
+            }
+            for b in &bits {
+                vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
+            }
+            Ok(())
+        });
+        let done = match done {
+            Ok(done) => done,
+            Err(e) => {
+                // The record may be durable and its homes half stored: only
+                // recovery can tell now.
+                self.taken.clear();
+                vol.fail();
+                return Err(e);
+            }
+        };
+        self.taken.clear();
+        for place in &self.places {
+            place.set(done.stamp);
+        }
+        vol.release(done.released);
+        Ok(done.stamp)
+    }
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        self.vol.release(taken);
+    }
+}

@@ -1,0 +1,62 @@
+//! The README and the pages of `docs/` against the repository: the code they
+//! show is the code that is compiled, and what they link to is there.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(root().join(path.as_ref())).unwrap()
+}
+
+#[test]
+fn the_readme_shows_the_twenty_lines() {
+    let example = text("pramfs-rs/examples/twenty_lines.rs");
+    let code = example
+        .split_once("\n\n")
+        .map(|(_title, code)| code)
+        .unwrap();
+    assert!(
+        text("README.md").contains(&format!("```rust\n{code}```\n")),
+        "the block in README.md differs from pramfs-rs/examples/twenty_lines.rs"
+    );
+}
+
+/// Targets of links to files of the repository, relative to the page.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    page.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|link| !link.contains("://") && !link.starts_with('#'))
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
+    pages.extend(
+        std::fs::read_dir(root().join("docs"))
+            .unwrap()
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.extension().is_some_and(|e| e == "md")),
+    );
+    assert!(pages.len() >= 6);
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = page.parent().unwrap().join(path);
+            assert!(target.exists(), "{}: {link} leads nowhere", page.display());
+            if !anchor.is_empty() {
+                let heads = std::fs::read_to_string(&target).unwrap().to_lowercase();
+                let found = heads
+                    .lines()
+                    .filter(|l| l.starts_with('#'))
+                    .any(|l| l.trim_start_matches('#').trim().replace(' ', "-") == anchor);
+                assert!(found, "{}: {link} has no such heading", page.display());
+            }
+        }
+    }
+}
