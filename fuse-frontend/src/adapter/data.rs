@@ -1,0 +1,209 @@
+//! read, write, fallocate, lseek and copy_file_range.
+
+use std::cell::RefCell;
+
+use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, WriteFlags};
+use pramfs::Fs;
+use pramfs::types::{Fallocate, Ino, SeekWhence};
+
+use super::Adapter;
+use super::convert::ino;
+use super::init::MAX_REQUEST;
+use super::patience::Removals;
+use super::serve::{Refusal, Served};
+
+thread_local! {
+    /// For what cannot be answered from the medium itself: at most one request
+    /// long, kept by the thread that serves.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes that one copy_file_range request copies at most: the thread that
+/// serves it is not free for others meanwhile.
+const MAX_COPY: u64 = 16 << 20;
+
+fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        work(&mut buffer[..len])
+    })
+}
+
+impl Adapter {
+    /// A range in one piece is sent straight from the mapped region, by the
+    /// one `writev` that the reply is.
+    pub(super) fn on_read(&self, node: INodeNo, offset: u64, size: u32, reply: ReplyData) {
+        let size = size.min(MAX_REQUEST) as usize;
+        let work = |fs: &Fs, reply: &mut Option<ReplyData>| {
+            let ino = ino(node)?;
+            let mut lend = |bytes: &[u8]| {
+                if let Some(reply) = reply.take() {
+                    reply.data(bytes);
+                }
+            };
+            if fs.with_contiguous(ino, offset, size, &mut lend)?.is_some() {
+                return Ok(());
+            }
+            with_buffer(size, |buffer| {
+                let got = fs.read(ino, offset, buffer)?;
+                lend(&buffer[..got.min(size)]);
+                Ok(())
+            })
+        };
+        // Nothing lent and no error: the end of the file.
+        self.serve("read", node, Some(reply), work, |reply, ()| {
+            if let Some(reply) = reply {
+                reply.data(&[]);
+            }
+        });
+    }
+
+    pub(super) fn on_write(
+        &self,
+        node: INodeNo,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: i32,
+        reply: ReplyWrite,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let ino = ino(node)?;
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                fs.strip_suid(ino)?;
+            }
+            // The offset of an appending write is the kernel's idea of the end
+            // of the file; the engine knows better. Pages written back from a
+            // mapping are at their own offset whatever the flags.
+            let paged = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+            let written = if flags & libc::O_APPEND != 0 && !paged {
+                self.removals.wait_for_space(|| fs.append(ino, data))?;
+                data.len()
+            } else {
+                self.removals
+                    .wait_for_space(|| fs.write(ino, offset, data))?
+            };
+            if flags & libc::O_DSYNC != 0 {
+                fs.fsync(ino, flags & libc::O_SYNC != libc::O_SYNC)?;
+            }
+            Ok(written as u32)
+        };
+        self.serve("write", node, reply, work, |reply, written| {
+            reply.written(written)
+        });
+    }
+
+    pub(super) fn on_fallocate(
+        &self,
+        node: INodeNo,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
+            self.removals
+                .wait_for_space(|| fs.fallocate(ino, mode, offset, len))?;
+            Ok(())
+        };
+        self.serve("fallocate", node, reply, work, |reply, ()| reply.ok());
+    }
+
+    pub(super) fn on_lseek(&self, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
+        let work = |fs: &Fs, _: &mut _| {
+            let whence = match whence {
+                libc::SEEK_DATA => SeekWhence::Data,
+                libc::SEEK_HOLE => SeekWhence::Hole,
+                _ => {
+                    return Err(Refusal::Request(
+                        Errno::EINVAL,
+                        "lseek from an unknown origin",
+                    ));
+                }
+            };
+            let offset = u64::try_from(offset)
+                .map_err(|_| Refusal::Request(Errno::ENXIO, "negative offset"))?;
+            Ok(fs.seek(ino(node)?, offset, whence)?)
+        };
+        self.serve("lseek", node, reply, work, |reply, offset| {
+            reply.offset(offset as i64)
+        });
+    }
+
+    pub(super) fn on_copy_file_range(
+        &self,
+        from: (INodeNo, u64),
+        to: (INodeNo, u64),
+        len: u64,
+        flags: u64,
+        reply: ReplyWrite,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            if flags != 0 {
+                return Err(Refusal::Request(
+                    Errno::EINVAL,
+                    "copy_file_range with unknown flags",
+                ));
+            }
+            copy(
+                fs,
+                &self.removals,
+                (ino(from.0)?, from.1),
+                (ino(to.0)?, to.1),
+                len.min(MAX_COPY),
+            )
+        };
+        self.serve("copy_file_range", from.0, reply, work, |reply, copied| {
+            reply.written(copied as u32)
+        });
+    }
+}
+
+/// Copies until the source ends or the target fails; what was copied before a
+/// failure counts.
+fn copy(fs: &Fs, removals: &Removals, from: (Ino, u64), to: (Ino, u64), len: u64) -> Served<u64> {
+    let step = len.min(u64::from(MAX_REQUEST)) as usize;
+    with_buffer(step, |buffer| {
+        let mut copied = 0;
+        while copied < len {
+            let want = ((len - copied) as usize).min(step);
+            let done = fs
+                .read(from.0, from.1 + copied, &mut buffer[..want])
+                .and_then(|got| {
+                    if got == 0 {
+                        Ok(0)
+                    } else {
+                        removals.wait_for_space(|| fs.write(to.0, to.1 + copied, &buffer[..got]))
+                    }
+                });
+            match done {
+                Ok(0) => break,
+                Ok(written) => copied += written as u64,
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(copied)
+    })
+}
+
+fn fallocate_mode(mode: i32) -> Served<Fallocate> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match mode {
+        0 => Ok(Fallocate::Allocate { keep_size: false }),
+        KEEP => Ok(Fallocate::Allocate { keep_size: true }),
+        PUNCH => Ok(Fallocate::PunchHole),
+        ZERO => Ok(Fallocate::ZeroRange { keep_size: false }),
+        ZERO_KEEP => Ok(Fallocate::ZeroRange { keep_size: true }),
+        _ => Err(Refusal::Request(
+            Errno::EOPNOTSUPP,
+            "fallocate in an unknown mode",
+        )),
+    }
+}

@@ -1,0 +1,456 @@
+//! Requests of the kernel on one side, [`pramfs::Fs`] on the other.
+//!
+//! Purpose: unpack, call, reply. This file says which function answers which
+//! request; each family of requests has its own file.
+//!
+//! Invariants:
+//! * every request is answered exactly once, also when the code that handles
+//!   it panics (EIO) or has panicked before (EIO at once, until remount);
+//! * each entry that the kernel is told of, other than `.` and `..`, holds one
+//!   reference on its inode in the engine, and `forget` gives them back;
+//! * only capabilities that the kernel offers are asked for, and none of those
+//!   that this version of the transport cannot live with (`init.rs`).
+//!
+//! Left to others: permissions (the kernel, by `default_permissions`), the
+//! umask (the kernel, as DONT_MASK is not asked for), locks (the kernel);
+//! everything else is the engine's.
+
+mod attributes;
+mod convert;
+mod data;
+mod dir;
+mod init;
+mod ioctl;
+mod namespace;
+mod open;
+mod patience;
+mod serve;
+mod xattr;
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
+};
+use patience::Removals;
+use pramfs::Fs;
+
+/// How long the kernel may keep names and attributes. The kernel is the only
+/// door to them while the file system is mounted, and drops by itself what its
+/// own requests change, so this is "until told otherwise".
+const KEEP: Duration = Duration::from_secs(86_400);
+
+/// Whether the kernel's page cache serves reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CacheMode {
+    /// The page cache serves hot reads; writes go through it to the medium
+    /// before they return.
+    #[default]
+    Auto,
+    /// Every read and write reaches the medium.
+    None,
+}
+
+/// One mounted file system, as the transport sees it.
+pub struct Adapter {
+    fs: Arc<Fs>,
+    cache: CacheMode,
+    removals: Removals,
+    /// Set by the first panic; nothing but EIO is answered from then on.
+    failed: AtomicBool,
+}
+
+impl Adapter {
+    /// An adapter over `fs`.
+    pub fn new(fs: Arc<Fs>, cache: CacheMode) -> Adapter {
+        Adapter {
+            fs,
+            cache,
+            removals: Removals::default(),
+            failed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        init::negotiate(config);
+        Ok(())
+    }
+
+    // Names: namespace.rs
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.on_lookup(parent, name.as_bytes(), reply);
+    }
+
+    // A batch of them comes as single ones.
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.on_forget(ino, nlookup);
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.on_mknod(req, parent, name.as_bytes(), mode, rdev, reply);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.on_mkdir(req, parent, name.as_bytes(), mode, reply);
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        self.on_symlink(
+            req,
+            parent,
+            link_name.as_bytes(),
+            target.as_os_str().as_bytes(),
+            reply,
+        );
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        self.on_link(ino, newparent, newname.as_bytes(), reply);
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.on_unlink(parent, name.as_bytes(), reply);
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.on_rmdir(parent, name.as_bytes(), reply);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.on_rename(
+            req,
+            (parent, name.as_bytes()),
+            (newparent, newname.as_bytes()),
+            flags,
+            reply,
+        );
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.on_readlink(ino, reply);
+    }
+
+    // Attributes: attributes.rs
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.on_getattr(ino, reply);
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = convert::set_attr(mode, uid, gid, size, atime, mtime, ctime);
+        self.on_setattr(req, ino, &set, reply);
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.on_statfs(reply);
+    }
+
+    // Opening and closing: open.rs
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.on_create(req, parent, name.as_bytes(), mode, flags, reply);
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.on_open(ino, flags.0, reply);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.on_release(ino, reply);
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.on_fsync("fsync", ino, datasync, reply);
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.on_opendir(ino, reply);
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.on_release(ino, reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.on_fsync("fsyncdir", ino, datasync, reply);
+    }
+
+    // Contents: data.rs
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.on_read(ino, offset, size, reply);
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.on_write(ino, offset, data, write_flags, flags.0, reply);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.on_fallocate(ino, offset, length, mode, reply);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.on_lseek(ino, offset, whence, reply);
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.on_copy_file_range(
+            (ino_in, offset_in),
+            (ino_out, offset_out),
+            len,
+            flags.bits(),
+            reply,
+        );
+    }
+
+    // Directories: dir.rs
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        self.on_readdir(ino, offset, reply);
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.on_readdirplus(ino, offset, reply);
+    }
+
+    // Extended attributes: xattr.rs
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.on_setxattr(ino, name.as_bytes(), value, flags, reply);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.on_getxattr(ino, name.as_bytes(), size, reply);
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.on_listxattr(ino, size, reply);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.on_removexattr(ino, name.as_bytes(), reply);
+    }
+
+    // The rest
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.on_ioctl(req, ino, cmd, in_data, out_size, reply);
+    }
+
+    /// Regular files are always ready: ENOSYS tells the kernel so, for ever.
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}

@@ -1,0 +1,191 @@
+//! Names: lookup and forget, and everything that makes, moves or removes one.
+
+use std::time::Duration;
+
+use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
+use pramfs::types::{self, Attr, FileType};
+use pramfs::{Error, Fs};
+
+use super::convert::{ctx, entry, ino, no_entry, unpack_device};
+use super::serve::{Refusal, Served};
+use super::{Adapter, KEEP};
+
+/// How long attributes may be kept by the kernel. A file that runs with its
+/// owner's rights is asked about anew each time: a write that bypasses the
+/// page cache takes these rights away without the kernel noticing.
+pub(super) fn attr_ttl(attr: &Attr) -> Duration {
+    if attr.kind == FileType::Regular && attr.perm & 0o6000 != 0 {
+        Duration::ZERO
+    } else {
+        KEEP
+    }
+}
+
+/// Sends an entry that has been pinned for the kernel.
+fn send_entry(reply: ReplyEntry, found: Attr) {
+    let (attr, generation) = entry(&found);
+    // The number in an entry of the root is the protocol's; do not let `stat`
+    // show it.
+    let ttl = if attr.ino == INodeNo::ROOT {
+        Duration::ZERO
+    } else {
+        attr_ttl(&found)
+    };
+    reply.entry_with_ttls(&ttl, &KEEP, &attr, generation);
+}
+
+/// Looks a name up and pins what it finds. The names `.` and `..` come from
+/// the server of an exported file system (NFS), `.` for any type of file.
+fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<Attr> {
+    let parent = ino(parent)?;
+    if name != b"." {
+        return Ok(fs.lookup_pinned(parent, name)?);
+    }
+    fs.pin(parent, 1);
+    let found = fs.getattr(parent).and_then(|attr| match attr.nlink {
+        // Removed: who has it open needs no lookup.
+        0 => Err(Error::Stale(parent)),
+        _ => Ok(attr),
+    });
+    if found.is_err() {
+        fs.unpin(parent, 1);
+    }
+    Ok(found?)
+}
+
+impl Adapter {
+    pub(super) fn on_lookup(&self, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
+        let work = |fs: &Fs, _: &mut _| match find(fs, parent, name) {
+            Ok(attr) => Ok(Some(attr)),
+            // That there is no such name is worth remembering, too.
+            Err(Refusal::Engine(Error::NotFound)) => Ok(None),
+            Err(refusal) => Err(refusal),
+        };
+        self.serve("lookup", parent, reply, work, |reply, found| match found {
+            Some(found) => send_entry(reply, found),
+            None => reply.entry_with_ttls(&KEEP, &KEEP, &no_entry(), Generation(0)),
+        });
+    }
+
+    pub(super) fn on_forget(&self, node: INodeNo, lookups: u64) {
+        self.quietly("forget", node, |fs| {
+            if let Ok(ino) = ino(node) {
+                self.removals.during(|| fs.unpin(ino, lookups));
+            }
+        });
+    }
+
+    pub(super) fn on_mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
+            Ok(self
+                .removals
+                .wait_for_space(|| fs.mknod_pinned(&ctx(req), parent, name, mode, rdev))?)
+        };
+        self.serve("mknod", parent, reply, work, send_entry);
+    }
+
+    pub(super) fn on_mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &[u8],
+        mode: u32,
+        reply: ReplyEntry,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let parent = ino(parent)?;
+            Ok(self
+                .removals
+                .wait_for_space(|| fs.mkdir_pinned(&ctx(req), parent, name, mode & 0o7777))?)
+        };
+        self.serve("mkdir", parent, reply, work, send_entry);
+    }
+
+    pub(super) fn on_symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &[u8],
+        target: &[u8],
+        reply: ReplyEntry,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let parent = ino(parent)?;
+            Ok(self
+                .removals
+                .wait_for_space(|| fs.symlink_pinned(&ctx(req), parent, name, target))?)
+        };
+        self.serve("symlink", parent, reply, work, send_entry);
+    }
+
+    pub(super) fn on_link(&self, node: INodeNo, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
+        let work = |fs: &Fs, _: &mut _| {
+            let (ino, parent) = (ino(node)?, ino(parent)?);
+            Ok(self
+                .removals
+                .wait_for_space(|| fs.link_pinned(ino, parent, name))?)
+        };
+        self.serve("link", node, reply, work, send_entry);
+    }
+
+    pub(super) fn on_unlink(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
+        let work = |fs: &Fs, _: &mut _| Ok(fs.unlink(ino(parent)?, name)?);
+        self.serve("unlink", parent, reply, work, |reply, ()| reply.ok());
+    }
+
+    pub(super) fn on_rmdir(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
+        let work = |fs: &Fs, _: &mut _| Ok(fs.rmdir(ino(parent)?, name)?);
+        self.serve("rmdir", parent, reply, work, |reply, ()| reply.ok());
+    }
+
+    pub(super) fn on_rename(
+        &self,
+        req: &Request,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let flags = rename_flags(flags)?;
+            Ok(fs.rename(&ctx(req), ino(from.0)?, from.1, ino(to.0)?, to.1, flags)?)
+        };
+        self.serve("rename", from.0, reply, work, |reply, ()| reply.ok());
+    }
+
+    pub(super) fn on_readlink(&self, node: INodeNo, reply: ReplyData) {
+        let work = |fs: &Fs, _: &mut _| Ok(fs.readlink(ino(node)?)?);
+        self.serve("readlink", node, reply, work, |reply, target| {
+            reply.data(&target)
+        });
+    }
+}
+
+fn rename_flags(flags: RenameFlags) -> Served<types::RenameFlags> {
+    if !RenameFlags::all().contains(flags) {
+        return Err(Refusal::Request(Errno::EINVAL, "rename with unknown flags"));
+    }
+    let noreplace = flags.contains(RenameFlags::RENAME_NOREPLACE);
+    let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
+    let whiteout = flags.contains(RenameFlags::RENAME_WHITEOUT);
+    if exchange && (noreplace || whiteout) {
+        return Err(Refusal::Request(
+            Errno::EINVAL,
+            "rename with flags that exclude each other",
+        ));
+    }
+    Ok(types::RenameFlags {
+        noreplace,
+        exchange,
+        whiteout,
+    })
+}

@@ -1,0 +1,94 @@
+//! create, open, release, fsync, and the same for directories.
+//!
+//! A handle carries nothing: every request names its node. An open file holds
+//! one reference of its own on the inode.
+
+use fuser::{FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen, Request};
+use pramfs::Fs;
+
+use super::convert::{ctx, entry, ino};
+use super::namespace::attr_ttl;
+use super::{Adapter, CacheMode};
+
+const NO_HANDLE: FileHandle = FileHandle(0);
+
+impl Adapter {
+    /// How a file opened with these flags is read and written.
+    ///
+    /// NOFLUSH: nothing is left to be written at `close`. PARALLEL_DIRECT_WRITES:
+    /// the engine orders writers itself.
+    fn file_mode(&self, flags: i32) -> FopenFlags {
+        if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
+            FopenFlags::FOPEN_DIRECT_IO
+                | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+                | FopenFlags::FOPEN_NOFLUSH
+        } else {
+            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+        }
+    }
+
+    pub(super) fn on_create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let parent = ino(parent)?;
+            let made = self
+                .removals
+                .wait_for_space(|| fs.create_pinned(&ctx(req), parent, name, mode & 0o7777))?;
+            fs.pin(made.ino, 1);
+            Ok(made)
+        };
+        let mode = self.file_mode(flags);
+        self.serve("create", parent, reply, work, |reply, made| {
+            let (attr, generation) = entry(&made);
+            reply.created(&attr_ttl(&made), &attr, generation, NO_HANDLE, mode);
+        });
+    }
+
+    pub(super) fn on_open(&self, node: INodeNo, flags: i32, reply: ReplyOpen) {
+        let work = |fs: &Fs, _: &mut _| {
+            fs.pin(ino(node)?, 1);
+            Ok(())
+        };
+        let mode = self.file_mode(flags);
+        self.serve("open", node, reply, work, |reply, ()| {
+            reply.opened(NO_HANDLE, mode)
+        });
+    }
+
+    pub(super) fn on_opendir(&self, node: INodeNo, reply: ReplyOpen) {
+        let work = |fs: &Fs, _: &mut _| {
+            fs.pin(ino(node)?, 1);
+            Ok(())
+        };
+        self.serve("opendir", node, reply, work, |reply, ()| {
+            reply.opened(NO_HANDLE, FopenFlags::empty())
+        });
+    }
+
+    pub(super) fn on_release(&self, node: INodeNo, reply: ReplyEmpty) {
+        let work = |fs: &Fs, _: &mut _| {
+            let ino = ino(node)?;
+            self.removals.during(|| fs.unpin(ino, 1));
+            Ok(())
+        };
+        self.serve("release", node, reply, work, |reply, ()| reply.ok());
+    }
+
+    pub(super) fn on_fsync(
+        &self,
+        request: &'static str,
+        node: INodeNo,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let work = |fs: &Fs, _: &mut _| Ok(fs.fsync(ino(node)?, data_only)?);
+        self.serve(request, node, reply, work, |reply, ()| reply.ok());
+    }
+}

@@ -1,0 +1,106 @@
+//! A region that is full while something is being removed from it.
+//!
+//! `close` and `unlink` return before the kernel has let go of the file, and
+//! what it lets go of last is what frees the blocks. A program that removes a
+//! file and writes another one expects the space to be there; so whoever is
+//! told that there is none waits for removals that are under way, and asks
+//! again. Nobody waits where nothing is under way.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pramfs::{Error, Result};
+
+/// How often an operation asks again at most, and waits each time.
+const ATTEMPTS: u32 = 16;
+const WAIT: Duration = Duration::from_millis(250);
+
+/// Removals under way.
+#[derive(Debug, Default)]
+pub(super) struct Removals {
+    under_way: Mutex<u64>,
+    one_less: Condvar,
+}
+
+impl Removals {
+    fn count(&self) -> MutexGuard<'_, u64> {
+        // A count is never left half changed.
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what may free something.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Done<'a>(&'a Removals);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                *self.0.count() -= 1;
+                self.0.one_less.notify_all();
+            }
+        }
+        *self.count() += 1;
+        let _done = Done(self);
+        work()
+    }
+
+    /// Waits for the end of a removal; tells whether there was one.
+    fn wait(&self) -> bool {
+        let count = self.count();
+        if *count == 0 {
+            return false;
+        }
+        // Woken up or not, the caller asks again.
+        let _woken = self.one_less.wait_timeout(count, WAIT);
+        true
+    }
+
+    /// Does what takes space, again if need be. An operation for which there
+    /// was no space has done nothing.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub(super) fn wait_for_space<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
+        for _ in 0..ATTEMPTS {
+            match operation() {
+                Err(Error::NoSpace(_)) if self.wait() => {}
+                result => return result,
+            }
+        }
+        operation()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn nobody_waits_for_nothing() {
+        let removals = Removals::default();
+        let full = removals.wait_for_space(|| Err::<(), _>(Error::NoSpace("full")));
+        assert!(matches!(full, Err(Error::NoSpace(_))));
+    }
+
+    #[test]
+    fn space_that_is_being_freed_is_waited_for() {
+        let (removals, freed) = (Removals::default(), AtomicBool::new(false));
+        let (started, has_started) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                removals.during(|| {
+                    started.send(()).unwrap();
+                    std::thread::sleep(Duration::from_millis(20));
+                    freed.store(true, Ordering::Release);
+                });
+            });
+            has_started.recv().unwrap();
+            let operation = || match freed.load(Ordering::Acquire) {
+                true => Ok(7),
+                false => Err(Error::NoSpace("full")),
+            };
+            assert_eq!(removals.wait_for_space(operation).unwrap(), 7);
+        });
+    }
+}

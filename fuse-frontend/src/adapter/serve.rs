@@ -1,0 +1,232 @@
+//! The frame around every request: call, answer, contain.
+//!
+//! Invariant: whatever the work does - succeed, fail, panic - the kernel gets
+//! one answer and the thread that serves it lives on. After a panic the state
+//! of the engine in memory cannot be trusted, so nothing reaches it any more:
+//! every later request is answered EIO until the region is mounted again,
+//! whose recovery is the usual one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+
+use fuser::{
+    Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+use pramfs::{Error, Fs};
+
+use super::Adapter;
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The engine said no.
+    Engine(Error),
+    /// The request itself is one that cannot be served.
+    Request(Errno, &'static str),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Engine(error)
+    }
+}
+
+impl Refusal {
+    pub(super) fn errno(&self) -> Errno {
+        match self {
+            Refusal::Engine(error) => Errno::from_i32(error.errno()),
+            Refusal::Request(errno, _) => *errno,
+        }
+    }
+}
+
+/// What a handler hands back.
+pub(super) type Served<T> = Result<T, Refusal>;
+
+/// A reply that can carry an error.
+pub(super) trait Reply {
+    /// Answers with an error.
+    fn refuse(self, errno: Errno);
+}
+
+macro_rules! replies {
+    ($($reply:ty),* $(,)?) => {
+        $(impl Reply for $reply {
+            fn refuse(self, errno: Errno) {
+                self.error(errno);
+            }
+        })*
+    };
+}
+
+replies!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyDirectory,
+    ReplyDirectoryPlus,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyIoctl,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite,
+    ReplyXattr,
+);
+
+/// A reply that the work itself may have sent already.
+impl<R: Reply> Reply for Option<R> {
+    fn refuse(self, errno: Errno) {
+        if let Some(reply) = self {
+            reply.refuse(errno);
+        }
+    }
+}
+
+impl Adapter {
+    /// Does `work` and sends its result by `send`, or the error it came to.
+    ///
+    /// `work` may fill the reply (directories) or take and send it (reads).
+    pub(super) fn serve<R: Reply, T>(
+        &self,
+        request: &'static str,
+        node: INodeNo,
+        mut reply: R,
+        work: impl FnOnce(&Fs, &mut R) -> Served<T>,
+        send: impl FnOnce(R, T),
+    ) {
+        if self.failed.load(Ordering::Relaxed) {
+            return reply.refuse(Errno::EIO);
+        }
+        match catch_unwind(AssertUnwindSafe(|| work(&self.fs, &mut reply))) {
+            Ok(Ok(done)) => {
+                // A reply dropped by unwinding answers EIO itself.
+                if catch_unwind(AssertUnwindSafe(|| send(reply, done))).is_err() {
+                    self.fail(request, node);
+                }
+            }
+            Ok(Err(refusal)) => {
+                note(request, node, &refusal);
+                reply.refuse(refusal.errno());
+            }
+            Err(_) => {
+                self.fail(request, node);
+                reply.refuse(Errno::EIO);
+            }
+        }
+    }
+
+    /// Does what asks for no answer.
+    pub(super) fn quietly(&self, request: &'static str, node: INodeNo, work: impl FnOnce(&Fs)) {
+        if !self.failed.load(Ordering::Relaxed)
+            && catch_unwind(AssertUnwindSafe(|| work(&self.fs))).is_err()
+        {
+            self.fail(request, node);
+        }
+    }
+
+    fn fail(&self, request: &'static str, node: INodeNo) {
+        self.failed.store(true, Ordering::Relaxed);
+        tracing::error!(
+            "{request} of node {} panicked; every request is answered EIO from now on: unmount, run fsck.pramfs, mount again",
+            node.0
+        );
+    }
+}
+
+/// Damage and failing media are for the log; what programs provoke is not.
+fn note(request: &'static str, node: INodeNo, refusal: &Refusal) {
+    match refusal {
+        Refusal::Engine(error) if matches!(error.errno(), libc::EIO | libc::EUCLEAN) => {
+            tracing::error!("{request} of node {}: {error}", node.0);
+        }
+        Refusal::Engine(error) if error.errno() == libc::ESTALE => {
+            tracing::warn!("{request} of node {}: {error}", node.0);
+        }
+        Refusal::Engine(error) => tracing::debug!("{request} of node {}: {error}", node.0),
+        Refusal::Request(errno, why) => tracing::debug!(
+            "{request} of node {}: {why} (errno {})",
+            node.0,
+            errno.code()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use pramfs::format::{FormatOptions, format};
+    use pramfs::pmem::{HeapBackend, Region};
+    use pramfs::{Ino, MountOptions};
+
+    use super::*;
+    use crate::adapter::CacheMode;
+
+    const NODE: INodeNo = INodeNo::ROOT;
+
+    /// Answers that were given: an errno, or 0.
+    #[derive(Default)]
+    struct Answers {
+        count: Cell<u32>,
+        last: Cell<i32>,
+    }
+
+    impl Answers {
+        fn give(&self, errno: i32) {
+            self.count.set(self.count.get() + 1);
+            self.last.set(errno);
+        }
+    }
+
+    impl Reply for &Answers {
+        fn refuse(self, errno: Errno) {
+            self.give(errno.code());
+        }
+    }
+
+    fn adapter() -> Adapter {
+        let region = Region::new("test", HeapBackend::boxed(1 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = Fs::open(region, MountOptions::default()).unwrap();
+        Adapter::new(Arc::new(fs), CacheMode::Auto)
+    }
+
+    #[test]
+    fn every_request_is_answered_once() {
+        let (adapter, answers) = (adapter(), Answers::default());
+        let attr = |fs: &Fs, _: &mut _| Ok(fs.getattr(Ino::ROOT)?);
+        adapter.serve("getattr", NODE, &answers, attr, |reply, _| reply.give(0));
+        assert_eq!((answers.count.get(), answers.last.get()), (1, 0));
+        let missing = |fs: &Fs, _: &mut _| Ok(fs.lookup(Ino::ROOT, b"missing")?);
+        adapter.serve("lookup", NODE, &answers, missing, |reply, _| reply.give(0));
+        assert_eq!((answers.count.get(), answers.last.get()), (2, libc::ENOENT));
+    }
+
+    #[test]
+    fn a_panic_is_answered_and_ends_all_work() {
+        let (adapter, answers) = (adapter(), Answers::default());
+        let panics = |_: &Fs, _: &mut _| -> Served<()> { panic!("on purpose") };
+        adapter.serve("first", NODE, &answers, panics, |reply, ()| reply.give(0));
+        assert_eq!((answers.count.get(), answers.last.get()), (1, libc::EIO));
+        let unreached = |_: &Fs, _: &mut _| -> Served<()> { unreachable!("after a panic") };
+        adapter.serve("second", NODE, &answers, unreached, |reply, ()| {
+            reply.give(0)
+        });
+        assert_eq!((answers.count.get(), answers.last.get()), (2, libc::EIO));
+        adapter.quietly("third", NODE, |_| unreachable!("after a panic"));
+    }
+
+    #[test]
+    fn a_panic_without_an_answer_is_contained() {
+        let adapter = adapter();
+        adapter.quietly("forget", NODE, |_| panic!("on purpose"));
+        let answers = Answers::default();
+        let work = |_: &Fs, _: &mut _| Ok(());
+        adapter.serve("next", NODE, &answers, work, |reply, ()| reply.give(0));
+        assert_eq!(answers.last.get(), libc::EIO);
+    }
+}

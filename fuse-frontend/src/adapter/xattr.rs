@@ -1,0 +1,79 @@
+//! Extended attributes.
+//!
+//! A caller that asks with no room wants to know the size; one with too little
+//! room gets ERANGE.
+
+use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr};
+use pramfs::Fs;
+use pramfs::types::XattrMode;
+
+use super::Adapter;
+use super::convert::ino;
+use super::serve::{Refusal, Served};
+
+fn fit(value: Vec<u8>, room: u32) -> Served<Vec<u8>> {
+    if room != 0 && value.len() > room as usize {
+        return Err(Refusal::Request(
+            Errno::ERANGE,
+            "the caller's buffer is too small for the attribute",
+        ));
+    }
+    Ok(value)
+}
+
+fn send(reply: ReplyXattr, value: &[u8], room: u32) {
+    if room == 0 {
+        reply.size(value.len() as u32)
+    } else {
+        reply.data(value)
+    }
+}
+
+impl Adapter {
+    pub(super) fn on_setxattr(
+        &self,
+        node: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        reply: ReplyEmpty,
+    ) {
+        let work = |fs: &Fs, _: &mut _| {
+            let mode = match flags {
+                0 => XattrMode::Set,
+                libc::XATTR_CREATE => XattrMode::Create,
+                libc::XATTR_REPLACE => XattrMode::Replace,
+                _ => {
+                    return Err(Refusal::Request(
+                        Errno::EINVAL,
+                        "setxattr with unknown flags",
+                    ));
+                }
+            };
+            let ino = ino(node)?;
+            self.removals
+                .wait_for_space(|| fs.setxattr(ino, name, value, mode))?;
+            Ok(())
+        };
+        self.serve("setxattr", node, reply, work, |reply, ()| reply.ok());
+    }
+
+    pub(super) fn on_getxattr(&self, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {
+        let work = |fs: &Fs, _: &mut _| fit(fs.getxattr(ino(node)?, name)?, room);
+        self.serve("getxattr", node, reply, work, |reply, value| {
+            send(reply, &value, room)
+        });
+    }
+
+    pub(super) fn on_listxattr(&self, node: INodeNo, room: u32, reply: ReplyXattr) {
+        let work = |fs: &Fs, _: &mut _| fit(fs.listxattr(ino(node)?)?, room);
+        self.serve("listxattr", node, reply, work, |reply, names| {
+            send(reply, &names, room)
+        });
+    }
+
+    pub(super) fn on_removexattr(&self, node: INodeNo, name: &[u8], reply: ReplyEmpty) {
+        let work = |fs: &Fs, _: &mut _| Ok(fs.removexattr(ino(node)?, name)?);
+        self.serve("removexattr", node, reply, work, |reply, ()| reply.ok());
+    }
+}

@@ -1,0 +1,310 @@
+//! The command line, in the form that mount(8) gives to its helpers.
+//!
+//! `mount.pramfs REGION MOUNTPOINT [-fnsvV] [-o OPTIONS]`. Called by mount(8)
+//! as `mount.fuse.pramfs`, `-f` is its "fake": everything but the mount.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::exit::Failure;
+use crate::options::{self, MountSettings, Refused};
+
+/// Hidden first argument of the process that serves a background mount.
+pub(crate) const SERVE_IN_BACKGROUND: &str = "--serve-in-background";
+
+const MORE_HELP: &str = "\
+Options after -o:
+  ro, rw                       read-only, read-write
+  noatime, relatime, strictatime, nodiratime
+                               access times; relatime is the default
+  dev, suid, exec, sync, dirsync and nodev, nosuid, noexec, async
+  cache=auto|none              let the page cache serve hot reads, or not
+  threads=N                    threads that serve requests
+  cache_mem=BYTES              bound of the inode cache, 128M by default
+  errors=continue|remount-ro|panic
+                               what damage on the medium does to the mount
+  backend=auto|libpmem2|native
+  durability=power|process     what a completed operation survives
+  require-dax                  fail unless the region is mapped with DAX
+  allow_other, noallow_other   let other users in; default if root mounts
+  nonempty                     mount over a directory that has entries
+  remount                      change the flags of a live mount
+Unknown options are refused, or ignored with -s.
+
+Unmount with umount(8), or fusermount3 -u without root.
+Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
+32 mount failure.";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "mount.pramfs",
+    version,
+    about = "Mount a pramfs region",
+    after_help = MORE_HELP,
+    override_usage = "mount.pramfs REGION MOUNTPOINT [-fnsv] [-o OPTION[,OPTION...]]"
+)]
+struct Arguments {
+    /// The region: a file, a device-DAX or a pmem device
+    region: PathBuf,
+    /// The directory to mount on
+    mountpoint: PathBuf,
+    /// Mount options, separated by commas
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground and log to standard error
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// Ignore unknown mount options
+    #[arg(short = 's', long)]
+    sloppy: bool,
+    /// Say more; twice for every refused request
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Accepted for mount(8): there is no mtab
+    #[arg(short = 'n', long = "no-mtab")]
+    no_mtab: bool,
+    /// Do everything but the mount
+    #[arg(long)]
+    fake: bool,
+    /// Accepted for mount(8)
+    #[arg(short = 't', long = "types", value_name = "TYPE", hide = true)]
+    fs_type: Option<String>,
+    /// Accepted for mount(8)
+    #[arg(short = 'N', long = "namespace", value_name = "NS", hide = true)]
+    namespace: Option<String>,
+    /// Fail unless the region is mapped with DAX
+    #[arg(long)]
+    require_dax: bool,
+    /// auto, libpmem2 or native
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<String>,
+    /// power or process
+    #[arg(long, value_name = "DURABILITY")]
+    durability: Option<String>,
+    #[arg(long = "serve-in-background", hide = true)]
+    serve_in_background: bool,
+}
+
+/// Who carries the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A process of its own, which is to be started.
+    Background,
+    /// This process, which was started for that.
+    BackgroundChild,
+    /// This process, attached to the terminal.
+    Foreground,
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub struct Invocation {
+    /// The region as given.
+    pub region: PathBuf,
+    /// The mount point as given.
+    pub mountpoint: PathBuf,
+    /// Options.
+    pub settings: MountSettings,
+    /// Who carries the mount.
+    pub place: Place,
+    /// Do everything but the mount.
+    pub fake: bool,
+    /// How much to say: 0, 1, 2.
+    pub verbose: u8,
+    /// Options that were ignored, by name.
+    pub ignored: Vec<String>,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Request {
+    /// Mount, or change a mount.
+    Run(Box<Invocation>),
+    /// Print this and end well: help, version.
+    Say(String),
+}
+
+/// Reads a command line, program name first.
+///
+/// # Errors
+/// Wrong invocation, with the sentence to print.
+pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // As a helper of mount(8), -f is "fake".
+    let helper = args
+        .first()
+        .is_some_and(|program| Path::new(program).ends_with("mount.fuse.pramfs"));
+    let arguments = match Arguments::try_parse_from(&args) {
+        Ok(arguments) => arguments,
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            ) =>
+        {
+            return Ok(Request::Say(error.to_string()));
+        }
+        Err(error) => {
+            let text = error.to_string();
+            return Err(Failure::usage(
+                text.trim_start_matches("error: ").trim_end(),
+            ));
+        }
+    };
+    let mut ignored = Vec::new();
+    let settings = settings(&arguments, &mut ignored)?;
+    let foreground = arguments.foreground && !helper;
+    Ok(Request::Run(Box::new(Invocation {
+        place: match (arguments.serve_in_background, foreground) {
+            (true, _) => Place::BackgroundChild,
+            (false, true) => Place::Foreground,
+            (false, false) => Place::Background,
+        },
+        fake: arguments.fake || (arguments.foreground && helper),
+        region: arguments.region,
+        mountpoint: arguments.mountpoint,
+        settings,
+        verbose: arguments.verbose,
+        ignored,
+    })))
+}
+
+fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSettings, Failure> {
+    let mut settings = MountSettings::default();
+    // One option at a time, so that -s can leave out the unknown ones alone.
+    for option in arguments.options.iter().flat_map(|list| list.split(',')) {
+        match options::parse(option, &mut settings) {
+            Ok(()) => {}
+            Err(Refused::Unknown(name)) if arguments.sloppy => ignored.push(name),
+            Err(refused) => return Err(refusal(refused)),
+        }
+    }
+    if let Some(name) = settings.kernel_options.first()
+        && !settings.remount
+    {
+        return Err(refusal(Refused::Unknown(name.clone())));
+    }
+    settings.require_dax |= arguments.require_dax;
+    if let Some(name) = &arguments.backend {
+        settings.backend = options::backend(name).map_err(refusal)?;
+    }
+    if let Some(name) = &arguments.durability {
+        settings.durability = options::durability(name).map_err(refusal)?;
+    }
+    Ok(settings)
+}
+
+fn refusal(refused: Refused) -> Failure {
+    match refused {
+        Refused::Unknown(name) => Failure::usage(format!(
+            "unknown mount option: {name}; type mount.pramfs --help for the list of options"
+        )),
+        Refused::Wrong(why) => Failure::usage(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Status;
+
+    fn run(line: &str) -> Invocation {
+        match read(line.split(' ').map(OsString::from)) {
+            Ok(Request::Run(invocation)) => *invocation,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> Failure {
+        read(line.split(' ').map(OsString::from)).expect_err(line)
+    }
+
+    #[test]
+    fn the_simplest_line() {
+        let invocation = run("mount.pramfs /r /m");
+        assert_eq!(invocation.region, Path::new("/r"));
+        assert_eq!(invocation.mountpoint, Path::new("/m"));
+        assert_eq!(invocation.settings, MountSettings::default());
+        assert_eq!(invocation.place, Place::Background);
+        assert!(!invocation.fake);
+    }
+
+    #[test]
+    fn as_mount_8_calls_it() {
+        let invocation =
+            run("/sbin/mount.fuse.pramfs /r /m -sfnv -t fuse.pramfs -o rw,noatime,frobnicate");
+        assert!(invocation.fake, "-f is fake here");
+        assert_eq!(invocation.place, Place::Background);
+        assert_eq!(invocation.ignored, ["frobnicate"]);
+        assert_eq!(invocation.verbose, 1);
+        assert_eq!(invocation.settings.atime, pramfs::AtimePolicy::NoAtime);
+    }
+
+    #[test]
+    fn foreground_and_options_in_any_order() {
+        let invocation =
+            run("mount.pramfs -f -o ro /r -o cache=none /m --backend native --durability process");
+        assert_eq!(invocation.place, Place::Foreground);
+        assert!(invocation.settings.read_only);
+        assert_eq!(invocation.settings.cache, crate::adapter::CacheMode::None);
+        assert_eq!(
+            invocation.settings.backend,
+            pramfs::pmem::BackendKind::Native
+        );
+        assert_eq!(
+            invocation.settings.durability,
+            pramfs::pmem::Durability::Process
+        );
+        assert!(run("mount.pramfs /r /m --require-dax").settings.require_dax);
+        assert_eq!(
+            run("mount.pramfs --serve-in-background /r /m").place,
+            Place::BackgroundChild
+        );
+    }
+
+    #[test]
+    fn wrong_lines_end_with_status_1_and_name_the_cause() {
+        for (line, says) in [
+            ("mount.pramfs", "REGION"),
+            ("mount.pramfs /r", "MOUNTPOINT"),
+            ("mount.pramfs /r /m /x", "/x"),
+            ("mount.pramfs /r /m -o frobnicate", "frobnicate"),
+            ("mount.pramfs /r /m -o user_id=0", "user_id"),
+            ("mount.pramfs /r /m --frobnicate", "--frobnicate"),
+            ("mount.pramfs /r /m -o uid=0", "mkfs.pramfs"),
+            ("mount.pramfs /r /m --backend=disk", "backend=disk"),
+            ("mount.pramfs /r /m --durability x", "durability=x"),
+        ] {
+            let failure = refused(line);
+            assert_eq!(failure.status, Status::Usage, "{line}");
+            assert!(
+                failure.message.contains(says),
+                "{line}: {}",
+                failure.message
+            );
+        }
+    }
+
+    #[test]
+    fn a_remount_repeats_what_the_kernel_shows() {
+        let invocation = run(
+            "mount.fuse.pramfs /r /m -o rw,noatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro",
+        );
+        assert!(invocation.settings.remount && invocation.settings.read_only);
+    }
+
+    #[test]
+    fn help_and_version_are_no_failure() {
+        for (line, says) in [
+            ("mount.pramfs -h", "cache=auto|none"),
+            ("mount.pramfs -V", env!("CARGO_PKG_VERSION")),
+        ] {
+            assert!(
+                matches!(read(line.split(' ').map(OsString::from)), Ok(Request::Say(text)) if text.contains(says))
+            );
+        }
+    }
+}

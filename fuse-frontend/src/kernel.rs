@@ -1,0 +1,279 @@
+//! The mount itself: a connection to the kernel, and its end.
+//!
+//! Root mounts by the system call; everybody else by fusermount3, which is
+//! set-user-id, opens /dev/fuse, checks what a user may do, and hands the
+//! descriptor over on a socket.
+//!
+//! Invariant: only the mount that was made here is ever unmounted here. It is
+//! known by its device number, which no other file system has while it lives;
+//! what somebody has mounted on top of it is left alone. (The transport's own
+//! way would unmount whatever is at the path, also after an umount(8).)
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use pramfs::AtimePolicy;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::exit::Failure;
+use crate::mountinfo::{self, FS_TYPE, Mount};
+use crate::options::MountSettings;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// A mount of ours.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its canonical mount point.
+    pub path: PathBuf,
+    /// Its device number; `None` where `/proc` does not tell.
+    pub device: Option<(u32, u32)>,
+}
+
+/// Mounts on `path`, with `source` as the name of what is mounted, and gives
+/// the connection to the kernel.
+///
+/// # Errors
+/// What refused the mount, and what to do.
+pub fn connect(
+    path: &Path,
+    source: &str,
+    settings: &MountSettings,
+) -> Result<(OwnedFd, Place), Failure> {
+    let connection = if rustix::process::geteuid().is_root() {
+        by_system_call(path, source, settings)?
+    } else {
+        None
+    };
+    let connection = match connection {
+        Some(connection) => connection,
+        None => by_helper(path, source, settings)?,
+    };
+    let place = Place {
+        path: path.to_owned(),
+        device: mountinfo::at(path).map(|mount| mount.device),
+    };
+    Ok((connection, place))
+}
+
+/// `None` where this process may not mount, whoever it runs as.
+fn by_system_call(
+    path: &Path,
+    source: &str,
+    settings: &MountSettings,
+) -> Result<Option<OwnedFd>, Failure> {
+    let shown = path.display();
+    let failed = |error: io::Error| Failure::mount(format!("cannot mount on {shown}: {error}"));
+    let device = match File::options().read(true).write(true).open(DEVICE) {
+        Ok(device) => device,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Failure::system(format!(
+                "no {DEVICE}: the kernel's FUSE module is missing; type: modprobe fuse"
+            )));
+        }
+        Err(error) => return Err(Failure::system(format!("cannot open {DEVICE}: {error}"))),
+    };
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if settings.allow_other.unwrap_or(true) {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(|error| failed(error.into()))?;
+    match rustix::mount::mount(source, path, FS_TYPE, flags(settings), data.as_c_str()) {
+        Ok(()) => Ok(Some(device.into())),
+        Err(Errno::PERM) => Ok(None),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+fn flags(settings: &MountSettings) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, settings.read_only);
+    flags.set(MountFlags::NODEV, !settings.dev);
+    flags.set(MountFlags::NOSUID, !settings.suid);
+    flags.set(MountFlags::NOEXEC, !settings.exec);
+    flags.set(MountFlags::SYNCHRONOUS, settings.sync);
+    flags.set(MountFlags::DIRSYNC, settings.dirsync);
+    flags.set(MountFlags::NODIRATIME, !settings.dir_atime);
+    flags |= match settings.atime {
+        AtimePolicy::NoAtime => MountFlags::NOATIME,
+        AtimePolicy::Relatime => MountFlags::RELATIME,
+        AtimePolicy::StrictAtime => MountFlags::STRICTATIME,
+    };
+    flags
+}
+
+fn by_helper(path: &Path, source: &str, settings: &MountSettings) -> Result<OwnedFd, Failure> {
+    let shown = path.display();
+    let mut options = format!(
+        "fsname={source},subtype=pramfs,default_permissions,nodev,nosuid,{}",
+        if settings.read_only { "ro" } else { "rw" }
+    );
+    for (wanted, option) in [
+        (!settings.exec, ",noexec"),
+        (settings.sync, ",sync"),
+        (settings.dirsync, ",dirsync"),
+        (settings.atime == AtimePolicy::NoAtime, ",noatime"),
+        (settings.allow_other == Some(true), ",allow_other"),
+    ] {
+        if wanted {
+            options.push_str(option);
+        }
+    }
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::mount(format!(
+            "cannot mount on {shown}: mounting without root takes {HELPER}, from the package fuse3"
+        )),
+        _ => Failure::mount(format!("cannot mount on {shown}: {HELPER}: {error}")),
+    };
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let child = Command::new(HELPER)
+        .args(["-o", &options, "--"])
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // The command held the other end; what is left of it is the child's.
+    let received = receive(&ours);
+    let out = child.wait_with_output().map_err(failed)?;
+    match received {
+        Ok(Some(connection)) if out.status.success() => Ok(connection),
+        _ => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let said = said.trim().trim_start_matches("fusermount3: ");
+            let hint = if said.contains("user_allow_other") {
+                "; leave out allow_other, or ask root for that line"
+            } else if said.contains("/dev/fuse: Permission denied") {
+                "; ask root to type: chmod 666 /dev/fuse"
+            } else {
+                ""
+            };
+            Err(Failure::mount(format!(
+                "cannot mount on {shown}: {said}{hint}"
+            )))
+        }
+    }
+}
+
+/// The descriptor that the helper sends, if it does.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut data = [IoSliceMut::new(&mut byte)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Ok(descriptors.next())
+}
+
+/// What has become of a mount.
+enum State {
+    Visible,
+    Covered,
+    Gone,
+}
+
+impl Place {
+    fn state(&self) -> io::Result<State> {
+        let mounts = mountinfo::read()?;
+        let ours = |mount: &Mount| Some(mount.device) == self.device;
+        let on_top = mounts.iter().rev().find(|mount| mount.target == self.path);
+        Ok(if on_top.is_some_and(ours) {
+            State::Visible
+        } else if mounts.iter().any(ours) {
+            State::Covered
+        } else {
+            State::Gone
+        })
+    }
+
+    /// Unmounts, unless it has been unmounted already.
+    ///
+    /// # Errors
+    /// EBUSY while it is in use or covered by another mount.
+    pub fn unmount(&self) -> io::Result<()> {
+        self.remove(UnmountFlags::NOFOLLOW, &["-u", "-q", "--"])
+    }
+
+    /// Takes the mount out of sight; it ends when its last user does.
+    ///
+    /// # Errors
+    /// EBUSY while it is covered by another mount.
+    pub fn detach(&self) -> io::Result<()> {
+        self.remove(
+            UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            &["-u", "-q", "-z", "--"],
+        )
+    }
+
+    fn remove(&self, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
+        match self.state()? {
+            State::Visible => remove(&self.path, flags, arguments),
+            State::Covered => Err(Errno::BUSY.into()),
+            State::Gone => Ok(()),
+        }
+    }
+
+    /// Cuts the connection, by the control file system of FUSE where that is
+    /// mounted.
+    ///
+    /// # Errors
+    /// Where it is not, or may not be written.
+    pub fn abort(&self) -> io::Result<()> {
+        let (_, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+    }
+}
+
+/// Takes a dead mount away whose process is not this one.
+///
+/// # Errors
+/// Where neither the system call nor the helper may do it.
+pub fn clear(path: &Path) -> io::Result<()> {
+    remove(
+        path,
+        UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        &["-u", "-q", "-z", "--"],
+    )
+}
+
+fn remove(path: &Path, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
+    match rustix::mount::unmount(path, flags) {
+        Err(Errno::PERM) => {
+            let status = Command::new(HELPER)
+                .args(arguments)
+                .arg(path)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()?;
+            if status.success() {
+                Ok(())
+            } else {
+                Err(Errno::BUSY.into())
+            }
+        }
+        other => other.map_err(Into::into),
+    }
+}

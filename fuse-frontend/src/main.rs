@@ -1,0 +1,122 @@
+//! `mount.pramfs`: mounts a pramfs region. See `mount.pramfs --help`.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use pramfs_fuse::cli::{self, Invocation, Place, Request};
+use pramfs_fuse::exit::{Failure, Status};
+use pramfs_fuse::{daemon, logging, remount, session};
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let failure = match catch_unwind(AssertUnwindSafe(|| run(&args))) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(failure)) => failure,
+        Err(_) => return Status::Bug.into(),
+    };
+    eprintln!("mount.pramfs: {failure}");
+    failure.status.into()
+}
+
+fn run(args: &[OsString]) -> Result<(), Failure> {
+    let invocation = match cli::read(args.iter().cloned())? {
+        Request::Say(text) => {
+            print!("{text}");
+            return Ok(());
+        }
+        Request::Run(invocation) => *invocation,
+    };
+    if invocation.place != Place::BackgroundChild {
+        for name in &invocation.ignored {
+            eprintln!("mount.pramfs: ignoring unknown mount option: {name}");
+        }
+    }
+    logging::panics();
+    if invocation.settings.remount {
+        return if invocation.fake {
+            Ok(())
+        } else {
+            remount::remount(&invocation.mountpoint, &invocation.settings)
+        };
+    }
+    match invocation.place {
+        _ if invocation.fake => fake(&invocation),
+        Place::Background => {
+            let text = daemon::start(args)?;
+            eprint!("{text}");
+            Ok(())
+        }
+        Place::BackgroundChild => serve_in_background(&invocation),
+        Place::Foreground => serve_in_foreground(&invocation),
+    }
+}
+
+/// All that can be said without touching anything.
+fn fake(invocation: &Invocation) -> Result<(), Failure> {
+    for path in [&invocation.region, &invocation.mountpoint] {
+        std::fs::metadata(path)
+            .map_err(|error| Failure::mount(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+fn serve_in_foreground(invocation: &Invocation) -> Result<(), Failure> {
+    logging::to_stderr(invocation.verbose);
+    let mounted = session::mount(
+        &invocation.region,
+        &invocation.mountpoint,
+        &invocation.settings,
+    )?;
+    eprint!("{}", words(&mounted.notices, &mounted.summary));
+    mounted.serve()
+}
+
+/// Nobody reads what this process ends with once it has reported.
+fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
+    logging::to_syslog(invocation.verbose);
+    let mounted = match session::mount(
+        &invocation.region,
+        &invocation.mountpoint,
+        &invocation.settings,
+    ) {
+        Ok(mounted) => mounted,
+        Err(failure) => {
+            daemon::report_failure(&failure);
+            std::process::exit(i32::from(failure.status as u8));
+        }
+    };
+    let summary = if invocation.verbose > 0 {
+        mounted.summary.as_str()
+    } else {
+        ""
+    };
+    tracing::info!(
+        "{}",
+        mounted
+            .summary
+            .lines()
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .join("; ")
+    );
+    if let Err(error) = daemon::report_live(&words(&mounted.notices, summary)) {
+        // Whoever started us is gone; the mount is live all the same.
+        tracing::warn!("cannot report that the mount is live: {error}");
+    }
+    mounted
+        .serve()
+        .inspect_err(|failure| tracing::error!("{failure}"))
+}
+
+fn words(notices: &[String], summary: &str) -> String {
+    let mut text: String = notices
+        .iter()
+        .map(|notice| format!("mount.pramfs: {notice}\n"))
+        .collect();
+    if !summary.is_empty() {
+        text.push_str(&format!("mount.pramfs: {summary}"));
+    }
+    text
+}

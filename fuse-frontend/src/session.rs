@@ -1,0 +1,207 @@
+//! A mount from end to end: region, engine, kernel.
+//!
+//! Order: the mount point is looked at before the region is touched; the
+//! region is locked and recovered before the kernel hears of it; when
+//! [`mount`] returns, requests are taken. Taking it apart goes the other way,
+//! and the engine is closed last.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuser::{Config, Session, SessionACL};
+use pramfs::pmem::{PmemError, Region, RegionOptions};
+use pramfs::{Fs, MountOptions};
+
+use crate::adapter::Adapter;
+use crate::exit::Failure;
+use crate::kernel::{self, Place};
+use crate::mountinfo;
+use crate::mountpoint;
+use crate::options::MountSettings;
+use crate::shutdown::{Signals, Watch};
+use crate::summary;
+
+/// After an unmount the process that served it needs a moment to close the
+/// region, of which umount(8) does not know.
+const CLOSING: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Pages that the kernel reads ahead, as KiB: as much as one request carries.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// A live mount that has not begun to serve.
+pub struct Mounted {
+    session: Session<Adapter>,
+    fs: Arc<Fs>,
+    signals: Signals,
+    place: Place,
+    /// What the user should know in any case.
+    pub notices: Vec<String>,
+    /// What was mounted, how, and what recovery did, in a few lines.
+    pub summary: String,
+}
+
+/// Mounts `region` on `mountpoint`.
+///
+/// # Errors
+/// What failed, on which object, and what to do.
+pub fn mount(
+    region: &Path,
+    mountpoint: &Path,
+    settings: &MountSettings,
+) -> Result<Mounted, Failure> {
+    let signals = Signals::catch()
+        .map_err(|error| Failure::system(format!("cannot handle signals: {error}")))?;
+    let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
+    pramfs::pmem::install_fault_guard().map_err(|error| Failure::system(error.to_string()))?;
+
+    let (region, path) = open_region(region, settings)?;
+    let fs = open_engine(region, &path, settings)?;
+    let source = settings.source.as_deref().map_or(path.as_path(), Path::new);
+    let source = mountinfo::source_name(source);
+    let (connection, place) = kernel::connect(&point.path, &source, settings)?;
+    let session = Session::from_fd(
+        Adapter::new(Arc::clone(&fs), settings.cache),
+        connection,
+        who_may_come_in(settings),
+        threads(settings),
+    );
+    let session = session.map_err(|error| {
+        if let Err(error) = place.detach() {
+            tracing::warn!("cannot unmount {}: {error}", place.path.display());
+        }
+        Failure::mount(format!(
+            "cannot mount on {}: the kernel and this program do not agree: {error}",
+            place.path.display()
+        ))
+    })?;
+    raise_read_ahead(&place);
+    Ok(Mounted {
+        session,
+        summary: summary::of(&fs, &place.path, settings),
+        fs,
+        signals,
+        place,
+        notices: point.notices,
+    })
+}
+
+impl Mounted {
+    /// Serves requests until the file system is unmounted, by whomever, then
+    /// closes the region.
+    ///
+    /// # Errors
+    /// Where the connection to the kernel or the region failed.
+    pub fn serve(self) -> Result<(), Failure> {
+        let watch = Watch {
+            place: self.place.clone(),
+            fs: Arc::downgrade(&self.fs),
+        };
+        let served = watch.start(self.signals).and_then(|ended| {
+            let served = self.session.run();
+            drop(ended);
+            served
+        });
+        let path = self.place.path.display();
+        if served.is_err()
+            && let Err(error) = self.place.detach()
+        {
+            tracing::warn!("cannot unmount {path}: {error}");
+        }
+        // The session has dropped its adapter, so this is the last reference
+        // unless the thread for signals holds one for a moment.
+        if let Some(fs) = Arc::into_inner(self.fs) {
+            fs.close().map_err(|error| {
+                Failure::system(format!("closing the region of {path}: {error}"))
+            })?;
+        }
+        served.map_err(|error| Failure::system(format!("serving {path}: {error}")))
+    }
+}
+
+/// Opens the region. One that is just being let go after an unmount is waited
+/// for; one that is mounted is refused at once.
+fn open_region(given: &Path, settings: &MountSettings) -> Result<(Region, PathBuf), Failure> {
+    let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+    let options = RegionOptions::new()
+        .backend(settings.backend)
+        .durability(settings.durability)
+        .read_only(settings.read_only)
+        .require_dax(settings.require_dax);
+    let started = Instant::now();
+    loop {
+        let error = match options.open(&path) {
+            Ok(region) => return Ok((region, path)),
+            Err(error) => error,
+        };
+        let busy = matches!(
+            &error,
+            PmemError::Unusable {
+                errno: libc::EBUSY,
+                ..
+            }
+        );
+        if busy && let Some(mount) = mountinfo::of_source(Path::new(&mountinfo::source_name(&path)))
+        {
+            return Err(Failure::mount(format!(
+                "{error} (it is mounted on {})",
+                mount.target.display()
+            )));
+        }
+        if !busy || started.elapsed() > CLOSING {
+            return Err(Failure::mount(error.to_string()));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn open_engine(region: Region, path: &Path, settings: &MountSettings) -> Result<Arc<Fs>, Failure> {
+    let defaults = MountOptions::default();
+    let options = MountOptions {
+        read_only: settings.read_only,
+        errors: settings.errors,
+        atime: settings.atime,
+        dir_atime: settings.dir_atime,
+        cache_bytes: settings.cache_bytes.unwrap_or(defaults.cache_bytes),
+        ..defaults
+    };
+    let fs = Fs::open(region, options)
+        .map_err(|error| Failure::mount(format!("{}: {error}", path.display())))?;
+    Ok(Arc::new(fs))
+}
+
+/// Threads that serve requests unless told otherwise: two at least, so that a
+/// long request does not hold up the others.
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |processors| processors.get().clamp(2, 8))
+}
+
+fn threads(settings: &MountSettings) -> Config {
+    let threads = settings.threads.unwrap_or_else(default_threads);
+    let mut config = Config::default();
+    config.n_threads = Some(threads);
+    config.clone_fd = threads > 1;
+    config
+}
+
+fn who_may_come_in(settings: &MountSettings) -> SessionACL {
+    let root = rustix::process::geteuid().is_root();
+    if settings.allow_other.unwrap_or(root) {
+        SessionACL::All
+    } else {
+        SessionACL::Owner
+    }
+}
+
+/// Lets the kernel read ahead as much as a request carries. Only root may;
+/// without it sequential reads take more requests and nothing else changes.
+fn raise_read_ahead(place: &Place) {
+    let Some((major, minor)) = place.device else {
+        return;
+    };
+    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&knob, READ_AHEAD_KIB.to_string()) {
+        tracing::debug!("read-ahead stays as it is: {knob}: {error}");
+    }
+}

@@ -1,0 +1,93 @@
+//! What the mount says of itself: what is in force, and why.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo};
+use pramfs::{Fs, RecoveryReport};
+
+use crate::adapter::CacheMode;
+use crate::options::MountSettings;
+
+/// A few lines on a mount.
+pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
+    let info = fs.region().info();
+    let mut text = String::new();
+    let access = if settings.read_only {
+        "read-only"
+    } else {
+        "read-write"
+    };
+    let cache = if settings.cache == CacheMode::None {
+        "none"
+    } else {
+        "auto"
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "{} on {} ({access}, cache={cache})",
+        info.name,
+        mountpoint.display()
+    );
+    let _ = writeln!(text, "  medium: {}", medium(&info));
+    let _ = writeln!(text, "  durability: {}", durability(&info));
+    let _ = writeln!(text, "  recovery: {}", recovery(fs.recovery()));
+    text
+}
+
+fn medium(info: &RegionInfo) -> String {
+    let granularity = match info.granularity {
+        Granularity::Byte => "byte granularity (caches survive a power failure)",
+        Granularity::CacheLine => "cache-line granularity",
+        Granularity::Page => "page granularity",
+    };
+    let kind = info.kind.map_or("memory", |kind| kind.name());
+    let survives = match info.persistence {
+        Persistence::Power => "contents survive a power failure once written",
+        Persistence::Machine => "VOLATILE: contents will not survive a reboot",
+        Persistence::Process => "VOLATILE: contents will not survive this process",
+    };
+    format!(
+        "{kind}, backend {}, {granularity}; {survives}",
+        info.backend
+    )
+}
+
+fn durability(info: &RegionInfo) -> &'static str {
+    match (info.granularity, info.durability) {
+        _ if info.read_only => "nothing is written: the region is mapped privately",
+        (Granularity::Byte, _) => {
+            "power: an operation is durable when it returns, by a store fence"
+        }
+        (Granularity::CacheLine, _) => {
+            "power: an operation is durable when it returns, by cache-line write-back and a fence"
+        }
+        (Granularity::Page, Durability::Power) => {
+            "power: an operation is durable when it returns, by an msync at each fence (durability=process is faster)"
+        }
+        (Granularity::Page, Durability::Process) => {
+            "process: survives the death of this process at any moment, and a power failure only up to the last fsync"
+        }
+    }
+}
+
+fn recovery(report: &RecoveryReport) -> String {
+    let mut text = if report.was_clean {
+        "none needed, the last unmount was clean".to_owned()
+    } else {
+        format!(
+            "{} records replayed, {} torn ones left out, {} unlinked files to free",
+            report.records, report.torn, report.orphans
+        )
+    };
+    if report.used_copy {
+        text.push_str("; the first superblock is damaged, its copy is in use");
+    }
+    for damage in &report.damage {
+        text.push_str("; DAMAGED: ");
+        text.push_str(damage);
+    }
+    text.push_str(&format!(" ({:.1} ms)", report.time.as_secs_f64() * 1e3));
+    text
+}

@@ -1,0 +1,64 @@
+//! SIGKILL at any moment: what had returned is there after the next mount.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::mounted;
+
+#[test]
+fn what_had_returned_is_there() {
+    let Some((mount, _dog)) = mounted("SIGKILL", "") else {
+        return;
+    };
+    for round in 0..5 {
+        let dir = mount.at(format!("round{round}"));
+        fs::create_dir(&dir).unwrap();
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                for n in 0.. {
+                    let path = dir.join(format!("file{n}"));
+                    let made = fs::write(&path, format!("contents of {n}"))
+                        .and_then(|()| fs::rename(&path, dir.join(format!("done{n}"))));
+                    if made.is_err() {
+                        return;
+                    }
+                    done.store(n + 1, Ordering::Release);
+                }
+            });
+            while done.load(Ordering::Acquire) < 20 * (round + 1) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            mount.crash();
+            worker.join().unwrap();
+        });
+        mount.mount("");
+        for n in 0..done.load(Ordering::Acquire) {
+            let got = fs::read_to_string(dir.join(format!("done{n}"))).unwrap();
+            assert_eq!(got, format!("contents of {n}"));
+        }
+    }
+    mount.unmount();
+}
+
+#[test]
+fn a_file_that_was_open_without_a_name_is_freed_by_the_next_mount() {
+    let Some((mount, _dog)) = mounted("orphans", "") else {
+        return;
+    };
+    let stat = || rustix::fs::statvfs(mount.path()).unwrap();
+    fs::write(mount.at("keep"), "").unwrap();
+    let before = stat();
+    let mut file = File::create_new(mount.at("orphan")).unwrap();
+    file.write_all(&vec![1; 4 << 20]).unwrap();
+    fs::remove_file(mount.at("orphan")).unwrap();
+    assert!(before.f_bfree - stat().f_bfree >= 1024);
+    mount.crash();
+    drop(file);
+    mount.mount("");
+    let back = || before.f_bfree - stat().f_bfree < 64 && before.f_ffree - stat().f_ffree < 8;
+    assert!(pramfs_tests::mounted::wait_until(back));
+    assert!(!mount.at("orphan").exists() && mount.at("keep").exists());
+}

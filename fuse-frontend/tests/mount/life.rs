@@ -1,0 +1,291 @@
+//! How a mount begins and ends.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use pramfs_tests::mounted::wait_until;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Signal;
+
+use crate::{mounted, unmounted};
+
+#[test]
+fn the_background_mount_is_live_when_the_program_ends() {
+    let Some((mount, _dog)) = unmounted("background") else {
+        return;
+    };
+    let out = mount.run(["-v"]);
+    assert!(out.status.success());
+    assert!(out.stdout.is_empty());
+    fs::write(mount.at("file"), "at once").unwrap();
+
+    let said = String::from_utf8(out.stderr).unwrap();
+    for part in [
+        "medium: tmpfs",
+        "VOLATILE",
+        "durability: power",
+        "recovery: none needed",
+    ] {
+        assert!(said.contains(part), "{part} in: {said}");
+    }
+    let line = mount.mounts_line().unwrap();
+    let fields: Vec<&str> = line.split(' ').collect();
+    assert_eq!(fields[0], mount.region().to_str().unwrap());
+    assert_eq!(fields[2], "fuse.pramfs");
+    for option in ["rw", "default_permissions", "allow_other"] {
+        assert!(
+            fields[3].split(',').any(|o| o == option),
+            "{option} in {line}"
+        );
+    }
+    mount.process();
+}
+
+#[test]
+fn quiet_without_v() {
+    let Some((mount, _dog)) = unmounted("quiet") else {
+        return;
+    };
+    let out = mount.run::<&str>([]);
+    assert!(out.status.success() && out.stdout.is_empty() && out.stderr.is_empty());
+}
+
+#[test]
+fn the_server_lets_go_of_the_terminal() {
+    let Some((mount, _dog)) = mounted("terminal", "") else {
+        return;
+    };
+    let pid = mount.process().as_raw_nonzero();
+    for fd in 0..3 {
+        let target = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
+        assert_eq!(target.to_str(), Some("/dev/null"), "descriptor {fd}");
+    }
+    assert_eq!(
+        fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(),
+        Some("/")
+    );
+    assert_eq!(
+        rustix::process::getsid(Some(mount.process())).unwrap(),
+        mount.process()
+    );
+}
+
+#[test]
+fn umount_ends_the_server_and_the_region_can_be_mounted_at_once() {
+    let Some((mount, _dog)) = mounted("umount", "") else {
+        return;
+    };
+    for round in 0..5 {
+        fs::write(mount.at(format!("file{round}")), round.to_string()).unwrap();
+        rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+        // Not waiting for the server: the next mount does.
+        mount.mount("");
+    }
+    for round in 0..5 {
+        assert_eq!(
+            fs::read(mount.at(format!("file{round}"))).unwrap(),
+            round.to_string().as_bytes()
+        );
+    }
+    mount.unmount();
+    let out = mount.run(["-v"]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(said.contains("the last unmount was clean"), "{said}");
+}
+
+#[test]
+fn fusermount_unmounts() {
+    let Some((mount, _dog)) = mounted("fusermount3 -u", "") else {
+        return;
+    };
+    let Ok(status) = Command::new("fusermount3")
+        .arg("-u")
+        .arg(mount.path())
+        .status()
+    else {
+        eprintln!("\n*** SKIPPED: no fusermount3 ***\n");
+        return;
+    };
+    assert!(status.success());
+    assert!(!mount.is_mounted());
+    mount.wait_for_end();
+}
+
+#[test]
+fn sigterm_and_sigint_unmount_cleanly() {
+    let Some((mount, _dog)) = unmounted("SIGTERM") else {
+        return;
+    };
+    for signal in [Signal::TERM, Signal::INT] {
+        mount.mount("");
+        fs::write(mount.at("file"), "kept").unwrap();
+        mount.signal(signal);
+        mount.wait_for_end();
+        assert!(!mount.is_mounted());
+        let said = String::from_utf8(mount.run(["-v"]).stderr).unwrap();
+        assert!(
+            said.contains("the last unmount was clean"),
+            "{signal:?}: {said}"
+        );
+        assert_eq!(fs::read(mount.at("file")).unwrap(), b"kept");
+        mount.unmount();
+    }
+}
+
+#[test]
+fn sigterm_ends_a_mount_that_is_in_use() {
+    let Some((mount, _dog)) = mounted("SIGTERM while in use", "") else {
+        return;
+    };
+    let mut file = File::create_new(mount.at("file")).unwrap();
+    file.write_all(b"kept").unwrap();
+    mount.signal(Signal::TERM);
+    mount.wait_for_end();
+    assert!(!mount.is_mounted());
+    assert!(file.write_all(b"lost").is_err(), "the connection is cut");
+    drop(file);
+    mount.mount("");
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"kept");
+}
+
+#[test]
+fn sighup_is_ignored() {
+    let Some((mount, _dog)) = mounted("SIGHUP", "") else {
+        return;
+    };
+    mount.signal(Signal::HUP);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    fs::write(mount.at("file"), "still there").unwrap();
+}
+
+#[test]
+fn foreground() {
+    let Some((mount, _dog)) = unmounted("foreground") else {
+        return;
+    };
+    let child = mount
+        .command()
+        .arg("-f")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(wait_until(|| mount.is_mounted()));
+    fs::write(mount.at("file"), "x").unwrap();
+    mount.signal(Signal::TERM);
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{}: {said}", out.status);
+    assert!(
+        said.contains("read-write") && said.contains("VOLATILE"),
+        "{said}"
+    );
+    assert!(!mount.is_mounted());
+}
+
+#[test]
+fn read_only() {
+    let Some((mount, _dog)) = mounted("ro", "") else {
+        return;
+    };
+    fs::write(mount.at("file"), "kept").unwrap();
+    mount.unmount();
+    let before = fs::read(mount.region()).unwrap();
+    mount.mount("ro");
+    assert!(mount.mounts_line().unwrap().contains(" ro,"));
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"kept");
+    for failed in [
+        fs::write(mount.at("file"), "x"),
+        fs::write(mount.at("other"), "x"),
+        fs::remove_file(mount.at("file")),
+        fs::create_dir(mount.at("dir")),
+    ] {
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    }
+    mount.unmount();
+    assert!(
+        before == fs::read(mount.region()).unwrap(),
+        "not one byte of the region has changed"
+    );
+}
+
+#[test]
+fn remount_changes_the_flags_that_are_named() {
+    let Some((mount, _dog)) = mounted("remount", "nosuid") else {
+        return;
+    };
+    assert!(mount.run(["-o", "remount,ro,cache=none"]).status.success());
+    let line = mount.mounts_line().unwrap();
+    assert!(line.contains(" ro,nosuid,"), "{line}");
+    let error = fs::write(mount.at("file"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    assert!(mount.run(["-o", "remount,rw,suid"]).status.success());
+    assert!(!mount.mounts_line().unwrap().contains("nosuid"));
+    fs::write(mount.at("file"), "x").unwrap();
+    mount.unmount();
+    let out = mount.run(["-o", "remount,ro"]);
+    assert_eq!(out.status.code(), Some(32));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("nothing to remount"));
+}
+
+#[test]
+fn options_reach_the_kernel() {
+    let Some((mount, _dog)) = mounted(
+        "options",
+        "nodev,nosuid,noexec,noatime,sync,dirsync,noallow_other,fsname=a pool",
+    ) else {
+        return;
+    };
+    let line = mount.mounts_line().unwrap();
+    assert!(line.starts_with("a\\040pool "), "{line}");
+    for option in ["nodev", "nosuid", "noexec", "noatime", "sync", "dirsync"] {
+        assert!(
+            line.split([' ', ',']).any(|o| o == option),
+            "{option} in {line}"
+        );
+    }
+    assert!(!line.contains("allow_other"));
+}
+
+#[test]
+fn help_version_and_fake() {
+    let Some((mount, _dog)) = unmounted("help") else {
+        return;
+    };
+    let help = Command::new(crate::program())
+        .arg("--help")
+        .output()
+        .unwrap();
+    assert!(help.status.success());
+    assert!(String::from_utf8_lossy(&help.stdout).contains("cache=auto|none"));
+    assert!(mount.run(["--fake"]).status.success());
+    assert!(!mount.is_mounted());
+}
+
+#[test]
+fn what_lies_under_or_over_the_mount_is_left_alone() {
+    let Some((mount, _dog)) = unmounted("stacked mounts") else {
+        return;
+    };
+    let tmpfs = || {
+        let flags = MountFlags::empty();
+        rustix::mount::mount("under", mount.path(), "tmpfs", flags, None).unwrap();
+    };
+    let top = || mount.mounts_line().unwrap();
+    tmpfs();
+    mount.mount("");
+    mount.unmount();
+    assert!(top().starts_with("under "), "{}", top());
+
+    mount.mount("");
+    let pid = mount.process();
+    tmpfs();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    mount.wait_for_end();
+    assert!(top().starts_with("under "), "{}", top());
+    rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+    // What was covered could only be cut off, and is cleared by the next mount.
+    assert!(top().contains(" fuse.pramfs "), "{}", top());
+    mount.mount("");
+    fs::write(mount.at("file"), "").unwrap();
+}

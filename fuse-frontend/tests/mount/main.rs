@@ -1,0 +1,39 @@
+//! `mount.pramfs` for real: the program is started, the kernel mounts, and
+//! ordinary system calls are made. As root, and where there is a /dev/fuse;
+//! anywhere else every test says that it was skipped.
+
+mod attributes;
+mod crash;
+mod data;
+mod life;
+mod names;
+mod refusals;
+
+use std::path::Path;
+use std::time::Duration;
+
+use pramfs_tests::mounted::{self, Mounted};
+use pramfs_tests::watchdog::Watchdog;
+
+const MIB: u64 = 1 << 20;
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_mount-pramfs"))
+}
+
+/// A mount for one test, which is not allowed to hang; `None` where nothing
+/// can be mounted.
+fn mounted(test: &str, options: &str) -> Option<(Mounted, Watchdog)> {
+    let (mount, watchdog) = unmounted(test)?;
+    mount.mount(options);
+    Some((mount, watchdog))
+}
+
+/// As [`mounted`], but for the mount.
+fn unmounted(test: &str) -> Option<(Mounted, Watchdog)> {
+    if !mounted::available(test) {
+        return None;
+    }
+    let watchdog = Watchdog::new(test, Duration::from_secs(60));
+    Some((Mounted::unmounted(program(), 64 * MIB), watchdog))
+}
