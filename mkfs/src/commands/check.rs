@@ -1,0 +1,193 @@
+//! `pramfs check`: everything on the medium against everything else. It only
+//! looks; the library does the looking (`pramfs::fsck`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use pramfs::fsck::{self, CheckOptions, Issue, Severity, Step};
+use pramfs::{Fs, MountOptions};
+use serde::Serialize;
+
+use super::Subcommand;
+use crate::failure::{printable, shown};
+use crate::open::{self, Intent};
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// File or device with the file system
+    region: PathBuf,
+    /// Most findings to print
+    #[arg(long, default_value_t = 1000)]
+    limit: usize,
+    /// Print nothing but findings
+    #[arg(short = 'q', long)]
+    quiet: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// fsck(8): errors are left.
+const ERRORS_LEFT: u8 = 4;
+/// fsck(8): it could not be checked.
+const NOT_CHECKED: u8 = 8;
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    severity: String,
+    code: &'static str,
+    message: String,
+    inode: Option<u64>,
+    block: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    region: String,
+    /// No errors; warnings do not count.
+    sound: bool,
+    /// Everything was looked at.
+    complete: bool,
+    /// Records that the next mount replays; they were replayed in private
+    /// memory here.
+    replayed: usize,
+    findings: Vec<Finding>,
+    findings_left_out: u64,
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    special: u64,
+    entries: u64,
+    xattrs: u64,
+    orphans: u64,
+    used_blocks: u64,
+    blocks: u64,
+    block_size: u64,
+    seconds: f64,
+}
+
+impl Subcommand for Check {
+    const NAME: &'static str = "check";
+    const ABOUT: &'static str =
+        "Check everything in a region; changes nothing (exit status 4: errors)";
+
+    fn run(&self) -> Result<(), Failure> {
+        let (report, replayed) = self.check().map_err(|f| Failure {
+            status: NOT_CHECKED,
+            ..f
+        })?;
+        let sound = report.complete && report.worst() < Some(Severity::Error);
+        if self.json {
+            output::json(&Report::new(shown(&self.region), &report, sound, replayed))?;
+        } else {
+            self.print(&report, replayed)?;
+        }
+        if sound {
+            Ok(())
+        } else {
+            Err(Failure {
+                status: ERRORS_LEFT,
+                ..Failure::silent()
+            })
+        }
+    }
+}
+
+impl Check {
+    /// The report, and the records that were replayed for it.
+    fn check(&self) -> Result<(fsck::Report, usize), Failure> {
+        pramfs::pmem::install_fault_guard()?;
+        let region = open::region(&self.region, Intent::Read)?;
+        let bar = output::steps();
+        let options = CheckOptions {
+            max_findings: self.limit,
+            progress: Some(told_to(&bar)),
+        };
+        let mut result = (fsck::check(&region, &options), 0);
+        let journal_first = result
+            .0
+            .issues()
+            .any(|i| matches!(i, Issue::LiveRecords { .. }));
+        if journal_first && !result.0.complete {
+            // As the next mount will, but in private memory. What then cannot
+            // be mounted has been found already.
+            let mount = MountOptions {
+                read_only: true,
+                background: false,
+                ..MountOptions::default()
+            };
+            if let Ok(fs) = Fs::open(region, mount) {
+                result = (fsck::check(fs.region(), &options), fs.recovery().records);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(result)
+    }
+
+    fn print(&self, report: &fsck::Report, replayed: usize) -> Result<(), Failure> {
+        if replayed > 0 && !self.quiet {
+            output::line(&format!(
+                "the last unmount was not clean: {replayed} journal records replayed, in memory only; a mount does it on the medium"
+            ))?;
+        }
+        let text = report.to_string();
+        let (findings, summary) = text.rsplit_once('\n').unwrap_or(("", &text));
+        if !findings.is_empty() {
+            for finding in findings.lines() {
+                output::line(&printable(finding))?;
+            }
+        }
+        if self.quiet {
+            Ok(())
+        } else {
+            output::line(&format!("{}: {summary}", shown(&self.region)))
+        }
+    }
+}
+
+impl Report {
+    fn new(region: String, report: &fsck::Report, sound: bool, replayed: usize) -> Report {
+        let c = &report.counts;
+        Report {
+            region,
+            sound,
+            complete: report.complete,
+            replayed,
+            findings: report
+                .findings
+                .iter()
+                .map(|f| Finding {
+                    severity: f.severity.to_string(),
+                    code: f.issue.code(),
+                    message: f.issue.to_string(),
+                    inode: f.issue.ino().map(|i| i.0),
+                    block: f.issue.block(),
+                })
+                .collect(),
+            findings_left_out: report.dropped,
+            files: c.files,
+            directories: c.directories,
+            symlinks: c.symlinks,
+            special: c.special,
+            entries: c.entries,
+            xattrs: c.xattrs,
+            orphans: c.orphans,
+            used_blocks: c.used_blocks,
+            blocks: c.blocks,
+            block_size: c.block_size,
+            seconds: report.time.as_secs_f64(),
+        }
+    }
+}
+
+fn told_to(bar: &ProgressBar) -> fsck::Progress {
+    let bar = bar.clone();
+    Arc::new(move |step: Step, done, total| {
+        bar.set_message(step.to_string());
+        bar.set_length(total);
+        bar.set_position(done);
+    })
+}

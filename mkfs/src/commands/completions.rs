@@ -1,0 +1,29 @@
+//! `pramfs completions`: what a shell needs to complete our command lines.
+
+use clap::Args;
+use clap_complete::Shell;
+
+use super::Subcommand;
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// Shell that is to complete
+    shell: Shell,
+}
+
+impl Subcommand for Completions {
+    const NAME: &'static str = "completions";
+    const ABOUT: &'static str = "Print a completion script for a shell";
+
+    fn run(&self) -> Result<(), Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(
+            self.shell,
+            &mut super::command_line(),
+            "pramfs",
+            &mut script,
+        );
+        output::bytes(&script)
+    }
+}

@@ -1,0 +1,195 @@
+//! `pramfs doctor`: what a path is worth as a region, and what to type to
+//! improve it. All of it is found out by `pramfs::pmem::probe`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use pramfs::pmem::{self, HugePolicy, SourceKind};
+use serde::Serialize;
+
+use super::Subcommand;
+use crate::failure::shown;
+use crate::mkfs::report::{granularity, survives};
+use crate::size::human;
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// File, device, directory, or a name that does not exist yet
+    path: PathBuf,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    path: String,
+    exists: bool,
+    usable: bool,
+    problem: Option<String>,
+    kind: Option<&'static str>,
+    persistent_memory: bool,
+    granularity: Option<&'static str>,
+    survives: Option<&'static str>,
+    size: Option<u64>,
+    allocated: Option<u64>,
+    free: Option<u64>,
+    alignment: u64,
+    page_sizes: Vec<u64>,
+    huge_pages: Option<&'static str>,
+    filesystem: Option<FileSystem>,
+    map_sync: Option<bool>,
+    persistent_caches: bool,
+    flush_instruction: &'static str,
+    stream_instruction: &'static str,
+    backends: Vec<&'static str>,
+    in_use: Option<String>,
+    warnings: Vec<String>,
+    advice: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileSystem {
+    #[serde(rename = "type")]
+    kind: String,
+    mount_point: String,
+    device: String,
+    options: String,
+}
+
+impl Subcommand for Doctor {
+    const NAME: &'static str = "doctor";
+    const ABOUT: &'static str = "Say what a path is worth as a region, and how to improve it";
+
+    fn run(&self) -> Result<(), Failure> {
+        let report = Report::new(pmem::probe(&self.path)?);
+        if self.json {
+            output::json(&report)?;
+        } else {
+            output::line(&report.text())?;
+        }
+        match &report.problem {
+            // The JSON object has said it.
+            Some(_) if self.json => Err(Failure::silent()),
+            Some(why) => Err(Failure::new(
+                "not-a-region",
+                format!("{}: {why}", report.path),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Report {
+    fn new(r: pmem::Report) -> Report {
+        Report {
+            path: shown(&r.path),
+            exists: r.exists,
+            usable: r.problem.is_none(),
+            persistent_memory: r.is_persistent_memory(),
+            kind: r.kind.map(SourceKind::name),
+            granularity: r.granularity.map(granularity),
+            survives: r.persistence.map(survives),
+            size: r.size,
+            allocated: r.allocated,
+            free: r.free,
+            alignment: r.alignment,
+            page_sizes: r.page_sizes,
+            huge_pages: r.huge_policy.map(HugePolicy::name),
+            filesystem: r.filesystem.map(|f| FileSystem {
+                kind: f.fs_type,
+                mount_point: shown(&f.mount_point),
+                device: f.device,
+                options: f.options,
+            }),
+            map_sync: r.map_sync,
+            persistent_caches: r.persistent_caches,
+            flush_instruction: r.flush_instruction,
+            stream_instruction: r.stream_instruction,
+            backends: r.backends,
+            in_use: r.in_use,
+            warnings: r.warnings,
+            advice: r.advice,
+            problem: r.problem,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut s = format!("{}\n", self.path);
+        let mut row = |name: &str, value: String| s += &format!("  {name:<14} {value}\n");
+        if let Some(kind) = self.kind {
+            let state = match (self.exists, self.size) {
+                (false, _) => " (does not exist yet)".to_owned(),
+                (true, Some(size)) => format!(", {}", human(size)),
+                (true, None) => String::new(),
+            };
+            row("is", format!("{kind}{state}"));
+        }
+        if let Some(f) = &self.filesystem {
+            row(
+                "lies on",
+                format!("{} at {} ({})", f.kind, f.mount_point, f.options),
+            );
+        }
+        if let (Some(allocated), Some(size)) = (self.allocated, self.size) {
+            row(
+                "allocated",
+                format!("{} of {}", human(allocated), human(size)),
+            );
+        }
+        if let Some(free) = self.free {
+            row("free there", human(free));
+        }
+        if let Some(survives) = self.survives {
+            row("survives", survives.to_owned());
+        }
+        if let Some(granularity) = self.granularity {
+            let how = match (granularity, self.persistent_caches) {
+                ("page", _) => "page: msync makes stores durable".to_owned(),
+                (g, true) => format!("{g}: the platform writes its caches out on power failure"),
+                (g, false) => format!(
+                    "{g}: {} and a fence make stores durable",
+                    self.flush_instruction
+                ),
+            };
+            row("granularity", how);
+        }
+        if let Some(map_sync) = self.map_sync {
+            row(
+                "MAP_SYNC",
+                if map_sync {
+                    "yes"
+                } else {
+                    "no: not a DAX file"
+                }
+                .to_owned(),
+            );
+        }
+        if !self.page_sizes.is_empty() {
+            let sizes: Vec<String> = self.page_sizes.iter().map(|b| human(*b)).collect();
+            let policy = self
+                .huge_pages
+                .map(|p| format!(" (huge={p})"))
+                .unwrap_or_default();
+            row("pages", format!("{}{policy}", sizes.join(", ")));
+        }
+        if !self.backends.is_empty() {
+            row("backends", self.backends.join(", "));
+        }
+        if let Some(who) = &self.in_use {
+            row("in use", who.clone());
+        }
+        for w in &self.warnings {
+            s += &format!("Warning: {w}\n");
+        }
+        if !self.advice.is_empty() {
+            s += "To improve it, type:\n";
+            for a in &self.advice {
+                s += &format!("  {a}\n");
+            }
+        }
+        s.truncate(s.trim_end().len());
+        s
+    }
+}

@@ -1,0 +1,80 @@
+//! `pramfs extents`: where a file lies in its region.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::Subcommand;
+use crate::open::{self, Intent};
+use crate::tree::{self, Follow};
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Extents {
+    /// File or device with the file system
+    region: PathBuf,
+    /// File in it
+    path: OsString,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    file_offset: u64,
+    /// `null` for a hole.
+    region_offset: Option<u64>,
+    len: u64,
+    unwritten: bool,
+}
+
+impl Subcommand for Extents {
+    const NAME: &'static str = "extents";
+    const ABOUT: &'static str = "Show where in the region a file lies, in bytes";
+
+    fn run(&self) -> Result<(), Failure> {
+        let fs = open::fs(&self.region, Intent::Read)?;
+        let path = self.path.as_bytes();
+        let attr = tree::find(&fs, path, Follow::Yes)?;
+        let list = fs
+            .file_extents(attr.ino, 0, attr.size)
+            .map_err(|e| tree::about(path, e))?;
+        let rows: Vec<Row> = list
+            .iter()
+            .map(|e| Row {
+                file_offset: e.file_offset,
+                region_offset: e.region_offset,
+                len: e.len,
+                unwritten: e.unwritten,
+            })
+            .collect();
+        if self.json {
+            return output::json(&rows);
+        }
+        output::line(&format!(
+            "{:>16} {:>16} {:>16}  state",
+            "file offset", "region offset", "bytes"
+        ))?;
+        for r in &rows {
+            let (place, state) = match (r.region_offset, r.unwritten) {
+                (None, _) => ("-".to_owned(), "hole"),
+                (Some(at), true) => (at.to_string(), "unwritten"),
+                (Some(at), false) => (at.to_string(), "data"),
+            };
+            output::line(&format!(
+                "{:>16} {place:>16} {:>16}  {state}",
+                r.file_offset, r.len
+            ))?;
+        }
+        let mapped = rows.iter().filter(|r| r.region_offset.is_some());
+        let (count, bytes) = mapped.fold((0, 0), |(n, b), r| (n + 1, b + r.len));
+        output::line(&format!(
+            "{count} extents, {bytes} of {} bytes in the region",
+            attr.size
+        ))
+    }
+}

@@ -1,0 +1,166 @@
+//! `pramfs ls`: names in a directory.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use pramfs::{Attr, Error, FileType, Fs};
+use serde::Serialize;
+
+use super::Subcommand;
+use crate::open::{self, Intent};
+use crate::tree::{self, Entry, Follow, kind_name, mode_string, time_string};
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// File or device with the file system
+    region: PathBuf,
+    /// Directories and files in it
+    #[arg(default_value = "/", hide_default_value = true)]
+    path: Vec<OsString>,
+    /// Mode, links, owner, size and time, too
+    #[arg(short = 'l', long)]
+    long: bool,
+    /// What is in directories below, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Print a JSON object for each entry
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    path: String,
+    kind: &'static str,
+    inode: u64,
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    mtime: String,
+    target: Option<String>,
+}
+
+impl Subcommand for Ls {
+    const NAME: &'static str = "ls";
+    const ABOUT: &'static str = "List directories";
+
+    fn run(&self) -> Result<(), Failure> {
+        let fs = open::fs(&self.region, Intent::Read)?;
+        let titles = self.recursive || self.path.len() > 1;
+        for path in &self.path {
+            let path = path.as_bytes();
+            let attr = tree::find(&fs, path, Follow::Yes)?;
+            if attr.kind == FileType::Directory {
+                self.directory(&fs, path, &attr, titles)?;
+            } else {
+                self.entry(&fs, path, path, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Ls {
+    /// A directory and, if asked for, those below it, without recursion: they
+    /// may be nested deeper than a stack is.
+    fn directory(&self, fs: &Fs, path: &[u8], attr: &Attr, titles: bool) -> Result<(), Failure> {
+        let mut todo = vec![(path.to_vec(), attr.ino)];
+        let mut seen = HashSet::new();
+        while let Some((path, ino)) = todo.pop() {
+            if !seen.insert(ino) {
+                let e = Error::corrupt("the directory", "it stands in more than one directory");
+                return Err(tree::about(&path, e));
+            }
+            if titles && !self.json {
+                output::bytes(&self.shown(&path))?;
+                output::line(":")?;
+            }
+            let list = tree::entries(fs, &path, ino)?;
+            for e in &list {
+                self.entry(fs, &tree::join(&path, &e.name), &e.name, Some(e))?;
+            }
+            if titles && !self.json {
+                output::line("")?;
+            }
+            if self.recursive {
+                let below = list.iter().rev().filter(|e| e.kind == FileType::Directory);
+                todo.extend(below.map(|e| (tree::join(&path, &e.name), e.ino)));
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &self,
+        fs: &Fs,
+        path: &[u8],
+        name: &[u8],
+        known: Option<&Entry>,
+    ) -> Result<(), Failure> {
+        if !self.long && !self.json {
+            output::bytes(&self.shown(name))?;
+            return output::line("");
+        }
+        let attr = match known {
+            Some(e) => fs.getattr(e.ino).map_err(|e| tree::about(path, e))?,
+            None => tree::find(fs, path, Follow::No)?,
+        };
+        let target = match attr.kind {
+            FileType::Symlink => Some(fs.readlink(attr.ino).map_err(|e| tree::about(path, e))?),
+            _ => None,
+        };
+        if self.json {
+            return output::json(&Row {
+                path: tree::name(path),
+                kind: kind_name(attr.kind),
+                inode: attr.ino.0,
+                mode: format!("{:o}", attr.kind.mode_bits() | attr.perm),
+                links: attr.nlink,
+                uid: attr.uid,
+                gid: attr.gid,
+                size: attr.size,
+                mtime: time_string(attr.mtime),
+                target: target.map(|t| tree::name(&t)),
+            });
+        }
+        let size = match attr.kind {
+            FileType::CharDevice | FileType::BlockDevice => {
+                format!(
+                    "{}, {}",
+                    rustix::fs::major(attr.rdev),
+                    rustix::fs::minor(attr.rdev)
+                )
+            }
+            _ => attr.size.to_string(),
+        };
+        let time = time_string(attr.mtime);
+        // To the second: "2026-01-31 12:00:00".
+        let time = time.split('.').next().unwrap_or(&time);
+        let (mode, links, uid, gid) = (mode_string(&attr), attr.nlink, attr.uid, attr.gid);
+        output::bytes(
+            format!("{mode} {links:>3} {uid:>5} {gid:>5} {size:>12} {time} ").as_bytes(),
+        )?;
+        output::bytes(&self.shown(name))?;
+        if let Some(target) = target {
+            output::bytes(b" -> ")?;
+            output::bytes(&self.shown(&target))?;
+        }
+        output::line("")
+    }
+
+    /// A name as it is, unless a terminal would act on it.
+    fn shown(&self, name: &[u8]) -> Vec<u8> {
+        if std::io::stdout().is_terminal() {
+            tree::name(name).into_bytes()
+        } else {
+            name.to_vec()
+        }
+    }
+}

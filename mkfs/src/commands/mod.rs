@@ -1,0 +1,121 @@
+//! The tool `pramfs`: one table of subcommands from which help, dispatch and
+//! completions are made, and one file for each of them.
+
+mod cat;
+mod check;
+mod completions;
+mod doctor;
+mod dump;
+mod extents;
+mod get;
+mod info;
+mod ls;
+mod put;
+mod stat;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args};
+
+use crate::{Failure, output};
+
+/// A subcommand.
+trait Subcommand: Args {
+    /// Name.
+    const NAME: &'static str;
+    /// What it does, in a line without a full stop.
+    const ABOUT: &'static str;
+    /// Does it.
+    fn run(&self) -> Result<(), Failure>;
+}
+
+/// A line of the table.
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    args: fn(clap::Command) -> clap::Command,
+    run: fn(&ArgMatches) -> Result<(), Failure>,
+}
+
+const fn entry<T: Subcommand>() -> Entry {
+    Entry {
+        name: T::NAME,
+        about: T::ABOUT,
+        args: T::augment_args,
+        run: run::<T>,
+    }
+}
+
+/// In the order of the help.
+const TABLE: &[Entry] = &[
+    entry::<doctor::Doctor>(),
+    entry::<info::Info>(),
+    entry::<ls::Ls>(),
+    entry::<stat::Stat>(),
+    entry::<cat::Cat>(),
+    entry::<get::Get>(),
+    entry::<put::Put>(),
+    entry::<extents::Extents>(),
+    entry::<check::Check>(),
+    entry::<dump::Dump>(),
+    entry::<completions::Completions>(),
+];
+
+fn run<T: Subcommand>(matches: &ArgMatches) -> Result<(), Failure> {
+    T::from_arg_matches(matches)
+        .map_err(|e| Failure::usage(e.to_string()))?
+        .run()
+}
+
+/// The whole command line.
+pub fn command_line() -> clap::Command {
+    let top = clap::Command::new("pramfs")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Look at pramfs regions, and get at their files without a mount")
+        .after_help(
+            "A region in use is refused, and who holds it is named. PATHs are those of the file\n\
+             system: / is its root. mkfs.pramfs makes a file system, mount.pramfs mounts it.\n\
+             Exit status: 0 done, 1 not done, 2 wrong usage.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true);
+    TABLE.iter().fold(top, |top, e| {
+        top.subcommand((e.args)(clap::Command::new(e.name)).about(e.about))
+    })
+}
+
+/// Runs the tool.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let matches = match command_line().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(e) => e.exit(),
+    };
+    let Some((name, matches)) = matches.subcommand() else {
+        return ExitCode::from(2);
+    };
+    let Some(entry) = TABLE.iter().find(|e| e.name == name) else {
+        return ExitCode::from(2);
+    };
+    match (entry.run)(matches).and_then(|()| output::flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(f) => {
+            let as_json = matches
+                .try_get_one::<bool>("json")
+                .ok()
+                .flatten()
+                .copied()
+                .unwrap_or(false);
+            output::failed(&format!("pramfs {name}"), &f, as_json)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::command_line().debug_assert();
+    }
+}

@@ -1,0 +1,383 @@
+//! `pramfs put`: copies files into a region, without a mount.
+//!
+//! Each step is an operation of the file system: an interrupted copy leaves
+//! some files, the last of them perhaps short, and never a damaged region.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::ProgressBar;
+use pramfs::{Attr, Ctx, Error, FileType, Fs, Ino, SetAttr, SetTime, Time, XattrMode};
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::Subcommand;
+use crate::open::{self, Intent};
+use crate::tree::{self, CHUNK};
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Put {
+    /// File or device with the file system
+    region: PathBuf,
+    /// Files to copy
+    #[arg(required = true)]
+    source: Vec<PathBuf>,
+    /// Where to in the region: a directory that exists, or a new name
+    destination: PathBuf,
+    /// Copy directories with all that is in them
+    #[arg(short = 'r', long)]
+    recursive: bool,
+    /// Overwrite files that exist
+    #[arg(short = 'f', long)]
+    force: bool,
+}
+
+impl Subcommand for Put {
+    const NAME: &'static str = "put";
+    const ABOUT: &'static str =
+        "Copy files in, with mode, owner, times, links and extended attributes";
+
+    fn run(&self) -> Result<(), Failure> {
+        // A missing source is told before anything is changed.
+        for source in &self.source {
+            std::fs::symlink_metadata(source).map_err(|e| Failure::os("cannot copy", source, e))?;
+        }
+        let fs = open::fs(&self.region, Intent::Write)?;
+        let bar = output::bar(0, "copying");
+        let mut job = Job {
+            fs: &fs,
+            put: self,
+            links: HashMap::new(),
+            buffer: vec![0; CHUNK],
+            bar: bar.clone(),
+        };
+        let copied = job.all();
+        bar.finish_and_clear();
+        copied.and(open::close(&self.region, fs))
+    }
+}
+
+struct Job<'a> {
+    fs: &'a Fs,
+    put: &'a Put,
+    /// First copy of each file with several names, by device and inode.
+    links: HashMap<(u64, u64), Ino>,
+    buffer: Vec<u8>,
+    bar: ProgressBar,
+}
+
+/// Where an object is to be made.
+struct Place<'a> {
+    dir: Ino,
+    name: &'a [u8],
+    /// For messages.
+    path: Vec<u8>,
+}
+
+impl Job<'_> {
+    fn all(&mut self) -> Result<(), Failure> {
+        let to = self.put.destination.as_os_str().as_bytes();
+        let (dir, name) = match self.fs.resolve(to) {
+            Ok(attr) if attr.kind == FileType::Directory => (attr.ino, None),
+            Ok(_) | Err(Error::NotFound) => {
+                let (dir, name) = self.fs.resolve_parent(to).map_err(|e| tree::about(to, e))?;
+                (dir, Some(name))
+            }
+            Err(e) => return Err(tree::about(to, e)),
+        };
+        if name.is_some() && self.put.source.len() > 1 {
+            return Err(Failure::usage(format!(
+                "{} is no directory of the region",
+                tree::name(to)
+            )));
+        }
+        for source in &self.put.source {
+            let meta = std::fs::symlink_metadata(source)
+                .map_err(|e| Failure::os("cannot copy", source, e))?;
+            match (&name, source.file_name()) {
+                (Some(name), _) => self.object(
+                    source,
+                    &meta,
+                    &Place {
+                        dir,
+                        name,
+                        path: to.to_vec(),
+                    },
+                )?,
+                (None, Some(base)) => {
+                    let name = base.as_bytes();
+                    self.object(
+                        source,
+                        &meta,
+                        &Place {
+                            dir,
+                            name,
+                            path: tree::join(to, name),
+                        },
+                    )?;
+                }
+                // `.`, `..` and `/`: what is in them.
+                (None, None) => self.contents(source, dir, to)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, from: &Path, meta: &Metadata, to: &Place<'_>) -> Result<(), Failure> {
+        let failed = |e| tree::about(&to.path, e);
+        let cx = Ctx {
+            uid: meta.uid(),
+            gid: meta.gid(),
+            umask: 0,
+        };
+        let perm = meta.mode() & 0o7777;
+        let Some(kind) = FileType::from_mode(meta.mode()) else {
+            return Err(Failure::new(
+                "failed",
+                format!("{} is of an unknown type", from.display()),
+            ));
+        };
+        if kind == FileType::Directory {
+            if !self.put.recursive {
+                return Err(Failure::usage(format!(
+                    "{} is a directory; use -r to copy it",
+                    from.display()
+                )));
+            }
+            let made = match self.fs.mkdir(&cx, to.dir, to.name, perm) {
+                // As cp does: into what is there.
+                Err(Error::Exists) => self.fs.lookup(to.dir, to.name).map_err(failed)?,
+                made => made.map_err(failed)?,
+            };
+            self.contents(from, made.ino, &to.path)?;
+            return self.attributes(from, meta, &made, to);
+        }
+        let key = (meta.dev(), meta.ino());
+        if meta.nlink() > 1
+            && let Some(&ino) = self.links.get(&key)
+        {
+            return self
+                .replacing(to, || self.fs.link(ino, to.dir, to.name))
+                .map(drop);
+        }
+        let made = match kind {
+            FileType::Symlink => {
+                let target =
+                    std::fs::read_link(from).map_err(|e| Failure::os("cannot read", from, e))?;
+                self.replacing(to, || {
+                    self.fs
+                        .symlink(&cx, to.dir, to.name, target.as_os_str().as_bytes())
+                })?
+            }
+            FileType::Regular => {
+                let file = open_source(from)?;
+                let made = self.replacing(to, || self.fs.create(&cx, to.dir, to.name, perm))?;
+                self.regular(from, &file, made.ino, meta.len(), to)?;
+                made
+            }
+            kind => self.replacing(to, || {
+                self.fs
+                    .mknod(&cx, to.dir, to.name, kind.mode_bits() | perm, meta.rdev())
+            })?,
+        };
+        if meta.nlink() > 1 {
+            self.links.insert(key, made.ino);
+        }
+        self.attributes(from, meta, &made, to)
+    }
+
+    /// With `-f`, what is in the way goes first, unless it is a directory.
+    fn replacing(
+        &self,
+        to: &Place<'_>,
+        make: impl Fn() -> pramfs::Result<Attr>,
+    ) -> Result<Attr, Failure> {
+        let made = match make() {
+            Err(Error::Exists) if self.put.force => {
+                self.fs.unlink(to.dir, to.name).and_then(|()| make())
+            }
+            made => made,
+        };
+        made.map_err(|e| match e {
+            Error::Exists => Failure::new(
+                "exists",
+                format!("{} exists; use -f to overwrite files", tree::name(&to.path)),
+            ),
+            e => tree::about(&to.path, e),
+        })
+    }
+
+    /// Data only: holes stay holes.
+    fn regular(
+        &mut self,
+        from: &Path,
+        file: &File,
+        ino: Ino,
+        size: u64,
+        to: &Place<'_>,
+    ) -> Result<(), Failure> {
+        let failed = |e: std::io::Error| Failure::os("cannot read", from, e);
+        self.bar.inc_length(size);
+        let (mut at, mut end_of_data) = (0, 0);
+        loop {
+            if at >= end_of_data {
+                (at, end_of_data) = match next_data(file, at) {
+                    Ok(Some(range)) => range,
+                    Ok(None) => break,
+                    Err(e) => return Err(failed(e.into())),
+                };
+            }
+            let want = (end_of_data - at).min(CHUNK as u64) as usize;
+            let n = match file.read_at(&mut self.buffer[..want], at) {
+                Ok(0) => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                n => n.map_err(failed)?,
+            };
+            let mut rest = &self.buffer[..n];
+            while !rest.is_empty() {
+                let written = self
+                    .fs
+                    .write(ino, at, rest)
+                    .map_err(|e| tree::about(&to.path, e))?;
+                at += written as u64;
+                rest = &rest[written..];
+            }
+            self.bar.inc(n as u64);
+        }
+        // A hole at the end.
+        let size = file.metadata().map_err(failed)?.len().max(at);
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        if size > at {
+            self.fs
+                .setattr(&Ctx::default(), ino, &set)
+                .map_err(|e| tree::about(&to.path, e))?;
+        }
+        Ok(())
+    }
+
+    fn contents(&mut self, from: &Path, dir: Ino, path: &[u8]) -> Result<(), Failure> {
+        let failed = |e| Failure::os("cannot read the directory", from, e);
+        let mut list: Vec<_> = std::fs::read_dir(from)
+            .map_err(failed)?
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        list.sort_by_key(|e| e.file_name());
+        for e in list {
+            let (source, name) = (e.path(), e.file_name());
+            let meta = std::fs::symlink_metadata(&source)
+                .map_err(|e| Failure::os("cannot copy", &source, e))?;
+            let name = name.as_bytes();
+            self.object(
+                &source,
+                &meta,
+                &Place {
+                    dir,
+                    name,
+                    path: tree::join(path, name),
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    fn attributes(
+        &self,
+        from: &Path,
+        meta: &Metadata,
+        made: &Attr,
+        to: &Place<'_>,
+    ) -> Result<(), Failure> {
+        let failed = |e| tree::about(&to.path, e);
+        for (name, value) in xattrs(from)? {
+            self.fs
+                .setxattr(made.ino, &name, &value, XattrMode::Set)
+                .map_err(failed)?;
+        }
+        let time = |sec, nsec: i64| {
+            Some(SetTime::At(Time {
+                sec,
+                nsec: nsec as u32,
+            }))
+        };
+        let set = SetAttr {
+            uid: Some(meta.uid()),
+            gid: Some(meta.gid()),
+            atime: time(meta.atime(), meta.atime_nsec()),
+            mtime: time(meta.mtime(), meta.mtime_nsec()),
+            ..SetAttr::default()
+        };
+        self.fs
+            .setattr(&Ctx::default(), made.ino, &set)
+            .map_err(failed)?;
+        if made.kind != FileType::Symlink {
+            // After the owner, whose change strips the set-user-id bit.
+            let set = SetAttr {
+                perm: Some(meta.mode() & 0o7777),
+                mtime: set.mtime,
+                ..SetAttr::default()
+            };
+            self.fs
+                .setattr(&Ctx::default(), made.ino, &set)
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn open_source(path: &Path) -> Result<File, Failure> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        .map(File::from)
+        .map_err(|e| Failure::os("cannot open", path, e))
+}
+
+/// The next range with data at or after `at`; all of the rest where the file
+/// system does not know.
+fn next_data(file: &File, at: u64) -> rustix::io::Result<Option<(u64, u64)>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL) => return Ok(Some((at, u64::MAX))),
+        Err(e) => return Err(e),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+    Ok(Some((start, end)))
+}
+
+/// Name and value of an extended attribute.
+type Xattr = (Vec<u8>, Vec<u8>);
+
+/// Extended attributes that this process may read; none where the file system
+/// has none.
+fn xattrs(path: &Path) -> Result<Vec<Xattr>, Failure> {
+    let failed = |e| Failure::os("cannot read the extended attributes of", path, e);
+    // As large as the kernel makes a list, and a value.
+    let mut buffer = vec![0u8; 64 << 10];
+    let n = match rustix::fs::llistxattr(path, &mut buffer[..]) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        n => n.map_err(failed)?,
+    };
+    let names: Vec<Vec<u8>> = buffer[..n]
+        .split(|&b| b == 0)
+        .filter(|n| !n.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect();
+    let mut list = Vec::new();
+    for name in names {
+        match rustix::fs::lgetxattr(path, &name[..], &mut buffer[..]) {
+            Ok(n) => list.push((name, buffer[..n].to_vec())),
+            Err(Errno::NODATA) => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Ok(list)
+}

@@ -1,0 +1,146 @@
+//! `pramfs stat`: everything that an inode says.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use pramfs::{Attr, FileType, Fs};
+use serde::Serialize;
+
+use super::Subcommand;
+use crate::open::{self, Intent};
+use crate::tree::{self, Follow, kind_name, mode_string, time_string};
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// File or device with the file system
+    region: PathBuf,
+    /// Files in it
+    #[arg(required = true)]
+    path: Vec<OsString>,
+    /// Follow a symbolic link
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print a JSON object for each file
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    path: String,
+    kind: &'static str,
+    inode: u64,
+    generation: u64,
+    /// Type and permission bits, octal.
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    /// Bytes; of a directory: entries.
+    size: u64,
+    /// Units of 512 bytes.
+    blocks: u64,
+    rdev: Option<(u32, u32)>,
+    target: Option<String>,
+    atime: String,
+    mtime: String,
+    ctime: String,
+    btime: String,
+    flags: u32,
+    change: u64,
+    xattrs: Vec<String>,
+}
+
+impl Subcommand for Stat {
+    const NAME: &'static str = "stat";
+    const ABOUT: &'static str = "Show the attributes of files";
+
+    fn run(&self) -> Result<(), Failure> {
+        let fs = open::fs(&self.region, Intent::Read)?;
+        let follow = if self.dereference {
+            Follow::Yes
+        } else {
+            Follow::No
+        };
+        for path in &self.path {
+            let path = path.as_bytes();
+            let attr = tree::find(&fs, path, follow)?;
+            let report = report(&fs, path, &attr)?;
+            if self.json {
+                output::json(&report)?;
+            } else {
+                output::line(&text(&report, &attr))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
+    let target = match a.kind {
+        FileType::Symlink => Some(fs.readlink(a.ino).map_err(|e| tree::about(path, e))?),
+        _ => None,
+    };
+    let names = fs.listxattr(a.ino).map_err(|e| tree::about(path, e))?;
+    let device = matches!(a.kind, FileType::CharDevice | FileType::BlockDevice);
+    Ok(Report {
+        path: tree::name(path),
+        kind: kind_name(a.kind),
+        inode: a.ino.0,
+        generation: a.generation,
+        mode: format!("{:o}", a.kind.mode_bits() | a.perm),
+        links: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        size: a.size,
+        blocks: a.blocks,
+        rdev: device.then(|| (rustix::fs::major(a.rdev), rustix::fs::minor(a.rdev))),
+        target: target.map(|t| tree::name(&t)),
+        atime: time_string(a.atime),
+        mtime: time_string(a.mtime),
+        ctime: time_string(a.ctime),
+        btime: time_string(a.btime),
+        flags: a.flags,
+        change: a.change,
+        xattrs: names
+            .split(|&b| b == 0)
+            .filter(|n| !n.is_empty())
+            .map(tree::name)
+            .collect(),
+    })
+}
+
+fn text(r: &Report, a: &Attr) -> String {
+    let target = r
+        .target
+        .as_ref()
+        .map(|t| format!(" -> {t}"))
+        .unwrap_or_default();
+    let device = r
+        .rdev
+        .map(|(major, minor)| format!("  device {major}:{minor}"))
+        .unwrap_or_default();
+    let mut s = format!(
+        "  File: {}{target}\n  Size: {:<14} Blocks: {:<10} {}{device}\n Inode: {:<14} Links: {:<11} Generation: {}\n",
+        r.path, r.size, r.blocks, r.kind, r.inode, r.links, r.generation
+    );
+    s += &format!(
+        "  Mode: {:04o}/{}  Uid: {}  Gid: {}  Flags: {:#x}\n",
+        a.perm,
+        mode_string(a),
+        r.uid,
+        r.gid,
+        r.flags
+    );
+    s += &format!(
+        "Access: {}\nModify: {}\nChange: {}\n Birth: {}",
+        r.atime, r.mtime, r.ctime, r.btime
+    );
+    for name in &r.xattrs {
+        s += &format!("\n Xattr: {name}");
+    }
+    s
+}

@@ -1,0 +1,245 @@
+//! What a region holds already: a file system of ours, or anything that
+//! blkid(8) knows.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use pramfs::media::probe_superblock;
+use pramfs::media::superblock::{COPY_OFFSET, MAGIC};
+use pramfs::pmem::Region;
+use serde::Serialize;
+
+use crate::Failure;
+use crate::failure::{printable, shown};
+
+/// Something that formatting would destroy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// `filesystem`, `raid`, `crypto`, `partition-table`, `other` or `unknown`.
+    pub usage: String,
+    /// As blkid names it: `ext4`, `swap`, `dos`; ours is `pramfs`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Label, if it has one.
+    pub label: Option<String>,
+    /// uuid, if it has one.
+    pub uuid: Option<String>,
+    /// What else there is to say.
+    pub note: Option<String>,
+}
+
+impl Found {
+    fn ours() -> Found {
+        Found {
+            usage: "filesystem".into(),
+            kind: "pramfs".into(),
+            ..Found::default()
+        }
+    }
+
+    /// Whether it is no file system of ours.
+    pub fn is_foreign(&self) -> bool {
+        self.kind != "pramfs"
+    }
+
+    /// `an ext4 file system (label "data", uuid 1234-abcd)`.
+    pub fn sentence(&self) -> String {
+        let kind = printable(&self.kind);
+        let mut text = match self.usage.as_str() {
+            "filesystem" => format!("{} {kind} file system", article(&kind)),
+            "partition-table" => format!("{} {kind} partition table", article(&kind)),
+            "raid" | "crypto" => format!("{} {kind} member or container", article(&kind)),
+            "unknown" => kind,
+            _ => format!("{} {kind} signature", article(&kind)),
+        };
+        let mut more = Vec::new();
+        more.extend(
+            self.label
+                .as_ref()
+                .map(|l| format!("label \"{}\"", printable(l))),
+        );
+        more.extend(self.uuid.as_ref().map(|u| format!("uuid {}", printable(u))));
+        more.extend(self.note.as_ref().map(|n| printable(n)));
+        if !more.is_empty() {
+            text += &format!(" ({})", more.join(", "));
+        }
+        text
+    }
+}
+
+fn article(word: &str) -> &'static str {
+    if word.starts_with(['a', 'e', 'i', 'o', 'x']) {
+        "an"
+    } else {
+        "a"
+    }
+}
+
+/// A file system of ours, whole or damaged.
+pub fn ours(region: &Region) -> Option<Found> {
+    match probe_superblock(region) {
+        Ok(info) => {
+            let state = if info.is_clean() {
+                None
+            } else {
+                Some("not cleanly unmounted".into())
+            };
+            let note = if info.from_copy {
+                Some("only the superblock copy is intact".into())
+            } else {
+                state
+            };
+            Some(Found {
+                label: Some(info.label()).filter(|l| !l.is_empty()),
+                uuid: Some(info.uuid().to_string()),
+                note,
+                ..Found::ours()
+            })
+        }
+        Err(e) => {
+            let marked = |at| region.load_u64(at).is_ok_and(|word| word == MAGIC);
+            (marked(0) || marked(COPY_OFFSET)).then(|| Found {
+                note: Some(format!("not usable: {e}")),
+                ..Found::ours()
+            })
+        }
+    }
+}
+
+/// As [`ours`], for a file whose length no region can have.
+pub fn ours_by_magic(file: &File) -> Option<Found> {
+    let marked = |at| {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at)
+            .is_ok_and(|()| u64::from_le_bytes(word) == MAGIC)
+    };
+    (marked(0) || marked(COPY_OFFSET)).then(Found::ours)
+}
+
+/// What blkid(8) says, and what it cannot say.
+pub enum Foreign {
+    /// It knows nothing of this kind of contents.
+    Nothing,
+    /// It knows this.
+    Known(Found),
+    /// It is not installed.
+    NoBlkid,
+}
+
+/// Asks blkid(8), past its cache.
+///
+/// # Errors
+/// It could not be run, or failed.
+pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
+    let path = std::fs::canonicalize(path).map_err(|e| Failure::os("cannot find", path, e))?;
+    // Where it is even if PATH is that of an ordinary user.
+    let mut search = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    search.push(":/usr/sbin:/sbin");
+    let Some(program) = std::env::split_paths(&search)
+        .map(|d| d.join("blkid"))
+        .find(|p| p.is_file())
+    else {
+        return Ok(Foreign::NoBlkid);
+    };
+    let run = Command::new(&program)
+        .args(["-p", "-o", "export", "--"])
+        .arg(&path)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Failure::os("cannot run", &program, e))?;
+    match run.status.code() {
+        Some(0) => {
+            Ok(parse(&String::from_utf8_lossy(&run.stdout))
+                .map_or(Foreign::Nothing, Foreign::Known))
+        }
+        Some(2) => Ok(Foreign::Nothing),
+        Some(8) => Ok(Foreign::Known(Found {
+            usage: "unknown".into(),
+            kind: "signatures of more than one kind".into(),
+            note: Some("blkid cannot tell which is the right one; see wipefs(8)".into()),
+            ..Found::default()
+        })),
+        _ => Err(Failure::new(
+            "os",
+            format!(
+                "{}: blkid could not look for other file systems ({}): {}; use -f to go on without",
+                shown(&path),
+                run.status,
+                printable(String::from_utf8_lossy(&run.stderr).trim())
+            ),
+        )),
+    }
+}
+
+/// Reads the `KEY=value` lines of `blkid -o export`.
+fn parse(text: &str) -> Option<Found> {
+    let mut found = Found::default();
+    let mut table = None;
+    for (key, value) in text.lines().filter_map(|l| l.split_once('=')) {
+        let value = without_escapes(value);
+        match key {
+            "TYPE" => found.kind = value,
+            "USAGE" => found.usage = value,
+            "LABEL" => found.label = Some(value),
+            "UUID" => found.uuid = Some(value),
+            "PTTYPE" => table = Some(value),
+            "PTUUID" if found.uuid.is_none() => found.uuid = Some(value),
+            _ => {}
+        }
+    }
+    if found.kind.is_empty() {
+        found.kind = table?;
+        found.usage = "partition-table".into();
+    } else if let Some(table) = table {
+        found.note = Some(format!("and a {table} partition table"));
+    }
+    Some(found)
+}
+
+fn without_escapes(value: &str) -> String {
+    let mut out = String::new();
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => out.extend(chars.next()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blkid_output_is_read() {
+        let f = parse("DEVNAME=/x\nLABEL=my\\ disk\nUUID=12-34\nTYPE=ext4\nUSAGE=filesystem\n")
+            .unwrap();
+        assert_eq!(
+            f.sentence(),
+            "an ext4 file system (label \"my disk\", uuid 12-34)"
+        );
+        let f = parse("DEVNAME=/x\nPTTYPE=dos\nPTUUID=9\n").unwrap();
+        assert_eq!(f.sentence(), "a dos partition table (uuid 9)");
+        let f = parse("TYPE=swap\nUSAGE=other\n").unwrap();
+        assert_eq!(f.sentence(), "a swap signature");
+        assert_eq!(parse("DEVNAME=/x\n"), None);
+    }
+
+    #[test]
+    fn labels_cannot_move_the_cursor() {
+        let f = Found {
+            label: Some("a\u{1b}[2Jb".into()),
+            ..Found::ours()
+        };
+        assert_eq!(
+            f.sentence(),
+            "a pramfs file system (label \"a\\u{1b}[2Jb\")"
+        );
+    }
+}

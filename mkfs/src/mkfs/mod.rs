@@ -1,0 +1,182 @@
+//! `mkfs.pramfs`: makes a file system in a region, and refuses to where that
+//! would destroy something.
+//!
+//! Order: the options are checked, then the target is opened and locked, then
+//! looked at; only when nothing speaks against it (or `-f` says so) is
+//! something created, resized or written. A region in use is refused whatever
+//! the options.
+//!
+//! Left to others: the medium itself (`pramfs::format`).
+
+pub mod contents;
+mod options;
+pub mod report;
+mod target;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use pramfs::format::{FormatOptions, format};
+use pramfs::media::SuperblockInfo;
+use pramfs::media::features::{FEATURES, Mask};
+use pramfs::pmem::{Region, RegionOptions};
+
+use crate::failure::shown;
+use crate::{Failure, output};
+pub use options::Options;
+use report::Report;
+use target::{Objection, Target};
+
+/// Runs the tool.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let options = match Options::try_parse_from(args) {
+        Ok(options) => options,
+        Err(e) => {
+            // mkfs(8) knows 0 and 1 only.
+            let _ = e.print();
+            return ExitCode::from(u8::from(e.use_stderr()));
+        }
+    };
+    match make(&options).and_then(|()| output::flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(f) => output::failed("mkfs.pramfs", &f, options.json),
+    }
+}
+
+fn make(o: &Options) -> Result<(), Failure> {
+    if o.wants_list() {
+        return list_features();
+    }
+    let path = o
+        .region
+        .as_deref()
+        .ok_or_else(|| Failure::usage("REGION is missing; see --help"))?;
+    let name = shown(path);
+    let what = o.format()?;
+    let mut target = Target::open(path, o.size, o.dry_run)?;
+    // Options that do not fit are refused before anything is asked or made.
+    what.superblock(target.len())
+        .map_err(|e| not_made(&name, e))?;
+    let objections = target.objections()?;
+    if !objections.is_empty() && !o.force {
+        consent(o, &objections, &target)?;
+    }
+
+    let (created, found) = (target.creates(), target.found().to_vec());
+    let mut report = if o.dry_run {
+        let made = dry_run(&what, target.len()).map_err(|e| not_made(&name, e))?;
+        Report::new(name, &made, None)
+    } else {
+        let region = target.prepare(o.discard)?;
+        let spinner = output::spinner("formatting");
+        let made = format_region(&region, &what, o.size);
+        spinner.finish_and_clear();
+        let made = made.map_err(|e| {
+            if created {
+                // Of no use to anybody; the error says why.
+                let _ = std::fs::remove_file(path);
+            }
+            not_made(&name, e)
+        })?;
+        Report::new(name, &made, Some(&region.info()))
+    };
+    report.created = created && !o.dry_run;
+    if !o.dry_run && found.iter().any(contents::Found::is_foreign) {
+        report.warnings.extend(what_blkid_still_sees(path));
+    }
+    report.overwritten = found;
+    if o.json {
+        return output::json(&report);
+    }
+    if !o.quiet {
+        output::line(&report.text())?;
+        for warning in &report.warnings {
+            eprintln!("mkfs.pramfs: note: {warning}");
+        }
+    }
+    Ok(())
+}
+
+fn format_region(
+    region: &Region,
+    what: &FormatOptions,
+    size: Option<u64>,
+) -> pramfs::Result<SuperblockInfo> {
+    debug_assert!(size.is_none_or(|len| len == region.len()));
+    let made = format(region, what)?;
+    region
+        .sync_all()
+        .map_err(|e| pramfs::Error::Io(format!("the file system could not be written out: {e}")))?;
+    Ok(made)
+}
+
+/// The very same run, in memory that goes away with this process.
+fn dry_run(what: &FormatOptions, len: u64) -> pramfs::Result<SuperblockInfo> {
+    let region = RegionOptions::new().memfd("mkfs-dry-run", len)?;
+    format(&region, what)
+}
+
+fn not_made(name: &str, e: pramfs::Error) -> Failure {
+    match e {
+        // What keeps a file system from being mounted keeps it from being made.
+        pramfs::Error::NotMountable(why) => Failure::new("options", format!("{name}: {why}")),
+        e => Failure::about(name, e),
+    }
+}
+
+/// Asks on standard input; anything but yes, and no answer at all, is a no.
+fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(), Failure> {
+    let sentences: Vec<&str> = objections.iter().map(|o| o.sentence.as_str()).collect();
+    let refusal = |message: String| Failure {
+        found: serde_json::to_value(target.found()).ok(),
+        ..Failure::new(objections.first().map_or("exists", |o| o.reason), message)
+    };
+    if o.quiet || o.json || o.dry_run {
+        return Err(refusal(format!(
+            "{}; use -f to go on",
+            sentences.join("; ")
+        )));
+    }
+    for sentence in &sentences {
+        eprintln!("mkfs.pramfs: {sentence}");
+    }
+    eprint!("Proceed anyway? (y/N) ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES") {
+        return Ok(());
+    }
+    // The cursor stands behind the question unless a person pressed Enter.
+    if !answer.ends_with('\n') || !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        eprintln!();
+    }
+    Err(refusal(
+        "not made; use -f to go on without a question".into(),
+    ))
+}
+
+fn what_blkid_still_sees(path: &std::path::Path) -> Option<String> {
+    match contents::foreign(path) {
+        Ok(contents::Foreign::Known(f)) => Some(format!(
+            "blkid still sees {} behind the new file system; see wipefs(8)",
+            f.sentence()
+        )),
+        _ => None,
+    }
+}
+
+fn list_features() -> Result<(), Failure> {
+    for f in FEATURES {
+        let mask = match f.mask {
+            Mask::Compat => "compat",
+            Mask::RoCompat => "ro_compat",
+            Mask::Incompat => "incompat",
+        };
+        let state = if f.supported { "" } else { " (reserved)" };
+        output::line(&format!("{:<16} {mask:<10} {}{state}", f.name, f.doc))?;
+    }
+    Ok(())
+}

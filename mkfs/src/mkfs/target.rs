@@ -1,0 +1,309 @@
+//! The thing that is to become a file system: opened and locked before it is
+//! judged, judged before it is changed.
+//!
+//! Invariant: until [`Target::prepare`] nothing is created, resized or written.
+//! From [`Target::open`] on, what exists is locked against other users.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use pramfs::media::superblock::MIN_REGION;
+use pramfs::pmem::{REGION_UNIT, Region, RegionOptions};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::contents::{self, Foreign, Found};
+use crate::failure::shown;
+use crate::size::human;
+use crate::{Failure, busy};
+
+/// Bytes that are cleared at both ends where a foreign signature was found:
+/// more than any signature's distance from the ends that is in use.
+const WIPED: u64 = 1 << 20;
+
+/// See the module.
+pub struct Target {
+    path: PathBuf,
+    len: u64,
+    state: State,
+    found: Vec<Found>,
+}
+
+enum State {
+    /// There is no file, or an empty one.
+    Missing { empty_file: bool },
+    /// A region, locked.
+    Region(Region),
+    /// A file of another length, locked.
+    Resize { file: File, from: u64 },
+}
+
+/// A reason not to go on without `-f`.
+pub struct Objection {
+    /// A sentence without a full stop.
+    pub sentence: String,
+    /// Word for `--json`.
+    pub reason: &'static str,
+}
+
+impl Target {
+    /// Opens and locks what `path` names, for `size` bytes or its own length.
+    ///
+    /// # Errors
+    /// In use, not the kind of thing that can hold a file system, of a size
+    /// that none can have, or not to be opened.
+    pub fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
+        if let Some(len) = size {
+            check_size(path, len)?;
+        }
+        let options = RegionOptions::new().read_only(dry_run);
+        let meta = match std::fs::metadata(path) {
+            Ok(meta) => meta,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Target::missing(path, size, false);
+            }
+            Err(e) => return Err(Failure::os("cannot look at", path, e)),
+        };
+        let target = |len, state| Target {
+            path: path.to_owned(),
+            len,
+            state,
+            found: Vec::new(),
+        };
+        if meta.is_file() {
+            busy::check_file(path)?;
+            match size {
+                _ if meta.len() == 0 => return Target::missing(path, size, true),
+                Some(len) if len != meta.len() => {
+                    let file = lock_file(path, dry_run)?;
+                    return Ok(target(
+                        len,
+                        State::Resize {
+                            file,
+                            from: meta.len(),
+                        },
+                    ));
+                }
+                _ => check_size(path, meta.len())?,
+            }
+        }
+        let device = meta.file_type().is_block_device() || meta.file_type().is_char_device();
+        let region = match size {
+            Some(len) if device && !dry_run => options.create(path, len),
+            _ => options.open(path),
+        }
+        .map_err(|e| busy::with_mount_point(path, e.into()))?;
+        let len = size.unwrap_or(region.len());
+        check_size(path, len)?;
+        if len > region.len() {
+            return Err(Failure::new(
+                "size",
+                format!(
+                    "{}: the device has {}, less than the {} asked for",
+                    shown(path),
+                    human(region.len()),
+                    human(len)
+                ),
+            ));
+        }
+        Ok(target(len, State::Region(region)))
+    }
+
+    fn missing(path: &Path, size: Option<u64>, empty_file: bool) -> Result<Target, Failure> {
+        let Some(len) = size else {
+            let what = if empty_file {
+                "is empty"
+            } else {
+                "does not exist"
+            };
+            return Err(Failure::new(
+                "not-found",
+                format!(
+                    "{0}: {what}; give a size to make a region of it, as in: mkfs.pramfs {0} 1G",
+                    shown(path)
+                ),
+            ));
+        };
+        let parent = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        if !parent.is_dir() {
+            return Err(Failure::new(
+                "not-found",
+                format!(
+                    "{}: there is no directory {} to make it in",
+                    shown(path),
+                    shown(parent)
+                ),
+            ));
+        }
+        Ok(Target {
+            path: path.to_owned(),
+            len,
+            state: State::Missing { empty_file },
+            found: Vec::new(),
+        })
+    }
+
+    /// Bytes that the file system will have.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether a file is made.
+    pub fn creates(&self) -> bool {
+        matches!(self.state, State::Missing { empty_file: false })
+    }
+
+    /// What was found, after [`objections`](Self::objections).
+    pub fn found(&self) -> &[Found] {
+        &self.found
+    }
+
+    /// Everything that speaks against going on without `-f`.
+    ///
+    /// # Errors
+    /// blkid(8) failed.
+    pub fn objections(&mut self) -> Result<Vec<Objection>, Failure> {
+        let mut all = Vec::new();
+        let name = shown(&self.path);
+        let mapped = match &self.state {
+            State::Missing { .. } => return Ok(all),
+            State::Resize { file, from } => {
+                let effect = if self.len < *from {
+                    "cutting off what lies behind"
+                } else {
+                    "adding a hole"
+                };
+                all.push(Objection {
+                    sentence: format!(
+                        "{name} exists and has {from} bytes, not {}; it would be resized, {effect}",
+                        self.len
+                    ),
+                    reason: "other-size",
+                });
+                self.found.extend(contents::ours_by_magic(file));
+                None
+            }
+            State::Region(region) => {
+                self.found.extend(contents::ours(region));
+                Some(region)
+            }
+        };
+        let devdax = std::fs::metadata(&self.path).is_ok_and(|m| m.file_type().is_char_device());
+        let asked = if devdax {
+            Foreign::NoBlkid
+        } else {
+            contents::foreign(&self.path)?
+        };
+        match asked {
+            Foreign::Nothing => {}
+            // What is left of a signature under a file system of ours is ours to ignore.
+            Foreign::Known(found) => self.found.push(found),
+            Foreign::NoBlkid
+                if self.found.is_empty() && mapped.is_none_or(has_data_at_its_start) =>
+            {
+                let why = if devdax {
+                    "blkid cannot read a devdax device"
+                } else {
+                    "blkid (package util-linux) is not installed"
+                };
+                self.found.push(Found {
+                    usage: "unknown".into(),
+                    kind: "data of unknown kind".into(),
+                    note: Some(why.into()),
+                    ..Found::default()
+                });
+            }
+            Foreign::NoBlkid => {}
+        }
+        all.extend(self.found.iter().map(|f| Objection {
+            sentence: format!("{name} contains {}", f.sentence()),
+            reason: "exists",
+        }));
+        Ok(all)
+    }
+
+    /// Makes the file if there is none, gives it its length, clears foreign
+    /// signatures, and hands the region over.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn prepare(self, discard: bool) -> Result<Region, Failure> {
+        let wipe = self.found.iter().any(Found::is_foreign);
+        let region = match self.state {
+            State::Missing { .. } => RegionOptions::new().create(&self.path, self.len)?,
+            State::Region(region) => region,
+            State::Resize { file, .. } => {
+                file.set_len(self.len)
+                    .map_err(|e| Failure::os("cannot resize", &self.path, e))?;
+                RegionOptions::new().from_fd(OwnedFd::from(file), &self.path.to_string_lossy())?
+            }
+        };
+        let w = region.window();
+        if discard {
+            w.discard(0, self.len);
+        }
+        if wipe {
+            let ends = WIPED.min(self.len);
+            let pending = w.nt_zero(0, ends)?.join(w.nt_zero(self.len - ends, ends)?);
+            let _ = w.fence(pending);
+        }
+        Ok(region)
+    }
+}
+
+fn check_size(path: &Path, len: u64) -> Result<(), Failure> {
+    let no = |why: String| Err(Failure::new("size", format!("{}: {why}", shown(path))));
+    if len < MIN_REGION {
+        return no(format!(
+            "{len} bytes are too few: the smallest file system has {MIN_REGION} bytes (256K)"
+        ));
+    }
+    if !len.is_multiple_of(REGION_UNIT) {
+        return no(format!(
+            "{len} bytes are no multiple of {REGION_UNIT}, as the size of a region must be; the next smaller is {}",
+            len / REGION_UNIT * REGION_UNIT
+        ));
+    }
+    Ok(())
+}
+
+/// With no blkid to ask, zeros count as nothing and everything else as data.
+fn has_data_at_its_start(region: &Region) -> bool {
+    let mut bytes = vec![0; MIN_REGION.min(region.len()) as usize];
+    region.read(0, &mut bytes).is_err() || bytes.iter().any(|&b| b != 0)
+}
+
+fn lock_file(path: &Path, read_only: bool) -> Result<File, Failure> {
+    let file = File::options()
+        .read(true)
+        .write(!read_only)
+        .open(path)
+        .map_err(|e| Failure::os("cannot open", path, e))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            // Opened the ordinary way it is refused with the holder's name.
+            let named = RegionOptions::new()
+                .read_only(true)
+                .open(path)
+                .err()
+                .map(Failure::from);
+            let plain = || {
+                Failure::new(
+                    "in-use",
+                    format!("{}: the region is in use by another process", shown(path)),
+                )
+            };
+            Err(busy::with_mount_point(
+                path,
+                named.filter(|f| f.reason == "in-use").unwrap_or_else(plain),
+            ))
+        }
+        Err(e) => Err(Failure::os("cannot lock", path, e)),
+    }
+}

@@ -1,0 +1,61 @@
+//! Opening a region and the file system in it, for the tools that work without
+//! a mount.
+//!
+//! Invariant: a tool that only looks opens read-only. What a crash left is then
+//! replayed in private memory, and not one byte of the medium changes.
+
+use std::path::Path;
+
+use pramfs::pmem::{Region, RegionOptions};
+use pramfs::{Fs, MountOptions};
+
+use crate::failure::shown;
+use crate::{Failure, busy};
+
+/// What a tool wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intent {
+    /// Look.
+    Read,
+    /// Change.
+    Write,
+}
+
+/// Opens and locks a region.
+///
+/// # Errors
+/// In use (the message says by whom), missing, or not to be opened.
+pub fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
+    RegionOptions::new()
+        .read_only(intent == Intent::Read)
+        .open(path)
+        .map_err(|e| busy::with_mount_point(path, e.into()))
+}
+
+/// Opens the file system of a region.
+///
+/// # Errors
+/// Those of [`region`], and that there is no usable file system.
+pub fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
+    let options = MountOptions {
+        read_only: intent == Intent::Read,
+        background: false,
+        ..MountOptions::default()
+    };
+    // Faults of the medium (a file cut short) become errors.
+    pramfs::pmem::install_fault_guard()?;
+    let fs =
+        Fs::open(region(path, intent)?, options).map_err(|e| Failure::about(shown(path), e))?;
+    for damage in &fs.recovery().damage {
+        eprintln!("pramfs: warning: {}: {damage}", shown(path));
+    }
+    Ok(fs)
+}
+
+/// Closes a file system that was changed.
+///
+/// # Errors
+/// Those of the medium: not everything may have reached it.
+pub fn close(path: &Path, fs: Fs) -> Result<(), Failure> {
+    fs.close().map_err(|e| Failure::about(shown(path), e))
+}

@@ -1,0 +1,98 @@
+//! What the tools print: results on standard output, the rest on standard
+//! error, bars only where a person watches.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::Failure;
+
+/// A structure as JSON on one line of standard output.
+pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|e| Failure::new("os", format!("cannot write JSON: {e}")))?;
+    line(&text)
+}
+
+/// A line on standard output.
+pub fn line(text: &str) -> Result<(), Failure> {
+    bytes(text.as_bytes())?;
+    bytes(b"\n")
+}
+
+/// Bytes on standard output, which is flushed by [`flush`].
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    std::io::stdout().lock().write_all(bytes).map_err(to_stdout)
+}
+
+/// To be called once before a tool ends: an error of the last write counts.
+pub fn flush() -> Result<(), Failure> {
+    std::io::stdout().lock().flush().map_err(to_stdout)
+}
+
+fn to_stdout(e: std::io::Error) -> Failure {
+    if e.kind() == std::io::ErrorKind::BrokenPipe {
+        // `pramfs ls REGION | head`: the reader has seen enough.
+        return Failure {
+            status: BROKEN_PIPE,
+            ..Failure::new("os", "")
+        };
+    }
+    Failure::os("cannot write to", "standard output", e)
+}
+
+/// What the shell shows for a program that SIGPIPE ended.
+const BROKEN_PIPE: u8 = 141;
+
+/// Prints a failure where its readers look for it, and gives its status.
+pub fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
+    if failure.message.is_empty() {
+        return ExitCode::from(failure.status);
+    }
+    if as_json {
+        let mut error = serde_json::json!({ "reason": failure.reason, "message": failure.message });
+        if let Some(found) = &failure.found {
+            error["found"] = found.clone();
+        }
+        // Should this fail, the status and the line below tell it still.
+        let _ = json(&serde_json::json!({ "error": error })).and_then(|()| flush());
+    }
+    eprintln!("{tool}: {}", failure.message);
+    ExitCode::from(failure.status)
+}
+
+/// A bar over so many bytes, invisible unless standard error is a terminal.
+pub fn bar(bytes: u64, what: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style =
+        ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(bytes)
+        .with_style(style.progress_chars("=> "))
+        .with_message(what.to_owned())
+}
+
+/// As [`bar`], over things that are counted, step by step.
+pub fn steps() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg:10} [{bar:30}] {pos}/{len}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style.progress_chars("=> "))
+}
+
+/// As [`bar`], for work of unknown length.
+pub fn spinner(what: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}

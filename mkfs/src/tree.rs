@@ -1,0 +1,223 @@
+//! Paths, names and attributes of a file system that is open but not mounted.
+
+use std::ops::ControlFlow;
+
+use pramfs::{Attr, Error, FileType, Fs, Ino, Time};
+
+use crate::Failure;
+use crate::failure::printable;
+
+/// Bytes moved at a time.
+pub const CHUNK: usize = 1 << 20;
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// The link itself is meant.
+    No,
+    /// What it leads to is meant.
+    Yes,
+}
+
+/// A directory entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Inode.
+    pub ino: Ino,
+    /// Type.
+    pub kind: FileType,
+}
+
+/// The object that a path of the file system names; `/` is the root.
+///
+/// # Errors
+/// The path and what is wrong with it.
+pub fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
+    let attr = match follow {
+        Follow::Yes => fs.resolve(path),
+        Follow::No => match fs.resolve_parent(path) {
+            // The root has no name.
+            Err(Error::Exists) => fs.resolve(path),
+            found => found.and_then(|(parent, name)| fs.lookup(parent, &name)),
+        },
+    };
+    attr.map_err(|e| about(path, e))
+}
+
+/// Entries of a directory without `.` and `..`, by name. A name that no file
+/// system may have is damage.
+///
+/// # Errors
+/// `path` is no directory, or damaged.
+pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
+    let mut list = Vec::new();
+    fs.readdir(dir, 0, &mut |e| {
+        if e.name != b"." && e.name != b".." {
+            list.push(Entry {
+                name: e.name.to_vec(),
+                ino: e.ino,
+                kind: e.kind,
+            });
+        }
+        ControlFlow::Continue(())
+    })
+    .map_err(|e| about(path, e))?;
+    if let Some(bad) = list
+        .iter()
+        .find(|e| e.name.is_empty() || e.name.iter().any(|b| matches!(b, b'/' | 0)))
+    {
+        let what = format!("the name \"{}\" cannot be", name(&bad.name));
+        return Err(about(path, Error::corrupt("the directory", what)));
+    }
+    list.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(list)
+}
+
+/// An error about a path inside the file system.
+pub fn about(path: &[u8], e: Error) -> Failure {
+    Failure::about(name(path), e)
+}
+
+/// `directory/name`.
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = directory.to_vec();
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}
+
+/// The last name of a path.
+pub fn base(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
+    let start = path[..end]
+        .iter()
+        .rposition(|&b| b == b'/')
+        .map_or(0, |i| i + 1);
+    &path[start..end]
+}
+
+/// A name or path for people.
+pub fn name(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes))
+}
+
+/// One letter, as `ls -l` has it.
+pub fn letter(kind: FileType) -> char {
+    match kind {
+        FileType::Regular => '-',
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::CharDevice => 'c',
+        FileType::BlockDevice => 'b',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+    }
+}
+
+/// A word or two, as `stat` has it.
+pub fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "regular file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+/// `drwxr-xr-t`.
+pub fn mode_string(attr: &Attr) -> String {
+    let bit = |mask: u32, c: char| if attr.perm & mask != 0 { c } else { '-' };
+    let exec = |x: u32, special: u32, c: char| match (attr.perm & x != 0, attr.perm & special != 0)
+    {
+        (true, true) => c,
+        (false, true) => c.to_ascii_uppercase(),
+        (true, false) => 'x',
+        (false, false) => '-',
+    };
+    [
+        letter(attr.kind),
+        bit(0o400, 'r'),
+        bit(0o200, 'w'),
+        exec(0o100, 0o4000, 's'),
+        bit(0o040, 'r'),
+        bit(0o020, 'w'),
+        exec(0o010, 0o2000, 's'),
+        bit(0o004, 'r'),
+        bit(0o002, 'w'),
+        exec(0o001, 0o1000, 't'),
+    ]
+    .iter()
+    .collect()
+}
+
+/// `2026-01-31 12:00:00.000000000 UTC`.
+pub fn time_string(t: Time) -> String {
+    let (days, seconds) = (t.sec.div_euclid(86_400), t.sec.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:09} UTC",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        t.nsec
+    )
+}
+
+/// Date of a day counted from 1970-01-01, in the Gregorian calendar. Years are
+/// counted from March, so that the leap day is a year's last.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    (year, month, day_of_year - (153 * march_month + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (days, date) in [
+            (0, (1970, 1, 1)),
+            (-1, (1969, 12, 31)),
+            (11_016, (2000, 2, 29)),
+            (11_017, (2000, 3, 1)),
+            (19_782, (2024, 2, 29)),
+            (47_540, (2100, 2, 28)),
+            (47_541, (2100, 3, 1)),
+            (-25_567, (1900, 1, 1)),
+        ] {
+            assert_eq!(civil(days), date, "{days}");
+        }
+        assert_eq!(
+            time_string(Time { sec: -1, nsec: 5 }),
+            "1969-12-31 23:59:59.000000005 UTC"
+        );
+    }
+
+    #[test]
+    fn paths_are_taken_apart() {
+        assert_eq!(base(b"/a/b//"), b"b");
+        assert_eq!(base(b"a"), b"a");
+        assert_eq!(base(b"/"), b"");
+        assert_eq!(join(b"/", b"a"), b"/a");
+        assert_eq!(join(b"/a", b"b"), b"/a/b");
+    }
+}

@@ -1,0 +1,121 @@
+//! What the tests of the tools share: running them, and a directory on tmpfs.
+#![allow(dead_code)] // Each test binary uses its part of this.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Path of `mkfs.pramfs`.
+pub const MKFS: &str = env!("CARGO_BIN_EXE_mkfs-pramfs");
+/// Path of `pramfs`.
+pub const PRAMFS: &str = env!("CARGO_BIN_EXE_pramfs");
+
+/// What a tool answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Answer {
+    /// The answer of a run that must succeed.
+    pub fn ok(self) -> Answer {
+        assert_eq!(self.status, 0, "{self:?}");
+        self
+    }
+
+    /// The answer of a run that must fail with status 1 and say all of this.
+    pub fn refused(self, words: &[&str]) -> Answer {
+        assert_eq!(self.status, 1, "{self:?}");
+        for w in words {
+            assert!(self.err.contains(w), "{w:?} is missing in {self:?}");
+        }
+        self
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+/// Runs a program with nothing to read.
+pub fn run<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> Answer {
+    run_with_input(program, args, b"")
+}
+
+/// Runs a program that reads `input`.
+pub fn run_with_input<A: AsRef<OsStr>>(
+    program: &str,
+    args: impl IntoIterator<Item = A>,
+    input: &[u8],
+) -> Answer {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{program}: {e}"));
+    // It may end without reading.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    let out = child.wait_with_output().unwrap();
+    Answer {
+        status: out.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&out.stdout).into_owned(),
+        err: String::from_utf8_lossy(&out.stderr).into_owned(),
+    }
+}
+
+/// Runs `mkfs.pramfs`.
+pub fn mkfs<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Answer {
+    run(MKFS, args)
+}
+
+/// Runs `pramfs`.
+pub fn pramfs<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Answer {
+    run(PRAMFS, args)
+}
+
+/// A directory, on tmpfs where there is one.
+pub fn scratch() -> tempfile::TempDir {
+    let dir = if Path::new("/dev/shm").is_dir() {
+        PathBuf::from("/dev/shm")
+    } else {
+        std::env::temp_dir()
+    };
+    tempfile::Builder::new()
+        .prefix("pramfs-tools-")
+        .tempdir_in(dir)
+        .unwrap()
+}
+
+/// A region with an empty file system.
+pub fn made(dir: &Path, size: &str) -> PathBuf {
+    let region = dir.join("region");
+    mkfs([region.as_os_str(), OsStr::new(size)]).ok();
+    region
+}
+
+/// Whether we are root; says loudly what is skipped if not.
+pub fn root_or_skip(what: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED, needs root: {what}");
+    }
+    root
+}
+
+/// A program of the system, or a loud word about what is skipped without it.
+pub fn find_or_skip(program: &str) -> Option<String> {
+    let path = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+        .iter()
+        .map(|d| format!("{d}/{program}"));
+    let found = path.into_iter().find(|p| Path::new(p).exists());
+    if found.is_none() {
+        eprintln!("SKIPPED, {program} is not installed");
+    }
+    found
+}

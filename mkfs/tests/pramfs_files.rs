@@ -1,0 +1,330 @@
+//! `pramfs ls`, `stat`, `cat`, `get`, `put`, `extents`: files without a mount.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use common::*;
+use pramfs::pmem::RegionOptions;
+use pramfs::{Ctx, Fs, Ino, MountOptions, XattrMode};
+
+fn s(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A tree with everything that a copy must keep.
+fn tree(at: &Path) {
+    fs::create_dir_all(at.join("d/empty")).unwrap();
+    fs::write(at.join("hello"), "hello, world\n").unwrap();
+    fs::write(at.join("d/empty file"), "").unwrap();
+    let big: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 / 3) as u8).collect();
+    fs::write(at.join("d/big"), &big).unwrap();
+    symlink("hello", at.join("link")).unwrap();
+    symlink(
+        "/no/where/".to_owned() + &"x".repeat(300),
+        at.join("long link"),
+    )
+    .unwrap();
+    fs::hard_link(at.join("hello"), at.join("d/same")).unwrap();
+    let sparse = fs::File::create(at.join("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    sparse.write_all_at(b"middle", 32 << 20).unwrap();
+    fs::set_permissions(at.join("hello"), fs::Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o1711)).unwrap();
+    let old =
+        std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    fs::File::options()
+        .write(true)
+        .open(at.join("hello"))
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at.join("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_tree_goes_in_and_comes_out_the_same() {
+    let dir = scratch();
+    let region = made(dir.path(), "64M");
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    tree(&from);
+    pramfs(["put", "-r", s(&region), s(&from), "/"]).ok();
+    pramfs(["get", "-r", s(&region), "/from", s(&to)]).ok();
+    let a = run("diff", ["-r", "--no-dereference", s(&from), s(&to)]);
+    // diff cannot compare fifos and says so.
+    assert!(a.out.lines().all(|l| l.contains("is a fifo")), "{a:?}");
+
+    let (x, y) = (
+        from.join("hello").metadata().unwrap(),
+        to.join("hello").metadata().unwrap(),
+    );
+    assert_eq!(
+        (x.mode(), x.uid(), x.gid(), x.mtime(), x.mtime_nsec()),
+        (y.mode(), y.uid(), y.gid(), y.mtime(), y.mtime_nsec())
+    );
+    assert_eq!(to.join("d").metadata().unwrap().mode() & 0o7777, 0o1711);
+    assert_eq!(y.nlink(), 2);
+    assert_eq!(y.ino(), to.join("d/same").metadata().unwrap().ino());
+    assert!(to.join("sparse").metadata().unwrap().blocks() < 1000);
+    assert_eq!(
+        fs::symlink_metadata(to.join("fifo")).unwrap().mode(),
+        0o010600
+    );
+    // And every block in the region has an owner.
+    let a = pramfs(["dump", "--json", s(&region)]).ok().json();
+    assert_eq!(a["used"], a["accounted"], "{a}");
+    assert_eq!(a["damage"].as_array().unwrap().len(), 0, "{a}");
+}
+
+#[test]
+fn the_root_itself_comes_out() {
+    let dir = scratch();
+    let region = made(dir.path(), "16M");
+    let (a, to) = (dir.path().join("a"), dir.path().join("to"));
+    fs::write(&a, "a").unwrap();
+    fs::create_dir(&to).unwrap();
+    pramfs(["put", s(&region), s(&a), "/"]).ok();
+    pramfs(["get", "-r", s(&region), "/", s(&to)]).ok();
+    assert_eq!(fs::read_to_string(to.join("a")).unwrap(), "a");
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let file = dir.path().join("f");
+    fs::write(&file, "x").unwrap();
+    let set = rustix::fs::setxattr(
+        &file,
+        "user.colour",
+        b"blue",
+        rustix::fs::XattrFlags::empty(),
+    );
+    if let Err(e) = set {
+        eprintln!("SKIPPED, no extended attributes here: {e}");
+        return;
+    }
+    pramfs(["put", s(&region), s(&file), "/"]).ok();
+    let a = pramfs(["stat", "--json", s(&region), "/f"]).ok().json();
+    assert_eq!(a["xattrs"][0], "user.colour");
+    let out = dir.path().join("out");
+    pramfs(["get", s(&region), "/f", s(&out)]).ok();
+    let mut value = [0; 16];
+    let n = rustix::fs::getxattr(&out, "user.colour", &mut value).unwrap();
+    assert_eq!(&value[..n], b"blue");
+}
+
+#[test]
+fn nothing_is_overwritten_without_force() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    fs::write(&one, "1").unwrap();
+    fs::write(&two, "2").unwrap();
+    pramfs(["put", s(&region), s(&one), "/f"]).ok();
+    pramfs(["put", s(&region), s(&two), "/f"]).refused(&["/f exists", "-f"]);
+    assert_eq!(pramfs(["cat", s(&region), "/f"]).ok().out, "1");
+    pramfs(["put", "-f", s(&region), s(&two), "/f"]).ok();
+    assert_eq!(pramfs(["cat", s(&region), "/f"]).ok().out, "2");
+    pramfs(["get", s(&region), "/f", s(&one)]).refused(&[s(&one), "exists", "-f"]);
+    assert_eq!(fs::read_to_string(&one).unwrap(), "1");
+    pramfs(["get", "-f", s(&region), "/f", s(&one)]).ok();
+    assert_eq!(fs::read_to_string(&one).unwrap(), "2");
+}
+
+#[test]
+fn wrong_paths_are_named() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = s(&region);
+    pramfs(["cat", r, "/nothing"]).refused(&["/nothing", "no such file"]);
+    pramfs(["cat", r, "/"]).refused(&["/", "directory"]);
+    pramfs(["stat", r, "/a/b"]).refused(&["/a/b", "no such file"]);
+    pramfs(["get", r, "/", s(dir.path())]).refused(&["-r"]);
+    pramfs(["put", r, s(dir.path()), "/"]).refused(&["-r"]);
+    pramfs(["put", r, "/nonexistent", "/"]).refused(&["/nonexistent"]);
+    pramfs(["put", r, "/etc/hostname", "/no/such/dir/x"]).refused(&["/no/such/dir/x"]);
+    pramfs(["ls", "/nonexistent"]).refused(&["/nonexistent", "no such file"]);
+    pramfs(["ls", "/dev/null"]).refused(&["/dev/null"]);
+    let a = pramfs(["stat", "--json", r, "/nothing"]).refused(&[]);
+    assert_eq!(a.json()["error"]["reason"], "not-found");
+    let blank = dir.path().join("blank");
+    fs::File::create(&blank).unwrap().set_len(1 << 20).unwrap();
+    pramfs(["ls", s(&blank)]).refused(&[s(&blank), "mkfs.pramfs"]);
+}
+
+#[test]
+fn listings() {
+    let dir = scratch();
+    let region = made(dir.path(), "64M");
+    let from = dir.path().join("t");
+    tree(&from);
+    let r = s(&region);
+    pramfs(["put", "-r", r, s(&from), "/"]).ok();
+    assert_eq!(pramfs(["ls", r]).ok().out, "t\n");
+    let a = pramfs(["ls", r, "/t"]).ok();
+    assert_eq!(a.out, "d\nfifo\nhello\nlink\nlong link\nsparse\n");
+    let a = pramfs(["ls", "-l", r, "/t"]).ok();
+    assert!(a.out.contains("drwx--x--t"), "{}", a.out);
+    assert!(
+        a.out.contains("lrwxrwxrwx") && a.out.contains(" link -> hello\n"),
+        "{}",
+        a.out
+    );
+    assert!(
+        a.out.contains("13 2001-09-09 01:46:40 hello\n"),
+        "{}",
+        a.out
+    );
+    let a = pramfs(["ls", "-R", r]).ok();
+    assert!(
+        a.out.contains("/t/d:\nbig\nempty\nempty file\nsame\n\n"),
+        "{}",
+        a.out
+    );
+    let a = pramfs(["ls", "--json", "-R", r]).ok();
+    let rows: Vec<serde_json::Value> = a
+        .out
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(rows.len(), 11);
+    assert!(
+        rows.iter()
+            .any(|r| r["path"] == "/t/d/big" && r["size"] == 3_000_000)
+    );
+    let a = pramfs(["stat", r, "/t/link"]).ok();
+    assert!(
+        a.out.contains("/t/link -> hello") && a.out.contains("symbolic link"),
+        "{}",
+        a.out
+    );
+    let a = pramfs(["stat", "-L", "--json", r, "/t/link"]).ok().json();
+    assert_eq!(
+        (&a["kind"], &a["links"], &a["size"]),
+        (&"regular file".into(), &2.into(), &13.into())
+    );
+    assert_eq!(a["mtime"], "2001-09-09 01:46:40.123456789 UTC");
+}
+
+#[test]
+fn extents_are_where_the_bytes_are() {
+    let dir = scratch();
+    let region = made(dir.path(), "16M");
+    let file = dir.path().join("f");
+    fs::write(&file, "start").unwrap();
+    let f = fs::File::options().write(true).open(&file).unwrap();
+    f.write_all_at(b"end", 1 << 20).unwrap();
+    pramfs(["put", s(&region), s(&file), "/f"]).ok();
+    let rows = pramfs(["extents", "--json", s(&region), "/f"]).ok().json();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(
+        rows.iter().map(|r| r["len"].as_u64().unwrap()).sum::<u64>(),
+        (1 << 20) + 3
+    );
+    assert!(
+        rows.iter().any(|r| r["region_offset"].is_null()),
+        "{rows:?}"
+    );
+    let raw = fs::read(&region).unwrap();
+    let mut rebuilt = vec![0u8; (1 << 20) + 3];
+    for r in rows {
+        let (at, len) = (
+            r["file_offset"].as_u64().unwrap() as usize,
+            r["len"].as_u64().unwrap() as usize,
+        );
+        if let Some(place) = r["region_offset"].as_u64() {
+            rebuilt[at..at + len].copy_from_slice(&raw[place as usize..place as usize + len]);
+        }
+    }
+    assert!(rebuilt == fs::read(&file).unwrap());
+    let a = pramfs(["extents", s(&region), "/f"]).ok();
+    assert!(
+        a.out.contains("hole") && a.out.contains("of 1048579 bytes in the region"),
+        "{}",
+        a.out
+    );
+}
+
+#[test]
+fn a_region_in_use_is_refused_and_its_holder_named() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let held = RegionOptions::new().open(&region).unwrap();
+    let me = std::process::id().to_string();
+    let r = s(&region);
+    for args in [
+        vec!["ls", r],
+        vec!["cat", r, "/x"],
+        vec!["info", r],
+        vec!["dump", r],
+        vec!["stat", r, "/"],
+        vec!["extents", r, "/x"],
+        vec!["put", r, "/etc/hostname", "/"],
+        vec!["get", r, "/x", "/tmp"],
+    ] {
+        pramfs(&args).refused(&["in use", &me]);
+    }
+    pramfs(["info", "--in-use", r]).ok();
+    drop(held);
+    // Those who only look do not keep each other out.
+    let reader = RegionOptions::new().read_only(true).open(&region).unwrap();
+    pramfs(["ls", r]).ok();
+    drop(reader);
+}
+
+#[test]
+fn looking_changes_no_byte() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = s(&region);
+    pramfs(["put", r, "/etc/passwd", "/f"]).ok();
+    // As a crash leaves it: mounted, with records to replay.
+    let fs = Fs::open(
+        RegionOptions::new().open(&region).unwrap(),
+        MountOptions::default(),
+    )
+    .unwrap();
+    let made = fs
+        .create(&Ctx::default(), Ino::ROOT, b"new", 0o644)
+        .unwrap();
+    fs.setxattr(made.ino, b"user.x", b"y", XattrMode::Set)
+        .unwrap();
+    let crashed = fs::read(&region).unwrap();
+    drop(fs);
+    fs::write(&region, &crashed).unwrap();
+    assert!(pramfs(["ls", r]).ok().out.contains("new"));
+    for args in [
+        vec!["info", r],
+        vec!["dump", r],
+        vec!["cat", r, "/f"],
+        vec!["stat", r, "/new"],
+        vec!["extents", r, "/f"],
+    ] {
+        pramfs(&args).ok();
+    }
+    assert!(fs::read(&region).unwrap() == crashed);
+    let a = pramfs(["info", "--json", r]).ok().json();
+    assert_eq!(a["clean"], false);
+}
+
+#[test]
+fn output_to_a_closed_pipe_ends_quietly() {
+    let dir = scratch();
+    let region = made(dir.path(), "16M");
+    let big = dir.path().join("big");
+    fs::write(&big, vec![b'x'; 4 << 20]).unwrap();
+    pramfs(["put", s(&region), s(&big), "/"]).ok();
+    let script = "\"$1\" cat \"$2\" /big | head -c 1 >/dev/null; echo ${PIPESTATUS[0]}";
+    let a = run("bash", ["-c", script, "bash", PRAMFS, s(&region)]).ok();
+    assert_eq!((a.out.as_str(), a.err.as_str()), ("141\n", ""));
+}

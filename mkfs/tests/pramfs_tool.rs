@@ -1,0 +1,328 @@
+//! `pramfs info`, `dump`, `doctor`, `completions`, and the tool as a whole.
+
+mod common;
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+
+use common::*;
+use pramfs::pmem::RegionOptions;
+use pramfs::{Ctx, Fs, Ino, MountOptions};
+
+#[test]
+fn help_lists_every_subcommand() {
+    let a = pramfs(["--help"]).ok();
+    for name in [
+        "doctor",
+        "info",
+        "ls",
+        "stat",
+        "cat",
+        "get",
+        "put",
+        "extents",
+        "dump",
+        "check",
+        "completions",
+    ] {
+        assert!(a.out.contains(&format!("\n  {name} ")), "{name}: {}", a.out);
+        assert!(pramfs([name, "--help"]).ok().out.contains("Usage: pramfs"));
+    }
+    for wrong in [&["frobnicate"][..], &["ls"], &["ls", "--frobnicate", "x"]] {
+        assert_eq!(pramfs(wrong).status, 2, "{wrong:?}");
+    }
+    assert_eq!(
+        pramfs(["--version"]).ok().out.trim(),
+        format!("pramfs {}", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn one_program_under_every_name() {
+    let dir = scratch();
+    let link = |name: &str, to: &str| {
+        let path = dir.path().join(name);
+        std::os::unix::fs::symlink(to, &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let a = run(&link("mkfs.fuse.pramfs", PRAMFS), ["-V"]).ok();
+    assert!(a.out.starts_with("mkfs.pramfs "), "{a:?}");
+    let a = run(&link("mkfs.pramfs", MKFS), ["-V"]).ok();
+    assert!(a.out.starts_with("mkfs.pramfs "), "{a:?}");
+    let a = run(&link("pramfs", MKFS), ["--version"]).ok();
+    assert!(a.out.starts_with("pramfs "), "{a:?}");
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let a = pramfs(["completions", shell]).ok();
+        assert!(
+            a.out.contains("pramfs") && a.out.contains("doctor"),
+            "{shell}"
+        );
+    }
+    assert_eq!(pramfs(["completions", "nosuchshell"]).status, 2);
+}
+
+#[test]
+fn info_says_what_mkfs_made() {
+    let dir = scratch();
+    let region = dir.path().join("r");
+    let r = region.to_str().unwrap();
+    let made = mkfs(["--json", "-L", "some label", "-b", "1024", r, "8M"])
+        .ok()
+        .json();
+    let info = pramfs(["info", "--json", r]).ok().json();
+    for key in [
+        "uuid",
+        "label",
+        "block_size",
+        "blocks",
+        "inodes",
+        "lanes",
+        "features",
+        "superblock_copy",
+        "bytes",
+    ] {
+        assert_eq!(made[key], info[key], "{key}");
+    }
+    assert_eq!(info["clean"], true);
+    assert_eq!(info["mounts"], 0);
+    assert!(info["last_mount"].is_null() && info["first_error"].is_null());
+    let a = pramfs(["info", r]).ok();
+    for line in [
+        "label            some label",
+        "state            clean",
+        "last error       none",
+    ] {
+        assert!(a.out.contains(line), "{line}: {}", a.out);
+    }
+}
+
+#[test]
+fn info_reads_the_copy() {
+    let dir = scratch();
+    let region = made(dir.path(), "1M");
+    let mut bytes = fs::read(&region).unwrap();
+    bytes[..512].fill(0);
+    fs::write(&region, bytes).unwrap();
+    let info = pramfs(["info", "--json", region.to_str().unwrap()])
+        .ok()
+        .json();
+    assert_eq!(info["read_from_copy"], true);
+}
+
+#[test]
+fn dump_accounts_for_every_block_at_every_block_size() {
+    let dir = scratch();
+    for block in ["512", "1024", "2048", "4096"] {
+        let region = dir.path().join(block);
+        let r = region.to_str().unwrap();
+        mkfs(["-q", "-b", block, r, "8M"]).ok();
+        for step in 0..3 {
+            let a = pramfs(["dump", "--json", r]).ok().json();
+            assert_eq!(a["used"], a["accounted"], "{block}, step {step}: {a}");
+            assert_eq!(a["damage"].as_array().unwrap().len(), 0, "{a}");
+            let blocks = a["blocks"].as_u64().unwrap();
+            assert_eq!(
+                a["used"].as_u64().unwrap() + a["free"].as_u64().unwrap(),
+                blocks
+            );
+            pramfs([
+                "put",
+                "-rf",
+                r,
+                concat!(env!("CARGO_MANIFEST_DIR"), "/src"),
+                "/",
+            ])
+            .ok();
+        }
+    }
+}
+
+#[test]
+fn dump_lists_are_bounded() {
+    let dir = scratch();
+    let region = made(dir.path(), "64M");
+    let r = region.to_str().unwrap();
+    pramfs([
+        "put",
+        "-r",
+        r,
+        concat!(env!("CARGO_MANIFEST_DIR"), "/src"),
+        "/",
+    ])
+    .ok();
+    let a = pramfs([
+        "dump", "--json", "--lanes", "--groups", "--inodes", "--limit", "3", r,
+    ])
+    .ok()
+    .json();
+    assert_eq!(a["inodes"]["rows"].as_array().unwrap().len(), 3);
+    assert!(a["inodes"]["left_out"].as_u64().unwrap() > 3);
+    assert_eq!(a["lanes"]["rows"].as_array().unwrap().len(), 3);
+    let all = pramfs(["dump", "--inodes", "--limit", "0", r]).ok();
+    assert!(!all.out.contains("more; see --limit"));
+    let few = pramfs(["dump", "--inodes", "--limit", "3", r]).ok();
+    assert!(few.out.contains("more; see --limit"), "{}", few.out);
+    assert!(
+        few.out.contains("every block in use has an owner"),
+        "{}",
+        few.out
+    );
+}
+
+#[test]
+fn dump_names_damage() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = region.to_str().unwrap();
+    pramfs(["put", r, "/etc/passwd", "/f"]).ok();
+    let stat = pramfs(["stat", "--json", r, "/f"]).ok().json();
+    let inode = stat["inode"].as_u64().unwrap();
+    let list = pramfs(["dump", "--json", "--inodes", r]).ok().json();
+    let row = list["inodes"]["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|i| i["inode"] == inode)
+        .unwrap();
+    let at = row["offset"].as_u64().unwrap() as usize;
+    let mut bytes = fs::read(&region).unwrap();
+    bytes[at + 100] ^= 4;
+    fs::write(&region, bytes).unwrap();
+    let a = pramfs(["dump", "--json", r]).ok().json();
+    assert!(
+        a["damage"][0]
+            .as_str()
+            .unwrap()
+            .contains(&format!("inode {inode}")),
+        "{a}"
+    );
+    assert_ne!(a["used"], a["accounted"]);
+}
+
+#[test]
+fn check_finds_a_sound_file_system_sound() {
+    let dir = scratch();
+    let region = made(dir.path(), "16M");
+    let r = region.to_str().unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    pramfs(["put", "-r", r, source, "/"]).ok();
+    let a = pramfs(["check", "--json", r]).ok().json();
+    assert_eq!(
+        (&a["sound"], &a["complete"], &a["replayed"]),
+        (&true.into(), &true.into(), &0.into()),
+        "{a}"
+    );
+    assert_eq!(a["findings"].as_array().unwrap().len(), 0, "{a}");
+    assert!(a["files"].as_u64().unwrap() > 20, "{a}");
+    let a = pramfs(["check", r]).ok();
+    assert!(
+        a.out.contains("clean") && a.out.lines().count() == 1,
+        "{}",
+        a.out
+    );
+    assert_eq!(pramfs(["check", "-q", r]).ok().out, "");
+}
+
+#[test]
+fn check_replays_in_private_memory() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = region.to_str().unwrap();
+    let open = RegionOptions::new().open(&region).unwrap();
+    let fs = Fs::open(open, MountOptions::default()).unwrap();
+    fs.create(&Ctx::default(), Ino::ROOT, b"a", 0o644).unwrap();
+    fs.create(&Ctx::default(), Ino::ROOT, b"b", 0o644).unwrap();
+    let crashed = fs::read(&region).unwrap();
+    drop(fs);
+    fs::write(&region, &crashed).unwrap();
+    let a = pramfs(["check", "--json", r]).ok().json();
+    assert_eq!((&a["sound"], &a["files"]), (&true.into(), &2.into()), "{a}");
+    assert!(a["replayed"].as_u64().unwrap() > 0, "{a}");
+    assert!(fs::read(&region).unwrap() == crashed);
+}
+
+#[test]
+fn check_reports_damage_as_fsck_does() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = region.to_str().unwrap();
+    pramfs(["put", r, "/etc/passwd", "/f"]).ok();
+    let inode = pramfs(["stat", "--json", r, "/f"]).ok().json()["inode"]
+        .as_u64()
+        .unwrap();
+    let list = pramfs(["dump", "--json", "--inodes", r]).ok().json();
+    let rows = list["inodes"]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|i| i["inode"] == inode).unwrap();
+    let at = row["offset"].as_u64().unwrap() as usize;
+    let mut bytes = fs::read(&region).unwrap();
+    bytes[at + 100] ^= 4;
+    fs::write(&region, bytes).unwrap();
+    let a = pramfs(["check", "--json", r]);
+    assert_eq!(a.status, 4, "{a:?}");
+    let a = a.json();
+    assert_eq!(a["sound"], false);
+    assert!(
+        a["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|f| f["inode"] == inode),
+        "{a}"
+    );
+    let a = pramfs(["check", r]);
+    assert!(
+        a.status == 4 && a.out.contains(&format!("inode {inode}")),
+        "{a:?}"
+    );
+    // No file system, and none that can be opened.
+    let blank = dir.path().join("blank");
+    fs::File::create(&blank).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(pramfs(["check", blank.to_str().unwrap()]).status, 4);
+    assert_eq!(pramfs(["check", "/nonexistent"]).status, 8);
+}
+
+#[test]
+fn the_doctor_knows_tmpfs() {
+    let dir = scratch();
+    if !dir.path().starts_with("/dev/shm") {
+        eprintln!("SKIPPED, there is no /dev/shm");
+        return;
+    }
+    let region = made(dir.path(), "1M");
+    let r = region.to_str().unwrap();
+    let a = pramfs(["doctor", "--json", r]).ok().json();
+    assert_eq!(
+        (&a["kind"], &a["usable"], &a["persistent_memory"]),
+        (&"tmpfs".into(), &true.into(), &false.into())
+    );
+    assert_eq!(a["size"], 1 << 20);
+    assert_eq!(a["survives"], "the death of processes, but no reboot");
+    let a = pramfs(["doctor", r]).ok();
+    assert!(
+        a.out.contains("tmpfs, 1 MiB") && a.out.contains("survives"),
+        "{}",
+        a.out
+    );
+    // A name that does not exist yet, and a directory.
+    let b = pramfs(["doctor", "--json", dir.path().join("new").to_str().unwrap()])
+        .ok()
+        .json();
+    assert_eq!((&b["exists"], &b["kind"]), (&false.into(), &"tmpfs".into()));
+    pramfs(["doctor", dir.path().to_str().unwrap()]).ok();
+}
+
+#[test]
+fn the_doctor_knows_what_cannot_be_a_region() {
+    let dir = scratch();
+    let socket = dir.path().join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    pramfs(["doctor", socket.to_str().unwrap()]).refused(&["socket"]);
+    pramfs(["doctor", "/dev/null"]).refused(&["/dev/null", "character device"]);
+    let a = pramfs(["doctor", "--json", "/dev/null"]);
+    assert_eq!((a.status, &a.json()["usable"]), (1, &false.into()));
+    pramfs(["doctor", "/no/such/directory/x"]).refused(&["/no/such/directory"]);
+}
