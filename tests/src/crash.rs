@@ -1,0 +1,301 @@
+//! The images that a power failure could leave, made from the record of a
+//! [`SimBackend`](pramfs::pmem::SimBackend).
+//!
+//! Model, that of the sim backend: a store is on the medium for certain once
+//! its line was flushed after it and the flushing thread has fenced; a
+//! non-temporal store once its thread has fenced. Before that the line may
+//! hold any prefix of the stores made to it since, in words of 8 bytes, and of
+//! the words of one non-temporal store any subset: write-combining buffers go
+//! out in any order.
+//!
+//! Left to others: at which points to crash, and what must hold there.
+
+use std::collections::{BTreeMap, HashMap};
+
+use pramfs::media::Geometry;
+use pramfs::pmem::{Event, EventKind, LINE};
+
+use crate::random::Random;
+
+/// A word that was stored and is not on the medium for certain.
+#[derive(Debug, Clone, Copy)]
+struct Word {
+    /// Bytes from the start of the region, a multiple of 8.
+    at: usize,
+    value: [u8; 8],
+    /// The event that stored it.
+    seq: u64,
+    /// Whether by a non-temporal store.
+    nt: bool,
+}
+
+/// The stores of a line that are not on the medium for certain, oldest first.
+#[derive(Debug, Default, Clone)]
+struct Pending {
+    words: Vec<Word>,
+    /// How many words of this line have become certain and are not in `words`.
+    settled: usize,
+}
+
+impl Pending {
+    /// Words ever stored to the line.
+    fn end(&self) -> usize {
+        self.settled + self.words.len()
+    }
+}
+
+/// A machine that has run some of the events of a record and may lose power.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// What the medium holds for certain.
+    durable: Vec<u8>,
+    /// What the processor sees.
+    current: Vec<u8>,
+    pending: BTreeMap<usize, Pending>,
+    /// For each thread, up to which word its next fence makes a line certain.
+    covered: HashMap<u32, HashMap<usize, usize>>,
+}
+
+impl Machine {
+    /// A machine whose medium holds `image`, all of it for certain.
+    pub fn new(image: Vec<u8>) -> Machine {
+        assert!(image.len().is_multiple_of(LINE as usize));
+        Machine {
+            current: image.clone(),
+            durable: image,
+            pending: BTreeMap::new(),
+            covered: HashMap::new(),
+        }
+    }
+
+    /// Runs one event.
+    pub fn run(&mut self, e: &Event) {
+        let at = e.offset as usize;
+        match e.kind {
+            EventKind::Store | EventKind::Discard => self.store(e, at, &e.bytes, false),
+            EventKind::NtStore => {
+                self.store(e, at, &e.bytes, true);
+                self.cover(e.thread, at, e.bytes.len());
+            }
+            EventKind::Flush => {
+                // What was stored past the backend shows only here.
+                if self.current[at..at + e.bytes.len()] != e.bytes[..] {
+                    self.store(e, at, &e.bytes, false);
+                }
+                self.cover(e.thread, at, e.bytes.len());
+            }
+            EventKind::Fence => {
+                for (line, upto) in self.covered.remove(&e.thread).unwrap_or_default() {
+                    self.settle(line, upto);
+                }
+            }
+            // No promise beyond those of the fences on cache-line media.
+            EventKind::SyncAll => {}
+        }
+    }
+
+    /// Runs events in order.
+    pub fn run_all<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
+        events.into_iter().for_each(|e| self.run(e));
+    }
+
+    fn store(&mut self, e: &Event, at: usize, bytes: &[u8], nt: bool) {
+        self.current[at..at + bytes.len()].copy_from_slice(bytes);
+        let (first, end) = (at & !7, (at + bytes.len()).next_multiple_of(8));
+        for at in (first..end.min(self.current.len())).step_by(8) {
+            let mut value = [0; 8];
+            value.copy_from_slice(&self.current[at..at + 8]);
+            let line = self.pending.entry(at / LINE as usize).or_default();
+            line.words.push(Word {
+                at,
+                value,
+                seq: e.seq,
+                nt,
+            });
+        }
+    }
+
+    fn cover(&mut self, thread: u32, at: usize, len: usize) {
+        let covered = self.covered.entry(thread).or_default();
+        for line in at / LINE as usize..(at + len).div_ceil(LINE as usize) {
+            if let Some(p) = self.pending.get(&line) {
+                covered.insert(line, p.end());
+            }
+        }
+    }
+
+    fn settle(&mut self, line: usize, upto: usize) {
+        let Some(p) = self.pending.get_mut(&line) else {
+            return;
+        };
+        let n = upto.saturating_sub(p.settled).min(p.words.len());
+        for w in p.words.drain(..n) {
+            self.durable[w.at..w.at + 8].copy_from_slice(&w.value);
+        }
+        p.settled += n;
+        // An empty line is forgotten, and with it how far others cover it.
+        if p.words.is_empty() {
+            self.pending.remove(&line);
+            self.covered.values_mut().for_each(|c| {
+                c.remove(&line);
+            });
+        }
+    }
+
+    /// Lines with stores that are not certain.
+    pub fn uncertain_lines(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Only what is certain.
+    pub fn least(&self) -> Vec<u8> {
+        self.durable.clone()
+    }
+
+    /// Everything that was stored.
+    pub fn most(&self) -> Vec<u8> {
+        self.current.clone()
+    }
+
+    /// What is certain, and all that was stored to the lines that `chosen`
+    /// picks by the offset of their first byte.
+    pub fn lines(&self, mut chosen: impl FnMut(u64) -> bool) -> Vec<u8> {
+        let mut image = self.durable.clone();
+        for (line, p) in &self.pending {
+            if chosen(*line as u64 * LINE) {
+                put(&mut image, &p.words);
+            }
+        }
+        image
+    }
+
+    /// What is certain, and of each other word that was stored whatever
+    /// `chosen` picks by its offset and the number of its event. The caller
+    /// answers for the choice being possible: for each line a prefix, or of one
+    /// non-temporal store any words.
+    pub fn words(&self, mut chosen: impl FnMut(u64, u64) -> bool) -> Vec<u8> {
+        let mut image = self.durable.clone();
+        for w in self.pending.values().flat_map(|p| &p.words) {
+            if chosen(w.at as u64, w.seq) {
+                put(&mut image, std::slice::from_ref(w));
+            }
+        }
+        image
+    }
+
+    /// What is certain, with all that was stored to the journal and nothing
+    /// else, or the other way round: records without their homes, homes without
+    /// the records of later operations.
+    pub fn journal_apart(&self, geo: &Geometry) -> [Vec<u8>; 2] {
+        let journal = geo.journal_offset..geo.journal_offset + geo.journal_len;
+        [true, false].map(|inside| self.lines(|line| journal.contains(&line) == inside))
+    }
+
+    /// A random one of the possible images.
+    pub fn random(&self, random: &mut Random) -> Vec<u8> {
+        let mut image = self.durable.clone();
+        for p in self.pending.values() {
+            let n = match random.below(4) {
+                0 => 0,
+                1 => p.words.len(),
+                _ => random.below(p.words.len() as u64 + 1) as usize,
+            };
+            put(&mut image, &p.words[..n]);
+            // Of the non-temporal store that comes next, any words.
+            let next = p.words[n..].first().filter(|w| w.nt).map(|w| w.seq);
+            for w in p.words[n..].iter().take_while(|w| Some(w.seq) == next) {
+                if random.one_in(2) {
+                    put(&mut image, std::slice::from_ref(w));
+                }
+            }
+        }
+        image
+    }
+}
+
+fn put(image: &mut [u8], words: &[Word]) {
+    for w in words {
+        image[w.at..w.at + 8].copy_from_slice(&w.value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pramfs::pmem::{Region, SimBackend};
+
+    fn recorded(run: impl FnOnce(&Region)) -> Vec<Event> {
+        let sim = SimBackend::new(4096).unwrap();
+        sim.recording(true);
+        run(&Region::new("sim", Box::new(sim.clone())));
+        sim.take_record()
+    }
+
+    fn word(image: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(image[at..at + 8].try_into().unwrap())
+    }
+
+    #[test]
+    fn a_store_is_certain_after_flush_and_fence_only() {
+        let events = recorded(|r| {
+            let w = r.window();
+            w.store_u64_unflushed(0, 1).unwrap();
+            let p = w.flush(0, 8).unwrap();
+            w.store_u64_unflushed(8, 2).unwrap();
+            w.fence(p);
+            w.fence(w.flush(8, 8).unwrap());
+        });
+        let mut m = Machine::new(vec![0; 4096]);
+        m.run_all(&events[..3]);
+        assert_eq!((word(&m.least(), 0), word(&m.most(), 8)), (0, 2));
+        m.run(&events[3]);
+        assert_eq!((word(&m.least(), 0), word(&m.least(), 8)), (1, 0));
+        m.run_all(&events[4..]);
+        assert_eq!(word(&m.least(), 8), 2);
+        assert_eq!(m.uncertain_lines(), 0);
+    }
+
+    #[test]
+    fn a_fence_covers_its_own_thread() {
+        let events = recorded(|r| {
+            let p = r.window().store(0, &[1; 8]).unwrap();
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    let other = r.window().nt_store(64, &[2; 8]).unwrap();
+                    r.window().fence(other);
+                });
+            });
+            drop(p);
+        });
+        let mut m = Machine::new(vec![0; 4096]);
+        m.run_all(&events);
+        let image = m.least();
+        assert_eq!((image[0], image[64]), (0, 2));
+    }
+
+    #[test]
+    fn a_line_holds_a_prefix_and_a_torn_store_any_words() {
+        let events = recorded(|r| {
+            let w = r.window();
+            let a = w.store(0, &[1; 16]).unwrap();
+            let b = w.nt_store(64, &[2; 24]).unwrap();
+            drop(a.join(b));
+        });
+        let mut m = Machine::new(vec![0; 4096]);
+        m.run_all(&events);
+        assert_eq!(
+            m.lines(|line| line == 64)[..72],
+            [[0; 64].as_slice(), &[2; 8]].concat()
+        );
+        let torn = m.words(|at, _| at == 80);
+        assert_eq!((torn[0], torn[64], torn[80]), (0, 0, 2));
+        let mut random = Random::new(1);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            let i = m.random(&mut random);
+            assert!(i[0] == 1 || i[8] == 0, "the second word without the first");
+            seen.insert((i[0], i[8], i[64], i[72], i[80]));
+        }
+        assert_eq!(seen.len(), 3 * 8);
+    }
+}

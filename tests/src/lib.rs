@@ -1,0 +1,20 @@
+//! What the tests of the whole file system share.
+//!
+//! * [`crash`]: the images that a power failure could leave.
+//! * [`mounted`]: real mounts that come to an end whatever the test did.
+//! * [`model`]: a reference model, and a runner that compares it with the engine.
+//! * [`random`]: a small generator whose seed is printed, so that a run of
+//!   many threads can be repeated.
+//! * [`recorded`]: a file system that can be crashed at any store.
+//! * [`region`]: regions to test on, formatted and mounted with one call.
+//! * [`tree`]: everything a file system shows, to be compared.
+//! * [`watchdog`]: a test that hangs ends with a message instead.
+
+pub mod crash;
+pub mod model;
+pub mod mounted;
+pub mod random;
+pub mod recorded;
+pub mod region;
+pub mod tree;
+pub mod watchdog;

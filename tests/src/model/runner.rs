@@ -1,0 +1,443 @@
+//! Model and engine side by side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use pramfs::fsck::{self, CheckOptions};
+use pramfs::pmem::SimBackend;
+use pramfs::{AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, Fs, MountOptions, Time};
+
+use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree, no_data};
+use super::ops::{Op, expand};
+use super::state::{Body, Call, Failure, Model, Node, NodeId, Value};
+use crate::region::{formatted, mount, region_of, repeatable};
+
+/// Where and how to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bytes of the region.
+    pub region: usize,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Operations between two comparisons of the whole tree.
+    pub compare_every: usize,
+    /// Writes of megabytes.
+    pub huge: bool,
+}
+
+/// A clock that goes on by one second with each call.
+#[derive(Debug, Default)]
+struct Ticks(AtomicI64);
+
+const START: i64 = 1_700_000_000;
+
+impl Clock for Ticks {
+    fn now(&self) -> Time {
+        Time {
+            sec: START + self.0.load(Ordering::Relaxed),
+            nsec: 77,
+        }
+    }
+}
+
+/// A model and an engine.
+#[derive(Debug)]
+pub struct Runner {
+    options: Options,
+    /// The model, for tests that look at it.
+    pub model: Model,
+    fs: Option<Fs>,
+    sim: SimBackend,
+    ids: Ids,
+    clock: Arc<Ticks>,
+    steps: usize,
+    /// Calls that were answered with ENOSPC.
+    pub full: usize,
+    /// Calls made.
+    pub calls: usize,
+}
+
+impl Runner {
+    /// A fresh file system of both.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn new(options: Options) -> Differs<Runner> {
+        let sim = formatted(options.region, &repeatable(options.block_size))
+            .map_err(|e| e.to_string())?;
+        let clock = Arc::new(Ticks::default());
+        let mut runner = Runner {
+            options,
+            model: Model::new(Time {
+                sec: START,
+                nsec: 0,
+            }),
+            fs: None,
+            sim,
+            ids: Ids::root(),
+            clock,
+            steps: 0,
+            full: 0,
+            calls: 0,
+        };
+        runner.open()?;
+        Ok(runner)
+    }
+
+    /// The engine.
+    pub fn fs(&self) -> &Fs {
+        self.fs.as_ref().expect("it is open but during a remount")
+    }
+
+    fn open(&mut self) -> Differs {
+        let options = MountOptions {
+            background: false,
+            atime: AtimePolicy::NoAtime,
+            errors: ErrorPolicy::Continue,
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            ..MountOptions::default()
+        };
+        let fs = mount(&self.sim, options).map_err(|e| format!("the mount: {e}"))?;
+        if !fs.recovery().damage.is_empty() {
+            return Err(format!(
+                "the mount found damage: {:?}",
+                fs.recovery().damage
+            ));
+        }
+        self.fs = Some(fs);
+        Ok(())
+    }
+
+    /// One operation on both.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn step(&mut self, op: &Op) -> Differs {
+        match op {
+            Op::Remount => self.remount()?,
+            Op::Crash => self.crash()?,
+            Op::Statfs => self.statfs()?,
+            _ => {
+                for c in expand(&self.model, op, self.options.huge) {
+                    // An earlier call of the same operation may have ended a
+                    // node's life.
+                    self.call(&c).map_err(|e| format!("{}: {e}", brief(&c)))?;
+                }
+            }
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(self.options.compare_every) {
+            self.compare_all(Times::Exact)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the whole trees, before and after a remount.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn finish(&mut self) -> Differs {
+        self.compare_all(Times::Exact)?;
+        self.remount()
+    }
+
+    fn compare_all(&mut self, times: Times) -> Differs {
+        let fs = self.fs.as_ref().ok_or("not mounted")?;
+        compare_tree(fs, &mut self.model, &self.ids, times)
+    }
+
+    fn remount(&mut self) -> Differs {
+        let orphans = self.model.nodes().filter(|(_, n)| n.nlink == 0).count();
+        let before = self.fs().statfs().map_err(|e| e.to_string())?;
+        if let Some(fs) = self.fs.take() {
+            fs.close().map_err(|e| format!("the unmount: {e}"))?;
+        }
+        self.check(orphans as u64)?;
+        self.model.end_of_mount();
+        self.open()?;
+        if !self.fs().recovery().was_clean {
+            return Err("after an unmount the file system is not clean".into());
+        }
+        self.compare_all(Times::Exact)
+            .map_err(|e| format!("after a remount: {e}"))?;
+        let after = self.fs().statfs().map_err(|e| e.to_string())?;
+        if orphans == 0 && before != after {
+            return Err(format!(
+                "statfs before the unmount and after the mount:\n  {before:?}\n  {after:?}"
+            ));
+        }
+        self.statfs()
+    }
+
+    /// Checks what an unmount has left.
+    fn check(&self, orphans: u64) -> Differs {
+        let report = fsck::check(&region_of(&self.sim), &CheckOptions::default());
+        if !report.is_clean() {
+            return Err(format!("fsck after the unmount: {report}"));
+        }
+        let c = report.counts;
+        let named = |n: &&Node| n.nlink > 0;
+        let nodes: Vec<_> = self.model.nodes().map(|(_, n)| n).filter(named).collect();
+        let entries: usize = nodes
+            .iter()
+            .map(|n| match &n.body {
+                Body::Dir { entries, .. } => entries.len(),
+                _ => 0,
+            })
+            .sum();
+        let xattrs: usize = self.model.nodes().map(|(_, n)| n.xattrs.len()).sum();
+        let got = (c.inodes, c.entries, c.xattrs, c.orphans);
+        let expected = (
+            nodes.len() as u64 + orphans,
+            entries as u64,
+            xattrs as u64,
+            orphans,
+        );
+        if got != expected {
+            return Err(format!(
+                "fsck counts {got:?} inodes, entries, xattrs, orphans; {expected:?} are right"
+            ));
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self) -> Differs {
+        let image = SimBackend::from_image(&self.sim.image()).map_err(|e| e.to_string())?;
+        // What the old engine does from here on, it does to its own memory.
+        let old = self.fs.take();
+        self.sim = image;
+        self.model.end_of_mount();
+        self.open().map_err(|e| format!("after a crash: {e}"))?;
+        drop(old);
+        self.compare_all(Times::MayLag)
+            .map_err(|e| format!("after a crash: {e}"))?;
+        self.remount().map_err(|e| format!("after a crash: {e}"))
+    }
+
+    fn statfs(&mut self) -> Differs {
+        let s = self.fs().statfs().map_err(|e| e.to_string())?;
+        let in_use = self.model.nodes().count() as u64;
+        let sane = s.available <= s.free
+            && s.free < s.blocks
+            && s.name_max == 255
+            && s.block_size == self.options.block_size
+            && s.blocks == self.options.region as u64 / u64::from(self.options.block_size)
+            && s.free_inodes + in_use < s.inodes;
+        if sane {
+            Ok(())
+        } else {
+            Err(format!("statfs with {in_use} inodes in use: {s:?}"))
+        }
+    }
+
+    fn call(&mut self, c: &Call) -> Differs {
+        self.calls += 1;
+        let tick = self.clock.0.fetch_add(1, Ordering::Relaxed) + 1;
+        self.model.now = Time {
+            sec: START + tick,
+            nsec: 77,
+        };
+        let fs = self.fs.as_ref().ok_or("not mounted")?;
+        let answer = call(fs, &self.ids, c);
+        if let Err(Error::NoSpace(why)) = &answer {
+            let why = *why;
+            return self.out_of_space(c, why);
+        }
+        let mut shortened = None;
+        let next = self.model.next_id();
+        let before = subject(c).map(|id| (id, self.model.node(id).clone()));
+        if let (
+            Ok(Answer::Count(n)),
+            Call::Write {
+                node,
+                offset: Some(at),
+                bytes,
+            },
+        ) = (&answer, c)
+            && (*n as usize) < bytes.len()
+            && *n > 0
+            && at
+                .checked_add(bytes.len() as u64)
+                .is_some_and(|e| e <= i64::MAX as u64)
+        {
+            // As much as there was room for.
+            self.full += 1;
+            self.near_full(bytes.len() as u64 - n)?;
+            shortened = Some(Call::Write {
+                node: *node,
+                offset: Some(*at),
+                bytes: bytes[..*n as usize].to_vec(),
+            });
+        }
+        let c = shortened.as_ref().unwrap_or(c);
+        match (answer, self.model.call(c)) {
+            (Ok(answer), Ok(value)) => {
+                if let (Call::Make { .. }, Answer::Attr(a), Value::Node(id)) = (c, &answer, &value)
+                {
+                    self.ids.made(*id, a)?;
+                }
+                if let (
+                    Call::Rename {
+                        parent,
+                        name,
+                        flags,
+                        ..
+                    },
+                    true,
+                ) = (c, self.model.next_id() > next)
+                {
+                    debug_assert!(flags.whiteout);
+                    let white = fs
+                        .lookup(self.ids.ino(*parent), name)
+                        .map_err(|e| e.to_string())?;
+                    if white.kind != FileType::CharDevice {
+                        return Err(format!("the whiteout is a {:?}", white.kind));
+                    }
+                    self.ids.made(next, &white)?;
+                }
+                if let (
+                    Call::Fallocate {
+                        node,
+                        what: Fallocate::Allocate { .. },
+                        ..
+                    },
+                    Some((_, before)),
+                ) = (c, &before)
+                {
+                    self.loose_times(*node, before.size(), before.mtime, before.ctime)?;
+                }
+                compare(&self.model, &self.ids, c, &answer, &value)?;
+                self.gone(c)
+            }
+            (Err(e), Ok(_)) if e.errno() == libc::ENXIO && no_data(&self.model, c) => Ok(()),
+            (Err(e), Err(Failure(errno))) if e.errno() == errno => Ok(()),
+            (Err(e), Err(Failure(errno))) => Err(format!(
+                "the engine failed with errno {} ({e}), the model with {errno}",
+                e.errno()
+            )),
+            (Err(e), Ok(_)) => Err(format!("the engine failed: {e} (errno {})", e.errno())),
+            (Ok(a), Err(Failure(errno))) => Err(format!(
+                "the engine gave {a:?}; it should fail with errno {errno}"
+            )),
+        }
+    }
+
+    /// A node that nothing holds any more has no inode.
+    fn gone(&self, c: &Call) -> Differs {
+        let Call::Unpin { node } = c else {
+            return Ok(());
+        };
+        if self.model.get(*node).is_some() {
+            return Ok(());
+        }
+        match self.fs().getattr(self.ids.ino(*node)) {
+            Err(Error::Stale(_)) => Ok(()),
+            other => Err(format!(
+                "its last reference is gone, and getattr gives {other:?}"
+            )),
+        }
+    }
+
+    /// Times of an allocation: those before where there was nothing to do.
+    fn loose_times(&mut self, node: NodeId, size: u64, mtime: Time, ctime: Time) -> Differs {
+        let a = self
+            .fs()
+            .getattr(self.ids.ino(node))
+            .map_err(|e| e.to_string())?;
+        let now = self.model.now;
+        let mut allowed = vec![(now, now)];
+        if a.size == size {
+            allowed.extend([(mtime, ctime), (mtime, now)]);
+        }
+        if (a.mtime, a.ctime) == (mtime, ctime) {
+            return Ok(());
+        }
+        if !allowed.contains(&(a.mtime, a.ctime)) {
+            return Err(format!(
+                "mtime and ctime are {:?}, {:?}; allowed: {allowed:?}",
+                a.mtime, a.ctime
+            ));
+        }
+        self.model.set_times(node, a.mtime, a.ctime);
+        Ok(())
+    }
+
+    /// The region is full: that is true, the call may say so, and nothing has
+    /// changed.
+    fn out_of_space(&mut self, c: &Call, why: &str) -> Differs {
+        self.full += 1;
+        let needs = match c {
+            Call::Make { .. } | Call::Link { .. } | Call::Rename { .. } => 8,
+            Call::Write { bytes, .. } => bytes.len() as u64,
+            Call::Fallocate { len, .. } => *len,
+            Call::SetXattr { value, .. } => value.len() as u64,
+            _ => {
+                return Err(format!(
+                    "this call needs no space, and failed for want of it: {why}"
+                ));
+            }
+        };
+        // Space is no excuse for another error.
+        if let Err(Failure(errno)) = self.model.clone().call(c) {
+            return Err(format!("ENOSPC ({why}) where errno {errno} is right"));
+        }
+        // A large value takes few pieces, however much is free.
+        let scattered = matches!(c, Call::SetXattr { .. }) && why.contains("scattered");
+        if scattered {
+            return Ok(());
+        }
+        self.near_full(needs).map_err(|e| format!("{e} ({why})"))?;
+        let Some(id) = subject(c) else { return Ok(()) };
+        let a = self
+            .fs()
+            .getattr(self.ids.ino(id))
+            .map_err(|e| e.to_string())?;
+        // Blocks that were taken and given back leave new times.
+        let n = self.model.node(id);
+        let same_time = [n.ctime, self.model.now].contains(&a.ctime);
+        if a.size != n.size() || a.nlink != n.nlink || !same_time {
+            return Err(format!("after ENOSPC ({why}) node {id} has changed: {a:?}"));
+        }
+        if (a.mtime, a.ctime) != (n.mtime, n.ctime) && matches!(n.body, Body::File { .. }) {
+            self.model.set_times(id, a.mtime, a.ctime);
+        }
+        Ok(())
+    }
+
+    /// Whether a call that needs so many bytes can have met a full region:
+    /// there are blocks for pointers, tables and names on top of them.
+    fn near_full(&self, bytes: u64) -> Differs {
+        let s = self.fs().statfs().map_err(|e| e.to_string())?;
+        let needed = bytes.div_ceil(u64::from(s.block_size)) + 48;
+        if s.available > needed && s.free_inodes > 0 {
+            return Err(format!(
+                "no space for {bytes} bytes, with {} free blocks ({} available)",
+                s.free, s.available
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The node that a call changes above all.
+fn subject(c: &Call) -> Option<NodeId> {
+    match c {
+        Call::Write { node, .. } | Call::Fallocate { node, .. } | Call::SetXattr { node, .. } => {
+            Some(*node)
+        }
+        Call::Make { parent, .. } | Call::Link { parent, .. } | Call::Rename { parent, .. } => {
+            Some(*parent)
+        }
+        _ => None,
+    }
+}
+
+/// A call without its bytes.
+fn brief(c: &Call) -> String {
+    let mut text = format!("{c:?}");
+    if text.len() > 400 {
+        text.truncate(400);
+        text.push_str("...");
+    }
+    text
+}

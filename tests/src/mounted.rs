@@ -1,0 +1,281 @@
+//! Real mounts for tests: a fresh region, `mount.pramfs`, and an end to both
+//! whatever the test did.
+//!
+//! A [`Mounted`] knows its process by the unique path of its region, so that
+//! nothing is ever unmounted or killed that the test did not start.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use pramfs::format::{FormatOptions, format};
+use pramfs::pmem::RegionOptions;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+/// How long anything may take that ought to take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Whether a file system can be mounted here. Says loudly if it cannot.
+pub fn available(test: &str) -> bool {
+    let missing = if !Path::new("/dev/fuse").exists() {
+        "no /dev/fuse"
+    } else if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else {
+        return true;
+    };
+    eprintln!("\n*** SKIPPED: {missing}: {test} has not been run ***\n");
+    false
+}
+
+/// Where cargo has put `mount.pramfs`, for tests of other packages than its
+/// own; `PRAMFS_MOUNT` names another one.
+///
+/// # Panics
+/// Where it has not been built.
+pub fn program() -> PathBuf {
+    if let Some(path) = std::env::var_os("PRAMFS_MOUNT") {
+        return path.into();
+    }
+    let test = std::env::current_exe().expect("the path of the test program");
+    let program = test
+        .ancestors()
+        .skip(1)
+        .take(3)
+        .map(|dir| dir.join("mount-pramfs"))
+        .find(|path| path.is_file());
+    program.expect("mount-pramfs is not built; type: cargo build -p pramfs-fuse")
+}
+
+/// A region in a directory of its own, and a directory to mount it on.
+#[derive(Debug)]
+pub struct Mounted {
+    program: PathBuf,
+    /// Removed at the end, with the region.
+    dir: TempDir,
+}
+
+impl Mounted {
+    /// A fresh region of `len` bytes in memory, not mounted yet.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    pub fn unmounted(program: &Path, len: u64) -> Mounted {
+        Mounted::formatted(program, len, &FormatOptions::default())
+    }
+
+    /// As [`unmounted`](Self::unmounted), formatted so.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    pub fn formatted(program: &Path, len: u64, options: &FormatOptions) -> Mounted {
+        let shm = Path::new("/dev/shm");
+        let base = if shm.is_dir() {
+            shm.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        let dir = tempfile::Builder::new()
+            .prefix("pramfs-test-")
+            .tempdir_in(base)
+            .expect("a directory for the test");
+        fs::create_dir(dir.path().join("mnt")).expect("a mount point");
+        let mounted = Mounted {
+            program: program.to_owned(),
+            dir,
+        };
+        let region = RegionOptions::new()
+            .create(mounted.region(), len)
+            .expect("a region");
+        format(&region, options).expect("formatting");
+        mounted
+    }
+
+    /// A fresh region of `len` bytes, mounted with `options` (as after `-o`).
+    ///
+    /// # Panics
+    /// Where it cannot be mounted.
+    pub fn new(program: &Path, len: u64, options: &str) -> Mounted {
+        let mounted = Mounted::unmounted(program, len);
+        mounted.mount(options);
+        mounted
+    }
+
+    /// The region's file.
+    pub fn region(&self) -> PathBuf {
+        self.dir.path().join("region")
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    /// A path in the mounted file system.
+    pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// A command that mounts the region, to be changed and run.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(self.region()).arg(self.path());
+        command
+    }
+
+    /// Runs the program with these arguments after region and mount point.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        self.command()
+            .args(args)
+            .output()
+            .expect("start mount.pramfs")
+    }
+
+    /// Mounts the region.
+    ///
+    /// # Panics
+    /// Where that fails.
+    pub fn mount(&self, options: &str) {
+        let out = if options.is_empty() {
+            self.run::<&str>([])
+        } else {
+            self.run(["-o", options])
+        };
+        assert!(
+            out.status.success(),
+            "mount -o {options}: {}: {}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+
+    /// The line of `/proc/self/mounts` about the mount point, if there is one.
+    pub fn mounts_line(&self) -> Option<String> {
+        let path = self.path();
+        let wanted = path.to_string_lossy();
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        mounts
+            .lines()
+            .rev()
+            .find(|line| line.split(' ').nth(1) == Some(&wanted))
+            .map(str::to_owned)
+    }
+
+    /// Whether something is mounted on the mount point.
+    pub fn is_mounted(&self) -> bool {
+        self.mounts_line().is_some()
+    }
+
+    /// The processes that have the region's path among their arguments.
+    pub fn processes(&self) -> Vec<Pid> {
+        let region = self.region();
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+            .filter(|pid| {
+                let line =
+                    fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+                line.split(|byte| *byte == 0)
+                    .any(|arg| arg == region.as_os_str().as_encoded_bytes())
+            })
+            .collect()
+    }
+
+    /// The process that serves the mount.
+    ///
+    /// # Panics
+    /// Where there is none, or more than one.
+    pub fn process(&self) -> Pid {
+        match self.processes()[..] {
+            [one] => one,
+            ref all => panic!("one process is to serve the mount, there are {all:?}"),
+        }
+    }
+
+    /// Sends a signal to the process that serves the mount.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.process(), signal).expect("kill");
+    }
+
+    /// Waits until no process serves the region any more.
+    ///
+    /// # Panics
+    /// Where that takes too long.
+    pub fn wait_for_end(&self) {
+        assert!(
+            wait_until(|| self.processes().is_empty()),
+            "the process that serves {} does not end",
+            self.path().display()
+        );
+    }
+
+    /// Kills the process that serves the mount, as a crash would.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn crash(&self) {
+        self.signal(Signal::KILL);
+        self.wait_for_end();
+    }
+
+    /// Unmounts, as umount(8) does, and waits for the process to end.
+    ///
+    /// # Panics
+    /// Where that fails.
+    pub fn unmount(&self) {
+        self.try_unmount(UnmountFlags::empty()).expect("umount");
+        self.wait_for_end();
+    }
+
+    /// Another thread of the test that starts a program holds our descriptors
+    /// for a moment, and with them the mount.
+    fn try_unmount(&self, flags: UnmountFlags) -> io::Result<()> {
+        let mut result = Ok(());
+        wait_until(|| {
+            result = rustix::mount::unmount(self.path(), flags | UnmountFlags::NOFOLLOW);
+            result != Err(rustix::io::Errno::BUSY)
+        });
+        result.map_err(io::Error::from)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A test that fails may leave files open, or several mounts.
+        while self.is_mounted() && self.try_unmount(UnmountFlags::DETACH).is_ok() {}
+        if !wait_until(|| self.processes().is_empty()) {
+            for pid in self.processes() {
+                eprintln!("killing {pid:?}, which did not end by itself");
+                // It may have ended just now.
+                let _gone = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Waits until `done` is true; tells whether it became so in time.
+pub fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !done() {
+        if started.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
+}

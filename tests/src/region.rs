@@ -1,0 +1,80 @@
+//! Regions to test on.
+//!
+//! A [`SimBackend`] is the usual one: the test keeps a clone, so that it can
+//! count what the engine did and take the memory as a crash would leave it.
+
+use pramfs::format::{FormatOptions, format};
+use pramfs::pmem::{Region, SimBackend};
+use pramfs::{Fs, MountOptions, Result, Time};
+
+/// The smallest region that can be formatted: 256 KiB.
+pub const SMALLEST: usize = 256 << 10;
+
+/// A format that is the same in every run: fixed uuid, hash key and time.
+pub fn repeatable(block_size: u32) -> FormatOptions {
+    FormatOptions {
+        block_size,
+        uuid: Some([0x5a; 16]),
+        hash_seed: Some([0xc3; 16]),
+        time: Some(Time {
+            sec: 1_700_000_000,
+            nsec: 0,
+        }),
+        ..FormatOptions::default()
+    }
+}
+
+/// Options of a mount that does nothing by itself: no timer, orphans are freed
+/// before it returns.
+pub fn quiet() -> MountOptions {
+    MountOptions {
+        background: false,
+        ..MountOptions::default()
+    }
+}
+
+/// A region over a backend that the caller keeps.
+pub fn region_of(sim: &SimBackend) -> Region {
+    Region::new("simulated region", Box::new(sim.clone()))
+}
+
+/// A formatted region of `len` bytes.
+///
+/// # Errors
+/// Those of the formatting.
+pub fn formatted(len: usize, options: &FormatOptions) -> Result<SimBackend> {
+    let sim = SimBackend::new(len)?;
+    format(&region_of(&sim), options)?;
+    Ok(sim)
+}
+
+/// Mounts what a backend holds.
+///
+/// # Errors
+/// Those of the mount.
+pub fn mount(sim: &SimBackend, options: MountOptions) -> Result<Fs> {
+    Fs::open(region_of(sim), options)
+}
+
+/// A fresh file system of `len` bytes with blocks of `block_size`, mounted
+/// [`quiet`]ly.
+///
+/// # Errors
+/// Those of the formatting and the mount.
+pub fn fresh(len: usize, block_size: u32) -> Result<(SimBackend, Fs)> {
+    let sim = formatted(len, &repeatable(block_size))?;
+    let fs = mount(&sim, quiet())?;
+    Ok((sim, fs))
+}
+
+/// Shows the engine's messages in the output of a test, by the filter in
+/// `RUST_LOG`; nothing where that is not set.
+pub fn show_messages() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
+    // Another test of this process may have done it.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}

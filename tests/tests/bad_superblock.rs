@@ -1,0 +1,294 @@
+//! Superblocks that are truncated, empty, flipped, random, contradictory, or
+//! from another version: each is refused with a sentence that says why, or the
+//! copy serves. None ends in a panic, a hang, or more memory than the region
+//! has.
+
+mod bad_support;
+
+use std::time::{Duration, Instant};
+
+use bad_support::image::{End, Image, image};
+use bad_support::model::CX;
+use bad_support::{region_with, steady};
+use pramfs::media::checksum::crc;
+use pramfs::media::superblock::{COPY_OFFSET, PAGE};
+use pramfs::media::{SuperStatic, probe_superblock};
+use pramfs::{Error, Fs, Ino, MountOptions};
+use pramfs_tests::random::Random;
+use pramfs_tests::watchdog::Watchdog;
+
+const STATIC: usize = SuperStatic::SIZE;
+const COPY: usize = COPY_OFFSET as usize;
+
+fn sound() -> Image {
+    image(4096, End::Clean).expect("the image is made")
+}
+
+fn open(bytes: &[u8]) -> Result<Fs, Error> {
+    Fs::open(region_with(bytes), steady())
+}
+
+/// The refusal of an image, which must be one of a mount.
+fn refusal(bytes: &[u8]) -> String {
+    match open(bytes) {
+        Ok(_) => panic!("it was mounted"),
+        Err(e @ Error::NotMountable(_)) => {
+            assert_eq!(e.errno(), libc::EINVAL);
+            e.to_string()
+        }
+        Err(e) => panic!("refused for another reason: {e}"),
+    }
+}
+
+/// Changes the static part in one page or both, with a CRC that fits.
+fn edit(bytes: &mut [u8], pages: &[usize], change: impl Fn(&mut [u8])) {
+    for &page in pages {
+        let part = &mut bytes[page..page + STATIC];
+        change(part);
+        let sum = crc(0, &part[..STATIC - 4]);
+        part[STATIC - 4..].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+const BOTH: [usize; 2] = [0, COPY];
+
+#[test]
+fn truncated_regions_are_refused_at_every_length() {
+    let image = sound();
+    let full = image.bytes.len();
+    let lengths = (1..full).step_by(1021).chain([
+        8,
+        511,
+        512,
+        4095,
+        4096,
+        COPY,
+        COPY + 511,
+        COPY + 4096,
+        full - 4096,
+        full - 1,
+    ]);
+    for len in lengths {
+        let why = refusal(&image.bytes[..len]);
+        assert!(
+            why.contains(&len.to_string()) && why.contains("smallest"),
+            "{len} bytes: {why}"
+        );
+    }
+    // A larger file system, cut to where a small one would fit.
+    let sim = pramfs_tests::region::formatted(1 << 20, &pramfs_tests::region::repeatable(4096))
+        .expect("it is formatted");
+    for len in [256 << 10, 300 << 10, (1 << 20) - 4096, (1 << 20) - 1] {
+        let why = refusal(&sim.image()[..len]);
+        assert!(
+            why.contains("truncated") && why.contains("1048576") && why.contains(&len.to_string()),
+            "{len} bytes: {why}"
+        );
+    }
+}
+
+#[test]
+fn zeroed_superblocks() {
+    let image = sound();
+    let mut bytes = image.bytes.clone();
+    bytes[..PAGE as usize].fill(0);
+    let fs = open(&bytes).expect("the copy serves");
+    assert!(fs.recovery().used_copy && fs.recovery().damage.iter().any(|d| d.contains("copy")));
+    image
+        .model
+        .compare(&fs, &bad_support::anatomy::Reach::Nothing)
+        .expect("nothing is lost");
+    drop(fs);
+
+    bytes[COPY..COPY + PAGE as usize].fill(0);
+    let why = refusal(&bytes);
+    assert!(
+        why.contains("no pramfs superblock") && why.contains("mkfs.pramfs"),
+        "{why}"
+    );
+
+    let mut bytes = image.bytes;
+    bytes[COPY..COPY + PAGE as usize].fill(0);
+    assert!(
+        !open(&bytes)
+            .expect("the first page serves")
+            .recovery()
+            .used_copy
+    );
+}
+
+#[test]
+fn a_damaged_superblock_says_so() {
+    let mut bytes = sound().bytes;
+    for page in BOTH {
+        bytes[page + 0x90] ^= 4;
+    }
+    let why = refusal(&bytes);
+    assert!(
+        why.contains("checksum") && why.contains("fsck.pramfs"),
+        "{why}"
+    );
+}
+
+#[test]
+fn other_versions_and_features_are_named() {
+    let image = sound();
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = image.bytes.clone();
+        edit(&mut bytes, &BOTH, |s| {
+            s[at..at + value.len()].copy_from_slice(value)
+        });
+        bytes
+    };
+    let why = refusal(&with(8, &7u32.to_le_bytes()));
+    assert!(
+        why.contains("version 7") && why.contains("version 1"),
+        "{why}"
+    );
+
+    // incompat: refused, also for reading.
+    let foreign = with(0x20, &(1u64 | 1 << 2 | 1 << 40).to_le_bytes());
+    let why = refusal(&foreign);
+    assert!(
+        why.contains("members, bit 40") && why.contains("newer pramfs"),
+        "{why}"
+    );
+    let read_only = MountOptions {
+        read_only: true,
+        ..steady()
+    };
+    let e = Fs::open(region_with(&foreign), read_only.clone()).expect_err("refused");
+    assert!(e.to_string().contains("bit 40"), "{e}");
+
+    // ro_compat: refused for writing only.
+    let foreign = with(0x18, &(1u64 << 2 | 1 << 63).to_le_bytes());
+    let why = refusal(&foreign);
+    assert!(
+        why.contains("quota, bit 63") && why.contains("-o ro"),
+        "{why}"
+    );
+    let fs = Fs::open(region_with(&foreign), read_only).expect("it can be read");
+    image
+        .model
+        .compare(&fs, &bad_support::anatomy::Reach::Nothing)
+        .expect("all of it");
+    let e = fs
+        .create(&CX, Ino::ROOT, b"x", 0o600)
+        .expect_err("it is read-only");
+    assert_eq!(e.errno(), libc::EROFS);
+    drop(fs);
+
+    // compat: no concern of ours.
+    let foreign = with(0x10, &u64::MAX.to_le_bytes());
+    let fs = open(&foreign).expect("it can be written");
+    fs.create(&CX, Ino::ROOT, b"x", 0o600)
+        .expect("it can be written");
+}
+
+/// Mounts what may be nonsense, and uses it a little. It may be refused, and
+/// may turn out to be damaged.
+fn try_to_use(bytes: &[u8]) -> bool {
+    let start = Instant::now();
+    let region = region_with(bytes);
+    let _ = probe_superblock(&region);
+    let mounted = match Fs::open(region, steady()) {
+        Ok(fs) => {
+            let _ = fs.statfs();
+            let _ = fs.lookup(Ino::ROOT, b"keep");
+            if let Ok(new) = fs.create(&CX, Ino::ROOT, b"new", 0o600) {
+                let _ = fs.write(new.ino, 0, &[7; 5000]);
+                let _ = fs.unlink(Ino::ROOT, b"new");
+            }
+            let _ = fs.close();
+            true
+        }
+        Err(Error::NotMountable(_) | Error::Corrupt { .. }) => false,
+        Err(e) => panic!("refused for a reason that is none: {e}"),
+    };
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "it took too long"
+    );
+    mounted
+}
+
+#[test]
+fn every_field_at_its_limits_with_a_checksum_that_fits() {
+    let image = sound();
+    let dog = Watchdog::new("limits of superblock fields", Duration::from_secs(60));
+    let (mut mounted, mut refused) = (0, 0);
+    for at in (0..STATIC - 4).step_by(4) {
+        let old = u32::from_le_bytes(image.bytes[at..at + 4].try_into().expect("4 bytes"));
+        let mut values = vec![0, 1, 7, 9, 12, 4095, 4096, u32::MAX, u32::MAX - 1, 1 << 31];
+        values.extend([
+            old.wrapping_add(1),
+            old.wrapping_sub(1),
+            old ^ 1 << 16,
+            old << 1,
+        ]);
+        for value in values {
+            for pages in [&BOTH[..], &BOTH[..1]] {
+                let mut bytes = image.bytes.clone();
+                edit(&mut bytes, pages, |s| {
+                    s[at..at + 4].copy_from_slice(&value.to_le_bytes())
+                });
+                if try_to_use(&bytes) {
+                    mounted += 1;
+                } else {
+                    refused += 1;
+                }
+                dog.touch();
+            }
+        }
+    }
+    println!("{mounted} mounted, {refused} refused");
+    assert!(mounted > 100 && refused > 100);
+}
+
+#[test]
+fn random_superblocks() {
+    let image = sound();
+    let mut random = Random::new(Random::seed_from_env("PRAMFS_BAD_SEED"));
+    let dog = Watchdog::new("random superblocks", Duration::from_secs(60));
+    for i in 0..2000 {
+        let mut bytes = image.bytes.clone();
+        match i % 4 {
+            // Noise, without and with a magic and a CRC.
+            0 => random.fill(&mut bytes[..PAGE as usize]),
+            1 => {
+                random.fill(&mut bytes[8..PAGE as usize]);
+                random.fill(&mut bytes[COPY + 8..COPY + PAGE as usize]);
+                edit(&mut bytes, &BOTH, |s| {
+                    s[8..12].copy_from_slice(&[1, 0, 0, 0])
+                });
+            }
+            // A few fields of a good one.
+            2 => {
+                let mut field = || (random.below(0x38) as usize + 0x22, random.word());
+                let fields = [field(), field()];
+                edit(&mut bytes, &BOTH, |s| {
+                    for (at, word) in fields {
+                        s[at * 4..at * 4 + 8].copy_from_slice(&word.to_le_bytes());
+                    }
+                });
+            }
+            // Everything behind the static part.
+            _ => {
+                random.fill(&mut bytes[STATIC..PAGE as usize]);
+                random.fill(&mut bytes[COPY + STATIC..COPY + PAGE as usize]);
+            }
+        }
+        try_to_use(&bytes);
+        dog.touch();
+    }
+}
+
+#[test]
+fn random_regions() {
+    let mut random = Random::new(Random::seed_from_env("PRAMFS_BAD_SEED"));
+    for _ in 0..50 {
+        let mut bytes = vec![0; 256 << 10];
+        random.fill(&mut bytes);
+        assert!(refusal(&bytes).contains("no pramfs superblock"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Crashes while several threads work at the same time, on lanes of their own
+//! or shared, in one directory: of each thread's operations there is what had
+//! returned, its next one whole or not at all, and nothing later.
+//!
+//! The threads are not in step, so no two runs are alike; what each does is.
+//! A thread notes its progress in the unused part of a lane's line, where the
+//! record shows it between the events of the operations.
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use pramfs::journal::{Rules, set_thread_lane};
+use pramfs::media::Geometry;
+use pramfs::pmem::{Event, EventKind};
+use pramfs::{Ctx, Fs, Ino, RenameFlags, SetAttr, XattrMode};
+use pramfs_tests::random::Random;
+use pramfs_tests::recorded::{Recorded, recovered_tree};
+use pramfs_tests::region::repeatable;
+use pramfs_tests::tree::Tree;
+use pramfs_tests::watchdog::Watchdog;
+
+const THREADS: usize = 3;
+const OPERATIONS: usize = 60;
+/// So small that what is freed is soon taken again.
+const LEN: usize = 256 << 10;
+
+/// Where a thread notes how far it is: nothing else uses these words.
+fn note(geo: &Geometry, thread: usize) -> u64 {
+    geo.retired_offset(0) + 32 + thread as u64 * 8
+}
+
+/// The operation number `i` of a thread. Names are the thread's own.
+fn operation(fs: &Fs, thread: usize, i: usize) {
+    let cx = Ctx::default();
+    let name = |n: usize| format!("{thread}-{}", n % 5).into_bytes();
+    let find = |n: usize| fs.lookup(Ino::ROOT, &name(n)).map(|a| a.ino);
+    // What fails (a name that is there, or is not) changes nothing, and fails
+    // in each run alike.
+    let k = i / 7;
+    let _ = match i % 7 {
+        0 => fs.create(&cx, Ino::ROOT, &name(k), 0o600).map(drop),
+        1 => find(k)
+            .and_then(|f| fs.append(f, &vec![i as u8; 300 * (i % 5)]))
+            .map(drop),
+        2 => {
+            find(k).and_then(|f| fs.setxattr(f, b"user.x", &vec![i as u8; i * 20], XattrMode::Set))
+        }
+        3 => fs.rename(
+            &cx,
+            Ino::ROOT,
+            &name(k),
+            Ino::ROOT,
+            &name(k + 3),
+            RenameFlags::default(),
+        ),
+        4 => find(k + 3).and_then(|f| {
+            let set = SetAttr {
+                size: Some(i as u64 * 10),
+                ..SetAttr::default()
+            };
+            fs.setattr(&cx, f, &set).map(drop)
+        }),
+        5 => fs
+            .symlink(&cx, Ino::ROOT, &name(k + 1), &vec![b't'; 1 + i * 5])
+            .map(drop),
+        _ => fs.unlink(Ino::ROOT, &name(k + 2)),
+    };
+}
+
+/// What a thread's names show, without what depends on the other threads.
+type View = BTreeMap<Vec<u8>, (u64, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
+
+fn view(t: &Tree, thread: usize) -> View {
+    let mine = format!("/{thread}-").into_bytes();
+    t.nodes
+        .iter()
+        .filter(|(path, _)| path.starts_with(&mine))
+        .map(|(path, n)| (path.clone(), (n.size, n.data.clone(), n.xattrs.clone())))
+        .collect()
+}
+
+fn fresh(lanes: u32) -> Recorded {
+    let mut format = repeatable(512);
+    format.lanes = Some(lanes);
+    Recorded::new(LEN, &format, Rules::default())
+}
+
+/// What each thread's names show after each of its operations.
+fn expected() -> Vec<Vec<View>> {
+    (0..THREADS)
+        .map(|thread| {
+            let rec = fresh(1);
+            let mut views = vec![View::new()];
+            for i in 0..OPERATIONS {
+                operation(&rec.fs, thread, i);
+                views.push(view(&Tree::of(&rec.fs).unwrap(), thread));
+            }
+            views
+        })
+        .collect()
+}
+
+fn run(lanes: u32, seed: u64, expected: &[Vec<View>]) -> usize {
+    let mut rec = fresh(lanes);
+    let from = rec.now();
+    let geo = rec.geometry();
+    let fs = &rec.fs;
+    let together = Barrier::new(THREADS);
+    std::thread::scope(|s| {
+        for thread in 0..THREADS {
+            let (geo, together) = (&geo, &together);
+            s.spawn(move || {
+                set_thread_lane(thread as u32);
+                together.wait();
+                for i in 0..OPERATIONS {
+                    operation(fs, thread, i);
+                    let w = fs.region().window();
+                    w.store_u64_unflushed(note(geo, thread), i as u64 + 1)
+                        .unwrap();
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+    let events: Vec<Event> = rec.events()[from..].to_vec();
+    let mut machine = rec.at(from);
+    let mut done = [0; THREADS];
+    let mut random = Random::new(seed);
+    let mut images = 0;
+    for e in &events {
+        machine.run(e);
+        if e.kind == EventKind::Store {
+            for (thread, done) in done.iter_mut().enumerate() {
+                if e.offset == note(&geo, thread) {
+                    *done += 1;
+                }
+            }
+        }
+        if !random.one_in(events.len() as u64 / 300) {
+            continue;
+        }
+        let image = match random.below(6) {
+            0 => machine.least(),
+            1 => machine.most(),
+            2 => machine.journal_apart(&geo)[0].clone(),
+            3 => machine.journal_apart(&geo)[1].clone(),
+            _ => machine.random(&mut random),
+        };
+        images += 1;
+        let at = format!(
+            "{lanes} lanes, crash at event {} with {done:?} operations done",
+            e.seq
+        );
+        let t = recovered_tree(&image).unwrap_or_else(|e| panic!("{at}: {e}"));
+        for (thread, views) in expected.iter().enumerate() {
+            let found = view(&t, thread);
+            let possible = &views[done[thread]..(done[thread] + 2).min(views.len())];
+            assert!(
+                possible.contains(&found),
+                "{at}: thread {thread} has {:?}",
+                found
+                    .iter()
+                    .map(|(n, v)| (String::from_utf8_lossy(n), v.0))
+                    .collect::<Vec<_>>()
+            );
+        }
+    }
+    images
+}
+
+#[test]
+fn what_threads_had_done_is_there_after_a_crash_in_all_of_them() {
+    let _watchdog = Watchdog::new("threads that crash together", Duration::from_secs(300));
+    let expected = expected();
+    for lanes in 1..=THREADS as u32 {
+        for round in 0..2 {
+            let n = run(lanes, u64::from(lanes) + 10 * round, &expected);
+            println!("{THREADS} threads on {lanes} lanes: {n} images");
+        }
+    }
+}

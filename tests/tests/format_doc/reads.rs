@@ -1,0 +1,152 @@
+//! What the engine wrote, read by the reader of the document.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use pramfs::*;
+use pramfs_tests::region::{formatted, mount, quiet, repeatable};
+
+use crate::reader::{Node, Reader};
+
+/// Something of everything.
+fn fill(fs: &Fs, block_size: u32) {
+    let cx = Ctx {
+        uid: 1000,
+        gid: 100,
+        umask: 0o022,
+    };
+    let dir = fs.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let big = fs.mkdir(&cx, dir, b"big", 0o755).unwrap().ino;
+    for i in 0..700 {
+        let name = format!("{}{i}", "n".repeat(i % 200));
+        let ino = fs.create(&cx, big, name.as_bytes(), 0o600).unwrap().ino;
+        if i % 10 == 0 {
+            fs.write(ino, 0, name.as_bytes()).unwrap();
+        }
+    }
+    for i in (0..700).step_by(3) {
+        let name = format!("{}{i}", "n".repeat(i % 200));
+        fs.unlink(big, name.as_bytes()).unwrap();
+    }
+    let file = fs.create(&cx, dir, b"file", 0o644).unwrap().ino;
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    fs.write(file, 12_345, &data).unwrap();
+    fs.fallocate(file, Fallocate::PunchHole, 50_000, 60_000)
+        .unwrap();
+    fs.fallocate(
+        file,
+        Fallocate::Allocate { keep_size: true },
+        300_000,
+        90_000,
+    )
+    .unwrap();
+    fs.link(file, Ino::ROOT, b"other name \xff").unwrap();
+    fs.setxattr(file, b"user.small", b"value", XattrMode::Set)
+        .unwrap();
+    fs.setxattr(file, b"user.large", &data[..20_000], XattrMode::Set)
+        .unwrap();
+    fs.setxattr(dir, b"trusted.on a directory", &data[..100], XattrMode::Set)
+        .unwrap();
+    fs.symlink(&cx, dir, b"short", b"../x").unwrap();
+    fs.symlink(&cx, dir, b"long", &[b'l'; 2000]).unwrap();
+    fs.mknod(&cx, dir, b"device", libc::S_IFBLK | 0o660, 0x0801)
+        .unwrap();
+    fs.mknod(&cx, dir, b"pipe", libc::S_IFIFO | 0o600, 0)
+        .unwrap();
+    fs.mkdir(&cx, Ino::ROOT, b"empty", 0o700).unwrap();
+    fs.mkdir(&cx, Ino::ROOT, b"emptied", 0o700).unwrap();
+    let emptied = fs.lookup(Ino::ROOT, b"emptied").unwrap().ino;
+    fs.create(&cx, emptied, b"f", 0o600).unwrap();
+    fs.unlink(emptied, b"f").unwrap();
+    if block_size == 4096 {
+        let huge = fs.create(&cx, Ino::ROOT, b"huge", 0o644).unwrap().ino;
+        fs.write(huge, 0, &vec![0x42; 5 << 20]).unwrap();
+    }
+}
+
+/// The same by the engine.
+fn files(fs: &Fs) -> BTreeMap<Vec<u8>, Node> {
+    let mut out = BTreeMap::new();
+    let mut todo = vec![(Vec::new(), Ino::ROOT)];
+    while let Some((path, ino)) = todo.pop() {
+        let a = fs.getattr(ino).unwrap();
+        let mut node = Node {
+            ino: ino.0,
+            mode: a.kind.mode_bits() | a.perm,
+            nlink: a.nlink,
+            uid: a.uid,
+            size: a.size,
+            blocks: a.blocks * 512 / u64::from(a.blksize),
+            rdev: a.rdev,
+            mtime: (a.mtime.sec, a.mtime.nsec),
+            btime: (a.btime.sec, a.btime.nsec),
+            generation: a.generation,
+            ..Node::default()
+        };
+        match a.kind {
+            FileType::Regular => {
+                node.data = vec![0; a.size as usize];
+                fs.read(ino, 0, &mut node.data).unwrap();
+            }
+            FileType::Symlink => node.data = fs.readlink(ino).unwrap(),
+            FileType::Directory => {
+                node.size = a.size / 32;
+                fs.readdir(ino, 2, &mut |e| {
+                    let mut below = path.clone();
+                    below.push(b'/');
+                    below.extend_from_slice(e.name);
+                    todo.push((below, e.ino));
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+            }
+            _ => {}
+        }
+        for name in fs.listxattr(ino).unwrap().split_inclusive(|b| *b == 0) {
+            let name = &name[..name.len() - 1];
+            node.xattrs
+                .insert(name.to_vec(), fs.getxattr(ino, name).unwrap());
+        }
+        out.insert(path, node);
+    }
+    out
+}
+
+#[test]
+fn a_reader_made_from_the_document_reads_what_the_engine_wrote() {
+    for block_size in [512, 1024, 2048, 4096] {
+        let sim = formatted(24 << 20, &repeatable(block_size)).unwrap();
+        let image = sim.image();
+        assert_eq!(
+            Reader::open(&image).files().len(),
+            1,
+            "fresh, block size {block_size}"
+        );
+
+        let fs = mount(&sim, quiet()).unwrap();
+        fill(&fs, block_size);
+        let expected = files(&fs);
+        // As a crash would leave it: the journal.
+        let image = sim.image();
+        let live = Reader::open(&image).live_records();
+        assert!(
+            (1..=2).contains(&live.len()),
+            "one thread, one lane: {live:?}"
+        );
+
+        fs.close().unwrap();
+        let image = sim.image();
+        let mut reader = Reader::open(&image);
+        assert_eq!(reader.live_records(), []);
+        let found = reader.files();
+        let paths = |m: &BTreeMap<Vec<u8>, Node>| m.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(paths(&found), paths(&expected));
+        for (path, node) in &expected {
+            assert!(
+                found[path] == *node,
+                "{}, block size {block_size}",
+                path.escape_ascii()
+            );
+        }
+    }
+}

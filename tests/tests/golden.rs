@@ -1,0 +1,140 @@
+//! One image of each released version of the format: opened, checked, changed,
+//! reopened and checked again.
+//!
+//! `golden/v1.img` was written by `PRAMFS_WRITE_GOLDEN=1 cargo test -p
+//! pramfs-tests --test golden`. An image of a released version is never
+//! written again; a new version adds one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pramfs::fsck::{CheckOptions, check};
+use pramfs::journal::set_thread_lane;
+use pramfs::pmem::SimBackend;
+use pramfs::{Clock, Ctx, Fallocate, FileType, Fs, Ino, MountOptions, Time, XattrMode};
+use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
+use pramfs_tests::tree::Tree;
+
+const CX: Ctx = Ctx {
+    uid: 7,
+    gid: 8,
+    umask: 0o022,
+};
+
+#[derive(Debug)]
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> Time {
+        Time {
+            sec: 1_700_000_123,
+            nsec: 456_789_012,
+        }
+    }
+}
+
+fn options() -> MountOptions {
+    MountOptions {
+        clock: Arc::new(Stopped),
+        ..quiet()
+    }
+}
+
+fn path() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1.img"))
+}
+
+fn text(n: usize) -> Vec<u8> {
+    (0..n).map(|i| (i * 7 % 251) as u8).collect()
+}
+
+/// What the image holds.
+fn fill(fs: &Fs) {
+    let root = Ino::ROOT;
+    let dir = fs.mkdir(&CX, root, b"dir", 0o775).unwrap().ino;
+    for i in 0..40 {
+        fs.create(&CX, dir, format!("file {i:02}").as_bytes(), 0o640)
+            .unwrap();
+    }
+    let long = fs.create(&CX, root, &[b'n'; 255], 0o600).unwrap().ino;
+    fs.write(long, 0, &text(10_000)).unwrap();
+    fs.link(long, dir, b"another name").unwrap();
+    let sparse = fs.create(&CX, root, b"sparse", 0o644).unwrap().ino;
+    fs.write(sparse, 1 << 44, b"far out").unwrap();
+    fs.fallocate(sparse, Fallocate::Allocate { keep_size: true }, 0, 2 * 4096)
+        .unwrap();
+    fs.symlink(&CX, root, b"short", b"dir/file 00").unwrap();
+    fs.symlink(&CX, root, b"long", &[b'x'; 1000]).unwrap();
+    fs.mknod(&CX, root, b"pipe", FileType::Fifo.mode_bits() | 0o600, 0)
+        .unwrap();
+    fs.mknod(
+        &CX,
+        root,
+        b"null",
+        FileType::CharDevice.mode_bits() | 0o666,
+        0x103,
+    )
+    .unwrap();
+    fs.setxattr(long, b"user.small", b"in line", XattrMode::Set)
+        .unwrap();
+    fs.setxattr(long, b"user.large", &text(5000), XattrMode::Set)
+        .unwrap();
+}
+
+fn expected() -> (SimBackend, Tree) {
+    set_thread_lane(0);
+    let sim = formatted(SMALLEST, &repeatable(4096)).unwrap();
+    let fs = mount(&sim, options()).unwrap();
+    fill(&fs);
+    let tree = Tree::of(&fs).unwrap();
+    fs.close().unwrap();
+    (sim, tree)
+}
+
+fn assert_sound(sim: &SimBackend) {
+    let report = check(&region_of(sim), &CheckOptions::default());
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn the_image_of_version_1_is_read_changed_and_read_again() {
+    let (made, tree) = expected();
+    if std::env::var_os("PRAMFS_WRITE_GOLDEN").is_some() {
+        std::fs::write(path(), made.image()).unwrap();
+    }
+    let image = std::fs::read(path()).expect("the golden image is part of the repository");
+    let sim = SimBackend::from_image(&image).unwrap();
+    assert_sound(&sim);
+
+    let fs = mount(&sim, options()).unwrap();
+    let found = Tree::of(&fs).unwrap();
+    assert!(found == tree, "{}", tree.differences(&found));
+
+    let long = fs.lookup(Ino::ROOT, &[b'n'; 255]).unwrap();
+    assert_eq!((long.nlink, long.size, long.uid), (2, 10_000, 7));
+    let mut back = vec![0; 10_000];
+    assert_eq!(fs.read(long.ino, 0, &mut back).unwrap(), 10_000);
+    assert_eq!(back, text(10_000));
+    assert_eq!(fs.getxattr(long.ino, b"user.large").unwrap(), text(5000));
+    let sparse = fs.lookup(Ino::ROOT, b"sparse").unwrap();
+    assert_eq!(sparse.size, (1 << 44) + 7);
+
+    fs.append(long.ino, b"more").unwrap();
+    fs.unlink(Ino::ROOT, b"sparse").unwrap();
+    fs.mkdir(&CX, Ino::ROOT, b"new", 0o755).unwrap();
+    let changed = Tree::of(&fs).unwrap();
+    fs.close().unwrap();
+    assert_sound(&sim);
+
+    let fs = mount(&sim, options()).unwrap();
+    let again = Tree::of(&fs).unwrap();
+    assert!(again == changed, "{}", changed.differences(&again));
+    fs.close().unwrap();
+}
+
+#[test]
+fn mkfs_writes_the_static_superblock_of_the_golden_image() {
+    let image = std::fs::read(path()).expect("the golden image is part of the repository");
+    let sim = formatted(SMALLEST, &repeatable(4096)).unwrap();
+    assert_eq!(image[..512], sim.image()[..512]);
+}

@@ -1,0 +1,145 @@
+//! The engine against the reference model: the same operations on both, the
+//! same results, the same tree.
+//!
+//! Each test runs for some seconds; `PRAMFS_TEST_CASES` sets the number of its
+//! cases instead.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use pramfs_tests::model::{Op, Options, Runner, ops};
+use pramfs_tests::region::show_messages;
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
+
+/// Time for one test where no number of cases is asked for.
+const USUAL: Duration = Duration::from_secs(5);
+
+fn cases_asked_for() -> Option<u32> {
+    std::env::var("PRAMFS_TEST_CASES").ok()?.parse().ok()
+}
+
+fn run_one(options: Options, list: &[Op]) -> Result<(usize, usize), TestCaseError> {
+    let mut runner = Runner::new(options).map_err(TestCaseError::fail)?;
+    for (i, op) in list.iter().enumerate() {
+        runner
+            .step(op)
+            .map_err(|e| TestCaseError::fail(format!("operation {i}, {op:?}: {e}")))?;
+    }
+    runner.finish().map_err(TestCaseError::fail)?;
+    Ok((runner.calls, runner.full))
+}
+
+fn run(options: Options, len: usize) {
+    show_messages();
+    let (asked, start) = (cases_asked_for(), Instant::now());
+    let config = Config {
+        cases: asked.unwrap_or(10_000),
+        max_shrink_iters: 1000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new(config);
+    let (calls, full, failed) = (Cell::new(0), Cell::new(0), Cell::new(false));
+    let result = runner.run(&ops(len), |list| {
+        // Once one has failed it is made smaller, whatever the time.
+        if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
+            return Ok(());
+        }
+        let (c, f) = run_one(options, &list).inspect_err(|_| failed.set(true))?;
+        calls.set(calls.get() + c);
+        full.set(full.get() + f);
+        Ok(())
+    });
+    println!(
+        "{} calls, {} of them met a full region",
+        calls.get(),
+        full.get()
+    );
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, list)) => {
+            let list: Vec<_> = list.iter().map(|op| format!("    {op:?}\n")).collect();
+            panic!("{why}\nminimal list of operations:\n{}", list.concat());
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+const SMALL: Options = Options {
+    region: 256 << 10,
+    block_size: 512,
+    compare_every: 20,
+    huge: false,
+};
+const LARGE: Options = Options {
+    region: 16 << 20,
+    block_size: 4096,
+    compare_every: 25,
+    huge: true,
+};
+
+#[test]
+fn smallest_region_blocks_of_512() {
+    run(SMALL, 120);
+}
+
+#[test]
+fn smallest_region_blocks_of_1024() {
+    run(
+        Options {
+            block_size: 1024,
+            ..SMALL
+        },
+        120,
+    );
+}
+
+#[test]
+fn smallest_region_blocks_of_2048() {
+    run(
+        Options {
+            block_size: 2048,
+            ..SMALL
+        },
+        120,
+    );
+}
+
+#[test]
+fn smallest_region_blocks_of_4096() {
+    run(
+        Options {
+            block_size: 4096,
+            ..SMALL
+        },
+        120,
+    );
+}
+
+#[test]
+fn large_region_blocks_of_4096() {
+    run(LARGE, 150);
+}
+
+#[test]
+fn large_region_blocks_of_512() {
+    run(
+        Options {
+            block_size: 512,
+            huge: false,
+            ..LARGE
+        },
+        150,
+    );
+}
+
+#[test]
+fn large_region_blocks_of_1024() {
+    run(
+        Options {
+            block_size: 1024,
+            ..LARGE
+        },
+        150,
+    );
+}

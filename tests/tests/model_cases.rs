@@ -1,0 +1,136 @@
+//! What the reference model found, one short test for each.
+
+use std::ops::ControlFlow;
+
+use pramfs::{Ctx, Error, Fallocate, Fs, Ino, RenameFlags, SetAttr};
+use pramfs_tests::region::fresh;
+
+const CX: Ctx = Ctx {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const PLAIN: RenameFlags = RenameFlags {
+    noreplace: false,
+    exchange: false,
+    whiteout: false,
+};
+
+fn small() -> Fs {
+    fresh(1 << 20, 4096).unwrap().1
+}
+
+fn errno<T: std::fmt::Debug>(result: pramfs::Result<T>) -> i32 {
+    result.unwrap_err().errno()
+}
+
+#[test]
+fn noreplace_is_judged_before_the_search_for_a_loop() {
+    let fs = small();
+    let a = fs.mkdir(&CX, Ino::ROOT, b"a", 0o755).unwrap();
+    fs.create(&CX, a.ino, b"x", 0o644).unwrap();
+    let flags = RenameFlags {
+        noreplace: true,
+        ..PLAIN
+    };
+    let e = errno(fs.rename(&CX, Ino::ROOT, b"a", a.ino, b"x", flags));
+    assert_eq!(e, libc::EEXIST);
+    let e = errno(fs.rename(&CX, Ino::ROOT, b"a", a.ino, b"y", flags));
+    assert_eq!(e, libc::EINVAL);
+    let flags = RenameFlags {
+        exchange: true,
+        ..PLAIN
+    };
+    let e = errno(fs.rename(&CX, Ino::ROOT, b"a", a.ino, b"y", flags));
+    assert_eq!(e, libc::ENOENT);
+}
+
+#[test]
+fn a_directory_moved_into_a_removed_one_is_no_damage() {
+    let fs = small();
+    let outer = fs.mkdir(&CX, Ino::ROOT, b"outer", 0o755).unwrap();
+    let inner = fs.mkdir_pinned(&CX, outer.ino, b"inner", 0o755).unwrap();
+    fs.mkdir(&CX, Ino::ROOT, b"moved", 0o755).unwrap();
+    fs.rmdir(outer.ino, b"inner").unwrap();
+    fs.rmdir(Ino::ROOT, b"outer").unwrap();
+    // The number of the removed parent goes to a file.
+    fs.sync().unwrap();
+    for i in 0..200u32 {
+        let made = fs.create(&CX, Ino::ROOT, format!("f{i}").as_bytes(), 0o644);
+        if made.unwrap().ino == outer.ino {
+            break;
+        }
+    }
+    let e = errno(fs.rename(&CX, Ino::ROOT, b"moved", inner.ino, b"x", PLAIN));
+    assert_eq!(e, libc::ENOENT);
+    assert!(!fs.is_read_only());
+    fs.unpin(inner.ino, 1);
+}
+
+#[test]
+fn a_flag_that_is_not_kept_changes_nothing() {
+    let fs = small();
+    let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
+    fs.write(f.ino, 0, b"contents").unwrap();
+    let set = SetAttr {
+        size: Some(1),
+        flags: Some(1 << 30),
+        ..SetAttr::default()
+    };
+    assert_eq!(errno(fs.setattr(&CX, f.ino, &set)), libc::EOPNOTSUPP);
+    assert_eq!(fs.getattr(f.ino).unwrap().size, 8);
+}
+
+#[test]
+fn a_name_in_a_file_is_refused_as_such() {
+    let fs = small();
+    let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
+    assert_eq!(errno(fs.link(f.ino, f.ino, b"g")), libc::ENOTDIR);
+    assert_eq!(errno(fs.link(Ino::ROOT, Ino::ROOT, b"g")), libc::EPERM);
+}
+
+#[test]
+fn the_number_of_a_freed_inode_is_stale() {
+    let fs = small();
+    let f = fs.create_pinned(&CX, Ino::ROOT, b"f", 0o644).unwrap();
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    assert_eq!(fs.getattr(f.ino).unwrap().nlink, 0);
+    fs.unpin(f.ino, 1);
+    assert!(matches!(fs.getattr(f.ino), Err(Error::Stale(_))));
+    let g = fs.create(&CX, Ino::ROOT, b"g", 0o644).unwrap();
+    fs.unlink(Ino::ROOT, b"g").unwrap();
+    assert!(matches!(fs.getattr(g.ino), Err(Error::Stale(_))));
+}
+
+#[test]
+fn zeroing_a_range_without_space_zeroes_nothing() {
+    let fs = fresh(256 << 10, 4096).unwrap().1;
+    let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
+    fs.write(f.ino, 0, &[7; 4096]).unwrap();
+    let zero = Fallocate::ZeroRange { keep_size: false };
+    assert_eq!(errno(fs.fallocate(f.ino, zero, 0, 1 << 20)), libc::ENOSPC);
+    let mut back = [0; 4096];
+    assert_eq!(fs.read(f.ino, 0, &mut back).unwrap(), 4096);
+    assert_eq!(back, [7; 4096]);
+    fs.fallocate(f.ino, zero, 100, 8000).unwrap();
+    fs.read(f.ino, 0, &mut back).unwrap();
+    assert!(back[..100].iter().all(|b| *b == 7) && back[100..].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn a_removed_directory_has_no_parent() {
+    let fs = small();
+    let a = fs.mkdir(&CX, Ino::ROOT, b"a", 0o755).unwrap();
+    let b = fs.mkdir_pinned(&CX, a.ino, b"b", 0o755).unwrap();
+    fs.rmdir(a.ino, b"b").unwrap();
+    fs.rmdir(Ino::ROOT, b"a").unwrap();
+    assert_eq!(errno(fs.lookup(b.ino, b"..")), libc::ENOENT);
+    let mut plain = Vec::new();
+    fs.readdir(b.ino, 0, &mut |e| {
+        plain.push((e.name.to_vec(), e.ino));
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(plain, [(b".".to_vec(), b.ino), (b"..".to_vec(), b.ino)]);
+    fs.unpin(b.ino, 1);
+}

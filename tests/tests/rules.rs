@@ -1,0 +1,414 @@
+//! The rules of the journal, each shown to be needed: the same run crashes once
+//! with the rule on, and everything that had returned is there; and once with
+//! the rule off, and it is not. `docs/consistency.md` has the rules.
+
+use pramfs::journal::{Rules, set_thread_lane};
+use pramfs::media::Geometry;
+use pramfs::pmem::EventKind;
+use pramfs::{Ctx, FileType, Fs, Ino, Result, SetAttr};
+use pramfs_tests::random::Random;
+use pramfs_tests::recorded::{Recorded, STALE, recover, recovered_tree};
+use pramfs_tests::region::repeatable;
+
+const CX: Ctx = Ctx {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const LEN: usize = 2 << 20;
+
+/// A fresh file system with two lanes.
+fn fresh(rules: Rules) -> Recorded {
+    set_thread_lane(0);
+    let mut format = repeatable(4096);
+    format.lanes = Some(2);
+    Recorded::new(LEN, &format, rules)
+}
+
+fn chmod(fs: &Fs, ino: Ino, perm: u32) {
+    let set = SetAttr {
+        perm: Some(perm),
+        ..SetAttr::default()
+    };
+    fs.setattr(&CX, ino, &set).unwrap();
+}
+
+/// Enough records on this thread's lane that those before are overwritten.
+fn pass_by(fs: &Fs, other: Ino) {
+    (0..3).for_each(|i| chmod(fs, other, 0o600 + i));
+}
+
+/// Everything stored so far has reached the medium, and power fails.
+fn crash(mut rec: Recorded) -> Result<Fs> {
+    recover(&rec.machine().most())
+}
+
+/// The rule that `off` switches off is needed for `run`, whose result says
+/// whether what had returned was there after a crash.
+fn needed(off: fn(&mut Rules), run: impl Fn(Rules) -> Result<(), String>) {
+    let on = Rules::default();
+    if let Err(what) = run(on) {
+        panic!("with all rules on: {what}");
+    }
+    let mut without = on;
+    off(&mut without);
+    match run(without) {
+        Ok(()) => panic!("nothing breaks without the rule"),
+        Err(what) => println!("without the rule: {what}"),
+    }
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T, what: &str) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{what}: {found:?} instead of {expected:?}"))
+}
+
+fn said(e: pramfs::Error) -> String {
+    e.to_string()
+}
+
+// ---- rule 1
+
+/// Lane 0 changes an inode and is quiet; lane 1 changes it again, and then so
+/// much else that its own record is gone.
+#[test]
+fn rule_1_hand_over_an_older_record_does_not_undo_a_newer_one() {
+    needed(
+        |r| r.hand_over = false,
+        |rules| {
+            let rec = fresh(rules);
+            let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
+            let g = rec.fs.create(&CX, Ino::ROOT, b"g", 0o600).unwrap().ino;
+            chmod(&rec.fs, f, 0o611);
+            set_thread_lane(1);
+            chmod(&rec.fs, f, 0o622);
+            pass_by(&rec.fs, g);
+            let fs = crash(rec).map_err(said)?;
+            expect(fs.getattr(f).map_err(said)?.perm, 0o622, "the mode")
+        },
+    );
+}
+
+/// The same with a directory: its leaf and the sum over the leaf.
+#[test]
+fn rule_1_hand_over_a_directory_stays_whole() {
+    needed(
+        |r| r.hand_over = false,
+        |rules| {
+            let rec = fresh(rules);
+            let d = rec.fs.mkdir(&CX, Ino::ROOT, b"d", 0o700).unwrap().ino;
+            let g = rec.fs.create(&CX, Ino::ROOT, b"g", 0o600).unwrap().ino;
+            rec.fs.create(&CX, d, b"first", 0o600).unwrap();
+            rec.fs.link(g, d, b"second").unwrap();
+            set_thread_lane(1);
+            rec.fs.unlink(d, b"second").unwrap();
+            rec.fs.create(&CX, d, b"third", 0o600).unwrap();
+            let h = rec.fs.mkdir(&CX, Ino::ROOT, b"h", 0o700).unwrap().ino;
+            pass_by(&rec.fs, h);
+            let fs = crash(rec).map_err(said)?;
+            let names = ["first", "second", "third"].map(|n| fs.lookup(d, n.as_bytes()).is_ok());
+            let errors: Vec<_> = ["first", "third"]
+                .iter()
+                .filter_map(|n| fs.lookup(d, n.as_bytes()).err().map(said))
+                .collect();
+            expect(errors, Vec::new(), "look-ups")?;
+            expect(names, [true, false, true], "which names there are")
+        },
+    );
+}
+
+// ---- rule 2
+
+/// Lane 0 frees an inode and its block and is quiet; lane 1 would take both.
+#[test]
+fn rule_2_delayed_release_a_freed_inode_is_not_freed_again_under_its_new_owner() {
+    needed(
+        |r| r.delayed_release = false,
+        |rules| {
+            let rec = fresh(rules);
+            let fs = &rec.fs;
+            let d = fs.mkdir(&CX, Ino::ROOT, b"d", 0o700).unwrap().ino;
+            set_thread_lane(1);
+            let e = fs.mkdir(&CX, Ino::ROOT, b"e", 0o700).unwrap().ino;
+            let other = fs.create(&CX, e, b"other", 0o600).unwrap().ino;
+            set_thread_lane(0);
+            let f = fs.create(&CX, d, b"f", 0o600).unwrap().ino;
+            fs.append(f, &[1; 4096]).unwrap();
+            fs.unlink(d, b"f").unwrap();
+            set_thread_lane(1);
+            let g = fs.create(&CX, e, b"g", 0o600).unwrap().ino;
+            fs.append(g, &[2; 4096]).unwrap();
+            pass_by(fs, other);
+            println!("freed {f}, taken {g}");
+            let fs = crash(rec).map_err(said)?;
+            let found = fs.lookup(e, b"g").map_err(said)?.ino;
+            expect(found, g, "the inode")?;
+            // Whoever comes now must not get what g has.
+            set_thread_lane(0);
+            let h = fs.create(&CX, d, b"h", 0o600).map_err(said)?.ino;
+            fs.append(h, &[3; 4096]).map_err(said)?;
+            let mut data = vec![0; 4096];
+            fs.read(g, 0, &mut data).map_err(said)?;
+            expect(data[0], 2, "the contents")
+        },
+    );
+}
+
+/// The same with a block alone, freed by a truncation.
+#[test]
+fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
+    needed(
+        |r| r.delayed_release = false,
+        |rules| {
+            let rec = fresh(rules);
+            let fs = &rec.fs;
+            let make = |name: &[u8]| fs.create(&CX, Ino::ROOT, name, 0o600).unwrap().ino;
+            let (a, b, c) = (make(b"a"), make(b"b"), make(b"c"));
+            // So full that what is freed is what is taken next.
+            let free = fs.statfs().unwrap().available;
+            fs.append(c, &vec![9; ((free - 4) << 12) as usize]).unwrap();
+            fs.append(a, &[1; 4096]).unwrap();
+            let block = |fs: &Fs, ino| fs.file_extents(ino, 0, 4096).unwrap()[0].region_offset;
+            let freed = block(fs, a);
+            chmod(fs, c, 0o600);
+            chmod(fs, c, 0o601);
+            chmod(fs, c, 0o602);
+            let set = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            fs.setattr(&CX, a, &set).unwrap();
+            set_thread_lane(1);
+            let mut taken = Vec::new();
+            for i in 0..8 {
+                if fs.append(b, &[2; 4096]).is_err() {
+                    break;
+                }
+                taken.extend(fs.file_extents(b, i << 12, 4096).unwrap()[0].region_offset);
+                if taken.last().copied() == freed {
+                    break;
+                }
+            }
+            pass_by(fs, b);
+            let fs = crash(rec).map_err(said)?;
+            let size = fs.getattr(b).map_err(said)?.size as usize;
+            set_thread_lane(0);
+            while fs.append(a, &[3; 4096]).is_ok() {}
+            let mut data = vec![0; size];
+            fs.read(b, 0, &mut data).map_err(said)?;
+            expect(
+                data.iter().position(|&x| x != 2),
+                None,
+                "the first foreign byte",
+            )
+        },
+    );
+}
+
+// ---- rule 3
+
+/// Lane 0 sets a bit of a word and is quiet; lane 1 sets another.
+#[test]
+fn rule_3_bit_masks_replay_leaves_other_bits_of_the_word_alone() {
+    needed(
+        |r| r.bit_masks = false,
+        |rules| {
+            let rec = fresh(rules);
+            let fs = &rec.fs;
+            let d = fs.mkdir(&CX, Ino::ROOT, b"d", 0o700).unwrap().ino;
+            set_thread_lane(1);
+            let e = fs.mkdir(&CX, Ino::ROOT, b"e", 0o700).unwrap().ino;
+            set_thread_lane(0);
+            fs.create(&CX, d, b"in-d", 0o600).unwrap();
+            set_thread_lane(1);
+            let f = fs.create(&CX, e, b"in-e", 0o600).unwrap().ino;
+            pass_by(fs, f);
+            let fs = crash(rec).map_err(said)?;
+            expect(fs.recovery().damage.clone(), Vec::new(), "damage")?;
+            fs.lookup(d, b"in-d").map_err(said)?;
+            fs.lookup(e, b"in-e").map_err(said)?;
+            Ok(())
+        },
+    );
+}
+
+// ---- rule 4
+
+/// A removal that takes several records crashes between any two of them.
+#[test]
+fn rule_4_orphan_chain_what_a_cut_removal_left_is_freed_by_the_next_mount() {
+    needed(
+        |r| r.orphan_chain = false,
+        |rules| {
+            let mut rec = fresh(rules);
+            let empty = recovered_tree(&rec.machine().most()).map_err(said)?.free;
+            let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
+            // Attributes of their own blocks: one record each.
+            for i in 0..12u8 {
+                let name = format!("user.{i}");
+                let mode = pramfs::XattrMode::Create;
+                rec.fs
+                    .setxattr(f, name.as_bytes(), &[i; 9000], mode)
+                    .unwrap();
+            }
+            let from = rec.now();
+            rec.fs.unlink(Ino::ROOT, b"f").unwrap();
+            let to = rec.now();
+            // What a file system keeps that has once had a file.
+            let grown = empty - recovered_tree(&rec.machine().most()).map_err(said)?.free;
+            let mut cut = 0;
+            for moment in from..=to {
+                if moment < to && rec.events()[moment].kind != EventKind::Fence {
+                    continue;
+                }
+                for image in [rec.at(moment).least(), rec.at(moment).most()] {
+                    let t = recovered_tree(&image).map_err(said)?;
+                    if t.nodes.contains_key(&b"/f"[..]) {
+                        continue;
+                    }
+                    cut += 1;
+                    let lost = (empty - grown).saturating_sub(t.free);
+                    expect(lost, 0, "blocks that nobody owns")?;
+                }
+            }
+            assert!(cut > 10, "the removal was one record");
+            Ok(())
+        },
+    );
+}
+
+/// The same for a file that was open when its last name went.
+#[test]
+fn rule_4_orphan_chain_an_open_file_without_names_is_freed_by_the_next_mount() {
+    needed(
+        |r| r.orphan_chain = false,
+        |rules| {
+            let mut rec = fresh(rules);
+            let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
+            let before = recovered_tree(&rec.machine().most()).map_err(said)?;
+            rec.fs.append(f, &[1; 100_000]).unwrap();
+            rec.fs.pin(f, 1);
+            rec.fs.unlink(Ino::ROOT, b"f").unwrap();
+            let after = recovered_tree(&rec.machine().least()).map_err(said)?;
+            expect(after.nodes.len(), 1, "names")?;
+            expect(
+                before.free.saturating_sub(after.free),
+                0,
+                "blocks that nobody owns",
+            )?;
+            expect(after.free_inodes, before.free_inodes + 1, "free inodes")
+        },
+    );
+}
+
+// ---- rule 5
+
+/// Which bytes are record slots.
+fn is_slot(geo: &Geometry, at: u64) -> bool {
+    (geo.slot_offset(0, 0)..geo.journal_offset + geo.journal_len).contains(&at)
+}
+
+/// The record of an operation is torn while the homes of the one before are
+/// not fenced.
+#[test]
+fn rule_5_two_slots_a_torn_record_leaves_the_operation_before_it() {
+    needed(
+        |r| r.two_slots = false,
+        |rules| {
+            let mut rec = fresh(rules);
+            let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
+            chmod(&rec.fs, f, 0o611);
+            let from = rec.now();
+            chmod(&rec.fs, f, 0o622);
+            let geo = rec.geometry();
+            let stores =
+                |e: &pramfs::pmem::Event| e.kind == EventKind::NtStore && is_slot(&geo, e.offset);
+            let at = rec.events()[from..].iter().position(stores).unwrap();
+            let machine = rec.at(from + at + 1);
+            let record = rec.events()[from + at].clone();
+            let mut random = Random::new(5);
+            for round in 0..200 {
+                // All prefixes of the record, then any of its words.
+                let prefix = record.offset + round * 8;
+                let end = record.offset + record.bytes.len() as u64;
+                let image = machine.words(|at, seq| {
+                    seq == record.seq
+                        && if prefix < end {
+                            at < prefix
+                        } else {
+                            random.one_in(2)
+                        }
+                });
+                let fs = recover(&image).map_err(said)?;
+                let (report, perm) = (fs.recovery().clone(), fs.getattr(f).map_err(said)?.perm);
+                // A record of which every word arrived is not torn.
+                if perm != 0o622 {
+                    expect(perm, 0o611, "the mode")?;
+                }
+                expect(report.damage, Vec::<String>::new(), "damage")?;
+            }
+            Ok(())
+        },
+    );
+}
+
+// ---- new data
+
+/// The record of an append is on the medium, of the other stores only what is
+/// certain.
+#[test]
+fn new_data_is_fenced_before_the_record_that_makes_it_reachable() {
+    needed(
+        |r| r.data_fence = false,
+        |rules| {
+            let mut rec = fresh(rules);
+            let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
+            let from = rec.now();
+            rec.fs.append(f, &[7; 4096]).unwrap();
+            let geo = rec.geometry();
+            let to = rec.now();
+            for moment in from..=to {
+                let image = rec.at(moment).lines(|line| is_slot(&geo, line));
+                let fs = recover(&image).map_err(said)?;
+                let mut data = vec![0; 8192];
+                let n = fs.read(f, 0, &mut data).map_err(said)?;
+                expect(
+                    data[..n].iter().position(|&b| b == STALE),
+                    None,
+                    "the first byte that nobody wrote",
+                )?;
+                expect(
+                    data[..n].iter().all(|&b| b == 7),
+                    true,
+                    "all bytes are those written",
+                )?;
+            }
+            Ok(())
+        },
+    );
+}
+
+/// The same for what only the file system writes: the first leaf of a
+/// directory.
+#[test]
+fn new_metadata_is_fenced_before_the_record_that_makes_it_reachable() {
+    needed(
+        |r| r.data_fence = false,
+        |rules| {
+            let mut rec = fresh(rules);
+            let d = rec.fs.mkdir(&CX, Ino::ROOT, b"d", 0o700).unwrap().ino;
+            let from = rec.now();
+            rec.fs.create(&CX, d, b"f", 0o600).unwrap();
+            let geo = rec.geometry();
+            let to = rec.now();
+            for moment in from..=to {
+                let image = rec.at(moment).lines(|line| is_slot(&geo, line));
+                let t = recovered_tree(&image).map_err(said)?;
+                expect(t.nodes[&b"/d"[..]].kind, FileType::Directory, "/d")?;
+            }
+            Ok(())
+        },
+    );
+}

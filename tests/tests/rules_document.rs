@@ -1,0 +1,60 @@
+//! `docs/consistency.md` names tests beside its promises: they exist.
+
+const DOC: &str = include_str!("../../docs/consistency.md");
+
+fn source(file: &str) -> String {
+    let path = format!("{}/tests/{file}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+#[test]
+fn each_test_that_the_document_names_exists() {
+    let mut named = 0;
+    for quoted in DOC.split('`').skip(1).step_by(2) {
+        let Some((file, test)) = quoted.split_once("::") else {
+            continue;
+        };
+        if !file.ends_with(".rs") {
+            continue;
+        }
+        named += 1;
+        let needle = format!("#[test]\nfn {test}()");
+        assert!(source(file).contains(&needle), "{file} has no test {test}");
+    }
+    assert!(named >= 20, "{named} tests are named");
+}
+
+#[test]
+fn each_test_of_the_rules_is_named_in_the_document() {
+    for file in ["rules.rs", "rules_recovery.rs", "budget.rs"] {
+        for test in source(file).split("#[test]\nfn ").skip(1) {
+            let test = test.split('(').next().unwrap();
+            assert!(
+                DOC.contains(&format!("{file}::{test}")),
+                "{file}::{test} is not named"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_case_of_the_crash_sweep_is_named_in_the_document() {
+    let joined = DOC.split_whitespace().collect::<Vec<_>>().join(" ");
+    let sweep = source("crash_sweep.rs");
+    let mut cases = 0;
+    for rest in sweep.split("case!(").skip(1) {
+        let Some(name) = rest
+            .trim_start()
+            .strip_prefix('"')
+            .and_then(|r| r.split('"').next())
+        else {
+            continue;
+        };
+        cases += 1;
+        assert!(
+            joined.contains(&format!("\"{name}\"")),
+            "the case \"{name}\" is not named"
+        );
+    }
+    assert!(cases > 30, "{cases} cases");
+}

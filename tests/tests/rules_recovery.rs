@@ -1,0 +1,406 @@
+//! Recovery, mkfs, mount and unmount: what they find after a crash, and what a
+//! crash in them leaves.
+
+use pramfs::format::format;
+use pramfs::journal::{Rules, set_thread_lane};
+use pramfs::media::superblock::{DYNAMIC_OFFSET, STATE_ACTIVE, STATE_CLEAN};
+use pramfs::media::{Geometry, SuperDynamic, probe_superblock};
+use pramfs::pmem::{Event, EventKind, SimBackend};
+use pramfs::{Ctx, Error, Fs, Ino, SetAttr, XattrMode};
+use pramfs_tests::crash::Machine;
+use pramfs_tests::random::Random;
+use pramfs_tests::recorded::{Recorded, STALE, options, recover, recovered_tree};
+use pramfs_tests::region::{mount, region_of, repeatable};
+use pramfs_tests::tree::Tree;
+
+const CX: Ctx = Ctx {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const LEN: usize = 512 << 10;
+
+fn fresh() -> Recorded {
+    set_thread_lane(0);
+    let mut format = repeatable(4096);
+    format.lanes = Some(2);
+    Recorded::new(LEN, &format, Rules::default())
+}
+
+fn create(fs: &Fs, name: &str) -> Ino {
+    fs.create(&CX, Ino::ROOT, name.as_bytes(), 0o600)
+        .unwrap()
+        .ino
+}
+
+fn chmod(fs: &Fs, ino: Ino, perm: u32) {
+    let set = SetAttr {
+        perm: Some(perm),
+        ..SetAttr::default()
+    };
+    fs.setattr(&CX, ino, &set).unwrap();
+}
+
+fn on_another_thread(fs: &Fs, lane: u32, run: impl FnOnce(&Fs) + Send) {
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            set_thread_lane(lane);
+            run(fs);
+        });
+    });
+}
+
+fn is_slot(geo: &Geometry, at: u64) -> bool {
+    (geo.slot_offset(0, 0)..geo.journal_offset + geo.journal_len).contains(&at)
+}
+
+/// The image in which the next record, begun by `run`, is torn after its
+/// header.
+fn torn_by(rec: &mut Recorded, run: impl FnOnce(&Fs)) -> Vec<u8> {
+    let from = rec.now();
+    run(&rec.fs);
+    let geo = rec.geometry();
+    let stores = |e: &Event| e.kind == EventKind::NtStore && is_slot(&geo, e.offset);
+    let at = from + rec.events()[from..].iter().position(stores).unwrap();
+    let record = rec.events()[at].clone();
+    rec.at(at + 1)
+        .words(|at, seq| seq == record.seq && at < record.offset + 32)
+}
+
+/// Two crashes in a row, each with a record torn in the same lane.
+#[test]
+fn a_torn_slot_is_emptied_and_two_of_them_are_no_damage() {
+    for records in 0..2 {
+        let mut rec = fresh();
+        let f = create(&rec.fs, "f");
+        (0..records).for_each(|i| chmod(&rec.fs, f, 0o640 + i));
+        let image = torn_by(&mut rec, |fs| chmod(fs, f, 0o611));
+        // After each mount the lane begins with its first slot again.
+        for _ in 0..3 {
+            let mut again = Recorded::from_image(&image, Rules::default()).unwrap();
+            assert_eq!(again.fs.recovery().torn, 1);
+            for records in 0..3 {
+                (0..records).for_each(|i| chmod(&again.fs, f, 0o640 + i));
+                let image = torn_by(&mut again, |fs| chmod(fs, f, 0o622));
+                let fs = recover(&image).unwrap();
+                let report = fs.recovery();
+                assert!(report.damage.is_empty(), "{:?}", report.damage);
+                assert_eq!(report.torn, 1);
+                assert_ne!(fs.getattr(f).unwrap().perm, 0o622);
+            }
+        }
+    }
+}
+
+/// Both slots of a lane unreadable is no crash: it is reported.
+#[test]
+fn two_unreadable_slots_of_a_lane_are_damage() {
+    let mut rec = fresh();
+    let f = create(&rec.fs, "f");
+    chmod(&rec.fs, f, 0o611);
+    let geo = rec.geometry();
+    let mut image = rec.machine().least();
+    for slot in 0..2 {
+        image[geo.slot_offset(0, slot) as usize + 40] ^= 1;
+    }
+    let fs = recover(&image).unwrap();
+    assert_eq!(fs.recovery().damage.len(), 1, "{:?}", fs.recovery().damage);
+}
+
+/// An image with live records in two lanes, a torn one, an unlinked file that
+/// was open, and a truncation that was cut short.
+fn eventful() -> Vec<u8> {
+    let mut rec = fresh();
+    let fs = &rec.fs;
+    let (f, g) = (create(fs, "f"), create(fs, "g"));
+    fs.append(f, &[1; 20_000]).unwrap();
+    let open = create(fs, "open");
+    fs.append(open, &[2; 20_000]).unwrap();
+    for i in 0..4u8 {
+        let name = format!("user.{i}");
+        fs.setxattr(open, name.as_bytes(), &[i; 9000], XattrMode::Set)
+            .unwrap();
+    }
+    fs.pin(open, 1);
+    fs.unlink(Ino::ROOT, b"open").unwrap();
+    on_another_thread(fs, 1, |fs| {
+        fs.append(g, &[3; 5000]).unwrap();
+        chmod(fs, g, 0o644);
+    });
+    chmod(fs, f, 0o611);
+    torn_by(&mut rec, |fs| chmod(fs, f, 0o622))
+}
+
+/// Crashes at every event of a record, and hands each image over.
+fn everywhere(
+    geo: &Geometry,
+    mut machine: Machine,
+    events: &[Event],
+    check: &mut dyn FnMut(usize, &[u8]),
+) {
+    let mut random = Random::new(events.len() as u64);
+    for moment in 0..=events.len() {
+        check(moment, &machine.least());
+        if machine.uncertain_lines() > 0 {
+            check(moment, &machine.most());
+            for image in machine.journal_apart(geo) {
+                check(moment, &image);
+            }
+            (0..3).for_each(|_| check(moment, &machine.random(&mut random)));
+        }
+        if let Some(e) = events.get(moment) {
+            machine.run(e);
+        }
+    }
+}
+
+#[test]
+fn a_crash_in_recovery_is_recovered_to_the_same_state() {
+    let image = eventful();
+    let expected = recovered_tree(&image).unwrap();
+    let mut rec = Recorded::from_image(&image, Rules::default()).unwrap();
+    let report = rec.fs.recovery().clone();
+    assert!(
+        report.records >= 3 && report.torn == 1 && report.orphans == 1,
+        "{report:?}"
+    );
+    let events = rec.events().to_vec();
+    everywhere(
+        &rec.geometry(),
+        rec.at(0),
+        &events,
+        &mut |moment, image| match recovered_tree(image) {
+            Ok(t) => {
+                let d = expected.differences(&t);
+                assert!(d.is_empty(), "crash at event {moment} of recovery:\n{d}");
+            }
+            Err(e) => panic!("crash at event {moment} of recovery: {e}"),
+        },
+    );
+}
+
+#[test]
+fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
+    let sim = SimBackend::from_image(&vec![STALE; LEN]).unwrap();
+    let mut format_options = repeatable(4096);
+    format_options.lanes = Some(2);
+    format(&region_of(&sim), &format_options).unwrap();
+    let geo = probe_superblock(&region_of(&sim)).unwrap().geometry();
+    let start = sim.image();
+    sim.recording(true);
+    let fs = mount(&sim, options(Rules::default())).unwrap();
+    set_thread_lane(0);
+    let f = create(&fs, "f");
+    fs.append(f, &[1; 5000]).unwrap();
+    on_another_thread(&fs, 1, |fs| {
+        create(fs, "g");
+    });
+    // A lagging time, to be written by the unmount.
+    fs.write(f, 0, &[2; 8]).unwrap();
+    let mut events = sim.take_record();
+    let mut machine = Machine::new(start);
+    machine.run_all(&events);
+    fs.close().unwrap();
+    drop(mount(&sim, options(Rules::default())).unwrap());
+    events = sim.take_record();
+    let expected = recovered_tree(&sim.image()).unwrap().timeless();
+    everywhere(
+        &geo,
+        machine,
+        &events,
+        &mut |moment, image| match recovered_tree(image) {
+            Ok(t) => {
+                let d = expected.differences(&t.timeless());
+                assert!(
+                    d.is_empty(),
+                    "crash at event {moment} of {}:\n{d}",
+                    events.len()
+                );
+            }
+            Err(e) => panic!("crash at event {moment} of {}: {e}", events.len()),
+        },
+    );
+}
+
+#[test]
+fn a_crash_in_mkfs_leaves_no_file_system_or_a_whole_one() {
+    // Over an older file system, whose parts must not show.
+    let rec = fresh();
+    create(&rec.fs, "old");
+    let geo = rec.geometry();
+    let start = rec.sim.image();
+    drop(rec);
+    let sim = SimBackend::from_image(&start).unwrap();
+    sim.recording(true);
+    let mut format_options = repeatable(4096);
+    format_options.uuid = Some([0x77; 16]);
+    format(&region_of(&sim), &format_options).unwrap();
+    let events = sim.take_record();
+    let (mut none, mut whole) = (0, 0);
+    let last = events.len();
+    let mut check = |moment: usize, image: &[u8]| {
+        let at = format!("crash at event {moment} of {last}");
+        match probe_superblock(&region_of(&SimBackend::from_image(image).unwrap())) {
+            Err(Error::NotMountable(_)) => {
+                assert!(moment < last, "mkfs has returned");
+                none += 1;
+            }
+            Err(e) => panic!("{at}: {e}"),
+            Ok(info) => {
+                let old = info.uuid().into_bytes() == [0x5a; 16];
+                assert!(!old || moment <= 3, "{at}: the old file system shows");
+                let fs = recover(image).unwrap_or_else(|e| panic!("{at}: {e}"));
+                assert!(fs.recovery().used_copy || fs.recovery().damage.is_empty());
+                let t = Tree::of(&fs).unwrap_or_else(|e| panic!("{at}: {e}"));
+                assert_eq!(t.nodes.len(), if old { 2 } else { 1 }, "{at}");
+                create(&fs, "new");
+                whole += 1;
+            }
+        }
+    };
+    everywhere(&geo, Machine::new(start.clone()), &events, &mut check);
+    // Of what is uncertain only a superblock page.
+    let mut machine = Machine::new(start);
+    for (moment, e) in events.iter().enumerate() {
+        machine.run(e);
+        for page in [0, 64 << 10] {
+            check(
+                moment + 1,
+                &machine.lines(|line| (page..page + 4096).contains(&line)),
+            );
+        }
+    }
+    assert!(none > 0 && whole > 0);
+}
+
+fn dynamic(image: &[u8], page: u64) -> SuperDynamic {
+    let sim = SimBackend::from_image(image).unwrap();
+    region_of(&sim).read_pod(page + DYNAMIC_OFFSET).unwrap()
+}
+
+#[test]
+fn the_dynamic_words_of_the_superblock_are_kept_in_both_pages() {
+    let mut rec = fresh();
+    let copy = rec.geometry().copy_offset;
+    let image = rec.machine().least();
+    let d = dynamic(&image, 0);
+    assert_eq!((d.state, d.mounts), (STATE_ACTIVE, 1));
+    assert_eq!(d, dynamic(&image, copy));
+    let Recorded { sim, fs, .. } = rec;
+    fs.close().unwrap();
+    let d = dynamic(&sim.image(), 0);
+    assert_eq!((d.state, d.mounts), (STATE_CLEAN, 1));
+    assert_eq!(d, dynamic(&sim.image(), copy));
+    assert_eq!(d.first_error.time_sec, 0);
+
+    // The first and the latest error stay noted.
+    let geo = probe_superblock(&region_of(&sim)).unwrap().geometry();
+    let fs = mount(&sim, options(Rules::default())).unwrap();
+    let f = create(&fs, "f");
+    fs.close().unwrap();
+    // Its home: what holds its number where an inode has it.
+    let mut image = sim.image();
+    let journal = geo.journal_offset as usize..(geo.journal_offset + geo.journal_len) as usize;
+    let home = (0..image.len())
+        .step_by(256)
+        .find(|at| !journal.contains(at) && image[at + 0x80..at + 0x88] == f.0.to_le_bytes())
+        .unwrap();
+    image[home + 0x58] ^= 1;
+    let hurt = SimBackend::from_image(&image).unwrap();
+    let fs = mount(&hurt, options(Rules::default())).unwrap();
+    for _ in 0..3 {
+        let e = fs.getattr(f).unwrap_err();
+        assert_eq!(e.errno(), libc::EUCLEAN, "{e}");
+    }
+    fs.close().unwrap();
+    for page in [0, copy] {
+        let d = dynamic(&hurt.image(), page);
+        assert_eq!((d.first_error.count, d.last_error.count), (1, 3));
+        assert_eq!(d.first_error.errno, libc::EUCLEAN as u32);
+        assert!(d.last_error.time_sec > d.first_error.time_sec);
+    }
+}
+
+/// A record that only the checkpoint makes dead: it stands in its slot since
+/// before a crash, and what it changed has changed since.
+#[test]
+fn the_checkpoint_falls_back_to_the_copy() {
+    let mut rec = fresh();
+    let (f, g) = (create(&rec.fs, "f"), create(&rec.fs, "g"));
+    chmod(&rec.fs, f, 0o611);
+    let mut rec = Recorded::from_image(&rec.machine().least(), Rules::default()).unwrap();
+    set_thread_lane(1);
+    chmod(&rec.fs, f, 0o622);
+    (0..3).for_each(|i| chmod(&rec.fs, g, 0o640 + i));
+    let copy = rec.geometry().copy_offset;
+    let image = rec.machine().least();
+    let at = |page: u64| (page + DYNAMIC_OFFSET) as usize + 0x10;
+    let whole = dynamic(&image, 0).checkpoint;
+    for page in [0, copy] {
+        for damaged in [0, whole ^ 1, whole ^ 1 << 60, u64::MAX] {
+            let mut image = image.clone();
+            image[at(page)..][..8].copy_from_slice(&damaged.to_le_bytes());
+            let fs = recover(&image).unwrap();
+            assert_eq!(
+                fs.getattr(f).unwrap().perm,
+                0o622,
+                "page {page:#x}, {damaged:#x}"
+            );
+        }
+    }
+    // Without any checkpoint nobody can say which records are dead.
+    let mut image = image;
+    for page in [0, copy] {
+        image[at(page)] ^= 1;
+    }
+    let e = recover(&image).unwrap_err();
+    assert_eq!(e.errno(), libc::EUCLEAN, "{e}");
+}
+
+/// A fence completes the flushes of its own thread only: what one thread of a
+/// lane has flushed, the next one flushes again before it overwrites the record.
+#[test]
+fn a_lane_of_two_threads_keeps_what_either_has_changed() {
+    let mut rec = fresh();
+    let (f, g) = (create(&rec.fs, "f"), create(&rec.fs, "g"));
+    on_another_thread(&rec.fs, 0, |fs| chmod(fs, f, 0o611));
+    (0..3).for_each(|i| chmod(&rec.fs, g, 0o640 + i));
+    let fs = recover(&rec.machine().least()).unwrap();
+    assert_eq!(fs.getattr(f).unwrap().perm, 0o611);
+}
+
+/// What a lane leaves unfenced is fenced by whoever takes one of its places
+/// over.
+#[test]
+fn a_hand_over_fences_what_the_other_thread_has_left() {
+    let mut rec = fresh();
+    let (f, g) = (create(&rec.fs, "f"), create(&rec.fs, "g"));
+    on_another_thread(&rec.fs, 1, |fs| {
+        let set = SetAttr {
+            uid: Some(77),
+            ..SetAttr::default()
+        };
+        fs.setattr(&CX, f, &set).unwrap();
+    });
+    chmod(&rec.fs, f, 0o611);
+    (0..3).for_each(|i| chmod(&rec.fs, g, 0o640 + i));
+    let fs = recover(&rec.machine().least()).unwrap();
+    let a = fs.getattr(f).unwrap();
+    assert_eq!((a.uid, a.perm), (77, 0o611));
+}
+
+/// The number of an inode that was freed leads nowhere, also while its bit
+/// waits for the record to die; nor does one that is not committed yet.
+#[test]
+fn a_freed_inode_is_stale_at_once() {
+    let rec = fresh();
+    let f = create(&rec.fs, "f");
+    rec.fs.append(f, &[1; 100]).unwrap();
+    rec.fs.unlink(Ino::ROOT, b"f").unwrap();
+    for _ in 0..3 {
+        let e = rec.fs.getattr(f).unwrap_err();
+        assert_eq!(e.errno(), libc::ESTALE, "{e}");
+    }
+    let t = Tree::of(&rec.fs).unwrap();
+    assert_eq!(t.nodes.len(), 1);
+}

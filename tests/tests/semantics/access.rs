@@ -1,0 +1,98 @@
+//! Who may open a region, and what a read-only mount does.
+
+use pramfs::format::format;
+use pramfs::pmem::{Region, RegionOptions};
+use pramfs::{Error, Fs, Ino, MountOptions};
+use pramfs_tests::region::{mount, quiet, repeatable};
+
+use super::{ROOT, contents, file, find, one_at_a_time, remount, small};
+
+fn read_only() -> MountOptions {
+    MountOptions {
+        read_only: true,
+        ..quiet()
+    }
+}
+
+#[test]
+fn a_region_has_one_writer_or_many_readers() {
+    let _one = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, 1 << 20).unwrap();
+    format(&region, &repeatable(4096)).unwrap();
+    let busy = |options: RegionOptions| {
+        let e = options.open(&path).unwrap_err();
+        assert_eq!(e.errno(), libc::EBUSY);
+        assert!(
+            e.to_string().contains(&std::process::id().to_string()),
+            "{e}"
+        );
+    };
+    busy(RegionOptions::new());
+    busy(RegionOptions::new().read_only(true));
+    drop(region);
+    let open = || RegionOptions::new().read_only(true).open(&path).unwrap();
+    let (first, second) = (open(), open());
+    busy(RegionOptions::new());
+    for region in [first, second] {
+        Fs::open(region, quiet()).unwrap();
+    }
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing_and_says_erofs() {
+    let (sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.append(ino, b"bytes").unwrap();
+    let fs = remount(&sim, fs, read_only());
+    let before = sim.image();
+    let refused = |r: Result<(), Error>| assert_eq!(r.unwrap_err().errno(), libc::EROFS);
+    refused(fs.create(&ROOT, Ino::ROOT, b"g", 0o644).map(drop));
+    refused(fs.write(ino, 0, b"x").map(drop));
+    refused(fs.unlink(Ino::ROOT, b"f"));
+    refused(fs.strip_suid(ino));
+    assert_eq!(contents(&fs, ino), b"bytes");
+    fs.fsync(ino, false).unwrap();
+    fs.close().unwrap();
+    assert!(sim.image() == before);
+}
+
+/// A region that is open read-only is recovered in private memory: the mount
+/// sees the file system as it will be, and the medium stays as it is.
+#[test]
+fn a_read_only_region_is_recovered_in_private_memory() {
+    let _one = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, 4 << 20).unwrap();
+    format(&region, &repeatable(4096)).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let ino = file(&fs, "f");
+    fs.append(ino, b"bytes").unwrap();
+    // What a crash leaves now.
+    let image = std::fs::read(&path).unwrap();
+    drop(fs);
+    std::fs::write(&path, &image).unwrap();
+    let region: Region = RegionOptions::new().read_only(true).open(&path).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    assert!(!fs.recovery().was_clean && fs.recovery().records > 0);
+    assert_eq!(contents(&fs, find(&fs, "f").unwrap()), b"bytes");
+    fs.close().unwrap();
+    assert!(std::fs::read(&path).unwrap() == image);
+}
+
+/// Everything that has returned is found, however the process ended.
+#[test]
+fn what_has_returned_survives_the_process() {
+    let (sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.append(ino, b"some bytes").unwrap();
+    fs.write(ino, 0, b"SOME").unwrap();
+    fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap();
+    let image = pramfs::pmem::SimBackend::from_image(&sim.image()).unwrap();
+    let after = mount(&image, quiet()).unwrap();
+    assert!(!after.recovery().was_clean);
+    assert_eq!(contents(&after, find(&after, "f").unwrap()), b"SOME bytes");
+    find(&after, "d").unwrap();
+}

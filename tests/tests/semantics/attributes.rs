@@ -1,0 +1,251 @@
+//! What stat shows, owners and modes, extended attributes.
+
+use std::collections::BTreeSet;
+
+use pramfs::{Ctx, Ino, SetAttr, XattrMode};
+use pramfs_tests::region::quiet;
+
+use super::{ROOT, contents, file, remount, small};
+
+#[test]
+fn the_size_of_a_directory_is_32_bytes_an_entry_and_an_empty_one_owns_no_block() {
+    let (_sim, fs) = small();
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap();
+    assert_eq!((dir.size, dir.blocks, dir.nlink), (0, 0, 2));
+    for i in 0..10u8 {
+        fs.create(&ROOT, dir.ino, &[b'a' + i], 0o644).unwrap();
+    }
+    fs.mkdir(&ROOT, dir.ino, b"sub", 0o755).unwrap();
+    let a = fs.getattr(dir.ino).unwrap();
+    assert_eq!((a.size, a.nlink), (11 * 32, 3));
+    assert!(a.blocks > 0);
+}
+
+#[test]
+fn st_blocks_counts_data_pointer_blocks_and_attributes_in_512_byte_units() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    let blocks = || fs.getattr(ino).unwrap().blocks;
+    assert_eq!(blocks(), 0);
+    fs.write(ino, 0, b"x").unwrap();
+    assert_eq!(blocks(), 8, "one block of 4096 bytes, named by the inode");
+    fs.write(ino, 4096, b"x").unwrap();
+    assert_eq!(blocks(), 24, "two, and a pointer block");
+    fs.setxattr(ino, b"user.a", &[1; 5000], XattrMode::Set)
+        .unwrap();
+    assert!(blocks() >= 24 + 16);
+    fs.removexattr(ino, b"user.a").unwrap();
+    assert!(blocks() <= 24 + 8, "the emptied tree may keep one leaf");
+}
+
+#[test]
+fn number_and_generation_together_are_never_used_twice() {
+    let (sim, mut fs) = small();
+    let (mut seen, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    for round in 0..3 {
+        for _ in 0..200 {
+            let a = fs.create(&ROOT, Ino::ROOT, b"f", 0o644).unwrap();
+            assert!(seen.insert((a.ino, a.generation)), "round {round}");
+            numbers.insert(a.ino);
+            fs.unlink(Ino::ROOT, b"f").unwrap();
+        }
+        fs = remount(&sim, fs, quiet());
+    }
+    assert!(numbers.len() < seen.len(), "numbers are used again");
+}
+
+#[test]
+fn the_change_counter_grows_with_every_change() {
+    let (sim, fs) = small();
+    let ino = file(&fs, "f");
+    let mut last = fs.getattr(ino).unwrap().change;
+    let mut grown = |fs: &pramfs::Fs, what: &str| {
+        let now = fs.getattr(ino).unwrap().change;
+        assert!(now > last, "{what}: {now} after {last}");
+        last = now;
+    };
+    fs.write(ino, 0, b"x").unwrap();
+    grown(&fs, "a write that allocates");
+    fs.write(ino, 0, b"y").unwrap();
+    grown(&fs, "an overwrite");
+    fs.setxattr(ino, b"user.a", b"1", XattrMode::Set).unwrap();
+    grown(&fs, "an attribute");
+    let fs = remount(&sim, fs, quiet());
+    fs.link(ino, Ino::ROOT, b"g").unwrap();
+    grown(&fs, "a link");
+}
+
+#[test]
+fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_directory() {
+    let (_sim, fs) = small();
+    let cx = Ctx {
+        uid: 1000,
+        gid: 100,
+        umask: 0o027,
+    };
+    let a = fs.create(&cx, Ino::ROOT, b"f", 0o666).unwrap();
+    assert_eq!((a.uid, a.gid, a.perm), (1000, 100, 0o640));
+    let d = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o2775).unwrap();
+    let set = SetAttr {
+        gid: Some(50),
+        perm: Some(0o2775),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, d.ino, &set).unwrap();
+    let f = fs.create(&cx, d.ino, b"f", 0o666).unwrap();
+    let e = fs.mkdir(&cx, d.ino, b"e", 0o777).unwrap();
+    assert_eq!((f.gid, f.perm, e.gid, e.perm), (50, 0o640, 50, 0o2750));
+}
+
+/// Who owns the region may do everything: the direct API asks for no right.
+#[test]
+fn the_direct_api_checks_no_permission() {
+    use pramfs::direct::OpenOptions;
+    let (_sim, fs) = small();
+    let owner = Ctx {
+        uid: 1,
+        gid: 1,
+        umask: 0,
+    };
+    let d = fs.mkdir(&owner, Ino::ROOT, b"d", 0o000).unwrap();
+    fs.create(&owner, d.ino, b"f", 0o000).unwrap();
+    let file = OpenOptions::new().open(&fs, "/d/f").unwrap();
+    file.append(b"written").unwrap();
+    assert_eq!(contents(&fs, file.ino()), b"written");
+}
+
+#[test]
+fn a_new_owner_takes_suid_away_and_strip_suid_does_too() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    let perm = |perm, uid| {
+        let set = SetAttr {
+            perm,
+            uid,
+            ..SetAttr::default()
+        };
+        fs.setattr(&ROOT, ino, &set).unwrap().perm
+    };
+    assert_eq!(perm(Some(0o6755), None), 0o6755);
+    assert_eq!(perm(None, Some(7)), 0o755);
+    assert_eq!(perm(Some(0o6644), None), 0o6644);
+    fs.setxattr(ino, b"security.capability", b"c", XattrMode::Set)
+        .unwrap();
+    fs.strip_suid(ino).unwrap();
+    // sgid without the right to execute is no right.
+    assert_eq!(fs.getattr(ino).unwrap().perm, 0o2644);
+    assert_eq!(
+        fs.getxattr(ino, b"security.capability")
+            .unwrap_err()
+            .errno(),
+        libc::ENODATA
+    );
+}
+
+#[test]
+fn attributes_live_in_user_trusted_security_and_the_two_of_posix_acls() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    let set = |name: &[u8]| {
+        fs.setxattr(ino, name, b"v", XattrMode::Set)
+            .map_err(|e| e.errno())
+    };
+    let mut longest = b"user.".to_vec();
+    longest.resize(255, b'n');
+    for name in [
+        &b"user.a"[..],
+        b"trusted.a",
+        b"security.selinux",
+        b"system.posix_acl_access",
+        b"system.posix_acl_default",
+        &longest,
+    ] {
+        set(name).unwrap();
+    }
+    for name in [
+        &b"user."[..],
+        b"system.other",
+        b"other.a",
+        b"a",
+        b"",
+        b"user.a\0b",
+    ] {
+        assert_eq!(set(name), Err(libc::EOPNOTSUPP), "{name:?}");
+    }
+    longest.push(b'n');
+    assert_eq!(set(&longest), Err(libc::ENAMETOOLONG));
+}
+
+#[test]
+fn a_value_has_up_to_64_kib_and_a_file_1000_attributes() {
+    for block_size in [512, 4096] {
+        let (sim, fs) = pramfs_tests::region::fresh(16 << 20, block_size).unwrap();
+        let ino = file(&fs, "f");
+        let value = |i: usize| vec![i as u8; [0, 1, 40, 300, 2000][i % 5]];
+        for i in 0..1000 {
+            fs.setxattr(
+                ino,
+                format!("user.{i}").as_bytes(),
+                &value(i),
+                XattrMode::Set,
+            )
+            .unwrap();
+        }
+        let largest = vec![9; 65_536];
+        fs.setxattr(ino, b"user.largest", &largest, XattrMode::Create)
+            .unwrap();
+        let more = fs.setxattr(ino, b"user.more", &[0; 65_537], XattrMode::Set);
+        assert_eq!(more.unwrap_err().errno(), libc::E2BIG);
+        let mode = |mode| {
+            fs.setxattr(ino, b"user.largest", b"", mode)
+                .map_err(|e| e.errno())
+        };
+        assert_eq!(mode(XattrMode::Create), Err(libc::EEXIST));
+        let fs = remount(&sim, fs, quiet());
+        for i in 0..1000 {
+            assert!(fs.getxattr(ino, format!("user.{i}").as_bytes()).unwrap() == value(i));
+        }
+        assert!(fs.getxattr(ino, b"user.largest").unwrap() == largest);
+        let list = fs.listxattr(ino).unwrap();
+        assert_eq!(list.iter().filter(|&&b| b == 0).count(), 1001);
+    }
+}
+
+/// The kernel passes on no longer list.
+#[test]
+fn a_list_of_names_beyond_64_kib_is_refused_and_the_attributes_stay() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    for i in 0..300 {
+        let name = format!("user.{i:0250}");
+        fs.setxattr(ino, name.as_bytes(), b"v", XattrMode::Set)
+            .unwrap();
+    }
+    assert_eq!(fs.listxattr(ino).unwrap_err().errno(), libc::E2BIG);
+    assert_eq!(
+        fs.getxattr(ino, format!("user.{:0250}", 299).as_bytes())
+            .unwrap(),
+        b"v"
+    );
+}
+
+/// They are stored and shown, and nothing heeds them.
+#[test]
+fn chattr_flags_are_kept_and_not_enforced() {
+    const IMMUTABLE: u32 = 0x10;
+    const COMPRESS: u32 = 0x4;
+    let (sim, fs) = small();
+    let ino = file(&fs, "f");
+    let set = |flags| {
+        let set = SetAttr {
+            flags: Some(flags),
+            ..SetAttr::default()
+        };
+        fs.setattr(&ROOT, ino, &set).map_err(|e| e.errno())
+    };
+    set(IMMUTABLE).unwrap();
+    assert_eq!(set(COMPRESS), Err(libc::EOPNOTSUPP));
+    let fs = remount(&sim, fs, quiet());
+    assert_eq!(fs.getattr(ino).unwrap().flags, IMMUTABLE);
+    fs.append(ino, b"written all the same").unwrap();
+}

@@ -1,0 +1,118 @@
+//! What damage and failing media do: `errors=`, EUCLEAN, EIO.
+
+use std::process::Command;
+
+use pramfs::{Error, ErrorPolicy, Fs, Ino, MountOptions};
+use pramfs_tests::region::{mount, quiet, region_of};
+
+use super::{ROOT, contents, file, find, one_at_a_time, small};
+
+/// A file system with a damaged directory and a file beside it.
+fn damaged(errors: ErrorPolicy) -> Fs {
+    let (sim, fs) = small();
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    fs.create(&ROOT, dir, b"an entry of its own", 0o644)
+        .unwrap();
+    let whole = file(&fs, "whole");
+    fs.append(whole, b"unharmed").unwrap();
+    fs.close().unwrap();
+    // The leaf of `dir` is the block with that name in it.
+    let image = sim.image();
+    let name = b"an entry of its own";
+    let at = image.windows(name.len()).position(|w| w == name).unwrap();
+    let region = region_of(&sim);
+    let pending = region.window().store(at as u64, b"A").unwrap();
+    let _ = region.window().fence(pending);
+    mount(&sim, MountOptions { errors, ..quiet() }).unwrap()
+}
+
+fn meet(fs: &Fs) -> Error {
+    let dir = find(fs, "dir").unwrap();
+    fs.lookup(dir, b"an entry of its own").unwrap_err()
+}
+
+#[test]
+fn damage_is_euclean_for_the_object_and_the_rest_stays_readable() {
+    for errors in [ErrorPolicy::Continue, ErrorPolicy::RemountRo] {
+        let fs = damaged(errors);
+        let e = meet(&fs);
+        assert_eq!(e.errno(), libc::EUCLEAN);
+        assert!(e.to_string().contains("fsck.pramfs"), "{e}");
+        assert_eq!(contents(&fs, find(&fs, "whole").unwrap()), b"unharmed");
+    }
+}
+
+#[test]
+fn errors_continue_goes_on_writing_and_remount_ro_stops() {
+    let fs = damaged(ErrorPolicy::Continue);
+    meet(&fs);
+    file(&fs, "new");
+    assert!(!fs.is_read_only());
+    let fs = damaged(ErrorPolicy::RemountRo);
+    file(&fs, "before");
+    meet(&fs);
+    assert!(fs.is_read_only());
+    let after = fs.create(&ROOT, Ino::ROOT, b"after", 0o644);
+    assert_eq!(after.unwrap_err().errno(), libc::EROFS);
+}
+
+const CHILD: &str = "PRAMFS_TEST_ERRORS_PANIC";
+
+#[test]
+fn errors_panic_aborts_the_process() {
+    let _one = one_at_a_time();
+    use std::os::unix::process::ExitStatusExt;
+    if std::env::var_os(CHILD).is_some() {
+        meet(&damaged(ErrorPolicy::Panic));
+        std::process::exit(0);
+    }
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "damage::errors_panic_aborts_the_process"])
+        .env(CHILD, "1")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGABRT));
+}
+
+/// The superblock keeps when an error was met first and last.
+#[test]
+fn errors_are_noted_in_the_superblock() {
+    let fs = damaged(ErrorPolicy::Continue);
+    let noted = |fs: &Fs| {
+        pramfs::media::probe_superblock(fs.region())
+            .unwrap()
+            .dynamic
+    };
+    assert_eq!(noted(&fs).first_error.time_sec, 0);
+    meet(&fs);
+    meet(&fs);
+    let noted = noted(&fs);
+    assert_eq!(noted.first_error.errno, libc::EUCLEAN as u32);
+    assert_eq!((noted.first_error.count, noted.last_error.count), (1, 2));
+}
+
+/// The region's file is cut under the mount: EIO, and the process lives.
+#[test]
+fn a_medium_that_vanishes_is_eio_and_not_death() {
+    use pramfs::format::format;
+    use pramfs::pmem::{RegionOptions, install_fault_guard};
+    install_fault_guard().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, 4 << 20).unwrap();
+    format(&region, &Default::default()).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let ino = file(&fs, "f");
+    fs.append(ino, &[1; 100_000]).unwrap();
+    let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    cut.set_len(4096).unwrap();
+    let e = fs.read(ino, 0, &mut [0; 100_000]).unwrap_err();
+    assert_eq!(e.errno(), libc::EIO);
+    let e = fs.create(&ROOT, Ino::ROOT, b"g", 0o644).unwrap_err();
+    assert!(
+        [libc::EIO, libc::EUCLEAN, libc::EROFS].contains(&e.errno()),
+        "{e}"
+    );
+}

@@ -1,0 +1,295 @@
+//! Names, directories, rename, links, unlinked files.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use pramfs::{Error, FileType, Ino, RenameFlags};
+use pramfs_tests::region::{mount, quiet};
+
+use super::{ROOT, after_a_crash, contents, file, find, names, remount, small};
+
+const PLAIN: RenameFlags = RenameFlags {
+    noreplace: false,
+    exchange: false,
+    whiteout: false,
+};
+
+#[test]
+fn names_have_1_to_255_bytes_of_any_value_but_slash_and_nul() {
+    let (sim, fs) = small();
+    let all: Vec<u8> = (1..=255).filter(|&b| b != b'/').collect();
+    let longest = vec![0xff; 255];
+    for name in [&all[..], &longest, b"\n", b"...", b"\xff"] {
+        fs.create(&ROOT, Ino::ROOT, name, 0o644).unwrap();
+    }
+    let fs = remount(&sim, fs, quiet());
+    assert_eq!(names(&fs, Ino::ROOT).len(), 5);
+    fs.lookup(Ino::ROOT, &all).unwrap();
+    let make = |name: &[u8]| {
+        fs.create(&ROOT, Ino::ROOT, name, 0o644)
+            .unwrap_err()
+            .errno()
+    };
+    assert_eq!(make(&[b'x'; 256]), libc::ENAMETOOLONG);
+    assert_eq!(make(b""), libc::ENOENT);
+    assert_eq!(make(b"a/b"), libc::EINVAL);
+    assert_eq!(make(b"a\0b"), libc::EINVAL);
+    assert_eq!(make(b"."), libc::EINVAL);
+    assert_eq!(make(b".."), libc::EINVAL);
+}
+
+/// Entries come and go while a directory is read in small steps: one that is
+/// there all the time is given exactly once.
+#[test]
+fn readdir_gives_every_lasting_entry_once_while_others_come_and_go() {
+    let (_sim, fs) = small();
+    let lasting: BTreeSet<Vec<u8>> = (0..500)
+        .map(|i| format!("stays-{i}").into_bytes())
+        .collect();
+    for name in &lasting {
+        fs.create(&ROOT, Ino::ROOT, name, 0o644).unwrap();
+    }
+    for i in 0..300 {
+        file(&fs, &format!("goes-{i}"));
+    }
+    let (mut seen, mut cookie, mut step) = (Vec::new(), 2, 0);
+    loop {
+        let mut got = 0;
+        fs.readdir(Ino::ROOT, cookie, &mut |e| {
+            if got == 7 {
+                return ControlFlow::Break(());
+            }
+            got += 1;
+            cookie = e.cookie;
+            if e.name.starts_with(b"stays") {
+                seen.push(e.name.to_vec());
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        if got == 0 {
+            break;
+        }
+        if step < 300 {
+            fs.unlink(Ino::ROOT, format!("goes-{step}").as_bytes())
+                .unwrap();
+            for i in 0..4 {
+                file(&fs, &format!("comes-{step}-{i}"));
+            }
+        }
+        step += 1;
+    }
+    let once: BTreeSet<Vec<u8>> = seen.iter().cloned().collect();
+    assert_eq!(once.len(), seen.len(), "an entry was given twice");
+    assert_eq!(once, lasting);
+}
+
+/// A directory that was filled and emptied may keep a block; it is sound all
+/// the same, and goes by rmdir.
+#[test]
+fn an_emptied_directory_is_as_good_as_a_new_one() {
+    let (sim, fs) = small();
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    let name = |i: u32| format!("entry-{i}").into_bytes();
+    for i in 0..300 {
+        fs.create(&ROOT, dir, &name(i), 0o644).unwrap();
+    }
+    for i in 0..300 {
+        fs.unlink(dir, &name(i)).unwrap();
+    }
+    let fs = remount(&sim, fs, quiet());
+    assert!(names(&fs, dir).is_empty());
+    fs.create(&ROOT, dir, b"again", 0o644).unwrap();
+    assert_eq!(
+        fs.rmdir(Ino::ROOT, b"d").unwrap_err().errno(),
+        libc::ENOTEMPTY
+    );
+    fs.unlink(dir, b"again").unwrap();
+    let fs = remount(&sim, fs, quiet());
+    fs.rmdir(Ino::ROOT, b"d").unwrap();
+}
+
+#[test]
+fn readdir_cookies_mean_the_same_after_a_remount() {
+    let (sim, fs) = small();
+    for i in 0..200 {
+        file(&fs, &format!("name-{i}"));
+    }
+    let mut all = Vec::new();
+    let list = |fs: &pramfs::Fs, from: u64, all: &mut Vec<(u64, Vec<u8>)>| {
+        fs.readdir(Ino::ROOT, from, &mut |e| {
+            all.push((e.cookie, e.name.to_vec()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    };
+    list(&fs, 0, &mut all);
+    assert_eq!(all.len(), 202);
+    assert_eq!(
+        [&all[0], &all[1]],
+        [&(1, b".".to_vec()), &(2, b"..".to_vec())]
+    );
+    assert!(all.iter().all(|(c, _)| *c > 0 && *c < 1 << 63));
+    let fs = remount(&sim, fs, quiet());
+    for from in [0, 1, 2, 50, 201] {
+        let mut rest = Vec::new();
+        list(&fs, if from == 0 { 0 } else { all[from - 1].0 }, &mut rest);
+        assert_eq!(rest, all[from..]);
+    }
+}
+
+#[test]
+fn rename_replaces_atomically_and_its_flags_do_what_renameat2_says() {
+    let (_sim, fs) = small();
+    let (a, b) = (file(&fs, "a"), file(&fs, "b"));
+    let rename = |from: &[u8], to: &[u8], flags| {
+        fs.rename(&ROOT, Ino::ROOT, from, Ino::ROOT, to, flags)
+            .map_err(|e| e.errno())
+    };
+    let noreplace = RenameFlags {
+        noreplace: true,
+        ..PLAIN
+    };
+    let exchange = RenameFlags {
+        exchange: true,
+        ..PLAIN
+    };
+    let whiteout = RenameFlags {
+        whiteout: true,
+        ..PLAIN
+    };
+    assert_eq!(rename(b"a", b"b", noreplace), Err(libc::EEXIST));
+    assert_eq!(rename(b"a", b"c", exchange), Err(libc::ENOENT));
+    rename(b"a", b"b", exchange).unwrap();
+    assert_eq!((find(&fs, "a").unwrap(), find(&fs, "b").unwrap()), (b, a));
+    rename(b"a", b"b", PLAIN).unwrap();
+    assert_eq!(find(&fs, "b").unwrap(), b);
+    assert!(
+        matches!(fs.getattr(a), Err(Error::Stale(_))),
+        "what was replaced is gone"
+    );
+    rename(b"b", b"c", whiteout).unwrap();
+    let white = fs.lookup(Ino::ROOT, b"b").unwrap();
+    assert_eq!((white.kind, white.rdev), (FileType::CharDevice, 0));
+    for flags in [
+        RenameFlags {
+            noreplace: true,
+            ..exchange
+        },
+        RenameFlags {
+            whiteout: true,
+            ..exchange
+        },
+    ] {
+        assert_eq!(rename(b"b", b"c", flags), Err(libc::EINVAL));
+    }
+    // Two names of one file: nothing happens, and both stay.
+    fs.link(b, Ino::ROOT, b"d").unwrap();
+    rename(b"c", b"d", PLAIN).unwrap();
+    assert_eq!((find(&fs, "c").unwrap(), find(&fs, "d").unwrap()), (b, b));
+}
+
+#[test]
+fn a_directory_cannot_be_moved_into_itself_or_over_one_that_has_entries() {
+    let (_sim, fs) = small();
+    let mkdir = |dir, name: &[u8]| fs.mkdir(&ROOT, dir, name, 0o755).unwrap().ino;
+    let top = mkdir(Ino::ROOT, b"top");
+    let below = mkdir(top, b"below");
+    let other = mkdir(Ino::ROOT, b"other");
+    mkdir(other, b"entry");
+    let rename = |from, name: &[u8], to, new: &[u8]| {
+        fs.rename(&ROOT, from, name, to, new, PLAIN)
+            .map_err(|e| e.errno())
+    };
+    assert_eq!(rename(Ino::ROOT, b"top", below, b"x"), Err(libc::EINVAL));
+    assert_eq!(rename(Ino::ROOT, b"top", top, b"x"), Err(libc::EINVAL));
+    assert_eq!(
+        rename(Ino::ROOT, b"top", Ino::ROOT, b"other"),
+        Err(libc::ENOTEMPTY)
+    );
+    // Moved, `..` leads to the new parent and both link counts follow.
+    rename(top, b"below", Ino::ROOT, b"moved").unwrap();
+    assert_eq!(fs.lookup(below, b"..").unwrap().ino, Ino::ROOT);
+    assert_eq!(
+        (
+            fs.getattr(top).unwrap().nlink,
+            fs.getattr(Ino::ROOT).unwrap().nlink
+        ),
+        (2, 5)
+    );
+}
+
+/// An open file without a name is used on; its last user takes it along.
+#[test]
+fn an_unlinked_file_lives_until_its_last_reference_goes() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.append(ino, &[7; 100_000]).unwrap();
+    let free = fs.statfs().unwrap().free;
+    fs.pin(ino, 2);
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    assert_eq!(fs.getattr(ino).unwrap().nlink, 0);
+    fs.append(ino, b"still here").unwrap();
+    assert_eq!(contents(&fs, ino).len(), 100_010);
+    assert_eq!(
+        fs.link(ino, Ino::ROOT, b"back").unwrap_err().errno(),
+        libc::ENOENT
+    );
+    fs.unpin(ino, 1);
+    fs.getattr(ino).unwrap();
+    fs.unpin(ino, 1);
+    assert!(matches!(fs.getattr(ino), Err(Error::Stale(_))));
+    assert!(
+        fs.statfs().unwrap().free > free,
+        "its blocks are free again, and shown so"
+    );
+}
+
+#[test]
+fn an_unlinked_file_that_was_open_at_a_crash_is_freed_by_the_next_mount() {
+    let (sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.append(ino, &[7; 1 << 20]).unwrap();
+    fs.pin(ino, 1);
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+    let held = fs.statfs().unwrap().free;
+    let (_image, after) = after_a_crash(&sim);
+    assert_eq!(after.recovery().orphans, 1);
+    assert!(matches!(after.getattr(ino), Err(Error::Stale(_))));
+    assert!(after.statfs().unwrap().free >= held + 256);
+    // After a clean unmount too.
+    fs.close().unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    assert_eq!(fs.recovery().orphans, 1);
+    assert!(matches!(fs.getattr(ino), Err(Error::Stale(_))));
+}
+
+#[test]
+fn hard_links_to_65000_names_and_none_to_directories() {
+    let (_sim, fs) = pramfs_tests::region::fresh(64 << 20, 4096).unwrap();
+    let ino = file(&fs, "f");
+    for i in 1..65_000 {
+        fs.link(ino, Ino::ROOT, format!("link-{i}").as_bytes())
+            .unwrap();
+    }
+    assert_eq!(fs.getattr(ino).unwrap().nlink, 65_000);
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    assert_eq!(
+        fs.link(dir, Ino::ROOT, b"e").unwrap_err().errno(),
+        libc::EPERM
+    );
+}
+
+#[test]
+fn symlink_targets_have_up_to_4095_bytes_and_short_ones_own_no_block() {
+    let (sim, fs) = small();
+    let link = |name: &[u8], len: usize| fs.symlink(&ROOT, Ino::ROOT, name, &vec![b't'; len]);
+    let (short, long) = (link(b"s", 96).unwrap(), link(b"l", 4095).unwrap());
+    assert_eq!((short.blocks, short.size), (0, 96));
+    assert_eq!((long.blocks, long.size), (8, 4095));
+    assert_eq!(link(b"x", 4096).unwrap_err().errno(), libc::ENAMETOOLONG);
+    assert_eq!(link(b"x", 0).unwrap_err().errno(), libc::ENOENT);
+    let fs = remount(&sim, fs, quiet());
+    assert_eq!(fs.readlink(long.ino).unwrap(), [b't'; 4095]);
+    assert_eq!(fs.readlink(short.ino).unwrap(), [b't'; 96]);
+}

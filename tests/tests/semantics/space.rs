@@ -1,0 +1,206 @@
+//! Space: what a full region still does, holes, limits of a file.
+
+use pramfs::{Error, Fallocate, Fs, Ino, SeekWhence, SetAttr, XattrMode};
+use pramfs_tests::region::fresh;
+
+use super::{MIB, ROOT, contents, file, fill, find, names, small};
+
+fn errno<T: std::fmt::Debug>(result: pramfs::Result<T>) -> i32 {
+    result.unwrap_err().errno()
+}
+
+/// On a full region each operation that needs space is refused and has done
+/// nothing, and those that free some go through.
+#[test]
+fn a_full_region_refuses_whole_operations_and_lets_go() {
+    for block_size in [512, 4096] {
+        let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
+        let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+        let kept = file(&fs, "kept");
+        fs.append(kept, &[3; 9000]).unwrap();
+        let made = fill(&fs);
+        let before = (contents(&fs, kept), names(&fs, Ino::ROOT), names(&fs, dir));
+
+        let large = vec![1; 64 << 10];
+        assert_eq!(errno(fs.append(kept, &large)), libc::ENOSPC);
+        assert_eq!(
+            errno(fs.setxattr(kept, b"user.a", &large, XattrMode::Set)),
+            libc::ENOSPC
+        );
+        let room = Fallocate::Allocate { keep_size: false };
+        assert_eq!(errno(fs.fallocate(kept, room, 0, 1 << 20)), libc::ENOSPC);
+        assert_eq!(
+            errno(fs.symlink(&ROOT, dir, b"s", &[b'x'; 4095])),
+            libc::ENOSPC
+        );
+        let after = (contents(&fs, kept), names(&fs, Ino::ROOT), names(&fs, dir));
+        assert!(before == after);
+
+        // What frees space works, one after the other, down to nothing.
+        let shrink = SetAttr {
+            size: Some(1),
+            ..SetAttr::default()
+        };
+        fs.setattr(&ROOT, kept, &shrink).unwrap();
+        for name in made {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        fs.rmdir(Ino::ROOT, b"dir").unwrap();
+        fs.append(kept, &large).unwrap();
+    }
+}
+
+/// `available` leaves the reserve out, `free` does not.
+#[test]
+fn statfs_shows_the_reserve_as_free_and_not_available() {
+    let (_sim, fs) = small();
+    let s = fs.statfs().unwrap();
+    assert!(s.available < s.free && s.free < s.blocks);
+    fill(&fs);
+    let s = fs.statfs().unwrap();
+    assert!(s.free > 0, "the reserve is still there");
+    assert!(
+        s.available < 8,
+        "what is left is too little for a file: {}",
+        s.available
+    );
+}
+
+#[test]
+fn an_append_is_written_whole_or_not_at_all_and_a_write_may_be_short() {
+    let (_sim, fs) = fresh(2 * MIB, 4096).unwrap();
+    let ino = file(&fs, "f");
+    let more = vec![1; 4 * MIB];
+    assert_eq!(errno(fs.append(ino, &more)), libc::ENOSPC);
+    assert_eq!(fs.getattr(ino).unwrap().size, 0);
+    let n = fs.write(ino, 0, &more).unwrap();
+    assert!(n > 0 && n < more.len());
+    assert_eq!(fs.getattr(ino).unwrap().size, n as u64);
+    assert_eq!(errno(fs.write(ino, n as u64, &more)), libc::ENOSPC);
+}
+
+/// One record, so all or nothing after a crash: two fences, one for the data
+/// and one for the record.
+#[test]
+fn an_append_of_a_mebibyte_is_one_record() {
+    for block_size in [512, 1024, 2048, 4096] {
+        let (sim, fs) = fresh(16 * MIB, block_size).unwrap();
+        let ino = file(&fs, "f");
+        fs.append(ino, b"an odd end").unwrap();
+        let before = sim.counters();
+        fs.append(ino, &vec![1; MIB]).unwrap();
+        assert_eq!(
+            (sim.counters() - before).fences,
+            2,
+            "blocks of {block_size}"
+        );
+    }
+}
+
+/// Allocated blocks read as zeros, whatever was there before, and count as a
+/// hole for SEEK_DATA.
+#[test]
+fn fallocated_blocks_read_as_zeros_and_are_no_data() {
+    let (_sim, fs) = small();
+    let old = file(&fs, "old");
+    fs.append(old, &[0xee; 1 << 20]).unwrap();
+    fs.unlink(Ino::ROOT, b"old").unwrap();
+    fs.sync().unwrap();
+    let ino = file(&fs, "f");
+    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, 1 << 20)
+        .unwrap();
+    assert!(contents(&fs, ino).iter().all(|&b| b == 0));
+    assert_eq!(errno(fs.seek(ino, 0, SeekWhence::Data)), libc::ENXIO);
+    fs.write(ino, 100_000, b"data").unwrap();
+    assert_eq!(fs.seek(ino, 0, SeekWhence::Data).unwrap(), 98_304);
+    assert_eq!(fs.seek(ino, 98_304, SeekWhence::Hole).unwrap(), 102_400);
+    assert_eq!(fs.getattr(ino).unwrap().size, 1 << 20);
+}
+
+/// An aligned 2 MiB range is one leaf, and becomes data whole.
+#[test]
+fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, 4 << 20)
+        .unwrap();
+    fs.write(ino, (2 << 20) + 100_000, b"data").unwrap();
+    assert_eq!(fs.seek(ino, 0, SeekWhence::Data).unwrap(), 2 << 20);
+    assert_eq!(fs.seek(ino, 2 << 20, SeekWhence::Hole).unwrap(), 4 << 20);
+    let bytes = contents(&fs, ino);
+    assert_eq!(bytes.iter().filter(|&&b| b != 0).count(), 4);
+}
+
+#[test]
+fn punched_ranges_give_their_blocks_back_and_zeroed_ones_keep_them() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.append(ino, &[5; 64 << 10]).unwrap();
+    let blocks = |fs: &Fs| fs.getattr(ino).unwrap().blocks;
+    let before = blocks(&fs);
+    fs.fallocate(ino, Fallocate::ZeroRange { keep_size: true }, 1000, 20_000)
+        .unwrap();
+    assert_eq!(blocks(&fs), before);
+    fs.fallocate(ino, Fallocate::PunchHole, 4096, 8192).unwrap();
+    assert_eq!(blocks(&fs), before - 16);
+    let bytes = contents(&fs, ino);
+    assert_eq!(bytes.len(), 64 << 10);
+    let zeros = |b: &[u8]| b.iter().all(|&b| b == 0);
+    assert!(zeros(&bytes[1000..21_000]) && bytes[999] == 5 && bytes[21_000] == 5);
+}
+
+/// What was cut off does not come back when the file grows again.
+#[test]
+fn a_file_that_is_cut_and_grows_again_shows_zeros() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    fs.append(ino, &[5; 10_000]).unwrap();
+    for size in [100, 10_000] {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        fs.setattr(&ROOT, ino, &set).unwrap();
+    }
+    let bytes = contents(&fs, ino);
+    assert!(bytes[..100].iter().all(|&b| b == 5) && bytes[100..].iter().all(|&b| b == 0));
+}
+
+#[test]
+fn a_file_reaches_16_tib_and_2_to_the_63_with_every_block_size() {
+    for block_size in [512, 1024, 2048, 4096] {
+        let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
+        let ino = file(&fs, "f");
+        for at in [16 << 40, i64::MAX as u64 - 4] {
+            assert_eq!(fs.write(ino, at, b"last").unwrap(), 4);
+            let mut back = [0; 4];
+            fs.read(ino, at, &mut back).unwrap();
+            assert_eq!(&back, b"last");
+        }
+        assert_eq!(fs.getattr(ino).unwrap().size, i64::MAX as u64);
+        assert_eq!(errno(fs.write(ino, i64::MAX as u64, b"x")), libc::EFBIG);
+        assert_eq!(errno(fs.append(ino, b"x")), libc::EFBIG);
+        assert!(fs.getattr(ino).unwrap().blocks < 200);
+    }
+}
+
+/// `-N`: the number of inodes is a limit, and freed ones are used again.
+#[test]
+fn inodes_run_out_at_the_limit_and_come_back() {
+    use pramfs::format::FormatOptions;
+    use pramfs_tests::region::{formatted, mount, quiet, repeatable};
+    let options = FormatOptions {
+        max_inodes: Some(100),
+        ..repeatable(4096)
+    };
+    let fs = mount(&formatted(4 * MIB, &options).unwrap(), quiet()).unwrap();
+    let free = fs.statfs().unwrap().free_inodes;
+    for i in 0..free {
+        file(&fs, &format!("f{i}"));
+    }
+    let create = || fs.create(&ROOT, Ino::ROOT, b"more", 0o644);
+    assert!(matches!(create(), Err(Error::NoSpace(_))));
+    assert!(matches!(find(&fs, "more"), Err(Error::NotFound)));
+    fs.unlink(Ino::ROOT, b"f0").unwrap();
+    create().unwrap();
+}

@@ -1,0 +1,212 @@
+//! Times: which lag, by how much, and what writes them out.
+
+use std::time::{Duration, Instant};
+
+use pramfs::{AtimePolicy, Fs, Ino, MountOptions, SetAttr, SetTime, Time};
+use pramfs_tests::region::{formatted, mount, quiet, repeatable};
+
+use super::{MIB, ROOT, Stopped, after_a_crash, file, find, remount, small};
+
+fn mtime(fs: &Fs, ino: Ino) -> i64 {
+    fs.getattr(ino).unwrap().mtime.sec
+}
+
+fn atime(fs: &Fs, ino: Ino) -> i64 {
+    fs.getattr(ino).unwrap().atime.sec
+}
+
+fn read(fs: &Fs, ino: Ino) {
+    fs.read(ino, 0, &mut [0; 4]).unwrap();
+}
+
+/// The mtime of an overwrite is seen at once, and is not on the medium until
+/// something puts it there.
+#[test]
+fn mtime_of_an_overwrite_may_lag_on_the_medium() {
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let fs = mount(&sim, clock.options()).unwrap();
+    let ino = file(&fs, "f");
+    fs.write(ino, 0, b"first").unwrap();
+    clock.set(2_000);
+    fs.write(ino, 0, b"again").unwrap();
+    assert_eq!(mtime(&fs, ino), 2_000);
+    assert_eq!(mtime(&after_a_crash(&sim).1, ino), 1_000);
+    fs.fsync(ino, true).unwrap();
+    assert_eq!(
+        mtime(&after_a_crash(&sim).1, ino),
+        1_000,
+        "fdatasync leaves times alone"
+    );
+    fs.fsync(ino, false).unwrap();
+    assert_eq!(mtime(&after_a_crash(&sim).1, ino), 2_000);
+    // The next record of the inode takes it along.
+    clock.set(3_000);
+    fs.write(ino, 0, b"third").unwrap();
+    fs.link(ino, Ino::ROOT, b"g").unwrap();
+    assert_eq!(mtime(&after_a_crash(&sim).1, ino), 3_000);
+    // So does the unmount.
+    clock.set(4_000);
+    fs.write(ino, 0, b"fourth").unwrap();
+    let fs = remount(&sim, fs, clock.options());
+    assert_eq!(mtime(&fs, ino), 4_000);
+}
+
+/// With the timer on, the lag ends by itself within a second.
+#[test]
+fn lagging_mtime_is_on_the_medium_within_a_second() {
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let options = MountOptions {
+        background: true,
+        ..clock.options()
+    };
+    let fs = mount(&sim, options).unwrap();
+    let ino = file(&fs, "f");
+    fs.write(ino, 0, b"first").unwrap();
+    clock.set(2_000);
+    fs.write(ino, 0, b"again").unwrap();
+    let start = Instant::now();
+    while mtime(&after_a_crash(&sim).1, ino) != 2_000 {
+        // A second, and patience with a machine that is busy.
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A write that changes the size has its times on the medium at once.
+#[test]
+fn mtime_of_an_extending_write_does_not_lag() {
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let fs = mount(&sim, clock.options()).unwrap();
+    let ino = file(&fs, "f");
+    clock.set(2_000);
+    fs.append(ino, b"more").unwrap();
+    assert_eq!(mtime(&after_a_crash(&sim).1, ino), 2_000);
+}
+
+fn with_policy(atime: AtimePolicy, dir_atime: bool) -> (Stopped, Fs, Ino) {
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let options = MountOptions {
+        atime,
+        dir_atime,
+        ..clock.options()
+    };
+    let fs = mount(&sim, options).unwrap();
+    let ino = file(&fs, "f");
+    fs.append(ino, b"contents").unwrap();
+    (clock, fs, ino)
+}
+
+#[test]
+fn relatime_sets_the_atime_once_after_a_change_and_once_a_day() {
+    let (clock, fs, ino) = with_policy(AtimePolicy::Relatime, true);
+    clock.set(1_010);
+    read(&fs, ino);
+    assert_eq!(atime(&fs, ino), 1_010);
+    clock.set(1_020);
+    read(&fs, ino);
+    assert_eq!(atime(&fs, ino), 1_010, "nothing has changed since");
+    fs.write(ino, 0, b"C").unwrap();
+    clock.set(1_030);
+    read(&fs, ino);
+    assert_eq!(atime(&fs, ino), 1_030);
+    clock.set(1_030 + 86_399);
+    read(&fs, ino);
+    assert_eq!(atime(&fs, ino), 1_030);
+    clock.set(1_030 + 86_400);
+    read(&fs, ino);
+    assert_eq!(atime(&fs, ino), 1_030 + 86_400);
+}
+
+#[test]
+fn noatime_never_sets_the_atime_and_strictatime_always_does() {
+    let (clock, fs, ino) = with_policy(AtimePolicy::NoAtime, true);
+    clock.set(200_000);
+    read(&fs, ino);
+    assert_eq!(atime(&fs, ino), 1_000);
+    let (clock, fs, ino) = with_policy(AtimePolicy::StrictAtime, true);
+    for now in [1_001, 1_002, 1_003] {
+        clock.set(now);
+        read(&fs, ino);
+        assert_eq!(atime(&fs, ino), now);
+    }
+}
+
+#[test]
+fn a_directory_that_is_listed_to_its_end_has_an_atime_unless_nodiratime() {
+    for (dir_atime, expected) in [(true, 2_000), (false, 1_000)] {
+        let (clock, fs, _) = with_policy(AtimePolicy::StrictAtime, dir_atime);
+        let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        clock.set(2_000);
+        super::names(&fs, dir);
+        assert_eq!(atime(&fs, dir), expected);
+    }
+}
+
+/// atime is no promise: a crash may lose it, an unmount does not.
+#[test]
+fn atime_is_not_durable_before_sync() {
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let fs = mount(&sim, clock.options()).unwrap();
+    let ino = file(&fs, "f");
+    fs.append(ino, b"contents").unwrap();
+    clock.set(2_000);
+    read(&fs, ino);
+    assert_eq!(atime(&after_a_crash(&sim).1, ino), 1_000);
+    fs.sync().unwrap();
+    assert_eq!(atime(&after_a_crash(&sim).1, ino), 2_000);
+}
+
+#[test]
+fn times_are_kept_to_the_nanosecond_from_before_1970_to_after_2554() {
+    let (sim, fs) = small();
+    let ino = file(&fs, "f");
+    let times = [
+        (i64::MIN, 0),
+        (-1, 999_999_999),
+        (0, 1),
+        (1 << 34, 5),
+        (i64::MAX, 999_999_999),
+    ];
+    let mut fs = fs;
+    for (sec, nsec) in times {
+        let t = Time { sec, nsec };
+        let set = SetAttr {
+            mtime: Some(SetTime::At(t)),
+            atime: Some(SetTime::At(t)),
+            ..SetAttr::default()
+        };
+        fs.setattr(&ROOT, ino, &set).unwrap();
+        fs = remount(&sim, fs, quiet());
+        let a = fs.getattr(find(&fs, "f").unwrap()).unwrap();
+        assert_eq!((a.mtime, a.atime), (t, t));
+    }
+}
+
+/// Loads through a view set no atime; `persist` sets the mtime.
+#[test]
+fn a_view_sets_mtime_at_persist_and_never_atime() {
+    use pramfs::direct::{Access, OpenOptions};
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let options = MountOptions {
+        atime: AtimePolicy::StrictAtime,
+        ..clock.options()
+    };
+    let fs = mount(&sim, options).unwrap();
+    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
+    file.set_size(4096).unwrap();
+    let view = file.map(0..4096, Access::Write).unwrap();
+    clock.set(2_000);
+    view.load_u64(0).unwrap();
+    view.store_u64(0, 1).unwrap();
+    let a = file.attr().unwrap();
+    assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 1_000));
+    view.persist(0..8).unwrap();
+    let a = file.attr().unwrap();
+    assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 2_000));
+}
