@@ -1,0 +1,260 @@
+//! What the comparisons work on: our regions, opened in this process or
+//! mounted by `mount.pramfs`, and the competitors' files.
+//!
+//! Everything is prefaulted: the pages of every file exist and have been
+//! written, and the page tables of every mapping are filled, before a clock
+//! starts. The first touch of a tmpfs page costs many microseconds and would
+//! otherwise drown what is compared.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use pramfs::direct::File as DirectFile;
+use pramfs::format::{FormatOptions, format};
+use pramfs::pmem::{Region, RegionOptions};
+use pramfs::types::{Ctx, Ino};
+use pramfs::{Fs, MountOptions};
+
+use crate::harness::daemon::Daemon;
+use crate::harness::scratch::Place;
+use crate::harness::{Context, Huge, Rng};
+use crate::sys::{self, Aligned, PAGE};
+
+/// The server's program as cargo names it; installed, it is `mount.pramfs`.
+pub const SERVER: &str = "mount-pramfs";
+
+/// Bytes in a MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// A file of `len` bytes, every page of it written.
+///
+/// # Errors
+/// When the file cannot be made or written.
+pub fn filled_file(path: &Path, len: u64) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .with_context(|| path.display().to_string())?;
+    fill(&file, 0, len).with_context(|| path.display().to_string())?;
+    Ok(file)
+}
+
+/// Writes `len` bytes of no meaning from `offset`, a MiB at a time.
+///
+/// # Errors
+/// Those of the writes.
+pub fn fill(file: &File, offset: u64, len: u64) -> Result<()> {
+    let chunk = Aligned::filled(MIB as usize, 0x5a)?;
+    let mut at = offset;
+    while at < offset + len {
+        let n = MIB.min(offset + len - at);
+        file.write_all_at(&chunk.bytes()[..n as usize], at)?;
+        at += n;
+    }
+    Ok(())
+}
+
+/// A region file of zeros whose pages all exist.
+fn region_file(path: &Path, len: u64) -> Result<()> {
+    let file = File::create_new(path).with_context(|| path.display().to_string())?;
+    let zeros = vec![0u8; MIB as usize];
+    for at in (0..len).step_by(MIB as usize) {
+        file.write_all_at(&zeros[..MIB.min(len - at) as usize], at)?;
+    }
+    Ok(())
+}
+
+/// A region on a tmpfs of its own, opened in this process.
+#[derive(Debug)]
+pub struct Direct {
+    /// The engine.
+    pub fs: Fs,
+    /// Whose operations they are.
+    pub cx: Ctx,
+    /// The tmpfs, for the competitor's files too. Dropped after `fs`.
+    pub tmpfs: Place,
+}
+
+impl Direct {
+    /// Formats a region of `region` bytes on a new tmpfs that has room for
+    /// `more` bytes of other files, and opens it.
+    ///
+    /// # Errors
+    /// Those of each of these steps.
+    pub fn new(cx: &Context, name: &str, region: u64, more: u64, huge: Huge) -> Result<Direct> {
+        let tmpfs = cx.scratch.tmpfs(name, region + more + 64 * MIB, huge)?;
+        let path = tmpfs.join("region");
+        region_file(&path, region)?;
+        let opened = RegionOptions::new().open(&path)?;
+        format(&opened, &FormatOptions::default())?;
+        let fs = Fs::open(opened, MountOptions::default())?;
+        let direct = Direct {
+            fs,
+            cx: Ctx::default(),
+            tmpfs,
+        };
+        direct.prefault()?;
+        Ok(direct)
+    }
+
+    /// A new directory in the root.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn directory(&self, name: &str) -> Result<Ino> {
+        Ok(self
+            .fs
+            .mkdir(&self.cx, Ino::ROOT, name.as_bytes(), 0o755)?
+            .ino)
+    }
+
+    /// A new file in the root, opened for direct access.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn create(&self, name: &str) -> Result<DirectFile> {
+        let made = self
+            .fs
+            .create(&self.cx, Ino::ROOT, name.as_bytes(), 0o644)?;
+        Ok(self.fs.open_file(made.ino)?)
+    }
+
+    /// Fills the page tables of the whole region.
+    ///
+    /// # Errors
+    /// When the kernel refuses (before Linux 5.14).
+    pub fn prefault(&self) -> Result<()> {
+        let region: &Region = self.fs.region();
+        let range = region.raw_range(0, region.len())?;
+        sys::populate_write(range.cast(), range.len())
+            .context("filling the page tables of the region")
+    }
+
+    /// What the region is, for the notes.
+    pub fn describe(&self) -> String {
+        let info = self.fs.region().info();
+        format!(
+            "region: {} MiB on tmpfs, backend {}, durable at {:?} granularity",
+            self.fs.region().len() / MIB,
+            info.backend,
+            info.granularity
+        )
+    }
+}
+
+/// A region on a tmpfs of its own, mounted by `mount.pramfs`.
+#[derive(Debug)]
+pub struct Mounted {
+    /// The server and its mount point. Dropped before the tmpfs.
+    pub daemon: Daemon,
+    /// What holds the region.
+    pub tmpfs: Place,
+}
+
+impl Mounted {
+    /// Formats a region and mounts it with the default options.
+    ///
+    /// # Errors
+    /// Those of each of these steps.
+    pub fn new(cx: &Context, name: &str, region: u64) -> Result<Mounted> {
+        let tmpfs = cx
+            .scratch
+            .tmpfs(&format!("{name}.tmpfs"), region + 64 * MIB, Huge::Never)?;
+        let path = tmpfs.join("region");
+        region_file(&path, region)?;
+        format(
+            &RegionOptions::new().open(&path)?,
+            &FormatOptions::default(),
+        )?;
+        let place = cx.scratch.place(name)?;
+        let mut command = Command::new(cx.program(SERVER)?);
+        command.env_remove(crate::MALLOC);
+        // As many threads as the minimal server gets.
+        let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
+        command
+            .arg(&path)
+            .arg(place.path())
+            .args(["-f", "-o", &options]);
+        let daemon = Daemon::start(cx, "mount.pramfs", command, place)?;
+        Ok(Mounted { daemon, tmpfs })
+    }
+}
+
+/// The minimal FUSE server of this package, in a process of its own.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn minimal(cx: &Context, name: &str, size: u64) -> Result<Daemon> {
+    let place = cx.scratch.place(name)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    // Set and empty, so that it does not start again with it.
+    command.env(crate::MALLOC, "");
+    let threads = cx.cpus.len().clamp(2, 8).to_string();
+    command.arg("minimal").arg(place.path());
+    command.args(["--size", &size.to_string(), "--threads", &threads]);
+    let daemon = Daemon::start(cx, "the minimal server", command, place)?;
+    read_ahead(daemon.path(), 1024)?;
+    Ok(daemon)
+}
+
+/// Lets the kernel read ahead so many KiB, as `mount.pramfs` does at its
+/// mounts.
+fn read_ahead(mount_point: &Path, kib: u32) -> Result<()> {
+    let device = std::fs::metadata(mount_point)?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    std::fs::write(&path, kib.to_string()).with_context(|| path)
+}
+
+/// Opens for reading and writing, past the page cache when `direct`.
+///
+/// # Errors
+/// Those of open(2), with the path.
+pub fn open_rw(path: &Path, direct: bool) -> Result<File> {
+    let flags = if direct { libc::O_DIRECT } else { 0 };
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(flags)
+        .open(path)
+        .with_context(|| path.display().to_string())
+}
+
+/// `count` different names of 13 characters in random order.
+pub fn names(seed: u64, count: usize) -> Vec<CString> {
+    let mut rng = Rng::new(seed);
+    let mut all: Vec<CString> = (0..count)
+        .filter_map(|i| {
+            CString::new(format!("n{:012x}", i as u64 * 0x1_0001 + rng.below(0xffff))).ok()
+        })
+        .collect();
+    rng.shuffle(&mut all);
+    all
+}
+
+/// Byte offset of a random page of a file.
+#[inline]
+pub fn random_page(rng: &mut Rng, pages: u64) -> u64 {
+    rng.below(pages) * PAGE as u64
+}
+
+/// Where a program of Debian's is.
+///
+/// # Errors
+/// When it is not installed, with what to type.
+pub fn debian_program(name: &str, package: &str) -> Result<PathBuf> {
+    ["/usr/bin", "/usr/sbin", "/bin", "/sbin"]
+        .iter()
+        .map(|d| Path::new(d).join(name))
+        .find(|p| p.is_file())
+        .with_context(|| format!("{name} is not installed: apt-get install {package}"))
+}

@@ -1,0 +1,140 @@
+//! A FUSE server in a process of its own: started in the foreground, awaited,
+//! asked what it has used, and stopped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::Context;
+use super::scratch::Place;
+use crate::sys;
+
+/// `f_type` of a FUSE file system.
+const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+
+/// A running server and its mount point.
+#[derive(Debug)]
+pub struct Daemon {
+    name: String,
+    child: Child,
+    place: Place,
+}
+
+fn is_fuse(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|s| s.f_type == FUSE_MAGIC)
+}
+
+impl Daemon {
+    /// Starts `command`, which mounts on `place` and stays in the foreground,
+    /// and waits until the mount is live.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or mounts nothing within 20 seconds;
+    /// with what it said.
+    pub fn start(cx: &Context, name: &str, mut command: Command, place: Place) -> Result<Daemon> {
+        let log = place.path().with_extension("log");
+        let out = fs::File::create(&log).with_context(|| log.display().to_string())?;
+        command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out);
+        sys::tie_to_us(&mut command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let mut daemon = Daemon {
+            name: name.into(),
+            child,
+            place,
+        };
+        let since = Instant::now();
+        let ready = loop {
+            if is_fuse(daemon.place.path()) {
+                break Ok(());
+            }
+            if let Some(status) = daemon.child.try_wait()? {
+                break Err(format!("ended with {status}"));
+            }
+            if since.elapsed() > Duration::from_secs(20) {
+                break Err("mounted nothing in 20 seconds".to_owned());
+            }
+            if cx.go_on().is_err() {
+                break Err("interrupted".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        fs::remove_file(&log).with_context(|| log.display().to_string())?;
+        if let Err(why) = ready {
+            bail!("{name} {why}: {}", said.trim());
+        }
+        Ok(daemon)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `read` system calls of the server so far. A FUSE server makes one for
+    /// each request, and (ours and the minimal one) none for anything else, so
+    /// the difference of two readings is the number of requests.
+    ///
+    /// # Errors
+    /// When the process is gone or the kernel does not count.
+    pub fn reads(&self) -> Result<u64> {
+        let path = format!("/proc/{}/io", self.pid());
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        text.lines()
+            .find_map(|l| l.strip_prefix("syscr:"))
+            .and_then(|v| v.trim().parse().ok())
+            .with_context(|| format!("{path}: no syscr"))
+    }
+
+    /// User and system time of the server's threads so far.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        sys::cpu_time_of(self.pid()).with_context(|| format!("processor time of {}", self.name))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if is_fuse(self.place.path())
+            && let Err(e) = unmount(self.place.path(), UnmountFlags::empty())
+        {
+            eprintln!("pramfs-bench: unmounting {}: {e}; detaching it", self.name);
+            // Failing that too, the signals below end the server.
+            let _ = unmount(self.place.path(), UnmountFlags::DETACH);
+        }
+        // The server ends when its mount goes; otherwise it is told to.
+        for signal in [0, libc::SIGTERM, libc::SIGKILL] {
+            if signal != 0 {
+                sys::kill(self.child.id(), signal);
+            }
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_secs(5) {
+                match self.child.try_wait() {
+                    Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                    Ok(Some(_)) | Err(_) => return,
+                }
+            }
+        }
+    }
+}

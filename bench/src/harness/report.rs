@@ -1,0 +1,311 @@
+//! Rows: what is promised, what was measured, and how both are shown.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::compare::{Measured, quantile};
+
+/// One promise.
+#[derive(Debug)]
+pub struct Row {
+    /// Short name, for `--filter`.
+    pub id: &'static str,
+    /// What is done.
+    pub work: &'static str,
+    /// What it is compared with.
+    pub against: &'static str,
+    /// Least ratio of the rates, ours to theirs.
+    pub floor: f64,
+    /// The ratio has to be larger than the floor, not just as large.
+    pub strictly: bool,
+}
+
+/// Rows that are measured together, since they share what they need.
+#[derive(Debug)]
+pub struct Group {
+    /// Its rows.
+    pub rows: &'static [Row],
+    /// Measures all of them.
+    pub measure: fn(&super::Context, &mut Report) -> Result<()>,
+}
+
+/// A row as it goes into the JSON file.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// Short name.
+    pub id: String,
+    /// What was done.
+    pub work: String,
+    /// What it was compared with.
+    pub against: String,
+    /// Median of the rounds' ratios of rates, ours to theirs; null when it
+    /// could not be measured.
+    pub ratio: Option<f64>,
+    /// 10th and 90th percentile of those ratios.
+    pub spread: Option<[f64; 2]>,
+    /// Least ratio promised.
+    pub floor: f64,
+    /// `met`, `missed` or `cannot measure: REASON`.
+    pub verdict: String,
+    /// Median nanoseconds an operation.
+    pub ours_ns: Option<f64>,
+    /// The same of the competitor.
+    pub theirs_ns: Option<f64>,
+    /// Unit of the two.
+    pub unit: &'static str,
+    /// Rounds counted, and operations in each.
+    pub rounds: usize,
+    /// Operations in a round.
+    pub ops_a_round: u64,
+    /// What else there is to know.
+    pub notes: Vec<String>,
+    /// The machine, in general terms.
+    pub machine: String,
+}
+
+/// All rows of a run.
+#[derive(Debug)]
+pub struct Report {
+    machine: String,
+    filter: Option<String>,
+    rows: Vec<Outcome>,
+}
+
+const WORK: usize = 47;
+const AGAINST: usize = 43;
+
+impl Report {
+    /// An empty report; `filter` hides rows whose id does not contain it.
+    pub fn new(machine: String, filter: Option<String>) -> Report {
+        Report {
+            machine,
+            filter,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Whether a row is asked for.
+    pub fn wants(&self, id: &str) -> bool {
+        self.filter.as_ref().is_none_or(|f| id.contains(f.as_str()))
+    }
+
+    /// Whether a row has been dealt with.
+    pub fn has(&self, id: &str) -> bool {
+        self.rows.iter().any(|r| r.id == id)
+    }
+
+    /// Prints the head of the table.
+    pub fn print_head(&self) {
+        println!(
+            "{:WORK$}  {:AGAINST$}  {:>6}  {:>13}  {:>6}  {:>9}  {:>9}  verdict",
+            "work", "against", "ratio", "spread", "floor", "ours", "theirs"
+        );
+    }
+
+    /// A row that was measured: sides `ours` and `theirs` of `m`.
+    pub fn record(
+        &mut self,
+        row: &Row,
+        m: &Measured,
+        (ours, theirs): (usize, usize),
+        notes: &[String],
+    ) {
+        let ratios = m.ratios(ours, theirs);
+        let ratio = quantile(&ratios, 0.5);
+        let met = if row.strictly {
+            ratio > row.floor
+        } else {
+            ratio >= row.floor
+        };
+        self.push(Outcome {
+            ratio: Some(round3(ratio)),
+            spread: Some([
+                round3(quantile(&ratios, 0.1)),
+                round3(quantile(&ratios, 0.9)),
+            ]),
+            verdict: if met { "met" } else { "missed" }.into(),
+            ours_ns: Some(round3(m.median_ns(ours))),
+            theirs_ns: Some(round3(m.median_ns(theirs))),
+            rounds: ratios.len(),
+            ops_a_round: m.ops,
+            notes: notes.to_vec(),
+            ..self.blank(row)
+        });
+    }
+
+    /// A row that could not be measured, and why.
+    pub fn cannot(&mut self, row: &Row, why: &str) {
+        let verdict = format!("cannot measure: {why}");
+        self.push(Outcome {
+            verdict,
+            ..self.blank(row)
+        });
+    }
+
+    fn blank(&self, row: &Row) -> Outcome {
+        Outcome {
+            id: row.id.into(),
+            work: row.work.into(),
+            against: row.against.into(),
+            ratio: None,
+            spread: None,
+            floor: row.floor,
+            verdict: String::new(),
+            ours_ns: None,
+            theirs_ns: None,
+            unit: "ns an operation",
+            rounds: 0,
+            ops_a_round: 0,
+            notes: Vec::new(),
+            machine: self.machine.clone(),
+        }
+    }
+
+    fn push(&mut self, row: Outcome) {
+        if !self.wants(&row.id) || self.has(&row.id) {
+            return;
+        }
+        println!("{}", line(&row));
+        for note in &row.notes {
+            println!("{:WORK$}  {note}", "");
+        }
+        self.rows.push(row);
+    }
+
+    /// Measures a group; what it leaves out becomes a row that says so.
+    ///
+    /// # Errors
+    /// Only when the user interrupts: any other failure is a row.
+    pub fn run_group(&mut self, cx: &super::Context, group: &Group) -> Result<()> {
+        if !group.rows.iter().any(|r| self.wants(r.id)) {
+            return Ok(());
+        }
+        let result = (group.measure)(cx, self);
+        cx.go_on()?;
+        let why = match result {
+            Ok(()) => "the comparison ended without it".to_owned(),
+            Err(e) => format!("{e:#}"),
+        };
+        for row in group.rows {
+            if !self.has(row.id) {
+                self.cannot(row, &why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows met, missed and not measured.
+    pub fn tally(&self) -> (usize, usize, usize) {
+        let count = |v: &str| self.rows.iter().filter(|r| r.verdict == v).count();
+        let (met, missed) = (count("met"), count("missed"));
+        (met, missed, self.rows.len() - met - missed)
+    }
+
+    /// Writes the rows as a JSON array, whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        }
+        let mut text = serde_json::to_string_pretty(&self.rows)?;
+        text.push('\n');
+        let partial = path.with_extension("json.partial");
+        std::fs::write(&partial, text).with_context(|| partial.display().to_string())?;
+        std::fs::rename(&partial, path).with_context(|| path.display().to_string())
+    }
+}
+
+fn round3(x: f64) -> f64 {
+    (x * 1000.0).round() / 1000.0
+}
+
+fn line(row: &Outcome) -> String {
+    let mut s = format!("{:WORK$}  {:AGAINST$}  ", row.work, row.against);
+    let written = match (row.ratio, row.spread, row.ours_ns, row.theirs_ns) {
+        (Some(ratio), Some([low, high]), Some(ours), Some(theirs)) => write!(
+            s,
+            "{ratio:>6.2}  {low:>5.2} ..{high:>5.2}  {:>6}  {:>9}  {:>9}  {}",
+            row.floor,
+            duration(ours),
+            duration(theirs),
+            row.verdict
+        ),
+        _ => write!(
+            s,
+            "{:>6}  {:>13}  {:>6}  {}",
+            "-", "-", row.floor, row.verdict
+        ),
+    };
+    debug_assert!(written.is_ok(), "writing into a String does not fail");
+    s
+}
+
+/// Nanoseconds for people.
+pub fn duration(ns: f64) -> String {
+    match ns {
+        n if n < 1e3 => format!("{n:.1} ns"),
+        n if n < 1e6 => format!("{:.2} us", n / 1e3),
+        n if n < 1e9 => format!("{:.2} ms", n / 1e6),
+        n => format!("{:.2} s", n / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::Context;
+
+    const ROWS: &[Row] = &[
+        Row {
+            id: "a",
+            work: "w",
+            against: "x",
+            floor: 2.0,
+            strictly: false,
+        },
+        Row {
+            id: "b",
+            work: "w",
+            against: "y",
+            floor: 1.0,
+            strictly: true,
+        },
+        Row {
+            id: "c",
+            work: "w",
+            against: "z",
+            floor: 1.0,
+            strictly: false,
+        },
+    ];
+
+    /// Measures two rows of three and fails.
+    fn half(_cx: &Context, out: &mut Report) -> Result<()> {
+        let m = Measured {
+            ops: 1,
+            ns: vec![vec![1.0], vec![2.0], vec![1.0]],
+        };
+        out.record(&ROWS[0], &m, (0, 1), &[]);
+        out.record(&ROWS[1], &m, (0, 2), &[]);
+        anyhow::bail!("not installed")
+    }
+
+    #[test]
+    fn no_row_is_dropped() {
+        let mut report = Report::new("machine".into(), None);
+        let group = Group {
+            rows: ROWS,
+            measure: half,
+        };
+        assert!(report.run_group(&Context::for_tests(1), &group).is_ok());
+        let verdicts: Vec<_> = report.rows.iter().map(|r| r.verdict.as_str()).collect();
+        assert_eq!(verdicts, ["met", "missed", "cannot measure: not installed"]);
+        assert_eq!(report.tally(), (1, 1, 1));
+        assert_eq!(report.rows[2].ratio, None);
+    }
+}

@@ -1,0 +1,341 @@
+//! `pramfs-bench`: how fast pramfs is, beside its competitors, in one run.
+//!
+//! `run` measures every row of the table of promises; see `bench/README.md`.
+
+#![deny(unsafe_code)]
+
+mod fixture;
+mod harness;
+mod minimal;
+mod readme;
+mod rows;
+mod seeds;
+#[allow(
+    unsafe_code,
+    reason = "mappings and raw system calls, each with its reason"
+)]
+mod sys;
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Parser, Subcommand};
+
+use harness::{Context, Report, Scratch, machine};
+
+/// Measures pramfs beside its competitors, in one run, interleaved.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    /// `run` when left out.
+    #[command(subcommand)]
+    command: Option<Cmd>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Cmd {
+    /// Measure the rows of the table.
+    Run(RunArgs),
+    /// 4 KiB random reads by ten jobs: mmap, libaio, map(). ("True Zero-Copy
+    /// with XIP vs PRAMFS", 2010)
+    Xip(Seed<seeds::xip::Args>),
+    /// Sequential output, rewrite, input, cached and O_DIRECT, with %CPU.
+    /// ("O_DIRECT zero-copy I/O", 2001)
+    Odirect(Seed<seeds::odirect::Args>),
+    /// N threads read N files: base, nocopy, direct, raw, mmap, map.
+    /// ("high-end i/o performance", 2002)
+    Parallel(Seed<seeds::parallel::Args>),
+    /// System time and page faults of reading a large file. ("Unmapped I/O",
+    /// 2012)
+    Unmapped(Seed<seeds::unmapped::Args>),
+    /// Put the results that there are into the tables of the README.
+    Report {
+        /// The file whose tables are renewed [default: that of the repository].
+        readme: Option<PathBuf>,
+    },
+    /// The minimal FUSE server that rows are compared with; the runs start it
+    /// themselves.
+    Minimal {
+        /// Where to mount.
+        mount_point: PathBuf,
+        /// Bytes of its one file.
+        #[arg(long, default_value_t = 1 << 20)]
+        size: usize,
+        /// Threads that serve.
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
+}
+
+#[derive(Debug, Default, Args)]
+struct Common {
+    /// Few and short rounds: to see that all works, not for figures.
+    #[arg(long)]
+    quick: bool,
+    /// Counted rounds of each comparison [default: 21, quick: 5].
+    #[arg(long)]
+    rounds: Option<u32>,
+}
+
+#[derive(Debug, Default, Args)]
+struct RunArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only rows whose short name contains this.
+    #[arg(long)]
+    filter: Option<String>,
+    /// Show the rows and measure nothing.
+    #[arg(long)]
+    list: bool,
+    /// Where the results go [default: bench/results/latest.json; a partial or
+    /// quick run goes to partial.json beside it].
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Exit with status 2 when a row misses its floor or cannot be measured.
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Debug, Args)]
+struct Seed<T: Args> {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    own: T,
+}
+
+/// Has malloc of this process take huge pages (glibc 2.35 and later, where
+/// `transparent_hugepage` is `madvise` or `always`), as a program with a large
+/// inode cache would: the environment is read at the start of a program, so it
+/// is started again. The servers beside it are started without.
+fn with_huge_malloc() {
+    if std::env::var_os(MALLOC).is_none() {
+        let mut again = Command::new("/proc/self/exe");
+        again
+            .args(std::env::args_os().skip(1))
+            .env(MALLOC, "glibc.malloc.hugetlb=1");
+        // It comes back only where that fails; then the pages are small.
+        let e = again.exec();
+        eprintln!("pramfs-bench: malloc takes small pages: {e}");
+    }
+}
+
+/// The variable that tunes glibc.
+pub const MALLOC: &str = "GLIBC_TUNABLES";
+
+fn main() -> ExitCode {
+    with_huge_malloc();
+    match real_main() {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("pramfs-bench: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn real_main() -> Result<ExitCode> {
+    match Cli::parse().command.unwrap_or(Cmd::Run(RunArgs::default())) {
+        Cmd::Run(args) => run(&args),
+        Cmd::Xip(a) => seed("xip", &a.common, |cx, json| {
+            seeds::xip::run(cx, &a.own, json)
+        }),
+        Cmd::Odirect(a) => seed("odirect", &a.common, |cx, json| {
+            seeds::odirect::run(cx, &a.own, json)
+        }),
+        Cmd::Parallel(a) => seed("parallel", &a.common, |cx, json| {
+            seeds::parallel::run(cx, &a.own, json)
+        }),
+        Cmd::Unmapped(a) => seed("unmapped", &a.common, |cx, json| {
+            seeds::unmapped::run(cx, &a.own, json)
+        }),
+        Cmd::Report { readme } => {
+            let readme = readme.unwrap_or_else(|| results_dir().join("../../README.md"));
+            readme::renew(&readme, &results_dir())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Minimal {
+            mount_point,
+            size,
+            threads,
+        } => {
+            minimal::serve(&mount_point, size, threads)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// What every measuring command needs: our own mounts, signals, the programs
+/// under test.
+fn set_up(common: &Common) -> Result<Context> {
+    sys::private_mounts()
+        .context("making a private mount namespace (the benchmarks mount: run them as root)")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // A second signal ends the program at once; its mounts go with it.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let watched = Arc::clone(&stop);
+    std::thread::Builder::new()
+        .name("watchdog".into())
+        .spawn(move || watchdog(&watched))?;
+    Ok(Context {
+        quick: common.quick,
+        rounds: common
+            .rounds
+            .unwrap_or(if common.quick { 5 } else { 21 })
+            .max(1),
+        scratch: Scratch::new()?,
+        stop,
+        programs: programs()?,
+        cpus: sys::cpus()?,
+    })
+}
+
+/// Ends the program when it has been told to stop and does not, since a server
+/// leaves a request unanswered: its servers and mounts end with it.
+fn watchdog(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(Duration::from_secs(15));
+    eprintln!("pramfs-bench: a server does not answer; giving up");
+    std::process::exit(130);
+}
+
+/// Directory of the programs under test: that of this program. Run by cargo,
+/// they are brought up to date first.
+fn programs() -> Result<PathBuf> {
+    let dir = std::env::current_exe()?
+        .parent()
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    if let (Some(cargo), Some(here)) = (
+        std::env::var_os("CARGO"),
+        std::env::var_os("CARGO_MANIFEST_DIR"),
+    ) {
+        let mut build = Command::new(cargo);
+        build
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "pramfs-fuse",
+                "--bin",
+                fixture::SERVER,
+            ])
+            .current_dir(here);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        ensure!(
+            build.status()?.success(),
+            "building {} failed",
+            fixture::SERVER
+        );
+    }
+    Ok(dir)
+}
+
+/// Bytes that must be available: a region, the competitor's files, and room.
+const NEEDED: u64 = 5 << 30;
+
+fn run(args: &RunArgs) -> Result<ExitCode> {
+    if args.list {
+        for row in rows::GROUPS.iter().flat_map(|g| g.rows) {
+            println!(
+                "{:26} {} | {} | {}",
+                row.id, row.work, row.against, row.floor
+            );
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let machine = machine::describe();
+    let mut report = Report::new(machine.clone(), args.filter.clone());
+    if !rows::GROUPS
+        .iter()
+        .flat_map(|g| g.rows)
+        .any(|r| report.wants(r.id))
+    {
+        bail!("no row is called that: see --list");
+    }
+    let available = machine::available_memory();
+    ensure!(
+        available >= NEEDED,
+        "{} MiB of memory are available, {} are needed",
+        available >> 20,
+        NEEDED >> 20
+    );
+    let cx = set_up(&args.common)?;
+    // One processor for this thread and for every server it starts: where the
+    // scheduler would put them is the largest noise there is, several times
+    // the difference between two servers.
+    if let Some(cpu) = cx.cpus.last() {
+        sys::pin_to_cpu(*cpu)?;
+    }
+    println!("{machine}; load {:.2}", machine::load());
+    println!(
+        "{} rounds, sides interleaved; ratio = rate of ours / rate of theirs, median of the rounds; spread = 10th to 90th percentile",
+        cx.rounds
+    );
+    if cfg!(debug_assertions) {
+        println!("BUILT WITHOUT OPTIMISATION: these figures mean nothing (use --release)");
+    }
+    // A virtual machine gets a page from its host at the first touch only:
+    // touch what the run will use, once.
+    drop(sys::Mapping::anonymous(NEEDED as usize)?);
+    report.print_head();
+    let mut interrupted = false;
+    for group in rows::GROUPS {
+        if let Err(e) = report.run_group(&cx, group) {
+            println!("stopped: {e:#}");
+            interrupted = true;
+            break;
+        }
+    }
+    let (met, missed, unmeasured) = report.tally();
+    println!("{met} met, {missed} missed, {unmeasured} not measured");
+    let partial =
+        interrupted || args.common.quick || args.filter.is_some() || cfg!(debug_assertions);
+    let path = args.json.clone().unwrap_or_else(|| {
+        results_dir().join(if partial {
+            "partial.json"
+        } else {
+            "latest.json"
+        })
+    });
+    report.write_json(&path)?;
+    println!("results: {}", path.display());
+    Ok(if interrupted {
+        ExitCode::from(130)
+    } else if args.check && missed + unmeasured > 0 {
+        ExitCode::from(2)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn seed(
+    name: &str,
+    common: &Common,
+    run: impl FnOnce(&Context, &std::path::Path) -> Result<()>,
+) -> Result<ExitCode> {
+    let cx = set_up(common)?;
+    println!("{}; load {:.2}", machine::describe(), machine::load());
+    run(&cx, &results_dir().join(format!("{name}.json")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `bench/results` of the repository when run by cargo, else of the current
+/// directory.
+fn results_dir() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from("bench"), PathBuf::from)
+        .join("results")
+}

@@ -1,0 +1,24 @@
+//! The promised rows, in groups that share what they need.
+
+mod append;
+mod lookup;
+mod map;
+mod mount_io;
+mod mount_names;
+mod names;
+mod read_write;
+mod threads;
+
+use crate::harness::Group;
+
+/// Every group, in the order of the table.
+pub const GROUPS: &[&Group] = &[
+    &read_write::GROUP,
+    &append::GROUP,
+    &names::GROUP,
+    &lookup::GROUP,
+    &map::GROUP,
+    &mount_io::GROUP,
+    &mount_names::GROUP,
+    &threads::GROUP,
+];

@@ -1,0 +1,179 @@
+//! Rows: create + unlink of empty files through the mount, against the
+//! minimal server, fuse2fs and bindfs.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::fixture::{MIB, Mounted, debian_program, minimal, names};
+use crate::harness::daemon::Daemon;
+use crate::harness::scratch::Place;
+use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
+use crate::sys;
+
+const ROWS: &[Row] = &[
+    Row {
+        id: "mount-create-minimal",
+        work: "mount, create + unlink of empty files, durable",
+        against: "minimal fuser server, hash map",
+        floor: 0.8,
+        strictly: false,
+    },
+    Row {
+        id: "mount-create-fuse2fs",
+        work: "mount, create + unlink of empty files, durable",
+        against: "fuse2fs on tmpfs (not durable)",
+        floor: 1.0,
+        strictly: true,
+    },
+    Row {
+        id: "mount-create-bindfs",
+        work: "mount, create + unlink of empty files, durable",
+        against: "bindfs over tmpfs (not durable)",
+        floor: 1.0,
+        strictly: true,
+    },
+];
+
+/// The group.
+pub const GROUP: Group = Group {
+    rows: ROWS,
+    measure,
+};
+
+const BATCH: usize = 250;
+
+/// A contender: its server, the directory that is worked in, its counter.
+struct Contender {
+    name: &'static str,
+    dir: File,
+    requests: Cell<u64>,
+    ops: Cell<u64>,
+    daemon: Daemon,
+    /// What the server stands on; dropped after it.
+    _under: Option<Place>,
+}
+
+impl Contender {
+    fn new(name: &'static str, daemon: Daemon, under: Option<Place>) -> Result<Contender> {
+        let dir = File::open(daemon.path()).with_context(|| name.to_owned())?;
+        let (requests, ops) = (Cell::new(0), Cell::new(0));
+        Ok(Contender {
+            name,
+            dir,
+            requests,
+            ops,
+            daemon,
+            _under: under,
+        })
+    }
+
+    fn each(&self) -> f64 {
+        self.requests.get() as f64 / self.ops.get().max(1) as f64
+    }
+}
+
+fn fuse2fs(cx: &Context) -> Result<Contender> {
+    let program = debian_program("fuse2fs", "fuse2fs")?;
+    let mkfs = debian_program("mke2fs", "e2fsprogs")?;
+    let tmpfs = cx.scratch.tmpfs("fuse2fs.tmpfs", 320 * MIB, Huge::Never)?;
+    let image = tmpfs.join("image");
+    File::create(&image)?.set_len(256 * MIB)?;
+    let made = Command::new(mkfs)
+        .args(["-q", "-F", "-t", "ext4"])
+        .arg(&image)
+        .output()?;
+    ensure!(
+        made.status.success(),
+        "mke2fs: {}",
+        String::from_utf8_lossy(&made.stderr).trim()
+    );
+    let place = cx.scratch.place("fuse2fs")?;
+    let mut command = Command::new(program);
+    command.arg(&image).arg(place.path()).arg("-f");
+    Contender::new(
+        "fuse2fs",
+        Daemon::start(cx, "fuse2fs", command, place)?,
+        Some(tmpfs),
+    )
+}
+
+fn bindfs(cx: &Context) -> Result<Contender> {
+    let program = debian_program("bindfs", "bindfs")?;
+    let tmpfs = cx.scratch.tmpfs("bindfs.tmpfs", 64 * MIB, Huge::Never)?;
+    let place = cx.scratch.place("bindfs")?;
+    let mut command = Command::new(program);
+    command.arg("-f").arg(tmpfs.path()).arg(place.path());
+    Contender::new(
+        "bindfs",
+        Daemon::start(cx, "bindfs", command, place)?,
+        Some(tmpfs),
+    )
+}
+
+fn measure(cx: &Context, out: &mut Report) -> Result<()> {
+    let ours = Mounted::new(cx, "ours", 1024 * MIB)?;
+    let mut contenders = vec![Contender::new("ours", ours.daemon, Some(ours.tmpfs))?];
+    // A row for each of the others, measured or not.
+    let mut at = [None; 3];
+    type Start = fn(&Context) -> Result<Contender>;
+    let others: [Start; 3] = [
+        |cx| Contender::new("minimal server", minimal(cx, "theirs", 1 << 20)?, None),
+        fuse2fs,
+        bindfs,
+    ];
+    for (i, start) in others.into_iter().enumerate() {
+        match start(cx) {
+            Ok(c) => {
+                at[i] = Some(contenders.len());
+                contenders.push(c);
+            }
+            Err(e) => out.cannot(&ROWS[i], &format!("{e:#}")),
+        }
+    }
+    let list = names(11, BATCH);
+    let ops = cx.scaled(10) * BATCH as u64;
+    let mut sides: Vec<Side<'_>> = contenders
+        .iter()
+        .map(|c| Side::timed(c.name, |_, ops| round(c, &list, ops)))
+        .collect();
+    let m = interleave(cx, Ops::Fixed(ops), &mut sides)?;
+    drop(sides);
+    for (i, at) in at.into_iter().enumerate() {
+        let Some(at) = at else { continue };
+        let (a, b) = (&contenders[0], &contenders[at]);
+        let note = format!(
+            "requests for each create + unlink: ours {:.2}, {} {:.2}{}",
+            a.each(),
+            b.name,
+            b.each(),
+            if i == 1 {
+                " (its reads of the image included)"
+            } else {
+                ""
+            }
+        );
+        out.record(&ROWS[i], &m, (0, at), &[note]);
+    }
+    Ok(())
+}
+
+fn round(c: &Contender, list: &[CString], ops: u64) -> Result<std::time::Duration> {
+    let d = c.dir.as_fd();
+    let before = c.daemon.reads()?;
+    let start = Instant::now();
+    for _ in 0..ops / list.len() as u64 {
+        list.iter().try_for_each(|n| sys::create_at(d, n))?;
+        list.iter().try_for_each(|n| sys::unlink_at(d, n, false))?;
+    }
+    let took = start.elapsed();
+    c.requests
+        .set(c.requests.get() + c.daemon.reads()? - before);
+    c.ops.set(c.ops.get() + ops);
+    Ok(took)
+}

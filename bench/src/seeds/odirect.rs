@@ -1,0 +1,206 @@
+//! "O_DIRECT zero-copy I/O" (2001): sequential output, rewrite and input in
+//! chunks of a MiB, buffered and past the page cache, with the processor time
+//! that they take; and whether cached and direct readers of one file see the
+//! same bytes.
+//!
+//! There the disk was the limit, so the throughput stayed and the processor
+//! time fell from 12 to 1.5 %. In memory there is nothing to wait for: the
+//! processor time *is* the throughput, and is given for each GB moved.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::sites::{self, EXT4, PRAMFS, Site, TMPFS};
+use super::table::Table;
+use crate::fixture::{Direct, MIB, filled_file, open_rw};
+use crate::harness::{Context, Huge};
+use crate::sys::{Aligned, Usage};
+
+/// What the user may set.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// MiB of the file (the text has 400).
+    #[arg(long, default_value_t = 400)]
+    pub size: u64,
+}
+
+const CHUNK: usize = MIB as usize;
+
+/// One pass over the file: elapsed time and processor time.
+type Pass = (Duration, Duration);
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When interrupted, or nothing can be set up at all.
+pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
+    let size = args.size * MIB;
+    println!(
+        "sequential, chunks of 1 MiB, {} MiB; %CPU counts the server too\n",
+        args.size
+    );
+    let mut t = Table::new(
+        30,
+        &[
+            "contender",
+            "out K/s",
+            "%CPU",
+            "s/GB",
+            "rewrite K/s",
+            "%CPU",
+            "s/GB",
+            "in K/s",
+            "%CPU",
+            "s/GB",
+            "coherent",
+        ],
+    );
+    for kind in [TMPFS, EXT4, PRAMFS] {
+        cx.go_on()?;
+        let site = match kind.with_files(cx, 1, size) {
+            Ok(s) => s,
+            Err(e) => {
+                t.cannot(kind.name, &format!("{e:#}"));
+                continue;
+            }
+        };
+        for direct in [false, true] {
+            let name = format!(
+                "{}, {}",
+                kind.name,
+                if direct { "O_DIRECT" } else { "buffered" }
+            );
+            match passes(&site, size, direct).and_then(|p| Ok((p, coherent(&site)?))) {
+                Ok((p, coherent)) => row(&mut t, &name, size, &p, coherent),
+                Err(e) => t.cannot(&name, &format!("{e:#}")),
+            }
+        }
+    }
+    cx.go_on()?;
+    let ours = Direct::new(cx, "direct", size + size / 16 + 64 * MIB, 0, Huge::Never)?;
+    row(
+        &mut t,
+        "pramfs, direct API",
+        size,
+        &direct_passes(&ours, size)?,
+        "-",
+    );
+    t.write_json(json)
+}
+
+fn row(t: &mut Table, name: &str, size: u64, passes: &[Pass; 3], coherent: &str) {
+    let mut cells = vec![name.to_owned()];
+    for (wall, cpu) in passes {
+        cells.push(format!("{:.0}", size as f64 / 1024.0 / wall.as_secs_f64()));
+        cells.push(format!(
+            "{:.0}",
+            100.0 * cpu.as_secs_f64() / wall.as_secs_f64()
+        ));
+        cells.push(format!("{:.3}", cpu.as_secs_f64() * 1e9 / size as f64));
+    }
+    cells.push(coherent.to_owned());
+    t.row(cells);
+}
+
+/// Calls `f` for each chunk, and times the whole.
+fn pass(
+    size: u64,
+    cpu: impl Fn() -> Result<Duration>,
+    mut f: impl FnMut(u64) -> Result<()>,
+) -> Result<Pass> {
+    let (start, before) = (Instant::now(), cpu()?);
+    for at in (0..size).step_by(CHUNK) {
+        f(at)?;
+    }
+    let wall = start.elapsed();
+    Ok((wall, cpu()?.saturating_sub(before)))
+}
+
+fn passes(site: &Site, size: u64, direct: bool) -> Result<[Pass; 3]> {
+    // Laid out beforehand: what is compared is the way of the bytes, not the
+    // first touch of the pages under them.
+    let file = open_rw(&site.file(0), direct)?;
+    let mut b = Aligned::filled(CHUNK, 0x11)?;
+    let cpu = || site.all_time();
+    let finish = |file: &File, at: u64| -> Result<()> {
+        if at + CHUNK as u64 >= size {
+            file.sync_data()?;
+        }
+        Ok(())
+    };
+    let out = pass(size, cpu, |at| {
+        file.write_all_at(b.bytes(), at)?;
+        finish(&file, at)
+    })?;
+    let rewrite = pass(size, cpu, |at| {
+        file.read_exact_at(b.bytes_mut(), at)?;
+        b.bytes_mut()[0] ^= 1;
+        file.write_all_at(b.bytes(), at)?;
+        finish(&file, at)
+    })?;
+    sites::forget(&file)?;
+    let input = pass(size, cpu, |at| Ok(file.read_exact_at(b.bytes_mut(), at)?))?;
+    Ok([out, rewrite, input])
+}
+
+fn direct_passes(ours: &Direct, size: u64) -> Result<[Pass; 3]> {
+    let file = ours.create("bonnie")?;
+    let mut b = Aligned::filled(CHUNK, 0x11)?;
+    for at in (0..size).step_by(CHUNK) {
+        file.write_at(at, b.bytes())?;
+    }
+    let cpu = || {
+        let u = Usage::now();
+        Ok(u.user + u.system)
+    };
+    let out = pass(size, cpu, |at| {
+        file.write_at(at, b.bytes())?;
+        Ok(())
+    })?;
+    let rewrite = pass(size, cpu, |at| {
+        file.read_at(at, b.bytes_mut())?;
+        b.bytes_mut()[0] ^= 1;
+        file.write_at(at, b.bytes())?;
+        Ok(())
+    })?;
+    let input = pass(size, cpu, |at| {
+        ensure!(file.read_at(at, b.bytes_mut())? == CHUNK, "short read");
+        Ok(())
+    })?;
+    Ok([out, rewrite, input])
+}
+
+/// Whether a cached reader sees what an O_DIRECT writer wrote, and the other
+/// way round, both with the file open all along.
+fn coherent(site: &Site) -> Result<&'static str> {
+    let path = site.join("coherent");
+    drop(filled_file(&path, MIB)?);
+    let (cached, direct) = (
+        open_rw(&path, false)?,
+        match open_rw(&path, true) {
+            Ok(f) => f,
+            Err(_) => return Ok("-"),
+        },
+    );
+    let (mut a, mut b) = (Aligned::filled(4096, 0)?, Aligned::filled(4096, 0)?);
+    let mut same = true;
+    for i in 0..100u64 {
+        let at = i * 7 % 256 * 4096;
+        cached.read_exact_at(b.bytes_mut(), at)?;
+        let (writer, reader) = if i % 2 == 0 {
+            (&direct, &cached)
+        } else {
+            (&cached, &direct)
+        };
+        a.bytes_mut().fill(i as u8);
+        writer.write_all_at(a.bytes(), at)?;
+        reader.read_exact_at(b.bytes_mut(), at)?;
+        same &= a.bytes() == b.bytes();
+    }
+    std::fs::remove_file(&path)?;
+    Ok(if same { "yes" } else { "NO" })
+}

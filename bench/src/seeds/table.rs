@@ -1,0 +1,85 @@
+//! A table on the terminal, and the same as JSON.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value};
+
+/// Rows of text under named columns.
+#[derive(Debug)]
+pub struct Table {
+    columns: &'static [&'static str],
+    widths: Vec<usize>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Prints the head. The first column gets `first` characters.
+    pub fn new(first: usize, columns: &'static [&'static str]) -> Table {
+        let mut widths: Vec<usize> = columns.iter().map(|c| c.len().max(9)).collect();
+        if let Some(w) = widths.first_mut() {
+            *w = first;
+        }
+        let table = Table {
+            columns,
+            widths,
+            rows: Vec::new(),
+        };
+        table.print(&columns.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>());
+        table
+    }
+
+    fn print(&self, cells: &[String]) {
+        let mut line = String::new();
+        for (i, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
+            if i == 0 {
+                line = format!("{cell:width$}");
+            } else {
+                line = format!("{line}  {cell:>width$}");
+            }
+        }
+        println!("{}", line.trim_end());
+    }
+
+    /// Adds and prints a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.print(&cells);
+        self.rows.push(cells);
+    }
+
+    /// A contender that could not be measured, and why.
+    pub fn cannot(&mut self, name: &str, why: &str) {
+        println!(
+            "{name:w$}  cannot measure: {why}",
+            w = self.widths.first().copied().unwrap_or(0)
+        );
+        self.rows
+            .push(vec![name.to_owned(), format!("cannot measure: {why}")]);
+    }
+
+    /// Writes the rows as an array of objects.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        let objects: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|r| {
+                let pairs = self.columns.iter().zip(r);
+                Value::Object(
+                    pairs
+                        .map(|(k, v)| ((*k).to_owned(), Value::String(v.trim().to_owned())))
+                        .collect::<Map<_, _>>(),
+                )
+            })
+            .collect();
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        std::fs::write(path, serde_json::to_string_pretty(&objects)? + "\n")
+            .with_context(|| path.display().to_string())?;
+        println!("results: {}", path.display());
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! "Unmapped I/O" (2012): the system time and the page faults of a program
+//! that reads a large file once, as `sha1` does, a checksum over all of it.
+//!
+//! There the gain came from not mapping each buffer into the kernel; here from
+//! mapping the file once and keeping it mapped. The checksum is CRC32C: what
+//! it costs is user time and the same for all.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use pramfs::direct::Access;
+
+use super::sites::{self, PRAMFS, Site, TMPFS};
+use super::table::Table;
+use crate::fixture::{Direct, MIB, open_rw};
+use crate::harness::{Context, Huge};
+use crate::sys::{Aligned, Mapping, Usage, Words};
+
+/// What the user may set.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// MiB of the file (the text has 5 GB: 5120).
+    #[arg(long, default_value_t = 1024)]
+    pub size: u64,
+    /// Times that each way is gone; the median counts.
+    #[arg(long, default_value_t = 5)]
+    pub repeat: usize,
+}
+
+/// `sha1sum` reads so much at a time.
+const SMALL: usize = 32 << 10;
+
+/// One reading of the file.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    wall: Duration,
+    usage: Usage,
+    server: Duration,
+    sum: u32,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When interrupted, or nothing can be set up at all.
+pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
+    let size = args.size * MIB;
+    println!(
+        "one pass over {} MiB with a checksum; median of {}\n",
+        args.size, args.repeat
+    );
+    let mut t = Table::new(
+        46,
+        &[
+            "way",
+            "real s",
+            "user s",
+            "system s",
+            "server s",
+            "minor faults",
+            "major",
+            "sys+server",
+        ],
+    );
+    let mut base = None;
+    for kind in [TMPFS, PRAMFS] {
+        let site = match kind.with_files(cx, 1, size) {
+            Ok(s) => s,
+            Err(e) => {
+                t.cannot(kind.name, &format!("{e:#}"));
+                continue;
+            }
+        };
+        let mounted = kind.name != TMPFS.name;
+        let ways: &[(&str, Way)] = if mounted {
+            &[
+                (
+                    "read(2), cache dropped",
+                    Way::Read {
+                        block: SMALL,
+                        direct: false,
+                        forget: true,
+                    },
+                ),
+                (
+                    "read(2), cached",
+                    Way::Read {
+                        block: SMALL,
+                        direct: false,
+                        forget: false,
+                    },
+                ),
+                (
+                    "read(2), O_DIRECT, 1 MiB",
+                    Way::Read {
+                        block: MIB as usize,
+                        direct: true,
+                        forget: false,
+                    },
+                ),
+                ("mmap, cached", Way::Mmap),
+            ]
+        } else {
+            &[
+                (
+                    "read(2)",
+                    Way::Read {
+                        block: SMALL,
+                        direct: false,
+                        forget: false,
+                    },
+                ),
+                ("mmap", Way::Mmap),
+            ]
+        };
+        for (name, way) in ways {
+            let name = format!("{}: {name}", kind.name);
+            match times(cx, args, || on_site(&site, size, *way)) {
+                Ok(r) => row(&mut t, &name, &r, &mut base),
+                Err(e) => t.cannot(&name, &format!("{e:#}")),
+            }
+        }
+    }
+    for (huge, kind) in [(Huge::Never, "4 KiB pages"), (Huge::Always, "huge pages")] {
+        let ours = Direct::new(cx, "direct", size + size / 16 + 64 * MIB, 0, huge)?;
+        let file = ours.create("big")?;
+        let chunk = vec![0x5au8; 2 * MIB as usize];
+        for at in (0..size).step_by(chunk.len()) {
+            file.write_at(at, &chunk[..chunk.len().min((size - at) as usize)])?;
+        }
+        let fresh = times(cx, args, || {
+            measured(None, || {
+                let map = file.map(0..size, Access::Read)?;
+                Ok(checksum(Words::of_map(&map)))
+            })
+        })?;
+        row(
+            &mut t,
+            &format!("pramfs: map(), made for it, {kind}"),
+            &fresh,
+            &mut base,
+        );
+        let map = file.map(0..size, Access::Read)?;
+        checksum(Words::of_map(&map));
+        let kept = times(cx, args, || {
+            measured(None, || Ok(checksum(Words::of_map(&map))))
+        })?;
+        row(
+            &mut t,
+            &format!("pramfs: map(), kept mapped, {kind}"),
+            &kept,
+            &mut base,
+        );
+    }
+    t.write_json(json)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Read {
+        block: usize,
+        direct: bool,
+        forget: bool,
+    },
+    Mmap,
+}
+
+fn checksum(words: Words<'_>) -> u32 {
+    let mut sum = 0;
+    for at in (0..words.len()).step_by(SMALL) {
+        let end = words.len().min(at + SMALL);
+        sum = words.lend(at..end, |s| crc32c::crc32c_append(sum, s));
+    }
+    sum
+}
+
+fn on_site(site: &Site, size: u64, way: Way) -> Result<Run> {
+    let path = site.file(0);
+    match way {
+        Way::Mmap => {
+            let file = open_rw(&path, false)?;
+            measured(Some(site), || {
+                let map = Mapping::of_file(&file, size as usize, false, false)?;
+                Ok(checksum(map.words()))
+            })
+        }
+        Way::Read {
+            block,
+            direct,
+            forget,
+        } => {
+            if forget {
+                sites::forget(&open_rw(&path, false)?)?;
+            }
+            let file = open_rw(&path, direct)?;
+            let mut b = Aligned::filled(block, 0)?;
+            measured(Some(site), || {
+                let mut sum = 0;
+                for at in (0..size).step_by(block) {
+                    let n = block.min((size - at) as usize);
+                    file.read_exact_at(&mut b.bytes_mut()[..n], at)?;
+                    sum = crc32c::crc32c_append(sum, &b.bytes()[..n]);
+                }
+                Ok(sum)
+            })
+        }
+    }
+}
+
+fn measured(site: Option<&Site>, f: impl FnOnce() -> Result<u32>) -> Result<Run> {
+    let server = || site.map_or(Ok(Duration::ZERO), Site::server_time);
+    let (start, usage, before) = (Instant::now(), Usage::now(), server()?);
+    let sum = f()?;
+    let wall = start.elapsed();
+    let usage = Usage::now().since(usage);
+    Ok(Run {
+        wall,
+        usage,
+        server: server()?.saturating_sub(before),
+        sum,
+    })
+}
+
+/// The run with the median of the system times, of those asked for.
+fn times(cx: &Context, args: &Args, mut f: impl FnMut() -> Result<Run>) -> Result<Run> {
+    let mut runs = Vec::new();
+    for _ in 0..args.repeat.max(1) {
+        cx.go_on()?;
+        runs.push(f()?);
+    }
+    anyhow::ensure!(
+        runs.iter().all(|r| r.sum == runs[0].sum),
+        "the checksums differ"
+    );
+    runs.sort_by_key(|r| r.usage.system + r.server);
+    Ok(runs[runs.len() / 2])
+}
+
+fn row(t: &mut Table, name: &str, r: &Run, base: &mut Option<f64>) {
+    let system = (r.usage.system + r.server).as_secs_f64();
+    let reference = *base.get_or_insert(system);
+    let s = |d: Duration| format!("{:.3}", d.as_secs_f64());
+    t.row(vec![
+        name.to_owned(),
+        s(r.wall),
+        s(r.usage.user),
+        s(r.usage.system),
+        s(r.server),
+        r.usage.minor_faults.to_string(),
+        r.usage.major_faults.to_string(),
+        format!("{:.2} x", system / reference),
+    ]);
+}
