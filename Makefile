@@ -1,0 +1,84 @@
+# The ways in. `make` alone says what there is; each recipe is one command that
+# can be typed by hand.
+
+PREFIX    ?= /usr/local
+# mount(8) and mkfs(8) look for their helpers here and nowhere else.
+HELPERDIR ?= /sbin
+DESTDIR   ?=
+CARGO     ?= cargo
+FUZZ_TIME ?= 60
+
+bindir  = $(DESTDIR)$(PREFIX)/bin
+sbindir = $(DESTDIR)$(PREFIX)/sbin
+compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
+helpers = $(DESTDIR)$(HELPERDIR)
+target  = $(or $(CARGO_TARGET_DIR),target)/release
+
+# A toolchain that was just installed is found without a new login.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: deps ## make, mount, fill, map, kill and recover a file system before your eyes
+	@scripts/demo.sh
+
+test: deps-test ## all tests, those that mount included (as root)
+	@scripts/test.sh
+
+bench: deps-bench ## speed beside the competitors, in one run
+	$(CARGO) run --release -p pramfs-bench -- run
+
+build: ## release build of all programs
+	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
+
+install: ## installs programs and helpers (PREFIX, DESTDIR, HELPERDIR)
+	@# Under sudo there is often no cargo: then what was built before is taken.
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
+	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and there is no $(CARGO) here: type 'make build' as the user who has it" >&2; exit 1; fi
+	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
+	install -m 0755 $(target)/pramfs $(bindir)/pramfs
+	install -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
+	install -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
+	@# The same file under a second name, unless the two places are one.
+	for tool in mkfs mount; do \
+		test $(sbindir)/$$tool.pramfs -ef $(helpers)/$$tool.pramfs || ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.pramfs || exit 1; \
+		ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
+	done
+	$(target)/pramfs completions bash > $(compdir)/pramfs
+	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
+
+uninstall: ## removes what install put there
+	rm -f $(bindir)/pramfs $(compdir)/pramfs
+	rm -f $(helpers)/mkfs.pramfs $(helpers)/mount.pramfs $(helpers)/mkfs.fuse.pramfs $(helpers)/mount.fuse.pramfs
+	rm -f $(sbindir)/mkfs.pramfs $(sbindir)/mount.pramfs
+	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
+	-rmdir $(docdir) 2>/dev/null
+
+deps: ## installs what is missing to build and mount
+	@scripts/deps.sh
+
+deps-test:
+	@scripts/deps.sh --test
+
+deps-bench:
+	@scripts/deps.sh --bench
+
+fmt: ## formats the sources
+	$(CARGO) fmt --all
+
+fmt-check:
+	$(CARGO) fmt --all --check
+
+clippy: ## lints, warnings denied
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+docs: ## API documentation, warnings denied
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+fuzz: ## runs each fuzz target for FUZZ_TIME seconds (nightly, cargo-fuzz)
+	@scripts/fuzz.sh $(FUZZ_TIME)
