@@ -6,6 +6,7 @@ use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::types::{FileType, Ino};
+use parking_lot::RwLockReadGuard;
 
 impl Shared {
     /// Copies bytes of a file out; returns how many there were before its end.
@@ -17,16 +18,10 @@ impl Shared {
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            check_file(&inode, &core)?;
+            let core = self.open_for_read(&inode)?;
             let left = core.d.size.saturating_sub(offset);
             let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
             self.read_map(&core.map(), offset, &mut into[..len])?;
-            let due = self.atime_due(&core);
-            drop(core);
-            if due {
-                self.touch_atime(&inode);
-            }
             Ok(len)
         })
     }
@@ -49,8 +44,7 @@ impl Shared {
     ) -> Result<Option<usize>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            check_file(&inode, &core)?;
+            let core = self.open_for_read(&inode)?;
             let len = core.d.size.saturating_sub(offset).min(len as u64);
             if len == 0 {
                 f(&[]);
@@ -73,11 +67,6 @@ impl Shared {
             }
             let at = self.vol.geo.offset(block) + (offset - (first << log2));
             self.vol.region.lend(at, len, f)?;
-            let due = self.atime_due(&core);
-            drop(core);
-            if due {
-                self.touch_atime(&inode);
-            }
             Ok(Some(len as usize))
         })
     }
@@ -105,6 +94,23 @@ impl Shared {
             into = rest;
         }
         Ok(())
+    }
+
+    /// The lock that a read holds. The atime is set before it and not after:
+    /// what lends the bytes may have answered the caller by then, who would
+    /// still see the old one.
+    #[inline]
+    fn open_for_read<'a>(&self, inode: &'a Inode) -> Result<RwLockReadGuard<'a, Core>> {
+        let core = inode.core.read();
+        check_file(inode, &core)?;
+        if !self.atime_due(&core) {
+            return Ok(core);
+        }
+        drop(core);
+        self.touch_atime(inode);
+        let core = inode.core.read();
+        check_file(inode, &core)?;
+        Ok(core)
     }
 
     /// Whether a read may have to set the atime. Cheap, and on the safe side.
