@@ -61,12 +61,22 @@ pub fn fill(file: &File, offset: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// A region file of zeros whose pages all exist.
-fn region_file(path: &Path, len: u64) -> Result<()> {
-    let file = File::create_new(path).with_context(|| path.display().to_string())?;
+/// Makes files of zeros whose pages all exist, by turns of a MiB: which page
+/// frames a file gets is a matter of luck that makes a third of the speed of
+/// long reads, and those who are compared are to have the same.
+fn page_files(files: &[(&Path, u64)]) -> Result<()> {
     let zeros = vec![0u8; MIB as usize];
-    for at in (0..len).step_by(MIB as usize) {
-        file.write_all_at(&zeros[..MIB.min(len - at) as usize], at)?;
+    let open = |&(path, len): &(&Path, u64)| {
+        let file = File::create_new(path).with_context(|| path.display().to_string())?;
+        Ok((file, len))
+    };
+    let files = files.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let longest = files.iter().map(|f| f.1).max().unwrap_or(0);
+    for at in (0..longest).step_by(MIB as usize) {
+        for (file, len) in &files {
+            let left = len.saturating_sub(at).min(MIB);
+            file.write_all_at(&zeros[..left as usize], at)?;
+        }
     }
     Ok(())
 }
@@ -91,7 +101,7 @@ impl Direct {
     pub fn new(cx: &Context, name: &str, region: u64, more: u64, huge: Huge) -> Result<Direct> {
         let tmpfs = cx.scratch.tmpfs(name, region + more + 64 * MIB, huge)?;
         let path = tmpfs.join("region");
-        region_file(&path, region)?;
+        page_files(&[(&path, region)])?;
         let opened = RegionOptions::new().open(&path)?;
         format(&opened, &FormatOptions::default())?;
         let fs = Fs::open(opened, MountOptions::default())?;
@@ -149,12 +159,13 @@ impl Direct {
     }
 }
 
-/// A region on a tmpfs of its own, mounted by `mount.pramfs`.
+/// A FUSE server whose memory is a file on a tmpfs of its own, with 4 KiB
+/// pages.
 #[derive(Debug)]
 pub struct Mounted {
     /// The server and its mount point. Dropped before the tmpfs.
     pub daemon: Daemon,
-    /// What holds the region.
+    /// What holds its memory.
     pub tmpfs: Place,
 }
 
@@ -163,45 +174,77 @@ impl Mounted {
     ///
     /// # Errors
     /// Those of each of these steps.
-    pub fn new(cx: &Context, name: &str, region: u64) -> Result<Mounted> {
-        let tmpfs = cx
-            .scratch
-            .tmpfs(&format!("{name}.tmpfs"), region + 64 * MIB, Huge::Never)?;
-        let path = tmpfs.join("region");
-        region_file(&path, region)?;
-        format(
-            &RegionOptions::new().open(&path)?,
-            &FormatOptions::default(),
-        )?;
-        let place = cx.scratch.place(name)?;
-        let mut command = Command::new(cx.program(SERVER)?);
-        command.env_remove(crate::MALLOC);
-        // As many threads as the minimal server gets.
-        let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
-        command
-            .arg(&path)
-            .arg(place.path())
-            .args(["-f", "-o", &options]);
-        let daemon = Daemon::start(cx, "mount.pramfs", command, place)?;
-        Ok(Mounted { daemon, tmpfs })
+    pub fn pramfs(cx: &Context, name: &str, region: u64) -> Result<Mounted> {
+        let (tmpfs, path) = memory(cx, name, region)?;
+        page_files(&[(&path, region)])?;
+        serve_pramfs(cx, name, tmpfs, &path)
+    }
+
+    /// The minimal FUSE server of this package, in a process of its own, with
+    /// a file of `size` bytes.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn minimal(cx: &Context, name: &str, size: u64) -> Result<Mounted> {
+        let (tmpfs, path) = memory(cx, name, size)?;
+        page_files(&[(&path, size)])?;
+        serve_minimal(cx, name, tmpfs, &path)
+    }
+
+    /// [`pramfs`](Self::pramfs) and [`minimal`](Self::minimal), on memory that
+    /// was made by turns.
+    ///
+    /// # Errors
+    /// As theirs.
+    pub fn pair(cx: &Context, region: u64, size: u64) -> Result<[Mounted; 2]> {
+        let (ours, region_path) = memory(cx, "ours", region)?;
+        let (theirs, file_path) = memory(cx, "theirs", size)?;
+        page_files(&[(&region_path, region), (&file_path, size)])?;
+        Ok([
+            serve_pramfs(cx, "ours", ours, &region_path)?,
+            serve_minimal(cx, "theirs", theirs, &file_path)?,
+        ])
     }
 }
 
-/// The minimal FUSE server of this package, in a process of its own.
-///
-/// # Errors
-/// When it cannot be started.
-pub fn minimal(cx: &Context, name: &str, size: u64) -> Result<Daemon> {
+/// A tmpfs for a file of `size` bytes, and the path for that.
+fn memory(cx: &Context, name: &str, size: u64) -> Result<(Place, PathBuf)> {
+    let tmpfs = cx
+        .scratch
+        .tmpfs(&format!("{name}.tmpfs"), size + 64 * MIB, Huge::Never)?;
+    let path = tmpfs.join("memory");
+    Ok((tmpfs, path))
+}
+
+fn serve_pramfs(cx: &Context, name: &str, tmpfs: Place, region: &Path) -> Result<Mounted> {
+    format(
+        &RegionOptions::new().open(region)?,
+        &FormatOptions::default(),
+    )?;
+    let place = cx.scratch.place(name)?;
+    let mut command = Command::new(cx.program(SERVER)?);
+    command.env_remove(crate::MALLOC);
+    // As many threads as the minimal server gets.
+    let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
+    command
+        .arg(region)
+        .arg(place.path())
+        .args(["-f", "-o", &options]);
+    let daemon = Daemon::start(cx, "mount.pramfs", command, place)?;
+    Ok(Mounted { daemon, tmpfs })
+}
+
+fn serve_minimal(cx: &Context, name: &str, tmpfs: Place, file: &Path) -> Result<Mounted> {
     let place = cx.scratch.place(name)?;
     let mut command = Command::new(std::env::current_exe()?);
     // Set and empty, so that it does not start again with it.
     command.env(crate::MALLOC, "");
     let threads = cx.cpus.len().clamp(2, 8).to_string();
-    command.arg("minimal").arg(place.path());
-    command.args(["--size", &size.to_string(), "--threads", &threads]);
+    command.arg("minimal").arg(place.path()).arg(file);
+    command.args(["--threads", &threads]);
     let daemon = Daemon::start(cx, "the minimal server", command, place)?;
     read_ahead(daemon.path(), 1024)?;
-    Ok(daemon)
+    Ok(Mounted { daemon, tmpfs })
 }
 
 /// Lets the kernel read ahead so many KiB, as `mount.pramfs` does at its

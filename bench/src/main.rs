@@ -63,9 +63,8 @@ enum Cmd {
     Minimal {
         /// Where to mount.
         mount_point: PathBuf,
-        /// Bytes of its one file.
-        #[arg(long, default_value_t = 1 << 20)]
-        size: usize,
+        /// What it keeps its one file in: a file on tmpfs, mapped whole.
+        memory: PathBuf,
         /// Threads that serve.
         #[arg(long, default_value_t = 2)]
         threads: usize,
@@ -161,10 +160,10 @@ fn real_main() -> Result<ExitCode> {
         }
         Cmd::Minimal {
             mount_point,
-            size,
+            memory,
             threads,
         } => {
-            minimal::serve(&mount_point, size, threads)?;
+            minimal::serve(&mount_point, &memory, threads)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,14 +1,16 @@
 //! The least a FUSE server can do: the competitor that shows what the kernel,
 //! /dev/fuse and the `fuser` crate cost by themselves.
 //!
-//! One file, `data`, in anonymous memory that is there from the start, and
-//! empty files in a hash map. Nothing is durable, nothing is checked, no time
+//! One file, `data`, in memory that is there from the start and of the same
+//! kind as our region's (a file on tmpfs, mapped), and empty files in a hash
+//! map. Nothing is durable, nothing is checked, no time
 //! is kept. Init flags, open flags, time-outs of names and attributes, and
 //! threads are those of `mount.pramfs`, so that a difference between the two
 //! is a difference in what the servers do.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -264,9 +266,11 @@ fn open_flags(flags: i32) -> FopenFlags {
 ///
 /// # Errors
 /// When the memory or the mount is refused.
-pub fn serve(mount_point: &Path, size: usize, threads: usize) -> Result<()> {
+pub fn serve(mount_point: &Path, memory: &Path, threads: usize) -> Result<()> {
+    let file = File::options().read(true).write(true).open(memory)?;
+    let size = usize::try_from(file.metadata()?.len())?;
     let fs = Minimal {
-        data: Mapping::anonymous(size)?,
+        data: Mapping::of_file(&file, size, true, true)?,
         names: Mutex::new(HashMap::new()),
         next: AtomicU64::new(16),
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::fixture::{MIB, Mounted, fill, filled_file, minimal, open_rw, random_page};
+use crate::fixture::{MIB, Mounted, fill, filled_file, open_rw, random_page};
 use crate::harness::daemon::Daemon;
 use crate::harness::{Context, Group, Huge, Ops, Report, Rng, Row, Side, interleave};
 use crate::minimal::DATA;
@@ -69,10 +69,9 @@ const FILE: u64 = 512 * MIB;
 const HOT: u64 = 16 * MIB;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let ours = Mounted::new(cx, "ours", 1024 * MIB)?;
-    let theirs = minimal(cx, "theirs", FILE)?;
-    let paths = [ours.daemon.join(DATA), theirs.join(DATA)];
-    let daemons = [&ours.daemon, &theirs];
+    let [ours, theirs] = Mounted::pair(cx, 1024 * MIB, FILE)?;
+    let paths = [ours.daemon.join(DATA), theirs.daemon.join(DATA)];
+    let daemons = [&ours.daemon, &theirs.daemon];
     for p in &paths {
         let f = open_rw(p, true)?;
         fill(&f, 0, FILE)?;

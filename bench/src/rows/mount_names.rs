@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::fixture::{MIB, Mounted, debian_program, minimal, names};
+use crate::fixture::{MIB, Mounted, debian_program, names};
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::Place;
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
@@ -117,13 +117,16 @@ fn bindfs(cx: &Context) -> Result<Contender> {
 }
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let ours = Mounted::new(cx, "ours", 1024 * MIB)?;
+    let ours = Mounted::pramfs(cx, "ours", 1024 * MIB)?;
     let mut contenders = vec![Contender::new("ours", ours.daemon, Some(ours.tmpfs))?];
     // A row for each of the others, measured or not.
     let mut at = [None; 3];
     type Start = fn(&Context) -> Result<Contender>;
     let others: [Start; 3] = [
-        |cx| Contender::new("minimal server", minimal(cx, "theirs", 1 << 20)?, None),
+        |cx| {
+            let m = Mounted::minimal(cx, "theirs", MIB)?;
+            Contender::new("minimal server", m.daemon, Some(m.tmpfs))
+        },
         fuse2fs,
         bindfs,
     ];

@@ -136,7 +136,7 @@ fn ext4(cx: &Context, bytes: u64) -> Result<Site> {
 
 fn pramfs(cx: &Context, bytes: u64) -> Result<Site> {
     let region = bytes + bytes / 16 + 64 * MIB;
-    let Mounted { daemon, tmpfs } = Mounted::new(cx, "pramfs", region)?;
+    let Mounted { daemon, tmpfs } = Mounted::pramfs(cx, "pramfs", region)?;
     Ok(Site {
         dir: daemon.path().to_owned(),
         raw: Some(tmpfs.join("region")),
