@@ -80,5 +80,5 @@ clippy: ## lints, warnings denied
 docs: ## API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-fuzz: ## runs each fuzz target for FUZZ_TIME seconds (nightly, cargo-fuzz)
+fuzz: ## runs each fuzz target for FUZZ_TIME seconds (cargo-fuzz)
 	@scripts/fuzz.sh $(FUZZ_TIME)

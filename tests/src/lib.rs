@@ -1,6 +1,7 @@
 //! What the tests of the whole file system share.
 //!
 //! * [`crash`]: the images that a power failure could leave.
+//! * [`exercise`]: what the fuzz targets do with any bytes.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.
 //! * [`random`]: a small generator whose seed is printed, so that a run of
@@ -11,6 +12,7 @@
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 
 pub mod crash;
+pub mod exercise;
 pub mod model;
 pub mod mounted;
 pub mod random;
