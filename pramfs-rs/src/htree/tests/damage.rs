@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::alloc::Run;
+use crate::htree::leaf::tag_of;
+use crate::media::htree::{LeafShape, SLOT};
 
 #[test]
 fn the_trees_of_one_inode_are_not_confused() {
@@ -170,4 +172,52 @@ fn a_leaf_copied_to_another_block_is_found_out() {
         find_dir(&vol, &t, b"name"),
         Err(Error::Corrupt { .. })
     ));
+}
+
+/// Callers of a scan end their loops by its order, which therefore must not
+/// depend on a leaf still being what it was when it was checked.
+#[test]
+fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
+    let vol = volume(512, 1 << 20);
+    let mut t = dir();
+    for i in 0..60 {
+        put(&vol, &mut t, format!("{i}").as_bytes(), 8, &[1; 8]).unwrap();
+    }
+    let mut leaves = Vec::new();
+    visit_blocks(&vol, &t, &mut |b, leaf| {
+        leaves.extend(leaf.then_some(b));
+        Ok(())
+    })
+    .unwrap();
+    let items = |b: Bno| {
+        let image = Image::read(&vol, b).unwrap();
+        image.items(&t, &vol.geo.leaf).unwrap()
+    };
+    let full = |b: &&Bno| items(**b).len() > 1;
+    let (&first, &last) = (
+        leaves.iter().find(full).unwrap(),
+        leaves.iter().rfind(full).unwrap(),
+    );
+    let good = items(first);
+    // As another item of its leaf, and as one of another leaf.
+    for hash in [good[1].hash, items(last)[0].hash] {
+        let base = vol.geo.offset(first);
+        let mut bytes = vec![0; 512];
+        vol.region.read(base, &mut bytes).unwrap();
+        let slot = (good[0].at - vol.geo.leaf.slots_at) / SLOT;
+        let mut bad = bytes.clone();
+        bad[good[0].at..good[0].at + 8].copy_from_slice(&hash.to_le_bytes());
+        bad[LeafShape::TAGS_AT + slot] = tag_of(hash);
+        drop(vol.region.window().store(base, &bad).unwrap());
+        leaves.iter().for_each(|b| vol.verified.note(*b));
+        let mut before = 0;
+        let result = scan(&vol, &t, 0, &mut |item, _, _| {
+            assert!(item.hash() > before, "{:#x} after {before:#x}", item.hash());
+            before = item.hash();
+            ControlFlow::Continue(())
+        });
+        assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
+        drop(vol.region.window().store(base, &bytes).unwrap());
+    }
+    assert_eq!(list(&vol, &t, 0, usize::MAX).unwrap().len(), 60);
 }
