@@ -74,12 +74,15 @@ impl Adapter {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
             }
-            // The offset of an appending write is the kernel's idea of the end
-            // of the file; the engine knows better. Pages written back from a
-            // mapping are at their own offset whatever the flags.
+            // An append goes where the kernel says, too: it holds the inode
+            // until the last part of one is answered, and sends parts of 1 MiB
+            // at once, which arrive in any order. Its size is the file's, as
+            // nothing else changes it (docs/semantics.md, Appends). Pages
+            // written back from a mapping are no append whatever the flags.
             let paged = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
             let written = if flags & libc::O_APPEND != 0 && !paged {
-                self.removals.wait_for_space(|| fs.append(ino, data))?;
+                self.removals
+                    .wait_for_space(|| fs.append_part(ino, offset, data))?;
                 data.len()
             } else {
                 self.removals

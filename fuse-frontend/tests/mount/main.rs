@@ -2,6 +2,7 @@
 //! ordinary system calls are made. As root, and where there is a /dev/fuse;
 //! anywhere else every test says that it was skipped.
 
+mod appends;
 mod attributes;
 mod crash;
 mod data;

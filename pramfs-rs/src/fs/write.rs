@@ -43,17 +43,35 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append(&self, ino: Ino, from: &[u8]) -> Result<u64> {
+        self.append_locked(ino, None, from)
+    }
+
+    /// One part of an append whose caller has laid it out: it keeps other
+    /// writers away from the file, and knows its end. Parts may come in any
+    /// order; one that comes early leaves zeros for those before it. All of
+    /// the part is written, or the file does not grow by it.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn append_part(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
+        self.append_locked(ino, Some(offset), from).map(drop)
+    }
+
+    /// At `offset`, or at the end of the file.
+    fn append_locked(&self, ino: Ino, offset: Option<u64>, from: &[u8]) -> Result<u64> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             check_file(&inode, &core)?;
-            let offset = core.d.size;
-            if from.len() as u64 > self.vol.geo.max_file_size() - offset {
-                return Err(Error::TooLarge(offset.saturating_add(from.len() as u64)));
+            let size = core.d.size;
+            let offset = offset.unwrap_or(size);
+            let end = offset.saturating_add(from.len() as u64);
+            if end > self.vol.geo.max_file_size() {
+                return Err(Error::TooLarge(end));
             }
             let n = self.write_locked(&inode, &mut core, offset, from);
-            if !matches!(n, Ok(n) if n == from.len()) && core.d.size != offset {
-                self.set_size(&inode, &mut core, offset)?;
+            if !matches!(n, Ok(n) if n == from.len()) && core.d.size != size {
+                self.set_size(&inode, &mut core, size)?;
             }
             match n? {
                 n if n == from.len() => Ok(offset),

@@ -79,6 +79,35 @@ fn an_append_is_written_whole_or_not_at_all_and_a_write_may_be_short() {
     assert_eq!(errno(fs.write(ino, n as u64, &more)), libc::ENOSPC);
 }
 
+/// Whoever lays an append out itself gives its parts in any order; one that
+/// fails leaves the size as it was.
+#[test]
+fn the_parts_of_an_append_come_in_any_order_and_each_is_whole_or_not_there() {
+    for block_size in [512, 4096] {
+        let (_sim, fs) = fresh(8 * MIB, block_size).unwrap();
+        let ino = file(&fs, "f");
+        fs.append(ino, b"an odd end").unwrap();
+        let bytes: Vec<u8> = (0..3 * MIB as u32).map(|n| (n >> 9) as u8).collect();
+        for part in [2, 0, 1] {
+            let at = part * MIB;
+            fs.append_part(ino, 10 + at as u64, &bytes[at..at + MIB])
+                .unwrap();
+        }
+        let got = contents(&fs, ino);
+        assert!(got.starts_with(b"an odd end") && got[10..] == bytes);
+
+        let (size, more) = (got.len() as u64, vec![1; 8 * MIB]);
+        for at in [size, size + MIB as u64] {
+            assert_eq!(errno(fs.append_part(ino, at, &more)), libc::ENOSPC);
+            assert_eq!(fs.getattr(ino).unwrap().size, size);
+        }
+        assert_eq!(
+            errno(fs.append_part(ino, i64::MAX as u64, b"ab")),
+            libc::EFBIG
+        );
+    }
+}
+
 /// One record, so all or nothing after a crash: two fences, one for the data
 /// and one for the record.
 #[test]
