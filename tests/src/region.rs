@@ -4,8 +4,10 @@
 //! count what the engine did and take the memory as a crash would leave it.
 
 use pramfs::format::{FormatOptions, format};
+use pramfs::media::{DiskInode, probe_superblock};
 use pramfs::pmem::{Region, SimBackend};
-use pramfs::{Fs, MountOptions, Result, Time};
+use pramfs::{Fs, Ino, MountOptions, Result, Time};
+use zerocopy::FromBytes;
 
 /// The smallest region that can be formatted: 256 KiB.
 pub const SMALLEST: usize = 256 << 10;
@@ -65,6 +67,25 @@ pub fn fresh(len: usize, block_size: u32) -> Result<(SimBackend, Fs)> {
     let sim = formatted(len, &repeatable(block_size))?;
     let fs = mount(&sim, quiet())?;
     Ok((sim, fs))
+}
+
+/// Where the inode of a number stands in an image, found by its own number and
+/// CRC.
+///
+/// # Panics
+/// Where it is not there, or the image has no file system.
+pub fn inode_home(image: &[u8], ino: Ino) -> usize {
+    let region = region_of(&SimBackend::from_image(image).expect("an image"));
+    let found = probe_superblock(&region).expect("a superblock");
+    let seed = found.geometry().seed;
+    let is_home = |at: &usize| {
+        let inode = DiskInode::read_from_bytes(&image[*at..][..DiskInode::SIZE]);
+        inode.is_ok_and(|inode| inode.ino == ino.0 && inode.crc == inode.expected_crc(seed, ino))
+    };
+    (0..image.len())
+        .step_by(DiskInode::SIZE)
+        .find(is_home)
+        .expect("the inode")
 }
 
 /// Shows the engine's messages in the output of a test, by the filter in

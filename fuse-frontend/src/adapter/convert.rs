@@ -11,7 +11,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType as Kind, Generation, INodeNo, Request, TimeOrNow};
-use pramfs::types::{Attr, Ctx, FileType, Ino, SetAttr, SetTime, Time};
+use pramfs::types::{Attr, Ctx, DirEntry, FileType, Ino, SetAttr, SetTime, Time};
 
 use super::serve::{Refusal, Served};
 
@@ -109,6 +109,19 @@ pub(super) fn no_entry() -> FileAttr {
         rdev: 0,
         blksize: 0,
         flags: 0,
+    }
+}
+
+/// A directory entry without attributes. The transport has no way to leave
+/// them out of a readdirplus, so they are impossible ones: the kernel hands
+/// name, number and type to the reader, refuses the rest and gives the
+/// reference back. Whoever wants more looks the name up.
+pub(super) fn name_only(of: &DirEntry<'_>) -> FileAttr {
+    FileAttr {
+        ino: node(of.ino),
+        size: u64::MAX,
+        kind: kind(of.kind),
+        ..no_entry()
     }
 }
 

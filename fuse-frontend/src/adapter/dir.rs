@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use fuser::{Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use pramfs::{Fs, Taken};
@@ -17,7 +18,8 @@ use super::namespace::attr_ttl;
 impl Adapter {
     pub(super) fn on_readdir(&self, node: INodeNo, offset: u64, reply: ReplyDirectory) {
         let work = |fs: &Fs, reply: &mut ReplyDirectory| {
-            fs.readdir(ino(node)?, offset, &mut |found| {
+            let mut given = false;
+            let walked = fs.readdir(ino(node)?, offset, &mut |found| {
                 let name = OsStr::from_bytes(found.name);
                 let full = reply.add(
                     INodeNo(found.ino.0),
@@ -26,35 +28,38 @@ impl Adapter {
                     name,
                 );
                 if full {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
+                    return ControlFlow::Break(());
                 }
-            })?;
-            Ok(())
+                given = true;
+                ControlFlow::Continue(())
+            });
+            // What is there before the damage is shown; the next request
+            // starts behind it and is answered with the error.
+            match walked {
+                Err(_) if given => Ok(()),
+                walked => Ok(walked?),
+            }
         };
         self.serve("readdir", node, reply, work, |reply, ()| reply.ok());
     }
 
     /// Each entry but `.` and `..` is a lookup, too, and is pinned as such if
-    /// it fits. Of `.` and `..` the kernel takes the number only.
+    /// it fits. Of `.` and `..` the kernel takes the number only, and of an
+    /// entry whose inode is damaged number, type and name.
     pub(super) fn on_readdirplus(&self, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus) {
         let work = |fs: &Fs, reply: &mut ReplyDirectoryPlus| {
             fs.readdir_pinned(ino(node)?, offset, &mut |found, attr| {
                 let name = OsStr::from_bytes(found.name);
-                let (shown, generation) = if found.name == b"." || found.name == b".." {
-                    (convert::attr(attr), Generation(0))
-                } else {
-                    entry(attr)
+                let dots = found.name == b"." || found.name == b"..";
+                let (shown, generation, ttl) = match attr {
+                    Some(attr) if dots => (convert::attr(attr), Generation(0), attr_ttl(attr)),
+                    Some(attr) => {
+                        let (shown, generation) = entry(attr);
+                        (shown, generation, attr_ttl(attr))
+                    }
+                    None => (convert::name_only(&found), Generation(0), Duration::ZERO),
                 };
-                let full = reply.add(
-                    shown.ino,
-                    found.cookie,
-                    name,
-                    &attr_ttl(attr),
-                    &shown,
-                    generation,
-                );
+                let full = reply.add(shown.ino, found.cookie, name, &ttl, &shown, generation);
                 if full { Taken::Full } else { Taken::Kept }
             })?;
             Ok(())

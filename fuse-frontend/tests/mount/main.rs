@@ -5,6 +5,7 @@
 mod appends;
 mod attributes;
 mod crash;
+mod damage;
 mod data;
 mod life;
 mod names;

@@ -72,56 +72,89 @@ impl Shared {
         })
     }
 
-    /// As [`readdir`](Self::readdir), with the attributes of each entry and a
-    /// reference to each that `f` kept (not to `.` and `..`).
+    /// As [`readdir`](Self::readdir), with the attributes of each entry, `None`
+    /// where its inode is damaged, and a reference to each that `f` kept (not
+    /// to `.` and `..`). Damage of the directory behind an entry that was kept
+    /// ends the walk without an error: the next call, from there, answers it.
     ///
     /// # Errors
-    /// As for [`readdir`](Self::readdir).
+    /// As for [`readdir`](Self::readdir). No reference is left then.
     pub fn readdir_pinned(
         &self,
         ino: Ino,
         cookie: u64,
-        f: &mut dyn FnMut(DirEntry<'_>, &Attr) -> Taken,
+        f: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> Taken,
     ) -> Result<()> {
-        self.op(Need::Read, || {
-            let dir = self.iget_user(ino)?;
-            let mut at = cookie;
-            loop {
-                let (batch, end) = self.batch(&dir, at)?;
-                for e in &batch {
-                    at = e.cookie;
-                    let inode = match self.iget_user(e.ino) {
-                        Ok(inode) => inode,
-                        // Removed since the batch was read.
-                        Err(Error::Stale(_)) => continue,
-                        Err(err) => return Err(err),
-                    };
-                    let core = inode.core.read();
-                    if core.gone || (core.d.nlink == 0 && e.cookie > DOT_DOT) {
-                        continue;
+        let mut kept = Vec::new();
+        let walked = self.op(Need::Read, || self.walk_pinned(ino, cookie, f, &mut kept));
+        if walked.is_err() {
+            // A fault of the medium is noticed when the walk is over.
+            for ino in kept {
+                self.unpin(ino, 1);
+            }
+        }
+        walked
+    }
+
+    fn walk_pinned(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        f: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> Taken,
+        kept: &mut Vec<Ino>,
+    ) -> Result<()> {
+        let dir = self.iget_user(ino)?;
+        let mut at = cookie;
+        let mut given = false;
+        loop {
+            let (batch, end) = match self.batch(&dir, at) {
+                Err(_) if given => return Ok(()),
+                batch => batch?,
+            };
+            for e in &batch {
+                at = e.cookie;
+                let inode = match self.iget_user(e.ino) {
+                    Ok(inode) => Some(inode),
+                    // Removed since the batch was read.
+                    Err(Error::Stale(_)) => continue,
+                    // One damaged inode must not hide the others.
+                    Err(err) => {
+                        if let Error::Corrupt { .. } = err {
+                            self.note_damage(&err);
+                        }
+                        None
                     }
-                    let attr = core.attr(&self.vol.geo);
-                    let entry = DirEntry {
-                        name: &e.name,
-                        ino: e.ino,
-                        kind: e.kind,
-                        cookie: e.cookie,
-                    };
-                    if f(entry, &attr) == Taken::Full {
-                        return Ok(());
-                    }
-                    if e.cookie > DOT_DOT {
-                        self.refs.add(e.ino, 1);
-                    }
+                };
+                let core = inode.as_ref().map(|inode| inode.core.read());
+                if core
+                    .as_ref()
+                    .is_some_and(|core| core.gone || (core.d.nlink == 0 && e.cookie > DOT_DOT))
+                {
+                    continue;
                 }
-                if end {
-                    if self.options.dir_atime {
-                        self.touch_atime(&dir);
-                    }
+                let attr = core.as_ref().map(|core| core.attr(&self.vol.geo));
+                let entry = DirEntry {
+                    name: &e.name,
+                    ino: e.ino,
+                    kind: e.kind,
+                    cookie: e.cookie,
+                };
+                if f(entry, attr.as_ref()) == Taken::Full {
                     return Ok(());
                 }
+                given = true;
+                if e.cookie > DOT_DOT {
+                    self.refs.add(e.ino, 1);
+                    kept.push(e.ino);
+                }
             }
-        })
+            if end {
+                if self.options.dir_atime {
+                    self.touch_atime(&dir);
+                }
+                return Ok(());
+            }
+        }
     }
 
     /// The next entries after a cookie, and whether they are the last.

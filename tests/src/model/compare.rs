@@ -196,7 +196,7 @@ fn read_dir(fs: &Fs, dir: Ino, chunk: usize) -> pramfs::Result<BTreeMap<Vec<u8>,
             if pinned.len() - before == chunk {
                 return Taken::Full;
             }
-            kinds.push(e.kind == attr.kind && e.ino == attr.ino);
+            kinds.push(attr.is_some_and(|attr| e.kind == attr.kind && e.ino == attr.ino));
             pinned.push((e.name.to_vec(), e.ino, e.cookie));
             Taken::Kept
         })?;

@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
-use pramfs::{Error, ErrorPolicy, Fs, Ino, MountOptions};
-use pramfs_tests::region::{mount, quiet, region_of};
+use pramfs::pmem::SimBackend;
+use pramfs::{Error, ErrorPolicy, Fs, Ino, MountOptions, Taken};
+use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 
-use super::{ROOT, contents, file, find, one_at_a_time, small};
+use super::{ROOT, contents, file, find, names, one_at_a_time, small};
 
 /// A file system with a damaged directory and a file beside it.
 fn damaged(errors: ErrorPolicy) -> Fs {
@@ -54,6 +55,88 @@ fn errors_continue_goes_on_writing_and_remount_ro_stops() {
     assert!(fs.is_read_only());
     let after = fs.create(&ROOT, Ino::ROOT, b"after", 0o644);
     assert_eq!(after.unwrap_err().errno(), libc::EROFS);
+}
+
+/// Name, number, whether there were attributes.
+type Listed = (Vec<u8>, Ino, bool);
+
+/// A directory read with attributes, as often as it takes: what was kept, and
+/// how it ended.
+fn listed(fs: &Fs, dir: Ino) -> (Vec<Listed>, Result<(), Error>) {
+    let (mut all, mut cookie) = (Vec::new(), 2);
+    loop {
+        let before = all.len();
+        let walked = fs.readdir_pinned(dir, cookie, &mut |e, attr| {
+            if all.len() - before == 100 {
+                return Taken::Full;
+            }
+            cookie = e.cookie;
+            all.push((e.name.to_vec(), e.ino, attr.is_some()));
+            Taken::Kept
+        });
+        if walked.is_err() || all.len() == before {
+            return (all, walked);
+        }
+    }
+}
+
+fn change(sim: &SimBackend, at: usize) {
+    let region = region_of(sim);
+    let byte = !sim.image()[at];
+    let pending = region.window().store(at as u64, &[byte]).unwrap();
+    let _ = region.window().fence(pending);
+}
+
+#[test]
+fn a_damaged_inode_hides_no_other_name() {
+    let (sim, fs) = small();
+    let inodes: Vec<Ino> = (0..8).map(|n| file(&fs, &format!("file{n}"))).collect();
+    fs.close().unwrap();
+    change(&sim, inode_home(&sim.image(), inodes[3]) + 0x18);
+    let errors = ErrorPolicy::Continue;
+    let fs = mount(&sim, MountOptions { errors, ..quiet() }).unwrap();
+    assert_eq!(names(&fs, Ino::ROOT).len(), 8);
+    let (mut all, ended) = listed(&fs, Ino::ROOT);
+    ended.unwrap();
+    all.sort();
+    for (n, (name, ino, whole)) in all.iter().enumerate() {
+        assert_eq!(*name, format!("file{n}").into_bytes());
+        assert_eq!((*ino, *whole), (inodes[n], n != 3));
+        fs.unpin(*ino, 1);
+    }
+    assert_eq!(all.len(), 8);
+    assert_eq!(find(&fs, "file3").unwrap_err().errno(), libc::EUCLEAN);
+    assert_eq!(fs.getattr(inodes[4]).unwrap().nlink, 1);
+}
+
+/// Entries before a damaged leaf are given, with their references; the request
+/// that starts at the leaf is refused and leaves no reference.
+#[test]
+fn a_damaged_leaf_hides_only_what_lies_behind_it() {
+    let (sim, fs) = small();
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    for n in 0..1000 {
+        let name = format!("an entry that is number {n}");
+        fs.create(&ROOT, dir, name.as_bytes(), 0o644).unwrap();
+    }
+    let order = names(&fs, dir);
+    let free = fs.statfs().unwrap().free_inodes;
+    fs.close().unwrap();
+    let (image, last) = (sim.image(), order.last().unwrap());
+    // Homes lie behind the journal, where the name stands, too.
+    let at = image.windows(last.len()).rposition(|w| w == last).unwrap();
+    change(&sim, at);
+    let errors = ErrorPolicy::Continue;
+    let fs = mount(&sim, MountOptions { errors, ..quiet() }).unwrap();
+    let (all, ended) = listed(&fs, dir);
+    assert_eq!(ended.unwrap_err().errno(), libc::EUCLEAN);
+    assert!(all.len() > 100 && all.len() < 1000, "{}", all.len());
+    for (n, (name, ino, _)) in all.iter().enumerate() {
+        assert_eq!(*name, order[n]);
+        fs.unlink(dir, name).unwrap();
+        fs.unpin(*ino, 1);
+    }
+    assert_eq!(fs.statfs().unwrap().free_inodes, free + all.len() as u64);
 }
 
 const CHILD: &str = "PRAMFS_TEST_ERRORS_PANIC";
