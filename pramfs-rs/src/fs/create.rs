@@ -3,10 +3,8 @@
 use zerocopy::FromZeros;
 
 use super::inode::{Inode, put_inode, put_new_inode, store_map, touch_mtime};
-use super::orphan::{dir_tree, store_tree};
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
-use crate::htree;
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
 use crate::media::checksum::crc;
@@ -230,21 +228,12 @@ impl Shared {
             Err(_) if self.entry(&pc, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
-        let mut tree = dir_tree(&new_dir);
-        htree::insert(
-            &mut tx,
-            &mut tree,
-            name,
-            names::dt(what.mode),
-            &ino.0.to_le_bytes(),
-        )?;
-        store_tree(&mut new_dir, &tree);
+        self.add_entry(&mut tx, &mut new_dir, name, (ino.0, what.mode))?;
         let home = self.table.home_or_grow(&self.vol, ino)?;
         let mut d = self.new_inode(cx, &pc.d, ino, what, now);
         self.put_target(&mut tx, &mut d, what.target)?;
         put_new_inode(&mut tx, home, ino, &mut d)?;
 
-        new_dir.size += 1;
         if d.mode & libc::S_IFMT == libc::S_IFDIR {
             new_dir.nlink = new_dir.nlink.saturating_add(1);
         }

@@ -1,19 +1,15 @@
-//! Inodes in memory: one shared object for each inode in use, and the cache
-//! that finds them.
+//! Inodes in memory: one shared object for each inode in use.
 //!
-//! Invariants: an inode is changed only under the write lock of its core, and
-//! its core equals its home on the medium but for what `lazy` names; an inode
-//! leaves the cache only while nobody holds it, its last record is dead and
-//! nothing about it is lazy. The lock order is ascending inode number.
+//! Invariant: an inode is changed only under the write lock of its core, and
+//! its core equals its home on the medium but for what `lazy` names. The lock
+//! order is ascending inode number.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam::utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
-use rustc_hash::FxHashMap;
+use parking_lot::RwLock;
 use zerocopy::IntoBytes;
 
+use super::dcache::KnownAs;
 use crate::error::{Error, Result};
 use crate::journal::Place;
 use crate::map::MapRef;
@@ -52,7 +48,7 @@ pub struct Core {
 #[repr(C)]
 pub struct Inode {
     /// Looked at since the clock hand passed.
-    used: AtomicBool,
+    pub(super) used: AtomicBool,
     /// Waiting in the list of lazy inodes.
     pub listed: AtomicBool,
     /// Number.
@@ -62,6 +58,8 @@ pub struct Inode {
     /// The record that wrote its homes last: the inode, its pointer blocks and
     /// its htrees.
     pub place: Place,
+    /// The name by which the dentry cache finds it.
+    pub known_as: KnownAs,
     /// The lock.
     pub core: RwLock<Core>,
 }
@@ -73,6 +71,7 @@ impl Inode {
             ino,
             home,
             place: Place::default(),
+            known_as: KnownAs::default(),
             core: RwLock::new(Core {
                 d,
                 lazy: Lazy::default(),
@@ -81,6 +80,15 @@ impl Inode {
             }),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
+        }
+    }
+
+    /// Keeps it in memory for another round of the clock hand.
+    #[inline]
+    pub fn note_use(&self) {
+        // Read first: a line that many threads share is seldom written.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
         }
     }
 
@@ -295,212 +303,4 @@ pub fn put_lines<'v>(
         }
     }
     Ok(())
-}
-
-const SHARDS: usize = 64;
-
-/// Bytes that one cached inode takes, with its place in the map. Checked by a
-/// test.
-pub const BYTES_PER_INODE: u64 = 512;
-
-type Shard = FxHashMap<u64, Arc<Inode>>;
-
-/// The inodes in memory.
-#[derive(Debug)]
-pub struct InodeCache {
-    /// Each lock in a cache line of its own: threads on different inodes do not
-    /// meet.
-    shards: Box<[CachePadded<RwLock<Shard>>]>,
-    per_shard: usize,
-    count: AtomicUsize,
-}
-
-impl InodeCache {
-    /// A cache of about `bytes` bytes.
-    pub fn new(bytes: u64) -> InodeCache {
-        let per_shard = (bytes / BYTES_PER_INODE) as usize / SHARDS;
-        InodeCache {
-            shards: (0..SHARDS)
-                .map(|_| CachePadded::new(RwLock::new(Shard::default())))
-                .collect(),
-            per_shard: per_shard.max(16),
-            count: AtomicUsize::new(0),
-        }
-    }
-
-    fn shard(&self, ino: Ino) -> &RwLock<Shard> {
-        &self.shards[ino.0 as usize % SHARDS]
-    }
-
-    /// Inodes in memory.
-    pub fn len(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    /// An inode that is in memory.
-    #[inline]
-    pub fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
-        let shard = self.shard(ino).read();
-        let inode = shard.get(&ino.0)?;
-        crate::pmem::prefetch_object(&**inode);
-        if !inode.used.load(Ordering::Relaxed) {
-            inode.used.store(true, Ordering::Relaxed);
-        }
-        Some(inode.clone())
-    }
-
-    /// As [`get`](Self::get), loading it where it is not in memory. Loading is
-    /// done under the shard's lock, so that an inode that is freed meanwhile is
-    /// not found by one thread and brought back by another.
-    ///
-    /// # Errors
-    /// Those of `load`.
-    pub fn get_or_load(
-        &self,
-        vol: &Volume,
-        ino: Ino,
-        load: impl FnOnce() -> Result<Inode>,
-    ) -> Result<Arc<Inode>> {
-        let mut shard = self.shard(ino).write();
-        if let Some(there) = shard.get(&ino.0) {
-            return Ok(there.clone());
-        }
-        let inode = load()?;
-        Ok(self.add(vol, &mut shard, inode))
-    }
-
-    /// Puts a new inode in, before its record is committed: the caller holds
-    /// its core, and whoever finds it waits. It takes the place of one that is
-    /// gone.
-    pub fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
-        let mut shard = self.shard(inode.ino).write();
-        if shard.remove(&inode.ino.0).is_some() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.add_arc(vol, &mut shard, inode.clone());
-    }
-
-    fn add(&self, vol: &Volume, shard: &mut Shard, inode: Inode) -> Arc<Inode> {
-        let inode = Arc::new(inode);
-        self.add_arc(vol, shard, inode.clone());
-        inode
-    }
-
-    fn add_arc(&self, vol: &Volume, shard: &mut Shard, inode: Arc<Inode>) {
-        if shard.len() >= self.per_shard {
-            self.evict(vol, shard);
-        }
-        shard.insert(inode.ino.0, inode);
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Takes an inode out that is gone.
-    pub fn remove(&self, inode: &Arc<Inode>) {
-        let mut shard = self.shard(inode.ino).write();
-        if shard
-            .get(&inode.ino.0)
-            .is_some_and(|i| Arc::ptr_eq(i, inode))
-        {
-            shard.remove(&inode.ino.0);
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes room for an eighth of the shard, second chance first.
-    fn evict(&self, vol: &Volume, shard: &mut Shard) {
-        let mut want = (self.per_shard / 8).max(1);
-        let before = shard.len();
-        shard.retain(|_, inode| {
-            if want == 0 || inode.used.swap(false, Ordering::Relaxed) {
-                return true;
-            }
-            // Nobody else holds it, and nobody can get it while the shard is
-            // locked.
-            if Arc::strong_count(inode) > 1 {
-                return true;
-            }
-            if inode.place.last().is_some_and(|s| !vol.journal.is_dead(s)) {
-                return true;
-            }
-            let keep = inode
-                .core
-                .try_read()
-                .is_none_or(|c| c.lazy.mtime || c.orphan_slot.is_some());
-            if !keep {
-                want -= 1;
-            }
-            keep
-        });
-        self.count
-            .fetch_sub(before - shard.len(), Ordering::Relaxed);
-    }
-
-    /// Every inode in memory, for the timer and the unmount.
-    pub fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards
-            .iter()
-            .flat_map(|s| s.read().values().cloned().collect::<Vec<_>>())
-            .collect()
-    }
-}
-
-/// References from outside: lookups by the kernel, open files. An inode without
-/// names lives on while it has any.
-#[derive(Debug)]
-pub struct Refs {
-    shards: Box<[Mutex<FxHashMap<u64, u64>>]>,
-    total: AtomicU64,
-}
-
-impl Default for Refs {
-    fn default() -> Self {
-        Refs {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            total: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Refs {
-    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<u64, u64>> {
-        &self.shards[ino.0 as usize % SHARDS]
-    }
-
-    /// Adds references.
-    pub fn add(&self, ino: Ino, n: u64) {
-        let mut s = self.shard(ino).lock();
-        let count = s.entry(ino.0).or_insert(0);
-        if *count == 0 {
-            self.total.fetch_add(1, Ordering::Relaxed);
-        }
-        *count += n;
-    }
-
-    /// Takes references away; true when none are left.
-    pub fn sub(&self, ino: Ino, n: u64) -> bool {
-        let mut s = self.shard(ino).lock();
-        let Some(count) = s.get_mut(&ino.0) else {
-            return false;
-        };
-        *count = count.saturating_sub(n);
-        if *count > 0 {
-            return false;
-        }
-        s.remove(&ino.0);
-        if s.capacity() > 1024 && s.len() < s.capacity() / 8 {
-            s.shrink_to_fit();
-        }
-        self.total.fetch_sub(1, Ordering::Relaxed);
-        true
-    }
-
-    /// Whether there are any.
-    pub fn has(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().contains_key(&ino.0)
-    }
-
-    /// Inodes with references.
-    pub fn len(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
-    }
 }

@@ -2,10 +2,8 @@
 
 use super::inode::{put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
-use super::orphan::{dir_tree, store_tree};
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
-use crate::htree;
 use crate::media::inode::LINK_MAX;
 use crate::types::{Attr, Ino};
 
@@ -59,16 +57,7 @@ impl Shared {
         let now = self.now();
         let (mut new, mut new_dir) = (c.d, pc.d);
         let mut tx = self.vol.begin();
-        let mut tree = dir_tree(&new_dir);
-        htree::insert(
-            &mut tx,
-            &mut tree,
-            name,
-            names::dt(new.mode),
-            &ino.0.to_le_bytes(),
-        )?;
-        store_tree(&mut new_dir, &tree);
-        new_dir.size += 1;
+        self.add_entry(&mut tx, &mut new_dir, name, (ino.0, new.mode))?;
         touch_mtime(&mut new_dir, now);
         put_inode(&mut tx, &dir, pc, &mut new_dir)?;
         new.nlink += 1;

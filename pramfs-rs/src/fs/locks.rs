@@ -8,12 +8,8 @@ use std::sync::Arc;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
-use super::Shared;
 use super::inode::{Core, Inode};
-use super::orphan::dir_tree;
 use crate::error::{Error, Result};
-use crate::htree;
-use crate::types::Ino;
 
 /// Write locks on a set of inodes.
 #[derive(Debug)]
@@ -69,57 +65,4 @@ impl<'a> LockSet<'a> {
             .map(|(_, c)| &mut **c)
             .ok_or(Error::Stale(inode.ino))
     }
-}
-
-impl Shared {
-    /// A directory that can be searched and changed.
-    pub(super) fn check_dir(&self, inode: &Inode, core: &Core) -> Result<()> {
-        core.alive(inode.ino)?;
-        if !core.is_dir() {
-            return Err(Error::NotDirectory);
-        }
-        Ok(())
-    }
-
-    /// A directory that entries can be added to: one without names has none.
-    pub(super) fn check_linked_dir(&self, inode: &Inode, core: &Core) -> Result<()> {
-        self.check_dir(inode, core)?;
-        if core.d.nlink == 0 {
-            Err(Error::NotFound)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The inode that a name of a locked directory leads to.
-    pub(super) fn entry(&self, core: &Core, name: &[u8]) -> Result<Option<Ino>> {
-        let found = htree::find_dir(&self.vol, &dir_tree(&core.d), name)?;
-        Ok(found.map(|(ino, ..)| Ino(ino)))
-    }
-
-    /// As [`entry`](Self::entry), with the inode. A name that leads nowhere is
-    /// damage.
-    pub(super) fn entry_inode(&self, core: &Core, name: &[u8]) -> Result<Option<Arc<Inode>>> {
-        let Some(ino) = self.entry(core, name)? else {
-            return Ok(None);
-        };
-        if ino < Ino::FIRST_FREE {
-            return Err(dangling(core, name, ino));
-        }
-        match self.iget(ino) {
-            Ok(inode) => Ok(Some(inode)),
-            Err(Error::Stale(_)) => Err(dangling(core, name, ino)),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-fn dangling(core: &Core, name: &[u8], ino: Ino) -> Error {
-    Error::corrupt(
-        format!("directory {}", Ino(core.d.ino)),
-        format!(
-            "the entry \"{}\" leads to {ino}, which does not exist",
-            String::from_utf8_lossy(name)
-        ),
-    )
 }

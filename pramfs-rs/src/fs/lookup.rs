@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::dcache::Probe;
 use super::inode::Inode;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
@@ -40,7 +41,14 @@ impl Shared {
 
     fn lookup_inode(&self, parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
         names::check_lookup(name)?;
+        let probe = Probe::new(parent, name);
+        if let Some(probe) = &probe {
+            self.cache.names.prefetch(probe);
+        }
         let dir = self.iget_user(parent)?;
+        if let Some(attr) = probe.as_ref().and_then(|p| self.known(&dir, p, pin)) {
+            return Ok(attr);
+        }
         loop {
             let pc = dir.core.read();
             self.check_dir(&dir, &pc)?;
@@ -54,7 +62,13 @@ impl Shared {
                 // Where a removed directory stood may be anything by now.
                 b".." if pc.d.nlink == 0 => return Err(Error::NotFound),
                 b".." => self.iget_user(Ino(pc.d.parent_or_rdev))?,
-                _ => self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?,
+                _ => {
+                    let child = self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?;
+                    if let Some(probe) = &probe {
+                        self.cache.names.put(probe, pc.d.generation, &child);
+                    }
+                    child
+                }
             };
             // Which inode it is, is settled; its lock may be lower than the
             // directory's and is not waited for under that.
@@ -73,5 +87,27 @@ impl Shared {
             }
             return Ok(core.attr(&self.vol.geo));
         }
+    }
+
+    /// What a name leads to, by the dentry cache. `None` says nothing: the
+    /// name may not be there, or a lock not be free.
+    #[inline]
+    fn known(&self, dir: &Inode, probe: &Probe, pin: bool) -> Option<Attr> {
+        let pc = dir.core.try_read()?;
+        if pc.gone || !pc.is_dir() {
+            return None;
+        }
+        let attr = |child: &Arc<Inode>| {
+            let core = child.core.try_read()?;
+            if core.gone {
+                return None;
+            }
+            child.note_use();
+            if pin {
+                self.refs.add(child.ino, 1);
+            }
+            Some(core.attr(&self.vol.geo))
+        };
+        self.cache.names.with(probe, pc.d.generation, attr)?
     }
 }

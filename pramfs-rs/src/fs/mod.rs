@@ -13,10 +13,13 @@
 mod attr;
 mod background;
 mod create;
+mod dcache;
+mod entries;
 mod extents;
 mod fallocate;
 #[cfg(test)]
 mod file_tests;
+mod icache;
 pub mod inode;
 mod link;
 mod locks;
@@ -27,6 +30,7 @@ mod options;
 mod orphan;
 mod read;
 mod readdir;
+mod refs;
 mod rename;
 mod seek;
 mod statfs;
@@ -58,7 +62,9 @@ use crate::media::SuperblockInfo;
 use crate::pmem::Region;
 use crate::types::{Attr, Ino};
 use crate::volume::Volume;
-use inode::{Inode, InodeCache, Refs};
+use icache::InodeCache;
+use inode::Inode;
+use refs::Refs;
 use superblock::SuperState;
 use table::InodeTable;
 

@@ -13,8 +13,10 @@ use crossbeam::sync::ShardedLock;
 use parking_lot::Mutex;
 
 use super::background::Background;
-use super::inode::{InodeCache, Refs, map_of};
+use super::icache::InodeCache;
+use super::inode::map_of;
 use super::options::MountOptions;
+use super::refs::Refs;
 use super::superblock::SuperState;
 use super::table::InodeTable;
 use super::{Fs, Need, Shared};

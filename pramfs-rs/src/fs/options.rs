@@ -70,7 +70,7 @@ pub struct MountOptions {
     pub atime: AtimePolicy,
     /// Directories have an atime, too, by the same policy.
     pub dir_atime: bool,
-    /// Bound of the inode cache, bytes.
+    /// Bound of the cache of inodes and of the names they are found by, bytes.
     pub cache_bytes: u64,
     /// A thread writes lagging times within a second and removes orphans.
     pub background: bool,

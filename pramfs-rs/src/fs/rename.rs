@@ -5,11 +5,10 @@ use std::sync::Arc;
 use super::create::New;
 use super::inode::{Core, Inode, put_inode, put_new_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
-use super::orphan::{Dropped, dir_tree, store_tree};
+use super::orphan::Dropped;
 use super::unlink::check_empty_dir;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
-use crate::htree;
 use crate::media::DiskInode;
 use crate::types::{Ctx, FileType, Ino, RenameFlags};
 use crate::volume::Tx;
@@ -218,19 +217,8 @@ impl Shared {
         let across = e.from.ino != e.to.ino;
         let mut to = set.core(e.to)?.d;
         let mut tx = self.vol.begin();
-        let set_entry =
-            |tx: &mut Tx<'_>, dir: &DiskInode, name: &[u8], d: &DiskInode| match htree::set_value(
-                tx,
-                &dir_tree(dir),
-                name,
-                names::dt(d.mode),
-                &d.ino.to_le_bytes(),
-            )? {
-                true => Ok(()),
-                false => Err(Error::NotFound),
-            };
-        set_entry(&mut tx, &from, e.name, &t)?;
-        set_entry(&mut tx, &to, e.new_name, &s)?;
+        self.replace_entry(&mut tx, &from, e.name, &t)?;
+        self.replace_entry(&mut tx, &to, e.new_name, &s)?;
         let is_dir = |d: &DiskInode| d.mode & libc::S_IFMT == libc::S_IFDIR;
         if across {
             if is_dir(&s) {
@@ -299,25 +287,14 @@ impl Shared {
         let white = if whiteout {
             Some(self.put_whiteout(cx, &mut tx, &mut from, e.name, now)?)
         } else {
-            let mut tree = dir_tree(&from);
-            if !htree::remove(&mut tx, &mut tree, e.name)? {
-                return Err(Error::NotFound);
-            }
-            store_tree(&mut from, &tree);
-            from.size = from.size.saturating_sub(1);
+            self.take_entry(&mut tx, &mut from, e.name)?;
             None
         };
         let dest = to.as_mut().unwrap_or(&mut from);
-        let mut tree = dir_tree(dest);
-        let (kind, value) = (names::dt(s.mode), s.ino.to_le_bytes());
         if t.is_some() {
-            if !htree::set_value(&mut tx, &tree, e.new_name, kind, &value)? {
-                return Err(Error::NotFound);
-            }
+            self.replace_entry(&mut tx, dest, e.new_name, &s)?;
         } else {
-            htree::insert(&mut tx, &mut tree, e.new_name, kind, &value)?;
-            store_tree(dest, &tree);
-            dest.size += 1;
+            self.add_entry(&mut tx, dest, e.new_name, (s.ino, s.mode))?;
         }
         if s_dir {
             if t.is_some() {
@@ -395,15 +372,7 @@ impl Shared {
             now,
         );
         put_new_inode(tx, home, ino, &mut d)?;
-        if !htree::set_value(
-            tx,
-            &dir_tree(dir),
-            name,
-            names::dt(d.mode),
-            &ino.0.to_le_bytes(),
-        )? {
-            return Err(Error::NotFound);
-        }
+        self.replace_entry(tx, dir, name, &d)?;
         Ok(Inode::new(ino, home, d))
     }
 }

@@ -3,7 +3,7 @@
 use super::names::NAME_MAX;
 use super::{Need, Shared};
 use crate::error::Result;
-use crate::fs::inode::BYTES_PER_INODE;
+use crate::fs::icache::BYTES_PER_INODE;
 use crate::types::StatFs;
 
 /// Ordinary memory that a mounted file system holds.

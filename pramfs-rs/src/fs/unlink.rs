@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
-use super::orphan::{Dropped, dir_tree, store_tree};
+use super::orphan::Dropped;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
-use crate::htree;
 use crate::types::Ino;
 
 impl Shared {
@@ -119,12 +118,7 @@ impl Shared {
         let (mut new_dir, mut new) = (pc.d, c.d);
         let mut tx = self.vol.begin();
         tx.allow_reserve();
-        let mut tree = dir_tree(&new_dir);
-        if !htree::remove(&mut tx, &mut tree, name)? {
-            return Err(Error::NotFound);
-        }
-        store_tree(&mut new_dir, &tree);
-        new_dir.size = new_dir.size.saturating_sub(1);
+        self.take_entry(&mut tx, &mut new_dir, name)?;
         touch_mtime(&mut new_dir, now);
         touch_ctime(&mut new, now);
         if directory {

@@ -54,19 +54,21 @@ pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
 /// fetched together instead of one after the other.
 #[inline]
 pub(crate) fn prefetch_object<T>(object: &T) {
+    prefetch_address::<T>(std::ptr::from_ref(object).addr());
+}
+
+/// As [`prefetch_object`], for an object that was at an address at some time.
+#[inline]
+pub(crate) fn prefetch_address<T>(address: usize) {
     #[cfg(target_arch = "x86_64")]
-    {
-        let first: *const i8 = std::ptr::from_ref(object).cast();
-        for at in (0..size_of::<T>()).step_by(LINE as usize) {
-            // SAFETY: the address lies in `object`; a prefetch has no effect on
-            // memory and does not fault.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.add(at))
-            };
-        }
+    for at in (0..size_of::<T>()).step_by(LINE as usize) {
+        let line = std::ptr::without_provenance::<i8>(address.wrapping_add(at));
+        // SAFETY: a prefetch reads nothing that the program sees, changes
+        // nothing and does not fault, wherever it points.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = object;
+    let _ = address;
 }
 
 #[cfg(test)]

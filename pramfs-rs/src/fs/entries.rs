@@ -1,0 +1,132 @@
+//! Entries of a directory: finding, adding, replacing and removing them. The
+//! dentry cache is kept right here and nowhere else.
+
+use std::sync::Arc;
+
+use super::dcache::Probe;
+use super::inode::{Core, Inode};
+use super::orphan::{dir_tree, store_tree};
+use super::{Shared, names};
+use crate::error::{Error, Result};
+use crate::htree;
+use crate::media::DiskInode;
+use crate::types::Ino;
+use crate::volume::Tx;
+
+impl Shared {
+    /// A directory that can be searched and changed.
+    pub(super) fn check_dir(&self, inode: &Inode, core: &Core) -> Result<()> {
+        core.alive(inode.ino)?;
+        if !core.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        Ok(())
+    }
+
+    /// A directory that entries can be added to: one without names has none.
+    pub(super) fn check_linked_dir(&self, inode: &Inode, core: &Core) -> Result<()> {
+        self.check_dir(inode, core)?;
+        if core.d.nlink == 0 {
+            Err(Error::NotFound)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The inode that a name of a locked directory leads to.
+    pub(super) fn entry(&self, core: &Core, name: &[u8]) -> Result<Option<Ino>> {
+        let found = htree::find_dir(&self.vol, &dir_tree(&core.d), name)?;
+        Ok(found.map(|(ino, ..)| Ino(ino)))
+    }
+
+    /// As [`entry`](Self::entry), with the inode. A name that leads nowhere is
+    /// damage.
+    pub(super) fn entry_inode(&self, core: &Core, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        match self.entry(core, name)? {
+            Some(ino) => self.inode_of(core, name, ino).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The inode that an entry names.
+    #[inline]
+    fn inode_of(&self, core: &Core, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
+        if ino < Ino::FIRST_FREE {
+            return Err(dangling(core, name, ino));
+        }
+        match self.iget(ino) {
+            Err(Error::Stale(_)) => Err(dangling(core, name, ino)),
+            other => other,
+        }
+    }
+
+    /// Puts an entry into a directory, for an inode of this number and mode.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`].
+    pub(super) fn add_entry(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &mut DiskInode,
+        name: &[u8],
+        (ino, mode): (u64, u32),
+    ) -> Result<()> {
+        let mut tree = dir_tree(dir);
+        let (kind, value) = (names::dt(mode), ino.to_le_bytes());
+        htree::insert(tx, &mut tree, name, kind, &value)?;
+        store_tree(dir, &tree);
+        dir.size = dir.size.saturating_add(1);
+        Ok(())
+    }
+
+    /// Has an entry of a directory lead elsewhere.
+    pub(super) fn replace_entry(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &DiskInode,
+        name: &[u8],
+        child: &DiskInode,
+    ) -> Result<()> {
+        self.forget(dir, name);
+        let (kind, value) = (names::dt(child.mode), child.ino.to_le_bytes());
+        match htree::set_value(tx, &dir_tree(dir), name, kind, &value)? {
+            true => Ok(()),
+            false => Err(Error::NotFound),
+        }
+    }
+
+    /// Takes an entry out of a directory.
+    pub(super) fn take_entry(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &mut DiskInode,
+        name: &[u8],
+    ) -> Result<()> {
+        self.forget(dir, name);
+        let mut tree = dir_tree(dir);
+        if !htree::remove(tx, &mut tree, name)? {
+            return Err(Error::NotFound);
+        }
+        store_tree(dir, &tree);
+        dir.size = dir.size.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Before an entry changes: the directory is locked exclusively, so nobody
+    /// puts it back until that is done.
+    fn forget(&self, dir: &DiskInode, name: &[u8]) {
+        if let Some(probe) = Probe::new(Ino(dir.ino), name) {
+            self.cache.names.forget(&probe);
+        }
+    }
+}
+
+fn dangling(core: &Core, name: &[u8], ino: Ino) -> Error {
+    Error::corrupt(
+        format!("directory {}", Ino(core.d.ino)),
+        format!(
+            "the entry \"{}\" leads to {ino}, which does not exist",
+            String::from_utf8_lossy(name)
+        ),
+    )
+}

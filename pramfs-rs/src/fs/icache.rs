@@ -1,0 +1,228 @@
+//! The inode cache: the inodes in memory, by number.
+//!
+//! Invariant: an inode is in memory once. It leaves only while nobody holds it,
+//! its last record is dead and its mtime is on the medium. An atime that is
+//! newer in memory may be lost with it, as the rule for atimes allows; such
+//! inodes go last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crossbeam::utils::CachePadded;
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+use super::dcache::Dcache;
+use super::inode::Inode;
+use crate::error::Result;
+use crate::types::Ino;
+use crate::volume::Volume;
+
+const SHARDS: usize = 64;
+
+/// Bytes that one cached inode takes, with its place in the maps. Checked by a
+/// test.
+pub const BYTES_PER_INODE: u64 = 512;
+
+/// Inodes of a page: those of a shard with numbers in a row. Numbers are given
+/// out in order, so a map of pages is a tenth of a map of inodes and stays in
+/// the processor's caches.
+const PAGE: u64 = 16;
+
+type Page = Box<[Option<Arc<Inode>>; PAGE as usize]>;
+
+#[derive(Debug, Default)]
+struct Shard {
+    pages: FxHashMap<u64, Page>,
+    len: usize,
+}
+
+/// Page in its shard, and place on that, of an inode.
+#[inline]
+fn place(ino: Ino) -> (u64, usize) {
+    let nth = ino.0 / SHARDS as u64;
+    (nth / PAGE, (nth % PAGE) as usize)
+}
+
+impl Shard {
+    #[inline]
+    fn get(&self, ino: Ino) -> Option<&Arc<Inode>> {
+        let (page, at) = place(ino);
+        self.pages.get(&page)?[at].as_ref()
+    }
+
+    fn insert(&mut self, inode: Arc<Inode>) {
+        let (page, at) = place(inode.ino);
+        let old = self.pages.entry(page).or_default()[at].replace(inode);
+        self.len += usize::from(old.is_none());
+    }
+
+    fn remove(&mut self, ino: Ino) -> Option<Arc<Inode>> {
+        let (page, at) = place(ino);
+        let slots = self.pages.get_mut(&page)?;
+        let old = slots[at].take();
+        if slots.iter().all(Option::is_none) {
+            self.pages.remove(&page);
+        }
+        self.len -= usize::from(old.is_some());
+        old
+    }
+}
+
+/// The inodes in memory.
+#[derive(Debug)]
+pub struct InodeCache {
+    /// Each lock in a cache line of its own: threads on different inodes do not
+    /// meet.
+    shards: Box<[CachePadded<RwLock<Shard>>]>,
+    per_shard: usize,
+    count: AtomicUsize,
+    /// Their names. It holds inodes too, and lets go of those that leave.
+    pub names: Dcache,
+}
+
+impl InodeCache {
+    /// A cache of about `bytes` bytes.
+    pub fn new(bytes: u64) -> InodeCache {
+        let per_shard = (bytes / BYTES_PER_INODE) as usize / SHARDS;
+        let per_shard = per_shard.max(16);
+        InodeCache {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            per_shard,
+            count: AtomicUsize::new(0),
+            names: Dcache::new(per_shard * SHARDS),
+        }
+    }
+
+    /// Neighbours are in different shards: two threads often work on files
+    /// that were made one after the other.
+    #[inline]
+    fn shard(&self, ino: Ino) -> &RwLock<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Inodes in memory.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// An inode that is in memory.
+    #[inline]
+    pub fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+        let shard = self.shard(ino).read();
+        let inode = shard.get(ino)?;
+        crate::pmem::prefetch_object(&**inode);
+        inode.note_use();
+        Some(inode.clone())
+    }
+
+    /// As [`get`](Self::get), loading it where it is not in memory. Loading is
+    /// done under the shard's lock, so that an inode that is freed meanwhile is
+    /// not found by one thread and brought back by another.
+    ///
+    /// # Errors
+    /// Those of `load`.
+    pub fn get_or_load(
+        &self,
+        vol: &Volume,
+        ino: Ino,
+        load: impl FnOnce() -> Result<Inode>,
+    ) -> Result<Arc<Inode>> {
+        let mut shard = self.shard(ino).write();
+        if let Some(there) = shard.get(ino) {
+            return Ok(there.clone());
+        }
+        let inode = Arc::new(load()?);
+        self.add(vol, &mut shard, inode.clone());
+        Ok(inode)
+    }
+
+    /// Puts a new inode in, before its record is committed: the caller holds
+    /// its core, and whoever finds it waits. It takes the place of one that is
+    /// gone.
+    pub fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).write();
+        if shard.remove(inode.ino).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.add(vol, &mut shard, inode.clone());
+    }
+
+    fn add(&self, vol: &Volume, shard: &mut Shard, inode: Arc<Inode>) {
+        if shard.len >= self.per_shard {
+            self.evict(vol, shard);
+        }
+        shard.insert(inode);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes an inode out that is gone.
+    pub fn remove(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).write();
+        if shard.get(inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
+            shard.remove(inode.ino);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes room for an eighth of the shard, second chance first; a newer
+    /// atime is given up only where that is not enough.
+    fn evict(&self, vol: &Volume, shard: &mut Shard) {
+        let mut want = (self.per_shard / 8).max(1);
+        let before = shard.len;
+        for atime_too in [false, true] {
+            if want == 0 {
+                break;
+            }
+            shard.pages.retain(|_, page| {
+                let mut empty = true;
+                for slot in page.iter_mut() {
+                    if want != 0
+                        && slot
+                            .as_ref()
+                            .is_some_and(|i| self.may_go(vol, i, atime_too))
+                    {
+                        *slot = None;
+                        want -= 1;
+                        shard.len -= 1;
+                    }
+                    empty &= slot.is_none();
+                }
+                !empty
+            });
+        }
+        self.count.fetch_sub(before - shard.len, Ordering::Relaxed);
+    }
+
+    /// Whether an inode of a shard that is locked for writing can leave.
+    fn may_go(&self, vol: &Volume, inode: &Arc<Inode>, atime_too: bool) -> bool {
+        if inode.used.swap(false, Ordering::Relaxed)
+            || inode.place.last().is_some_and(|s| !vol.journal.is_dead(s))
+        {
+            return false;
+        }
+        let saved = inode.core.try_read().is_some_and(|c| {
+            !c.lazy.mtime && c.orphan_slot.is_none() && (atime_too || !c.lazy.atime)
+        });
+        if !saved {
+            return false;
+        }
+        // Nobody else holds it, and nobody can get it while the shard is locked
+        // and the dentry cache does not have it.
+        self.names.let_go(inode);
+        Arc::strong_count(inode) == 1
+    }
+
+    /// Every inode in memory, for the timer and the unmount.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        let of = |s: &RwLock<Shard>| -> Vec<_> {
+            let shard = s.read();
+            shard
+                .pages
+                .values()
+                .flat_map(|p| p.iter().flatten().cloned())
+                .collect()
+        };
+        self.shards.iter().flat_map(|s| of(s)).collect()
+    }
+}

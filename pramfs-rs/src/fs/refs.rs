@@ -1,0 +1,71 @@
+//! References to inodes from outside.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::types::Ino;
+
+const SHARDS: usize = 64;
+
+/// References from outside: lookups by the kernel, open files. An inode without
+/// names lives on while it has any.
+#[derive(Debug)]
+pub struct Refs {
+    shards: Box<[Mutex<FxHashMap<u64, u64>>]>,
+    total: AtomicU64,
+}
+
+impl Default for Refs {
+    fn default() -> Self {
+        Refs {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            total: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Refs {
+    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<u64, u64>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Adds references.
+    pub fn add(&self, ino: Ino, n: u64) {
+        let mut s = self.shard(ino).lock();
+        let count = s.entry(ino.0).or_insert(0);
+        if *count == 0 {
+            self.total.fetch_add(1, Ordering::Relaxed);
+        }
+        *count += n;
+    }
+
+    /// Takes references away; true when none are left.
+    pub fn sub(&self, ino: Ino, n: u64) -> bool {
+        let mut s = self.shard(ino).lock();
+        let Some(count) = s.get_mut(&ino.0) else {
+            return false;
+        };
+        *count = count.saturating_sub(n);
+        if *count > 0 {
+            return false;
+        }
+        s.remove(&ino.0);
+        if s.capacity() > 1024 && s.len() < s.capacity() / 8 {
+            s.shrink_to_fit();
+        }
+        self.total.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether there are any.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino.0)
+    }
+
+    /// Inodes with references.
+    pub fn len(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
