@@ -23,7 +23,7 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
 fi
 # The coverage that a fuzzer needs is an unstable option of the compiler.
 fuzz=(cargo)
-if cargo +nightly --version >/dev/null 2>&1; then
+if RUSTUP_AUTO_INSTALL=0 cargo +nightly --version >/dev/null 2>&1; then
     fuzz+=(+nightly)
     echo "fuzz: $(cargo +nightly --version), sanitizer $sanitizer"
 elif [[ $sanitizer == none ]]; then

@@ -7,8 +7,8 @@
 //!
 //! Base images that are there are left alone: a case names words of them. To
 //! replace one, remove its file, and look for cases that lose their meaning.
-//! Seeds are always written anew; other files of the corpus (`crash-*`, what
-//! was found and mended) are not touched.
+//! Seeds are always written anew; other files of the corpus (what was
+//! found and mended) are not touched.
 
 use std::io::Result;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! does, and so do some thousand random changes of them, the same in every run.
 //! `PRAMFS_FUZZ_CASES` sets how many there are, `PRAMFS_FUZZ_SEED` which. A case
 //! that fails is left in the temporary folder, whose path the message has;
-//! `scripts/fuzz.sh` says how it is made smaller.
+//! `fuzz/README.md` says how it is made smaller.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
