@@ -138,7 +138,7 @@ fn run_all<T: Ord + std::fmt::Debug>(
 
 #[test]
 fn images() {
-    run_all("image", 4000, aim, |bytes| match image(bytes) {
+    run_all("image", 3000, aim, |bytes| match image(bytes) {
         Outcome::Refused => "refused",
         Outcome::Damaged => "damaged",
         Outcome::Clean => "clean",
@@ -147,7 +147,7 @@ fn images() {
 
 #[test]
 fn operations() {
-    run_all("ops", 400, |_, _| (), ops);
+    run_all("ops", 250, |_, _| (), ops);
 }
 
 /// The repair stores what is right: a sound image stays as it is, and one whose
