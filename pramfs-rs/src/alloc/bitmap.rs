@@ -327,6 +327,19 @@ impl BitmapSet {
         })
     }
 
+    /// The homes of a change of bits can be stored to: see [`Region::check`].
+    ///
+    /// # Errors
+    /// Those of the region, and damage of the group.
+    pub fn check_homes(&self, region: &Region, geo: &Geometry, b: &Bits) -> Result<()> {
+        region.check(b.word, 8)?;
+        let desc = self
+            .lock(region, geo, b.group)?
+            .as_ref()
+            .map(|g| g.desc_offset);
+        Ok(desc.map_or(Ok(()), |at| region.check(at, GroupDesc::SIZE as u64))?)
+    }
+
     /// Gives reserved or released bits back.
     pub fn give_back(&self, region: &Region, geo: &Geometry, run: Run) {
         self.for_groups(run, |group, start, len| {

@@ -2,7 +2,7 @@
 
 use zerocopy::FromZeros;
 
-use super::inode::{Inode, put_inode, put_new_inode, store_map, touch_mtime};
+use super::inode::{Core, Inode, put_inode, put_new_inode, store_map, touch_mtime};
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
@@ -197,10 +197,16 @@ impl Shared {
             height: 0,
             blocks: 0,
         };
-        let blocks = (target.len() as u64).div_ceil(geo.block_size);
-        let run = tx.alloc_blocks(None, blocks as u32, true)?;
-        tx.write_new(run.start << geo.block_log2, target)?;
-        map::insert(tx, &mut m, 0, run, false)?;
+        let mut rest = target;
+        while !rest.is_empty() {
+            let done = (target.len() - rest.len()) as u64 >> geo.block_log2;
+            let blocks = (rest.len() as u64).div_ceil(geo.block_size);
+            let run = tx.alloc_blocks(None, blocks as u32, false)?;
+            let (now, more) = rest.split_at(rest.len().min((run.len << geo.block_log2) as usize));
+            tx.write_new(run.start << geo.block_log2, now)?;
+            map::insert(tx, &mut m, done, run, false)?;
+            rest = more;
+        }
         store_map(d, &m);
         Ok(())
     }
@@ -218,14 +224,33 @@ impl Shared {
         let dir = self.iget_user(parent)?;
         let mut pc = dir.core.write();
         self.check_linked_dir(&dir, &pc)?;
+        match self.make_locked(cx, &dir, &mut pc, name, what, pin, None) {
+            // The next free number may lie where the table would have to grow;
+            // a lower one does not.
+            Err(Error::NoSpace(_)) => self.make_locked(cx, &dir, &mut pc, name, what, pin, Some(0)),
+            other => other,
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call, two lines above")]
+    fn make_locked(
+        &self,
+        cx: &Ctx,
+        dir: &Inode,
+        pc: &mut Core,
+        name: &[u8],
+        what: &New<'_>,
+        pin: bool,
+        near: Option<u64>,
+    ) -> Result<Attr> {
         let now = self.now();
         let mut new_dir = pc.d;
         let mut tx = self.vol.begin();
         // Whether the name exists is found out by its insertion; but that it
         // does goes before there being no inode for it.
-        let ino = match tx.alloc_inode() {
+        let ino = match tx.alloc_inode(near) {
             Ok(ino) => Ino(ino),
-            Err(_) if self.entry(&pc, name)?.is_some() => return Err(Error::Exists),
+            Err(_) if self.entry(pc, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
         self.add_entry(&mut tx, &mut new_dir, name, (ino.0, what.mode))?;
@@ -238,7 +263,7 @@ impl Shared {
             new_dir.nlink = new_dir.nlink.saturating_add(1);
         }
         touch_mtime(&mut new_dir, now);
-        put_inode(&mut tx, &dir, &pc, &mut new_dir)?;
+        put_inode(&mut tx, dir, pc, &mut new_dir)?;
 
         // The name is durable after this, but nobody can find it while the
         // directory is locked.

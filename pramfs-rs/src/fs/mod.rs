@@ -155,7 +155,6 @@ impl Shared {
         let faults = self.vol.region.faults();
         let result = f();
         if self.vol.region.faults() != faults {
-            self.vol.region.note_faults();
             let e = Error::Io(format!(
                 "the medium of {} failed under an access",
                 self.vol.region.info().name

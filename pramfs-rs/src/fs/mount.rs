@@ -55,7 +55,10 @@ pub struct RecoveryReport {
 /// An internal inode: from the first page, or from the copy.
 fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskInode> {
     for page in [0, geo.copy_offset] {
-        let d: DiskInode = region.read_pod(page + at)?;
+        // A page that has failed is as good as a damaged one.
+        let Ok(d) = region.read_pod::<DiskInode>(page + at) else {
+            continue;
+        };
         if d.crc == d.expected_crc(geo.seed, ino)
             && d.ino == ino.0
             && u32::from(d.height) <= geo.max_height()
@@ -71,10 +74,14 @@ fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskIn
 
 /// The checkpoint: the newer of both pages' words whose check fits.
 fn checkpoint(region: &Region, info: &SuperblockInfo, geo: &Geometry) -> Result<u64> {
-    let copy: SuperDynamic = region.read_pod(geo.copy_offset + DYNAMIC_OFFSET)?;
-    let words = [info.dynamic.checkpoint, copy.checkpoint];
+    let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
+    let words = [
+        Some(info.dynamic.checkpoint),
+        copy.ok().map(|c| c.checkpoint),
+    ];
     words
         .iter()
+        .flatten()
         .filter_map(|w| unseal(geo.seed, *w))
         .max()
         .ok_or_else(|| Error::corrupt("the superblock", "the checkpoint is damaged in both pages"))
@@ -97,9 +104,6 @@ impl Fs {
         }
         let geo = info.geometry();
         let faults = region.faults();
-        if faults != 0 {
-            region.note_faults();
-        }
         let old = checkpoint(&region, &info, &geo)?;
         let (mut replay, pending) = recovery::replay(&region, &geo, old)?;
 
@@ -130,6 +134,11 @@ impl Fs {
         let pending = pending.join(lines.flush(&vol.region)?);
         let _ = vol.region.window().fence(pending);
 
+        // A store to a page that has faulted was lost: its records stay alive
+        // for a recovery that finds the page whole again.
+        if vol.region.faults() != faults {
+            return Err(failed_while_mounting(&vol.region));
+        }
         let state = SuperState::new(info.dynamic);
         if !read_only || replay.records > 0 {
             // One store makes every record dead; until it is durable, the next
@@ -144,10 +153,7 @@ impl Fs {
             )?;
         }
         if vol.region.faults() != faults {
-            return Err(Error::Io(format!(
-                "{} failed while it was mounted",
-                vol.region.info().name
-            )));
+            return Err(failed_while_mounting(&vol.region));
         }
         let mut shared = Shared {
             cache: InodeCache::new(options.cache_bytes),
@@ -202,7 +208,7 @@ impl Fs {
         // Before anything else can change these files.
         let (cut, orphans): (Vec<_>, Vec<_>) = orphans
             .into_iter()
-            .partition(|&(ino, slot)| shared.claim_truncated(ino, slot));
+            .partition(|&(ino, slot)| shared.claim_orphan(ino, slot));
         let shared = Arc::new(shared);
         let background = if read_only {
             None
@@ -307,4 +313,11 @@ impl Shared {
             .map_err(|e| Error::Io(format!("msync: {e}")))?;
         Ok(())
     }
+}
+
+fn failed_while_mounting(region: &Region) -> Error {
+    Error::Io(format!(
+        "{} failed while it was mounted",
+        region.info().name
+    ))
 }

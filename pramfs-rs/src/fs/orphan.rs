@@ -148,7 +148,8 @@ impl Shared {
             }
         }
         if d.xattr_root != 0 {
-            return self.free_some_xattrs(tx, d);
+            let fresh = tx.has_no_record();
+            return self.free_some_xattrs(tx, d, fresh);
         }
         Ok(true)
     }

@@ -49,7 +49,7 @@ impl Shared {
             let dir = self.iget_user(ino)?;
             let mut at = cookie;
             loop {
-                let (batch, end) = self.batch(&dir, at)?;
+                let (batch, end, _) = self.batch(&dir, at)?;
                 for e in &batch {
                     let entry = DirEntry {
                         name: &e.name,
@@ -107,7 +107,7 @@ impl Shared {
         let mut at = cookie;
         let mut given = false;
         loop {
-            let (batch, end) = match self.batch(&dir, at) {
+            let (batch, end, newest) = match self.batch(&dir, at) {
                 Err(_) if given => return Ok(()),
                 batch => batch?,
             };
@@ -126,10 +126,13 @@ impl Shared {
                     }
                 };
                 let core = inode.as_ref().map(|inode| inode.core.read());
-                if core
-                    .as_ref()
-                    .is_some_and(|core| core.gone || (core.d.nlink == 0 && e.cookie > DOT_DOT))
-                {
+                // Gone since the batch was read, or another by now: a number is
+                // given out again, a generation is not.
+                if core.as_ref().is_some_and(|core| {
+                    core.gone
+                        || (core.d.nlink == 0 && e.cookie > DOT_DOT)
+                        || core.d.generation > newest
+                }) {
                     continue;
                 }
                 let attr = core.as_ref().map(|core| core.attr(&self.vol.geo));
@@ -157,8 +160,9 @@ impl Shared {
         }
     }
 
-    /// The next entries after a cookie, and whether they are the last.
-    fn batch(&self, dir: &Arc<Inode>, cookie: u64) -> Result<(Vec<Batched>, bool)> {
+    /// The next entries after a cookie, whether they are the last, and the
+    /// newest generation that an inode of theirs can have.
+    fn batch(&self, dir: &Arc<Inode>, cookie: u64) -> Result<(Vec<Batched>, bool, u64)> {
         let core = dir.core.read();
         self.check_dir(dir, &core)?;
         let mut out = Vec::with_capacity(BATCH);
@@ -217,6 +221,6 @@ impl Shared {
                 format!("the entry \"{name}\" is impossible"),
             ));
         }
-        Ok((out, !full))
+        Ok((out, !full, self.vol.journal.last_lsn()))
     }
 }

@@ -202,6 +202,13 @@ impl Shared {
             Some(t) if t.ino == e.source.ino => return Ok(None),
             _ => {}
         }
+        let own = |i: &Inode, dir: &Inode| i.ino == dir.ino;
+        if own(e.source, e.from) || e.target.is_some_and(|t| own(t, e.to)) {
+            return Err(Error::corrupt(
+                format!("directory {} or {}", e.from.ino, e.to.ino),
+                "it has itself as an entry",
+            ));
+        }
         if flags.exchange {
             self.exchange_locked(e, set).map(|()| None)
         } else {
@@ -357,7 +364,7 @@ impl Shared {
         name: &[u8],
         now: crate::types::Time,
     ) -> Result<Inode> {
-        let ino = Ino(tx.alloc_inode()?);
+        let ino = Ino(tx.alloc_inode(None)?);
         let home = self.table.home_or_grow(&self.vol, ino)?;
         let mode = FileType::CharDevice.mode_bits();
         let mut d = self.new_inode(

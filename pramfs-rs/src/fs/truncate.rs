@@ -62,15 +62,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes up a truncation that a crash has cut short: the file knows its
-    /// slot before anything can change it. False for an unlinked inode.
-    pub(super) fn claim_truncated(&self, ino: Ino, slot: u32) -> bool {
+    /// Takes up what a crash has left in a slot of the orphan table: the inode
+    /// knows its slot before anything can change it, and takes no second one.
+    /// True for a truncation that was cut short, false for an unlinked inode.
+    pub(super) fn claim_orphan(&self, ino: Ino, slot: u32) -> bool {
         let Ok(inode) = self.iget(ino) else {
             return false;
         };
         let mut core = inode.core.write();
         let cut = ino >= Ino::FIRST_FREE && core.d.nlink > 0 && core.kind() == FileType::Regular;
-        if cut {
+        if cut || core.d.nlink == 0 {
             core.orphan_slot = Some(slot);
         }
         cut

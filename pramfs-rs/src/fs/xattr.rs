@@ -318,8 +318,14 @@ impl Shared {
     }
 
     /// A step of freeing an inode: its large values one at a time, then the
-    /// tree.
-    pub(super) fn free_some_xattrs(&self, tx: &mut Tx<'_>, d: &mut DiskInode) -> Result<bool> {
+    /// tree. A large value goes only with a record that is still `fresh`, where
+    /// there is room for any; elsewhere it is left to the next.
+    pub(super) fn free_some_xattrs(
+        &self,
+        tx: &mut Tx<'_>,
+        d: &mut DiskInode,
+        fresh: bool,
+    ) -> Result<bool> {
         let mut large = None;
         htree::scan(&self.vol, &tree(d), 0, &mut |item, value, name| {
             if item.kind == BLOCKS {
@@ -330,6 +336,9 @@ impl Shared {
         })?;
         let mut t = tree(d);
         if let Some((name, value)) = large {
+            if !fresh {
+                return Ok(false);
+            }
             // The next value needs the tree as it is on the medium: one value
             // a record.
             self.free_large(tx, d, Ino(d.ino), &name, &value)?;

@@ -13,7 +13,7 @@ use super::buffer::{Entry, parse};
 use super::lane::Lines;
 use crate::error::{Error, Result};
 use crate::media::bitmap::BitmapKind;
-use crate::media::checksum::{seal, unseal};
+use crate::media::checksum::{SEALED_BITS, seal, unseal};
 use crate::media::record::{ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, SlotState};
 use crate::media::superblock::INODE_TABLE_OFFSET;
 use crate::media::{DiskInode, Geometry};
@@ -148,6 +148,10 @@ pub fn read_slot(
     if RecordHeader::crc_of(geo.seed, &bytes) != h.crc {
         return Ok((SlotState::Bad, bytes));
     }
+    // No record has such a number; one that had would leave none for the next.
+    if h.lsn == 0 || h.lsn >> SEALED_BITS != 0 {
+        return Ok((SlotState::Bad, bytes));
+    }
     Ok((SlotState::Valid(Lsn(h.lsn)), bytes))
 }
 
@@ -168,12 +172,15 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
         let retired = retired(region, geo, lane, &mut out)?;
         out.newest = out.newest.max(retired);
         let mut bad = 0;
+        let mut bad_slot = None;
         for slot in 0..2 {
             match read_slot(region, geo, lane, slot)? {
                 (SlotState::Empty, _) => {}
                 (SlotState::Bad, _) => {
                     bad += 1;
-                    bad_slots.push(geo.slot_offset(lane, slot));
+                    if let Some(first) = bad_slot.replace(geo.slot_offset(lane, slot)) {
+                        bad_slots.push(first);
+                    }
                 }
                 (SlotState::Valid(Lsn(lsn)), bytes) => {
                     out.newest = out.newest.max(lsn);
@@ -189,10 +196,14 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
         {
             live.pop();
             bad = 0;
+            // It stays: were it empty, and this recovery cut short, the next
+            // one would take the record before it for the last.
+            bad_slot = None;
             out.damage.push(format!(
                 "journal lane {lane}: its last record is unreadable, though it was complete"
             ));
         }
+        bad_slots.extend(bad_slot);
         out.torn += bad;
         if bad == 2 {
             // A lane writes one slot at a time, after the other is durable.
@@ -317,11 +328,12 @@ fn check(region: &Region, geo: &Geometry, f: &Found) -> Result<()> {
                 if payload != 8 {
                     return Err(bad("an entry of zeros has the wrong shape"));
                 }
-                words(e.payload)
-                    .next()
-                    .unwrap_or(0)
-                    .checked_mul(8)
-                    .ok_or_else(|| bad("an entry of zeros is too long"))?
+                let len = words(e.payload).next().unwrap_or(0).saturating_mul(8);
+                // Only pointers are emptied so: they lie in one block.
+                if e.offset % geo.block_size + len.min(geo.block_size + 1) > geo.block_size {
+                    return Err(bad("an entry of zeros leaves its block"));
+                }
+                len
             }
             _ => payload,
         };

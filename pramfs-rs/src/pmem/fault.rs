@@ -19,7 +19,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::error::PmemError;
 
@@ -50,6 +50,19 @@ static TABLE: [Slot; SLOTS] = [const {
         pages: [const { AtomicUsize::new(0) }; REMEMBERED],
     }
 }; SLOTS];
+
+/// A guarded page of this process has faulted: from here on every access asks
+/// whether it meets such a page.
+static HAPPENED: AtomicBool = AtomicBool::new(false);
+
+/// Whether any guarded page has faulted so far. Asked after a load, it covers
+/// that load: the page is on record before zeros take its place.
+#[inline]
+pub(super) fn happened() -> bool {
+    // The load that is asked about stays before this one.
+    fence(Ordering::Acquire);
+    HAPPENED.load(Ordering::Relaxed)
+}
 
 /// One more than the highest slot ever taken: bounds the handler's search.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
@@ -211,6 +224,10 @@ fn cover_page(addr: usize) -> bool {
         }
         let unit = slot.unit.load(Ordering::Relaxed);
         let page = addr & !(unit - 1);
+        // On record first: another thread may load from the zeros as soon as
+        // they are there.
+        slot.note(page);
+        HAPPENED.store(true, Ordering::Release);
         // SAFETY: errno is thread-local; it is kept for the interrupted code.
         let errno = unsafe { *libc::__errno_location() };
         // SAFETY: the page lies in a mapping of this library (its guard lives,
@@ -231,7 +248,6 @@ fn cover_page(addr: usize) -> bool {
         if mapped == libc::MAP_FAILED {
             return false;
         }
-        slot.note(page);
         return true;
     }
     false
@@ -276,7 +292,7 @@ mod tests {
     use crate::pmem::tests::{disk, shm};
     use crate::pmem::{BackendKind, RegionOptions};
 
-    /// Cuts the file under its mapping: reads give zeros and a count.
+    /// Cuts the file under its mapping: reads fail, and there is a count.
     fn cut_under_mapping(dir: &std::path::Path, backend: BackendKind) {
         install_fault_guard().unwrap();
         let path = dir.join(format!("cut-{}-{backend:?}", std::process::id()));
@@ -291,29 +307,29 @@ mod tests {
         assert_eq!(region.faults(), 0);
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(8192).unwrap();
+        // The access that faults says so itself: what it got are zeros.
         let mut bytes = [1u8; 5];
-        region.read(600_000, &mut bytes).unwrap();
-        assert_eq!(bytes, [0; 5]);
-        assert_eq!(region.faults(), 1);
-        let at = |offset: u64, len: u64| region.raw_range(offset, len).unwrap();
-        let faulted = |offset, len| {
-            region
-                .backend()
-                .is_faulted(at(offset, len).cast(), len as usize)
+        let mut fails = |offset: u64| {
+            let at =
+                |e: &PmemError| matches!(e, PmemError::Faulted { offset: o, .. } if *o == offset);
+            region.read(offset, &mut bytes).is_err_and(|e| at(&e))
         };
-        assert!(faulted(600_000, 1));
-        assert!(faulted(598_000, 4096));
-        assert!(!faulted(0, 8192));
-        // The page is zeros now and does not fault again; the next one does.
-        region.read(600_000, &mut bytes).unwrap();
+        assert!(fails(600_000));
         assert_eq!(region.faults(), 1);
-        region.read(700_000, &mut bytes).unwrap();
+        assert!(region.is_faulted(600_000, 1));
+        assert!(region.is_faulted(598_000, 4096));
+        assert!(!region.is_faulted(0, 8192));
+        region.load_u64(0).unwrap();
+        // The page is zeros now and does not fault again; the next one does.
+        assert!(fails(600_000));
+        assert_eq!(region.faults(), 1);
+        assert!(fails(700_000));
         assert_eq!(region.faults(), 2);
         // Past what is remembered one by one, all of it counts as faulted.
         for page in 100..120u64 {
-            region.read(page * 4096, &mut bytes).unwrap();
+            assert!(fails(page * 4096));
         }
-        assert!(faulted(0, 8));
+        assert!(region.is_faulted(0, 8));
         drop(region);
         std::fs::remove_file(&path).unwrap();
     }
@@ -347,8 +363,8 @@ mod tests {
             .unwrap()
             .set_len(0)
             .unwrap();
-        assert_eq!(region.load_u64((2 << 20) + 4096).unwrap(), 0);
-        assert_eq!(region.load_u64(3 << 20).unwrap(), 0);
+        assert!(region.load_u64((2 << 20) + 4096).is_err());
+        assert!(region.load_u64(3 << 20).is_err());
         assert_eq!(region.faults(), 1);
         assert!(region.is_faulted(2 << 20, 1) && !region.is_faulted(0, 2 << 20));
     }

@@ -6,12 +6,13 @@
 //! publishing store asks for.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::error::PmemError;
+use super::fault;
 use super::mapping;
 use super::source::SourceKind;
 
@@ -55,8 +56,6 @@ pub struct Region {
     len: u64,
     name: String,
     read_only: bool,
-    /// A page of the mapping has faulted: every access looks which.
-    suspect: AtomicBool,
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is
@@ -108,7 +107,6 @@ impl Region {
             backend,
             name: name.into(),
             read_only: false,
-            suspect: AtomicBool::new(false),
         }
     }
 
@@ -152,13 +150,6 @@ impl Region {
         self.backend.faults()
     }
 
-    /// Tells the region that a page of it has faulted. Such a page reads as
-    /// zeros from then on, without another fault, so every access from here on
-    /// is checked against the pages that have.
-    pub fn note_faults(&self) {
-        self.suspect.store(true, Ordering::Release);
-    }
-
     /// Whether a range touches a page that has faulted: what is read there
     /// are not the bytes of the medium. Outside the region: true. As cheap as
     /// [`faults`](Self::faults) while there are none.
@@ -183,10 +174,7 @@ impl Region {
                 // SAFETY: offset + len <= self.len, the size of the mapping at
                 // base, so the result points into it or one past its end.
                 let p = unsafe { self.base.add(offset as usize) };
-                if self.suspect.load(Ordering::Relaxed) && self.backend.is_faulted(p, len as usize)
-                {
-                    return Err(PmemError::Faulted { offset, len });
-                }
+                self.sound(p, offset, len)?;
                 Ok(p)
             }
             _ => Err(PmemError::OutOfBounds {
@@ -195,6 +183,31 @@ impl Region {
                 region_len: self.len,
             }),
         }
+    }
+
+    /// Refuses a range that touches a page that has faulted. Such a page reads
+    /// as zeros, without another fault, so this is asked before every access;
+    /// and again after a load, which may be the one that faulted.
+    #[inline]
+    fn sound(&self, p: *const u8, offset: u64, len: u64) -> Result<(), PmemError> {
+        if fault::happened() && self.backend.is_faulted(p, len as usize) {
+            return Err(PmemError::Faulted { offset, len });
+        }
+        Ok(())
+    }
+
+    /// Whether a page of any region of this process has faulted so far.
+    pub fn any_faults() -> bool {
+        fault::happened()
+    }
+
+    /// A range can be accessed: it lies in the region, and no page of it has
+    /// faulted.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        self.at(offset, len).map(|_| ())
     }
 
     #[inline]
@@ -216,7 +229,7 @@ impl Region {
         // an exclusive Rust buffer and so does not overlap the mapping, to
         // which no Rust reference exists.
         unsafe { std::ptr::copy_nonoverlapping(src, into.as_mut_ptr(), into.len()) };
-        Ok(())
+        self.sound(src, offset, into.len() as u64)
     }
 
     /// Copies a structure out.
@@ -231,7 +244,9 @@ impl Region {
         let src = self.at(offset, size_of::<T>() as u64)?;
         // SAFETY: `src` has size_of::<T>() readable bytes; T: FromBytes is
         // valid for any bit pattern; read_unaligned asks for no alignment.
-        Ok(unsafe { std::ptr::read_unaligned(src.cast::<T>()) })
+        let value = unsafe { std::ptr::read_unaligned(src.cast::<T>()) };
+        self.sound(src, offset, size_of::<T>() as u64)?;
+        Ok(value)
     }
 
     /// Loads one word, atomically.
@@ -243,7 +258,9 @@ impl Region {
         let p = self.word(offset)?;
         // SAFETY: p is aligned and in the mapping for the life of &self; every
         // concurrent access to a word that is loaded so is an 8-byte store.
-        Ok(unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire))
+        let word = unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire);
+        self.sound(p.cast(), offset, 8)?;
+        Ok(word)
     }
 
     /// Hints that a line will be read soon.

@@ -24,7 +24,7 @@ use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
 use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
-use crate::pmem::Region;
+use crate::pmem::{PmemError, Region};
 use crate::types::Bno;
 use reserve::Reserve;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -234,16 +234,15 @@ impl Volume {
         }
     }
 
+    /// A home that a record is to change: once the record is durable, a store
+    /// that fails would fail the whole volume.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
-        if offset
-            .checked_add(len)
-            .is_none_or(|e| e > self.region.len())
-        {
-            return Err(Error::corrupt(
+        match self.region.check(offset, len) {
+            Err(PmemError::OutOfBounds { .. }) => Err(Error::corrupt(
                 "the region",
                 format!("a change of {len} bytes at {offset:#x} leaves it"),
-            ));
+            )),
+            other => Ok(other?),
         }
-        Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::journal::recovery::{apply, group_word};
 use crate::journal::{Change, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
-use crate::pmem::Unfenced;
+use crate::pmem::{Region, Unfenced};
 use crate::types::Bno;
 
 /// Bytes that an entry of bits takes in a record.
@@ -32,6 +32,8 @@ pub struct Tx<'v> {
     taken: SmallVec<[Freed; 4]>,
     freed: SmallVec<[Freed; 4]>,
     use_reserve: bool,
+    /// Faults of the medium when it began.
+    faults: u64,
 }
 
 impl<'v> Tx<'v> {
@@ -46,6 +48,7 @@ impl<'v> Tx<'v> {
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             use_reserve: false,
+            faults: vol.region.faults(),
         }
     }
 
@@ -366,14 +369,14 @@ impl<'v> Tx<'v> {
         self.room() >= runs * 2 * BITS_ENTRY
     }
 
-    /// Takes an inode number.
+    /// Takes an inode number, from `near` upwards or where the lane was last.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub fn alloc_inode(&mut self) -> Result<u64> {
+    pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
         let (vol, lane) = (self.vol, self.lane);
         let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
-            set.reserve(&vol.region, &vol.geo, lane, None, 1, true)
+            set.reserve(&vol.region, &vol.geo, lane, near, 1, true)
         })?;
         let run = found.ok_or(Error::NoSpace("no free inode"))?;
         Ok(self.took(BitmapKind::Inodes, run)?.start)
@@ -419,6 +422,15 @@ impl<'v> Tx<'v> {
                 "the file system has failed before; mount it again".into(),
             ));
         }
+        if Region::any_faults() {
+            // What was read may have been zeros, and new data may be lost.
+            if region.faults() != self.faults {
+                return Err(Error::Io("the medium failed under a change".into()));
+            }
+            for b in &self.bits {
+                vol.bitmap(b.kind).check_homes(region, geo, b)?;
+            }
+        }
         for b in &self.bits {
             let ok = if vol.journal.rules.bit_masks {
                 let kind = if b.set {
@@ -456,6 +468,7 @@ impl<'v> Tx<'v> {
             data: self.data.take(),
             freed,
         };
+        let faults = self.faults;
         let done = vol.journal.commit(region, geo, change, &mut |rec, lines| {
             for e in rec.entries() {
                 if !matches!(e.kind, EntryKind::SetBits | EntryKind::ClearBits) {
@@ -464,6 +477,13 @@ impl<'v> Tx<'v> {
             }
             for b in &bits {
                 vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
+            }
+            // A home that was lost is in the record still, for a recovery that
+            // finds the page whole again: nothing may retire it.
+            if Region::any_faults() && region.faults() != faults {
+                return Err(Error::Io(
+                    "the medium failed under a committed change".into(),
+                ));
             }
             Ok(())
         });
@@ -488,6 +508,9 @@ impl<'v> Tx<'v> {
 
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
+        // New data on its way to blocks that go back must have arrived before
+        // the next owner writes there.
+        self.settle();
         let taken = std::mem::take(&mut self.taken);
         self.vol.release(taken);
     }

@@ -1,0 +1,71 @@
+//! Records with checksums that fit and contents that cannot be: a mount ends
+//! soon, with an error or without, and changes nothing that it must not.
+
+use std::time::{Duration, Instant};
+
+use pramfs::media::probe_superblock;
+use pramfs::media::record::{EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
+use pramfs::pmem::SimBackend;
+use pramfs::{Error, Ino};
+use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
+use pramfs_tests::watchdog::Watchdog;
+use zerocopy::IntoBytes;
+
+/// A formatted region with a record in the first slot of the first lane.
+fn with_record(len: usize, lsn: u64, body: &[u64], entries: u32) -> SimBackend {
+    let sim = formatted(len, &repeatable(4096)).expect("formatted");
+    let region = region_of(&sim);
+    let geo = probe_superblock(&region).expect("a superblock").geometry();
+    let mut header = RecordHeader {
+        magic: RECORD_MAGIC,
+        lsn,
+        len: (size_of::<RecordHeader>() + size_of_val(body)) as u32,
+        entries,
+        ..RecordHeader::default()
+    };
+    let bytes = |h: &RecordHeader| [h.as_bytes(), body.as_bytes()].concat();
+    header.crc = RecordHeader::crc_of(geo.seed, &bytes(&header));
+    let pending = region
+        .window()
+        .store_unflushed(geo.slot_offset(0, 0), &bytes(&header));
+    pending.expect("in the journal");
+    sim
+}
+
+#[test]
+fn a_number_that_leaves_none_for_the_next_record() {
+    let _dog = Watchdog::new("record numbers", Duration::from_secs(60));
+    for lsn in [0, 1 << 52, u64::MAX - 1, u64::MAX] {
+        let sim = with_record(1 << 20, lsn, &[], 0);
+        let fs = mount(&sim, quiet()).unwrap_or_else(|e| panic!("LSN {lsn:#x}: {e}"));
+        let cx = pramfs::Ctx::default();
+        fs.create(&cx, Ino::ROOT, b"file", 0o644).expect("usable");
+        // As after a kill: what has returned is there.
+        std::mem::forget(fs);
+        let again = mount(&sim, quiet()).unwrap_or_else(|e| panic!("LSN {lsn:#x}: {e}"));
+        again.lookup(Ino::ROOT, b"file").expect("durable");
+    }
+}
+
+#[test]
+fn zeros_over_everything() {
+    let _dog = Watchdog::new("zeros over everything", Duration::from_secs(60));
+    let len = 16u64 << 20;
+    let sim = formatted(len as usize, &repeatable(4096)).expect("formatted");
+    let geo = probe_superblock(&region_of(&sim))
+        .expect("a superblock")
+        .geometry();
+    let from = geo.journal_offset + geo.journal_len;
+    for words in [513, (len - from) / 8, u64::MAX / 8, u64::MAX] {
+        let entry = [EntryWord::new(EntryKind::Zero, from, 1).0, words];
+        let sim = with_record(len as usize, 100, &entry.repeat(20), 20);
+        let before = sim.image();
+        let start = Instant::now();
+        match mount(&sim, quiet()) {
+            Err(Error::Corrupt { .. }) => {}
+            other => panic!("{words} words: {:?}", other.map(|_| ())),
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "{words} words");
+        assert!(sim.image() == before, "{words} words: something was stored");
+    }
+}

@@ -1,0 +1,241 @@
+//! Pages of the medium that fail: poison, in turn on every page in use.
+//!
+//! A page that raises SIGBUS is put in place of one of a healthy region, before
+//! the mount or while everything is in memory already; files are read, written,
+//! made and removed; then the page is healthy again, with what it held. What an
+//! operation has said to be done must be there, and a file whose bytes were not
+//! hit must be what it was.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use pramfs::format::format;
+use pramfs::pmem::{BackendKind, Region, RegionOptions, install_fault_guard};
+use pramfs::types::{Ctx, SetAttr, XattrMode};
+use pramfs::{Error, Fs, Ino, Result};
+use pramfs_tests::region::{quiet, repeatable};
+use pramfs_tests::watchdog::Watchdog;
+
+const PAGE: u64 = 4096;
+const LEN: u64 = 1 << 20;
+const VICTIM: &[u8] = &[0xab; 20_000];
+
+fn open(path: &Path) -> Region {
+    let options = RegionOptions::new().backend(BackendKind::Native);
+    options.open(path).expect("a region on tmpfs")
+}
+
+/// From here on the first access to a page of the mapping raises SIGBUS. The
+/// file keeps what it holds.
+fn poison(region: &Region, page: u64) {
+    let range = region.raw_range(page * PAGE, PAGE).expect("in the region");
+    let at = range.cast::<libc::c_void>();
+    // SAFETY: the page lies in the mapping of `region`, which the test owns;
+    // what takes its place is a mapping of the same length, behind the end of an
+    // empty file, and the region's guard covers it as it did the page.
+    unsafe {
+        let empty = libc::memfd_create(c"empty".as_ptr(), 0);
+        assert!(empty >= 0);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let got = libc::mmap(at, PAGE as usize, prot, flags, empty, 0);
+        assert_eq!(got, at);
+        libc::close(empty);
+    }
+}
+
+/// A region with a file to be left alone, and a directory to work in.
+fn make(path: &Path) -> Ino {
+    let file = File::create(path).expect("a file on tmpfs");
+    file.set_len(LEN).expect("room on tmpfs");
+    let region = open(path);
+    format(&region, &repeatable(4096)).expect("formatted");
+    let fs = Fs::open(region, quiet()).expect("mounted");
+    let cx = Ctx::default();
+    let victim = fs.create(&cx, Ino::ROOT, b"victim", 0o644).expect("made");
+    fs.write(victim.ino, 0, VICTIM).expect("written");
+    fs.setxattr(victim.ino, b"user.is", b"a victim", XattrMode::Set)
+        .expect("set");
+    let work = fs.mkdir(&cx, Ino::ROOT, b"work", 0o755).expect("made").ino;
+    for i in 0..8 {
+        let f = fs
+            .create(&cx, work, name(i).as_bytes(), 0o644)
+            .expect("made");
+        fs.write(f.ino, 0, &[i; 6000]).expect("written");
+    }
+    fs.close().expect("unmounted");
+    victim.ino
+}
+
+fn name(i: u8) -> String {
+    format!("file {i}")
+}
+
+/// What the operations that said so have done.
+#[derive(Default)]
+struct Done {
+    /// Files of `work`: their contents, or that they are gone. What failed is
+    /// not in it.
+    files: BTreeMap<String, Option<Vec<u8>>>,
+    errors: usize,
+}
+
+impl Done {
+    fn note<T>(&mut self, result: Result<T>, name: String, now: Option<Vec<u8>>) {
+        match result {
+            Ok(_) => {
+                self.files.insert(name, now);
+            }
+            Err(e) if may_be(&e) => {
+                self.errors += 1;
+                self.files.remove(&name);
+            }
+            Err(e) => panic!("{name}: {e}"),
+        }
+    }
+}
+
+/// What a page that failed can be the reason of.
+fn may_be(e: &Error) -> bool {
+    let errnos = [libc::EIO, libc::EUCLEAN, libc::ENOSPC, libc::EROFS];
+    errnos.contains(&e.errno())
+}
+
+/// A group of blocks that cannot be read has none to give: the write is short.
+fn all(written: usize, len: usize) -> Result<()> {
+    if written == len {
+        Ok(())
+    } else {
+        Err(Error::NoSpace("a short write"))
+    }
+}
+
+fn use_it(fs: &Fs, done: &mut Done) {
+    let cx = Ctx::default();
+    let Ok(work) = fs.lookup(Ino::ROOT, b"work") else {
+        done.errors += 1;
+        return;
+    };
+    let work = work.ino;
+    for i in 0..4 {
+        let write = || {
+            let f = fs.lookup(work, name(i).as_bytes())?.ino;
+            all(fs.write(f, 0, &[i + 100; 9000])?, 9000)
+        };
+        done.note(write(), name(i), Some(vec![i + 100; 9000]));
+    }
+    for i in 4..6 {
+        done.note(fs.unlink(work, name(i).as_bytes()), name(i), None);
+    }
+    for i in 20..30 {
+        let make = || {
+            let f = fs.create(&cx, work, name(i).as_bytes(), 0o600)?.ino;
+            fs.setattr(
+                &cx,
+                f,
+                &SetAttr {
+                    perm: Some(0o640),
+                    ..SetAttr::default()
+                },
+            )?;
+            all(fs.write(f, 0, &[i; 3000])?, 3000)
+        };
+        done.note(make(), name(i), Some(vec![i; 3000]));
+    }
+}
+
+fn read(fs: &Fs, ino: Ino) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; fs.getattr(ino)?.size as usize];
+    let n = fs.read(ino, 0, &mut bytes)?;
+    bytes.truncate(n);
+    Ok(bytes)
+}
+
+/// The page is healthy: everything that was said is true.
+fn verify(path: &Path, victim: Ino, done: &Done, case: &str) {
+    let fs = Fs::open(open(path), quiet()).unwrap_or_else(|e| panic!("{case}: mount: {e}"));
+    let found = fs.lookup(Ino::ROOT, b"victim").map(|a| a.ino);
+    assert_eq!(found.expect(case), victim, "{case}");
+    assert!(
+        read(&fs, victim).expect(case) == VICTIM,
+        "{case}: another file has changed"
+    );
+    let work = fs.lookup(Ino::ROOT, b"work").expect(case).ino;
+    for (name, want) in &done.files {
+        match (fs.lookup(work, name.as_bytes()), want) {
+            (Err(Error::NotFound), None) => {}
+            (Ok(a), Some(want)) => {
+                let got = read(&fs, a.ino).expect(case);
+                assert!(&got == want, "{case}: {name} is not what was written");
+            }
+            (got, _) => panic!("{case}: {name}: {got:?}"),
+        }
+    }
+    let (_, report) = pramfs::fsck::check_fs(fs, &Default::default()).expect(case);
+    // That there were errors is on record, as it should be.
+    let mut findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    findings.retain(|f| !f.contains("recorded while it was mounted"));
+    assert!(findings.is_empty(), "{case}: {findings:#?}");
+}
+
+/// Pages that the healthy image has in use, and some that it has not.
+fn pages(path: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(path).expect("the image");
+    let used = |p: &u64| {
+        let at = (p * PAGE) as usize;
+        bytes[at..at + PAGE as usize].iter().any(|b| *b != 0)
+    };
+    (0..LEN / PAGE).filter(|p| used(p) || p % 16 == 0).collect()
+}
+
+#[test]
+fn a_page_that_fails_harms_nothing_but_itself() {
+    let _dog = Watchdog::new("a page that fails", Duration::from_secs(300));
+    install_fault_guard().expect("a handler for SIGBUS");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
+    let (healthy, path) = (dir.path().join("healthy"), dir.path().join("region"));
+    let victim = make(&healthy);
+    let (mut failed, mut worked) = (0, 0);
+    let list = pages(&healthy);
+    for &page in &list {
+        for mounted in [false, true] {
+            let when = if mounted {
+                "under the mount"
+            } else {
+                "before the mount"
+            };
+            let case = format!("page {page} fails {when}");
+            std::fs::copy(&healthy, &path).expect("a copy");
+            let region = open(&path);
+            let mut done = Done::default();
+            if !mounted {
+                poison(&region, page);
+            }
+            match Fs::open(region, quiet()) {
+                Ok(fs) => {
+                    if mounted {
+                        // All of it is in the caches.
+                        read(&fs, victim).expect(&case);
+                        poison(fs.region(), page);
+                    }
+                    use_it(&fs, &mut done);
+                    // It may not be able to say that it was unmounted.
+                    let _ = fs.close();
+                }
+                Err(e) if may_be(&e) => done.errors += 1,
+                Err(e) => panic!("{case}: {e}"),
+            }
+            failed += usize::from(done.errors > 0);
+            worked += usize::from(!done.files.is_empty());
+            verify(&path, victim, &done, &case);
+        }
+    }
+    println!(
+        "{} pages: {failed} cases with errors, {worked} with something done",
+        list.len()
+    );
+    assert!(failed > list.len() / 8, "hardly any page was met");
+    assert!(worked > list.len() / 2, "hardly anything worked");
+}
