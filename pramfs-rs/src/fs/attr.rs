@@ -21,7 +21,8 @@ impl Shared {
     /// [`Error::TooLarge`], [`Error::NoSpace`].
     pub fn setattr(&self, _cx: &crate::types::Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.op(Need::Write, || {
-            for t in [set.atime, set.mtime].into_iter().flatten() {
+            let ctime = set.ctime.map(SetTime::At);
+            for t in [set.atime, set.mtime, ctime].into_iter().flatten() {
                 if let SetTime::At(t) = t
                     && t.nsec >= 1_000_000_000
                 {

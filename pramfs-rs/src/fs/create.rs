@@ -2,7 +2,7 @@
 
 use zerocopy::FromZeros;
 
-use super::inode::{Core, Inode, put_inode, put_new_inode, store_map, touch_mtime};
+use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
@@ -260,7 +260,7 @@ impl Shared {
         put_new_inode(&mut tx, home, ino, &mut d)?;
 
         if d.mode & libc::S_IFMT == libc::S_IFDIR {
-            new_dir.nlink = new_dir.nlink.saturating_add(1);
+            add_link(&mut new_dir)?;
         }
         touch_mtime(&mut new_dir, now);
         put_inode(&mut tx, dir, pc, &mut new_dir)?;

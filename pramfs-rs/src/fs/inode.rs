@@ -13,6 +13,8 @@ use super::dcache::KnownAs;
 use crate::error::{Error, Result};
 use crate::journal::Place;
 use crate::map::MapRef;
+use crate::media::htree::SLOT;
+use crate::media::inode::LINK_MAX;
 use crate::media::pointer::Ptr;
 use crate::media::record::EntryKind;
 use crate::media::{DiskInode, Geometry};
@@ -111,9 +113,13 @@ impl Inode {
         if u32::from(d.height) > vol.geo.max_height() || d.size > vol.geo.max_file_size() {
             return bad("height or size are impossible");
         }
-        if d.mtime_nsec >= 1_000_000_000
-            || d.ctime_nsec >= 1_000_000_000
-            || d.atime_nsec >= 1_000_000_000
+        let dir = FileType::from_mode(d.mode) == Some(FileType::Directory);
+        if dir && d.size > (vol.geo.blocks << vol.geo.block_log2) / SLOT as u64 {
+            return bad("more entries than the region can hold");
+        }
+        if [d.mtime_nsec, d.ctime_nsec, d.atime_nsec, d.btime_nsec]
+            .iter()
+            .any(|nsec| *nsec >= 1_000_000_000)
         {
             return bad("a time has too many nanoseconds");
         }
@@ -214,6 +220,19 @@ pub fn store_map(d: &mut DiskInode, map: &MapRef) {
     d.root = map.root.0;
     d.height = map.height as u8;
     d.blocks = d.blocks.saturating_add_signed(map.blocks);
+}
+
+/// Counts another name of an inode, or another directory in one. The count may
+/// come from a hostile medium and be anything.
+///
+/// # Errors
+/// [`Error::TooManyLinks`].
+pub fn add_link(d: &mut DiskInode) -> Result<()> {
+    if d.nlink >= LINK_MAX {
+        return Err(Error::TooManyLinks(Ino(d.ino)));
+    }
+    d.nlink += 1;
+    Ok(())
 }
 
 /// Sets mtime and ctime.

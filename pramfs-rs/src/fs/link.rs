@@ -1,10 +1,9 @@
 //! link: another name for an inode.
 
-use super::inode::{put_inode, touch_ctime, touch_mtime};
+use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
-use crate::media::inode::LINK_MAX;
 use crate::types::{Attr, Ino};
 
 impl Shared {
@@ -51,16 +50,13 @@ impl Shared {
         if c.d.nlink == 0 {
             return Err(Error::NotFound);
         }
-        if c.d.nlink >= LINK_MAX {
-            return Err(Error::TooManyLinks(ino));
-        }
         let now = self.now();
         let (mut new, mut new_dir) = (c.d, pc.d);
         let mut tx = self.vol.begin();
         self.add_entry(&mut tx, &mut new_dir, name, (ino.0, new.mode))?;
         touch_mtime(&mut new_dir, now);
         put_inode(&mut tx, &dir, pc, &mut new_dir)?;
-        new.nlink += 1;
+        add_link(&mut new)?;
         touch_ctime(&mut new, now);
         put_inode(&mut tx, &inode, c, &mut new)?;
         tx.commit()?;

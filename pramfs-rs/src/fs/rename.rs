@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::create::New;
-use super::inode::{Core, Inode, put_inode, put_new_inode, touch_ctime, touch_mtime};
+use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::orphan::Dropped;
 use super::unlink::check_empty_dir;
@@ -231,12 +231,12 @@ impl Shared {
             if is_dir(&s) {
                 s.parent_or_rdev = e.to.ino.0;
                 from.nlink = from.nlink.saturating_sub(1);
-                to.nlink += 1;
+                add_link(&mut to)?;
             }
             if is_dir(&t) {
                 t.parent_or_rdev = e.from.ino.0;
                 to.nlink = to.nlink.saturating_sub(1);
-                from.nlink += 1;
+                add_link(&mut from)?;
             }
             touch_mtime(&mut to, now);
             put_inode(&mut tx, e.to, set.core(e.to)?, &mut to)?;
@@ -308,7 +308,7 @@ impl Shared {
                 dest.nlink = dest.nlink.saturating_sub(1);
             }
             if across {
-                dest.nlink += 1;
+                add_link(dest)?;
                 from.nlink = from.nlink.saturating_sub(1);
                 s.parent_or_rdev = e.to.ino.0;
             }
