@@ -105,7 +105,8 @@ impl Model {
         Ok(())
     }
 
-    fn compare_object(
+    /// Compares one inode, whatever its names.
+    pub fn compare_object(
         &self,
         fs: &Fs,
         ino: Ino,
