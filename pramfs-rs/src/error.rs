@@ -61,6 +61,9 @@ pub enum Error {
     /// SEEK_HOLE or SEEK_DATA past the last byte.
     #[error("nothing of the kind after offset {0}")]
     NoSuchAddress(u64),
+    /// A path that leads through too many symbolic links, or round in a circle.
+    #[error("the path leads through more than {0} symbolic links")]
+    TooManySymlinks(u32),
     /// The inode number names nothing (any more).
     #[error("{0} does not exist any more")]
     Stale(Ino),
@@ -118,6 +121,7 @@ impl Error {
             Error::NoAttribute => libc::ENODATA,
             Error::AttributeTooLarge(..) => libc::E2BIG,
             Error::NoSuchAddress(_) => libc::ENXIO,
+            Error::TooManySymlinks(_) => libc::ELOOP,
             Error::Stale(_) => libc::ESTALE,
             Error::ReadOnly(_) => libc::EROFS,
             Error::Busy(_) => libc::EBUSY,

@@ -69,14 +69,18 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDirectory`], and
-    /// those of making a file.
+    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDirectory`], those
+    /// of [`resolve`](Shared::resolve), and those of making a file.
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
         let path = path.as_ref();
         let attr = match fs.resolve(path) {
             Ok(_) if self.exclusive => return Err(Error::Exists),
             Ok(attr) => attr,
-            Err(Error::NotFound) if self.create => {
+            // What ends in a slash can only be a directory.
+            Err(Error::NotFound) if self.create && path.ends_with(b"/") => {
+                return Err(Error::IsDirectory);
+            }
+            Err(Error::NotFound) if self.create && !path.is_empty() => {
                 let (parent, name) = fs.resolve_parent(path)?;
                 match fs.create(&self.cx, parent, &name, self.perm) {
                     // Somebody else was faster.
@@ -98,21 +102,25 @@ impl OpenOptions {
 }
 
 impl Shared {
-    /// Follows a path from the root, symbolic links included.
+    /// Follows a path from the root, symbolic links included. What a path that
+    /// ends in a slash names is a directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::Invalid`] for a
-    /// loop of links.
+    /// [`Error::NotFound`], also for the empty path; [`Error::NotDirectory`],
+    /// [`Error::TooManySymlinks`].
     pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
-        let mut links = 0;
-        self.follow(Ino::ROOT, path.as_ref(), &mut links)
+        match path.as_ref() {
+            b"" => Err(Error::NotFound),
+            path => self.follow(Ino::ROOT, path, &mut 0),
+        }
     }
 
     /// The directory that a path's last name stands in, and that name. Links
     /// in the last name itself are not followed.
     ///
     /// # Errors
-    /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root.
+    /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root and
+    /// the empty path.
     pub fn resolve_parent(&self, path: impl AsRef<[u8]>) -> Result<(Ino, Vec<u8>)> {
         let path = path.as_ref();
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
@@ -122,10 +130,7 @@ impl Shared {
         if name.is_empty() {
             return Err(Error::Exists);
         }
-        let parent = self.resolve(&path[..cut])?;
-        if parent.kind != FileType::Directory {
-            return Err(Error::NotDirectory);
-        }
+        let parent = self.follow(Ino::ROOT, &path[..cut], &mut 0)?;
         Ok((parent.ino, name.to_vec()))
     }
 
@@ -142,11 +147,14 @@ impl Shared {
             if at.kind == FileType::Symlink {
                 *links += 1;
                 if *links > MAX_LINKS {
-                    return Err(Error::Invalid("too many symbolic links in one path"));
+                    return Err(Error::TooManySymlinks(MAX_LINKS));
                 }
                 let target = self.readlink(at.ino)?;
                 at = self.follow(dir, &target, links)?;
             }
+        }
+        if path.ends_with(b"/") && at.kind != FileType::Directory {
+            return Err(Error::NotDirectory);
         }
         Ok(at)
     }
