@@ -1,5 +1,6 @@
 //! What the tests of bad input share.
 //!
+//! * [`bed`]: a file system to ask for what cannot be.
 //! * [`model`]: what a file system should hold, and the comparison with what
 //!   it does hold.
 //! * [`image`]: images to be damaged, each with its model.
@@ -8,6 +9,7 @@
 #![allow(dead_code, reason = "each test uses its part of this")]
 
 pub mod anatomy;
+pub mod bed;
 pub mod image;
 pub mod model;
 

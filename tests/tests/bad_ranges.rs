@@ -1,0 +1,303 @@
+//! Offsets, lengths and sizes at and past every limit, for each operation that
+//! takes one: of a block, of 2 MiB, 16 TiB, the largest file, and of the
+//! arithmetic.
+//!
+//! Each is answered with the errno that Linux gives, and a refusal has changed
+//! nothing. (A mount asks the same in `fuse-frontend/tests/mount/requests.rs`,
+//! side by side with tmpfs.)
+
+mod bad_support;
+
+use bad_support::bed::{BLOCK_SIZES, Bed, bed, bed_of, still};
+use bad_support::model::CX;
+use pramfs::direct::Access;
+use pramfs::format::{FormatOptions, format};
+use pramfs::pmem::RegionOptions;
+use pramfs::{Fallocate, Fs, Result, SeekWhence, SetAttr};
+use pramfs_tests::tree::Tree;
+
+/// The largest size of a file.
+const LARGEST: u64 = i64::MAX as u64;
+
+/// Offsets around each limit of the format and of the arithmetic.
+fn offsets(block: u64) -> Vec<u64> {
+    let mut list = vec![0, 1, block - 1, block, block + 1];
+    for limit in [2 << 20, 16 << 40, 1 << 52, 1 << 62, LARGEST + 1] {
+        list.extend([
+            limit - block - 1,
+            limit - block,
+            limit - 2,
+            limit - 1,
+            limit,
+            limit + 1,
+        ]);
+    }
+    list.extend([u64::MAX - block, u64::MAX - 1, u64::MAX]);
+    list
+}
+
+#[test]
+fn reads_and_seeks_anywhere_change_nothing_and_end_with_the_file() {
+    for block_size in BLOCK_SIZES {
+        let b = bed(block_size);
+        let size = b.fs.getattr(b.file).unwrap().size;
+        let before = Tree::of(&b.fs).unwrap();
+        for at in offsets(block_size.into()) {
+            for len in [0, 1, 4096, 100_000] {
+                let mut into = vec![9; len];
+                let n = b.fs.read(b.file, at, &mut into).unwrap();
+                assert_eq!(n as u64, size.saturating_sub(at).min(len as u64), "{at}");
+                assert!(into[n..].iter().all(|x| *x == 9));
+            }
+            for len in [0, 1, 5000, usize::MAX] {
+                b.fs.with_contiguous(b.file, at, len, &mut |bytes| {
+                    assert!(bytes.len() as u64 <= size.saturating_sub(at));
+                })
+                .unwrap();
+            }
+            for len in [0, 1, LARGEST, u64::MAX] {
+                let list = b.fs.file_extents(b.file, at, len).unwrap();
+                let sum: u64 = list.iter().map(|e| e.len).sum();
+                assert_eq!(sum, size.saturating_sub(at).min(len), "{at} + {len}");
+            }
+            for whence in [SeekWhence::Data, SeekWhence::Hole] {
+                let found = b.fs.seek(b.file, at, whence);
+                match found {
+                    Ok(to) => assert!(at < size && (at..=size).contains(&to), "{at}: {to}"),
+                    Err(e) => {
+                        assert!(at >= size, "{at}: {e}");
+                        assert_eq!(e.errno(), libc::ENXIO);
+                    }
+                }
+            }
+        }
+        let after = Tree::of(&b.fs).unwrap();
+        assert!(before == after, "{}", before.differences(&after));
+        b.end();
+    }
+}
+
+#[test]
+fn writes_at_and_past_the_largest_offset() {
+    for block_size in BLOCK_SIZES {
+        let b = bed(block_size);
+        b.fs.write(b.file, LARGEST + 5, b"").unwrap();
+        for at in offsets(block_size.into()) {
+            for len in [1, 5, 9000] {
+                let bytes = vec![5; len as usize];
+                if at >= LARGEST {
+                    b.refused("write", &[libc::EFBIG], |fs| fs.write(b.file, at, &bytes));
+                    continue;
+                }
+                // A file of its own, which goes again.
+                let f = b.fs.create(&CX, b.dir, b"far", 0o644).unwrap().ino;
+                let n = b.fs.write(f, at, &bytes).unwrap() as u64;
+                assert_eq!(n, len.min(LARGEST - at), "{at} + {len}");
+                assert_eq!(b.fs.getattr(f).unwrap().size, at + n);
+                let mut back = vec![0; len as usize];
+                assert_eq!(b.fs.read(f, at, &mut back).unwrap() as u64, n);
+                assert!(back[..n as usize] == bytes[..n as usize]);
+                let left = LARGEST - (at + n);
+                if left < 9000 {
+                    let more = vec![6; left as usize + 1];
+                    b.refused("append", &[libc::EFBIG], |fs| fs.append(f, &more));
+                    assert_eq!(b.fs.append(f, &more[..left as usize]).unwrap(), at + n);
+                }
+                b.fs.unlink(b.dir, b"far").unwrap();
+            }
+        }
+        b.end();
+    }
+}
+
+#[test]
+fn sizes_at_and_past_the_limit() {
+    for block_size in BLOCK_SIZES {
+        let b = bed(block_size);
+        let to = |size| SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        for size in offsets(block_size.into()) {
+            if size > LARGEST {
+                // Nothing of the same request happens, either.
+                let set = SetAttr {
+                    perm: Some(0o600),
+                    ..to(size)
+                };
+                b.refused("truncate", &[libc::EFBIG], |fs| {
+                    fs.setattr(&CX, b.file, &set)
+                });
+                continue;
+            }
+            let was = b.fs.getattr(b.file).unwrap().blocks;
+            let attr = b.fs.setattr(&CX, b.file, &to(size)).unwrap();
+            assert_eq!(attr.size, size);
+            assert!(attr.blocks <= was, "{size}: no block is taken for a hole");
+        }
+        b.refused("truncate of a directory", &[libc::EISDIR], |fs| {
+            fs.setattr(&CX, b.dir, &to(0))
+        });
+        let link = b.fs.lookup(b.dir, b"link").unwrap().ino;
+        b.refused("truncate of a link", &[libc::EINVAL], |fs| {
+            fs.setattr(&CX, link, &to(0))
+        });
+        b.end();
+    }
+}
+
+const MODES: [Fallocate; 5] = [
+    Fallocate::Allocate { keep_size: false },
+    Fallocate::Allocate { keep_size: true },
+    Fallocate::ZeroRange { keep_size: false },
+    Fallocate::ZeroRange { keep_size: true },
+    Fallocate::PunchHole,
+];
+
+#[test]
+fn fallocate_in_every_mode_at_and_past_the_limits() {
+    for block_size in BLOCK_SIZES {
+        let b = bed(block_size);
+        for at in offsets(block_size.into()) {
+            for len in [0, 1, 5000, LARGEST, LARGEST + 1, u64::MAX] {
+                for mode in MODES {
+                    let what = format!("{mode:?} {at} + {len}");
+                    let past = at.checked_add(len).is_none_or(|end| end > LARGEST);
+                    let request = |fs: &Fs| fs.fallocate(b.file, mode, at, len);
+                    if len == 0 {
+                        b.refused(&what, &[libc::EINVAL], request);
+                    } else if past {
+                        b.refused(&what, &[libc::EFBIG], request);
+                    } else if len == LARGEST && mode != Fallocate::PunchHole {
+                        // As much as there can be: it does not fit, and all
+                        // that was taken on the way is given back. What stays
+                        // the first time are the levels that the file's map
+                        // has grown, and bitmaps of groups used first.
+                        let first = contents(&b);
+                        assert_eq!(request(&b.fs).unwrap_err().errno(), libc::ENOSPC);
+                        let before = contents(&b);
+                        assert!(first.free - before.free < 30, "{what}");
+                        assert_eq!(request(&b.fs).unwrap_err().errno(), libc::ENOSPC);
+                        let after = contents(&b);
+                        assert!(before == after, "{what}: {}", before.differences(&after));
+                    }
+                }
+                if len != 0 {
+                    continue;
+                }
+                b.refused("fill", &[libc::EINVAL], |fs| fs.fill(b.file, at, 0));
+            }
+        }
+        b.refused("fill", &[libc::EFBIG], |fs| {
+            fs.fill(b.file, 4096, u64::MAX - 4095)
+        });
+        for mode in MODES {
+            b.refused("of a directory", &[libc::EISDIR], |fs| {
+                fs.fallocate(b.dir, mode, 0, 1)
+            });
+        }
+        b.end();
+    }
+}
+
+/// Everything but times, which a request that gives back may have set.
+fn contents(b: &Bed) -> Tree {
+    Tree::of(&b.fs).unwrap().timeless()
+}
+
+/// One block at each offset that a file can have, by each mode, and away with
+/// it: the blocks come back and the rest of the file is as it was.
+#[test]
+fn blocks_at_every_offset_are_allocated_and_punched() {
+    for block_size in BLOCK_SIZES {
+        let b = bed(block_size);
+        let block = u64::from(block_size);
+        for at in offsets(block).into_iter().filter(|at| *at < LARGEST) {
+            let f = b.fs.create(&CX, b.dir, b"far", 0o644).unwrap().ino;
+            let len = block.min(LARGEST - at);
+            for mode in MODES {
+                b.fs.fallocate(f, mode, at, len).unwrap();
+                let keep = matches!(
+                    mode,
+                    Fallocate::PunchHole
+                        | Fallocate::Allocate { keep_size: true }
+                        | Fallocate::ZeroRange { keep_size: true }
+                );
+                let attr = b.fs.getattr(f).unwrap();
+                assert!(keep || attr.size == at + len, "{mode:?} {at}");
+                b.fs.write(f, at, b"x").unwrap();
+                b.fs.fallocate(f, Fallocate::PunchHole, at, len).unwrap();
+                let mut back = [9];
+                b.fs.read(f, at, &mut back).unwrap();
+                assert_eq!(back, [0]);
+                b.fs.fallocate(f, Fallocate::PunchHole, 0, LARGEST).unwrap();
+                // The block at the largest offset ends one byte past it, and
+                // so can never be punched whole.
+                let last = (at + len - 1) / block == LARGEST / block;
+                let left = b.fs.getattr(f).unwrap().blocks;
+                assert!(left == 0 || last, "{mode:?} {at}: {left}");
+            }
+            b.fs.unlink(b.dir, b"far").unwrap();
+        }
+        b.end();
+    }
+}
+
+#[test]
+fn views_at_and_past_the_limits() {
+    let region = RegionOptions::new().memfd("views", 8 << 20).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    let b = bed_of(Fs::open(region, still()).unwrap());
+    let size = b.fs.getattr(b.file).unwrap().size;
+    let map =
+        |range: std::ops::Range<u64>, access| b.fs.open_file(b.file)?.map(range, access).map(drop);
+    for access in [Access::Read, Access::Write] {
+        for at in offsets(4096) {
+            let what = format!("{access:?} at {at}");
+            b.refused(&what, &[libc::EINVAL], |_| map(at..at, access));
+            b.refused(&what, &[libc::EINVAL], |_| map(at..0, access));
+            if at > size {
+                let errnos = [libc::EINVAL, libc::EFBIG];
+                b.refused(&what, &errnos, |_| map(0..at, access));
+                b.refused(&what, &errnos, |_| map(at - 1..at, access));
+                b.refused(&what, &errnos, |_| map(at..u64::MAX, access));
+            }
+        }
+        let dir = |_: &Fs| b.fs.open_file(b.dir)?.map(0..1, access).map(drop);
+        b.refused("a directory", &[libc::EISDIR, libc::EINVAL], dir);
+    }
+    // A file of 8 EiB: there are not so many addresses, and not so many blocks.
+    let huge = b.fs.create(&CX, b.dir, b"huge", 0o644).unwrap().ino;
+    b.fs.write(huge, LARGEST - 1, b"x").unwrap();
+    for end in [LARGEST, 1 << 60, 1 << 48] {
+        b.refused("a view of all of it", &[libc::ENOMEM, libc::EFBIG], |fs| {
+            fs.open_file(huge)?.map(0..end, Access::Read).map(drop)
+        });
+        let before = contents(&b);
+        let e = b.fs.open_file(huge).unwrap().map(0..end, Access::Write);
+        assert_eq!(e.map(drop).unwrap_err().errno(), libc::ENOSPC);
+        assert!(contents(&b) == before);
+    }
+
+    let file = b.fs.open_file(b.file).unwrap();
+    let view = file.map(100..5000, Access::Write).unwrap();
+    let before = Tree::of(&b.fs).unwrap();
+    for at in offsets(4096).into_iter().filter(|at| *at > 4900) {
+        let einval = |r: Result<()>| assert_eq!(r.unwrap_err().errno(), libc::EINVAL, "{at}");
+        einval(view.load_u64(at).map(drop));
+        einval(view.store_u64(at, 1));
+        einval(view.fetch_add_u64(at, 1).map(drop));
+        einval(view.read(at, &mut [0; 8]));
+        einval(view.write(at, &[0; 8]));
+        einval(view.persist(at - 1..at));
+        einval(view.persist(0..at));
+        einval(view.persist(at..u64::MAX));
+    }
+    for at in [4893, 4899, 4900] {
+        assert!(view.load_u64(at).is_err() && view.store_u64(at, 1).is_err());
+    }
+    let after = Tree::of(&b.fs).unwrap();
+    assert!(before == after, "{}", before.differences(&after));
+    drop((view, file));
+    b.end();
+}

@@ -1,0 +1,73 @@
+//! A small file system to ask for what cannot be, and the proof that asking
+//! has changed nothing.
+
+use pramfs::{AtimePolicy, Fs, Ino, MountOptions, Result, XattrMode};
+use pramfs_tests::region::{formatted, mount, quiet, repeatable};
+use pramfs_tests::tree::Tree;
+
+use super::model::CX;
+
+/// Block sizes of the format.
+pub const BLOCK_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
+
+/// A file system with something of each kind, that reads do not change.
+#[derive(Debug)]
+pub struct Bed {
+    pub fs: Fs,
+    pub dir: Ino,
+    pub sub: Ino,
+    pub file: Ino,
+}
+
+/// On a region of 8 MiB in memory.
+pub fn bed(block_size: u32) -> Bed {
+    let sim = formatted(8 << 20, &repeatable(block_size)).unwrap();
+    bed_of(mount(&sim, still()).unwrap())
+}
+
+/// Options of a mount that no read changes.
+pub fn still() -> MountOptions {
+    MountOptions {
+        atime: AtimePolicy::NoAtime,
+        ..quiet()
+    }
+}
+
+/// In a fresh file system.
+pub fn bed_of(fs: Fs) -> Bed {
+    let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let sub = fs.mkdir(&CX, dir, b"sub", 0o755).unwrap().ino;
+    let file = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
+    fs.write(file, 0, &[7; 10_000]).unwrap();
+    fs.write(file, 1 << 20, &[8; 5000]).unwrap();
+    fs.setxattr(file, b"user.a", b"value", XattrMode::Set)
+        .unwrap();
+    fs.symlink(&CX, dir, b"link", b"file").unwrap();
+    fs.create(&CX, sub, b"below", 0o644).unwrap();
+    Bed { fs, dir, sub, file }
+}
+
+impl Bed {
+    /// The request is refused with one of these, and has changed nothing.
+    #[track_caller]
+    pub fn refused<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        errnos: &[i32],
+        request: impl FnOnce(&Fs) -> Result<T>,
+    ) {
+        let before = Tree::of(&self.fs).unwrap();
+        let e = request(&self.fs).expect_err(what);
+        assert!(errnos.contains(&e.errno()), "{what}: {e} ({})", e.errno());
+        assert!(!e.to_string().is_empty(), "{what}");
+        let after = Tree::of(&self.fs).unwrap();
+        assert!(before == after, "{what}:\n{}", before.differences(&after));
+    }
+
+    /// Unmounts and checks everything against everything.
+    #[track_caller]
+    pub fn end(self) {
+        let (_, report) = pramfs::fsck::check_fs(self.fs, &Default::default()).unwrap();
+        assert!(report.is_clean(), "{report}");
+    }
+}
