@@ -3,11 +3,12 @@
 //! Blocks are allocated in a chain of records; the last one sets the size. If
 //! the region fills up on the way, what the call had allocated is freed again.
 
-use super::inode::{Core, Inode, put_inode, store_map, touch_ctime, touch_mtime};
+use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
 use super::read::check_file;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
+use crate::media::DiskInode;
 use crate::types::{Bno, Fallocate, Ino};
 use crate::volume::Tx;
 
@@ -91,6 +92,7 @@ impl Shared {
         extend: bool,
     ) -> Result<()> {
         let geo = &self.vol.geo;
+        let before = core.d;
         let (mut index, last) = (offset >> geo.block_log2, (end - 1) >> geo.block_log2);
         // Holes that this call has filled, to be given back.
         let mut filled: Vec<(u64, u64)> = Vec::new();
@@ -109,7 +111,7 @@ impl Shared {
                 Ok(done) => done,
                 Err(e) => {
                     drop(tx);
-                    self.give_back(inode, core, &filled)?;
+                    self.give_back(inode, core, &before, &filled)?;
                     return Err(e);
                 }
             };
@@ -145,18 +147,32 @@ impl Shared {
         }
     }
 
-    fn give_back(&self, inode: &Inode, core: &mut Core, filled: &[(u64, u64)]) -> Result<()> {
+    fn give_back(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        before: &DiskInode,
+        filled: &[(u64, u64)],
+    ) -> Result<()> {
         for &(first, end) in filled {
-            self.remove_blocks(inode, core, first, end)?;
+            self.remove_blocks(inode, core, first, end, Some(before))?;
         }
         Ok(())
     }
 
-    /// Makes a hole of whole blocks, record by record.
-    fn remove_blocks(&self, inode: &Inode, core: &mut Core, first: u64, end: u64) -> Result<()> {
+    /// Makes a hole of whole blocks, record by record. `before`: the inode
+    /// whose times it gets, because nothing else has happened to it.
+    fn remove_blocks(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        first: u64,
+        end: u64,
+        before: Option<&DiskInode>,
+    ) -> Result<()> {
         let mut at = first;
         while at < end {
-            at = self.remove_step(inode, core, self.vol.begin(), at, end)?;
+            at = self.remove_step(inode, core, self.vol.begin(), (at, end), before)?;
         }
         Ok(())
     }
@@ -166,13 +182,16 @@ impl Shared {
         inode: &'v Inode,
         core: &mut Core,
         mut tx: Tx<'v>,
-        at: u64,
-        end: u64,
+        (at, end): (u64, u64),
+        before: Option<&DiskInode>,
     ) -> Result<u64> {
         let (mut m, mut new) = (core.map(), core.d);
         let next = map::remove(&mut tx, &mut m, at, end)?;
         store_map(&mut new, &m);
-        touch_mtime(&mut new, self.now());
+        match before {
+            Some(before) => restore_times(&mut new, before),
+            None => touch_mtime(&mut new, self.now()),
+        }
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
         core.committed(new);
@@ -190,8 +209,8 @@ impl Shared {
             self.zero_written(&mut tx, &m, offset, first << geo.block_log2)?;
             self.zero_written(&mut tx, &m, last << geo.block_log2, end)?;
         }
-        let next = self.remove_step(inode, core, tx, first, last.max(first))?;
-        self.remove_blocks(inode, core, next, last)
+        let next = self.remove_step(inode, core, tx, (first, last.max(first)), None)?;
+        self.remove_blocks(inode, core, next, last, None)
     }
 }
 

@@ -241,6 +241,12 @@ pub fn touch_mtime(d: &mut DiskInode, now: Time) {
     touch_ctime(d, now);
 }
 
+/// Mtime and ctime as they were: what was begun has been undone.
+pub fn restore_times(d: &mut DiskInode, before: &DiskInode) {
+    (d.mtime_sec, d.mtime_nsec) = (before.mtime_sec, before.mtime_nsec);
+    (d.ctime_sec, d.ctime_nsec) = (before.ctime_sec, before.ctime_nsec);
+}
+
 /// Sets ctime.
 pub fn touch_ctime(d: &mut DiskInode, now: Time) {
     (d.ctime_sec, d.ctime_nsec) = (now.sec, now.nsec);

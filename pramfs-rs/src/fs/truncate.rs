@@ -4,10 +4,11 @@
 //! it. What does not fit goes on in further records; meanwhile the file has a
 //! slot in the orphan table, so that after a crash the next mount goes on.
 
-use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
+use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_mtime};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map;
+use crate::media::DiskInode;
 use crate::types::{FileType, Ino};
 
 impl Shared {
@@ -16,6 +17,30 @@ impl Shared {
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Corrupt`].
     pub(super) fn set_size(&self, inode: &Inode, core: &mut Core, size: u64) -> Result<()> {
+        self.resize(inode, core, size, None)
+    }
+
+    /// Gives a locked regular file the size and the times that it had before
+    /// something was begun that could not be finished.
+    ///
+    /// # Errors
+    /// As for [`set_size`](Self::set_size).
+    pub(super) fn cut_back(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        before: &DiskInode,
+    ) -> Result<()> {
+        self.resize(inode, core, before.size, Some(before))
+    }
+
+    fn resize(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        size: u64,
+        before: Option<&DiskInode>,
+    ) -> Result<()> {
         let geo = &self.vol.geo;
         if size > geo.max_file_size() {
             return Err(Error::TooLarge(size));
@@ -24,7 +49,10 @@ impl Shared {
         let mut tx = self.vol.begin();
         let mut new = core.d;
         new.size = size;
-        touch_mtime(&mut new, self.now());
+        match before {
+            Some(before) => restore_times(&mut new, before),
+            None => touch_mtime(&mut new, self.now()),
+        }
         let mut m = core.map();
         let mut slot = None;
         let mut done = true;

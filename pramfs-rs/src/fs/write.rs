@@ -69,9 +69,14 @@ impl Shared {
             if end > self.vol.geo.max_file_size() {
                 return Err(Error::TooLarge(end));
             }
+            let before = core.d;
             let n = self.write_locked(&inode, &mut core, offset, from);
             if !matches!(n, Ok(n) if n == from.len()) && core.d.size != size {
-                self.set_size(&inode, &mut core, size)?;
+                if offset >= size {
+                    self.cut_back(&inode, &mut core, &before)?;
+                } else {
+                    self.set_size(&inode, &mut core, size)?;
+                }
             }
             match n? {
                 n if n == from.len() => Ok(offset),
