@@ -18,6 +18,7 @@ pub mod daemon;
 pub mod exit;
 pub mod kernel;
 pub mod logging;
+pub mod memory;
 pub mod mountinfo;
 pub mod mountpoint;
 pub mod options;

@@ -16,6 +16,7 @@ use pramfs::{Fs, MountOptions};
 use crate::adapter::Adapter;
 use crate::exit::Failure;
 use crate::kernel::{self, Place};
+use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
 use crate::options::MountSettings;
@@ -58,6 +59,7 @@ pub fn mount(
 
     let (region, path) = open_region(region, settings)?;
     let fs = open_engine(region, &path, settings)?;
+    memory::check(&path, thread_count(settings))?;
     let source = settings.source.as_deref().map_or(path.as_path(), Path::new);
     let source = mountinfo::source_name(source);
     let (connection, place) = kernel::connect(&point.path, &source, settings)?;
@@ -177,8 +179,12 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| processors.get().clamp(2, 8))
 }
 
+fn thread_count(settings: &MountSettings) -> usize {
+    settings.threads.unwrap_or_else(default_threads)
+}
+
 fn threads(settings: &MountSettings) -> Config {
-    let threads = settings.threads.unwrap_or_else(default_threads);
+    let threads = thread_count(settings);
     let mut config = Config::default();
     config.n_threads = Some(threads);
     config.clone_fd = threads > 1;
