@@ -259,7 +259,7 @@ fn each_operation_is_refused_on_a_full_region_and_has_done_nothing() {
 fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
     let mut halfway = 0;
     for block_size in [512, 4096] {
-        for left in [1, 2, 3, 4, 6, 9, 14, 20] {
+        for left in [1, 2, 3, 5, 9, 16] {
             for (what, request) in TAKE {
                 let full = make(block_size, None);
                 fill(&full);
@@ -302,7 +302,7 @@ fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
         }
     }
     println!("{halfway} refusals");
-    assert!(halfway > 80, "what is never refused proves nothing");
+    assert!(halfway > 60, "what is never refused proves nothing");
 }
 
 /// What frees works on a region without a free block, one by one.

@@ -1,0 +1,317 @@
+//! A region whose file is cut short while it is open: at every kind of length,
+//! under reads, writes, views and threads.
+//!
+//! What lies before the cut is read as it was. Everything else is EIO, or
+//! EUCLEAN where zeros stand in for lost metadata. The process lives, the file
+//! system can be closed, and a file that is as long again does no harm either.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use pramfs::direct::Access;
+use pramfs::format::format;
+use pramfs::pmem::{BackendKind, RegionOptions, install_fault_guard};
+use pramfs::{Ctx, ErrorPolicy, Fs, Ino, MountOptions, Result, SetAttr, XattrMode};
+use pramfs_tests::region::{quiet, repeatable};
+use pramfs_tests::watchdog::Watchdog;
+
+const CX: Ctx = Ctx {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const LEN: u64 = 4 << 20;
+const PAGE: u64 = 4096;
+const BACKENDS: [BackendKind; 2] = [BackendKind::Auto, BackendKind::Native];
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (i.wrapping_mul(31) ^ seed.wrapping_mul(0x9e37_79b9) ^ i >> 8) as u8)
+        .collect()
+}
+
+/// A file, its bytes, and where they lie.
+struct Placed {
+    ino: Ino,
+    bytes: Vec<u8>,
+    /// File offset, region offset, length.
+    at: Vec<(u64, u64, u64)>,
+    /// Whether the way to its blocks stands in its inode.
+    direct: bool,
+}
+
+struct Open {
+    fs: Fs,
+    region: File,
+    files: Vec<Placed>,
+    dir: Ino,
+}
+
+/// A file system on a file of its own, whose files are spread over the region.
+fn open(path: &Path, backend: BackendKind, errors: ErrorPolicy) -> Open {
+    let _ = std::fs::remove_file(path);
+    let options = RegionOptions::new().backend(backend);
+    let region = options.create(path, LEN).unwrap();
+    format(&region, &repeatable(4096)).unwrap();
+    let mount = MountOptions { errors, ..quiet() };
+    let fs = Fs::open(region, mount).unwrap();
+    let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let mut files = Vec::new();
+    for i in 0..40u64 {
+        let name = format!("f{i}");
+        let ino = fs.create(&CX, dir, name.as_bytes(), 0o644).unwrap().ino;
+        let bytes = bytes(i, if i % 2 == 0 { 3000 } else { 150_000 });
+        fs.append(ino, &bytes).unwrap();
+        let at = fs.file_extents(ino, 0, u64::MAX).unwrap();
+        let at: Vec<_> = at
+            .iter()
+            .map(|e| (e.file_offset, e.region_offset.unwrap(), e.len))
+            .collect();
+        files.push(Placed {
+            ino,
+            direct: bytes.len() <= 4096,
+            bytes,
+            at,
+        });
+    }
+    fs.sync().unwrap();
+    let region = File::options().read(true).write(true).open(path).unwrap();
+    Open {
+        fs,
+        region,
+        files,
+        dir,
+    }
+}
+
+/// What a lost medium may answer.
+#[track_caller]
+fn lost<T>(result: Result<T>, what: &str) -> Option<T> {
+    match result {
+        Ok(v) => Some(v),
+        Err(e) => {
+            let fits = [libc::EIO, libc::EUCLEAN, libc::EROFS, libc::ESTALE];
+            assert!(fits.contains(&e.errno()), "{what}: {e}");
+            assert!(!e.to_string().is_empty());
+            None
+        }
+    }
+}
+
+/// Reads all of it: what lies before the cut is as it was.
+fn look(o: &Open, cut: u64) -> (u32, u32) {
+    let (mut whole, mut gone) = (0, 0);
+    for f in &o.files {
+        for &(from, at, len) in &f.at {
+            for piece in (0..len).step_by(PAGE as usize) {
+                let n = PAGE.min(len - piece);
+                let mut found = vec![0xaa; n as usize];
+                let what = format!("{} at {at:#x} cut at {cut:#x}", f.ino);
+                let read = o.fs.read(f.ino, from + piece, &mut found);
+                let there = (at + piece + n).next_multiple_of(PAGE) <= cut.next_multiple_of(PAGE);
+                if there && f.direct {
+                    read.as_ref().unwrap_or_else(|e| panic!("{what}: {e}"));
+                }
+                match lost(read, &what) {
+                    Some(n) if there => {
+                        let want = &f.bytes[(from + piece) as usize..][..n];
+                        // The page of the cut itself keeps what is before it.
+                        let kept = (cut.saturating_sub(at + piece) as usize).min(n);
+                        assert!(found[..kept] == want[..kept], "{what}: other bytes");
+                        whole += 1;
+                    }
+                    Some(_) => panic!("{what}: bytes that are not there any more"),
+                    None => gone += 1,
+                }
+            }
+        }
+    }
+    (whole, gone)
+}
+
+/// Everything else that can be asked, none of it with a panic.
+fn change(o: &Open, round: &str) {
+    let fs = &o.fs;
+    for (i, f) in o.files.iter().enumerate() {
+        let ino = f.ino;
+        lost(fs.getattr(ino), "getattr");
+        lost(fs.write(ino, 100, b"over"), "write");
+        lost(fs.append(ino, &[1; 5000]), "append");
+        let set = SetAttr {
+            size: Some(10),
+            ..SetAttr::default()
+        };
+        lost(fs.setattr(&CX, ino, &set), "truncate");
+        lost(
+            fs.setxattr(ino, b"user.a", &[1; 3000], XattrMode::Set),
+            "setxattr",
+        );
+        // A name that was there is there, or lost: never missing.
+        let name = format!("f{i}");
+        if round == "first" {
+            lost(fs.lookup(o.dir, name.as_bytes()), "lookup");
+        }
+        let to = format!("{round} {name}");
+        lost(fs.create(&CX, o.dir, to.as_bytes(), 0o644), "create");
+        lost_or_missing(fs.rename(
+            &CX,
+            o.dir,
+            name.as_bytes(),
+            Ino::ROOT,
+            to.as_bytes(),
+            Default::default(),
+        ));
+    }
+    lost(
+        fs.readdir(o.dir, 0, &mut |_| std::ops::ControlFlow::Continue(())),
+        "readdir",
+    );
+    lost(fs.statfs(), "statfs");
+    lost(fs.sync(), "sync");
+}
+
+fn lengths() -> Vec<u64> {
+    let mut list = vec![0, 1, 511, 4095, 4096, 4097, 64 << 10, 68 << 10, 69_000];
+    list.extend((1..16).map(|i| i * (LEN / 16) + (i % 3) * 1000));
+    list.extend([LEN - 4096, LEN - 1]);
+    list
+}
+
+#[test]
+fn what_lies_before_the_cut_is_read_and_the_rest_is_an_error() {
+    install_fault_guard().unwrap();
+    let dog = Watchdog::new("cut regions", Duration::from_secs(30));
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("region");
+    let (mut whole, mut gone) = (0, 0);
+    for backend in BACKENDS {
+        for (n, cut) in lengths().into_iter().enumerate() {
+            let errors = [ErrorPolicy::Continue, ErrorPolicy::RemountRo][n % 2];
+            let o = open(&path, backend, errors);
+            o.region.set_len(cut).unwrap();
+            let (a, b) = look(&o, cut);
+            (whole, gone) = (whole + a, gone + b);
+            change(&o, "first");
+            dog.touch();
+            // As long as it was, and zeros where it was cut.
+            o.region.set_len(LEN).unwrap();
+            change(&o, "second");
+            lost(o.fs.close(), "close");
+            // Whatever is left is mounted, or refused with a reason.
+            match RegionOptions::new()
+                .open(&path)
+                .map(|r| Fs::open(r, quiet()))
+            {
+                Ok(Ok(fs)) => {
+                    let _ = fs.lookup(Ino::ROOT, b"dir");
+                    lost(fs.statfs(), "statfs");
+                    lost(fs.close(), "close");
+                }
+                Ok(Err(e)) => assert!(
+                    [libc::EINVAL, libc::EUCLEAN].contains(&e.errno()),
+                    "{cut:#x}: {e}"
+                ),
+                Err(e) => panic!("{cut:#x}: {e}"),
+            }
+        }
+    }
+    println!("{whole} pages as they were, {gone} gone");
+    assert!(whole > 1000 && gone > 1000);
+}
+
+#[test]
+fn a_view_of_what_was_cut_off_is_an_error() {
+    install_fault_guard().unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("region");
+    for cut in [0, LEN / 16, LEN / 8, LEN / 3] {
+        let o = open(&path, BackendKind::Auto, ErrorPolicy::Continue);
+        let mut views = Vec::new();
+        for f in &o.files {
+            let file = o.fs.open_file(f.ino).unwrap();
+            views.push(file.map(0..f.bytes.len() as u64, Access::Write).unwrap());
+        }
+        o.region.set_len(cut).unwrap();
+        let mut gone = 0;
+        for (f, view) in o.files.iter().zip(&views) {
+            for &(from, at, len) in &f.at {
+                let mut found = vec![0; len as usize];
+                let there = (at + len).next_multiple_of(PAGE) <= cut;
+                match view.read(from, &mut found) {
+                    Ok(()) => {
+                        assert!(there, "bytes that are not there any more");
+                        assert!(found == f.bytes[from as usize..][..len as usize]);
+                        view.write(from, b"more").unwrap();
+                        lost(view.persist(from..from + 4), "persist");
+                    }
+                    Err(e) => {
+                        assert_eq!(e.errno(), libc::EIO);
+                        assert!(!there, "{e}");
+                        gone += 1;
+                        if at >= cut {
+                            let _ = view.write(from, b"more");
+                            let e = view.persist(from..from + 4).unwrap_err();
+                            assert_eq!(e.errno(), libc::EIO);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(gone > 0);
+        drop(views);
+        lost(o.fs.close(), "close");
+    }
+}
+
+/// Threads that read, write and make files while the file is cut under them,
+/// and made longer again, and cut.
+#[test]
+fn threads_live_through_a_cut() {
+    install_fault_guard().unwrap();
+    let _dog = Watchdog::new("threads over a cut", Duration::from_secs(30));
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let o = open(
+        &dir.path().join("region"),
+        BackendKind::Auto,
+        ErrorPolicy::Continue,
+    );
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let (o, done) = (&o, &done);
+            s.spawn(move || {
+                let mut buffer = vec![0; 70_000];
+                let mut i = t;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    i += 1;
+                    let f = &o.files[(i % 40) as usize];
+                    lost(o.fs.read(f.ino, 0, &mut buffer), "read");
+                    lost(o.fs.write(f.ino, i % 1000, b"more"), "write");
+                    let name = format!("t{t}-{i}");
+                    lost(o.fs.create(&CX, o.dir, name.as_bytes(), 0o644), "create");
+                    lost_or_missing(o.fs.unlink(o.dir, name.as_bytes()));
+                }
+            });
+        }
+        for cut in [LEN / 2, LEN, LEN / 8, LEN, 8192, LEN, 0, LEN] {
+            std::thread::sleep(Duration::from_millis(20));
+            o.region.set_len(cut).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let mut first = [0; 16];
+    o.region.read_exact_at(&mut first, 0).unwrap();
+    lost(o.fs.close(), "close");
+}
+
+fn lost_or_missing(result: Result<()>) {
+    if let Err(e) = &result
+        && e.errno() == libc::ENOENT
+    {
+        return;
+    }
+    lost(result, "rename or unlink");
+}
