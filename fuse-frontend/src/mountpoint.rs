@@ -42,6 +42,10 @@ pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
                 )));
             }
             Err(error) if is_dead(&error) => {
+                // It is the one above that is dead, and not ours to clear.
+                if mountinfo::at(&path).is_none() {
+                    return Err(unusable(&path, &error));
+                }
                 clear(&path)?;
                 notices.push(format!(
                     "cleared the dead mount on {}: its process had died",
