@@ -5,11 +5,13 @@
 mod appends;
 mod attributes;
 mod crash;
+mod cut;
 mod damage;
 mod data;
 mod life;
 mod names;
 mod refusals;
+mod requests;
 
 use std::path::Path;
 use std::time::Duration;

@@ -80,6 +80,52 @@ fn mount_points() {
 }
 
 #[test]
+fn mount_points_that_lead_nowhere() {
+    let Some((live, _dog)) = mounted("mount points in dead mounts", "") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
+    std::os::unix::fs::symlink("circle", at("circle")).unwrap();
+    std::os::unix::fs::symlink("file", at("link")).unwrap();
+    let _socket = UnixListener::bind(at("socket")).unwrap();
+    let region = at("region");
+    fs::copy(live.region(), &region).unwrap();
+    let long = "n".repeat(256);
+    for (name, says) in [
+        ("dangling", "does not exist"),
+        ("circle", "ymbolic link"),
+        ("link", "not a directory"),
+        ("socket", "not a directory"),
+        ("file/below", "not a directory"),
+        ("missing/below", "does not exist"),
+        (&long, "too long"),
+    ] {
+        // The way to the last name is shown as it is given, or resolved.
+        let shown = if name == "link" { "file" } else { name };
+        refused(
+            &mount(&region, &at(name)),
+            32,
+            &["mount point", shown, says],
+        );
+    }
+    // In a dead mount nothing can be mounted, and it is not cleared for that.
+    fs::create_dir(live.at("sub")).unwrap();
+    live.crash();
+    let dead = || fs::metadata(live.path()).err()?.raw_os_error();
+    assert!(wait_until(|| dead() == Some(libc::ENOTCONN)));
+    let below = live.at("sub");
+    refused(
+        &mount(&region, &below),
+        32,
+        &["sub", "dead FUSE mount", "unmount"],
+    );
+    assert!(live.is_mounted());
+}
+
+#[test]
 fn a_dead_mount_of_ours_is_cleared() {
     let Some((mount, _dog)) = mounted("dead mount", "") else {
         return;
