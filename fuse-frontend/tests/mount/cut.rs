@@ -97,8 +97,8 @@ fn cut_at(cut: u64, options: &str, dog: &Watchdog) -> (u32, u32) {
             match lost(read, &what) {
                 Some(()) if !in_cut => {
                     whole += 1;
-                    let tail = cut.is_multiple_of(PAGE);
-                    assert!(found == want || !tail && places[n].is_none(), "{what}");
+                    let aligned = cut.is_multiple_of(PAGE);
+                    assert!(found == want || !aligned && places[n].is_none(), "{what}");
                 }
                 Some(()) => {}
                 None => gone += 1,

@@ -263,7 +263,7 @@ fn attribute_names_and_values_that_cannot_be() {
     ];
     for (name, errno) in refused {
         assert_eq!(set(&name, b"v"), Err(errno), "{name}");
-        let mut buffer = vec![0u8; 10];
+        let mut buffer = [0u8; 10];
         let got = rustix::fs::getxattr(&file, &name, &mut buffer[..]);
         assert_eq!(got, Err(errno), "{name}");
         let gone = rustix::fs::removexattr(&file, &name);
@@ -271,11 +271,11 @@ fn attribute_names_and_values_that_cannot_be() {
     }
     assert_eq!(set("user.v", &vec![1; 65_537]), Err(Errno::TOOBIG));
     assert_eq!(set(&long(255), &vec![1; 65_536]), Ok(()));
-    assert_eq!(set("user.", b"v").is_err(), true);
-    let mut small = vec![0u8; 9];
+    assert!(set("user.", b"v").is_err());
+    let mut small = [0u8; 9];
     let got = rustix::fs::getxattr(&file, long(255), &mut small[..]);
     assert_eq!(got, Err(Errno::RANGE));
-    let mut list = vec![0u8; 9];
+    let mut list = [0u8; 9];
     let got = rustix::fs::listxattr(&file, &mut list[..]);
     assert_eq!(got, Err(Errno::RANGE));
 }
