@@ -223,7 +223,6 @@ fn serve_pramfs(cx: &Context, name: &str, tmpfs: Place, region: &Path) -> Result
     )?;
     let place = cx.scratch.place(name)?;
     let mut command = Command::new(cx.program(SERVER)?);
-    command.env_remove(crate::MALLOC);
     // As many threads as the minimal server gets.
     let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
     command
@@ -237,8 +236,6 @@ fn serve_pramfs(cx: &Context, name: &str, tmpfs: Place, region: &Path) -> Result
 fn serve_minimal(cx: &Context, name: &str, tmpfs: Place, file: &Path) -> Result<Mounted> {
     let place = cx.scratch.place(name)?;
     let mut command = Command::new(std::env::current_exe()?);
-    // Set and empty, so that it does not start again with it.
-    command.env(crate::MALLOC, "");
     let threads = cx.cpus.len().clamp(2, 8).to_string();
     command.arg("minimal").arg(place.path()).arg(file);
     command.args(["--threads", &threads]);

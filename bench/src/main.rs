@@ -16,7 +16,6 @@ mod seeds;
 )]
 mod sys;
 
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -108,27 +107,7 @@ struct Seed<T: Args> {
     own: T,
 }
 
-/// Has malloc of this process take huge pages (glibc 2.35 and later, where
-/// `transparent_hugepage` is `madvise` or `always`), as a program with a large
-/// inode cache would: the environment is read at the start of a program, so it
-/// is started again. The servers beside it are started without.
-fn with_huge_malloc() {
-    if std::env::var_os(MALLOC).is_none() {
-        let mut again = Command::new("/proc/self/exe");
-        again
-            .args(std::env::args_os().skip(1))
-            .env(MALLOC, "glibc.malloc.hugetlb=1");
-        // It comes back only where that fails; then the pages are small.
-        let e = again.exec();
-        eprintln!("pramfs-bench: malloc takes small pages: {e}");
-    }
-}
-
-/// The variable that tunes glibc.
-pub const MALLOC: &str = "GLIBC_TUNABLES";
-
 fn main() -> ExitCode {
-    with_huge_malloc();
     match real_main() {
         Ok(code) => code,
         Err(e) => {

@@ -32,8 +32,11 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("contender", "contender"),
             ("out K/s", "out K/s"),
+            ("out %CPU", "%CPU"),
             ("rewrite K/s", "rewrite K/s"),
+            ("rewrite %CPU", "%CPU"),
             ("in K/s", "in K/s"),
+            ("in %CPU", "%CPU"),
             ("coherent", "coherent"),
         ],
     ),

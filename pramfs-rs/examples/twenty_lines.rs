@@ -7,7 +7,7 @@ use pramfs::{Fs, MountOptions};
 
 /// Makes a file system in memory, appends to a log, counts in place.
 pub fn main() -> Result<(), pramfs::Error> {
-    let region = RegionOptions::new().memfd("demo", 64 << 20)?; // or .open("/dev/pmem0")
+    let region = RegionOptions::new().memfd("demo", 64 << 20)?; // or .open("/dev/dax0.0")
     format(&region, &FormatOptions::default())?; // mkfs.pramfs does the same
     let fs = Fs::open(region, MountOptions::default())?; // recovery included
     let log = OpenOptions::new().create(true).open(&fs, "/log")?;

@@ -101,8 +101,11 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             "to base",
         ],
     );
+    // That of the mount, the last, is also what the direct mapping is beside.
+    let mut base = None;
     for kind in [EXT4, TMPFS, PRAMFS] {
         cx.go_on()?;
+        base = None;
         let site = match kind.with_files(cx, args.files, size) {
             Ok(s) => s,
             Err(e) => {
@@ -110,7 +113,6 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
                 continue;
             }
         };
-        let mut base = None;
         for mode in Mode::ALL {
             cx.go_on()?;
             let before = site.all_time()?;
@@ -177,7 +179,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         size,
         &got,
         u.user + u.system,
-        &mut None,
+        &mut base,
     );
     t.write_json(json)
 }

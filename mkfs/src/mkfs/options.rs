@@ -11,8 +11,9 @@ use crate::{Failure, size};
 
 /// Make a pramfs file system
 ///
-/// REGION is a file, a block device (/dev/pmem0) or a devdax device
-/// (/dev/dax0.0). With SIZE, a missing file is created, sparse.
+/// REGION is a devdax device (/dev/dax0.0), a file (on a file system mounted
+/// with dax, on tmpfs, or on any other), or a block device. With SIZE, a missing
+/// file is created, sparse.
 #[derive(Debug, Parser)]
 #[command(
     name = "mkfs.pramfs",

@@ -152,7 +152,9 @@ impl File {
     ///
     /// # Errors
     /// [`crate::Error::Invalid`] for an empty range or one past the end of the
-    /// file, [`crate::Error::NotSupported`] for blocks smaller than a page,
+    /// file; [`crate::Error::NotSupported`] for blocks smaller than a page, and
+    /// on devdax and hugetlbfs, which map whole huge pages only, for a range
+    /// that neither lies together on the medium nor is made of 2 MiB leaves;
     /// [`crate::Error::NoSpace`].
     pub fn map(&self, range: Range<u64>, access: Access) -> Result<MappedFile> {
         MappedFile::new(self.shared.clone(), self.ino, range, access)

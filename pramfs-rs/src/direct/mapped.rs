@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::fs::Shared;
-use crate::pmem::{StitchSource, StitchedMap, Stitcher};
+use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
 use crate::types::{FileExtent, Ino};
 
 /// What a view is for.
@@ -47,14 +47,12 @@ pub enum Access {
 /// ```
 #[derive(Debug)]
 pub struct MappedFile {
-    shared: Arc<Shared>,
+    // Before the pins: nothing is mapped any more when they end.
     pub(super) view: StitchedMap,
     /// Offset of the range in the view, whose pieces are whole blocks.
     head: u64,
     len: u64,
-    ino: Ino,
-    pin: u64,
-    extents: Vec<FileExtent>,
+    pinned: Pinned,
 }
 
 impl MappedFile {
@@ -73,74 +71,48 @@ impl MappedFile {
                 "mapping needs blocks of 4096 bytes (mkfs.pramfs -b 4096)",
             ));
         }
-        let start = range.start / block * block;
-        let end = range
-            .end
-            .checked_next_multiple_of(block)
-            .ok_or(Error::TooLarge(range.end))?;
         if access == Access::Write {
             // Before a block is taken for it.
             if range.end > shared.getattr(ino)?.size {
                 return Err(past_end());
             }
-            shared.fill(ino, start, range.end - start)?;
         }
-        // The reference outlives the extents, and the pin is taken under the
-        // lock that the extents were read under.
-        shared.pin(ino, 1);
-        let pinned = shared.pinned_extents(ino, start, end, range.end);
-        let (pin, extents) = match pinned {
-            Ok(found) => found,
-            Err(e) => {
-                shared.unpin(ino, 1);
-                return Err(e);
+        let unit = StitchSource::of_region(&shared.vol.region)?.unit();
+        loop {
+            if access == Access::Write {
+                let start = range.start / block * block;
+                shared.fill(ino, start, range.end - start)?;
             }
-        };
-        let made = Self::stitch(&shared, &extents, start, end, access);
-        let view = match made {
-            Ok(view) => view,
-            Err(e) => {
-                shared.vol.unpin(pin);
-                shared.unpin(ino, 1);
-                return Err(e);
+            let mut pinned = Pinned::new(&shared, ino, &range, block)?;
+            if access == Access::Write && !pinned.extents.iter().all(is_written) {
+                // Punched since it was filled.
+                continue;
             }
-        };
-        Ok(MappedFile {
-            shared,
-            view,
-            head: range.start - start,
-            len: range.end - range.start,
-            ino,
-            pin,
-            extents,
-        })
-    }
-
-    fn stitch(
-        shared: &Shared,
-        extents: &[FileExtent],
-        start: u64,
-        end: u64,
-        access: Access,
-    ) -> Result<StitchedMap> {
-        let source = StitchSource::of_region(&shared.vol.region)?;
-        let first = extents.iter().find_map(|e| {
-            e.region_offset
-                .map(|r| r.wrapping_sub(e.file_offset - start))
-        });
-        let mut stitcher = Stitcher::new(end - start, first.unwrap_or(0))?;
-        for e in extents {
-            if let Some(at) = e.region_offset.filter(|_| !e.unwritten) {
-                stitcher.stitch(
-                    &source,
-                    e.file_offset - start,
-                    at,
+            let view = match pinned.extents[..] {
+                // Any block can be shown where it is.
+                [e] if unit > block && is_written(&e) => StitchedMap::in_region(
+                    shared.clone(),
+                    e.region_offset.unwrap_or(0),
                     e.len,
                     access == Access::Write,
-                )?;
-            }
+                )?,
+                _ => {
+                    if unit > block {
+                        pinned = Pinned::new(&shared, ino, &range, unit)?;
+                        if !pinned.extents.iter().all(|e| is_aligned(e, unit)) {
+                            return Err(Error::NotSupported(SMALL_PIECES));
+                        }
+                    }
+                    pinned.stitch(access)?
+                }
+            };
+            return Ok(MappedFile {
+                view,
+                head: range.start - pinned.start,
+                len: range.end - range.start,
+                pinned,
+            });
         }
-        Ok(stitcher.finish()?)
     }
 
     /// Bytes of the view.
@@ -161,7 +133,7 @@ impl MappedFile {
 
     /// The extents of the view: whole blocks, holes included.
     pub fn extents(&self) -> &[FileExtent] {
-        &self.extents
+        &self.pinned.extents
     }
 
     pub(super) fn at(&self, offset: u64, len: u64) -> Result<u64> {
@@ -180,7 +152,7 @@ impl MappedFile {
     }
 
     pub(super) fn failed(&self) -> Error {
-        Error::Io(format!("the medium under {} failed", self.ino))
+        Error::Io(format!("the medium under {} failed", self.pinned.ino))
     }
 
     /// Loads an aligned word, atomically.
@@ -199,7 +171,7 @@ impl MappedFile {
     /// [`persist`](Self::persist).
     ///
     /// # Errors
-    /// As for [`load_u64`](Self::load_u64); EROFS on a read-only view.
+    /// As for [`load_u64`](Self::load_u64); EACCES on a view for reading.
     #[inline]
     pub fn store_u64(&self, offset: u64, value: u64) -> Result<()> {
         Ok(self.view.store_u64(self.at(offset, 8)?, value)?)
@@ -242,9 +214,9 @@ impl MappedFile {
     pub fn persist(&self, range: Range<u64>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         let at = self.at(range.start, len)?;
-        self.view.persist(&self.shared.vol.region, at, len)?;
+        self.view.persist(&self.pinned.shared.vol.region, at, len)?;
         self.check_fault(at, len)?;
-        self.shared.touched_by_map(self.ino)
+        self.pinned.shared.touched_by_map(self.pinned.ino)
     }
 
     /// Sets up the pages of the view now instead of at their first use.
@@ -260,12 +232,90 @@ fn past_end() -> Error {
     Error::Invalid("the range to be mapped goes past the end of the file")
 }
 
-impl Drop for MappedFile {
+const SMALL_PIECES: &str = "this region (devdax, hugetlbfs) is mapped in whole huge pages, and the \
+     range has smaller pieces that do not lie together; a file that is allocated at once \
+     (fallocate) in multiples of 2 MiB can be mapped, and any range by read_at";
+
+fn is_written(e: &FileExtent) -> bool {
+    e.region_offset.is_some() && !e.unwritten
+}
+
+/// Whether an extent can be mapped in pieces of `unit` bytes.
+fn is_aligned(e: &FileExtent, unit: u64) -> bool {
+    let places = [Some(e.file_offset), Some(e.len), e.region_offset];
+    places.into_iter().flatten().all(|p| p % unit == 0)
+}
+
+/// The extents of a range, and what keeps them: a reference to the inode and a
+/// pin on its blocks.
+#[derive(Debug)]
+struct Pinned {
+    shared: Arc<Shared>,
+    ino: Ino,
+    pin: u64,
+    start: u64,
+    end: u64,
+    extents: Vec<FileExtent>,
+}
+
+impl Pinned {
+    /// Pins a range of a file, widened to multiples of `unit`.
+    fn new(shared: &Arc<Shared>, ino: Ino, range: &Range<u64>, unit: u64) -> Result<Pinned> {
+        let start = range.start / unit * unit;
+        let end = range
+            .end
+            .checked_next_multiple_of(unit)
+            .ok_or(Error::TooLarge(range.end))?;
+        // The reference outlives the extents, and the pin is taken under the
+        // lock that the extents were read under.
+        shared.pin(ino, 1);
+        match shared.pinned_extents(ino, start, end, range.end) {
+            Ok((pin, extents)) => Ok(Pinned {
+                shared: shared.clone(),
+                ino,
+                pin,
+                start,
+                end,
+                extents,
+            }),
+            Err(e) => {
+                shared.unpin(ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    fn stitch(&self, access: Access) -> Result<StitchedMap> {
+        let source = StitchSource::of_region(&self.shared.vol.region)?;
+        let first = self.extents.iter().find_map(|e| {
+            e.region_offset
+                .map(|r| r.wrapping_sub(e.file_offset - self.start))
+        });
+        let mut stitcher = Stitcher::new(self.end - self.start, first.unwrap_or(0))?;
+        for e in self.extents.iter().filter(|e| is_written(e)) {
+            stitcher.stitch(
+                &source,
+                e.file_offset - self.start,
+                e.region_offset.unwrap_or(0),
+                e.len,
+                access == Access::Write,
+            )?;
+        }
+        Ok(stitcher.finish()?)
+    }
+}
+
+impl Drop for Pinned {
     fn drop(&mut self) {
-        // The addresses are unmapped after this; nothing is reused before the
-        // last record that freed it is dead, and the view is ours alone.
+        // Nothing is reused before the last record that freed it is dead.
         self.shared.vol.unpin(self.pin);
         self.shared.unpin(self.ino, 1);
+    }
+}
+
+impl RegionOwner for Shared {
+    fn region(&self) -> &Region {
+        &self.vol.region
     }
 }
 
@@ -298,5 +348,73 @@ impl Shared {
                 .collect();
             Ok((self.vol.pins.pin(&runs), extents))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::OpenOptions;
+    use crate::format::{FormatOptions, format};
+    use crate::pmem::RegionOptions;
+    use crate::pmem::tests::HugePool;
+    use crate::types::Fallocate;
+    use crate::{Fs, MountOptions};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Where the system maps whole huge pages only, as devdax does too.
+    #[test]
+    fn on_huge_pages_what_lies_together_or_is_aligned_is_mapped() {
+        let Some(pool) = HugePool::borrow(16) else {
+            return;
+        };
+        let region = RegionOptions::new()
+            .create(pool.dir().join("r"), 32 * MIB)
+            .unwrap();
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = Fs::open(region, MountOptions::default()).unwrap();
+        let file = |name: &str| {
+            let options = OpenOptions::new();
+            options.create(true).open(&fs, name).unwrap()
+        };
+        let check = |file: &crate::direct::File, range: Range<u64>| {
+            let view = file.map(range.clone(), Access::Write).unwrap();
+            let at = view.len() - 8;
+            view.store_u64(at, 0x1122).unwrap();
+            view.persist(at..at + 8).unwrap();
+            let mut back = [0; 8];
+            file.read_at(range.start + at, &mut back).unwrap();
+            assert_eq!(u64::from_le_bytes(back), 0x1122);
+            let look = file.map(range, Access::Read).unwrap();
+            assert_eq!(look.load_u64(at).unwrap(), 0x1122);
+            assert_eq!(look.store_u64(at, 1).unwrap_err().errno(), libc::EACCES);
+        };
+        let small = file("/small");
+        small.set_size(20_000).unwrap();
+        check(&small, 0..20_000);
+        check(&small, 5000..5104);
+        // 2 MiB leaves, neighbours or not.
+        let (one, two) = (file("/one"), file("/two"));
+        for at in [0, 2 * MIB, 4 * MIB] {
+            for f in [&one, &two] {
+                f.fallocate(Fallocate::Allocate { keep_size: false }, at, 2 * MIB)
+                    .unwrap();
+            }
+        }
+        check(&one, 0..6 * MIB);
+        check(&two, MIB..3 * MIB);
+        // Pages of two files by turns.
+        let (a, b) = (file("/a"), file("/b"));
+        for at in (0..16).map(|i| i * 4096) {
+            a.write_at(at, &[1; 4096]).unwrap();
+            b.write_at(at, &[2; 4096]).unwrap();
+        }
+        let e = a.map(0..65536, Access::Read).unwrap_err();
+        assert_eq!(e.errno(), libc::EOPNOTSUPP, "{e}");
+        check(&a, 4096..8192);
+        let mut bytes = [0; 8192];
+        a.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes[..4096], [1; 4096]);
     }
 }

@@ -48,6 +48,7 @@ pub use probe::{FileSystem, Report, probe};
 pub use region::{Fenced, LINE, Region, RegionInfo, Unfenced, WriteWindow};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{REGION_UNIT, Source, SourceKind};
+pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
 
 /// Hints that all of an ordinary object will be read soon: its lines are

@@ -24,8 +24,13 @@ use super::mapping::{self, HUGE_2M, Reservation, Share};
 use super::region::{Region, Unfenced};
 use super::source::{REGION_UNIT, SourceKind};
 
+mod memory;
 mod send;
+
+pub(crate) use memory::RegionOwner;
 pub use send::Sent;
+
+use memory::Memory;
 
 /// What pieces are mapped from.
 #[derive(Debug, Clone, Copy)]
@@ -185,11 +190,7 @@ impl Stitcher {
         }
         let fd_offset = source.first.wrapping_add(region_offset);
         if writable && source.private.is_some() {
-            return Err(PmemError::Unusable {
-                path: format!("{len} bytes at offset {region_offset:#x}"),
-                why: "the region is open read-only and cannot be mapped for writing".into(),
-                errno: libc::EROFS,
-            });
+            return Err(read_only(region_offset, len));
         }
         let share = match (source.private.is_some(), writable, source.sync) {
             // For a page of the region's own; then only loads are let.
@@ -291,9 +292,12 @@ impl Stitcher {
         let holes = self.pieces.iter().map(|p| p.len).sum::<u64>() != self.len;
         let writable = !holes && self.pieces.iter().all(|p| p.writable);
         let guard = Guard::new(self.range.base(), self.len as usize, self.unit as usize);
-        Ok(StitchedMap {
+        let memory = Memory::Own {
             guard,
             range: self.range,
+        };
+        Ok(StitchedMap {
+            memory,
             len: self.len,
             pieces: self.pieces,
             writable,
@@ -345,6 +349,14 @@ fn private_pages(start: usize, len: usize) -> std::io::Result<Vec<usize>> {
     Ok(found)
 }
 
+fn read_only(region_offset: u64, len: u64) -> PmemError {
+    PmemError::Unusable {
+        path: format!("{len} bytes at offset {region_offset:#x}"),
+        why: "the region is open read-only and cannot be mapped for writing".into(),
+        errno: libc::EROFS,
+    }
+}
+
 fn os(what: &'static str, len: u64, e: Errno) -> PmemError {
     PmemError::Os {
         what,
@@ -358,18 +370,46 @@ fn os(what: &'static str, len: u64, e: Errno) -> PmemError {
 /// medium, and others may store to it.
 #[derive(Debug)]
 pub struct StitchedMap {
-    // Before the range: the guard ends first.
-    guard: Guard,
-    range: Reservation,
+    memory: Memory,
     len: u64,
     pieces: Vec<Piece>,
     writable: bool,
 }
 
 impl StitchedMap {
+    /// A view of one piece of a region, which is a part of the region's own
+    /// mapping: where the system maps nothing smaller than a huge page, any
+    /// block can still be looked at. No page protects a view for reading from
+    /// stores through its address.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Unusable`] with EROFS for a
+    /// writable view of a read-only region.
+    pub(crate) fn in_region(
+        owner: std::sync::Arc<dyn RegionOwner>,
+        region_offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<StitchedMap, PmemError> {
+        if writable && owner.region().info().read_only {
+            return Err(read_only(region_offset, len));
+        }
+        Ok(StitchedMap {
+            memory: Memory::of_region(owner, region_offset, len)?,
+            len,
+            pieces: vec![Piece {
+                at: 0,
+                len,
+                region_offset,
+                writable,
+            }],
+            writable,
+        })
+    }
+
     /// First byte of the view.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.range.base()
+        self.memory.base()
     }
     /// Bytes: the length reserved, rounded up to pages.
     pub fn len(&self) -> u64 {
@@ -386,18 +426,17 @@ impl StitchedMap {
     /// Faults (SIGBUS) taken in this view so far; counted only with the guard
     /// of [`install_fault_guard`](super::install_fault_guard).
     pub fn faults(&self) -> u64 {
-        self.guard.faults()
+        self.memory.faults()
     }
     /// Whether a range touches a page that has faulted.
     pub fn is_faulted(&self, offset: u64, len: u64) -> bool {
-        self.at(offset, len)
-            .map_or(true, |p| self.guard.is_faulted(p, len as usize))
+        self.at(offset, len).is_err() || self.memory.is_faulted(offset, len)
     }
 
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.range.base().wrapping_add(offset as usize)),
+            Some(end) if end <= self.len => Ok(self.memory.base().wrapping_add(offset as usize)),
             _ => Err(PmemError::OutOfBounds {
                 offset,
                 len,

@@ -1,5 +1,6 @@
 //! Every backend on every source that can be had here.
 
+pub(crate) use super::source::tests::HugePool;
 use std::path::PathBuf;
 
 use super::*;

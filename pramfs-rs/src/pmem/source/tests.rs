@@ -30,7 +30,7 @@ fn refused(r: Result<Source, PmemError>) -> (i32, String) {
 }
 
 /// A hugetlbfs of the test's own, mounted nowhere, with pages in the pool.
-pub(in crate::pmem) struct HugePool {
+pub(crate) struct HugePool {
     dir: PathBuf,
     added: u64,
     _mount: OwnedFd,
