@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::mapped::{Access, MappedFile};
 use crate::error::Result;
+use crate::fs::inode::Inode;
 use crate::fs::{Fs, Shared};
 use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 
@@ -32,6 +33,8 @@ use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 pub struct File {
     pub(super) shared: Arc<Shared>,
     pub(super) ino: Ino,
+    /// Held, so that no call has to look it up.
+    inode: Arc<Inode>,
 }
 
 impl Fs {
@@ -43,12 +46,17 @@ impl Fs {
         // The reference first: an unlink in between leaves an orphan that we
         // hold.
         self.pin(ino, 1);
-        let file = File {
-            shared: self.shared().clone(),
-            ino,
-        };
-        file.attr()?;
-        Ok(file)
+        match self.inode(ino) {
+            Ok(inode) => Ok(File {
+                shared: self.shared().clone(),
+                ino,
+                inode,
+            }),
+            Err(e) => {
+                self.unpin(ino, 1);
+                Err(e)
+            }
+        }
     }
 }
 
@@ -81,7 +89,7 @@ impl File {
     /// [`crate::Error::Io`].
     #[inline]
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.shared.read(self.ino, offset, into)
+        self.shared.read_held(&self.inode, offset, into)
     }
 
     /// Writes bytes; durable when it returns. An overwrite is in place, and
@@ -92,7 +100,7 @@ impl File {
     /// [`crate::Error::ReadOnly`].
     #[inline]
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<usize> {
-        self.shared.write(self.ino, offset, from)
+        self.shared.write_held(&self.inode, offset, from)
     }
 
     /// Writes all of the bytes at the end of the file and returns where that
@@ -103,7 +111,7 @@ impl File {
     /// As for [`write_at`](Self::write_at).
     #[inline]
     pub fn append(&self, from: &[u8]) -> Result<u64> {
-        self.shared.append(self.ino, from)
+        self.shared.append_held(&self.inode, from)
     }
 
     /// Sets the size.

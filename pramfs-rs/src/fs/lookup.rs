@@ -22,6 +22,18 @@ impl Shared {
         })
     }
 
+    /// An inode to be held, in memory for as long as that.
+    ///
+    /// # Errors
+    /// As for [`getattr`](Self::getattr).
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            inode.core.read().alive(ino)?;
+            Ok(inode)
+        })
+    }
+
     /// Finds a name in a directory; `.` and `..` too.
     ///
     /// # Errors

@@ -17,13 +17,26 @@ impl Shared {
     /// [`Error::Corrupt`].
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.op(Need::Read, || {
-            let inode = self.iget_user(ino)?;
-            let core = self.open_for_read(&inode)?;
-            let left = core.d.size.saturating_sub(offset);
-            let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-            self.read_map(&core.map(), offset, &mut into[..len])?;
-            Ok(len)
+            self.read_inode(&*self.iget_user(ino)?, offset, into)
         })
+    }
+
+    /// As [`read`](Self::read), for who holds the inode.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    #[inline]
+    pub(crate) fn read_held(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.op(Need::Read, || self.read_inode(inode, offset, into))
+    }
+
+    #[inline]
+    fn read_inode(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let core = self.open_for_read(inode)?;
+        let left = core.d.size.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
+        self.read_map(&core.map(), offset, &mut into[..len])?;
+        Ok(len)
     }
 
     /// Lends the bytes of a range to `f`, on the medium itself, for as long as

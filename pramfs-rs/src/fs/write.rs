@@ -30,11 +30,24 @@ impl Shared {
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`].
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
         self.op(Need::Write, || {
-            let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
-            check_file(&inode, &core)?;
-            self.write_locked(&inode, &mut core, offset, from)
+            self.write_inode(&*self.iget_user(ino)?, offset, from)
         })
+    }
+
+    /// As [`write`](Self::write), for who holds the inode.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    #[inline]
+    pub(crate) fn write_held(&self, inode: &Inode, offset: u64, from: &[u8]) -> Result<usize> {
+        self.op(Need::Write, || self.write_inode(inode, offset, from))
+    }
+
+    #[inline]
+    fn write_inode(&self, inode: &Inode, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut core = inode.core.write();
+        check_file(inode, &core)?;
+        self.write_locked(inode, &mut core, offset, from)
     }
 
     /// Writes at the end of the file, wherever that is; returns where that
@@ -43,7 +56,18 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append(&self, ino: Ino, from: &[u8]) -> Result<u64> {
-        self.append_locked(ino, None, from)
+        self.op(Need::Write, || {
+            self.append_inode(&*self.iget_user(ino)?, None, from)
+        })
+    }
+
+    /// As [`append`](Self::append), for who holds the inode.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    #[inline]
+    pub(crate) fn append_held(&self, inode: &Inode, from: &[u8]) -> Result<u64> {
+        self.op(Need::Write, || self.append_inode(inode, None, from))
     }
 
     /// One part of an append whose caller has laid it out: it keeps other
@@ -54,35 +78,35 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append_part(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
-        self.append_locked(ino, Some(offset), from).map(drop)
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            self.append_inode(&inode, Some(offset), from).map(drop)
+        })
     }
 
     /// At `offset`, or at the end of the file.
-    fn append_locked(&self, ino: Ino, offset: Option<u64>, from: &[u8]) -> Result<u64> {
-        self.op(Need::Write, || {
-            let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
-            check_file(&inode, &core)?;
-            let size = core.d.size;
-            let offset = offset.unwrap_or(size);
-            let end = offset.saturating_add(from.len() as u64);
-            if end > self.vol.geo.max_file_size() {
-                return Err(Error::TooLarge(end));
+    fn append_inode(&self, inode: &Inode, offset: Option<u64>, from: &[u8]) -> Result<u64> {
+        let mut core = inode.core.write();
+        check_file(inode, &core)?;
+        let size = core.d.size;
+        let offset = offset.unwrap_or(size);
+        let end = offset.saturating_add(from.len() as u64);
+        if end > self.vol.geo.max_file_size() {
+            return Err(Error::TooLarge(end));
+        }
+        let before = core.d;
+        let n = self.write_locked(inode, &mut core, offset, from);
+        if !matches!(n, Ok(n) if n == from.len()) && core.d.size != size {
+            if offset >= size {
+                self.cut_back(inode, &mut core, &before)?;
+            } else {
+                self.set_size(inode, &mut core, size)?;
             }
-            let before = core.d;
-            let n = self.write_locked(&inode, &mut core, offset, from);
-            if !matches!(n, Ok(n) if n == from.len()) && core.d.size != size {
-                if offset >= size {
-                    self.cut_back(&inode, &mut core, &before)?;
-                } else {
-                    self.set_size(&inode, &mut core, size)?;
-                }
-            }
-            match n? {
-                n if n == from.len() => Ok(offset),
-                _ => Err(Error::NoSpace("too few free blocks for all of the append")),
-            }
-        })
+        }
+        match n? {
+            n if n == from.len() => Ok(offset),
+            _ => Err(Error::NoSpace("too few free blocks for all of the append")),
+        }
     }
 
     fn write_locked(
