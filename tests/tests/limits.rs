@@ -9,7 +9,8 @@ use std::time::Instant;
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{Ctx, Error, Fs, Ino, MountOptions};
-use pramfs_tests::region::fresh;
+use pramfs_tests::mounted::{self, Mounted};
+use pramfs_tests::region::{fresh, quiet};
 
 const CX: Ctx = Ctx {
     uid: 0,
@@ -140,6 +141,56 @@ fn a_mount_after_a_kill_takes_no_time() {
     // The first one believes that it is alone: it must not write any more.
     std::mem::forget(fs);
     again.close().unwrap();
+}
+
+/// KiB of ordinary memory that a process has.
+fn rss_anon(process: rustix::process::Pid) -> u64 {
+    let path = format!("/proc/{}/status", process.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status.lines().find(|l| l.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The server of a million files on a sparse terabyte, mounted after a kill:
+/// its memory at rest, and after every file has been looked at.
+#[test]
+fn a_mount_of_many_files_takes_little_memory() {
+    if !mounted::available("a_mount_of_many_files_takes_little_memory") {
+        return;
+    }
+    const CACHE: u64 = 16 << 20;
+    let mount = Mounted::unmounted(&mounted::program(), 1 << 40);
+    let region = RegionOptions::new()
+        .lock(false)
+        .open(mount.region())
+        .unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    for name in names(count()) {
+        fs.create(&CX, dir, name.as_bytes(), 0o644).unwrap();
+    }
+    // As a kill leaves it.
+    std::mem::forget(fs);
+    let start = Instant::now();
+    mount.mount(&format!("cache_mem={CACHE}"));
+    let time = start.elapsed();
+    let server = mount.process();
+    let idle = rss_anon(server);
+    let mut seen = 0;
+    for entry in std::fs::read_dir(mount.at("dir")).unwrap() {
+        seen += u64::from(entry.unwrap().metadata().unwrap().is_file());
+    }
+    let walked = rss_anon(server);
+    println!(
+        "{seen} files: mounted in {time:?}, {idle} KiB idle, {walked} KiB after a walk, cache_mem={} KiB",
+        CACHE >> 10
+    );
+    assert_eq!(seen, u64::from(count()));
+    assert!(idle < 64 << 10, "{idle} KiB idle");
+    // What the kernel refers to, and the buffers of the threads.
+    let bound = (CACHE + seen * 48 + (24 << 20)) >> 10;
+    assert!(walked < bound, "{walked} KiB of {bound} after a walk");
+    mount.unmount();
 }
 
 /// Creating in, and looking up in, a directory of a million costs hardly more
