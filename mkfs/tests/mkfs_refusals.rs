@@ -445,3 +445,42 @@ fn a_file_larger_than_its_file_system_can_hold() {
     assert!(a.err.contains(s(&r)), "{a:?}");
     assert!(!r.exists());
 }
+
+/// A file system on which nothing is left: an error, not a SIGBUS, and nothing
+/// is left behind.
+#[test]
+fn a_host_that_is_full() {
+    if !root_or_skip("a region on a full file system") {
+        return;
+    }
+    let dir = scratch();
+    let host = Tmpfs::new(dir.path(), c"size=32k");
+    let region = host.0.join("r");
+    let a = mkfs([s(&region), "1M"]).refused(&["not made", "full", s(&region)]);
+    assert_eq!(a.out, "");
+    assert!(!region.exists());
+    let a = mkfs(["--json", s(&region), "1M"]).refused(&[]).json();
+    assert_eq!(a["error"]["reason"], "no-space");
+
+    let there = file(host.0, "there", 1 << 20);
+    mkfs([s(&there)]).refused(&["not made", "full"]);
+    assert!(there.exists());
+}
+
+/// A mounted tmpfs, until it is dropped.
+struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    fn new(path: &'a Path, options: &std::ffi::CStr) -> Tmpfs<'a> {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", path, "tmpfs", flags, options).unwrap();
+        Tmpfs(path)
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        // Whatever the test came to.
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}

@@ -55,6 +55,9 @@ fn make(o: &Options) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage("REGION is missing; see --help"))?;
     let name = shown(path);
     let what = o.format()?;
+    // Pages of a sparse file are had when they are touched; where there are
+    // none left, that is an error and not the end of this process.
+    pramfs::pmem::install_fault_guard()?;
     let mut target = Target::open(path, o.size, o.dry_run)?;
     // Options that do not fit are refused before anything is asked or made.
     what.superblock(target.len())
@@ -71,14 +74,13 @@ fn make(o: &Options) -> Result<(), Failure> {
     } else {
         let region = target.prepare(o.discard)?;
         let spinner = output::spinner("formatting");
-        let made = format_region(&region, &what, o.size);
+        let made = format_region(&region, &name, &what, o.size);
         spinner.finish_and_clear();
-        let made = made.map_err(|e| {
+        let made = made.inspect_err(|_| {
             if created {
                 // Of no use to anybody; the error says why.
                 let _ = std::fs::remove_file(path);
             }
-            not_made(&name, e)
         })?;
         Report::new(name, &made, Some(&region.info()))
     };
@@ -101,15 +103,27 @@ fn make(o: &Options) -> Result<(), Failure> {
 
 fn format_region(
     region: &Region,
+    name: &str,
     what: &FormatOptions,
     size: Option<u64>,
-) -> pramfs::Result<SuperblockInfo> {
+) -> Result<SuperblockInfo, Failure> {
     debug_assert!(size.is_none_or(|len| len == region.len()));
-    let made = format(region, what)?;
-    region
-        .sync_all()
-        .map_err(|e| pramfs::Error::Io(format!("the file system could not be written out: {e}")))?;
-    Ok(made)
+    let made = format(region, what).and_then(|made| {
+        region.sync_all().map_err(|e| {
+            pramfs::Error::Io(format!("the file system could not be written out: {e}"))
+        })?;
+        Ok(made)
+    });
+    // Bytes that went to such a page are lost, whatever else was said.
+    match region.faults() {
+        0 => made.map_err(|e| not_made(name, e)),
+        _ => Err(Failure::new(
+            "no-space",
+            format!(
+                "{name}: not made: pages of it could not be had; the file system that holds it is full, or its medium fails. Make room there, or choose another place"
+            ),
+        )),
+    }
 }
 
 /// The very same run, in memory that goes away with this process.
