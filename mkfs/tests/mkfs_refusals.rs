@@ -39,12 +39,11 @@ fn our_own_file_system() {
     let dir = scratch();
     let region = dir.path().join("r");
     mkfs(["-q", "-L", "keep", s(&region), "1M"]).ok();
-    let a = refused_untouched(
+    refused_untouched(
         &region,
         &[],
         &["a pramfs file system", "label \"keep\"", "uuid", "-f"],
     );
-    assert!(a.err.contains("Proceed anyway?"));
     let a = refused_untouched(&region, &["--json"], &["-f"]).json();
     assert_eq!(a["error"]["reason"], "exists");
     assert_eq!(a["error"]["found"][0]["type"], "pramfs");
@@ -55,19 +54,49 @@ fn our_own_file_system() {
 }
 
 #[test]
-fn the_question_is_answered_on_standard_input() {
+fn the_question_is_answered_at_the_terminal() {
     let dir = scratch();
     let region = made(dir.path(), "1M");
-    for no in [&b""[..], b"\n", b"n\n", b"no\n", b"maybe\n", b"\xff\xfe\n"] {
-        run_with_input(MKFS, [s(&region)], no).refused(&["Proceed anyway? (y/N)", "not made"]);
+    // 4 is the key that ends the input.
+    for no in [
+        &b"\x04"[..],
+        b"\n",
+        b"n\n",
+        b"no\n",
+        b"maybe\n",
+        b"\xff\xfe\n",
+    ] {
+        run_at_terminal(MKFS, [s(&region)], no).refused(&["Proceed anyway? (y/N)", "not made"]);
     }
-    for yes in [&b"y\n"[..], b"y", b"Y\n", b"yes\n", b"y\ny\ny\ny\n"] {
-        run_with_input(MKFS, [s(&region)], yes).ok();
+    for yes in [&b"y\n"[..], b"y\x04\x04", b"Y\n", b"yes\n", b"y\ny\ny\ny\n"] {
+        run_at_terminal(MKFS, [s(&region)], yes).ok();
     }
     // Those who asked for silence are not asked.
     for quiet in ["-q", "--json"] {
-        run_with_input(MKFS, [quiet, s(&region)], b"y\n").refused(&["-f"]);
+        let a = run_at_terminal(MKFS, [quiet, s(&region)], b"y\n").refused(&["-f"]);
+        assert!(!a.err.contains("Proceed"), "{a:?}");
     }
+}
+
+/// What a script has on its standard input is left to the script.
+#[test]
+fn without_a_terminal_there_is_no_question() {
+    let dir = scratch();
+    let region = made(dir.path(), "1M");
+    let before = fs::read(&region).unwrap();
+    let a = run_with_input(MKFS, [s(&region)], b"y\n").refused(&["a pramfs file system", "-f"]);
+    assert!(!a.err.contains("Proceed"), "{a:?}");
+    assert!(fs::read(&region).unwrap() == before);
+    let line = format!("{MKFS} '{}'; read rest; echo \"$rest\"", s(&region));
+    let a = run_with_input("sh", ["-c", &line], b"the next line\n").ok();
+    assert_eq!(a.out, "the next line\n");
+    // As the helper of mkfs(8) it asks: `yes | mkfs -t fuse.pramfs`.
+    let helper = dir.path().join("mkfs.fuse.pramfs");
+    std::os::unix::fs::symlink(MKFS, &helper).unwrap();
+    for no in [&b""[..], b"n\n"] {
+        run_with_input(s(&helper), [s(&region)], no).refused(&["Proceed anyway?", "not made"]);
+    }
+    run_with_input(s(&helper), [s(&region)], b"y\ny\n").ok();
 }
 
 #[test]
@@ -106,7 +135,7 @@ fn a_file_of_another_size() {
     let dir = scratch();
     let region = dir.path().join("r");
     fs::write(&region, vec![7u8; 2 << 20]).unwrap();
-    let a = mkfs([s(&region), "1M"]).refused(&["2097152 bytes", "cutting off", "Proceed"]);
+    let a = mkfs([s(&region), "1M"]).refused(&["2097152 bytes", "cutting off", "-f"]);
     assert_eq!(a.out, "");
     assert!(fs::read(&region).unwrap() == vec![7u8; 2 << 20]);
     mkfs(["-q", s(&region), "4M"]).refused(&["adding a hole", "-f"]);
@@ -129,16 +158,15 @@ fn an_ext4_file_system() {
     let dir = scratch();
     let image = file(dir.path(), "e", 4 << 20);
     run(&mkfs_ext4, ["-q", "-L", "old disk", s(&image)]).ok();
-    let a = refused_untouched(
+    refused_untouched(
         &image,
         &[],
-        &["an ext4 file system", "label \"old disk\"", "uuid"],
+        &["an ext4 file system", "label \"old disk\"", "uuid", "-f"],
     );
-    assert!(a.err.contains("Proceed"), "{a:?}");
     let a = refused_untouched(&image, &["--json"], &["ext4"]).json();
     assert_eq!(a["error"]["found"][0]["type"], "ext4");
     assert_eq!(a["error"]["found"][0]["usage"], "filesystem");
-    run_with_input(MKFS, [s(&image)], b"y\n").ok();
+    run_at_terminal(MKFS, [s(&image)], b"y\n").ok();
     // Nothing of it is left that could be taken for it.
     let a = run(&find_or_skip("blkid").unwrap(), ["-p", s(&image)]);
     assert!(!a.out.contains("ext4"), "{a:?}");

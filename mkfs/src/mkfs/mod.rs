@@ -14,7 +14,8 @@ pub mod report;
 mod target;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -31,8 +32,12 @@ use target::{Objection, Target};
 
 /// Runs the tool.
 pub fn main(args: Vec<OsString>) -> ExitCode {
+    // mkfs(8) finds the type `fuse.pramfs` by this name.
+    let helper = args
+        .first()
+        .is_some_and(|program| Path::new(program).ends_with("mkfs.fuse.pramfs"));
     let options = match Options::try_parse_from(args) {
-        Ok(options) => options,
+        Ok(options) => Options { helper, ..options },
         Err(e) => {
             // mkfs(8) knows 0 and 1 only.
             let _ = e.print();
@@ -140,14 +145,16 @@ fn not_made(name: &str, e: pramfs::Error) -> Failure {
     }
 }
 
-/// Asks on standard input; anything but yes, and no answer at all, is a no.
+/// Asks whoever sits at the terminal; anything but yes, and no answer at all, is
+/// a no. What a script has on its standard input is not an answer, unless it
+/// called mkfs(8), to which `yes` is piped by custom.
 fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(), Failure> {
     let sentences: Vec<&str> = objections.iter().map(|o| o.sentence.as_str()).collect();
     let refusal = |message: String| Failure {
         found: serde_json::to_value(target.found()).ok(),
         ..Failure::new(objections.first().map_or("exists", |o| o.reason), message)
     };
-    if o.quiet || o.json || o.dry_run {
+    if o.quiet || o.json || o.dry_run || !(o.helper || std::io::stdin().is_terminal()) {
         return Err(refusal(format!(
             "{}; use -f to go on",
             sentences.join("; ")
@@ -164,7 +171,7 @@ fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(),
         return Ok(());
     }
     // The cursor stands behind the question unless a person pressed Enter.
-    if !answer.ends_with('\n') || !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+    if !answer.ends_with('\n') || o.helper {
         eprintln!();
     }
     Err(refusal(
@@ -172,7 +179,7 @@ fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(),
     ))
 }
 
-fn what_blkid_still_sees(path: &std::path::Path) -> Option<String> {
+fn what_blkid_still_sees(path: &Path) -> Option<String> {
     match contents::foreign(path) {
         Ok(contents::Foreign::Known(f)) => Some(format!(
             "blkid still sees {} behind the new file system; see wipefs(8)",

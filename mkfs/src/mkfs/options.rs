@@ -88,8 +88,12 @@ pub struct Options {
     #[arg(long, value_name = "MODE", value_parser = octal, default_value = "755", hide_default_value = true)]
     pub mode: u32,
 
-    /// Overwrite what is there, and resize an existing file. Never overrides
-    /// the refusal of a region in use
+    /// Called by mkfs(8).
+    #[arg(skip)]
+    pub helper: bool,
+    /// Overwrite what is there, and resize an existing file, without the
+    /// question that is asked at a terminal. Never overrides the refusal of a
+    /// region in use
     #[arg(short = 'f', long)]
     pub force: bool,
     /// Check everything, say what would be made, write nothing

@@ -2,9 +2,12 @@
 #![allow(dead_code)] // Each test binary uses its part of this.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Path of `mkfs.pramfs`.
 pub const MKFS: &str = env!("CARGO_BIN_EXE_mkfs-pramfs");
@@ -52,15 +55,50 @@ pub fn run_with_input<A: AsRef<OsStr>>(
     args: impl IntoIterator<Item = A>,
     input: &[u8],
 ) -> Answer {
-    let mut child = Command::new(program)
+    let mut child = start(program, args, Stdio::piped());
+    // It may end without reading.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    answer(child)
+}
+
+/// Runs a program at a terminal, where somebody types `input`.
+pub fn run_at_terminal<A: AsRef<OsStr>>(
+    program: &str,
+    args: impl IntoIterator<Item = A>,
+    input: &[u8],
+) -> Answer {
+    let (keys, name) = terminal();
+    File::from(keys.try_clone().unwrap())
+        .write_all(input)
+        .unwrap();
+    let mut line = File::options();
+    line.read(true).write(true).custom_flags(libc::O_NOCTTY);
+    let answer = answer(start(program, args, line.open(name).unwrap().into()));
+    drop(keys);
+    answer
+}
+
+/// A terminal: the end where keys are typed, and the name of the other.
+fn terminal() -> (OwnedFd, String) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let name = ptsname(&keys, Vec::new()).unwrap();
+    (keys, name.into_string().unwrap())
+}
+
+fn start<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>, stdin: Stdio) -> Child {
+    Command::new(program)
         .args(args)
-        .stdin(Stdio::piped())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|e| panic!("{program}: {e}"));
-    // It may end without reading.
-    let _ = child.stdin.take().unwrap().write_all(input);
+        .unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+fn answer(child: Child) -> Answer {
     let out = child.wait_with_output().unwrap();
     Answer {
         status: out.status.code().unwrap_or(-1),
