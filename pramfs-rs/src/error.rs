@@ -74,7 +74,7 @@ pub enum Error {
     #[error("busy: {0}")]
     Busy(String),
     /// Bytes on the medium that cannot be right.
-    #[error("damaged: {object}: {what}; run fsck.pramfs on the unmounted region")]
+    #[error("damaged: {object}: {what}; unmount and run `pramfs check REGION`")]
     Corrupt {
         /// The object that is hurt.
         object: String,

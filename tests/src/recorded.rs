@@ -138,7 +138,7 @@ pub fn recover(image: &[u8]) -> Result<Fs> {
 }
 
 /// What an image holds after recovery. It is unmounted, checked as
-/// `fsck.pramfs` does, and mounted once more before the look.
+/// `pramfs check` does, and mounted once more before the look.
 ///
 /// # Errors
 /// Those of the mounts and of the walk; damage that recovery reports, and

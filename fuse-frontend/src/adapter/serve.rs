@@ -130,7 +130,7 @@ impl Adapter {
     fn fail(&self, request: &'static str, node: INodeNo) {
         self.failed.store(true, Ordering::Relaxed);
         tracing::error!(
-            "{request} of node {} panicked; every request is answered EIO from now on: unmount, run fsck.pramfs, mount again",
+            "{request} of node {} panicked; every request is answered EIO from now on: unmount, run `pramfs check REGION`, mount again",
             node.0
         );
     }

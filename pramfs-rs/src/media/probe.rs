@@ -119,7 +119,7 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
     }
     if fixed.crc != crc(0, &fixed.as_bytes()[..SuperStatic::SIZE - 4]) {
         return bad(
-            "the superblock is damaged (checksum) and its copy is too; run fsck.pramfs".into(),
+            "the superblock is damaged (checksum) and its copy is too; without them nothing in it can be found: restore it from a backup".into(),
         );
     }
     if fixed.version != VERSION {

@@ -1,6 +1,6 @@
 //! Any bytes as a region, used as a careless program would.
 //!
-//! The region is checked as `fsck.pramfs` does, mounted, walked to its last
+//! The region is checked as `pramfs check` does, mounted, walked to its last
 //! name, changed all over, left (by an unmount or a death), checked, mounted
 //! again, emptied and checked once more.
 //!
