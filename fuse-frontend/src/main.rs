@@ -87,10 +87,10 @@ fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
             std::process::exit(i32::from(failure.status as u8));
         }
     };
-    let summary = if invocation.verbose > 0 {
-        mounted.summary.as_str()
+    let text = if invocation.verbose > 0 {
+        words(&mounted.notices, &mounted.summary)
     } else {
-        ""
+        words(&[&mounted.notices[..], &mounted.warnings].concat(), "")
     };
     tracing::info!(
         "{}",
@@ -101,7 +101,7 @@ fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
             .collect::<Vec<_>>()
             .join("; ")
     );
-    if let Err(error) = daemon::report_live(&words(&mounted.notices, summary)) {
+    if let Err(error) = daemon::report_live(&text) {
         // Whoever started us is gone; the mount is live all the same.
         tracing::warn!("cannot report that the mount is live: {error}");
     }

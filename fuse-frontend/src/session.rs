@@ -39,6 +39,8 @@ pub struct Mounted {
     place: Place,
     /// What the user should know in any case.
     pub notices: Vec<String>,
+    /// What the summary says that the user should know without asking for it.
+    pub warnings: Vec<String>,
     /// What was mounted, how, and what recovery did, in a few lines.
     pub summary: String,
 }
@@ -81,6 +83,7 @@ pub fn mount(
     raise_read_ahead(&place);
     Ok(Mounted {
         session,
+        warnings: summary::warnings(&fs.region().info(), fs.recovery()),
         summary: summary::of(&fs, &place.path, settings),
         fs,
         signals,

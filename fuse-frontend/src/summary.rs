@@ -36,6 +36,42 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
     text
 }
 
+/// What nobody should have to ask for: that contents will be lost, or that
+/// something is damaged. A line each; none where all is well.
+pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
+    let kind = info.kind.map_or("memory", |kind| kind.name());
+    let mut all = Vec::new();
+    match info.persistence {
+        Persistence::Power => {}
+        Persistence::Machine => all.push(format!(
+            "{kind} is volatile memory: contents survive the death of every process, but neither a reboot nor a power failure"
+        )),
+        Persistence::Process => all.push(format!(
+            "{kind} is volatile memory: contents are gone with the process that serves them"
+        )),
+    }
+    if !info.read_only
+        && info.granularity == Granularity::Page
+        && info.durability == Durability::Process
+    {
+        all.push(format!("durability={}", durability(info)));
+    }
+    if report.used_copy {
+        all.push("the first superblock is damaged, its copy is in use".to_owned());
+    }
+    if let Some((first, others)) = report.damage.split_first() {
+        let more = match others.len() {
+            0 => String::new(),
+            n => format!(" (and {n} more)"),
+        };
+        all.push(format!(
+            "DAMAGED: {first}{more}; unmount and run `pramfs check {}`",
+            info.name
+        ));
+    }
+    all
+}
+
 fn medium(info: &RegionInfo) -> String {
     let granularity = match info.granularity {
         Granularity::Byte => "byte granularity (caches survive a power failure)",
@@ -90,4 +126,50 @@ fn recovery(report: &RecoveryReport) -> String {
     }
     text.push_str(&format!(" ({:.1} ms)", report.time.as_secs_f64() * 1e3));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pramfs::pmem::SourceKind;
+
+    fn info(persistence: Persistence, granularity: Granularity) -> RegionInfo {
+        RegionInfo {
+            name: "/region".to_owned(),
+            backend: "native",
+            granularity,
+            persistence,
+            durability: Durability::Power,
+            kind: Some(SourceKind::Tmpfs),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn warnings_are_for_what_is_lost_or_damaged() {
+        let sound = RecoveryReport::default();
+        let mut disk = info(Persistence::Power, Granularity::Page);
+        assert!(warnings(&disk, &sound).is_empty());
+        disk.durability = Durability::Process;
+        let said = warnings(&disk, &sound);
+        assert!(said.len() == 1 && said[0].contains("durability=process"));
+        disk.read_only = true;
+        assert!(warnings(&disk, &sound).is_empty(), "nothing is written");
+
+        for persistence in [Persistence::Machine, Persistence::Process] {
+            let said = warnings(&info(persistence, Granularity::CacheLine), &sound);
+            assert!(said.len() == 1 && said[0].starts_with("tmpfs is volatile"));
+        }
+
+        let damaged = RecoveryReport {
+            used_copy: true,
+            damage: vec!["lane 3".to_owned(), "lane 4".to_owned()],
+            ..RecoveryReport::default()
+        };
+        let said = warnings(&info(Persistence::Power, Granularity::Byte), &damaged);
+        assert_eq!(said.len(), 2);
+        assert!(said[0].contains("first superblock"));
+        assert!(said[1].contains("lane 3 (and 1 more)"));
+        assert!(said[1].contains("pramfs check /region"));
+    }
 }

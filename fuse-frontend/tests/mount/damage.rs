@@ -8,7 +8,7 @@ use pramfs::Ino;
 use pramfs_tests::mounted::wait_until;
 use pramfs_tests::region::inode_home;
 
-use crate::{MIB, mounted};
+use crate::{MIB, mounted, unmounted};
 
 #[test]
 fn a_directory_with_a_damaged_inode_can_be_listed() {
@@ -65,4 +65,17 @@ fn a_directory_with_a_damaged_inode_can_be_listed() {
         "{} of {before}",
         free()
     );
+}
+
+#[test]
+fn a_mount_in_the_background_tells_of_damage() {
+    let Some((mount, _dog)) = unmounted("damaged superblock") else {
+        return;
+    };
+    let region = fs::File::options().write(true).open(mount.region());
+    region.unwrap().write_all_at(&[0xff; 16], 0x40).unwrap();
+    let out = mount.run::<&str>([]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success() && out.stdout.is_empty(), "{said}");
+    assert!(said.contains("first superblock is damaged"), "{said}");
 }

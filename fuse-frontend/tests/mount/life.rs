@@ -42,13 +42,20 @@ fn the_background_mount_is_live_when_the_program_ends() {
     mount.process();
 }
 
+/// In the background as well, one line says that the medium is volatile.
 #[test]
-fn quiet_without_v() {
+fn without_v_only_what_must_be_known_is_said() {
     let Some((mount, _dog)) = unmounted("quiet") else {
         return;
     };
     let out = mount.run::<&str>([]);
-    assert!(out.status.success() && out.stdout.is_empty() && out.stderr.is_empty());
+    assert!(out.status.success() && out.stdout.is_empty());
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.starts_with("mount.pramfs: tmpfs is volatile memory"),
+        "{said}"
+    );
 }
 
 #[test]
