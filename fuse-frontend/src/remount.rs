@@ -1,11 +1,12 @@
 //! `-o remount`: the flags of a live mount.
 //!
 //! The kernel keeps these flags, so no word with the serving process is
-//! needed. Options that are ours (cache=, threads=, ...) are settled at mount
+//! needed, but for `rw`: whether it can write, only that process knows. Options that are ours (cache=, threads=, ...) are settled at mount
 //! time and ignored here, as mount(8) repeats them from fstab.
 
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::exit::Failure;
@@ -45,14 +46,32 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         &[&mount.options, &mount.super_options],
         &settings.flags_given,
     );
-    rustix::mount::mount_remount(&path, flags, c"").map_err(|error| {
+    let change = |flags| rustix::mount::mount_remount(&path, flags, c"");
+    change(flags).map_err(|error| {
         let hint = if error == rustix::io::Errno::BUSY {
             "; files are open for writing"
         } else {
             ""
         };
         Failure::mount(format!("cannot remount {shown}: {error}{hint}"))
-    })
+    })?;
+    let to_write = settings.flags_given.contains(&("ro".to_owned(), false));
+    if to_write && !flags.contains(MountFlags::RDONLY) && refuses_changes(&path) {
+        change(flags | MountFlags::RDONLY).map_err(|error| {
+            Failure::mount(format!("cannot make {shown} read-only again: {error}"))
+        })?;
+        return Err(Failure::mount(format!(
+            "{shown} stays read-only: the process that serves it has the region for reading only, or has met damage, as its log says; unmount it and mount it again to write"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether the serving process takes no changes whatever the kernel's flags
+/// say: it has the region open for reading only, or has met damage. Asked by a
+/// change that would change nothing.
+fn refuses_changes(path: &Path) -> bool {
+    rustix::fs::removexattr(path, "trusted.pramfs.is-writable") == Err(Errno::ROFS)
 }
 
 fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlags {

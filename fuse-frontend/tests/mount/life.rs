@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 use pramfs_tests::mounted::wait_until;
@@ -233,6 +234,25 @@ fn remount_changes_the_flags_that_are_named() {
     let out = mount.run(["-o", "remount,ro"]);
     assert_eq!(out.status.code(), Some(32));
     assert!(String::from_utf8_lossy(&out.stderr).contains("nothing to remount"));
+}
+
+/// The process that serves a read-only mount has the region for reading only.
+#[test]
+fn a_mount_that_cannot_be_written_does_not_become_rw() {
+    let Some((mount, _dog)) = mounted("remount,rw of ro", "ro") else {
+        return;
+    };
+    let before = fs::metadata(mount.path()).unwrap().ctime_nsec();
+    let out = mount.run(["-o", "remount,rw"]);
+    assert_eq!(out.status.code(), Some(32));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("mount it again"), "{said}");
+    assert!(mount.mounts_line().unwrap().contains(" ro,"));
+    mount.unmount();
+    // Asking changes nothing where it can be written.
+    mount.mount("");
+    assert!(mount.run(["-o", "remount,rw"]).status.success());
+    assert_eq!(fs::metadata(mount.path()).unwrap().ctime_nsec(), before);
 }
 
 #[test]
