@@ -8,7 +8,7 @@
 //! then it lets go of the terminal.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -30,6 +30,10 @@ pub fn start(args: &[OsString]) -> Result<String, Failure> {
         Some((name, rest)) => (name.clone(), rest),
         None => (OsString::from("mount.pramfs"), &[][..]),
     };
+    // A lock or a pipe of the caller must not stay with the server for ever.
+    if let Err(error) = pramfs::pmem::inherit_standard_streams_only() {
+        eprintln!("mount.pramfs: descriptors stay open in the process that serves: {error}");
+    }
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
     let mut child = Command::new(program)
         .arg0(name)
@@ -105,15 +109,20 @@ pub fn report_live(text: &str) -> io::Result<()> {
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!("setsid: {error}");
     }
-    std::env::set_current_dir("/")?;
-    let null: File = OpenOptions::new()
+    // All of it, whatever fails: the mount is live, and nobody shall wait for
+    // the end of a stream that it keeps.
+    let moved = std::env::set_current_dir("/");
+    let reported = report(&format!("{LIVE}\n{text}"));
+    let let_go = OpenOptions::new()
         .read(true)
         .write(true)
-        .open("/dev/null")?;
-    report(&format!("{LIVE}\n{text}"))?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
+        .open("/dev/null")
+        .and_then(|null| {
+            rustix::stdio::dup2_stdout(&null)?;
+            rustix::stdio::dup2_stderr(&null)?;
+            Ok(())
+        });
+    reported.and(let_go).and(moved)
 }
 
 /// Reports that the mount has failed.

@@ -80,6 +80,52 @@ fn the_server_lets_go_of_the_terminal() {
 }
 
 #[test]
+fn the_server_keeps_no_descriptor_of_the_caller() {
+    let Some((mount, _dog)) = unmounted("descriptors") else {
+        return;
+    };
+    let lock = mount.path().with_file_name("lock");
+    let status = Command::new("sh")
+        .args(["-c", r#"exec 7>"$0" 9>"$0" && exec "$@""#])
+        .arg(&lock)
+        .arg(crate::program())
+        .args([mount.region(), mount.path()])
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+    let pid = mount.process().as_raw_nonzero();
+    for fd in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let fd = fd.unwrap().path();
+        assert_ne!(fs::read_link(&fd).unwrap(), lock, "{}", fd.display());
+    }
+}
+
+/// Whoever started it has gone before it could report.
+#[test]
+fn a_server_that_nobody_listens_to_lets_go_of_its_streams() {
+    let Some((mount, _dog)) = unmounted("no listener") else {
+        return;
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut server = Command::new(crate::program())
+        .arg("--serve-in-background")
+        .args([mount.region(), mount.path()])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let null = |fd| {
+        fs::read_link(format!("/proc/{}/fd/{fd}", server.id()))
+            .is_ok_and(|target| target.to_str() == Some("/dev/null"))
+    };
+    assert!(wait_until(|| mount.is_mounted() && null(1) && null(2)));
+    fs::write(mount.at("file"), "x").unwrap();
+    mount.unmount();
+    server.wait().unwrap();
+}
+
+#[test]
 fn umount_ends_the_server_and_the_region_can_be_mounted_at_once() {
     let Some((mount, _dog)) = mounted("umount", "") else {
         return;

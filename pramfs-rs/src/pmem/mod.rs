@@ -47,7 +47,7 @@ pub use options::{BackendKind, RegionOptions};
 pub use probe::{FileSystem, Report, probe};
 pub use region::{Fenced, LINE, Region, RegionInfo, Unfenced, WriteWindow};
 pub use sim::{Counters, Event, EventKind, SimBackend};
-pub use source::{REGION_UNIT, Source, SourceKind};
+pub use source::{REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
 

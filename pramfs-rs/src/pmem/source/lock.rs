@@ -6,6 +6,7 @@
 //! it comes on top of the kernel's own exclusive claim (`O_EXCL`), because
 //! udev and the partitioning tools respect it.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,6 +16,35 @@ use rustix::io::Errno;
 
 use super::{SourceKind, detect};
 use crate::pmem::error::PmemError;
+
+/// Makes sure that a program started from here gets the three standard streams
+/// and no other descriptor: what it has a copy of stays open, and locked, until
+/// it ends too. For the parent of a process that lives on by itself.
+///
+/// ```
+/// pramfs::pmem::inherit_standard_streams_only()?;
+/// assert!(std::process::Command::new("true").status()?.success());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// ENOSYS or EINVAL before Linux 5.11.
+pub fn inherit_standard_streams_only() -> io::Result<()> {
+    // SAFETY: a flag of descriptors is changed; nothing is closed, and no
+    // memory is passed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// udev holds a shared lock for moments while it looks at a device.
 const UDEV_PATIENCE: Duration = Duration::from_secs(1);

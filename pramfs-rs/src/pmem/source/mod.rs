@@ -23,6 +23,7 @@ pub(super) use detect::{
     Found, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder,
 };
 pub(super) use lock::holder_of;
+pub use lock::inherit_standard_streams_only;
 
 use super::backend::Persistence;
 use super::error::PmemError;
