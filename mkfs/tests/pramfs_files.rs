@@ -276,8 +276,18 @@ fn a_region_in_use_is_refused_and_its_holder_named() {
     }
     pramfs(["info", "--in-use", r]).ok();
     drop(held);
-    // Those who only look do not keep each other out.
-    let reader = RegionOptions::new().read_only(true).open(&region).unwrap();
+    // Those who only look do not keep each other out. A program that another
+    // thread is just starting holds our descriptors for a moment, and with
+    // them the lock.
+    let look = || RegionOptions::new().read_only(true).open(&region);
+    let started = std::time::Instant::now();
+    let reader = loop {
+        match look() {
+            Err(e) if started.elapsed() > std::time::Duration::from_secs(10) => panic!("{e}"),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            Ok(reader) => break reader,
+        }
+    };
     pramfs(["ls", r]).ok();
     drop(reader);
 }
