@@ -74,10 +74,12 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
     const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-    let ok = SPACES
-        .iter()
-        .any(|s| name.len() > s.len() && name.starts_with(s))
-        || ACLS.contains(&name);
+    if SPACES.contains(&name) {
+        return Err(Error::Invalid(
+            "an extended attribute needs a name after its namespace",
+        ));
+    }
+    let ok = SPACES.iter().any(|s| name.starts_with(s)) || ACLS.contains(&name);
     if !ok || name.contains(&0) {
         return Err(Error::NotSupported(
             "extended attributes outside of user., trusted., security. and POSIX ACLs",

@@ -29,9 +29,10 @@ fn check_xattr(name: &[u8]) -> Result<()> {
         return fail(libc::ENAMETOOLONG);
     }
     let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    let known = spaces
-        .iter()
-        .any(|s| name.starts_with(s) && name.len() > s.len())
+    if spaces.contains(&name) {
+        return fail(libc::EINVAL);
+    }
+    let known = spaces.iter().any(|s| name.starts_with(s))
         || name == b"system.posix_acl_access"
         || name == b"system.posix_acl_default";
     if known && !name.contains(&0) {
