@@ -300,7 +300,7 @@ pub(super) fn compare(
 }
 
 /// Where a seek ended: nothing that is set lies in what it called a hole.
-fn compare_seek(model: &Model, call: &Call, at: u64) -> Differs {
+pub(super) fn compare_seek(model: &Model, call: &Call, at: u64) -> Differs {
     let Call::Seek {
         node,
         offset,

@@ -5,7 +5,8 @@
 //! and not names or inode numbers (so that a list stays meaningful when proptest
 //! takes elements out of it), and [`Runner`] carries each out on the model and
 //! on the engine, compares the results, the errno among them, and now and then
-//! the whole tree.
+//! the whole tree. [`Pair`] does the same by system calls, on a mount and on a
+//! directory of tmpfs.
 //!
 //! Left to others: what a crash may lose (all of it is durable here), and
 //! operations that run at the same time.
@@ -14,11 +15,15 @@ mod compare;
 mod files;
 mod names;
 mod ops;
+mod pair;
+mod pair_tree;
 mod runner;
 mod sparse;
 mod state;
+mod system;
 
 pub use ops::{Op, Pick, Who, expand, name, ops};
+pub use pair::Pair;
 pub use runner::{Options, Runner};
 pub use sparse::Sparse;
 pub use state::{Body, Call, Failure, Make, Model, Node, NodeId, Value};

@@ -1,0 +1,201 @@
+//! System calls on what a directory tree holds, by descriptor.
+//!
+//! A *handle* is an `O_PATH` descriptor: it names an inode, of any type and
+//! with or without a name, and opens nothing. What takes a path gets
+//! `/proc/self/fd/N`, which leads to the inode itself. Errors are errno
+//! numbers, so that two file systems can be compared.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::thread::{capabilities, set_capabilities};
+
+/// A result with an errno.
+pub type Sys<T = ()> = Result<T, i32>;
+
+/// The errno of a failure.
+pub fn errno<T>(result: rustix::io::Result<T>) -> Sys<T> {
+    result.map_err(rustix::io::Errno::raw_os_error)
+}
+
+const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The handle of a directory by its path.
+pub fn root(path: &Path) -> Sys<OwnedFd> {
+    errno(rustix::fs::open(
+        path,
+        HANDLE.union(OFlags::DIRECTORY),
+        Mode::empty(),
+    ))
+}
+
+/// The handle of a name in a directory.
+pub fn lookup(dir: impl AsFd, name: &[u8]) -> Sys<OwnedFd> {
+    errno(rustix::fs::openat(dir, name, HANDLE, Mode::empty()))
+}
+
+/// A path that leads to what the descriptor names, whatever its names are.
+pub fn path_of(handle: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd())
+}
+
+/// Opens what a handle names.
+pub fn open(handle: &impl AsFd, flags: OFlags) -> Sys<OwnedFd> {
+    errno(rustix::fs::openat(
+        CWD,
+        path_of(handle),
+        flags.union(OFlags::CLOEXEC),
+        Mode::empty(),
+    ))
+}
+
+/// Makes a regular file that must not exist, and opens it for reading and
+/// writing.
+pub fn create(dir: impl AsFd, name: &[u8], perm: u32) -> Sys<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    errno(rustix::fs::openat(
+        dir,
+        name,
+        flags,
+        Mode::from_raw_mode(perm),
+    ))
+}
+
+/// `mknod`, with type and permission bits in one number, as `stat` has them.
+pub fn mknod(dir: impl AsFd, name: &[u8], mode: u32, rdev: u64) -> Sys {
+    let (kind, perm) = (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode));
+    errno(rustix::fs::mknodat(dir, name, kind, perm, rdev))
+}
+
+/// Another name of what a handle names.
+pub fn link(handle: impl AsFd, dir: impl AsFd, name: &[u8]) -> Sys {
+    errno(rustix::fs::linkat(
+        handle,
+        c"",
+        dir,
+        name,
+        AtFlags::EMPTY_PATH,
+    ))
+}
+
+/// Removes a name, of a directory or of anything else.
+pub fn unlink(dir: impl AsFd, name: &[u8], directory: bool) -> Sys {
+    let flags = if directory {
+        AtFlags::REMOVEDIR
+    } else {
+        AtFlags::empty()
+    };
+    errno(rustix::fs::unlinkat(dir, name, flags))
+}
+
+/// `renameat2`.
+pub fn rename(
+    (from, name): (impl AsFd, &[u8]),
+    (to, new_name): (impl AsFd, &[u8]),
+    flags: pramfs::RenameFlags,
+) -> Sys {
+    let mut bits = rustix::fs::RenameFlags::empty();
+    bits.set(rustix::fs::RenameFlags::NOREPLACE, flags.noreplace);
+    bits.set(rustix::fs::RenameFlags::EXCHANGE, flags.exchange);
+    bits.set(rustix::fs::RenameFlags::WHITEOUT, flags.whiteout);
+    errno(rustix::fs::renameat_with(from, name, to, new_name, bits))
+}
+
+/// Attributes.
+pub fn stat(handle: impl AsFd) -> Sys<Stat> {
+    errno(rustix::fs::fstat(handle))
+}
+
+/// An entry of a directory: name, inode number, type.
+pub type Entry = (Vec<u8>, u64, FileType);
+
+/// All entries of a directory but `.` and `..`, in the order they come in.
+pub fn read_dir(handle: &impl AsFd) -> Sys<Vec<Entry>> {
+    let fd = open(handle, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut out = Vec::new();
+    for entry in errno(Dir::new(fd))? {
+        let entry = errno(entry)?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            out.push((name.to_vec(), entry.ino(), entry.file_type()));
+        }
+    }
+    Ok(out)
+}
+
+/// The names of the extended attributes, sorted.
+pub fn list_xattrs(handle: &impl AsFd) -> Sys<Vec<Vec<u8>>> {
+    let mut list = vec![0; 65_536];
+    let n = errno(rustix::fs::listxattr(path_of(handle), &mut list[..]))?;
+    let mut names: Vec<_> = list[..n]
+        .split(|b| *b == 0)
+        .filter(|name| !name.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The value of an extended attribute.
+pub fn get_xattr(handle: &impl AsFd, name: &[u8]) -> Sys<Vec<u8>> {
+    let mut value = vec![0; 65_536];
+    let n = errno(rustix::fs::getxattr(path_of(handle), name, &mut value[..]))?;
+    value.truncate(n);
+    Ok(value)
+}
+
+/// Who makes a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bits that new files do not get.
+    pub umask: u32,
+    /// Whether permissions do not stop it: it keeps root's capabilities.
+    pub privileged: bool,
+}
+
+impl Caller {
+    /// root, with no umask.
+    pub const ROOT: Caller = Caller {
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        privileged: true,
+    };
+}
+
+/// The umask belongs to the process and not to the thread.
+static UMASK: Mutex<()> = Mutex::new(());
+
+/// Makes system calls as somebody. The test must be root.
+///
+/// # Panics
+/// Where it is not.
+pub fn as_caller<T>(caller: Caller, work: impl FnOnce() -> T) -> T {
+    let _alone = UMASK.lock();
+    let mask = rustix::process::umask(Mode::from_raw_mode(caller.umask));
+    // Identity for file systems, of this thread only: unlike the effective
+    // one it leaves /proc/self to us.
+    let become_user = |uid, gid| {
+        // SAFETY: both calls take numbers and touch no memory of ours.
+        unsafe {
+            libc::setfsgid(gid);
+            libc::setfsuid(uid);
+        }
+    };
+    become_user(caller.uid, caller.gid);
+    if caller.privileged && caller.uid != 0 {
+        let mut sets = capabilities(None).expect("capabilities of this thread");
+        sets.effective = sets.permitted;
+        set_capabilities(None, sets).expect("root's capabilities");
+    }
+    let out = work();
+    become_user(0, 0);
+    rustix::process::umask(mask);
+    out
+}

@@ -1,0 +1,127 @@
+//! The operations of the reference model by system calls, on a real mount and
+//! on a directory of tmpfs: the same answers, the same trees, also after the
+//! mount has been unmounted or killed.
+//!
+//! Each test runs for some seconds; `PRAMFS_TEST_CASES` sets the number of its
+//! cases instead. All cases of a test share a mount, each in a directory of its
+//! own.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pramfs::fsck::{self, CheckOptions};
+use pramfs::pmem::RegionOptions;
+use pramfs_tests::model::{Op, Pair, ops};
+use pramfs_tests::mounted::{Mounted, available, program};
+use pramfs_tests::watchdog::Watchdog;
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
+use rustix::fs::XattrFlags;
+
+/// Time for one test where no number of cases is asked for.
+const USUAL: Duration = Duration::from_secs(8);
+/// Operations of a case, at most.
+const LEN: usize = 100;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// A directory of tmpfs with user.* attributes (Linux 6.6), or why there is
+/// none, said loudly.
+fn tmpfs(test: &str) -> Option<tempfile::TempDir> {
+    let missing = |what: &str| {
+        eprintln!("\n*** SKIPPED: {what}: {test} has not been run ***\n");
+        None
+    };
+    let dir = tempfile::Builder::new()
+        .prefix("pramfs-test-")
+        .tempdir_in("/dev/shm");
+    let Ok(dir) = dir else {
+        return missing("no /dev/shm");
+    };
+    match rustix::fs::statfs(dir.path()) {
+        Ok(s) if s.f_type as u64 == TMPFS_MAGIC => {}
+        _ => return missing("/dev/shm is not tmpfs"),
+    }
+    match rustix::fs::setxattr(dir.path(), "user.test", b"x", XattrFlags::empty()) {
+        Ok(()) => Some(dir),
+        Err(_) => missing("no user.* attributes on tmpfs, which come with Linux 6.6"),
+    }
+}
+
+fn run_one(
+    mount: &Mounted,
+    options: &str,
+    tmpfs: &Path,
+    case: usize,
+    list: &[Op],
+) -> Result<usize, TestCaseError> {
+    let (ours, theirs) = (mount.at(format!("{case}")), tmpfs.join(format!("{case}")));
+    let result = (|| -> Result<usize, String> {
+        let mut pair = Pair::new(mount, options, &ours, &theirs)?;
+        for (i, op) in list.iter().enumerate() {
+            pair.step(op)
+                .map_err(|e| format!("operation {i}, {op:?}: {e}"))?;
+        }
+        pair.finish()?;
+        Ok(pair.calls)
+    })();
+    // After a failure what can be removed is.
+    let removed = std::fs::remove_dir_all(&ours).and(std::fs::remove_dir_all(&theirs));
+    let calls = result.map_err(TestCaseError::fail)?;
+    removed.map_err(|e| TestCaseError::fail(format!("removing the case: {e}")))?;
+    Ok(calls)
+}
+
+fn run(test: &str, options: &str) {
+    if !available(test) {
+        return;
+    }
+    let Some(tmpfs) = tmpfs(test) else { return };
+    let dog = Watchdog::new(test, Duration::from_secs(60));
+    let mount = Mounted::new(&program(), 256 << 20, options);
+    let asked: Option<u32> = std::env::var("PRAMFS_TEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    let start = Instant::now();
+    let mut runner = TestRunner::new(Config {
+        cases: asked.unwrap_or(10_000),
+        max_shrink_iters: 1000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
+        ..Config::default()
+    });
+    let (cases, calls, failed) = (Cell::new(0), Cell::new(0), Cell::new(false));
+    let result = runner.run(&ops(LEN), |list| {
+        // Once one has failed it is made smaller, whatever the time.
+        if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
+            return Ok(());
+        }
+        dog.touch();
+        cases.set(cases.get() + 1);
+        let n = run_one(&mount, options, tmpfs.path(), cases.get(), &list)
+            .inspect_err(|_| failed.set(true))?;
+        calls.set(calls.get() + n);
+        Ok(())
+    });
+    println!("{} cases, {} calls on both sides", cases.get(), calls.get());
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, list)) => {
+            let list: Vec<_> = list.iter().map(|op| format!("    {op:?}\n")).collect();
+            panic!("{why}\nminimal list of operations:\n{}", list.concat());
+        }
+        Err(e) => panic!("{e}"),
+    }
+    mount.unmount();
+    let region = RegionOptions::new().open(mount.region()).unwrap();
+    let report = fsck::check(&region, &CheckOptions::default());
+    assert!(report.is_clean(), "fsck after the unmount: {report}");
+}
+
+#[test]
+fn a_mount_and_tmpfs_give_the_same_answers() {
+    run("a mount beside tmpfs", "");
+}
+
+#[test]
+fn a_mount_without_cache_and_tmpfs_give_the_same_answers() {
+    run("a mount with cache=none beside tmpfs", "cache=none");
+}
