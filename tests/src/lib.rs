@@ -8,6 +8,7 @@
 //!   many threads can be repeated.
 //! * [`recorded`]: a file system that can be crashed at any store.
 //! * [`region`]: regions to test on, formatted and mounted with one call.
+//! * [`stress`]: threads of mixed operations whose every byte can be explained.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
 //! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
@@ -19,6 +20,7 @@ pub mod mounted;
 pub mod random;
 pub mod recorded;
 pub mod region;
+pub mod stress;
 pub mod syscalls;
 pub mod tree;
 pub mod watchdog;

@@ -1,0 +1,22 @@
+//! Threads of mixed operations over one small tree, so that they meet.
+//!
+//! * [`words`]: contents that say what they are, so that a byte of another
+//!   file, of another place or of half a write is found by whoever reads it.
+//! * [`door`]: what a worker can do, on the engine directly or by system calls.
+//! * [`worker`]: one thread: operations on what all share, and on files of its
+//!   own whose every byte it knows.
+//! * [`walk`]: the whole tree at the end, and its removal.
+
+mod door;
+mod engine;
+mod mount;
+mod own;
+mod walk;
+pub mod words;
+mod worker;
+
+pub use door::{About, Door};
+pub use engine::EngineDoor;
+pub use mount::MountDoor;
+pub use walk::{Summary, remove_all, walk};
+pub use worker::{COLD, Plan, Totals, populate, run};

@@ -1,0 +1,285 @@
+//! Threads of mixed operations over one small tree, and invariants during and
+//! after it: every byte read can be explained, link counts agree with the
+//! names, fsck finds nothing, a remount shows the same, all space comes back,
+//! nothing hangs.
+//!
+//! `PRAMFS_STRESS_SECONDS` is the time of each test, `PRAMFS_STRESS_SEED`
+//! repeats the operations of a run (not their interleaving).
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use pramfs::format::{FormatOptions, format};
+use pramfs::fsck::{self, CheckOptions};
+use pramfs::pmem::{Region, RegionOptions};
+use pramfs::{AtimePolicy, Fs, MountOptions};
+use pramfs_tests::mounted::{Mounted, available, program};
+use pramfs_tests::random::Random;
+use pramfs_tests::stress::{
+    Door, EngineDoor, MountDoor, Plan, Totals, populate, remove_all, run, walk,
+};
+use pramfs_tests::watchdog::Watchdog;
+
+const SEED: &str = "PRAMFS_STRESS_SEED";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn time() -> Duration {
+    let asked = std::env::var("PRAMFS_STRESS_SECONDS").ok();
+    Duration::from_secs_f64(asked.and_then(|s| s.parse().ok()).unwrap_or(5.0))
+}
+
+fn watch(test: &str, seed: u64) -> Watchdog {
+    Watchdog::new(&format!("{test}, {SEED}={seed}"), PATIENCE)
+}
+
+fn print(totals: &Totals) {
+    println!(
+        "{} operations, {} of them met a full region; done: {:?}",
+        totals.operations, totals.full, totals.done
+    );
+}
+
+fn check(region: &Region) {
+    let report = fsck::check(region, &CheckOptions::default());
+    assert!(report.is_clean(), "fsck: {report}");
+}
+
+fn mount_options() -> MountOptions {
+    MountOptions {
+        // The least there is: a thousand inodes.
+        cache_bytes: 1,
+        // Reading changes inodes, too.
+        atime: AtimePolicy::StrictAtime,
+        ..MountOptions::default()
+    }
+}
+
+/// As much of everything as there can be, and none of it again: tables and
+/// bitmaps have grown to their size.
+fn grow_tables(fs: &Fs) -> u64 {
+    let door = EngineDoor(fs);
+    let (root, mut made, mut open) = (door.root().unwrap(), 0, Vec::new());
+    while let Ok(node) = door.create(&root, format!("{made}").as_bytes()) {
+        made += 1;
+        if open.len() < 500 {
+            open.push(node);
+        }
+    }
+    assert!(made > 100, "{made} inodes");
+    // With hundreds of inodes without names.
+    remove_all(&door).unwrap();
+    drop(open);
+    let all = door.create(&root, b"all").unwrap();
+    let mut at = 0;
+    while let Ok(n) = door.write(&all, at, &[1; 1 << 16]) {
+        at += n as u64;
+    }
+    drop(all);
+    remove_all(&door).unwrap();
+    drop(root);
+    door.sync().unwrap()
+}
+
+struct Engine {
+    region: u64,
+    inodes: u64,
+    plan: Plan,
+}
+
+fn engine(test: &str, make: impl Fn(u64) -> Engine) {
+    let seed = Random::seed_from_env(SEED);
+    let Engine {
+        region: len,
+        inodes,
+        plan,
+    } = make(seed);
+    let dog = watch(test, seed);
+    let memory = Path::new("/dev/shm");
+    let base = if memory.is_dir() {
+        memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
+    let dir = tempfile::Builder::new()
+        .prefix("pramfs-test-")
+        .tempdir_in(base)
+        .unwrap();
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, len).unwrap();
+    let options = FormatOptions {
+        max_inodes: Some(inodes),
+        ..FormatOptions::default()
+    };
+    format(&region, &options).unwrap();
+    let fs = Fs::open(region, mount_options()).unwrap();
+    let free = grow_tables(&fs);
+    let door = EngineDoor(&fs);
+    populate(&door, plan.cold).unwrap();
+    let totals = run(&door, &plan, &dog).unwrap_or_else(|e| panic!("{e}\n{SEED}={seed}"));
+    print(&totals);
+    for what in ["rename EXCHANGE", "store", "truncate", "setxattr", "rmdir"] {
+        assert!(totals.done.contains_key(what), "no {what} was done");
+    }
+    dog.touch();
+    let memory = fs.memory();
+    println!("{memory:?}");
+    assert_eq!(memory.referenced, 0, "references are left");
+    if plan.cold > 2000 {
+        let all = plan.cold as usize;
+        assert!(memory.inodes < all, "nothing was evicted: {memory:?}");
+    } else {
+        assert!(totals.full > 0, "the region was never full");
+    }
+    let before = walk(&door).unwrap();
+    println!("{} names at the end", before.len());
+    fs.close().unwrap();
+    let open = || RegionOptions::new().open(&path).unwrap();
+    check(&open());
+    dog.touch();
+    let fs = Fs::open(open(), mount_options()).unwrap();
+    let door = EngineDoor(&fs);
+    assert!(fs.recovery().was_clean);
+    assert!(
+        walk(&door).unwrap() == before,
+        "a remount shows another tree"
+    );
+    remove_all(&door).unwrap();
+    assert_eq!(
+        door.sync().unwrap(),
+        free,
+        "free blocks, at the end and before"
+    );
+    fs.close().unwrap();
+    check(&open());
+}
+
+#[test]
+fn threads_on_the_engine_with_room() {
+    engine("stress of the engine", |seed| Engine {
+        region: 384 << 20,
+        inodes: 8192,
+        plan: Plan {
+            seed,
+            threads: 9,
+            first_writer: 1,
+            time: time(),
+            units: 160,
+            own: 5 << 20,
+            cold: 4000,
+        },
+    });
+}
+
+#[test]
+fn threads_on_the_engine_with_a_full_region() {
+    engine("stress of a full engine", |seed| Engine {
+        region: 6 << 20,
+        inodes: 1024,
+        plan: Plan {
+            seed,
+            threads: 8,
+            first_writer: 1,
+            time: time(),
+            units: 160,
+            own: 128 << 10,
+            cold: 50,
+        },
+    });
+}
+
+/// The mount point, the first writer and the seed of a process.
+const CHILD: &str = "PRAMFS_TEST_STRESS_CHILD";
+
+fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
+    let plan = |seed, first_writer, cold| Plan {
+        seed,
+        threads: 4,
+        first_writer,
+        time: time() * 4 / 5,
+        units: 160,
+        own: 128 << 10,
+        cold,
+    };
+    if let Some(child) = std::env::var_os(CHILD) {
+        let child = child.into_string().unwrap();
+        let mut parts = child.splitn(3, ' ');
+        let mut number = || parts.next().unwrap().parse::<u64>().unwrap();
+        let (first, seed) = (number(), number());
+        let dog = watch(test, seed);
+        let door = MountDoor(parts.next().unwrap().into());
+        match run(&door, &plan(seed, first, 200), &dog) {
+            Ok(totals) => print(&totals),
+            Err(e) => panic!("{e}\n{SEED}={seed}"),
+        }
+        return;
+    }
+    if !available(test) {
+        return;
+    }
+    let seed = Random::seed_from_env(SEED);
+    let mount = Mounted::new(&program(), len, options);
+    let door = MountDoor(mount.path());
+    populate(&door, 200).unwrap();
+    let children: Vec<_> = [1, 21]
+        .map(|first| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--nocapture"])
+                .env(CHILD, format!("{first} {seed} {}", mount.path().display()))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .into_iter()
+        .collect();
+    for child in children {
+        let out = child.wait_with_output().unwrap();
+        let said = [&out.stdout[..], &out.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(out.status.success(), "{}:\n{said}", out.status);
+        println!(
+            "{}",
+            said.lines()
+                .find(|l| l.contains("operations"))
+                .unwrap_or("")
+        );
+    }
+    let dog = watch(test, seed);
+    let before = walk(&door).unwrap();
+    println!("{} names at the end", before.len());
+    mount.unmount();
+    let open = || RegionOptions::new().open(mount.region()).unwrap();
+    check(&open());
+    dog.touch();
+    mount.mount(options);
+    assert!(
+        walk(&door).unwrap() == before,
+        "a remount shows another tree"
+    );
+    remove_all(&door).unwrap();
+    mount.unmount();
+    check(&open());
+    // What is left is the root, and tables.
+    let fs = Fs::open(open(), MountOptions::default()).unwrap();
+    assert!(walk(&EngineDoor(&fs)).unwrap().is_empty());
+    let s = fs.statfs().unwrap();
+    assert!(s.free * 10 > s.blocks * 6, "space has not come back: {s:?}");
+}
+
+#[test]
+fn processes_on_a_mount() {
+    let name = "processes_on_a_mount";
+    on_a_mount("stress of a mount", name, "", 64 << 20);
+}
+
+#[test]
+fn processes_on_a_full_mount_without_cache() {
+    let name = "processes_on_a_full_mount_without_cache";
+    on_a_mount(
+        "stress of a mount with cache=none",
+        name,
+        "cache=none",
+        8 << 20,
+    );
+}
