@@ -163,6 +163,7 @@ fn threads_on_the_engine_with_room() {
             seed,
             threads: 9,
             first_writer: 1,
+            names: 8,
             time: time(),
             units: 160,
             own: 5 << 20,
@@ -174,15 +175,35 @@ fn threads_on_the_engine_with_room() {
 #[test]
 fn threads_on_the_engine_with_a_full_region() {
     engine("stress of a full engine", |seed| Engine {
-        region: 6 << 20,
+        region: 4 << 20,
         inodes: 1024,
         plan: Plan {
             seed,
             threads: 8,
             first_writer: 1,
+            names: 8,
             time: time(),
             units: 160,
             own: 128 << 10,
+            cold: 50,
+        },
+    });
+}
+
+/// Two names, so that views, cuts and punches of one file meet.
+#[test]
+fn threads_on_the_engine_with_two_names() {
+    engine("stress of few files", |seed| Engine {
+        region: 8 << 20,
+        inodes: 1024,
+        plan: Plan {
+            seed,
+            threads: 8,
+            first_writer: 1,
+            names: 2,
+            time: time(),
+            units: 64,
+            own: 2 << 20,
             cold: 50,
         },
     });
@@ -196,6 +217,7 @@ fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
         seed,
         threads: 4,
         first_writer,
+        names: 6,
         time: time() * 4 / 5,
         units: 160,
         own: 128 << 10,

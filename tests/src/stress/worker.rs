@@ -16,6 +16,7 @@ use crate::watchdog::Watchdog;
 /// Directory of files that are looked at now and then, so many that the inode
 /// cache cannot hold them.
 pub const COLD: &[u8] = b"cold";
+/// Most names that a directory can have.
 const NAMES: u64 = 8;
 const XATTRS: u64 = 4;
 
@@ -28,6 +29,8 @@ pub struct Plan {
     pub threads: u64,
     /// Number of the first writer, below 64 with all of them.
     pub first_writer: u64,
+    /// Names of a directory, at most 8: the fewer, the more they meet.
+    pub names: u64,
     /// How long.
     pub time: Duration,
     /// Units that a shared file grows to.
@@ -203,7 +206,7 @@ impl<'d, D: Door> Worker<'d, D> {
     }
 
     fn name(&mut self) -> Vec<u8> {
-        name(self.random.below(NAMES))
+        name(self.random.below(self.plan.names))
     }
 
     pub(super) fn next_number(&mut self) -> u32 {
@@ -325,6 +328,14 @@ impl<'d, D: Door> Worker<'d, D> {
                 let gone = door.unlink(&dir, &name);
                 self.sort("unlink", gone, &[ENOENT, EISDIR])?;
             }
+            9 if self.random.one_in(8) => {
+                // Otherwise directories pile up, one in the other.
+                if let Some((node, about)) = self.find(&dir, &name)?
+                    && about.kind == FileType::Directory
+                {
+                    self.prune(&node)?;
+                }
+            }
             9 => {
                 let gone = door.rmdir(&dir, &name);
                 self.sort("rmdir", gone, &[ENOENT, ENOTDIR, ENOTEMPTY])?;
@@ -346,6 +357,26 @@ impl<'d, D: Door> Worker<'d, D> {
                 let done = door.rename((&dir, &name), (&to, &new_name), flags);
                 let allowed = [EEXIST, EINVAL, EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY];
                 self.sort(what, done, &allowed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties a directory that others fill meanwhile.
+    fn prune(&mut self, dir: &D::Node) -> Result<(), String> {
+        use libc::{EISDIR, ENOENT, ENOTDIR, ENOTEMPTY};
+        let names = self.door.list(dir);
+        for name in self.sort("readdir", names, &[ENOENT])?.unwrap_or_default() {
+            let gone = self.door.unlink(dir, &name);
+            if self.sort("unlink", gone, &[ENOENT, EISDIR])?.is_some() {
+                continue;
+            }
+            if let Some((node, about)) = self.find(dir, &name)?
+                && about.kind == FileType::Directory
+            {
+                self.prune(&node)?;
+                let gone = self.door.rmdir(dir, &name);
+                self.sort("rmdir", gone, &[ENOENT, ENOTDIR, ENOTEMPTY])?;
             }
         }
         Ok(())
