@@ -8,12 +8,12 @@
 //! Left to others: whether the blocks that two inodes name are the same ones;
 //! that takes a check of the file system.
 
-use pramfs::media::bitmap::{BitmapKind, GroupDesc};
+use pramfs::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs::media::checksum::{unseal, word_sum};
 use pramfs::media::record::{ENTRIES_AT, EntryWord, RECORD_MAGIC, RecordHeader};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::walk::MapRoot;
-use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt};
+use pramfs::media::{DiskInode, Geometry, Ptr};
 use pramfs::pmem::Region;
 use pramfs::{Error, FileType, Ino, Result};
 use serde::Serialize;
@@ -237,7 +237,7 @@ impl<'a> Image<'a> {
                         let desc = self
                             .region
                             .read_pod(at + group % per_block * GroupDesc::SIZE as u64)?;
-                        match self.group(kind, map.ino, group, total, &desc) {
+                        match self.group(kind, group, total, &desc) {
                             Ok(None) => {}
                             Ok(Some((row, bits))) => f(row, &bits),
                             Err(e) => bad(e),
@@ -253,15 +253,10 @@ impl<'a> Image<'a> {
     fn group(
         &self,
         kind: BitmapKind,
-        owner: Ino,
         group: u64,
         total: u64,
         desc: &GroupDesc,
     ) -> Result<Option<(Group, Vec<u64>)>> {
-        let ptr = Ptr(desc.bitmap);
-        if ptr.is_hole() {
-            return Ok(None);
-        }
         let damaged = |what: &str| {
             let name = match kind {
                 BitmapKind::Blocks => "block group",
@@ -269,17 +264,13 @@ impl<'a> Image<'a> {
             };
             Error::corrupt(format!("{name} {group}"), what)
         };
-        // The index is marked, so that a bitmap's pointer fits no file map.
-        let at = PtrAt {
-            fs_seed: self.geo.seed,
-            ino: owner,
-            level: 0,
-            index: group | 1 << 62,
+        let bitmap_offset = match GroupDesc::state(&self.geo, kind, group, desc.bitmap) {
+            GroupState::Unused => return Ok(None),
+            GroupState::Bitmap(block) => self.geo.offset(block),
+            GroupState::Damaged => {
+                return Err(damaged("the pointer to its bitmap does not fit"));
+            }
         };
-        if !ptr.fits(at) || ptr.flags() != 0 || ptr.block().0 >= self.geo.blocks {
-            return Err(damaged("the pointer to its bitmap does not fit"));
-        }
-        let bitmap_offset = self.geo.offset(ptr.block());
         let mut bytes = vec![0; self.geo.block_size as usize];
         self.region.read(bitmap_offset, &mut bytes)?;
         let words: Vec<u64> = bytes

@@ -11,12 +11,10 @@ use crate::error::{Error, Result};
 use crate::journal::Lines;
 use crate::journal::recovery::{Step, Touched};
 use crate::media::Geometry;
-use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
-use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::walk::MapRoot;
 use crate::pmem::Region;
-use crate::types::Ino;
 
 /// Most combinations of steps that recovery looks at for one group.
 const MOST_WAYS: u32 = 1 << 16;
@@ -110,23 +108,6 @@ impl BitmapSet {
         Ok(geo.offset(block) + at % geo.block_size)
     }
 
-    /// Where the bitmap pointer of a group stands.
-    pub fn bitmap_at(&self, geo: &Geometry, group: u64) -> PtrAt {
-        PtrAt {
-            fs_seed: geo.seed,
-            ino: self.owner(),
-            level: 0,
-            index: group | 1 << 62,
-        }
-    }
-
-    fn owner(&self) -> Ino {
-        match self.kind {
-            BitmapKind::Blocks => Ino::BLOCK_GROUPS,
-            BitmapKind::Inodes => Ino::INODE_GROUPS,
-        }
-    }
-
     /// Offset of the bitmap block of a group; `None` when it has none yet.
     ///
     /// # Errors
@@ -138,19 +119,11 @@ impl BitmapSet {
         group: u64,
     ) -> Result<Option<(u64, u64)>> {
         let desc_offset = self.desc_offset(region, geo, group)?;
-        let ptr = Ptr(region.load_u64(desc_offset)?);
-        if ptr.is_hole() {
-            return Ok(None);
+        match GroupDesc::state(geo, self.kind, group, region.load_u64(desc_offset)?) {
+            GroupState::Unused => Ok(None),
+            GroupState::Bitmap(b) => Ok(Some((geo.offset(b), desc_offset))),
+            GroupState::Damaged => Err(self.damaged(group, "the pointer to its bitmap is damaged")),
         }
-        let b = ptr.block();
-        if !ptr.fits(self.bitmap_at(geo, group))
-            || ptr.flags() != 0
-            || b.0 == 0
-            || b.0 >= geo.blocks
-        {
-            return Err(self.damaged(group, "the pointer to its bitmap is damaged"));
-        }
-        Ok(Some((geo.offset(b), desc_offset)))
     }
 
     fn len_of(&self, group: u64) -> u32 {

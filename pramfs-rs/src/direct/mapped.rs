@@ -98,7 +98,18 @@ impl MappedFile {
                 )?,
                 _ => {
                     if unit > block {
-                        pinned = Pinned::new(&shared, ino, &range, unit)?;
+                        drop(std::mem::replace(
+                            &mut pinned,
+                            Pinned::new(&shared, ino, &range, unit)?,
+                        ));
+                        let asked = |e: &&FileExtent| {
+                            e.file_offset < range.end && e.file_offset + e.len > range.start
+                        };
+                        if access == Access::Write
+                            && !pinned.extents.iter().filter(asked).all(is_written)
+                        {
+                            continue;
+                        }
                         if !pinned.extents.iter().all(|e| is_aligned(e, unit)) {
                             return Err(Error::NotSupported(SMALL_PIECES));
                         }

@@ -49,6 +49,8 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     f.journal()?;
     f.tree(&plan.block_descs, Ino::BLOCK_GROUPS)?;
     f.tree(&plan.inode_descs, Ino::INODE_GROUPS)?;
+    f.unused_groups(BitmapKind::Blocks, &plan.block_descs, geo.blocks)?;
+    f.unused_groups(BitmapKind::Inodes, &plan.inode_descs, geo.inodes_max)?;
     f.tree(&plan.inode_table, Ino::INODE_TABLE)?;
     f.zero(plan.orphans, 1)?;
     f.inodes(options)?;
@@ -201,29 +203,35 @@ impl Formatter<'_> {
         Ok(())
     }
 
-    fn desc_offset(&self, t: &Tree, group: u64) -> u64 {
-        self.geo.offset(t.data) + group * GroupDesc::SIZE as u64
+    /// Descriptors of groups that are not in use, in all of a table.
+    fn unused_groups(&mut self, kind: BitmapKind, t: &Tree, bits: u64) -> Result<()> {
+        let groups = bits.div_ceil(self.geo.bits_per_group());
+        let in_block = self.geo.block_size / GroupDesc::SIZE as u64;
+        for b in 0..t.count {
+            let bytes: Vec<u8> = (b * in_block..groups.min((b + 1) * in_block))
+                .flat_map(|g| {
+                    let desc = GroupDesc::unused(self.geo, kind, g);
+                    <[u8; GroupDesc::SIZE]>::try_from(desc.as_bytes()).unwrap_or_default()
+                })
+                .collect();
+            self.store(self.geo.offset(Bno(t.data.0 + b)), &bytes)?;
+        }
+        Ok(())
     }
 
     fn group(&mut self, kind: BitmapKind, group: u64, bitmap: Bno, bits: &[u64]) -> Result<()> {
-        let (ino, t) = match kind {
-            BitmapKind::Blocks => (Ino::BLOCK_GROUPS, &self.plan.block_descs),
-            BitmapKind::Inodes => (Ino::INODE_GROUPS, &self.plan.inode_descs),
-        };
-        let at = PtrAt {
-            fs_seed: self.geo.seed,
-            ino,
-            level: 0,
-            index: group | 1 << 62,
+        let t = match kind {
+            BitmapKind::Blocks => &self.plan.block_descs,
+            BitmapKind::Inodes => &self.plan.inode_descs,
         };
         let desc = GroupDesc {
-            bitmap: Ptr::new(bitmap, 0, at).0,
+            bitmap: Ptr::new(bitmap, 0, kind.bitmap_at(self.geo, group)).0,
             sum: bits.iter().enumerate().fold(0u64, |s, (i, w)| {
                 s.wrapping_add(word_sum(self.geo.seed, i as u64, *w))
             }),
             ..GroupDesc::default()
         };
-        let desc_offset = self.desc_offset(t, group);
+        let desc_offset = self.geo.offset(t.data) + group * GroupDesc::SIZE as u64;
         self.store(self.geo.offset(bitmap), bits.as_bytes())?;
         self.store(desc_offset, desc.as_bytes())
     }

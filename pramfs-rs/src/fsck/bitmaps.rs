@@ -4,10 +4,8 @@
 use super::maps::run_at;
 use super::{Checker, Extent, Issue, Step};
 use crate::error::Result;
-use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
-use crate::media::pointer::{Ptr, PtrAt};
-use crate::types::Ino;
 
 /// What the bits of a group are to be read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,29 +61,20 @@ impl Checker<'_> {
     }
 
     fn load_group(&mut self, kind: BitmapKind, group: u64, desc: GroupDesc) -> Result<GroupBits> {
-        let ptr = Ptr(desc.bitmap);
-        if ptr.is_hole() {
-            if desc.sum != 0 {
-                self.add(Issue::BitmapSum { kind, group });
+        let block = match GroupDesc::state(&self.geo, kind, group, desc.bitmap) {
+            GroupState::Unused => {
+                if desc.sum != 0 {
+                    self.add(Issue::BitmapSum { kind, group });
+                }
+                return Ok(GroupBits::Clear);
             }
-            return Ok(GroupBits::Clear);
-        }
-        let owner = match kind {
-            BitmapKind::Blocks => Ino::BLOCK_GROUPS,
-            BitmapKind::Inodes => Ino::INODE_GROUPS,
+            GroupState::Damaged => {
+                self.add(Issue::BitmapPointer { kind, group });
+                return Ok(GroupBits::Unknown);
+            }
+            GroupState::Bitmap(block) => block,
         };
-        let at = PtrAt {
-            fs_seed: self.geo.seed,
-            ino: owner,
-            level: 0,
-            index: group | 1 << 62,
-        };
-        let block = ptr.block();
-        if !ptr.fits(at) || ptr.flags() != 0 || block.0 == 0 || block.0 >= self.geo.blocks {
-            self.add(Issue::BitmapPointer { kind, group });
-            return Ok(GroupBits::Unknown);
-        }
-        self.claim(owner, block.0, 1);
+        self.claim(kind.owner(), block.0, 1);
         let words = self.pointers(block)?;
         let sum = words.iter().enumerate().fold(0u64, |sum, (i, w)| {
             sum.wrapping_add(word_sum(self.geo.seed, i as u64, *w))

@@ -204,7 +204,7 @@ impl Volume {
         let at = self.geo.offset(block);
         tx.zero_new(at, self.geo.block_size)?;
         let mut desc = GroupDesc {
-            bitmap: Ptr::new(block, 0, set.bitmap_at(&self.geo, init.group)).0,
+            bitmap: Ptr::new(block, 0, kind.bitmap_at(&self.geo, init.group)).0,
             ..GroupDesc::default()
         };
         if let Some(bit) = used {

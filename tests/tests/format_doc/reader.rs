@@ -263,12 +263,12 @@ impl<'a> Reader<'a> {
         let mut set = BTreeSet::new();
         for (g, desc) in table.chunks(32).enumerate() {
             let g = g as u64;
-            if u64_at(desc, 0) == 0 {
+            let (block, flags) = self.pointer(u64_at(desc, 0), ino, 0, g | 1 << 62);
+            assert_eq!(flags, 0);
+            if block == 0 {
                 assert_eq!(u64_at(desc, 8), 0);
                 continue;
             }
-            let (block, flags) = self.pointer(u64_at(desc, 0), ino, 0, g | 1 << 62);
-            assert_eq!(flags, 0);
             self.own(block, 1);
             let mut sum = 0u64;
             for (i, w) in self.block(block).chunks(8).enumerate() {

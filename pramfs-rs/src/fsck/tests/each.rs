@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::plant::{Case, Plant, expect};
 use crate::fsck::{CheckOptions, Issue, Page, Part, check};
 use crate::htree::TreeKind;
-use crate::media::bitmap::BitmapKind;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::{crc, seal};
 use crate::media::pointer::{Ptr, SHARED};
 use crate::media::superblock::*;
@@ -135,9 +135,14 @@ cases! {
     };
     sum_of_a_group_without_bitmap: "bitmap-sum" => |p| {
         let at = p.desc_at(BitmapKind::Inodes, 1);
-        assert_eq!(p.region.load_u64(at).unwrap(), 0);
+        let unused = GroupDesc::unused(&p.geo, BitmapKind::Inodes, 1);
+        assert_eq!(p.region.load_u64(at).unwrap(), unused.bitmap);
         p.flip(at + 8, 1);
         vec![Issue::BitmapSum { kind: BitmapKind::Inodes, group: 1 }]
+    };
+    cleared_descriptor: "bitmap-pointer" => |p| {
+        p.put(p.desc_at(BitmapKind::Inodes, 1), &[0; 32]);
+        vec![Issue::BitmapPointer { kind: BitmapKind::Inodes, group: 1 }]
     };
     bits_past_end: "bits-past-end" => |p| {
         let group = p.geo.blocks / p.geo.bits_per_group();
@@ -456,18 +461,13 @@ impl Plant {
 
 /// Gives a block group its bitmap, in its last block.
 fn make_group(p: &Plant, group: u64) {
-    use crate::media::pointer::PtrAt;
     let at = p.desc_at(BitmapKind::Blocks, group);
-    if p.region.load_u64(at).unwrap() != 0 {
+    let unused = GroupDesc::unused(&p.geo, BitmapKind::Blocks, group);
+    if p.region.load_u64(at).unwrap() != unused.bitmap {
         return;
     }
     let block = Bno(p.geo.blocks - 1);
-    let place = PtrAt {
-        fs_seed: p.geo.seed,
-        ino: Ino::BLOCK_GROUPS,
-        level: 0,
-        index: group | 1 << 62,
-    };
+    let place = BitmapKind::Blocks.bitmap_at(&p.geo, group);
     p.put(p.geo.offset(block), &vec![0; p.geo.block_size as usize]);
     p.put(at, &Ptr::new(block, 0, place).0.to_le_bytes());
     p.set_bit(BitmapKind::Blocks, block.0, true);
