@@ -100,8 +100,26 @@ impl Direct {
     /// Those of each of these steps.
     pub fn new(cx: &Context, name: &str, region: u64, more: u64, huge: Huge) -> Result<Direct> {
         let tmpfs = cx.scratch.tmpfs(name, region + more + 64 * MIB, huge)?;
+        page_files(&[(&tmpfs.join("region"), region)])?;
+        Direct::open(tmpfs)
+    }
+
+    /// As [`new`](Self::new), with a competitor's file `theirs` of `size` bytes
+    /// beside it, made by turns with the region.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn beside(cx: &Context, name: &str, region: u64, size: u64) -> Result<(Direct, File)> {
+        let tmpfs = cx
+            .scratch
+            .tmpfs(name, region + size + 64 * MIB, Huge::Never)?;
+        let theirs = tmpfs.join("theirs");
+        page_files(&[(&tmpfs.join("region"), region), (&theirs, size)])?;
+        Ok((Direct::open(tmpfs)?, open_rw(&theirs, false)?))
+    }
+
+    fn open(tmpfs: Place) -> Result<Direct> {
         let path = tmpfs.join("region");
-        page_files(&[(&path, region)])?;
         let opened = RegionOptions::new().open(&path)?;
         format(&opened, &FormatOptions::default())?;
         let fs = Fs::open(opened, MountOptions::default())?;

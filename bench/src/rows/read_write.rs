@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use anyhow::{Result, ensure};
 use pramfs::direct::File as DirectFile;
 
-use crate::fixture::{Direct, MIB, filled_file, random_page};
-use crate::harness::{Context, Group, Huge, Measured, Ops, Report, Rng, Row, Side, interleave};
+use crate::fixture::{Direct, MIB, random_page};
+use crate::harness::{Context, Group, Measured, Ops, Report, Rng, Row, Side, interleave};
 use crate::sys::{Aligned, Mapping, PAGE};
 
 const HUGE_FILE: u64 = 512 * MIB;
@@ -51,9 +51,8 @@ pub const GROUP: Group = Group {
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let region = 1024 * MIB;
-    let ours = Direct::new(cx, "rw", region, HUGE_FILE, Huge::Never)?;
+    let (ours, theirs) = Direct::beside(cx, "rw", region, HUGE_FILE)?;
     let (huge, small) = make_files(&ours)?;
-    let theirs = filled_file(&ours.tmpfs.join("theirs"), HUGE_FILE)?;
     let plain = Mapping::of_file(&theirs, HUGE_FILE as usize, false, true)?;
     ours.prefault()?;
     let about = ours.describe();

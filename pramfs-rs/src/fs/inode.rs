@@ -6,9 +6,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
 use zerocopy::IntoBytes;
 
+use super::core_lock::CoreLock;
 use super::dcache::KnownAs;
 use crate::error::{Error, Result};
 use crate::journal::Place;
@@ -63,7 +63,7 @@ pub struct Inode {
     /// The name by which the dentry cache finds it.
     pub known_as: KnownAs,
     /// The lock.
-    pub core: RwLock<Core>,
+    pub core: CoreLock,
 }
 
 impl Inode {
@@ -74,7 +74,7 @@ impl Inode {
             home,
             place: Place::default(),
             known_as: KnownAs::default(),
-            core: RwLock::new(Core {
+            core: CoreLock::new(Core {
                 d,
                 lazy: Lazy::default(),
                 orphan_slot: None,

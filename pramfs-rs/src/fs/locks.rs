@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
+use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode};
 use crate::error::{Error, Result};
 
 /// Write locks on a set of inodes.
 #[derive(Debug)]
 pub(super) struct LockSet<'a> {
-    held: SmallVec<[(&'a Arc<Inode>, RwLockWriteGuard<'a, Core>); 4]>,
+    held: SmallVec<[(&'a Arc<Inode>, CoreGuard<'a>); 4]>,
 }
 
 impl<'a> LockSet<'a> {

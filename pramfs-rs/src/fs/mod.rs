@@ -12,6 +12,7 @@
 
 mod attr;
 mod background;
+mod core_lock;
 mod create;
 mod dcache;
 mod entries;

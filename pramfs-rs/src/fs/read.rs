@@ -1,12 +1,15 @@
 //! Reading files: by copy, and by lending the medium itself.
 
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockReadGuard;
+
 use super::inode::{Core, Inode};
 use super::options::AtimePolicy;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::types::{FileType, Ino};
-use parking_lot::RwLockReadGuard;
 
 impl Shared {
     /// Copies bytes of a file out; returns how many there were before its end.
@@ -21,13 +24,37 @@ impl Shared {
         })
     }
 
-    /// As [`read`](Self::read), for who holds the inode.
+    /// As [`read`](Self::read), for who holds the inode: without a lock where
+    /// no writer is near.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
     #[inline]
     pub(crate) fn read_held(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.op(Need::Read, || self.read_inode(inode, offset, into))
+        match self.read_unlocked(inode, offset, into) {
+            Some(n) => Ok(n),
+            None => self.op(Need::Read, || self.read_inode(inode, offset, into)),
+        }
+    }
+
+    /// See [`core_lock`](super::core_lock). `None`, and anything in `into`,
+    /// where a writer came between, the atime is due, or there is an error for
+    /// the other way to find.
+    #[inline]
+    fn read_unlocked(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Option<usize> {
+        if self.closed.load(Ordering::Relaxed) || self.vol.has_failed() {
+            return None;
+        }
+        let glimpse = inode.core.peek(inode.ino)?;
+        match self.options.atime {
+            AtimePolicy::NoAtime => {}
+            AtimePolicy::Relatime if self.now().sec < glimpse.atime_until => {}
+            AtimePolicy::Relatime | AtimePolicy::StrictAtime => return None,
+        }
+        let left = glimpse.size.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
+        self.read_map(&glimpse.map, offset, &mut into[..len]).ok()?;
+        inode.core.unchanged(&glimpse).then_some(len)
     }
 
     #[inline]

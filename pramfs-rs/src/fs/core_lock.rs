@@ -1,0 +1,257 @@
+//! The lock of an inode, and the way past it for readers of file data.
+//!
+//! A lock that is taken and given back is a few instructions that wait for all
+//! loads before them and let none begin after them: a program that reads here
+//! and there pays the latency of the medium once for each read. Who only reads
+//! the data of a file can do without: [`CoreLock::peek`] shows what is needed
+//! to find the bytes, as the last writer left it, and [`CoreLock::unchanged`]
+//! says afterwards whether a writer came between. If one did, what was read
+//! means nothing, and is read again under the lock.
+//!
+//! Invariant: whoever changes an inode, its file map or, by a call, its data
+//! holds the exclusive lock meanwhile. Taking it is a locked instruction, after
+//! which all of that is stored; before it is given back the number of changes
+//! has moved.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::attr::DAY;
+use super::inode::Core;
+use crate::map::MapRef;
+use crate::media::pointer::Ptr;
+use crate::types::{FileType, Ino};
+
+/// See the module.
+#[derive(Debug)]
+pub struct CoreLock {
+    peeked: Peeked,
+    lock: RwLock<Core>,
+}
+
+/// What [`CoreLock::peek`] shows.
+#[derive(Debug, Default)]
+struct Peeked {
+    changes: AtomicU64,
+    size: AtomicU64,
+    root: AtomicU64,
+    /// Height of the file map; [`NOT_A_FILE`] where there is none to be read.
+    height: AtomicU64,
+    /// Second up to which a read leaves the atime alone, by relatime.
+    atime_until: AtomicI64,
+}
+
+const NOT_A_FILE: u64 = u64::MAX;
+
+/// A regular file as it was at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Glimpse {
+    changes: u64,
+    /// Size, bytes.
+    pub size: u64,
+    /// File map.
+    pub map: MapRef,
+    /// Second up to which a read leaves the atime alone, by relatime.
+    pub atime_until: i64,
+}
+
+impl CoreLock {
+    /// An inode that nobody has locked.
+    pub fn new(core: Core) -> CoreLock {
+        let lock = CoreLock {
+            peeked: Peeked::default(),
+            lock: RwLock::new(core),
+        };
+        drop(lock.write());
+        lock
+    }
+
+    /// Waits for a shared lock.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, Core> {
+        self.lock.read()
+    }
+
+    /// A shared lock, if it is free.
+    #[inline]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, Core>> {
+        self.lock.try_read()
+    }
+
+    /// Waits for the exclusive lock.
+    #[inline]
+    pub fn write(&self) -> CoreGuard<'_> {
+        CoreGuard {
+            core: self.lock.write(),
+            peeked: &self.peeked,
+        }
+    }
+
+    /// The exclusive lock, if it is free.
+    #[inline]
+    pub fn try_write(&self) -> Option<CoreGuard<'_>> {
+        Some(CoreGuard {
+            core: self.lock.try_write()?,
+            peeked: &self.peeked,
+        })
+    }
+
+    /// A look at a regular file without a lock. It counts for nothing unless
+    /// it is [`unchanged`](Self::unchanged) after its use. `None` where a
+    /// writer is at it, or it is no regular file (any more).
+    #[inline]
+    pub fn peek(&self, ino: Ino) -> Option<Glimpse> {
+        let p = &self.peeked;
+        let changes = p.changes.load(Ordering::Acquire);
+        if self.lock.is_locked_exclusive() {
+            return None;
+        }
+        let height = p.height.load(Ordering::Relaxed);
+        if height == NOT_A_FILE {
+            return None;
+        }
+        Some(Glimpse {
+            changes,
+            size: p.size.load(Ordering::Relaxed),
+            map: MapRef {
+                ino,
+                root: Ptr(p.root.load(Ordering::Relaxed)),
+                height: height as u32,
+                blocks: 0,
+            },
+            atime_until: p.atime_until.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Whether no writer has had the lock since the glimpse was taken.
+    #[inline]
+    pub fn unchanged(&self, glimpse: &Glimpse) -> bool {
+        // All that was loaded in between comes before the two loads here: a
+        // writer whose stores it met had taken the lock by then.
+        fence(Ordering::Acquire);
+        !self.lock.is_locked_exclusive()
+            && self.peeked.changes.load(Ordering::Acquire) == glimpse.changes
+    }
+}
+
+/// The exclusive lock of an inode.
+#[derive(Debug)]
+pub struct CoreGuard<'a> {
+    core: RwLockWriteGuard<'a, Core>,
+    peeked: &'a Peeked,
+}
+
+impl Deref for CoreGuard<'_> {
+    type Target = Core;
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for CoreGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+impl Drop for CoreGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let (p, core) = (self.peeked, &*self.core);
+        let d = &core.d;
+        let file = !core.gone && core.kind() == FileType::Regular;
+        let height = if file { d.height.into() } else { NOT_A_FILE };
+        let atime = (d.atime_sec, d.atime_nsec);
+        let settled = atime > (d.mtime_sec, d.mtime_nsec) && atime > (d.ctime_sec, d.ctime_nsec);
+        let until = if settled {
+            d.atime_sec.saturating_add(DAY)
+        } else {
+            i64::MIN
+        };
+        p.size.store(d.size, Ordering::Relaxed);
+        p.root.store(d.root, Ordering::Relaxed);
+        p.height.store(height, Ordering::Relaxed);
+        p.atime_until.store(until, Ordering::Relaxed);
+        // Only the holder of the lock stores here. The lock is given back after
+        // this: whoever sees it free sees the new number.
+        let changes = p.changes.load(Ordering::Relaxed);
+        p.changes.store(changes.wrapping_add(1), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::fs::inode::Inode;
+    use crate::media::DiskInode;
+
+    fn file() -> Inode {
+        let d = DiskInode {
+            mode: libc::S_IFREG | 0o644,
+            ..DiskInode::new_zeroed()
+        };
+        Inode::new(Ino(50), 0, d)
+    }
+
+    #[test]
+    fn a_glimpse_counts_until_a_writer_comes() {
+        let inode = file();
+        let look = || inode.core.peek(inode.ino);
+        let first = look().unwrap();
+        assert!(inode.core.unchanged(&first));
+        drop(inode.core.read());
+        assert!(inode.core.unchanged(&first));
+        let mut guard = inode.core.write();
+        assert!(!inode.core.unchanged(&first) && look().is_none());
+        guard.d.size = 5000;
+        guard.d.root = 77;
+        drop(guard);
+        assert!(!inode.core.unchanged(&first));
+        let second = look().unwrap();
+        assert_eq!((second.size, second.map.root), (5000, Ptr(77)));
+        inode.core.write().gone = true;
+        assert!(look().is_none());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_shown() {
+        let inode = file();
+        inode.core.write().d.mode = libc::S_IFDIR | 0o755;
+        assert!(inode.core.peek(inode.ino).is_none());
+    }
+
+    /// A glimpse that is unchanged is of one moment.
+    #[test]
+    fn a_glimpse_is_never_a_mixture() {
+        let inode = file();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for i in 0..200_000u64 {
+                    let mut core = inode.core.write();
+                    core.d.size = i;
+                    core.d.root = i * 3;
+                }
+                stop.store(true, Ordering::Release);
+            });
+            let mut good = 0;
+            while !stop.load(Ordering::Acquire) {
+                if let Some(g) = inode.core.peek(inode.ino)
+                    && inode.core.unchanged(&g)
+                {
+                    assert_eq!(g.map.root.0, g.size * 3);
+                    good += 1;
+                }
+            }
+            println!("{good} glimpses");
+        });
+    }
+}
