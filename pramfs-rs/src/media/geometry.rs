@@ -1,8 +1,10 @@
 //! Where everything is, computed once from a valid superblock.
 
+use std::ops::Range;
+
 use super::checksum::mix64;
 use super::htree::LeafShape;
-use super::superblock::SuperStatic;
+use super::superblock::{PAGE, SuperStatic};
 use crate::types::Bno;
 
 /// Sizes and places of one file system.
@@ -71,6 +73,17 @@ impl Geometry {
     #[inline]
     pub fn offset(&self, b: Bno) -> u64 {
         b.0 << self.block_log2
+    }
+
+    /// Blocks that are in use by being where they are: both superblock pages
+    /// and the journal.
+    pub fn fixed_blocks(&self) -> [Range<u64>; 3] {
+        let blocks = |at: u64, len: u64| at >> self.block_log2..(at + len) >> self.block_log2;
+        [
+            blocks(0, PAGE),
+            blocks(self.copy_offset, PAGE),
+            blocks(self.journal_offset, self.journal_len),
+        ]
     }
 
     /// Bits of one bitmap block.
