@@ -7,7 +7,7 @@
 //! | bytes | meaning |
 //! |---|---|
 //! | 0 | base: 1 to N, the N-th of [`bases`](super::bases::ALL); 0x80 and more: raw; else zeros |
-//! | 1 | which checksums are renewed at the end: [`Repair`](super::repair::Repair) |
+//! | 1 | which checksums are renewed at the end: `Repair` |
 //! | 2 | how it is mounted: [`How`] |
 //! | 3 | seed of the operations on it |
 //!

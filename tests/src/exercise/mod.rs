@@ -1,7 +1,7 @@
 //! What the fuzz targets run, and the test that runs their corpus.
 //!
-//! [`image`] takes any bytes for a region and uses it as a careless program
-//! would; [`ops`] takes any bytes for a list of operations and runs it beside
+//! [`image()`] takes any bytes for a region and uses it as a careless program
+//! would; [`ops()`] takes any bytes for a list of operations and runs it beside
 //! the reference model. Neither has a result: what must not happen ends in a
 //! panic.
 //!

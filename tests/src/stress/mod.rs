@@ -2,8 +2,8 @@
 //!
 //! * [`words`]: contents that say what they are, so that a byte of another
 //!   file, of another place or of half a write is found by whoever reads it.
-//! * [`door`]: what a worker can do, on the engine directly or by system calls.
-//! * [`worker`]: one thread: operations on what all share, and on files of its
+//! * `door`: what a worker can do, on the engine directly or by system calls.
+//! * `worker`: one thread: operations on what all share, and on files of its
 //!   own whose every byte it knows.
 //! * [`walk`]: the whole tree at the end, and its removal.
 
