@@ -255,9 +255,9 @@ fn attribute_names_and_values_at_and_past_the_limits() {
         let bad: [(Vec<u8>, i32); 13] = [
             (b"".to_vec(), libc::EOPNOTSUPP),
             (b"user".to_vec(), libc::EOPNOTSUPP),
-            (b"user.".to_vec(), libc::EOPNOTSUPP),
-            (b"trusted.".to_vec(), libc::EOPNOTSUPP),
-            (b"security.".to_vec(), libc::EOPNOTSUPP),
+            (b"user.".to_vec(), libc::EINVAL),
+            (b"trusted.".to_vec(), libc::EINVAL),
+            (b"security.".to_vec(), libc::EINVAL),
             (b"USER.a".to_vec(), libc::EOPNOTSUPP),
             (b"other.a".to_vec(), libc::EOPNOTSUPP),
             (b"system.a".to_vec(), libc::EOPNOTSUPP),
