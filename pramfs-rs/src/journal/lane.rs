@@ -294,30 +294,31 @@ impl Journal {
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
         let w = region.window();
-        // (a) What the record will make reachable is durable before it.
-        if let Some(data) = data
-            && self.rules.data_fence
-        {
-            let _ = w.fence(data);
-        }
         let lsn = self.next_lsn.fetch_add(1, Ordering::Relaxed);
         if lsn >> SEALED_BITS != 0 {
             return Err(Error::Io(
                 "the log sequence numbers of this file system are used up".into(),
             ));
         }
-        // (b) The record; its fence also completes the homes of the record
-        // before it, whose slot is therefore free the time after this.
-        let me = THREAD.with(|t| *t);
         // A fence completes the flushes of its own thread only. Where threads
         // share the lane, what another has flushed is flushed again.
+        let me = THREAD.with(|t| *t);
         let homes = if st.flushed_by == me {
             Unfenced::none()
         } else {
             st.homes.flush(region)?
         };
+        // The record is made up while new data is on its way.
         let slot = st.slot;
         let bytes = record.seal(geo.seed, lsn, lane, slot);
+        // (a) What the record will make reachable is durable before it.
+        if let Some(data) = data
+            && self.rules.data_fence
+        {
+            let _ = w.fence(data);
+        }
+        // (b) The record; its fence also completes the homes of the record
+        // before it, whose slot is therefore free the time after this.
         let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
         let _ = w.fence(pending);
         if self.rules.two_slots {
