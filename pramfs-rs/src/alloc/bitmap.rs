@@ -152,7 +152,10 @@ impl BitmapSet {
             // Whatever the sum says: these are nobody's to give out.
             let base = group * self.per_group;
             let own = bitmap >> geo.block_log2;
-            let fixed = geo.fixed_blocks().into_iter().chain([own..own + 1]);
+            let fixed = geo
+                .fixed_blocks()
+                .into_iter()
+                .chain(std::iter::once(own..own + 1));
             let mut fixed = fixed.flat_map(|r| r.start.max(base)..r.end.min(base + u64::from(len)));
             if fixed.any(|b| bits[(b - base) as usize / 64] >> (b % 64) & 1 == 0) {
                 return Err(self.damaged(group, "its bitmap has blocks of the format as free"));

@@ -1,6 +1,8 @@
 //! Changing a leaf in place: the lines that change are copied, changed, and
 //! put into the record, as far as their words differ, with the renewed sum.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -20,6 +22,16 @@ struct Line {
     index: usize,
     old: [u8; LINE],
     new: [u8; LINE],
+}
+
+impl Line {
+    /// The words that differ, as bits.
+    #[inline]
+    fn changed_words(&self) -> u16 {
+        let (old, new) = (self.old.as_chunks::<8>().0, self.new.as_chunks::<8>().0);
+        let differs = |i: usize| u64::from_le_bytes(old[i]) != u64::from_le_bytes(new[i]);
+        (0..WORDS).fold(0, |mask, i| mask | u16::from(differs(i)) << i)
+    }
 }
 
 /// A change of one leaf that is being made up.
@@ -95,7 +107,7 @@ impl LeafEdit {
     /// Renews the sum and puts what differs into the record.
     pub fn finish(mut self, tx: &mut Tx<'_>) -> Result<()> {
         let mut header = self.header(tx)?;
-        for l in self.lines.iter().filter(|l| l.old != l.new) {
+        for l in self.lines.iter().filter(|l| l.changed_words() != 0) {
             header.sum = header
                 .sum
                 .wrapping_sub(plain_line_sum(self.seed, l.index, &l.old))
@@ -103,32 +115,51 @@ impl LeafEdit {
         }
         self.set_header(tx, &header)?;
         self.lines.sort_unstable_by_key(|l| l.index);
-        let mut run: SmallVec<[u8; 512]> = SmallVec::new();
-        let mut start = 0;
+        let mut run = Run::default();
         for l in &self.lines {
-            let (old, new) = (l.old.as_chunks::<8>().0, l.new.as_chunks::<8>().0);
-            for (w, (a, b)) in old.iter().zip(new).enumerate() {
-                if a == b {
-                    continue;
-                }
-                let at = (l.index * WORDS + w) * 8;
-                let end = start + run.len();
-                // An entry has a word of its own: one word between two changes
-                // is as well put with them.
-                if !run.is_empty() && at == end + 8 && w > 0 {
-                    run.extend_from_slice(&new[w - 1]);
-                } else if !run.is_empty() && at != end {
-                    tx.put(EntryKind::Leaf, self.base + start as u64, &run)?;
-                    run.clear();
-                }
-                if run.is_empty() {
-                    start = at;
-                }
-                run.extend_from_slice(b);
+            let mut changed = l.changed_words();
+            while changed != 0 {
+                let first = changed.trailing_zeros() as usize;
+                let count = (changed >> first).trailing_ones() as usize;
+                changed &= !(((1u16 << count) - 1) << first);
+                run.add(tx, self.base, l, first..first + count)?;
             }
         }
-        if !run.is_empty() {
-            tx.put(EntryKind::Leaf, self.base + start as u64, &run)?;
+        run.put(tx, self.base)
+    }
+}
+
+/// Neighbouring words that change, of one line or of several.
+#[derive(Debug, Default)]
+struct Run {
+    /// Offset of the first in the leaf.
+    start: usize,
+    bytes: SmallVec<[u8; 512]>,
+}
+
+impl Run {
+    /// Adds words of a line, or begins anew with them.
+    fn add(&mut self, tx: &mut Tx<'_>, base: u64, l: &Line, mut words: Range<usize>) -> Result<()> {
+        let at = l.index * LINE + words.start * 8;
+        let end = self.start + self.bytes.len();
+        // An entry has a word of its own: one word between two changes is as
+        // well put with them.
+        if !self.bytes.is_empty() && at == end + 8 && words.start > 0 {
+            words.start -= 1;
+        } else if self.bytes.is_empty() || at != end {
+            self.put(tx, base)?;
+            self.start = at;
+        }
+        self.bytes
+            .extend_from_slice(&l.new[words.start * 8..words.end * 8]);
+        Ok(())
+    }
+
+    /// Puts what there is into the record.
+    fn put(&mut self, tx: &mut Tx<'_>, base: u64) -> Result<()> {
+        if !self.bytes.is_empty() {
+            tx.put(EntryKind::Leaf, base + self.start as u64, &self.bytes)?;
+            self.bytes.clear();
         }
         Ok(())
     }
