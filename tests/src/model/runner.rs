@@ -254,15 +254,14 @@ impl Runner {
                 bytes,
             },
         ) = (&answer, c)
-            && (*n as usize) < bytes.len()
             && *n > 0
-            && at
-                .checked_add(bytes.len() as u64)
-                .is_some_and(|e| e <= i64::MAX as u64)
+            // What lies past the largest offset is cut off first.
+            && let most = (i64::MAX as u64).saturating_sub(*at).min(bytes.len() as u64)
+            && *n < most
         {
             // As much as there was room for.
             self.full += 1;
-            self.near_full(bytes.len() as u64 - n)?;
+            self.near_full(most - n)?;
             shortened = Some(Call::Write {
                 node: *node,
                 offset: Some(*at),
