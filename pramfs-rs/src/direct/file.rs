@@ -82,7 +82,8 @@ impl File {
         Ok(self.attr()?.size)
     }
 
-    /// Copies bytes out; returns how many there were before the end.
+    /// Copies bytes out; returns how many there were before the end. What is
+    /// behind those in `into` may have changed, too.
     ///
     /// # Errors
     /// [`crate::Error::IsDirectory`], [`crate::Error::Corrupt`],

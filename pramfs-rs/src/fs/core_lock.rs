@@ -9,9 +9,8 @@
 //! means nothing, and is read again under the lock.
 //!
 //! Invariant: whoever changes an inode, its file map or, by a call, its data
-//! holds the exclusive lock meanwhile. Taking it is a locked instruction, after
-//! which all of that is stored; before it is given back the number of changes
-//! has moved.
+//! holds the exclusive lock meanwhile. All of that is stored after the lock is
+//! taken, and before it is given back the number of changes has moved.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
@@ -83,19 +82,13 @@ impl CoreLock {
     /// Waits for the exclusive lock.
     #[inline]
     pub fn write(&self) -> CoreGuard<'_> {
-        CoreGuard {
-            core: self.lock.write(),
-            peeked: &self.peeked,
-        }
+        CoreGuard::new(self.lock.write(), &self.peeked)
     }
 
     /// The exclusive lock, if it is free.
     #[inline]
     pub fn try_write(&self) -> Option<CoreGuard<'_>> {
-        Some(CoreGuard {
-            core: self.lock.try_write()?,
-            peeked: &self.peeked,
-        })
+        Some(CoreGuard::new(self.lock.try_write()?, &self.peeked))
     }
 
     /// A look at a regular file without a lock. It counts for nothing unless
@@ -108,6 +101,7 @@ impl CoreLock {
         if self.lock.is_locked_exclusive() {
             return None;
         }
+        fence(Ordering::Acquire);
         let height = p.height.load(Ordering::Relaxed);
         if height == NOT_A_FILE {
             return None;
@@ -131,8 +125,13 @@ impl CoreLock {
         // All that was loaded in between comes before the two loads here: a
         // writer whose stores it met had taken the lock by then.
         fence(Ordering::Acquire);
-        !self.lock.is_locked_exclusive()
-            && self.peeked.changes.load(Ordering::Acquire) == glimpse.changes
+        if self.lock.is_locked_exclusive() {
+            return false;
+        }
+        // The lock before the number: a writer that was gone by then has moved
+        // it.
+        fence(Ordering::Acquire);
+        self.peeked.changes.load(Ordering::Relaxed) == glimpse.changes
     }
 }
 
@@ -141,6 +140,16 @@ impl CoreLock {
 pub struct CoreGuard<'a> {
     core: RwLockWriteGuard<'a, Core>,
     peeked: &'a Peeked,
+}
+
+impl<'a> CoreGuard<'a> {
+    #[inline]
+    fn new(core: RwLockWriteGuard<'a, Core>, peeked: &'a Peeked) -> CoreGuard<'a> {
+        // Nothing that the holder stores is seen before the lock is. On x86 the
+        // locked instruction sees to that, for streaming stores too.
+        fence(Ordering::Release);
+        CoreGuard { core, peeked }
+    }
 }
 
 impl Deref for CoreGuard<'_> {

@@ -48,9 +48,10 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// `None` for a name that is too long to be kept.
+    /// `None` for a name that is too long to be kept. `key` is that of the
+    /// [`Dcache`].
     #[inline]
-    pub fn new(dir: Ino, name: &[u8]) -> Option<Probe> {
+    pub fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
         if name.len() > LONGEST {
             return None;
         }
@@ -62,23 +63,24 @@ impl Probe {
             *w = u64::from_le_bytes(*b);
         }
         Some(Probe {
-            hash: hash(dir.0, &words),
+            hash: hash(key, dir.0, &words),
             dir,
             name: words,
         })
     }
 }
 
-/// A multiplication for each word that is used, as FxHash has it. Who makes
-/// names that collide has them looked up on the medium.
+/// A multiplication for each word that is used, as FxHash has it. Who guesses
+/// the key and makes names that collide has them looked up on the medium.
 #[inline]
-fn hash(dir: u64, name: &[u64; NAME_WORDS]) -> u64 {
+fn hash(key: u64, dir: u64, name: &[u64; NAME_WORDS]) -> u64 {
     const K: u64 = 0xf135_7aea_2e62_a9c5;
     let used = (name[0] & 0xff) as usize / 8 + 1;
-    let mut hash = dir.wrapping_mul(K);
+    let mut hash = (dir ^ key).wrapping_mul(K);
     for w in name.iter().take(used) {
         hash = (hash.rotate_left(23) ^ w).wrapping_mul(K);
     }
+    hash = (hash ^ hash >> 32).wrapping_mul(K);
     hash ^ hash >> 32
 }
 
@@ -108,35 +110,38 @@ impl KnownAs {
         same && sequence & 1 == 0 && self.sequence.load(Ordering::Relaxed) == sequence
     }
 
-    /// False where another thread is at it.
-    fn set(&self, p: &Probe, generation: u64) -> bool {
+    /// Gives the hash of the name before, if there was one; an error where
+    /// another thread is at it.
+    fn set(&self, key: u64, p: &Probe, generation: u64) -> Result<Option<u64>, ()> {
         let sequence = self.sequence.load(Ordering::Relaxed);
         let mine = sequence & 1 == 0
             && self
                 .sequence
                 .compare_exchange(sequence, sequence + 1, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
-        if mine {
-            // No word is stored before the number is odd.
-            fence(Ordering::Release);
-            self.dir.store(p.dir.0, Ordering::Relaxed);
-            self.generation.store(generation, Ordering::Relaxed);
-            for (to, w) in self.name.iter().zip(p.name) {
-                to.store(w, Ordering::Relaxed);
-            }
-            self.sequence.store(sequence + 2, Ordering::Release);
+        if !mine {
+            return Err(());
         }
-        mine
+        let before = self.hash(key);
+        // No word is stored before the number is odd.
+        fence(Ordering::Release);
+        self.dir.store(p.dir.0, Ordering::Relaxed);
+        self.generation.store(generation, Ordering::Relaxed);
+        for (to, w) in self.name.iter().zip(p.name) {
+            to.store(w, Ordering::Relaxed);
+        }
+        self.sequence.store(sequence + 2, Ordering::Release);
+        Ok(before)
     }
 
     /// Hash of the name, if there is one. A hint: it may be changing.
-    fn hash(&self) -> Option<u64> {
+    fn hash(&self, key: u64) -> Option<u64> {
         let dir = self.dir.load(Ordering::Relaxed);
         let mut name = [0; NAME_WORDS];
         for (to, w) in name.iter_mut().zip(&self.name) {
             *to = w.load(Ordering::Relaxed);
         }
-        (dir != 0).then(|| hash(dir, &name))
+        (dir != 0).then(|| hash(key, dir, &name))
     }
 }
 
@@ -162,7 +167,8 @@ struct Table {
 }
 
 impl Table {
-    /// First entry of the set of a hash.
+    /// First entry of the set of a hash. Of a table that has none yet it may be
+    /// any number.
     #[inline]
     fn set(&self, hash: u64) -> usize {
         (hash as usize / SHARDS * WAYS) & self.entries.len().wrapping_sub(1)
@@ -170,16 +176,15 @@ impl Table {
 
     #[inline]
     fn ways(&self, hash: u64) -> &[Entry] {
-        self.entries
-            .get(self.set(hash)..)
-            .map_or(&[], |e| &e[..WAYS])
+        let set = self.set(hash);
+        let ways = self.entries.get(set..set.saturating_add(WAYS));
+        ways.unwrap_or(&[])
     }
 
     fn ways_mut(&mut self, hash: u64) -> &mut [Entry] {
         let set = self.set(hash);
-        self.entries
-            .get_mut(set..)
-            .map_or(&mut [], |e| &mut e[..WAYS])
+        let ways = self.entries.get_mut(set..set.saturating_add(WAYS));
+        ways.unwrap_or(&mut [])
     }
 
     /// Puts an entry in; gives back what had to go for it.
@@ -206,14 +211,17 @@ pub struct Dcache {
     shards: Box<[CachePadded<Shard>]>,
     /// Most entries of a shard.
     most: usize,
+    /// Key of the hashes, for [`Probe::new`].
+    pub key: u64,
 }
 
 impl Dcache {
     /// A cache for the names of so many inodes.
-    pub fn new(inodes: usize) -> Dcache {
+    pub fn new(inodes: usize, key: u64) -> Dcache {
         Dcache {
+            key,
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            most: (inodes * 2 / SHARDS).next_power_of_two().max(FIRST),
+            most: (inodes * 4 / SHARDS).next_power_of_two().max(FIRST),
         }
     }
 
@@ -255,22 +263,17 @@ impl Dcache {
     /// Puts a name in. The caller holds the lock of the directory and has found
     /// this on the medium.
     pub fn put(&self, p: &Probe, generation: u64, inode: &Arc<Inode>) {
-        if let Some(before) = inode.known_as.hash()
-            && before != p.hash
-        {
-            self.take(before, Some(inode));
-        }
         let shard = self.shard(p.hash);
         let mut table = shard.table.write();
         // The name before the entry: an entry never leads to an inode that is
         // known by an older name with the same hash.
-        if !inode.known_as.set(p, generation) {
+        let Ok(before) = inode.known_as.set(self.key, p, generation) else {
             return;
-        }
+        };
         let mut dropped = None;
         let most = self.most;
         // Sets overflow long before the table is full.
-        if table.filled * 8 >= table.entries.len() * 3 && table.entries.len() < most {
+        if table.filled * 4 >= table.entries.len() && table.entries.len() < most {
             let len = (table.entries.len() * 2).clamp(FIRST, most);
             let new = Table {
                 entries: std::iter::repeat_with(Entry::default).take(len).collect(),
@@ -292,6 +295,11 @@ impl Dcache {
         drop(table);
         // Memory is given back outside the lock.
         drop((old, dropped));
+        // An inode has one entry. Whoever put the one before held its shard
+        // until it was there.
+        if let Some(before) = before.filter(|b| *b != p.hash) {
+            self.take(before, Some(inode));
+        }
     }
 
     /// Takes a name out. The caller holds the lock of the directory
@@ -302,7 +310,7 @@ impl Dcache {
 
     /// Lets go of an inode that is to leave the inode cache.
     pub fn let_go(&self, inode: &Arc<Inode>) {
-        if let Some(hash) = inode.known_as.hash() {
+        if let Some(hash) = inode.known_as.hash(self.key) {
             self.take(hash, Some(inode));
         }
     }
@@ -330,12 +338,14 @@ mod tests {
     use super::*;
     use crate::media::DiskInode;
 
+    const KEY: u64 = 0x1234_5678_9abc_def1;
+
     fn inode(ino: u64) -> Arc<Inode> {
         Arc::new(Inode::new(Ino(ino), 0, DiskInode::new_zeroed()))
     }
 
     fn probe(dir: u64, name: &str) -> Probe {
-        Probe::new(Ino(dir), name.as_bytes()).unwrap()
+        Probe::new(KEY, Ino(dir), name.as_bytes()).unwrap()
     }
 
     fn found(cache: &Dcache, p: &Probe, generation: u64) -> Option<u64> {
@@ -344,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_name_is_found_until_it_is_forgotten() {
-        let cache = Dcache::new(1 << 16);
+        let cache = Dcache::new(1 << 16, KEY);
         let inodes: Vec<_> = (0..20_000).map(|i| inode(100 + i)).collect();
         let name = |i: usize| probe(2, &format!("name {i}"));
         for (i, inode) in inodes.iter().enumerate() {
@@ -364,7 +374,7 @@ mod tests {
 
     #[test]
     fn directory_generation_and_every_byte_count() {
-        let cache = Dcache::new(1000);
+        let cache = Dcache::new(1000, KEY);
         let long = "x".repeat(LONGEST);
         cache.put(&probe(2, &long), 7, &inode(50));
         assert_eq!(found(&cache, &probe(2, &long), 7), Some(50));
@@ -373,16 +383,39 @@ mod tests {
         for at in 0..LONGEST {
             let mut other = long.clone().into_bytes();
             other[at] = b'y';
-            let p = Probe::new(Ino(2), &other).unwrap();
+            let p = Probe::new(KEY, Ino(2), &other).unwrap();
             assert_eq!(found(&cache, &p, 7), None, "{at}");
         }
         assert_eq!(found(&cache, &probe(2, &long[1..]), 7), None);
-        assert!(Probe::new(Ino(2), &[b'x'; LONGEST + 1]).is_none());
+        assert!(Probe::new(KEY, Ino(2), &[b'x'; LONGEST + 1]).is_none());
+    }
+
+    #[test]
+    fn a_table_without_entries_has_no_name_of_any_hash() {
+        let cache = Dcache::new(1000, KEY);
+        for hash in (0..200).chain([u64::MAX, 1 << 63]) {
+            let p = Probe {
+                hash,
+                ..probe(2, "a")
+            };
+            cache.prefetch(&p);
+            assert_eq!(found(&cache, &p, 7), None);
+            cache.forget(&p);
+        }
+        for hash in 0..200 {
+            let p = Probe {
+                hash,
+                ..probe(2, "a")
+            };
+            let file = inode(50);
+            cache.put(&p, 7, &file);
+            assert_eq!(found(&cache, &p, 7), Some(50), "{hash}");
+        }
     }
 
     #[test]
     fn an_inode_is_held_once_and_let_go() {
-        let cache = Dcache::new(1000);
+        let cache = Dcache::new(1000, KEY);
         let file = inode(50);
         for name in ["a", "b", "a", "c"] {
             cache.put(&probe(2, name), 7, &file);
@@ -397,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_name_that_moves_leads_to_the_new_inode_only() {
-        let cache = Dcache::new(1000);
+        let cache = Dcache::new(1000, KEY);
         let (old, new) = (inode(50), inode(51));
         cache.put(&probe(2, "a"), 7, &old);
         cache.forget(&probe(2, "a"));

@@ -115,7 +115,7 @@ impl Shared {
     /// Before an entry changes: the directory is locked exclusively, so nobody
     /// puts it back until that is done.
     fn forget(&self, dir: &DiskInode, name: &[u8]) {
-        if let Some(probe) = Probe::new(Ino(dir.ino), name) {
+        if let Some(probe) = Probe::new(self.cache.names.key, Ino(dir.ino), name) {
             self.cache.names.forget(&probe);
         }
     }

@@ -6,7 +6,7 @@
 //! inodes go last.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::RwLock;
@@ -82,15 +82,15 @@ pub struct InodeCache {
 }
 
 impl InodeCache {
-    /// A cache of about `bytes` bytes.
-    pub fn new(bytes: u64) -> InodeCache {
+    /// A cache of about `bytes` bytes. `key` is that of the names' hashes.
+    pub fn new(bytes: u64, key: u64) -> InodeCache {
         let per_shard = (bytes / BYTES_PER_INODE) as usize / SHARDS;
         let per_shard = per_shard.max(16);
         InodeCache {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             per_shard,
             count: AtomicUsize::new(0),
-            names: Dcache::new(per_shard * SHARDS),
+            names: Dcache::new(per_shard * SHARDS, key),
         }
     }
 
@@ -196,21 +196,24 @@ impl InodeCache {
 
     /// Whether an inode of a shard that is locked for writing can leave.
     fn may_go(&self, vol: &Volume, inode: &Arc<Inode>, atime_too: bool) -> bool {
-        if inode.used.swap(false, Ordering::Relaxed)
-            || inode.place.last().is_some_and(|s| !vol.journal.is_dead(s))
-        {
+        let saved = || {
+            let dead = inode.place.last().is_none_or(|s| vol.journal.is_dead(s));
+            dead && inode.core.try_read().is_some_and(|c| {
+                !c.lazy.mtime && c.orphan_slot.is_none() && (atime_too || !c.lazy.atime)
+            })
+        };
+        if inode.used.swap(false, Ordering::Relaxed) || !saved() {
             return false;
         }
-        let saved = inode.core.try_read().is_some_and(|c| {
-            !c.lazy.mtime && c.orphan_slot.is_none() && (atime_too || !c.lazy.atime)
-        });
-        if !saved {
-            return false;
-        }
-        // Nobody else holds it, and nobody can get it while the shard is locked
-        // and the dentry cache does not have it.
+        // Nobody can get it while the shard is locked and the dentry cache does
+        // not have it; and once nobody else holds it, what the last holder has
+        // done to it is seen, and asked for again.
         self.names.let_go(inode);
-        Arc::strong_count(inode) == 1
+        if Arc::strong_count(inode) > 1 {
+            return false;
+        }
+        fence(Ordering::Acquire);
+        saved()
     }
 
     /// Every inode in memory, for the timer and the unmount.

@@ -53,7 +53,7 @@ impl Shared {
 
     fn lookup_inode(&self, parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
         names::check_lookup(name)?;
-        let probe = Probe::new(parent, name);
+        let probe = Probe::new(self.cache.names.key, parent, name);
         if let Some(probe) = &probe {
             self.cache.names.prefetch(probe);
         }

@@ -60,7 +60,7 @@ pub use statfs::MemoryUse;
 
 use crate::error::{Error, Result};
 use crate::media::SuperblockInfo;
-use crate::pmem::Region;
+use crate::pmem::{PmemError, Region};
 use crate::types::{Attr, Ino};
 use crate::volume::Volume;
 use icache::InodeCache;
@@ -163,8 +163,11 @@ impl Shared {
             self.note_error(&e);
             return Err(e);
         }
-        if let Err(e @ Error::Corrupt { .. }) = &result {
-            self.note_damage(e);
+        match &result {
+            Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
+            // A page that has failed before.
+            Err(e @ Error::Pmem(PmemError::Faulted { .. })) => self.note_error(e),
+            _ => {}
         }
         result
     }

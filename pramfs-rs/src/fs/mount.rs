@@ -156,7 +156,7 @@ impl Fs {
             return Err(failed_while_mounting(&vol.region));
         }
         let mut shared = Shared {
-            cache: InodeCache::new(options.cache_bytes),
+            cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
             refs: Refs::default(),
             table: InodeTable::new(table),
             state,

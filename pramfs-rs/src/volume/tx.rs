@@ -11,7 +11,7 @@ use super::Volume;
 use crate::alloc::{Bits, Freed, Run};
 use crate::error::{Error, Result};
 use crate::journal::recovery::{apply, group_word};
-use crate::journal::{Change, Place, RecordBuf, Stamp};
+use crate::journal::{Change, Entry, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
@@ -479,11 +479,15 @@ impl<'v> Tx<'v> {
                 vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
             }
             // A home that was lost is in the record still, for a recovery that
-            // finds the page whole again: nothing may retire it.
+            // finds the page whole again: nothing may retire it. The fault may
+            // as well be another thread's, and none of these pages.
             if Region::any_faults() && region.faults() != faults {
-                return Err(Error::Io(
-                    "the medium failed under a committed change".into(),
-                ));
+                for e in rec.entries() {
+                    region.check(e.offset, home_len(&e))?;
+                }
+                for b in &bits {
+                    vol.bitmap(b.kind).check_homes(region, geo, b)?;
+                }
             }
             Ok(())
         });
@@ -503,6 +507,19 @@ impl<'v> Tx<'v> {
         }
         vol.release(done.released);
         Ok(done.stamp)
+    }
+}
+
+/// Bytes that an entry changes at its home.
+fn home_len(e: &Entry<'_>) -> u64 {
+    match e.kind {
+        EntryKind::SetBits | EntryKind::ClearBits => 8,
+        EntryKind::Desc => GroupDesc::SIZE as u64,
+        EntryKind::Zero => e
+            .payload
+            .first_chunk::<8>()
+            .map_or(0, |b| u64::from_le_bytes(*b).saturating_mul(8)),
+        _ => e.payload.len() as u64,
     }
 }
 
