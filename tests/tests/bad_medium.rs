@@ -9,13 +9,15 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pramfs::format::format;
-use pramfs::pmem::{BackendKind, Region, RegionOptions, install_fault_guard};
+use pramfs::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
 use pramfs::types::{Ctx, SetAttr, XattrMode};
-use pramfs::{Error, Fs, Ino, Result};
-use pramfs_tests::region::{quiet, repeatable};
+use pramfs::{Clock, Error, Fs, Ino, MountOptions, Result, Time};
+use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
 const PAGE: u64 = 4096;
@@ -188,6 +190,52 @@ fn pages(path: &Path) -> Vec<u64> {
         bytes[at..at + PAGE as usize].iter().any(|b| *b != 0)
     };
     (0..LEN / PAGE).filter(|p| used(p) || p % 16 == 0).collect()
+}
+
+/// A clock in whose hands the medium fails, when it is told to.
+#[derive(Debug)]
+struct Failing {
+    sim: SimBackend,
+    armed: AtomicBool,
+}
+
+impl Clock for Failing {
+    fn now(&self) -> Time {
+        if self.armed.load(Ordering::Relaxed) {
+            self.sim.inject_fault();
+        }
+        Time {
+            sec: 1_700_000_000,
+            nsec: 0,
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_fails_keeps_no_reference() {
+    let sim = formatted(1 << 20, &repeatable(4096)).expect("formatted");
+    let clock = Arc::new(Failing {
+        sim: sim.clone(),
+        armed: AtomicBool::new(false),
+    });
+    let options = MountOptions {
+        clock: clock.clone(),
+        ..quiet()
+    };
+    let fs = mount(&sim, options).expect("mounted");
+    let (cx, root) = (Ctx::default(), Ino::ROOT);
+    let file = fs.create(&cx, root, b"file", 0o644).expect("made").ino;
+    clock.armed.store(true, Ordering::Relaxed);
+    let failed = [
+        fs.create_pinned(&cx, root, b"a", 0o644),
+        fs.mkdir_pinned(&cx, root, b"b", 0o755),
+        fs.symlink_pinned(&cx, root, b"c", b"target"),
+        fs.link_pinned(file, root, b"d"),
+    ];
+    for f in failed {
+        assert_eq!(f.map(|a| a.ino).unwrap_err().errno(), libc::EIO);
+    }
+    assert_eq!(fs.memory().referenced, 0);
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Shared {
         mode: u32,
         rdev: u64,
     ) -> Result<Attr> {
-        self.op(Need::Write, || {
+        self.op_pinned(Need::Write, || {
             self.mknod_inner(cx, parent, name, mode, rdev, true)
         })
     }
@@ -132,7 +132,7 @@ impl Shared {
     /// As for [`mkdir`](Self::mkdir).
     pub fn mkdir_pinned(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
         let mode = FileType::Directory.mode_bits() | perm & 0o7777;
-        self.op(Need::Write, || {
+        self.op_pinned(Need::Write, || {
             self.make(
                 cx,
                 parent,

@@ -23,7 +23,7 @@ impl Shared {
     /// # Errors
     /// As for [`link`](Self::link).
     pub fn link_pinned(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
-        self.op(Need::Write, || {
+        self.op_pinned(Need::Write, || {
             self.link_inner(ino, new_parent, new_name, true)
         })
     }

@@ -48,7 +48,7 @@ impl Shared {
     /// # Errors
     /// As for [`lookup`](Self::lookup).
     pub fn lookup_pinned(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
-        self.op(Need::Read, || self.lookup_inode(parent, name, true))
+        self.op_pinned(Need::Read, || self.lookup_inode(parent, name, true))
     }
 
     fn lookup_inode(&self, parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {

@@ -172,6 +172,21 @@ impl Shared {
         result
     }
 
+    /// As [`op`](Self::op), for what takes a reference to the inode that it
+    /// shows: whoever gets an error instead has none.
+    pub(crate) fn op_pinned(&self, need: Need, f: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
+        let mut pinned = None;
+        let result = self.op(need, || {
+            let attr = f()?;
+            pinned = Some(attr.ino);
+            Ok(attr)
+        });
+        if let Some(ino) = pinned.filter(|_| result.is_err()) {
+            self.unpin(ino, 1);
+        }
+        result
+    }
+
     /// The inode of a number, from memory or from the medium.
     #[inline]
     pub(crate) fn iget(&self, ino: Ino) -> Result<Arc<Inode>> {

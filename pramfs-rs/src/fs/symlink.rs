@@ -31,7 +31,7 @@ impl Shared {
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
-        self.op(Need::Write, || {
+        self.op_pinned(Need::Write, || {
             self.symlink_inner(cx, parent, name, target, true)
         })
     }
