@@ -2,7 +2,7 @@
 # can be typed by hand.
 
 PREFIX    ?= /usr/local
-# mount(8) and mkfs(8) look for their helpers here and nowhere else.
+# mount(8), mkfs(8) and fsck(8) look for their helpers here and nowhere else.
 HELPERDIR ?= /sbin
 DESTDIR   ?=
 CARGO     ?= cargo
@@ -43,9 +43,10 @@ install: ## installs programs and helpers (PREFIX, DESTDIR, HELPERDIR)
 	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
 	install -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
+	install -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
 	install -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
 	@# The same file under a second name, unless the two places are one.
-	for tool in mkfs mount; do \
+	for tool in mkfs fsck mount; do \
 		test $(sbindir)/$$tool.pramfs -ef $(helpers)/$$tool.pramfs || ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.pramfs || exit 1; \
 		ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
 	done
@@ -54,8 +55,7 @@ install: ## installs programs and helpers (PREFIX, DESTDIR, HELPERDIR)
 
 uninstall: ## removes what install put there
 	rm -f $(bindir)/pramfs $(compdir)/pramfs
-	rm -f $(helpers)/mkfs.pramfs $(helpers)/mount.pramfs $(helpers)/mkfs.fuse.pramfs $(helpers)/mount.fuse.pramfs
-	rm -f $(sbindir)/mkfs.pramfs $(sbindir)/mount.pramfs
+	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
 	-rmdir $(docdir) 2>/dev/null
 

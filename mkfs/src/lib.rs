@@ -1,7 +1,7 @@
 //! The tools of pramfs: one program that is called by several names.
 //!
 //! `mkfs.pramfs` (and any `mkfs.*`, as mkfs(8) calls it) makes a file system;
-//! `pramfs` looks at paths and regions and gets at files without a mount. This
+//! `fsck.pramfs` (and any `fsck.*`) checks one; `pramfs` looks at paths and regions and gets at files without a mount. This
 //! module picks the tool by the name it was called by, and turns a [`Failure`]
 //! into a message and an exit status.
 //!
@@ -13,6 +13,7 @@
 mod busy;
 pub mod commands;
 mod failure;
+pub mod fsck;
 mod image;
 pub mod mkfs;
 mod open;
@@ -39,10 +40,12 @@ pub fn run(default: &str, args: impl IntoIterator<Item = OsString>) -> ExitCode 
         // mkfs(8) calls `mkfs.TYPE`: mkfs.pramfs, mkfs.fuse.pramfs. Cargo cannot
         // make a name with a dot.
         name if name.starts_with("mkfs.") || name.starts_with("mkfs-") => "mkfs.pramfs",
+        name if name.starts_with("fsck.") || name.starts_with("fsck-") => "fsck.pramfs",
         _ => default,
     };
     match tool {
         "pramfs" => commands::main(args),
+        "fsck.pramfs" => fsck::main(args),
         _ => mkfs::main(args),
     }
 }

@@ -1,7 +1,7 @@
 //! `pramfs check`: everything on the medium against everything else. It only
 //! looks; the library does the looking (`pramfs::fsck`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -44,8 +44,9 @@ struct Finding {
     block: Option<u64>,
 }
 
+/// A report as JSON.
 #[derive(Debug, Serialize)]
-struct Report {
+pub struct Report {
     region: String,
     /// No errors; warnings do not count.
     sound: bool,
@@ -75,7 +76,7 @@ impl Subcommand for Check {
         "Check everything in a region; changes nothing (exit status 4: errors)";
 
     fn run(&self) -> Result<(), Failure> {
-        let (report, replayed) = self.check().map_err(|f| Failure {
+        let (report, replayed) = region(&self.region, self.limit).map_err(|f| Failure {
             status: NOT_CHECKED,
             ..f
         })?;
@@ -96,37 +97,41 @@ impl Subcommand for Check {
     }
 }
 
-impl Check {
-    /// The report, and the records that were replayed for it.
-    fn check(&self) -> Result<(fsck::Report, usize), Failure> {
-        pramfs::pmem::install_fault_guard()?;
-        let region = open::region(&self.region, Intent::Read)?;
-        let bar = output::steps();
-        let options = CheckOptions {
-            max_findings: self.limit,
-            progress: Some(told_to(&bar)),
+/// Checks a region: the report, and the records that were replayed for it in
+/// private memory.
+///
+/// # Errors
+/// The region cannot be opened.
+pub fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize), Failure> {
+    pramfs::pmem::install_fault_guard()?;
+    let region = open::region(path, Intent::Read)?;
+    let bar = output::steps();
+    let options = CheckOptions {
+        max_findings,
+        progress: Some(told_to(&bar)),
+    };
+    let mut result = (fsck::check(&region, &options), 0);
+    let journal_first = result
+        .0
+        .issues()
+        .any(|i| matches!(i, Issue::LiveRecords { .. }));
+    if journal_first && !result.0.complete {
+        // As the next mount will, but in private memory. What then cannot
+        // be mounted has been found already.
+        let mount = MountOptions {
+            read_only: true,
+            background: false,
+            ..MountOptions::default()
         };
-        let mut result = (fsck::check(&region, &options), 0);
-        let journal_first = result
-            .0
-            .issues()
-            .any(|i| matches!(i, Issue::LiveRecords { .. }));
-        if journal_first && !result.0.complete {
-            // As the next mount will, but in private memory. What then cannot
-            // be mounted has been found already.
-            let mount = MountOptions {
-                read_only: true,
-                background: false,
-                ..MountOptions::default()
-            };
-            if let Ok(fs) = Fs::open(region, mount) {
-                result = (fsck::check(fs.region(), &options), fs.recovery().records);
-            }
+        if let Ok(fs) = Fs::open(region, mount) {
+            result = (fsck::check(fs.region(), &options), fs.recovery().records);
         }
-        bar.finish_and_clear();
-        Ok(result)
     }
+    bar.finish_and_clear();
+    Ok(result)
+}
 
+impl Check {
     fn print(&self, report: &fsck::Report, replayed: usize) -> Result<(), Failure> {
         if replayed > 0 && !self.quiet {
             output::line(&format!(
@@ -149,7 +154,8 @@ impl Check {
 }
 
 impl Report {
-    fn new(region: String, report: &fsck::Report, sound: bool, replayed: usize) -> Report {
+    /// Of a region's report; `sound`: no errors, and complete.
+    pub fn new(region: String, report: &fsck::Report, sound: bool, replayed: usize) -> Report {
         let c = &report.counts;
         Report {
             region,

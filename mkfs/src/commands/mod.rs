@@ -2,7 +2,7 @@
 //! completions are made, and one file for each of them.
 
 mod cat;
-mod check;
+pub(crate) mod check;
 mod completions;
 mod doctor;
 mod dump;

@@ -11,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 /// Path of `mkfs.pramfs`.
 pub const MKFS: &str = env!("CARGO_BIN_EXE_mkfs-pramfs");
+/// Path of `fsck.pramfs`.
+pub const FSCK: &str = env!("CARGO_BIN_EXE_fsck-pramfs");
 /// Path of `pramfs`.
 pub const PRAMFS: &str = env!("CARGO_BIN_EXE_pramfs");
 
