@@ -8,7 +8,7 @@ use super::inode::{Core, Inode};
 use super::orphan::{dir_tree, store_tree};
 use super::{Shared, names};
 use crate::error::{Error, Result};
-use crate::htree;
+use crate::htree::{self, DirEntry};
 use crate::media::DiskInode;
 use crate::types::Ino;
 use crate::volume::Tx;
@@ -33,24 +33,24 @@ impl Shared {
         }
     }
 
-    /// The inode that a name of a locked directory leads to.
-    pub(super) fn entry(&self, core: &Core, name: &[u8]) -> Result<Option<Ino>> {
-        let found = htree::find_dir(&self.vol, &dir_tree(&core.d), name)?;
-        Ok(found.map(|(ino, ..)| Ino(ino)))
+    /// The entry of a name in a locked directory.
+    #[inline]
+    pub(super) fn entry(&self, core: &Core, name: &[u8]) -> Result<Option<DirEntry>> {
+        htree::find_dir(&self.vol, &dir_tree(&core.d), name)
     }
 
-    /// As [`entry`](Self::entry), with the inode. A name that leads nowhere is
-    /// damage.
+    /// The inode that a name of a locked directory leads to. A name that leads
+    /// nowhere is damage.
     pub(super) fn entry_inode(&self, core: &Core, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         match self.entry(core, name)? {
-            Some(ino) => self.inode_of(core, name, ino).map(Some),
+            Some(entry) => self.inode_of(core, name, Ino(entry.ino)).map(Some),
             None => Ok(None),
         }
     }
 
     /// The inode that an entry names.
     #[inline]
-    fn inode_of(&self, core: &Core, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
+    pub(super) fn inode_of(&self, core: &Core, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
         if ino < Ino::FIRST_FREE {
             return Err(dangling(core, name, ino));
         }
@@ -95,18 +95,18 @@ impl Shared {
         }
     }
 
-    /// Takes an entry out of a directory.
+    /// Takes an entry out of a directory, which has been locked and not changed
+    /// since it was found.
     pub(super) fn take_entry(
         &self,
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
         name: &[u8],
+        entry: &DirEntry,
     ) -> Result<()> {
         self.forget(dir, name);
         let mut tree = dir_tree(dir);
-        if !htree::remove(tx, &mut tree, name)? {
-            return Err(Error::NotFound);
-        }
+        htree::remove_found(tx, &mut tree, &entry.found)?;
         store_tree(dir, &tree);
         dir.size = dir.size.saturating_sub(1);
         Ok(())

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use zerocopy::IntoBytes;
+use zerocopy::{IntoBytes, transmute_ref};
 
 use super::core_lock::CoreLock;
 use super::dcache::KnownAs;
@@ -303,29 +303,31 @@ pub fn put_lines<'v>(
 ) -> Result<()> {
     new.change = new.change.wrapping_add(1);
     new.seal(tx.volume().geo.seed, ino);
+    let new = &*new;
     tx.touch(place);
-    let (old, image) = (old.as_bytes(), new.as_bytes());
+    let (before, after): (&[Line; LINES], &[Line; LINES]) =
+        (transmute_ref!(old), transmute_ref!(new));
     // Line 0 has the CRC: it always differs.
-    let differs = |i: usize| {
-        i == 0 || force >> i & 1 != 0 || old[i * 64..i * 64 + 64] != image[i * 64..i * 64 + 64]
-    };
+    let mut differs = force | 1;
+    for i in 1..LINES {
+        differs |= u8::from(before[i] != after[i]) << i;
+    }
     for &home in homes {
-        let mut i = 0;
-        while i < 4 {
-            if !differs(i) {
-                i += 1;
-                continue;
-            }
-            let from = i;
-            while i < 4 && differs(i) {
-                i += 1;
-            }
+        let mut rest = differs;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let count = (rest >> first).trailing_ones() as usize;
+            rest &= !(((1 << count) - 1) << first);
             tx.put(
                 EntryKind::Inode,
-                home + from as u64 * 64,
-                &image[from * 64..i * 64],
+                home + (first * size_of::<Line>()) as u64,
+                after[first..first + count].as_bytes(),
             )?;
         }
     }
     Ok(())
 }
+
+/// A cache line of an inode, as words.
+type Line = [u64; 8];
+const LINES: usize = DiskInode::SIZE / size_of::<Line>();

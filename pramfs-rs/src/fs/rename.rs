@@ -9,6 +9,7 @@ use super::orphan::Dropped;
 use super::unlink::check_empty_dir;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
+use crate::htree::DirEntry;
 use crate::media::DiskInode;
 use crate::types::{Ctx, FileType, Ino, RenameFlags};
 use crate::volume::Tx;
@@ -22,6 +23,7 @@ const MAX_DEPTH: u32 = 1 << 24;
 struct Ends<'a> {
     from: &'a Arc<Inode>,
     name: &'a [u8],
+    entry: &'a DirEntry,
     to: &'a Arc<Inode>,
     new_name: &'a [u8],
     source: &'a Arc<Inode>,
@@ -76,15 +78,16 @@ impl Shared {
         if from.ino == to.ino {
             let (source, target);
             let mut set = LockSet::first(&from);
-            self.check_linked_dir(&from, set.core(&from)?)?;
-            source = self
-                .entry_inode(set.core(&from)?, name)?
-                .ok_or(Error::NotFound)?;
-            target = self.entry_inode(set.core(&from)?, new_name)?;
+            let core = set.core(&from)?;
+            self.check_linked_dir(&from, core)?;
+            let entry = self.entry(core, name)?.ok_or(Error::NotFound)?;
+            source = self.inode_of(core, name, Ino(entry.ino))?;
+            target = self.entry_inode(core, new_name)?;
             if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
                 let ends = Ends {
                     from: &from,
                     name,
+                    entry: &entry,
                     to: &to,
                     new_name,
                     source: &source,
@@ -130,11 +133,12 @@ impl Shared {
             let mut set = LockSet::new(&list);
             self.check_dir(&from, set.core(&from)?)?;
             self.check_linked_dir(&to, set.core(&to)?)?;
-            let same = |found: Option<Ino>, expected: Option<&Arc<Inode>>| {
-                found == expected.map(|i| i.ino)
+            let entry = self.entry(set.core(&from)?, name)?;
+            let Some(entry) = entry.filter(|e| e.ino == source.ino.0) else {
+                continue;
             };
-            if !same(self.entry(set.core(&from)?, name)?, Some(&source))
-                || !same(self.entry(set.core(&to)?, new_name)?, target.as_ref())
+            let there = self.entry(set.core(&to)?, new_name)?.map(|e| e.ino);
+            if there != target.as_ref().map(|t| t.ino.0)
                 || set.core(&source)?.gone
                 || target
                     .as_ref()
@@ -145,6 +149,7 @@ impl Shared {
             let ends = Ends {
                 from: &from,
                 name,
+                entry: &entry,
                 to: &to,
                 new_name,
                 source: &source,
@@ -294,7 +299,7 @@ impl Shared {
         let white = if whiteout {
             Some(self.put_whiteout(cx, &mut tx, &mut from, e.name, now)?)
         } else {
-            self.take_entry(&mut tx, &mut from, e.name)?;
+            self.take_entry(&mut tx, &mut from, e.name, e.entry)?;
             None
         };
         let dest = to.as_mut().unwrap_or(&mut from);

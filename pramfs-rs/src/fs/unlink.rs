@@ -7,6 +7,7 @@ use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
 use super::orphan::Dropped;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
+use crate::htree::DirEntry;
 use crate::types::Ino;
 
 impl Shared {
@@ -39,12 +40,16 @@ impl Shared {
                 None => {
                     let mut pc = dir.core.write();
                     self.check_dir(&dir, &pc)?;
-                    let child = self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?;
+                    let entry = self.entry(&pc, name)?.ok_or(Error::NotFound)?;
+                    let child = self.inode_of(&pc, name, Ino(entry.ino))?;
                     match child.core.try_write() {
-                        Some(mut c) => (
-                            self.remove_locked(&dir, &mut pc, &child, &mut c, name, directory)?,
-                            None,
-                        ),
+                        Some(mut c) => {
+                            let what = (name, &entry);
+                            (
+                                self.remove_locked(&dir, &mut pc, &child, &mut c, what, directory)?,
+                                None,
+                            )
+                        }
                         None => (None, Some(child.clone())),
                     }
                 }
@@ -70,10 +75,13 @@ impl Shared {
                     self.check_dir(&dir, pc)?;
                     match self.entry(pc, name)? {
                         None => return Err(Error::NotFound),
-                        Some(ino) if ino == child.ino && !c.gone => (
-                            self.remove_locked(&dir, pc, &child, c, name, directory)?,
-                            None,
-                        ),
+                        Some(entry) if entry.ino == child.ino.0 && !c.gone => {
+                            let what = (name, &entry);
+                            (
+                                self.remove_locked(&dir, pc, &child, c, what, directory)?,
+                                None,
+                            )
+                        }
                         Some(_) => continue,
                     }
                 }
@@ -106,7 +114,7 @@ impl Shared {
         pc: &mut Core,
         child: &Arc<Inode>,
         c: &mut Core,
-        name: &[u8],
+        (name, entry): (&[u8], &DirEntry),
         directory: bool,
     ) -> Result<Option<Ino>> {
         if directory {
@@ -118,7 +126,7 @@ impl Shared {
         let (mut new_dir, mut new) = (pc.d, c.d);
         let mut tx = self.vol.begin();
         tx.allow_reserve();
-        self.take_entry(&mut tx, &mut new_dir, name)?;
+        self.take_entry(&mut tx, &mut new_dir, name, entry)?;
         touch_mtime(&mut new_dir, now);
         touch_ctime(&mut new, now);
         if directory {

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
-use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
+use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
 use super::walk::{Spot, check_run, descend, read_index, slot_of};
 use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
 use crate::alloc::Run;
@@ -73,18 +73,14 @@ pub fn insert(
         .filter(|_| in_place)
     {
         Some(slot) => {
-            let mut edit = LeafEdit::new(tx, t, block);
-            let mut header = edit.header(tx)?;
-            header.items = header.items.wrapping_add(1);
-            header.used_slots = header.used_slots.wrapping_add(need as u16);
-            edit.set_header(tx, &header)?;
-            edit.set_tags(
-                tx,
-                slot,
-                (0..need).map(|i| if i == 0 { tag_of(hash) } else { TAG_NEXT }),
-            )?;
-            edit.write(tx, geo.leaf.slots_at + slot * SLOT, &bytes)?;
-            edit.finish(tx)?;
+            let mut edit = LeafEdit::begin(tx, t, block)?;
+            edit.header.items = edit.header.items.wrapping_add(1);
+            edit.header.used_slots = edit.header.used_slots.wrapping_add(need as u16);
+            let mut new = [TAG_NEXT; TAG_BYTES];
+            new[0] = tag_of(hash);
+            edit.set_tags(slot, &new[..need])?;
+            edit.write(geo.leaf.slots_at + slot * SLOT, &bytes)?;
+            edit.finish()?;
         }
         None => restructure(tx, t, &spot, block, &bytes, hash)?,
     }

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::checksum::line_sum;
 use crate::media::htree::{
-    ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT,
+    ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, equal_tags,
 };
 use crate::types::Bno;
 use crate::volume::Volume;
@@ -21,7 +21,7 @@ pub const LINE: usize = 64;
 /// Offset of the sum in a leaf.
 pub const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
 /// Bytes that hold the tags of a leaf of any supported size.
-const TAG_BYTES: usize = 128;
+pub const TAG_BYTES: usize = 128;
 
 const _: () = assert!(LeafShape::new(4096).slots_at - LeafShape::TAGS_AT <= TAG_BYTES);
 
@@ -67,14 +67,11 @@ impl Tags {
     /// The slots that have a tag, as bits.
     #[inline]
     pub fn matching(&self, tag: u8, shape: &LeafShape) -> u128 {
-        let mut halves = [0u64; 2];
-        let (low, high) = self.0.split_at(TAG_BYTES / 2);
-        for (half, tags) in halves.iter_mut().zip([low, high]) {
-            for (i, w) in tags.as_chunks::<8>().0.iter().enumerate() {
-                *half |= u64::from(equal_bytes(u64::from_le_bytes(*w), tag)) << (i * 8);
-            }
+        let mut mask = 0u128;
+        for (i, part) in self.0.as_chunks::<16>().0.iter().enumerate() {
+            mask |= u128::from(equal_tags(part, tag)) << (i * 16);
         }
-        (u128::from(halves[1]) << 64 | u128::from(halves[0])) & ((1 << shape.slots) - 1)
+        mask & ((1 << shape.slots) - 1)
     }
 
     /// The first of `need` free slots in a row, at or after `home` or else
@@ -95,17 +92,6 @@ pub fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize> {
     let behind = mask & u128::MAX << home;
     let mask = if behind != 0 { behind } else { mask };
     (mask != 0).then(|| mask.trailing_zeros() as usize)
-}
-
-/// The bytes that equal `byte`, as bits.
-#[inline]
-fn equal_bytes(word: u64, byte: u8) -> u8 {
-    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    let x = word ^ (u64::from(byte) * 0x0101_0101_0101_0101);
-    // The high bit of each byte that is zero, and of no other.
-    let zero = !(((x & LOW) + LOW) | x | LOW);
-    // Gathered in the highest byte.
-    ((zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
 /// An item that was found.
@@ -407,21 +393,6 @@ fn verify_now(vol: &Volume, t: &TreeRef, block: Bno, level: u32, hash: u64) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn equal_bytes_are_found_wherever_they_stand() {
-        let bytes = [0u8, 1, 2, 3, 0x7e, 0x7f, 0x80, 0x81, 0xfe, 0xff];
-        for byte in bytes {
-            for at in 0..8 {
-                for other in bytes {
-                    let mut word = [other; 8];
-                    word[at] = byte;
-                    let want = if other == byte { 0xff } else { 1 << at };
-                    assert_eq!(equal_bytes(u64::from_le_bytes(word), byte), want);
-                }
-            }
-        }
-    }
 
     #[test]
     fn free_runs_are_found() {

@@ -30,10 +30,10 @@ mod tests;
 
 pub use insert::insert;
 pub use leaf::{Image, Item, item_parts};
-pub use remove::{free_step, remove, set_value};
+pub use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;
-pub use walk::{find, find_dir, scan};
+pub use walk::{DirEntry, find, find_dir, scan};
 
 use siphasher::sip::SipHasher13;
 

@@ -5,11 +5,9 @@
 use zerocopy::IntoBytes;
 
 use super::edit::LeafEdit;
-use super::leaf::{Hit, Image, Tags, look_up, verify};
-use super::walk::{Spot, check_run, descend, read_index, slot_of};
-use super::{
-    CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, name_hash, prefix_of,
-};
+use super::leaf::{Image, TAG_BYTES};
+use super::walk::{Found, Spot, check_run, find_in, read_index, slot_of};
+use super::{CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::htree::{ItemHeader, SLOT, TAG_FREE};
@@ -21,18 +19,6 @@ use crate::volume::Tx;
 /// zeros for each level.
 const STEP_ROOM: usize = (MAX_LEVELS + 1) * 16;
 
-fn find_in(tx: &Tx<'_>, t: &TreeRef, name: &[u8]) -> Result<Option<(Spot, Bno, Hit)>> {
-    let vol = tx.volume();
-    let hash = name_hash(&vol.geo, name);
-    let spot = descend(tx, t, hash)?;
-    let Some(block) = spot.leaf else {
-        return Ok(None);
-    };
-    verify(vol, t, block, spot.level, hash)?;
-    let tags = Tags::read(tx, &vol.geo.leaf, vol.geo.offset(block))?;
-    Ok(look_up(tx, t, block, &tags, hash, name, |_| ())?.map(|hit| (spot, block, hit)))
-}
-
 /// Removes an item; false when there is none. The last item of a leaf takes the
 /// leaf with it, and index blocks that become empty; only a directory that has
 /// come down to one leaf keeps that.
@@ -41,24 +27,29 @@ fn find_in(tx: &Tx<'_>, t: &TreeRef, name: &[u8]) -> Result<Option<(Spot, Bno, H
 /// # Errors
 /// [`Error::Corrupt`].
 pub fn remove(tx: &mut Tx<'_>, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
-    let Some((spot, block, hit)) = find_in(tx, t, name)? else {
-        return Ok(false);
-    };
-    let mut edit = LeafEdit::new(tx, t, block);
-    let mut header = edit.header(tx)?;
+    match find_in(tx, t, name)? {
+        Some(found) => remove_found(tx, t, &found).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// As [`remove`], of an item that was found and has not changed since.
+///
+/// # Errors
+/// As for [`remove`].
+pub fn remove_found(tx: &mut Tx<'_>, t: &mut TreeRef, found: &Found) -> Result<()> {
+    let Found { spot, block, hit } = found;
+    let mut edit = LeafEdit::begin(tx, t, *block)?;
     // A directory that is emptied is often filled again: it keeps its only leaf
     // until it is removed itself.
     let keep = t.kind == TreeKind::Directory && spot.level == 0;
-    if header.items <= 1 && !keep {
-        free_leaf(tx, t, &spot, block, hit.head.hash())?;
-        return Ok(true);
+    if edit.header.items <= 1 && !keep {
+        return free_leaf(tx, t, spot, *block, hit.head.hash());
     }
-    header.items = header.items.saturating_sub(1);
-    header.used_slots = header.used_slots.saturating_sub(hit.slots() as u16);
-    edit.set_header(tx, &header)?;
-    edit.set_tags(tx, hit.slot, (0..hit.slots()).map(|_| TAG_FREE))?;
-    edit.finish(tx)?;
-    Ok(true)
+    edit.header.items = edit.header.items.saturating_sub(1);
+    edit.header.used_slots = edit.header.used_slots.saturating_sub(hit.slots() as u16);
+    edit.set_tags(hit.slot, &[TAG_FREE; TAG_BYTES][..hit.slots()])?;
+    edit.finish()
 }
 
 fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, block: Bno, hash: u64) -> Result<()> {
@@ -116,7 +107,7 @@ pub fn set_value(
     kind: u8,
     value: &[u8],
 ) -> Result<bool> {
-    let Some((_, block, hit)) = find_in(tx, t, name)? else {
+    let Some(Found { block, hit, .. }) = find_in(tx, t, name)? else {
         return Ok(false);
     };
     if usize::from(hit.head.value_len) != value.len() {
@@ -124,10 +115,10 @@ pub fn set_value(
     }
     let at = tx.volume().geo.leaf.slots_at + hit.slot * SLOT;
     let head = ItemHeader { kind, ..hit.head };
-    let mut edit = LeafEdit::new(tx, t, block);
-    edit.write(tx, at, head.as_bytes())?;
-    edit.write(tx, at + ItemHeader::SIZE, value)?;
-    edit.finish(tx)?;
+    let mut edit = LeafEdit::begin(tx, t, block)?;
+    edit.write(at, head.as_bytes())?;
+    edit.write(at + ItemHeader::SIZE, value)?;
+    edit.finish()?;
     Ok(true)
 }
 

@@ -129,10 +129,23 @@ pub fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// An item, and where it stands.
+#[derive(Debug)]
+pub struct Found {
+    pub(super) spot: Spot,
+    pub(super) block: Bno,
+    pub(super) hit: super::leaf::Hit,
+}
+
+/// Looks a name up.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
 #[inline]
-fn find_hit(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<super::leaf::Hit>> {
+pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Option<Found>> {
+    let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
-    let spot = descend(vol, t, hash)?;
+    let spot = descend(s, t, hash)?;
     let Some(block) = spot.leaf else {
         return Ok(None);
     };
@@ -144,8 +157,9 @@ fn find_hit(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<super::leaf
         vol.region.prefetch(at);
     }
     verify(vol, t, block, spot.level, hash)?;
-    let tags = Tags::read(vol, &vol.geo.leaf, base)?;
-    look_up(vol, t, block, &tags, hash, name, |_| ())
+    let tags = Tags::read(s, shape, base)?;
+    let hit = look_up(s, t, block, &tags, hash, name, |_| ())?;
+    Ok(hit.map(|hit| Found { spot, block, hit }))
 }
 
 /// Looks a name up and shows the item to `f`. False when there is none.
@@ -158,7 +172,7 @@ pub fn find(
     name: &[u8],
     f: &mut dyn FnMut(&ItemHeader, &[u8]),
 ) -> Result<bool> {
-    let Some(hit) = find_hit(vol, t, name)? else {
+    let Some(Found { hit, .. }) = find_in(vol, t, name)? else {
         return Ok(false);
     };
     let mut value = vec![0; hit.head.value_len.into()];
@@ -168,22 +182,31 @@ pub fn find(
     Ok(true)
 }
 
-/// Looks up an entry of a directory: inode number, type and cookie.
+/// An entry of a directory.
+#[derive(Debug)]
+pub struct DirEntry {
+    /// Inode number.
+    pub ino: u64,
+    /// Where it stands.
+    pub found: Found,
+}
+
+/// Looks up an entry of a directory.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<(u64, u8, u64)>> {
-    let Some(hit) = find_hit(vol, t, name)? else {
+pub fn find_dir(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<DirEntry>> {
+    let Some(found) = find_in(vol, t, name)? else {
         return Ok(None);
     };
+    let hit = &found.hit;
     if hit.head.value_len != 8 {
-        return Err(t.bad_leaf(
-            Bno(hit.at >> vol.geo.block_log2),
-            "an entry without an inode number",
-        ));
+        return Err(t.bad_leaf(found.block, "an entry without an inode number"));
     }
-    let ino: u64 = vol.region.read_pod(hit.at + ItemHeader::SIZE as u64)?;
-    Ok(Some((ino, hit.head.kind, hit.head.hash())))
+    Ok(Some(DirEntry {
+        ino: vol.region.read_pod(hit.at + ItemHeader::SIZE as u64)?,
+        found,
+    }))
 }
 
 /// What [`scan`] shows items to: head, value, name.

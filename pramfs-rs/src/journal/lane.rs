@@ -9,56 +9,13 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::buffer::RecordBuf;
+use super::lines::Lines;
 use super::place::{Place, Stamp};
 use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::{SEALED_BITS, seal};
-use crate::pmem::{LINE, Region, Unfenced};
-
-/// So many lines are searched for one that is there already.
-const FEW: usize = 24;
-
-/// The cache lines that one record's homes touch, each once.
-#[derive(Debug, Default)]
-pub struct Lines(SmallVec<[u64; 32]>);
-
-impl Lines {
-    /// Adds the lines of a range.
-    #[inline]
-    pub fn add(&mut self, offset: u64, len: u64) {
-        let (first, end) = (offset / LINE, (offset + len).div_ceil(LINE));
-        for line in first..end {
-            // Entries of one record stand near each other, so a look at the
-            // latest finds most repetitions; many lines are sorted instead.
-            let seen = self.0.len() <= FEW && self.0.contains(&line);
-            if !seen {
-                self.0.push(line);
-            }
-        }
-    }
-
-    /// Flushes every line once.
-    pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
-        if self.0.len() > FEW {
-            self.0.sort_unstable();
-            self.0.dedup();
-        }
-        let w = region.window();
-        let mut pending = Unfenced::none();
-        // Adjacent lines go in one call.
-        let mut i = 0;
-        while i < self.0.len() {
-            let mut j = i + 1;
-            while j < self.0.len() && self.0[j] == self.0[j - 1] + 1 {
-                j += 1;
-            }
-            pending = pending.join(w.flush(self.0[i] * LINE, (j - i) as u64 * LINE)?);
-            i = j;
-        }
-        Ok(pending)
-    }
-}
+use crate::pmem::{Region, Unfenced};
 
 #[derive(Debug)]
 struct LaneState {
@@ -251,7 +208,7 @@ impl Journal {
             retired = retired.join(w.publish_u64(at, word, fenced)?);
         }
         let _ = w.fence(retired);
-        st.homes.0.clear();
+        st.homes.clear();
         l.dead.store(newest, Ordering::Release);
         Ok(st.pending.drain(..).flat_map(|(_, f)| f).collect())
     }
@@ -330,7 +287,7 @@ impl Journal {
             l.dead.store(dead, Ordering::Release);
         }
         // (c) Homes: stored and flushed, fenced by this lane's next record.
-        st.homes.0.clear();
+        st.homes.clear();
         st.flushed_by = me;
         apply(record, &mut st.homes)?;
         let homes = st.homes.flush(region)?;

@@ -9,9 +9,11 @@
 
 mod buffer;
 mod lane;
+mod lines;
 mod place;
 pub mod recovery;
 
 pub use buffer::{Entry, RecordBuf};
-pub use lane::{Change, Committed, Journal, Lines, Rules, set_thread_lane};
+pub use lane::{Change, Committed, Journal, Rules, set_thread_lane};
+pub use lines::Lines;
 pub use place::{Place, Stamp};

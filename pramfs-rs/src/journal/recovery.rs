@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::buffer::{Entry, parse};
-use super::lane::Lines;
+use super::lines::Lines;
 use crate::error::{Error, Result};
 use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::{SEALED_BITS, seal, unseal};

@@ -49,10 +49,20 @@ const LINE_KEYS: [u64; 8] = {
 /// What the 64-byte line `index` adds to a sum.
 #[inline]
 pub fn line_sum(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
-    let mut h = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN));
     let (words, _) = line.as_chunks::<8>();
-    for (w, k) in words.iter().zip(LINE_KEYS) {
-        h = h.wrapping_add(u64::from_le_bytes(*w).wrapping_mul(k));
+    line_sum_of(
+        seed,
+        index,
+        std::array::from_fn(|i| u64::from_le_bytes(words[i])),
+    )
+}
+
+/// As [`line_sum`], of a line's words.
+#[inline]
+pub fn line_sum_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
+    let mut h = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN));
+    for (w, k) in line.iter().zip(LINE_KEYS) {
+        h = h.wrapping_add(w.wrapping_mul(k));
     }
     mix64(h)
 }

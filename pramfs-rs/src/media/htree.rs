@@ -20,6 +20,28 @@ pub const TAG_FREE: u8 = 0;
 /// Tag of a slot that continues the item before it.
 pub const TAG_NEXT: u8 = 1;
 
+/// The tags that equal `tag`, as bits.
+#[inline]
+pub fn equal_tags(tags: &[u8; 16], tag: u8) -> u16 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{
+            _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
+        };
+        // SAFETY: SSE2 is part of x86_64, and the load, which needs no
+        // alignment, is of the 16 bytes of `tags`.
+        unsafe {
+            let tags = _mm_loadu_si128(tags.as_ptr().cast());
+            _mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(tag as i8))) as u16
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let each = tags.iter().enumerate();
+        each.fold(0, |mask, (i, t)| mask | u16::from(*t == tag) << i)
+    }
+}
+
 layout! {
     /// Head of a leaf.
     pub struct LeafHeader: 64 {
@@ -147,3 +169,23 @@ const _: () = {
         bs *= 2;
     }
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_tags_are_found_wherever_they_stand() {
+        let bytes = [0u8, 1, 2, 3, 0x7e, 0x7f, 0x80, 0x81, 0xfe, 0xff];
+        for byte in bytes {
+            for at in 0..16 {
+                for other in bytes {
+                    let mut part = [other; 16];
+                    part[at] = byte;
+                    let want = if other == byte { 0xffff } else { 1 << at };
+                    assert_eq!(equal_tags(&part, byte), want);
+                }
+            }
+        }
+    }
+}

@@ -84,36 +84,29 @@ impl<'v> Tx<'v> {
     /// Those of the region.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.vol.region.read(offset, into)?;
-        if self.rec.is_empty() {
-            return Ok(());
-        }
+        self.overlay(offset, into);
+        Ok(())
+    }
+
+    /// Puts what the record changes over bytes of the region.
+    #[inline]
+    fn overlay(&self, offset: u64, into: &mut [u8]) {
         let end = offset + into.len() as u64;
         for e in self.rec.entries() {
-            let zeros;
-            let payload = match e.kind {
-                EntryKind::SetBits | EntryKind::ClearBits => continue,
-                EntryKind::Zero => {
-                    let n = e
-                        .payload
-                        .first_chunk::<8>()
-                        .map_or(0, |b| u64::from_le_bytes(*b));
-                    zeros = vec![0; n as usize * 8];
-                    &zeros[..]
-                }
-                EntryKind::Desc => &e.payload[..GroupDesc::SIZE],
-                _ => e.payload,
-            };
-            let (from, to) = (
-                e.offset.max(offset),
-                (e.offset + payload.len() as u64).min(end),
-            );
-            if from < to {
-                into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(
-                    &payload[(from - e.offset) as usize..(to - e.offset) as usize],
-                );
+            let len = home_len(&e);
+            let (from, to) = (e.offset.max(offset), (e.offset + len).min(end));
+            if from >= to {
+                continue;
+            }
+            let part = &mut into[(from - offset) as usize..(to - offset) as usize];
+            match e.kind {
+                EntryKind::SetBits | EntryKind::ClearBits => {}
+                EntryKind::Zero => part.fill(0),
+                _ => part.copy_from_slice(
+                    &e.payload[(from - e.offset) as usize..(to - e.offset) as usize],
+                ),
             }
         }
-        Ok(())
     }
 
     /// Loads a word as it will be after this transaction.
@@ -121,21 +114,19 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region.
     pub fn load_u64(&self, offset: u64) -> Result<u64> {
-        if self.rec.is_empty() {
-            return Ok(self.vol.region.load_u64(offset)?);
-        }
-        let mut b = [0; 8];
-        self.read(offset, &mut b)?;
-        Ok(u64::from_le_bytes(b))
+        let mut word = self.vol.region.load_u64(offset)?;
+        self.overlay(offset, word.as_mut_bytes());
+        Ok(word)
     }
 
     /// Copies a structure out as it will be after this transaction.
     ///
     /// # Errors
     /// Those of the region.
+    #[inline]
     pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
-        let mut value = T::new_zeroed();
-        self.read(offset, value.as_mut_bytes())?;
+        let mut value: T = self.vol.region.read_pod(offset)?;
+        self.overlay(offset, value.as_mut_bytes());
         Ok(value)
     }
 

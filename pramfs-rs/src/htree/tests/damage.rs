@@ -37,7 +37,7 @@ fn use_damaged(vol: &Volume, t: &TreeRef, names: &[String], all: usize) -> bool 
     };
     for n in names {
         match find_dir(vol, t, n.as_bytes()) {
-            Ok(found) => assert_eq!(found.map(|f| f.0), Some(5), "{n}"),
+            Ok(found) => assert_eq!(found.map(|f| f.ino), Some(5), "{n}"),
             Err(e) => note(e),
         }
         let mut tx = vol.begin();

@@ -1,0 +1,107 @@
+//! [`Lines`]: what has to be flushed, each line once.
+
+use crate::error::Result;
+use crate::pmem::{LINE, Region, Unfenced};
+
+/// Lines that are kept in place, and searched for repetitions.
+const FEW: usize = 24;
+
+/// The cache lines that one record's homes touch, each once.
+#[derive(Debug, Default)]
+pub struct Lines {
+    few: [u64; FEW],
+    len: usize,
+    /// A bit for each of the few, by its number modulo 64: one that is clear
+    /// says that the line is not among them.
+    seen: u64,
+    /// The others, with repetitions.
+    more: Vec<u64>,
+}
+
+impl Lines {
+    /// Adds the lines of a range.
+    #[inline]
+    pub fn add(&mut self, offset: u64, len: u64) {
+        for line in offset / LINE..(offset + len).div_ceil(LINE) {
+            let bit = 1 << (line % 64);
+            if self.seen & bit != 0 && self.few[..self.len].contains(&line) {
+                continue;
+            }
+            match self.few.get_mut(self.len) {
+                Some(slot) => {
+                    *slot = line;
+                    self.len += 1;
+                    self.seen |= bit;
+                }
+                None => self.more.push(line),
+            }
+        }
+    }
+
+    /// Flushes every line once.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
+        let pending = flush_each(region, &self.few[..self.len])?;
+        if self.more.is_empty() {
+            return Ok(pending);
+        }
+        self.more.sort_unstable();
+        self.more.dedup();
+        Ok(pending.join(flush_each(region, &self.more)?))
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.seen = 0;
+        self.more.clear();
+    }
+}
+
+/// Flushes lines; adjacent ones go in one call.
+fn flush_each(region: &Region, lines: &[u64]) -> Result<Unfenced> {
+    let w = region.window();
+    let mut pending = Unfenced::none();
+    let Some((&first, rest)) = lines.split_first() else {
+        return Ok(pending);
+    };
+    let (mut start, mut end) = (first, first + 1);
+    for &line in rest {
+        if line != end {
+            pending = pending.join(w.flush(start * LINE, (end - start) * LINE)?);
+            start = line;
+        }
+        end = line + 1;
+    }
+    Ok(pending.join(w.flush(start * LINE, (end - start) * LINE)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::SimBackend;
+
+    #[test]
+    fn each_line_is_flushed_once_however_many_there_are() {
+        for count in [1, 5, FEW as u64, FEW as u64 + 1, 200] {
+            let sim = SimBackend::new(1 << 16).unwrap();
+            let region = Region::new("lines", Box::new(sim.clone()));
+            let mut lines = Lines::default();
+            for pass in 0..3 {
+                for i in 0..count {
+                    // Two lines each, of which the second is the next one's first.
+                    lines.add((i * 7 % count) * LINE + 32 + pass * 8, 64);
+                }
+            }
+            let before = sim.counters();
+            let _ = region.window().fence(lines.flush(&region).unwrap());
+            let done = sim.counters() - before;
+            assert_eq!((done.flushes, done.redundant_flushes), (count + 1, 0));
+            lines.clear();
+            drop(lines.flush(&region).unwrap());
+            assert_eq!(sim.counters().flushes - before.flushes, count + 1);
+        }
+    }
+}
