@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::mapped::{Access, MappedFile};
 use crate::error::Result;
 use crate::fs::inode::Inode;
-use crate::fs::{Fs, Shared};
+use crate::fs::{ExtentCache, Fs, Shared};
 use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 
 /// An open file of a mounted file system. Calls need no path and no
@@ -35,6 +35,7 @@ pub struct File {
     pub(super) ino: Ino,
     /// Held, so that no call has to look it up.
     inode: Arc<Inode>,
+    pub(crate) extents: ExtentCache,
 }
 
 impl Fs {
@@ -51,6 +52,7 @@ impl Fs {
                 shared: self.shared().clone(),
                 ino,
                 inode,
+                extents: ExtentCache::default(),
             }),
             Err(e) => {
                 self.unpin(ino, 1);
@@ -90,7 +92,8 @@ impl File {
     /// [`crate::Error::Io`].
     #[inline]
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.shared.read_held(&self.inode, offset, into)
+        self.shared
+            .read_held(&self.inode, &self.extents, offset, into)
     }
 
     /// Writes bytes; durable when it returns. An overwrite is in place, and

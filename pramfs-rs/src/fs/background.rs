@@ -1,6 +1,7 @@
 //! The engine's own thread: lagging times, and what the last mount left.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ impl Background {
                     shared.finish_truncated(ino);
                 }
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                    shared.tick.store(shared.now().sec, Ordering::Relaxed);
                     if let Err(e) = shared.write_lazy() {
                         tracing::warn!(error = %e, "times of changed files were not written");
                     }

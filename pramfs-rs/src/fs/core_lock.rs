@@ -36,6 +36,8 @@ struct Peeked {
     changes: AtomicU64,
     size: AtomicU64,
     root: AtomicU64,
+    /// The inode's own change counter.
+    records: AtomicU64,
     /// Height of the file map; [`NOT_A_FILE`] where there is none to be read.
     height: AtomicU64,
     /// Second up to which a read leaves the atime alone, by relatime.
@@ -52,6 +54,8 @@ pub struct Glimpse {
     pub size: u64,
     /// File map.
     pub map: MapRef,
+    /// The inode's change counter: each record that changes the map counts.
+    pub records: u64,
     /// Second up to which a read leaves the atime alone, by relatime.
     pub atime_until: i64,
 }
@@ -109,6 +113,7 @@ impl CoreLock {
         Some(Glimpse {
             changes,
             size: p.size.load(Ordering::Relaxed),
+            records: p.records.load(Ordering::Relaxed),
             map: MapRef {
                 ino,
                 root: Ptr(p.root.load(Ordering::Relaxed)),
@@ -183,6 +188,7 @@ impl Drop for CoreGuard<'_> {
         };
         p.size.store(d.size, Ordering::Relaxed);
         p.root.store(d.root, Ordering::Relaxed);
+        p.records.store(d.change, Ordering::Relaxed);
         p.height.store(height, Ordering::Relaxed);
         p.atime_until.store(until, Ordering::Relaxed);
         // Only the holder of the lock stores here. The lock is given back after

@@ -16,6 +16,7 @@ mod core_lock;
 mod create;
 mod dcache;
 mod entries;
+mod extent_cache;
 mod extents;
 mod fallocate;
 #[cfg(test)]
@@ -46,11 +47,12 @@ mod xattr;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crossbeam::sync::ShardedLock;
 use parking_lot::Mutex;
 
+pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
 
 pub use mount::RecoveryReport;
@@ -117,6 +119,8 @@ pub struct Shared {
     lazy: Mutex<Vec<Ino>>,
     read_only: AtomicBool,
     closed: AtomicBool,
+    /// The second that it was when the timer came by; 0 without a timer.
+    tick: AtomicI64,
     report: RecoveryReport,
 }
 
@@ -274,6 +278,15 @@ impl Shared {
     #[inline]
     pub(crate) fn now(&self) -> crate::types::Time {
         self.options.clock.now()
+    }
+
+    /// The second that it is, or was not long ago.
+    #[inline]
+    fn about_now(&self) -> i64 {
+        match self.tick.load(Ordering::Relaxed) {
+            0 => self.now().sec,
+            sec => sec,
+        }
     }
 
     /// The region.

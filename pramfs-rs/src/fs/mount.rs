@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam::sync::ShardedLock;
@@ -166,6 +166,7 @@ impl Fs {
             lazy: Mutex::new(Vec::new()),
             read_only: AtomicBool::new(read_only),
             closed: AtomicBool::new(false),
+            tick: AtomicI64::new(0),
             report: RecoveryReport {
                 was_clean: info.is_clean(),
                 records: replay.records,

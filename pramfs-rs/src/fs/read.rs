@@ -4,11 +4,13 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockReadGuard;
 
+use super::ExtentCache;
+use super::core_lock::Glimpse;
 use super::inode::{Core, Inode};
 use super::options::AtimePolicy;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
-use crate::map::{self, MapRef};
+use crate::map::{self, MapRef, Part};
 use crate::types::{FileType, Ino};
 
 impl Shared {
@@ -30,8 +32,14 @@ impl Shared {
     /// # Errors
     /// As for [`read`](Self::read).
     #[inline]
-    pub(crate) fn read_held(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
-        match self.read_unlocked(inode, offset, into) {
+    pub(crate) fn read_held(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
+        match self.read_unlocked(inode, extents, offset, into) {
             Some(n) => Ok(n),
             None => self.op(Need::Read, || self.read_inode(inode, offset, into)),
         }
@@ -41,20 +49,75 @@ impl Shared {
     /// where a writer came between, the atime is due, or there is an error for
     /// the other way to find.
     #[inline]
-    fn read_unlocked(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Option<usize> {
+    fn read_unlocked(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<usize> {
         if self.closed.load(Ordering::Relaxed) || self.vol.has_failed() {
             return None;
         }
         let glimpse = inode.core.peek(inode.ino)?;
         match self.options.atime {
             AtimePolicy::NoAtime => {}
-            AtimePolicy::Relatime if self.now().sec < glimpse.atime_until => {}
+            AtimePolicy::Relatime if self.about_now() < glimpse.atime_until => {}
             AtimePolicy::Relatime | AtimePolicy::StrictAtime => return None,
         }
         let left = glimpse.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-        self.read_map(&glimpse.map, offset, &mut into[..len]).ok()?;
+        let into = &mut into[..len];
+        if self.read_known(extents, &glimpse, offset, into).is_none() {
+            self.read_map(&glimpse.map, offset, into).ok()?;
+            self.learn(inode, extents, &glimpse, offset);
+        }
         inode.core.unchanged(&glimpse).then_some(len)
+    }
+
+    /// Reads what lies in a part of the file that is known, and there in one
+    /// block or in a large leaf.
+    #[inline]
+    fn read_known(
+        &self,
+        extents: &ExtentCache,
+        glimpse: &Glimpse,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<()> {
+        let geo = &self.vol.geo;
+        let log2 = geo.block_log2 + geo.fan_log2;
+        let last = offset + (into.len() as u64).checked_sub(1)?;
+        if offset >> log2 != last >> log2 {
+            return None;
+        }
+        let at = match extents.get(glimpse.records, offset >> log2)? {
+            Part::Leaf(block) => geo.offset(block) + (offset & ((1 << log2) - 1)),
+            Part::Table(table) => {
+                let index = offset >> geo.block_log2;
+                if index != last >> geo.block_log2 {
+                    return None;
+                }
+                let block = map::in_table(&self.vol, &glimpse.map, table, index).ok()??;
+                geo.offset(block) + (offset & (geo.block_size - 1))
+            }
+        };
+        self.vol.region.read(at, into).ok()
+    }
+
+    /// Keeps where a part of a file lies, if that is so still. One place of
+    /// eight is enough to find a part that is read often; reads all over a file
+    /// of more parts than are kept should not look for it each time.
+    #[cold]
+    fn learn(&self, inode: &Inode, extents: &ExtentCache, glimpse: &Glimpse, offset: u64) {
+        let geo = &self.vol.geo;
+        let index = offset >> geo.block_log2;
+        if index & 7 == 0
+            && let Ok(Some(part)) = map::part(&self.vol, &glimpse.map, index)
+            && inode.core.unchanged(glimpse)
+        {
+            extents.put(glimpse.records, index >> geo.fan_log2, part);
+        }
     }
 
     #[inline]

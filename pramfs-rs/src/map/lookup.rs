@@ -121,3 +121,56 @@ fn hole(vol: &Volume, m: &MapRef, index: u64, level: u32, max: u64) -> Result<Ex
         unwritten: false,
     })
 }
+
+/// Where a part of a file lies: the blocks that one pointer of level 1 covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// In one piece, all of it written.
+    Leaf(Bno),
+    /// Where the pointers of this block say.
+    Table(Bno),
+}
+
+/// The part that holds file block `index`; `None` where it is a hole, is not
+/// written, or the tree is too low to have parts.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn part(vol: &Volume, m: &MapRef, index: u64) -> Result<Option<Part>> {
+    let geo = &vol.geo;
+    let root = m.checked(geo)?;
+    if m.height == 0 || index >= root.capacity(geo) {
+        return Ok(None);
+    }
+    let (mut level, mut ptr) = (m.height, m.root);
+    while !ptr.is_hole() {
+        let block = root.open(geo, ptr, m.at(geo, level, index))?;
+        if ptr.is_leaf() {
+            return Ok((level == 1 && !ptr.is_unwritten()).then_some(Part::Leaf(block)));
+        }
+        if level == 1 {
+            return Ok(Some(Part::Table(block)));
+        }
+        level -= 1;
+        ptr = Ptr(vol
+            .region
+            .load_u64(geo.offset(block) + slot(geo, level, index) * 8)?);
+    }
+    Ok(None)
+}
+
+/// The block of file block `index` by the pointer block of its part; `None`
+/// for a hole and where it is not written.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+#[inline]
+pub fn in_table(vol: &Volume, m: &MapRef, table: Bno, index: u64) -> Result<Option<Bno>> {
+    let geo = &vol.geo;
+    let at = geo.offset(table) + slot(geo, 0, index) * 8;
+    let ptr = Ptr(vol.region.load_u64(at)?);
+    if ptr.is_hole() || ptr.is_unwritten() {
+        return Ok(None);
+    }
+    m.root().open(geo, ptr, m.at(geo, 0, index)).map(Some)
+}

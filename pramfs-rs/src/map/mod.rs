@@ -18,7 +18,7 @@ mod tests;
 mod visit;
 
 pub use insert::{insert, insert_huge, plan, plan_huge, set_written};
-pub use lookup::{Extent, find, run};
+pub use lookup::{Extent, Part, find, in_table, part, run};
 pub use remove::remove;
 #[cfg(test)]
 pub use visit::{Node, visit};

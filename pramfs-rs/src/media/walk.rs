@@ -55,7 +55,7 @@ impl MapRoot {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    #[inline]
+    #[inline(always)]
     pub fn open(&self, geo: &Geometry, ptr: Ptr, at: PtrAt) -> Result<Bno> {
         if !ptr.fits(at) {
             return Err(self.damaged(at, "the check of the pointer does not fit"));
