@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
 use crate::media::checksum::crc;
-use crate::media::inode::INLINE_TARGET;
+use crate::media::inode::{INLINE_TARGET, INODE_SIZE};
 use crate::media::pointer::Ptr;
+use crate::pmem::LINE;
 use crate::types::{Attr, Ctx, FileType, Ino, Time};
 use crate::volume::Tx;
 
@@ -253,8 +254,13 @@ impl Shared {
             Err(_) if self.entry(pc, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
-        self.add_entry(&mut tx, &mut new_dir, name, (ino.0, what.mode))?;
         let home = self.table.home_or_grow(&self.vol, ino)?;
+        // Its lines are stored to when the record is durable; they have been
+        // read by then.
+        for line in 0..INODE_SIZE / LINE {
+            self.vol.region.prefetch(home + line * LINE);
+        }
+        self.add_entry(&mut tx, &mut new_dir, name, (ino.0, what.mode))?;
         let mut d = self.new_inode(cx, &pc.d, ino, what, now);
         self.put_target(&mut tx, &mut d, what.target)?;
         put_new_inode(&mut tx, home, ino, &mut d)?;

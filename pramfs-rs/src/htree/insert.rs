@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
-use super::walk::{Spot, check_run, descend, read_index, slot_of};
+use super::walk::{Spot, check_run, descend, fetch, read_index, slot_of};
 use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -53,6 +53,7 @@ pub fn insert(
     let Some(block) = spot.leaf else {
         return plant(tx, t, &spot, &item_bytes(hash, kind, name, value), hash);
     };
+    fetch(vol, geo.offset(block), hash);
     verify(vol, t, block, spot.level, hash)?;
 
     let tags = Tags::read(tx, &geo.leaf, geo.offset(block))?;

@@ -129,6 +129,18 @@ pub fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// Asks for the lines of a leaf that a look-up and a change need: they are on
+/// their way together.
+#[inline]
+pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
+    let shape = &vol.geo.leaf;
+    let home = base + (shape.slots_at + home_of(hash, shape) * SLOT) as u64;
+    let tags = base + LeafShape::TAGS_AT as u64;
+    for at in [tags, tags + LINE, home, home + LINE, base] {
+        vol.region.prefetch(at);
+    }
+}
+
 /// An item, and where it stands.
 #[derive(Debug)]
 pub struct Found {
@@ -149,13 +161,8 @@ pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Opti
     let Some(block) = spot.leaf else {
         return Ok(None);
     };
-    let base = vol.geo.offset(block);
-    let shape = &vol.geo.leaf;
-    let home = base + (shape.slots_at + home_of(hash, shape) * SLOT) as u64;
-    let tags = base + LeafShape::TAGS_AT as u64;
-    for at in [tags, tags + LINE, home, home + LINE] {
-        vol.region.prefetch(at);
-    }
+    let (base, shape) = (vol.geo.offset(block), &vol.geo.leaf);
+    fetch(vol, base, hash);
     verify(vol, t, block, spot.level, hash)?;
     let tags = Tags::read(s, shape, base)?;
     let hit = look_up(s, t, block, &tags, hash, name, |_| ())?;
