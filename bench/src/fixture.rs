@@ -30,6 +30,9 @@ pub const SERVER: &str = "mount-pramfs";
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
+/// Room on a tmpfs beside what is compared.
+const SPARE: u64 = 64 * MIB + crate::bare::SIZE;
+
 /// A file of `len` bytes, every page of it written.
 ///
 /// # Errors
@@ -99,7 +102,7 @@ impl Direct {
     /// # Errors
     /// Those of each of these steps.
     pub fn new(cx: &Context, name: &str, region: u64, more: u64, huge: Huge) -> Result<Direct> {
-        let tmpfs = cx.scratch.tmpfs(name, region + more + 64 * MIB, huge)?;
+        let tmpfs = cx.scratch.tmpfs(name, region + more + SPARE, huge)?;
         page_files(&[(&tmpfs.join("region"), region)])?;
         Direct::open(tmpfs)
     }
@@ -110,9 +113,7 @@ impl Direct {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn beside(cx: &Context, name: &str, region: u64, size: u64) -> Result<(Direct, File)> {
-        let tmpfs = cx
-            .scratch
-            .tmpfs(name, region + size + 64 * MIB, Huge::Never)?;
+        let tmpfs = cx.scratch.tmpfs(name, region + size + SPARE, Huge::Never)?;
         let theirs = tmpfs.join("theirs");
         page_files(&[(&tmpfs.join("region"), region), (&theirs, size)])?;
         Ok((Direct::open(tmpfs)?, open_rw(&theirs, false)?))

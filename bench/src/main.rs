@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod bare;
 mod fixture;
 mod harness;
 mod minimal;

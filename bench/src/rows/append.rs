@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::Result;
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::bare::{self, Bare};
 use crate::fixture::{Direct, MIB, filled_file};
 use crate::harness::report::duration;
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
@@ -35,7 +36,13 @@ pub const GROUP: Group = Group {
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let ops = cx.scaled(16 * 1024);
     let bytes = ops * PAGE as u64;
-    let ours = Direct::new(cx, "append", 1024 * MIB, 4 * bytes, Huge::Never)?;
+    let ours = Direct::new(
+        cx,
+        "append",
+        1024 * MIB,
+        4 * bytes + bare::SIZE,
+        Huge::Never,
+    )?;
     // Pages that have been used before, so that the host has given them to a
     // virtual machine already.
     drop(filled_file(&ours.tmpfs.join("used"), 2 * bytes)?);
@@ -59,6 +66,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         f.set_len(0)?;
         Ok(took)
     };
+    let bare = Bare::new(&ours.tmpfs)?;
     let m = interleave(
         cx,
         Ops::Fixed(ops),
@@ -83,6 +91,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                 append(&warm, ops)
             }),
             Side::timed("append on tmpfs, cold", |_, ops| append(&cold, ops)),
+            bare.side(&[bare::APPEND]),
         ],
     )?;
     let note = format!(
@@ -90,6 +99,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         duration(m.median_ns(2)),
         m.median_ns(2) / m.median_ns(0)
     );
-    out.record(&ROWS[0], &m, (0, 1), &[ours.describe(), note]);
+    let bound = bare::note(&m, 3, 1, &[bare::APPEND]);
+    out.record(&ROWS[0], &m, (0, 1), &[ours.describe(), note, bound]);
     Ok(())
 }

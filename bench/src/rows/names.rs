@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pramfs::types::RenameFlags;
 
+use crate::bare::{self, Bare};
 use crate::fixture::{Direct, MIB, names};
 use crate::harness::report::duration;
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
@@ -51,17 +52,18 @@ const BATCH: usize = 1000;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let ours = Direct::new(cx, "names", 1024 * MIB, 64 * MIB, Huge::Never)?;
+    let bare = Bare::new(&ours.tmpfs)?;
     std::fs::create_dir(ours.tmpfs.join("dir"))?;
     let dir = File::open(ours.tmpfs.join("dir"))?;
     let (list, others) = (names(7, BATCH), names(8, BATCH));
     if out.wants(ROWS[0].id) {
-        create_unlink(cx, out, &ours, &dir, &list)?;
+        create_unlink(cx, out, (&ours, &bare), &dir, &list)?;
     }
     if out.wants(ROWS[1].id) {
-        rename(cx, out, &ours, &dir, &list, &others)?;
+        rename(cx, out, (&ours, &bare), &dir, &list, &others)?;
     }
     if out.wants(ROWS[2].id) {
-        mkdir(cx, out, &ours, &dir, &list)?;
+        mkdir(cx, out, (&ours, &bare), &dir, &list)?;
     }
     Ok(())
 }
@@ -89,7 +91,7 @@ fn in_batches(
 fn create_unlink(
     cx: &Context,
     out: &mut Report,
-    ours: &Direct,
+    (ours, bare): (&Direct, &Bare),
     dir: &File,
     list: &[CString],
 ) -> Result<()> {
@@ -141,6 +143,7 @@ fn create_unlink(
                     )?,
                 )
             }),
+            bare.side(&[bare::CREATE, bare::UNLINK]),
         ],
     )?;
     let share = |at: usize| {
@@ -156,6 +159,7 @@ fn create_unlink(
             share(2),
             m.median_ns(2) / m.median_ns(0)
         ),
+        bare::note(&m, 3, 1, &[bare::CREATE, bare::UNLINK]),
     ];
     out.record(&ROWS[0], &m, (0, 1), &notes);
     Ok(())
@@ -164,7 +168,7 @@ fn create_unlink(
 fn rename(
     cx: &Context,
     out: &mut Report,
-    ours: &Direct,
+    (ours, bare): (&Direct, &Bare),
     dir: &File,
     list: &[CString],
     others: &[CString],
@@ -199,9 +203,11 @@ fn rename(
             Side::timed("rename on tmpfs", |_, ops| {
                 there_and_back(ops, &mut |a, b| Ok(sys::rename_at(d, a, b)?))
             }),
+            bare.side(&[bare::RENAME]),
         ],
     )?;
-    out.record(&ROWS[1], &m, (0, 1), &[]);
+    let bound = bare::note(&m, 2, 1, &[bare::RENAME]);
+    out.record(&ROWS[1], &m, (0, 1), &[bound]);
     for n in list {
         sys::unlink_at(d, n, false)?;
     }
@@ -211,7 +217,7 @@ fn rename(
 fn mkdir(
     cx: &Context,
     out: &mut Report,
-    ours: &Direct,
+    (ours, bare): (&Direct, &Bare),
     dir: &File,
     list: &[CString],
 ) -> Result<()> {
@@ -242,8 +248,10 @@ fn mkdir(
                 )?;
                 Ok(made)
             }),
+            bare.side(&[bare::CREATE]),
         ],
     )?;
-    out.record(&ROWS[2], &m, (0, 1), &[]);
+    let bound = bare::note(&m, 2, 1, &[bare::CREATE]);
+    out.record(&ROWS[2], &m, (0, 1), &[bound]);
     Ok(())
 }
