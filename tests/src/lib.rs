@@ -1,6 +1,7 @@
 //! What the tests of the whole file system share.
 //!
-//! * [`crash`]: the images that a power failure could leave.
+//! * [`crash`]: the crash explorer: images that a power failure could leave,
+//!   and the oracle that judges them.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.

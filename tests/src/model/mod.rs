@@ -13,6 +13,7 @@
 
 mod compare;
 mod files;
+mod follow;
 mod names;
 mod ops;
 mod pair;
@@ -22,6 +23,7 @@ mod sparse;
 mod state;
 mod system;
 
+pub use follow::Follower;
 pub use ops::{Op, Pick, Who, expand, name, ops};
 pub use pair::Pair;
 pub use runner::{Options, Runner};

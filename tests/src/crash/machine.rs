@@ -1,16 +1,18 @@
-//! The images that a power failure could leave, made from the record of a
-//! [`SimBackend`](pramfs::pmem::SimBackend).
+//! The processor and the medium: what is durable after which events of a
+//! record, and what may be.
 //!
 //! Model, that of the sim backend: a store is on the medium for certain once
 //! its line was flushed after it and the flushing thread has fenced; a
 //! non-temporal store once its thread has fenced. Before that the line may
 //! hold any prefix of the stores made to it since, in words of 8 bytes, and of
-//! the words of one non-temporal store any subset: write-combining buffers go
-//! out in any order.
+//! the words of non-temporal stores that follow each other any subset:
+//! write-combining buffers go out in any order. An atomic read-modify-write is
+//! a store like any other.
 //!
-//! Left to others: at which points to crash, and what must hold there.
+//! Left to others: which of the possible images to look at ([`super::images`]),
+//! and what must hold there ([`super::oracle`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use pramfs::media::Geometry;
 use pramfs::pmem::{Event, EventKind, LINE};
@@ -42,6 +44,82 @@ impl Pending {
     fn end(&self) -> usize {
         self.settled + self.words.len()
     }
+}
+
+/// The bytes of a line.
+pub type Value = [u8; LINE as usize];
+
+/// Which values a line may have that several stores have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Torn {
+    /// Prefixes of its stores; of non-temporal words: each prefix, each word
+    /// alone, all but each word.
+    Edges,
+    /// Prefixes of its stores, and every subset of non-temporal words.
+    Words,
+    /// Every subset of its stored words, in whichever order they were made:
+    /// stricter than any processor. Lines of more than 10 stored words are
+    /// taken as with `Words`.
+    Strict,
+}
+
+/// A line whose value after a power failure is not certain.
+#[derive(Debug, Clone)]
+pub struct Uncertain {
+    /// Its first byte, from the start of the region.
+    pub at: usize,
+    /// The event that stored to it first.
+    pub since: u64,
+    /// That was a non-temporal store.
+    pub nt: bool,
+    /// What it may hold: at the front what is certain, at the back all that
+    /// was stored to it. At least two.
+    pub values: Vec<Value>,
+}
+
+fn values(at: usize, certain: Value, words: &[Word], torn: Torn) -> Vec<Value> {
+    let with = |mut value: Value, words: &[Word]| {
+        for w in words {
+            value[w.at - at..][..8].copy_from_slice(&w.value);
+        }
+        value
+    };
+    let subset = |value: Value, words: &[Word], mask: usize| {
+        let chosen = (0..words.len()).filter(|i| mask >> i & 1 != 0);
+        chosen.fold(value, |v, i| with(v, &words[i..=i]))
+    };
+    let mut out = vec![certain];
+    if torn == Torn::Strict && words.len() <= 10 {
+        out.extend((1..1 << words.len()).map(|mask| subset(certain, words, mask)));
+    } else {
+        let mut value = certain;
+        for run in words.chunk_by(|a, b| a.nt && b.nt) {
+            let n = run.len();
+            if n == 1 || torn == Torn::Edges || n > 8 {
+                let prefix = |k: usize| with(value, &run[..k]);
+                let alone = |k: usize| with(value, &run[k..=k]);
+                let without = |k: usize| with(with(value, &run[..k]), &run[k + 1..]);
+                if n > 1 {
+                    out.extend((0..n).map(alone));
+                    out.extend((0..n).map(without));
+                }
+                out.extend((1..=n).map(prefix));
+            } else {
+                out.extend((1..1 << n).map(|mask| subset(value, run, mask)));
+            }
+            value = with(value, run);
+        }
+    }
+    // All that was stored comes last. A value that a store left as it was, or
+    // that another tear gives too, is one value.
+    let last = with(certain, words);
+    let mut seen = HashSet::from([certain, last]);
+    let torn = out.split_off(1);
+    out.extend(torn.into_iter().filter(|v| seen.insert(*v)));
+    if last != certain || out.len() > 1 {
+        out.push(last);
+    }
+    out
 }
 
 /// A machine that has run some of the events of a record and may lose power.
@@ -145,6 +223,54 @@ impl Machine {
     /// Lines with stores that are not certain.
     pub fn uncertain_lines(&self) -> usize {
         self.pending.len()
+    }
+
+    /// The lines with stores that are not certain, by their first byte, each
+    /// with the values that it may have: what is certain first, all that was
+    /// stored last. The number is that of the event that stored to it first.
+    pub fn uncertain(&self, torn: Torn) -> Vec<Uncertain> {
+        let line = |(line, p): (&usize, &Pending)| {
+            let at = line * LINE as usize;
+            let mut value: Value = [0; LINE as usize];
+            value.copy_from_slice(&self.durable[at..at + LINE as usize]);
+            Uncertain {
+                at,
+                since: p.words[0].seq,
+                nt: p.words[0].nt,
+                values: values(at, value, &p.words, torn),
+            }
+        };
+        let lines = self.pending.iter().map(line);
+        // What was stored is what was there: nothing is uncertain.
+        lines.filter(|l| l.values.len() > 1).collect()
+    }
+
+    /// What is certain.
+    pub fn durable(&self) -> &[u8] {
+        &self.durable
+    }
+
+    /// What the processor sees.
+    pub fn current(&self) -> &[u8] {
+        &self.current
+    }
+
+    /// Takes note of stores that were made past the backend and not flushed
+    /// since, by what memory holds now: those of a view that nobody persisted.
+    pub fn shadow(&mut self, memory: &[u8], seq: u64, thread: u32) {
+        let line = LINE as usize;
+        for at in (0..memory.len()).step_by(line) {
+            if self.current[at..at + line] != memory[at..at + line] {
+                let e = Event {
+                    seq,
+                    thread,
+                    kind: EventKind::Store,
+                    offset: at as u64,
+                    bytes: memory[at..at + line].to_vec(),
+                };
+                self.run(&e);
+            }
+        }
     }
 
     /// Only what is certain.

@@ -1,0 +1,304 @@
+//! `make crash`: the crash explorer as far as there is time for.
+//!
+//! Runs, one after the other: all sequences of one operation, of two, and of
+//! three operations that change metadata, with more lines combined than the
+//! tests have time for. Progress is kept in a file, so that a run that was
+//! interrupted goes on where it was.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use pramfs::journal::Rules;
+use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
+use pramfs_tests::crash::images::Limits;
+use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::oracle::Known;
+use pramfs_tests::crash::report::Summary;
+use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
+use pramfs_tests::random::Random;
+use serde::{Deserialize, Serialize};
+
+/// Crashes pramfs everywhere and looks at what is left.
+///
+/// Exit status: 0 where every image is explained, 1 where one is not (it is
+/// told), 2 for anything else.
+#[derive(Debug, Parser)]
+#[command(name = "crash-explorer", version)]
+struct Args {
+    /// A sample that takes a few minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Longest sequences.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
+    length: u8,
+    /// Uncertain lines up to which all subsets are looked at [default: 12, or 6
+    /// with --quick].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=20))]
+    lines: Option<u32>,
+    /// Any subset of the words stored to a line, in whichever order they were
+    /// stored: stricter than the processor.
+    #[arg(long)]
+    strict: bool,
+    /// Seed of random choices.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Workers [default: one for each processor].
+    #[arg(long)]
+    threads: Option<usize>,
+    /// File in which progress is kept; a run with the same options goes on
+    /// there.
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// This workload alone, by the name that a report gives it.
+    #[arg(long, value_name = "NAME")]
+    workload: Option<String>,
+    /// Block size for --workload.
+    #[arg(long, default_value_t = 512, value_name = "BYTES")]
+    block_size: u32,
+    /// Lists the operations and ends.
+    #[arg(long)]
+    list: bool,
+}
+
+/// What is kept between runs.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    /// Options that the counts are for.
+    options: String,
+    /// Phases that are done, by name, and the workloads done of the last one.
+    done: Vec<(String, usize, Summary)>,
+}
+
+impl Progress {
+    fn load(path: &Path, options: &str) -> Result<Progress> {
+        let fresh = || Progress {
+            options: options.into(),
+            done: Vec::new(),
+        };
+        let text = match std::fs::read_to_string(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(fresh()),
+            other => other.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let found: Progress = serde_json::from_str(&text)
+            .with_context(|| format!("{} is no progress of a run; remove it", path.display()))?;
+        if found.options != options {
+            return Err(anyhow!(
+                "{} is of a run with other options ({}); remove it, or name another file",
+                path.display(),
+                found.options
+            ));
+        }
+        Ok(found)
+    }
+
+    /// Replaces the file whole, so that an interruption leaves the old or the
+    /// new one.
+    fn save(&self, path: &Path) -> Result<()> {
+        let new = path.with_extension("new");
+        let text = serde_json::to_string(self)?;
+        std::fs::write(&new, text).with_context(|| format!("cannot write {}", new.display()))?;
+        std::fs::rename(&new, path).with_context(|| format!("cannot replace {}", path.display()))
+    }
+}
+
+/// One part of the run.
+struct Phase {
+    name: String,
+    bed: Bed,
+    workloads: Vec<Workload>,
+    settings: Settings,
+}
+
+fn limits(args: &Args) -> Limits {
+    Limits {
+        lines: args.lines.unwrap_or(if args.quick { 6 } else { 12 }),
+        pairs: 10_000,
+        random: if args.quick { 32 } else { 200 },
+        torn: match (args.strict, args.quick) {
+            (true, _) => Torn::Strict,
+            (_, true) => Torn::Edges,
+            _ => Torn::Words,
+        },
+    }
+}
+
+fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
+    let bed = |block_size: u32| {
+        let len = if block_size > 1024 { 512 } else { 256 } << 10;
+        Bed::new(block_size, len).map_err(|e| anyhow!("the first tree cannot be made: {e}"))
+    };
+    let all = limits(args);
+    let again = Limits {
+        lines: 4,
+        pairs: 100,
+        random: 8,
+        torn: Torn::Edges,
+    };
+    let settings = |limits: Limits, recovery: Limits| Settings {
+        limits,
+        recovery: Some(recovery),
+        rules: Rules::default(),
+        seed: args.seed,
+        threads: args
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
+    };
+    // A sample has the same share of each length.
+    let mut random = Random::new(args.seed);
+    let mut sample = |mut w: Vec<Workload>, most: usize| {
+        if args.quick && w.len() > most {
+            random.shuffle(&mut w);
+            w.truncate(most);
+        }
+        w
+    };
+    if let Some(name) = &args.workload {
+        let w = Workload::parse(name, ops).map_err(|e| anyhow!(e))?;
+        return Ok(vec![Phase {
+            name: name.clone(),
+            bed: bed(args.block_size)?,
+            workloads: vec![w],
+            settings: settings(all, all),
+        }]);
+    }
+    let mut phases = Vec::new();
+    for block_size in [512, 1024, 2048, 4096] {
+        phases.push(Phase {
+            name: format!("one operation, blocks of {block_size}"),
+            bed: bed(block_size)?,
+            workloads: sequences(ops, 1, false, &|op| !op.map || block_size == 4096),
+            settings: settings(all, if args.quick { again } else { all }),
+        });
+    }
+    if args.length >= 2 {
+        for block_size in [512, 4096] {
+            let w = sequences(ops, 2, true, &|op| !op.map || block_size == 4096);
+            phases.push(Phase {
+                name: format!("two operations, blocks of {block_size}"),
+                bed: bed(block_size)?,
+                workloads: sample(w, 800),
+                settings: settings(all, again),
+            });
+        }
+    }
+    if args.length >= 3 {
+        phases.push(Phase {
+            name: "three operations on metadata".into(),
+            bed: bed(512)?,
+            workloads: sample(sequences(ops, 3, true, &|op| op.metadata), 1500),
+            settings: settings(all, again),
+        });
+    }
+    Ok(phases)
+}
+
+/// Workloads between two savings of the progress.
+const CHUNK: usize = 200;
+
+fn phase(
+    p: &Phase,
+    ops: &[Op],
+    (mut done, mut total): (usize, Summary),
+    save: &mut dyn FnMut(usize, &Summary) -> Result<()>,
+) -> Result<Result<Summary, Stopped>> {
+    let bar = ProgressBar::new(p.workloads.len() as u64);
+    bar.set_style(ProgressStyle::with_template(
+        "{prefix}: {bar:30} {pos}/{len} workloads, {msg}, {eta} left",
+    )?);
+    bar.set_prefix(p.name.clone());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let known = Arc::new(Known::default());
+    while done < p.workloads.len() {
+        let chunk = &p.workloads[done..(done + CHUNK).min(p.workloads.len())];
+        let job = Job {
+            bed: &p.bed,
+            ops,
+            workloads: chunk,
+        };
+        let shown = |s: &Summary| {
+            bar.set_position((done as u64) + s.workloads + s.left_out);
+            let images = total.images + s.images + total.recovery_images + s.recovery_images;
+            bar.set_message(format!("{images} images"));
+        };
+        match run(&p.settings, &known, &job, &shown) {
+            Ok(s) => total += s,
+            Err(e) => {
+                bar.abandon();
+                return Ok(Err(e));
+            }
+        }
+        done += chunk.len();
+        save(done, &total)?;
+    }
+    bar.finish_and_clear();
+    Ok(Ok(total))
+}
+
+fn explore(args: &Args) -> Result<bool> {
+    let ops = ops();
+    let options = format!(
+        "quick {} length {} {:?} seed {} workload {:?}",
+        args.quick,
+        args.length,
+        limits(args),
+        args.seed,
+        args.workload
+    );
+    let mut progress = match &args.resume {
+        Some(path) => Progress::load(path, &options)?,
+        None => Progress::default(),
+    };
+    println!("{}", Summary::HEAD);
+    let mut total = Summary::default();
+    for p in phases(args, &ops)? {
+        let at = match progress.done.iter().position(|d| d.0 == p.name) {
+            Some(at) => at,
+            None => {
+                let fresh = (p.name.clone(), 0, Summary::default());
+                progress.done.push(fresh);
+                progress.done.len() - 1
+            }
+        };
+        let from = (progress.done[at].1, progress.done[at].2);
+        let mut save = |done: usize, s: &Summary| {
+            (progress.done[at].1, progress.done[at].2) = (done, *s);
+            match &args.resume {
+                Some(path) => progress.save(path),
+                None => Ok(()),
+            }
+        };
+        match phase(&p, &ops, from, &mut save)? {
+            Ok(s) => {
+                println!("{}", s.row(&p.name));
+                total += s;
+            }
+            Err(e) => {
+                println!("\nAn image that nothing explains:\n\n{e}");
+                return Ok(false);
+            }
+        }
+    }
+    println!("{}\n\n{total}\nno image is unexplained", total.row("all"));
+    Ok(true)
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list {
+        ops().iter().for_each(|op| println!("{}", op.name));
+        return ExitCode::SUCCESS;
+    }
+    match explore(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            eprintln!("crash-explorer: {e:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The crash explorer: every image that a power failure could leave, of every
+//! short sequence of operations, mounted by the real recovery and judged.
+//!
+//! ```text
+//! workload   sequences of operations, run on the sim backend beside the model
+//! machine    what is durable after each of the recorded events, and what may be
+//! images     which of the possible images to look at; each is looked at once
+//! oracle     mount, check, look, use
+//! state      what an image shows, and which states are right
+//! explorer   all of that for all workloads, and for crashes in recoveries
+//! report     counts, or the story of an image that nothing explains
+//! ```
+//!
+//! `docs/crash-testing.md` says what is assumed and what was found.
+
+pub mod explorer;
+pub mod images;
+pub mod machine;
+pub mod oracle;
+pub mod report;
+pub mod scratch;
+pub mod state;
+pub mod workload;
+
+pub use machine::Machine;

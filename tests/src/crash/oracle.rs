@@ -1,0 +1,497 @@
+//! What must hold of an image: the real recovery mounts it, the check finds
+//! nothing, and it can be used.
+//!
+//! An image that was looked at before is not mounted again; its state is kept
+//! by its hash. And many images recover to the same medium: what that shows,
+//! the check and the use are done once for each medium that an unmount leaves.
+//! Two are the same where all that is in use is: blocks that the bitmap calls
+//! free, the journal (whose records are all dead) and the count of mounts do
+//! not matter, and are left out of the hash.
+//!
+//! Left to others: which state is right ([`super::state`], the explorer).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use pramfs::fsck::{self, CheckOptions};
+use pramfs::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
+use pramfs::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
+use pramfs::pmem::{Event, LINE};
+use pramfs::{AtimePolicy, Clock, Ctx, ErrorPolicy, FileType, Fs, Ino, MountOptions, Time};
+use zerocopy::FromBytes;
+
+use super::images::{Images, line_hash};
+use super::scratch::{PAGE, Scratch};
+use super::state::State;
+use crate::region;
+
+/// A clock that stands still until it is set.
+#[derive(Debug)]
+pub struct Still(AtomicI64);
+
+impl Still {
+    /// A clock that shows a time.
+    pub fn at(sec: i64) -> Arc<Still> {
+        Arc::new(Still(AtomicI64::new(sec)))
+    }
+
+    /// Sets it.
+    pub fn set(&self, sec: i64) {
+        self.0.store(sec, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Still {
+    fn now(&self) -> Time {
+        Time {
+            sec: self.0.load(Ordering::Relaxed),
+            nsec: 7,
+        }
+    }
+}
+
+/// How the explorer mounts.
+pub fn options(clock: &Arc<Still>) -> MountOptions {
+    MountOptions {
+        clock: Arc::clone(clock) as Arc<dyn Clock>,
+        errors: ErrorPolicy::Continue,
+        atime: AtimePolicy::NoAtime,
+        cache_bytes: 1 << 20,
+        ..region::quiet()
+    }
+}
+
+/// A state that was seen; equal states have the same number.
+pub type StateId = u32;
+
+/// Recovered media that are known, by hash.
+#[derive(Debug, Default)]
+pub struct Known {
+    images: Shards<StateId>,
+    media: Shards<StateId>,
+    recoveries: Shards<()>,
+    states: Mutex<States>,
+    checked: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct States {
+    all: Vec<Arc<State>>,
+    by_text: HashMap<u64, Vec<StateId>>,
+}
+
+/// Entries of a shard; 16 of these are some 200 MB.
+const MOST: usize = 500_000;
+
+#[derive(Debug)]
+struct Shards<T>(Vec<Mutex<HashMap<u64, T>>>);
+
+impl<T> Default for Shards<T> {
+    fn default() -> Self {
+        Shards((0..16).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl<T: Copy> Shards<T> {
+    fn get(&self, hash: u64) -> Option<T> {
+        self.0[(hash >> 60) as usize].lock().get(&hash).copied()
+    }
+    /// Whether it is new.
+    fn put(&self, hash: u64, value: T) -> bool {
+        let mut shard = self.0[(hash >> 60) as usize].lock();
+        // Long runs forget, and look at some images twice.
+        if shard.len() >= MOST {
+            shard.clear();
+        }
+        shard.insert(hash, value).is_none()
+    }
+}
+
+impl Known {
+    /// The number of a state.
+    pub fn number(&self, state: State) -> StateId {
+        let text = hash_of(&state);
+        let mut states = self.states.lock();
+        let candidates = states.by_text.get(&text).cloned().unwrap_or_default();
+        if let Some(id) = candidates
+            .iter()
+            .find(|id| *states.all[**id as usize] == state)
+        {
+            return *id;
+        }
+        let id = states.all.len() as StateId;
+        states.all.push(Arc::new(state));
+        states.by_text.entry(text).or_default().push(id);
+        id
+    }
+
+    /// A state by its number.
+    pub fn state(&self, id: StateId) -> Arc<State> {
+        Arc::clone(&self.states.lock().all[id as usize])
+    }
+
+    /// States that were seen.
+    pub fn states(&self) -> usize {
+        self.states.lock().all.len()
+    }
+
+    /// Media that were checked and used so far.
+    pub fn media_checked(&self) -> u64 {
+        self.checked.load(Ordering::Relaxed)
+    }
+
+    /// Whether a recovery of these events on this medium is new.
+    pub fn is_new_recovery(&self, hash: u64) -> bool {
+        self.recoveries.put(hash, ())
+    }
+}
+
+fn hash_of(state: &State) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut h = DefaultHasher::new();
+    for (path, n) in &state.tree.nodes {
+        path.hash(&mut h);
+        (n.id.0, n.id.1, n.nlink, n.size, n.blocks, n.perm).hash(&mut h);
+        n.data.hash(&mut h);
+        n.xattrs.hash(&mut h);
+        [n.times.0, n.times.1].map(|t| (t.sec, t.nsec)).hash(&mut h);
+    }
+    state.pieces.hash(&mut h);
+    h.finish()
+}
+
+/// What became of an image.
+#[derive(Debug)]
+pub struct Verdict {
+    /// What it shows.
+    pub state: StateId,
+    /// It was not known.
+    pub new: bool,
+    /// The events of its recovery, if those are new.
+    pub recovery: Option<Vec<Event>>,
+}
+
+/// Judges images, one at a time.
+#[derive(Debug)]
+pub struct Oracle {
+    known: Arc<Known>,
+    scratch: Scratch,
+    /// What is certain at the moment of the crash.
+    base: Vec<u8>,
+    base_hash: u64,
+    /// Hashes of its units of 512 bytes.
+    units: Vec<u64>,
+    clock: Arc<Still>,
+    geo: Geometry,
+    /// Whether recoveries are recorded: not those within a recovery, unless
+    /// that is asked for.
+    pub record: bool,
+}
+
+const UNIT: usize = 512;
+
+/// The time of all that happens after a crash.
+const LATER: i64 = 1_900_000_000;
+
+fn unit_hash(unit: usize, bytes: &[u8]) -> u64 {
+    let first = unit * UNIT / LINE as usize;
+    let lines = bytes.chunks_exact(LINE as usize).enumerate();
+    lines.fold(0u64, |sum, (i, line)| {
+        sum.wrapping_add(line_hash(first + i, line))
+    })
+}
+
+impl Oracle {
+    /// One for images like this one.
+    ///
+    /// # Errors
+    /// Where there is no file system.
+    pub fn new(known: &Arc<Known>, image: &[u8]) -> pramfs::Result<Oracle> {
+        let scratch = Scratch::new(image.len());
+        scratch.load(image);
+        let geo = probe_superblock(&scratch.region())?.geometry();
+        let mut oracle = Oracle {
+            known: Arc::clone(known),
+            scratch,
+            base: Vec::new(),
+            base_hash: 0,
+            units: Vec::new(),
+            clock: Still::at(LATER),
+            geo,
+            record: true,
+        };
+        oracle.set_base(image);
+        Ok(oracle)
+    }
+
+    /// What is certain from now on. Returns its hash.
+    pub fn set_base(&mut self, image: &[u8]) -> u64 {
+        self.base.clear();
+        self.base.extend_from_slice(image);
+        self.scratch.load(image);
+        self.units.clear();
+        let units = image.chunks_exact(UNIT).enumerate();
+        self.units.extend(units.map(|(i, u)| unit_hash(i, u)));
+        self.base_hash = self.units.iter().fold(0, |a, b| a.wrapping_add(*b));
+        self.base_hash
+    }
+
+    /// What is known.
+    pub fn known(&self) -> &Arc<Known> {
+        &self.known
+    }
+
+    /// The geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    /// Judges one of the images of the moment.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn judge(&mut self, images: &Images, choice: &[u16]) -> Result<Verdict, String> {
+        let hash = images.hash(choice);
+        if let Some(state) = self.known.images.get(hash) {
+            return Ok(Verdict {
+                state,
+                new: false,
+                recovery: None,
+            });
+        }
+        self.scratch.restore(&self.base);
+        for (at, value) in images.patch(choice) {
+            self.scratch.put(at, value);
+        }
+        let (state, recovery) = self.run()?;
+        self.known.images.put(hash, state);
+        Ok(Verdict {
+            state,
+            new: true,
+            recovery,
+        })
+    }
+
+    /// Mounts what is in memory.
+    fn run(&mut self) -> Result<(StateId, Option<Vec<Event>>), String> {
+        self.clock.set(LATER);
+        let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
+        self.scratch.record(self.record);
+        let mounted = Fs::open(self.scratch.region(), options(&self.clock));
+        let events = self.scratch.record(false);
+        let fs = mounted.map_err(words("the mount after the crash fails"))?;
+        let report = fs.recovery();
+        let busy = report.records > 0 || report.torn > 0 || report.orphans > 0;
+        if let Some(damage) = report.damage.first() {
+            return Err(format!("recovery finds damage: {damage}"));
+        }
+        fs.close()
+            .map_err(words("the unmount after recovery fails"))?;
+        let hash = self.medium_hash()?;
+        let state = match self.known.media.get(hash) {
+            Some(state) => state,
+            None => {
+                let found = self.examine()?;
+                let state = self.known.number(found);
+                self.known.checked.fetch_add(1, Ordering::Relaxed);
+                self.known.media.put(hash, state);
+                state
+            }
+        };
+        let new = |events: &Vec<Event>| self.known.is_new_recovery(self.trace(hash, events));
+        let recovery = Some(events).filter(|e| self.record && busy && new(e));
+        Ok((state, recovery))
+    }
+
+    /// Hash of a recovery: what it stored where, in which order, and the medium
+    /// that it came to. The dynamic words count mounts: what they hold differs
+    /// after each crash and decides nothing.
+    fn trace(&self, medium: u64, events: &[Event]) -> u64 {
+        let dynamic = [0, self.geo.copy_offset].map(|page| page + DYNAMIC_OFFSET);
+        events.iter().fold(medium, |h, e| {
+            let h = h.rotate_left(5) ^ e.offset ^ (e.kind as u64) << 48;
+            let h = h.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            if dynamic
+                .iter()
+                .any(|d| (*d..*d + SuperDynamic::SIZE as u64).contains(&e.offset))
+            {
+                return h;
+            }
+            e.bytes.chunks(8).fold(h, |h, w| {
+                let mut word = [0; 8];
+                word[..w.len()].copy_from_slice(w);
+                let h = (h ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                h.rotate_left(23)
+            })
+        })
+    }
+
+    /// Check, look and use, of a medium that was unmounted.
+    fn examine(&mut self) -> Result<State, String> {
+        let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
+        self.check("after recovery and unmount")?;
+        let fs = Fs::open(self.scratch.region(), options(&self.clock))
+            .map_err(words("the second mount fails"))?;
+        let report = fs.recovery();
+        if report.records > 0 || report.torn > 0 || report.orphans > 0 || !report.was_clean {
+            return Err(format!("not clean after an unmount: {report:?}"));
+        }
+        let mut state = State::of(&fs).map_err(words("the tree cannot be read"))?;
+        state
+            .stretch(&fs)
+            .map_err(words("a file cannot be made longer"))?;
+        use_it(&fs, &state)?;
+        fs.close().map_err(words("the second unmount fails"))?;
+        self.check("after use")?;
+        let fs = Fs::open(self.scratch.region(), options(&self.clock))
+            .map_err(words("the third mount fails"))?;
+        let left = State::of(&fs).map_err(words("the emptied tree cannot be read"))?;
+        if left.tree.nodes.len() != 1 {
+            return Err(format!(
+                "{} names are left of none",
+                left.tree.nodes.len() - 1
+            ));
+        }
+        fs.close().map_err(words("the third unmount fails"))?;
+        Ok(state)
+    }
+
+    fn check(&self, when: &str) -> Result<(), String> {
+        let report = fsck::check(&self.scratch.region(), &CheckOptions::default());
+        match report.is_clean() {
+            true => Ok(()),
+            false => Err(format!("the check {when}: {report}")),
+        }
+    }
+
+    /// Hash of all that is in use on the medium after an unmount.
+    fn medium_hash(&self) -> Result<u64, String> {
+        let mut units = self.units.clone();
+        let mut page = [0; PAGE];
+        for p in self.scratch.changed_pages() {
+            self.scratch.read(p * PAGE, &mut page);
+            for (i, bytes) in page.chunks_exact(UNIT).enumerate() {
+                let unit = p * PAGE / UNIT + i;
+                units[unit] = unit_hash(unit, bytes);
+            }
+        }
+        let geo = &self.geo;
+        let mut line = [0; 64];
+        for page in [0, geo.copy_offset] {
+            let at = (page + DYNAMIC_OFFSET) as usize;
+            let mut dynamic = [0; SuperDynamic::SIZE];
+            self.scratch.read(at, &mut dynamic);
+            let d = SuperDynamic::read_from_bytes(&dynamic).map_err(|e| e.to_string())?;
+            if d.state != pramfs::media::superblock::STATE_CLEAN || d.first_error.count != 0 {
+                return Err(format!(
+                    "the superblock at {page:#x} after an unmount: {d:?}"
+                ));
+            }
+            // The other lines of these words are reserved.
+            self.scratch.read(at, &mut line);
+            let unit = at / UNIT;
+            units[unit] = units[unit].wrapping_sub(line_hash(at / 64, &line));
+        }
+        let journal = geo.journal_offset..geo.journal_offset + geo.journal_len;
+        let bitmap = self.block_bitmap()?;
+        let mut bits = vec![0; geo.block_size as usize];
+        self.scratch.read(bitmap, &mut bits);
+        let mut sum = 0u64;
+        for (i, hash) in units.iter().enumerate() {
+            let at = (i * UNIT) as u64;
+            let block = (at >> geo.block_log2) as usize;
+            if bits[block / 8] >> (block % 8) & 1 != 0 && !journal.contains(&at) {
+                sum = sum.wrapping_add(*hash);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Where the bits of the blocks are. Regions of the explorer have one group.
+    fn block_bitmap(&self) -> Result<usize, String> {
+        let geo = &self.geo;
+        let mut inode = [0; DiskInode::SIZE];
+        self.scratch.read(BLOCK_GROUPS_OFFSET as usize, &mut inode);
+        let inode = DiskInode::read_from_bytes(&inode).map_err(|e| e.to_string())?;
+        if inode.height != 0 || geo.blocks > geo.bits_per_group() {
+            return Err("a region of more than one group is too large to explore".into());
+        }
+        let mut word = [0; 8];
+        let descs = geo.offset(Ptr(inode.root).block()) as usize;
+        self.scratch.read(descs, &mut word);
+        match GroupDesc::state(geo, BitmapKind::Blocks, 0, u64::from_le_bytes(word)) {
+            GroupState::Bitmap(b) => Ok(geo.offset(b) as usize),
+            other => Err(format!("the group of all blocks is {other:?}")),
+        }
+    }
+}
+
+/// Makes, writes, moves and removes something in every directory, then removes
+/// everything. A full region may refuse what needs space.
+fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
+    let cx = Ctx::default();
+    let shown = |p: &[u8]| String::from_utf8_lossy(p).into_owned();
+    let tried = |what: &str, path: &[u8], r: pramfs::Result<()>| match r {
+        Ok(()) => Ok(true),
+        Err(pramfs::Error::NoSpace(_)) => Ok(false),
+        Err(e) => Err(format!("{what} in {} after recovery: {e}", shown(path))),
+    };
+    for (path, n) in &state.tree.nodes {
+        if n.kind != FileType::Directory {
+            continue;
+        }
+        let dir = n.id.0;
+        let mut made = Ino::ROOT;
+        let created = fs
+            .create(&cx, dir, b".explorer", 0o600)
+            .map(|a| made = a.ino);
+        if !tried("create", path, created)? {
+            continue;
+        }
+        let bytes = [0xa5; 700];
+        let mut back = [0; 700];
+        let mut read = |at| match fs.read(made, at, &mut back) {
+            Ok(700) if back == bytes => Ok(()),
+            Ok(_) => Err(pramfs::Error::Io(
+                "other bytes are read than were written".into(),
+            )),
+            Err(e) => Err(e),
+        };
+        if tried("a write", path, fs.append(made, &bytes).map(drop))? {
+            tried("a read", path, read(0))?;
+        }
+        let renamed = fs.rename(&cx, dir, b".explorer", dir, b".renamed", Default::default());
+        let name: &[u8] = if tried("a rename", path, renamed)? {
+            b".renamed"
+        } else {
+            b".explorer"
+        };
+        tried("unlink", path, fs.unlink(dir, name))?;
+    }
+    // Paths in reverse: what is in a directory before it.
+    for (path, n) in state.tree.nodes.iter().rev() {
+        let Some(slash) = path
+            .iter()
+            .rposition(|b| *b == b'/')
+            .filter(|_| path.len() > 1)
+        else {
+            continue;
+        };
+        let parent = &state.tree.nodes[if slash == 0 {
+            &b"/"[..]
+        } else {
+            &path[..slash]
+        }];
+        let name = &path[slash + 1..];
+        let removed = if n.kind == FileType::Directory {
+            fs.rmdir(parent.id.0, name)
+        } else {
+            fs.unlink(parent.id.0, name)
+        };
+        removed.map_err(|e| format!("{} cannot be removed after recovery: {e}", shown(path)))?;
+    }
+    Ok(())
+}

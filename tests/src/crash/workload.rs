@@ -1,0 +1,517 @@
+//! Workloads: sequences of operations on a small tree, all of them up to a
+//! length (the bounded black-box way of CrashMonkey's ACE).
+//!
+//! An operation names paths. Where a sequence has removed what it needs, the
+//! operation does not apply, and the sequence is left out; where a name exists
+//! already, it is refused, and a refused operation must change nothing.
+
+use std::sync::Arc;
+
+use pramfs::direct::Access;
+use pramfs::format::FormatOptions;
+use pramfs::{Ctx, Fallocate, Fs, RenameFlags, SetAttr, SetTime, Time, XattrMode};
+
+use super::oracle::{Still, options};
+use super::state::Promise;
+use crate::model::{Body, Call, Follower, Make, NodeId};
+use crate::region;
+
+/// One step of an operation.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// A call of the engine.
+    Call(Call),
+    /// A store through a view of a file, and its `persist`.
+    Map {
+        /// The file.
+        node: NodeId,
+        /// Where in the file.
+        offset: u64,
+        /// What.
+        bytes: Vec<u8>,
+        /// Whether `persist` follows; otherwise the stores may be lost.
+        persist: bool,
+    },
+}
+
+impl Action {
+    /// The call that has the same effect in the model.
+    pub fn as_call(&self) -> Call {
+        match self {
+            Action::Call(c) => c.clone(),
+            Action::Map {
+                node,
+                offset,
+                bytes,
+                ..
+            } => Call::Write {
+                node: *node,
+                offset: Some(*offset),
+                bytes: bytes.clone(),
+            },
+        }
+    }
+
+    /// What a crash in it may leave.
+    pub fn promise(&self, f: &Follower) -> Promise {
+        let data = |node: &NodeId, from: u64, len: u64| Promise::Data {
+            ino: f.ino(*node),
+            range: from..from.saturating_add(len),
+        };
+        let size = |node: &NodeId| f.model.node(*node).size();
+        match self.as_call() {
+            Call::Write {
+                node,
+                offset,
+                bytes,
+            } => data(&node, offset.unwrap_or(size(&node)), bytes.len() as u64),
+            Call::Fallocate {
+                node, offset, len, ..
+            } => data(&node, offset, len),
+            _ => Promise::Atomic,
+        }
+    }
+}
+
+/// An operation of a workload.
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// Its name, by which reports call it.
+    pub name: &'static str,
+    /// Changes names and attributes, not the bytes of files.
+    pub metadata: bool,
+    /// Stores through a view, which needs blocks of 4096 bytes.
+    pub map: bool,
+    /// What it stores is not durable when it returns, and never: it is the last
+    /// of its sequence.
+    pub lossy: bool,
+    steps: fn(&Follower) -> Option<Vec<Action>>,
+}
+
+impl Op {
+    /// What it does now; `None` where it does not apply.
+    pub fn actions(&self, f: &Follower) -> Option<Vec<Action>> {
+        (self.steps)(f)
+    }
+}
+
+const CX: Ctx = Ctx {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+
+/// Directory and name of a path.
+fn place(f: &Follower, path: &str) -> Option<(NodeId, Vec<u8>)> {
+    let (dir, name) = path.rsplit_once('/')?;
+    let id = f.find(dir)?;
+    let is_dir = matches!(f.model.node(id).body, Body::Dir { .. });
+    is_dir.then(|| (id, name.as_bytes().to_vec()))
+}
+
+fn file(f: &Follower, path: &str) -> Option<NodeId> {
+    let id = f.find(path)?;
+    matches!(f.model.node(id).body, Body::File { .. }).then_some(id)
+}
+
+fn one(c: Call) -> Option<Vec<Action>> {
+    Some(vec![Action::Call(c)])
+}
+
+fn make(f: &Follower, path: &str, what: Make) -> Option<Vec<Action>> {
+    let (parent, name) = place(f, path)?;
+    one(Call::Make {
+        cx: CX,
+        parent,
+        name,
+        what,
+        pin: false,
+    })
+}
+
+fn link(f: &Follower, path: &str, new: &str) -> Option<Vec<Action>> {
+    let (parent, name) = place(f, new)?;
+    let node = file(f, path)?;
+    one(Call::Link { node, parent, name })
+}
+
+fn unlink(f: &Follower, path: &str) -> Option<Vec<Action>> {
+    let (parent, name) = place(f, path)?;
+    one(Call::Unlink { parent, name })
+}
+
+fn rmdir(f: &Follower, path: &str) -> Option<Vec<Action>> {
+    let (parent, name) = place(f, path)?;
+    one(Call::Rmdir { parent, name })
+}
+
+const PLAIN: RenameFlags = RenameFlags {
+    noreplace: false,
+    exchange: false,
+    whiteout: false,
+};
+const NOREPLACE: RenameFlags = RenameFlags {
+    noreplace: true,
+    ..PLAIN
+};
+const EXCHANGE: RenameFlags = RenameFlags {
+    exchange: true,
+    ..PLAIN
+};
+const WHITEOUT: RenameFlags = RenameFlags {
+    whiteout: true,
+    ..PLAIN
+};
+
+fn rename(f: &Follower, from: &str, to: &str, flags: RenameFlags) -> Option<Vec<Action>> {
+    let (parent, name) = place(f, from)?;
+    let (new_parent, new_name) = place(f, to)?;
+    one(Call::Rename {
+        cx: CX,
+        parent,
+        name,
+        new_parent,
+        new_name,
+        flags,
+    })
+}
+
+fn set(f: &Follower, path: &str, set: SetAttr) -> Option<Vec<Action>> {
+    let node = f.find(path)?;
+    one(Call::SetAttr { node, set })
+}
+
+fn truncate(f: &Follower, path: &str, size: u64) -> Option<Vec<Action>> {
+    file(f, path)?;
+    set(
+        f,
+        path,
+        SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        },
+    )
+}
+
+/// Bytes of which no two words are alike.
+pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    let word = |i: usize| [seed, i as u8, (i >> 8) as u8, 0x5a, seed, !(i as u8), 1, 2];
+    (0..len).map(|i| word(i / 8)[i % 8]).collect()
+}
+
+fn write(f: &Follower, path: &str, at: Option<u64>, len: usize) -> Option<Vec<Action>> {
+    one(Call::Write {
+        node: file(f, path)?,
+        offset: at,
+        bytes: pattern(0xc0, len),
+    })
+}
+
+fn fallocate(f: &Follower, path: &str, what: Fallocate, at: u64, len: u64) -> Option<Vec<Action>> {
+    one(Call::Fallocate {
+        node: file(f, path)?,
+        what,
+        offset: at,
+        len,
+    })
+}
+
+fn setxattr(
+    f: &Follower,
+    path: &str,
+    name: &str,
+    len: usize,
+    mode: XattrMode,
+) -> Option<Vec<Action>> {
+    one(Call::SetXattr {
+        node: f.find(path)?,
+        name: name.as_bytes().to_vec(),
+        value: pattern(0xd0, len),
+        mode,
+    })
+}
+
+fn removexattr(f: &Follower, path: &str, name: &str) -> Option<Vec<Action>> {
+    one(Call::RemoveXattr {
+        node: f.find(path)?,
+        name: name.as_bytes().to_vec(),
+    })
+}
+
+/// Unlink while it is open, then close.
+fn unlink_open(f: &Follower, path: &str) -> Option<Vec<Action>> {
+    let node = file(f, path)?;
+    let mut steps = vec![Action::Call(Call::Pin { node })];
+    steps.extend(unlink(f, path)?);
+    steps.push(Action::Call(Call::Unpin { node }));
+    Some(steps)
+}
+
+fn map(f: &Follower, path: &str, at: u64, len: usize, persist: bool) -> Option<Vec<Action>> {
+    let node = file(f, path)?;
+    (f.model.node(node).size() >= at + len as u64).then(|| {
+        vec![Action::Map {
+            node,
+            offset: at,
+            bytes: pattern(0xe0, len),
+            persist,
+        }]
+    })
+}
+
+const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
+const GROW: Fallocate = Fallocate::Allocate { keep_size: false };
+const ZERO: Fallocate = Fallocate::ZeroRange { keep_size: false };
+const ZERO_KEEP: Fallocate = Fallocate::ZeroRange { keep_size: true };
+const PUNCH: Fallocate = Fallocate::PunchHole;
+
+/// All operations.
+pub fn ops() -> Vec<Op> {
+    macro_rules! table {
+        ($($class:ident $name:literal = |$f:ident| $body:expr;)*) => {
+            vec![$(Op {
+                name: $name,
+                metadata: stringify!($class) == "meta",
+                map: matches!(stringify!($class), "mapped" | "lossy"),
+                lossy: stringify!($class) == "lossy",
+                steps: |$f| $body,
+            }),*]
+        };
+    }
+    table! {
+        meta "create /A/new" = |f| make(f, "/A/new", Make::File { perm: 0o640 });
+        meta "create /B/long" = |f| make(f, "/B/a-name-that-takes-much-of-a-leaf-of-its-own", Make::File { perm: 0o600 });
+        meta "mkdir /A/dir" = |f| make(f, "/A/dir", Make::Dir { perm: 0o750 });
+        meta "mkdir /B/sub" = |f| make(f, "/B/sub", Make::Dir { perm: 0o755 });
+        meta "mknod /B/pipe" = |f| make(f, "/B/pipe", Make::Node { mode: libc::S_IFIFO | 0o600, rdev: 0 });
+        meta "mknod /A/dev" = |f| make(f, "/A/dev", Make::Node { mode: libc::S_IFCHR | 0o620, rdev: 0x0105 });
+        meta "symlink /A/sym" = |f| make(f, "/A/sym", Make::Symlink { target: b"../foo".to_vec() });
+        meta "symlink /B/long target" = |f| make(f, "/B/longsym", Make::Symlink { target: vec![b't'; 200] });
+        meta "link /A/bar /B/bar" = |f| link(f, "/A/bar", "/B/bar");
+        meta "link /foo /A/foo2" = |f| link(f, "/foo", "/A/foo2");
+        meta "unlink /foo (two names)" = |f| unlink(f, "/foo");
+        meta "unlink /A/foo" = |f| unlink(f, "/A/foo");
+        meta "unlink /A/bar (empty)" = |f| unlink(f, "/A/bar");
+        meta "rmdir /A/sub" = |f| rmdir(f, "/A/sub");
+        meta "rmdir /B" = |f| rmdir(f, "/B");
+        meta "rename /A/bar /A/baz" = |f| rename(f, "/A/bar", "/A/baz", PLAIN);
+        meta "rename /A/bar /A/foo (over)" = |f| rename(f, "/A/bar", "/A/foo", PLAIN);
+        meta "rename /A/foo /B/foo" = |f| rename(f, "/A/foo", "/B/foo", PLAIN);
+        meta "rename /A/sub /B/sub" = |f| rename(f, "/A/sub", "/B/sub", PLAIN);
+        meta "rename /A/sub /B (over)" = |f| rename(f, "/A/sub", "/B", PLAIN);
+        meta "rename noreplace /A/bar /foo" = |f| rename(f, "/A/bar", "/foo", NOREPLACE);
+        meta "rename noreplace /A/bar /B/n" = |f| rename(f, "/A/bar", "/B/n", NOREPLACE);
+        meta "rename exchange /A/foo /A/bar" = |f| rename(f, "/A/foo", "/A/bar", EXCHANGE);
+        meta "rename exchange /A/sub /foo" = |f| rename(f, "/A/sub", "/foo", EXCHANGE);
+        meta "rename whiteout /A/bar /B/w" = |f| rename(f, "/A/bar", "/B/w", WHITEOUT);
+        meta "truncate /foo 512" = |f| truncate(f, "/foo", 512);
+        meta "truncate /foo 777" = |f| truncate(f, "/foo", 777);
+        meta "truncate /A/foo 0" = |f| truncate(f, "/A/foo", 0);
+        meta "truncate /foo 3000 (longer)" = |f| truncate(f, "/foo", 3000);
+        meta "setxattr /A/bar small" = |f| setxattr(f, "/A/bar", "user.small", 20, XattrMode::Create);
+        meta "setxattr /foo replace" = |f| setxattr(f, "/foo", "user.small", 31, XattrMode::Replace);
+        meta "setxattr /A/foo large" = |f| setxattr(f, "/A/foo", "user.large", 900, XattrMode::Set);
+        meta "setxattr /foo large" = |f| setxattr(f, "/foo", "user.large", 1500, XattrMode::Set);
+        meta "setxattr /foo large to small" = |f| setxattr(f, "/foo", "user.large", 8, XattrMode::Set);
+        meta "removexattr /foo small" = |f| removexattr(f, "/foo", "user.small");
+        meta "removexattr /foo large" = |f| removexattr(f, "/foo", "user.large");
+        meta "chmod /foo" = |f| set(f, "/foo", SetAttr { perm: Some(0o4711), ..SetAttr::default() });
+        meta "chmod /A" = |f| set(f, "/A", SetAttr { perm: Some(0o2770), ..SetAttr::default() });
+        meta "chown /foo" = |f| set(f, "/foo", SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() });
+        meta "utimes /A/bar" = |f| {
+            let t = SetTime::At(Time { sec: -5, nsec: 999_999_999 });
+            set(f, "/A/bar", SetAttr { atime: Some(t), mtime: Some(t), ..SetAttr::default() })
+        };
+        meta "unlink /A/foo open, close" = |f| unlink_open(f, "/A/foo");
+        data "write /foo 8 at 512" = |f| write(f, "/foo", Some(512), 8);
+        data "write /foo 300 at 411 (unaligned)" = |f| write(f, "/foo", Some(411), 300);
+        data "write /foo 700 at 1000 (spanning)" = |f| write(f, "/foo", Some(1000), 700);
+        data "write /A/foo 90 at 5000 (hole)" = |f| write(f, "/A/foo", Some(5000), 90);
+        data "write /A/bar 600 (empty)" = |f| write(f, "/A/bar", Some(0), 600);
+        data "append /foo 500" = |f| write(f, "/foo", None, 500);
+        data "append /A/foo 700 (preallocated)" = |f| write(f, "/A/foo", None, 700);
+        data "fallocate /A/bar" = |f| fallocate(f, "/A/bar", GROW, 100, 1500);
+        data "fallocate keep /foo" = |f| fallocate(f, "/foo", KEEP, 1000, 2000);
+        data "punch /foo" = |f| fallocate(f, "/foo", PUNCH, 300, 800);
+        data "zero /foo" = |f| fallocate(f, "/foo", ZERO, 700, 1100);
+        data "zero keep /A/foo" = |f| fallocate(f, "/A/foo", ZERO_KEEP, 200, 1200);
+        data "fsync /foo" = |f| one(Call::Fsync { node: file(f, "/foo")? });
+        mapped "map /foo, store, persist" = |f| map(f, "/foo", 100, 300, true);
+        lossy "map /foo, store" = |f| map(f, "/foo", 600, 64, false);
+    }
+}
+
+/// A formatted tree from which workloads start.
+#[derive(Debug, Clone)]
+pub struct Bed {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// The region, cleanly unmounted.
+    pub image: Arc<Vec<u8>>,
+    /// The model of it.
+    pub follower: Follower,
+}
+
+/// When the tree was made, and the time of the first operation.
+pub const START: i64 = 1_700_000_000;
+
+impl Bed {
+    /// The usual one: `/foo` (which is `/A/link` too) of 1300 bytes with a small
+    /// and a large attribute, `/A/foo` of 600 bytes with blocks for 3000,
+    /// `/A/bar` empty, `/A/sub/`, `/B/`.
+    ///
+    /// # Errors
+    /// Those of the engine, and where the model differs.
+    pub fn new(block_size: u32, len: usize) -> Result<Bed, String> {
+        let format = FormatOptions {
+            lanes: Some(2),
+            ..region::repeatable(block_size)
+        };
+        let sim = region::formatted(len, &format).map_err(|e| e.to_string())?;
+        let clock = Still::at(START);
+        let fs = region::mount(&sim, options(&clock)).map_err(|e| e.to_string())?;
+        let mut f = Follower::new(Time {
+            sec: START,
+            nsec: 0,
+        });
+        pramfs::journal::set_thread_lane(0);
+        let mut now = START;
+        let mut run = |f: &mut Follower, steps: &dyn Fn(&Follower) -> Option<Vec<Action>>| {
+            for a in steps(f).ok_or("the tree cannot be made")? {
+                now += 1;
+                clock.set(now);
+                f.model.now = Time { sec: now, nsec: 7 };
+                f.call(&fs, &a.as_call())?;
+            }
+            Ok::<(), String>(())
+        };
+        let file = || Make::File { perm: 0o644 };
+        let dir = || Make::Dir { perm: 0o755 };
+        run(&mut f, &|f| make(f, "/A", dir()))?;
+        run(&mut f, &|f| make(f, "/B", dir()))?;
+        run(&mut f, &|f| make(f, "/foo", file()))?;
+        run(&mut f, &|f| write(f, "/foo", Some(0), 1300))?;
+        run(&mut f, &|f| {
+            setxattr(f, "/foo", "user.small", 12, XattrMode::Set)
+        })?;
+        run(&mut f, &|f| {
+            setxattr(f, "/foo", "user.large", 1100, XattrMode::Set)
+        })?;
+        run(&mut f, &|f| link(f, "/foo", "/A/link"))?;
+        run(&mut f, &|f| make(f, "/A/foo", file()))?;
+        run(&mut f, &|f| write(f, "/A/foo", Some(0), 600))?;
+        run(&mut f, &|f| fallocate(f, "/A/foo", KEEP, 0, 3000))?;
+        run(&mut f, &|f| make(f, "/A/bar", file()))?;
+        run(&mut f, &|f| make(f, "/A/sub", dir()))?;
+        f.compare(&fs)?;
+        fs.close().map_err(|e| e.to_string())?;
+        f.model.end_of_mount();
+        Ok(Bed {
+            block_size,
+            image: Arc::new(sim.image()),
+            follower: f,
+        })
+    }
+}
+
+/// A sequence of operations, each with the lane of the thread that runs it.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Indices into [`ops`] with lanes.
+    pub steps: Vec<(usize, u32)>,
+}
+
+impl Workload {
+    /// The workload of a name.
+    ///
+    /// # Errors
+    /// What of the name is no operation.
+    pub fn parse(name: &str, ops: &[Op]) -> Result<Workload, String> {
+        let step = |text: &str| {
+            let (op, lane) = match text.trim().rsplit_once(" [lane ") {
+                Some((op, lane)) => (op, lane.trim_end_matches(']').parse()),
+                None => (text.trim(), Ok(0)),
+            };
+            let lane = lane.map_err(|e| format!("the lane in \"{text}\": {e}"))?;
+            let found = ops.iter().position(|o| o.name == op);
+            let op = found.ok_or_else(|| {
+                let names: Vec<_> = ops.iter().map(|o| o.name).collect();
+                format!(
+                    "there is no operation \"{op}\"; there are:\n{}",
+                    names.join("\n")
+                )
+            })?;
+            Ok((op, lane))
+        };
+        let steps = name.split(';').map(step).collect::<Result<_, String>>()?;
+        Ok(Workload { steps })
+    }
+
+    /// Its name: what runs, and on which lane.
+    pub fn name(&self, ops: &[Op]) -> String {
+        let step = |(op, lane): &(usize, u32)| format!("{} [lane {lane}]", ops[*op].name);
+        self.steps.iter().map(step).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// All sequences of a length of the operations that `pick` chooses; each on one
+/// lane, and, if `lanes`, each with every operation on another lane than the
+/// one before it.
+pub fn sequences(
+    ops: &[Op],
+    length: usize,
+    lanes: bool,
+    pick: &dyn Fn(&Op) -> bool,
+) -> Vec<Workload> {
+    let chosen: Vec<usize> = (0..ops.len()).filter(|i| pick(&ops[*i])).collect();
+    let mut all: Vec<Vec<usize>> = vec![vec![]];
+    for _ in 0..length {
+        all = all
+            .iter()
+            .flat_map(|s| chosen.iter().map(|op| [&s[..], &[*op]].concat()))
+            .collect();
+    }
+    let mut out = Vec::new();
+    let at_end = |s: &&Vec<usize>| s[..length - 1].iter().all(|op| !ops[*op].lossy);
+    for s in all.iter().filter(at_end) {
+        let on = |alternate: u32| Workload {
+            steps: (0u32..)
+                .zip(s)
+                .map(|(i, op)| (*op, i % 2 * alternate))
+                .collect(),
+        };
+        out.push(on(0));
+        if lanes && length > 1 {
+            out.push(on(1));
+        }
+    }
+    out
+}
+
+/// Carries an action out.
+///
+/// # Errors
+/// Where engine and model differ.
+pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
+    match action {
+        Action::Call(c) => f.call(fs, c),
+        Action::Map {
+            node,
+            offset,
+            bytes,
+            persist,
+        } => {
+            let words = |e: pramfs::Error| format!("the view: {e}");
+            let before = f.model.node(*node).clone();
+            let file = fs.open_file(f.ino(*node)).map_err(words)?;
+            let range = *offset..*offset + bytes.len() as u64;
+            let view = file.map(range, Access::Write).map_err(words)?;
+            view.write(0, bytes).map_err(words)?;
+            if *persist {
+                view.persist(0..bytes.len() as u64).map_err(words)?;
+            }
+            f.stored(fs, *node, (*offset, bytes), &before)?;
+            Ok(true)
+        }
+    }
+}
