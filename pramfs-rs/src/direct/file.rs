@@ -104,7 +104,8 @@ impl File {
     /// [`crate::Error::ReadOnly`].
     #[inline]
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<usize> {
-        self.shared.write_held(&self.inode, offset, from)
+        self.shared
+            .write_held(&self.inode, &self.extents, offset, from)
     }
 
     /// Writes all of the bytes at the end of the file and returns where that

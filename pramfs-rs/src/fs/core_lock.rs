@@ -36,7 +36,7 @@ struct Peeked {
     changes: AtomicU64,
     size: AtomicU64,
     root: AtomicU64,
-    /// The inode's own change counter.
+    /// See [`Core::records`].
     records: AtomicU64,
     /// Height of the file map; [`NOT_A_FILE`] where there is none to be read.
     height: AtomicU64,
@@ -54,7 +54,7 @@ pub struct Glimpse {
     pub size: u64,
     /// File map.
     pub map: MapRef,
-    /// The inode's change counter: each record that changes the map counts.
+    /// See [`Core::records`]: each record that changes the map counts.
     pub records: u64,
     /// Second up to which a read leaves the atime alone, by relatime.
     pub atime_until: i64,
@@ -188,7 +188,7 @@ impl Drop for CoreGuard<'_> {
         };
         p.size.store(d.size, Ordering::Relaxed);
         p.root.store(d.root, Ordering::Relaxed);
-        p.records.store(d.change, Ordering::Relaxed);
+        p.records.store(core.records, Ordering::Relaxed);
         p.height.store(height, Ordering::Relaxed);
         p.atime_until.store(until, Ordering::Relaxed);
         // Only the holder of the lock stores here. The lock is given back after

@@ -8,8 +8,9 @@
 //! 540 with 160). So its result is kept for each part of a file that one
 //! pointer block or one huge leaf covers.
 //!
-//! Invariant: an entry says what the file map said when the inode's change
-//! counter was that of the entry. Each record that changes a map counts.
+//! Invariant: an entry says what the file map said when so many records had
+//! changed the inode. Each record that changes a map changes its inode; an inode
+//! that is held stays in memory, where they are counted.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,19 +42,20 @@ struct Slot {
 }
 
 #[inline]
-fn tag(changes: u64, part: u64, value: u64) -> u64 {
-    (changes << PART_BITS | part) ^ mix64(value)
+fn tag(records: u64, part: u64, value: u64) -> u64 {
+    (records << PART_BITS | part) ^ mix64(value)
 }
 
 impl ExtentCache {
-    /// What is known of a part of a file whose inode has this change counter.
+    /// What is known of a part of a file whose inode so many records have
+    /// changed.
     #[inline]
-    pub fn get(&self, changes: u64, part: u64) -> Option<Part> {
+    pub fn get(&self, records: u64, part: u64) -> Option<Part> {
         let slot = &self.slots.get()?[part as usize % SLOTS];
         let value = slot.value.load(Ordering::Relaxed);
         if value & PRESENT == 0
             || part >> PART_BITS != 0
-            || slot.tag.load(Ordering::Relaxed) != tag(changes, part, value)
+            || slot.tag.load(Ordering::Relaxed) != tag(records, part, value)
         {
             return None;
         }
@@ -66,7 +68,7 @@ impl ExtentCache {
     }
 
     /// Keeps what is known of a part.
-    pub fn put(&self, changes: u64, part: u64, what: Part) {
+    pub fn put(&self, records: u64, part: u64, what: Part) {
         if part >> PART_BITS != 0 {
             return;
         }
@@ -79,7 +81,7 @@ impl ExtentCache {
             .get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
         let slot = &slots[part as usize % SLOTS];
         slot.value.store(value, Ordering::Relaxed);
-        slot.tag.store(tag(changes, part, value), Ordering::Relaxed);
+        slot.tag.store(tag(records, part, value), Ordering::Relaxed);
     }
 }
 
@@ -169,6 +171,14 @@ mod tests {
         assert_eq!(file.read_at(PART, &mut [0; 10]).unwrap(), 0);
         file.set_size(2 * PART).unwrap();
         places[1..].iter().for_each(|&at| expect(at, 0));
+        // What is written now goes to new blocks, and not to those of before.
+        for &at in &places {
+            file.write_at(at, &[5; 3000]).unwrap();
+            expect(at, 5);
+        }
+        let mut theirs = vec![0; 2 * PART as usize];
+        assert_eq!(other.read_at(0, &mut theirs).unwrap(), theirs.len());
+        assert!(theirs.iter().all(|&b| b == 9));
     }
 
     #[test]

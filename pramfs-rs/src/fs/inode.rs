@@ -40,6 +40,9 @@ pub struct Core {
     pub lazy: Lazy,
     /// The inode does not exist any more.
     pub gone: bool,
+    /// Records that have changed it, and perhaps its file map, since it came
+    /// into memory.
+    pub records: u64,
     /// The inode as it is.
     pub d: DiskInode,
 }
@@ -79,6 +82,7 @@ impl Inode {
                 lazy: Lazy::default(),
                 orphan_slot: None,
                 gone: false,
+                records: 0,
             }),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
@@ -159,6 +163,7 @@ impl Core {
     pub fn committed(&mut self, new: DiskInode) {
         self.d = new;
         self.lazy = Lazy::default();
+        self.records += 1;
     }
 
     /// What `stat` shows.

@@ -157,9 +157,9 @@ impl Shared {
         if need == Need::Write && self.read_only.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly("it was mounted so, or damage was found"));
         }
-        let faults = self.vol.region.faults();
+        let faults = self.vol.region.faults_seen();
         let result = f();
-        if self.vol.region.faults() != faults {
+        if self.vol.region.faults_seen() != faults {
             let e = Error::Io(format!(
                 "the medium of {} failed under an access",
                 self.vol.region.info().name

@@ -70,13 +70,13 @@ impl Shared {
         let into = &mut into[..len];
         if self.read_known(extents, &glimpse, offset, into).is_none() {
             self.read_map(&glimpse.map, offset, into).ok()?;
-            self.learn(inode, extents, &glimpse, offset);
+            let still = || inode.core.unchanged(&glimpse);
+            self.learn(extents, glimpse.records, &glimpse.map, offset, still);
         }
         inode.core.unchanged(&glimpse).then_some(len)
     }
 
-    /// Reads what lies in a part of the file that is known, and there in one
-    /// block or in a large leaf.
+    /// Reads what lies in one known piece.
     #[inline]
     fn read_known(
         &self,
@@ -85,38 +85,61 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Option<()> {
+        let range = (offset, into.len());
+        let at = self.known_place(extents, glimpse.records, &glimpse.map, range)?;
+        self.vol.region.read(at, into).ok()
+    }
+
+    /// Where a range of a file (offset and length) stands in the region, if its
+    /// part of the file is known, and it lies in one written block or in a
+    /// large leaf.
+    #[inline]
+    pub(super) fn known_place(
+        &self,
+        extents: &ExtentCache,
+        records: u64,
+        m: &MapRef,
+        (offset, len): (u64, usize),
+    ) -> Option<u64> {
         let geo = &self.vol.geo;
         let log2 = geo.block_log2 + geo.fan_log2;
-        let last = offset + (into.len() as u64).checked_sub(1)?;
+        let last = offset.checked_add((len as u64).checked_sub(1)?)?;
         if offset >> log2 != last >> log2 {
             return None;
         }
-        let at = match extents.get(glimpse.records, offset >> log2)? {
-            Part::Leaf(block) => geo.offset(block) + (offset & ((1 << log2) - 1)),
+        match extents.get(records, offset >> log2)? {
+            Part::Leaf(block) => Some(geo.offset(block) + (offset & ((1 << log2) - 1))),
             Part::Table(table) => {
                 let index = offset >> geo.block_log2;
                 if index != last >> geo.block_log2 {
                     return None;
                 }
-                let block = map::in_table(&self.vol, &glimpse.map, table, index).ok()??;
-                geo.offset(block) + (offset & (geo.block_size - 1))
+                let block = map::in_table(&self.vol, m, table, index).ok()??;
+                Some(geo.offset(block) + (offset & (geo.block_size - 1)))
             }
-        };
-        self.vol.region.read(at, into).ok()
+        }
     }
 
-    /// Keeps where a part of a file lies, if that is so still. One place of
-    /// eight is enough to find a part that is read often; reads all over a file
-    /// of more parts than are kept should not look for it each time.
+    /// Keeps where a part of a file lies, unless `still` says that this may have
+    /// changed meanwhile. One place of eight is enough to find a part that is
+    /// used often; a file of more parts than are kept should not be looked at
+    /// each time.
     #[cold]
-    fn learn(&self, inode: &Inode, extents: &ExtentCache, glimpse: &Glimpse, offset: u64) {
+    pub(super) fn learn(
+        &self,
+        extents: &ExtentCache,
+        records: u64,
+        m: &MapRef,
+        offset: u64,
+        still: impl FnOnce() -> bool,
+    ) {
         let geo = &self.vol.geo;
         let index = offset >> geo.block_log2;
         if index & 7 == 0
-            && let Ok(Some(part)) = map::part(&self.vol, &glimpse.map, index)
-            && inode.core.unchanged(glimpse)
+            && let Ok(Some(part)) = map::part(&self.vol, m, index)
+            && still()
         {
-            extents.put(glimpse.records, index >> geo.fan_log2, part);
+            extents.put(records, index >> geo.fan_log2, part);
         }
     }
 

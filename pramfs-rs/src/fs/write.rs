@@ -8,6 +8,7 @@
 //! What lies past the end of a file in its written blocks is undefined: what
 //! extends the file zeroes it first, in [`Shared::zero_written`].
 
+use super::ExtentCache;
 use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::{Need, Shared};
@@ -39,8 +40,28 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     #[inline]
-    pub(crate) fn write_held(&self, inode: &Inode, offset: u64, from: &[u8]) -> Result<usize> {
-        self.op(Need::Write, || self.write_inode(inode, offset, from))
+    pub(crate) fn write_held(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        self.op(Need::Write, || {
+            let mut core = inode.core.write();
+            check_file(inode, &core)?;
+            let end = offset.checked_add(from.len() as u64);
+            if end.is_some_and(|end| end <= core.d.size) {
+                let range = (offset, from.len());
+                let place = self.known_place(extents, core.records, &core.map(), range);
+                if let Some(at) = place {
+                    return self.overwrite_at(inode, &mut core, at, from);
+                }
+            }
+            let n = self.write_locked(inode, &mut core, offset, from)?;
+            self.learn(extents, core.records, &core.map(), offset, || true);
+            Ok(n)
+        })
     }
 
     #[inline]
@@ -149,11 +170,18 @@ impl Shared {
         let Some(block) = e.block.filter(|_| !e.unwritten && e.count == blocks) else {
             return Ok(false);
         };
+        self.overwrite_at(inode, core, geo.offset(block) + within, from)?;
+        Ok(true)
+    }
+
+    /// Overwrites written bytes of a file where they stand in the region.
+    #[inline]
+    fn overwrite_at(&self, inode: &Inode, core: &mut Core, at: u64, from: &[u8]) -> Result<usize> {
         let w = self.vol.region.window();
-        let pending = w.nt_store(geo.offset(block) + within, from)?;
+        let pending = w.nt_store(at, from)?;
         let _ = w.fence(pending);
         self.overwritten(inode, core);
-        Ok(true)
+        Ok(from.len())
     }
 
     /// Times of a write without a record: on the medium within a second.

@@ -150,6 +150,13 @@ impl Region {
         self.backend.faults()
     }
 
+    /// As [`faults`](Self::faults), without asking the backend while no region
+    /// of this process has faulted.
+    #[inline]
+    pub(crate) fn faults_seen(&self) -> u64 {
+        if fault::happened() { self.faults() } else { 0 }
+    }
+
     /// Whether a range touches a page that has faulted: what is read there
     /// are not the bytes of the medium. Outside the region: true. As cheap as
     /// [`faults`](Self::faults) while there are none.

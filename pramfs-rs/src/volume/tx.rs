@@ -48,7 +48,7 @@ impl<'v> Tx<'v> {
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             use_reserve: false,
-            faults: vol.region.faults(),
+            faults: vol.region.faults_seen(),
         }
     }
 
@@ -415,7 +415,7 @@ impl<'v> Tx<'v> {
         }
         if Region::any_faults() {
             // What was read may have been zeros, and new data may be lost.
-            if region.faults() != self.faults {
+            if region.faults_seen() != self.faults {
                 return Err(Error::Io("the medium failed under a change".into()));
             }
             for b in &self.bits {
@@ -472,7 +472,7 @@ impl<'v> Tx<'v> {
             // A home that was lost is in the record still, for a recovery that
             // finds the page whole again: nothing may retire it. The fault may
             // as well be another thread's, and none of these pages.
-            if Region::any_faults() && region.faults() != faults {
+            if Region::any_faults() && region.faults_seen() != faults {
                 for e in rec.entries() {
                     region.check(e.offset, home_len(&e))?;
                 }
