@@ -80,6 +80,7 @@ impl Checker<'_> {
             sum.wrapping_add(word_sum(self.geo.seed, i as u64, *w))
         });
         if sum != desc.sum {
+            self.unsound.insert((kind.code(), group));
             self.add(Issue::BitmapSum { kind, group });
         }
         let len =

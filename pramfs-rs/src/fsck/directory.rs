@@ -75,6 +75,7 @@ impl Checker<'_> {
             return false;
         };
         info.found = info.found.saturating_add(1);
+        info.said = head.kind;
         let (kind, number) = (info.kind, info.dir);
         if kind != 0 && kind != head.kind {
             self.add(Issue::EntryType {

@@ -29,6 +29,8 @@ pub(super) struct Info {
     pub used: bool,
     /// Named by the orphan table.
     pub orphan: bool,
+    /// Type by the entry that names it.
+    pub said: u8,
 }
 
 const FREE: Info = Info {
@@ -38,6 +40,7 @@ const FREE: Info = Info {
     kind: 0,
     used: false,
     orphan: false,
+    said: 0,
 };
 
 /// What is known of a directory.

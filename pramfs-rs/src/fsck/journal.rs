@@ -2,7 +2,6 @@
 
 use super::{Checker, Issue};
 use crate::error::Result;
-use crate::journal::recovery::read_slot;
 use crate::media::checksum::unseal;
 use crate::media::record::SlotState;
 
@@ -27,7 +26,7 @@ impl Checker<'_> {
             }
             let mut bad = Vec::new();
             for slot in 0..2 {
-                match read_slot(self.region, &self.geo, lane, slot)?.0 {
+                match self.region.slot(&self.geo, lane, slot)?.0 {
                     SlotState::Empty => {}
                     SlotState::Bad => bad.push(slot),
                     SlotState::Valid(lsn) => {

@@ -100,6 +100,11 @@ impl Checker<'_> {
 
     /// Claims blocks for the owner of a walk. False where one had an owner.
     pub(super) fn claim(&mut self, ino: Ino, block: u64, count: u64) -> bool {
+        if !self.watched.is_empty() {
+            let hit = |b: &u64| self.watched.contains(b);
+            let told = (block..block + count).filter(hit).map(|b| (b, ino));
+            self.claimers.extend(told);
+        }
         match self.claims.claim(block, count) {
             None => true,
             Some(block) => {

@@ -9,7 +9,11 @@
 //! of it; damage is reported where it is, and what it hides (blocks and names
 //! behind a damaged pointer) is counted and not reported again as leaked.
 //!
-//! Left to others: replaying the journal (a mount does), and repair.
+//! A repair ([`repair()`]) is rounds of such checks, with what is to be changed
+//! laid over the medium.
+//!
+//! Left to others: for a check, replaying the journal (a mount does, and a
+//! repair).
 //!
 //! ```
 //! use pramfs::format::{FormatOptions, format};
@@ -37,30 +41,37 @@ mod journal;
 mod links;
 mod maps;
 mod orphans;
+mod repair;
 mod report;
 mod superblock;
 mod trees;
+mod view;
 mod words;
 mod xattrs;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use issue::{Issue, Page, Part, Severity};
-pub use report::{Counts, Finding, Report};
+pub use repair::{Answer, Ask, Policy, RepairOptions, repair};
+pub use report::{Counts, Finding, Outcome, Report};
 
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::media::bitmap::BitmapKind;
 use crate::media::{DiskInode, Geometry};
 use crate::pmem::Region;
+use crate::types::Ino;
+use bitmaps::GroupBits;
 use claims::Claims;
 use inodes::Inodes;
 use maps::Extent;
+use view::View;
 
 /// Which part of a check is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -128,16 +139,11 @@ pub fn check(region: &Region, options: &CheckOptions) -> Report {
     let start = Instant::now();
     let faults = region.faults();
     let mut report = Report::default();
-    match superblock::open(region, options, &mut report) {
-        None => {}
-        Some(geo) => {
-            let mut c = Checker::new(region, geo, options, report);
-            match c.run() {
-                Ok(complete) => c.report.complete = complete,
-                Err(e) => c.add(Issue::Unreadable { why: e.to_string() }),
-            }
-            report = c.report;
-        }
+    let view = View::new(region);
+    if let Some(geo) = superblock::open(region, options, &mut report) {
+        let mut c = Checker::new(&view, geo, options, report);
+        c.run_to_end();
+        report = c.report;
     }
     if region.faults() != faults {
         let why = format!("{} failed under a read", region.info().name);
@@ -162,7 +168,7 @@ pub fn check_fs(fs: Fs, options: &CheckOptions) -> Result<(Option<Region>, Repor
 
 /// A check under way.
 struct Checker<'a> {
-    region: &'a Region,
+    region: &'a View<'a>,
     geo: Geometry,
     options: &'a CheckOptions,
     report: Report,
@@ -172,6 +178,15 @@ struct Checker<'a> {
     inodes: Inodes,
     /// Where the inode table is.
     table: Vec<Extent>,
+    /// Where the group descriptors are: blocks, inodes.
+    descs: [Vec<Extent>; 2],
+    /// What the bits of each group are to be read from: blocks, inodes.
+    groups: [Vec<GroupBits>; 2],
+    /// Groups whose sum does not fit, by kind and number.
+    unsound: HashSet<(u64, u64)>,
+    /// Blocks of which every claimer is to be told, and those told so far.
+    watched: HashSet<u64>,
+    claimers: Vec<(u64, Ino)>,
     /// Some pointers could not be followed: what seems leaked may be behind
     /// them.
     hidden_blocks: bool,
@@ -183,7 +198,7 @@ struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     fn new(
-        region: &'a Region,
+        region: &'a View<'a>,
         geo: Geometry,
         options: &'a CheckOptions,
         mut report: Report,
@@ -194,6 +209,11 @@ impl<'a> Checker<'a> {
             claims: Claims::new(geo.blocks),
             inodes: Inodes::new(&geo),
             table: Vec::new(),
+            descs: Default::default(),
+            groups: Default::default(),
+            unsound: HashSet::new(),
+            watched: HashSet::new(),
+            claimers: Vec::new(),
             hidden_blocks: false,
             hidden_names: false,
             buffer: Vec::new(),
@@ -214,8 +234,17 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// [`run`](Self::run), with what stopped it as a finding.
+    fn run_to_end(&mut self) {
+        match self.run() {
+            Ok(complete) => self.report.complete = complete,
+            Err(e) => self.add(Issue::Unreadable { why: e.to_string() }),
+        }
+    }
+
     /// All checks in turn; false where one of them had to be the last.
     fn run(&mut self) -> Result<bool, Error> {
+        self.check_pages()?;
         if self.check_journal()? {
             return Ok(false);
         }
@@ -224,18 +253,18 @@ impl<'a> Checker<'a> {
             return Ok(false);
         };
         let [table, inode_groups, block_groups] = internal;
-        let block_descs = self.walk_internal(&block_groups)?;
-        let inode_descs = self.walk_internal(&inode_groups)?;
+        self.descs[0] = self.walk_internal(&block_groups)?;
+        self.descs[1] = self.walk_internal(&inode_groups)?;
         self.table = self.walk_internal(&table)?;
-        let block_groups = self.load_groups(BitmapKind::Blocks, &block_descs)?;
-        let inode_groups = self.load_groups(BitmapKind::Inodes, &inode_descs)?;
-        self.find_inodes(&inode_groups)?;
+        self.groups[0] = self.load_groups(BitmapKind::Blocks, &self.descs[0].clone())?;
+        self.groups[1] = self.load_groups(BitmapKind::Inodes, &self.descs[1].clone())?;
+        self.find_inodes(&self.groups[1].clone())?;
         self.read_inodes()?;
         self.check_orphans()?;
         self.check_leases()?;
         self.check_contents()?;
         self.check_links()?;
-        self.compare_blocks(&block_groups)?;
+        self.compare_blocks(&self.groups[0].clone())?;
         self.report.counts.used_blocks = self.claims.count();
         Ok(true)
     }

@@ -6,6 +6,21 @@ use std::time::Duration;
 
 use super::issue::{Issue, Severity};
 
+/// What became of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Nothing was tried: a check only, or the policy does not allow it.
+    Left,
+    /// It was mended.
+    Fixed,
+    /// Whoever was asked said no.
+    Declined,
+    /// It could not be mended.
+    Failed,
+    /// Mending it needs free blocks, and there are not enough.
+    NoSpace,
+}
+
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -13,6 +28,11 @@ pub struct Finding {
     pub severity: Severity,
     /// What it is.
     pub issue: Issue,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// It came to light only as something else was mended.
+    pub later: bool,
+    pub(super) asked: bool,
 }
 
 impl fmt::Display for Finding {
@@ -67,6 +87,13 @@ pub struct Report {
     pub complete: bool,
     /// What was looked at.
     pub counts: Counts,
+    /// Journal records of a crash that were replayed first, on the medium by a
+    /// repair that stored something, in memory otherwise.
+    pub replayed: u64,
+    /// Bytes that a repair has stored; 0: the medium is as it was.
+    pub stored: u64,
+    /// Whoever was asked wanted to end: nothing was stored.
+    pub cancelled: bool,
     /// How long it took.
     pub time: Duration,
 }
@@ -75,6 +102,22 @@ impl Report {
     /// Nothing was found and nothing was left out.
     pub fn is_clean(&self) -> bool {
         self.complete && self.findings.is_empty()
+    }
+
+    /// Everything was looked at, and no error is left: what was found was
+    /// mended, or is a warning.
+    pub fn is_sound(&self) -> bool {
+        self.complete && self.dropped == 0 && self.left().all(|f| f.severity < Severity::Error)
+    }
+
+    /// Findings that were not mended.
+    pub fn left(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|f| f.outcome != Outcome::Fixed)
+    }
+
+    /// Findings that were mended.
+    pub fn fixed(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|f| f.outcome == Outcome::Fixed)
     }
 
     /// The worst severity found.
@@ -101,7 +144,19 @@ impl Report {
             return;
         }
         let severity = issue.severity();
-        self.findings.push(Finding { severity, issue });
+        self.findings.push(Finding {
+            severity,
+            issue,
+            outcome: Outcome::Left,
+            later: false,
+            asked: false,
+        });
+    }
+
+    /// Adds a finding; gives its number.
+    pub(super) fn add_finding(&mut self, finding: Finding) -> usize {
+        self.findings.push(finding);
+        self.findings.len() - 1
     }
 }
 

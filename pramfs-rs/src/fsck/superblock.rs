@@ -3,7 +3,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::{CheckOptions, Checker, Extent, Issue, Page, Part, Report};
+use super::{CheckOptions, Checker, Extent, Issue, Page, Part, Report, View};
 use crate::error::Result;
 use crate::media::checksum::{crc, unseal};
 use crate::media::features::{self, Mask};
@@ -12,7 +12,7 @@ use crate::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
 use crate::pmem::{PmemError, Region};
 use crate::types::Ino;
 
-/// Looks at both pages; the geometry, unless the check ends here.
+/// The geometry by the page that can be used, unless the check ends here.
 pub(super) fn open(
     region: &Region,
     options: &CheckOptions,
@@ -33,25 +33,11 @@ pub(super) fn open(
         add(Issue::UnknownFeatures { names });
         return None;
     }
-    let (page, at) = if info.from_copy {
-        (Page::First, 0)
-    } else {
-        (Page::Copy, info.fixed.copy_offset)
-    };
-    match valid(region, at) {
-        Err(e) => {
-            add(Issue::Unreadable { why: e.to_string() });
-            return None;
-        }
-        Ok(Err(what)) => add(Issue::SuperblockDamaged { page, what }),
-        Ok(Ok(other)) if other != info.fixed => add(Issue::SuperblocksDiffer),
-        Ok(Ok(_)) => {}
-    }
     Some(info.geometry())
 }
 
 /// The static part of a page, or what is wrong with it.
-fn valid(region: &Region, at: u64) -> Result<Result<SuperStatic, &'static str>, PmemError> {
+fn valid(region: &View<'_>, at: u64) -> Result<Result<SuperStatic, &'static str>, PmemError> {
     let fixed: SuperStatic = region.read_pod(at)?;
     Ok(if fixed.magic != MAGIC {
         Err("there is no magic number")
@@ -67,6 +53,25 @@ fn valid(region: &Region, at: u64) -> Result<Result<SuperStatic, &'static str>, 
 impl Checker<'_> {
     fn pages(&self) -> [(Page, u64); 2] {
         [(Page::First, 0), (Page::Copy, self.geo.copy_offset)]
+    }
+
+    /// The static parts of both pages.
+    pub(super) fn check_pages(&mut self) -> Result<()> {
+        let [(_, first), (_, copy)] = self.pages();
+        let parts = [valid(self.region, first)?, valid(self.region, copy)?];
+        match parts {
+            [Ok(a), Ok(b)] if a != b => self.add(Issue::SuperblocksDiffer),
+            [Ok(_), Ok(_)] => {}
+            [Err(what), Ok(_)] => self.add(Issue::SuperblockDamaged {
+                page: Page::First,
+                what,
+            }),
+            [_, Err(what)] => self.add(Issue::SuperblockDamaged {
+                page: Page::Copy,
+                what,
+            }),
+        }
+        Ok(())
     }
 
     /// The dynamic words. Gives the checkpoint: 0 where it is lost.

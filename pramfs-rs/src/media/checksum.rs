@@ -23,6 +23,14 @@ pub const fn mix64(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The inverse of [`mix64`].
+#[inline]
+pub const fn unmix64(mut z: u64) -> u64 {
+    z = (z ^ (z >> 31) ^ (z >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z = (z ^ (z >> 27) ^ (z >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
+    z ^ (z >> 30) ^ (z >> 60)
+}
+
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What word `index` of a bitmap adds to its group's sum. A zero word adds
@@ -32,11 +40,19 @@ pub fn word_sum(seed: u64, index: u64, word: u64) -> u64 {
     if word == 0 {
         0
     } else {
-        mix64(word ^ seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)))
+        mix64(word ^ word_base(seed, index))
     }
 }
 
-const LINE_KEYS: [u64; 8] = {
+/// What a word is combined with before it is mixed.
+#[inline]
+pub const fn word_base(seed: u64, index: u64) -> u64 {
+    seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN))
+}
+
+/// What the words of a line are multiplied with: odd, so that a change of one
+/// word always shows.
+pub const LINE_KEYS: [u64; 8] = {
     let mut k = [0; 8];
     let mut i = 0;
     while i < 8 {
@@ -49,22 +65,33 @@ const LINE_KEYS: [u64; 8] = {
 /// What the 64-byte line `index` adds to a sum.
 #[inline]
 pub fn line_sum(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
+    mix64(line_base(seed, index, line))
+}
+
+/// As [`line_sum`], of a line's words.
+#[inline]
+pub fn line_sum_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
+    mix64(line_base_of(seed, index, line))
+}
+
+/// The sum of a line before it is mixed.
+#[inline]
+pub fn line_base(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
     let (words, _) = line.as_chunks::<8>();
-    line_sum_of(
+    line_base_of(
         seed,
         index,
         std::array::from_fn(|i| u64::from_le_bytes(words[i])),
     )
 }
 
-/// As [`line_sum`], of a line's words.
 #[inline]
-pub fn line_sum_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
-    let mut h = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN));
+fn line_base_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
+    let mut h = word_base(seed, index);
     for (w, k) in line.iter().zip(LINE_KEYS) {
         h = h.wrapping_add(w.wrapping_mul(k));
     }
-    mix64(h)
+    h
 }
 
 /// Bits of an LSN in a sealed word.

@@ -10,6 +10,7 @@ pub mod layout;
 
 pub mod bitmap;
 pub mod checksum;
+pub mod correct;
 pub mod features;
 pub mod geometry;
 pub mod htree;

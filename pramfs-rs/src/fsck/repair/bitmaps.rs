@@ -1,0 +1,182 @@
+//! Bitmaps: damaged descriptors, sums, and bits of inodes that nobody can be
+//! asked about.
+
+use std::collections::HashSet;
+
+use zerocopy::IntoBytes;
+
+use super::edit::place;
+use super::{Fixer, GroupBits};
+use crate::error::Result;
+use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use crate::media::correct;
+use crate::media::pointer::Ptr;
+use crate::types::{Bno, FileType, Ino};
+
+/// Bits of an address that one damaged byte can have changed.
+fn near(word: u64) -> impl Iterator<Item = u64> {
+    let bytes = (0..6).flat_map(move |byte| (1..256u64).map(move |x| word ^ x << (byte * 8)));
+    std::iter::once(word).chain(bytes)
+}
+
+impl Fixer<'_, '_> {
+    /// The sum does not fit: one wrong byte is corrected. Otherwise the bits
+    /// stand as they are, and are held against what is in use by the next
+    /// round; of inodes, what can be reached from the root is in use.
+    pub(super) fn mend_sum(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
+        let Some(desc_at) = self.desc_at(kind, group) else {
+            return Ok(false);
+        };
+        let mut desc: GroupDesc = self.view.read_pod(desc_at)?;
+        match GroupDesc::state(self.geo, kind, group, desc.bitmap) {
+            GroupState::Unused => desc = GroupDesc::unused(self.geo, kind, group),
+            GroupState::Bitmap(block) => {
+                let at = self.geo.offset(block);
+                let mut words = self.words(at)?;
+                if !correct::bitmap(&mut words, desc.sum, self.geo.seed)
+                    && kind == BitmapKind::Inodes
+                {
+                    self.use_reachable(group, &mut words)?;
+                }
+                desc.sum = self.sum_of(&words);
+                self.view.store(at, words.as_bytes())?;
+            }
+            GroupState::Damaged => return Ok(false),
+        }
+        self.view.store(desc_at, desc.as_bytes())?;
+        Ok(true)
+    }
+
+    /// Bits past the end mean nothing.
+    pub(super) fn mend_past_end(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
+        let (Some(desc_at), Some(GroupBits::At(at))) = (
+            self.desc_at(kind, group),
+            self.known.groups[place(kind)].get(group as usize).copied(),
+        ) else {
+            return Ok(false);
+        };
+        let first = group * self.geo.bits_per_group();
+        let mut words = self.words(at)?;
+        for bit in self.bits(kind).saturating_sub(first)..self.geo.bits_per_group() {
+            words[bit as usize / 64] &= !(1 << (bit % 64));
+        }
+        self.view.store(at, words.as_bytes())?;
+        self.view
+            .store_u64(desc_at + 8, self.sum_of(&words))?;
+        Ok(true)
+    }
+
+    /// The pointer to the bits is damaged. The bits are those whose sum the
+    /// descriptor has; where they are not found, they are made up from what is
+    /// in use.
+    pub(super) fn mend_bitmap_pointer(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
+        let Some(desc_at) = self.desc_at(kind, group) else {
+            return Ok(false);
+        };
+        let mut desc: GroupDesc = self.view.read_pod(desc_at)?;
+        let low = desc.bitmap & ((1 << 40) - 1);
+        let last = ((group + 1) * self.geo.bits_per_group()).min(self.geo.blocks) - 1;
+        let mut found = None;
+        for block in std::iter::once(last).chain(near(low)) {
+            if block == 0 || block >= self.geo.blocks || desc.sum == 0 {
+                continue;
+            }
+            if self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0 {
+                continue;
+            }
+            let words = self.words(self.geo.offset(Bno(block)))?;
+            if self.sum_of(&words) == desc.sum {
+                found = Some((block, words));
+                break;
+            }
+        }
+        let unused = GroupDesc::unused(self.geo, kind, group);
+        if found.is_none() && desc.sum == 0 && one_byte_off(desc.bitmap, unused.bitmap) {
+            self.view.store(desc_at, unused.as_bytes())?;
+            return Ok(true);
+        }
+        let (block, words) = match found {
+            Some(found) => found,
+            None => {
+                let block = self.bitmap_block(kind, group)?.0;
+                let mut words = vec![0; (self.geo.block_size / 8) as usize];
+                if kind == BitmapKind::Inodes {
+                    self.use_reachable(group, &mut words)?;
+                } else {
+                    let first = group * self.geo.bits_per_group();
+                    for (i, word) in words.iter_mut().enumerate() {
+                        *word = self.known.claims.word(first + i as u64 * 64);
+                    }
+                }
+                (block, words)
+            }
+        };
+        desc = GroupDesc {
+            bitmap: Ptr::new(Bno(block), 0, kind.bitmap_at(self.geo, group)).0,
+            sum: self.sum_of(&words),
+            ..GroupDesc::default()
+        };
+        self.known.claims.claim(block, 1);
+        self.view.store(self.geo.offset(Bno(block)), words.as_bytes())?;
+        self.view.store(desc_at, desc.as_bytes())?;
+        Ok(true)
+    }
+
+    /// Sets the bits of a group for the inodes that names lead to, and clears
+    /// those whose inodes cannot be read.
+    fn use_reachable(&mut self, group: u64, words: &mut [u64]) -> Result<()> {
+        let per_group = self.geo.bits_per_group();
+        let first = group * per_group;
+        let range = first..(first + per_group).min(self.geo.inodes_max);
+        let reached = self.reachable()?;
+        for ino in range {
+            let (word, bit) = ((ino - first) as usize / 64, 1u64 << (ino % 64));
+            let reserved = ino < Ino::FIRST_FREE.0;
+            let named = reached.contains(&ino);
+            if reserved || named {
+                words[word] |= bit;
+            } else if words[word] & bit != 0 && self.inode(Ino(ino))?.is_none() {
+                words[word] &= !bit;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inodes that can be read and to which names lead from the root, and
+    /// orphans: whatever the bitmap says.
+    fn reachable(&mut self) -> Result<HashSet<u64>> {
+        let mut seen = HashSet::from([Ino::ROOT.0]);
+        let mut dirs = vec![Ino::ROOT];
+        while let Some(dir) = dirs.pop() {
+            let Some(d) = self.inode(dir)? else {
+                continue;
+            };
+            let tree = Self::directory_tree(&d);
+            for item in self.gather(&tree)?.items {
+                let ino = item.ino();
+                let Some(child) = self.inode(ino)? else {
+                    continue;
+                };
+                let kind = FileType::from_mode(child.mode);
+                let fits = (child.mode >> 12 & 15) as u8 == item.kind;
+                if ino >= Ino::FIRST_FREE && fits && seen.insert(ino.0) {
+                    if kind == Some(FileType::Directory) {
+                        dirs.push(ino);
+                    }
+                }
+            }
+        }
+        for (_, ino) in self.orphan_slots()? {
+            if self.inode(ino)?.is_some() {
+                seen.insert(ino.0);
+            }
+        }
+        Ok(seen)
+    }
+}
+
+/// Whether words differ in one byte at most.
+pub(super) fn one_byte_off(a: u64, b: u64) -> bool {
+    let x = a ^ b;
+    x == 0 || x.trailing_zeros() / 8 == 7 - x.leading_zeros() / 8
+}

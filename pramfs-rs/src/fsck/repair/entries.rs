@@ -1,0 +1,318 @@
+//! Trees of entries and of attributes: corrected in place where that is
+//! possible, made anew of what could be read otherwise; single entries.
+
+use std::collections::{BTreeMap, HashSet};
+
+use zerocopy::IntoBytes;
+
+use super::Fixer;
+use super::gather::{Gathered, Raw, SUM_AT, first_level};
+use crate::error::Result;
+use crate::fsck::issue::Part;
+use crate::htree::{HASH_BITS, Image, TreeKind, TreeRef, item_parts, name_hash};
+use crate::media::DiskInode;
+use crate::media::checksum::crc;
+use crate::media::htree::{
+    ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, VALUE_IN_BLOCKS, VALUE_INLINE,
+    VALUE_MAX,
+};
+use crate::media::pointer::{Ptr, PtrAt};
+use crate::media::walk::MapRoot;
+use crate::types::{Bno, Ino};
+
+impl Fixer<'_, '_> {
+    pub(super) fn rebuild(&mut self, ino: Ino, part: Part) -> Result<bool> {
+        match part {
+            Part::Entries => self.rebuild_directory(ino, None),
+            Part::Xattrs | Part::XattrValue => self.rebuild_xattrs(ino),
+            Part::Contents => Ok(false),
+        }
+    }
+
+    /// Stores what was corrected in place.
+    fn correct_in_place(&mut self, g: &Gathered, root: &mut u64) -> Result<()> {
+        for (block, bytes) in &g.leaves {
+            self.view.store(self.geo.offset(Bno(*block)), bytes)?;
+        }
+        for (at, word) in &g.pointers {
+            match at {
+                Some(at) => self.view.store_u64(*at, *word)?,
+                None => *root = *word,
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the tree of a directory right, without the entry `but`.
+    pub(super) fn rebuild_directory(&mut self, dir: Ino, but: Option<&[u8]>) -> Result<bool> {
+        let Some(mut d) = self.inode(dir)? else {
+            return Ok(false);
+        };
+        let key = (dir.0, first_level(TreeKind::Directory));
+        if but.is_none() && self.rebuilt.contains(&key) {
+            return Ok(true);
+        }
+        let t = Self::directory_tree(&d);
+        let g = self.gather(&t)?;
+        let mut names = HashSet::new();
+        let unique = g.items.iter().all(|i| names.insert(i.name.clone()));
+        if but.is_none() && unique && !g.lost && !(g.leaves.is_empty() && g.pointers.is_empty()) {
+            self.correct_in_place(&g, &mut d.root)?;
+        } else {
+            let mut names = HashSet::new();
+            let mut items = Vec::new();
+            for item in g.items {
+                let kept = but != Some(&item.name[..]) && names.insert(item.name.clone());
+                if kept {
+                    items.push(item);
+                } else {
+                    self.upset(item.ino());
+                }
+            }
+            d.size = items.len() as u64;
+            d.root = self.build_tree(&t, items)?.0;
+            self.upset(dir);
+        }
+        self.rebuilt.insert(key);
+        self.put_inode(dir, d)
+    }
+
+    /// Adds entries to a directory whose tree is sound.
+    pub(super) fn add_entries(&mut self, dir: Ino, new: Vec<Raw>) -> Result<bool> {
+        let Some(mut d) = self.inode(dir)? else {
+            return Ok(false);
+        };
+        let t = Self::directory_tree(&d);
+        let mut items = self.gather(&t)?.items;
+        items.extend(new);
+        d.size = items.len() as u64;
+        d.root = self.build_tree(&t, items)?.0;
+        self.upset(dir);
+        self.put_inode(dir, d)
+    }
+
+    /// The counts of an inode will have to be looked at again.
+    pub(super) fn upset(&mut self, ino: Ino) {
+        self.notes.upset.insert(ino.0);
+    }
+
+    /// An entry by its name: block of its leaf, and the leaf.
+    fn find_entry(&self, d: &DiskInode, name: &[u8]) -> Result<Option<(Bno, Image, usize)>> {
+        let t = Self::directory_tree(d);
+        let hash = name_hash(self.geo, name);
+        let (mut ptr, mut level) = (t.root, 0);
+        loop {
+            let bits = level * self.geo.fan_log2;
+            if ptr.is_hole() || bits > HASH_BITS {
+                return Ok(None);
+            }
+            let index = hash.checked_shr(HASH_BITS - bits).unwrap_or(0);
+            let Ok(block) = t.open(self.geo, ptr, level, index) else {
+                return Ok(None);
+            };
+            if ptr.is_leaf() {
+                let image = self.image(block)?;
+                let items = image.items(&t, &self.geo.leaf).unwrap_or_default();
+                let at = items.iter().map(|i| i.at).find(|at| {
+                    item_parts(&image.bytes, *at).is_some_and(|(.., found)| found == name)
+                });
+                return Ok(at.map(|at| (block, image, at)));
+            }
+            level += 1;
+            let below = hash >> (HASH_BITS - level * self.geo.fan_log2);
+            let slot = below & ((1 << self.geo.fan_log2) - 1);
+            ptr = Ptr(self.view.load_u64(self.geo.offset(block) + slot * 8)?);
+        }
+    }
+
+    fn put_leaf(&mut self, dir: Ino, block: Bno, mut image: Image) -> Result<()> {
+        let t = TreeRef {
+            ino: dir,
+            kind: TreeKind::Directory,
+            root: Ptr::HOLE,
+            blocks: 0,
+        };
+        let sum = image.sum(t.leaf_seed(self.geo, block));
+        image.bytes[SUM_AT..SUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
+        self.view.store(self.geo.offset(block), &image.bytes)?;
+        Ok(())
+    }
+
+    /// Removes an entry; in place, unless its leaf would be empty.
+    pub(super) fn remove_entry(&mut self, dir: Ino, name: &[u8]) -> Result<bool> {
+        let Some(mut d) = self.inode(dir)? else {
+            return Ok(false);
+        };
+        let Some((block, mut image, at)) = self.find_entry(&d, name)? else {
+            // Gone already.
+            return Ok(true);
+        };
+        let mut header = image.header();
+        let Some((head, value, _)) = item_parts(&image.bytes, at) else {
+            return Ok(false);
+        };
+        let named = value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        if header.items <= 1 && Ptr(d.root).block() != block {
+            return self.rebuild_directory(dir, Some(name));
+        }
+        let bytes = ItemHeader::SIZE + usize::from(head.value_len) + usize::from(head.name_len);
+        let n = bytes.div_ceil(SLOT);
+        let slot = (at - self.geo.leaf.slots_at) / SLOT;
+        let tags = LeafShape::TAGS_AT + slot;
+        image.bytes[tags..tags + n].fill(TAG_FREE);
+        header.items = header.items.saturating_sub(1);
+        header.used_slots = header.used_slots.saturating_sub(n as u16);
+        image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
+        self.put_leaf(dir, block, image)?;
+        d.size = d.size.saturating_sub(1);
+        self.upset(dir);
+        self.upset(Ino(named));
+        self.put_inode(dir, d)
+    }
+
+    /// An entry gets the type of its inode.
+    pub(super) fn mend_entry_type(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+        let (Some(d), Some(target)) = (self.inode(dir)?, self.inode(ino)?) else {
+            return Ok(false);
+        };
+        let Some((block, mut image, at)) = self.find_entry(&d, name)? else {
+            return Ok(false);
+        };
+        image.bytes[at + std::mem::offset_of!(ItemHeader, kind)] = (target.mode >> 12 & 15) as u8;
+        self.put_leaf(dir, block, image)?;
+        Ok(true)
+    }
+
+    /// An entry that names nothing.
+    pub(super) fn mend_dangling(&mut self, dir: Ino, name: &[u8], _ino: Ino) -> Result<bool> {
+        self.remove_entry(dir, name)
+    }
+
+    // ---- attributes
+
+    /// Puts the attributes of an inode right: those that are whole stay.
+    pub(super) fn rebuild_xattrs(&mut self, ino: Ino) -> Result<bool> {
+        let Some(mut d) = self.inode(ino)? else {
+            return Ok(false);
+        };
+        let key = (ino.0, first_level(TreeKind::Xattrs));
+        if !self.rebuilt.insert(key) {
+            return Ok(true);
+        }
+        let t = TreeRef {
+            ino,
+            kind: TreeKind::Xattrs,
+            root: Ptr(d.xattr_root),
+            blocks: 0,
+        };
+        let g = self.gather(&t)?;
+        let (mut names, mut kept) = (HashSet::new(), Vec::new());
+        let mut all = !g.lost;
+        for item in &g.items {
+            let fits = match item.kind {
+                VALUE_INLINE => Some(item.clone()),
+                VALUE_IN_BLOCKS => self.whole_value(ino, item)?,
+                _ => None,
+            };
+            match fits {
+                Some(whole) if names.insert(whole.name.clone()) => {
+                    all &= whole.value == item.value;
+                    kept.push(whole);
+                }
+                _ => all = false,
+            }
+        }
+        if all {
+            self.correct_in_place(&g, &mut d.xattr_root)?;
+        } else {
+            d.xattr_root = self.build_tree(&t, kept)?.0;
+            self.upset(ino);
+        }
+        self.put_inode(ino, d)
+    }
+
+    /// A large attribute whose value is whole, with blocks of its own.
+    fn whole_value(&mut self, ino: Ino, item: &Raw) -> Result<Option<Raw>> {
+        let Some(large) = LargeValue::parse(&item.value) else {
+            return Ok(None);
+        };
+        let len = large.len as usize;
+        if len > VALUE_MAX {
+            return Ok(None);
+        }
+        let map = large.map(ino, name_hash(self.geo, &item.name));
+        let Some(data) = self.map_blocks(&map)? else {
+            return Ok(None);
+        };
+        let needed = (large.len as u64).div_ceil(self.geo.block_size);
+        let mut bytes = Vec::with_capacity(len);
+        for i in 0..needed {
+            let Some(block) = data.get(&i) else {
+                return Ok(None);
+            };
+            let mut part = vec![0; self.geo.block_size as usize];
+            self.view.read(self.geo.offset(Bno(*block)), &mut part)?;
+            bytes.extend_from_slice(&part);
+        }
+        bytes.truncate(len);
+        if crc(self.geo.seed, &bytes) != large.crc {
+            return Ok(None);
+        }
+        let shared = self.twice.iter().flatten();
+        let shared: HashSet<u64> = shared.map(|c| c.block).collect();
+        if data.len() as u64 == needed && !data.values().any(|b| shared.contains(b)) {
+            return Ok(Some(item.clone()));
+        }
+        // Too many blocks, or another's: a copy of it.
+        let mut copy = BTreeMap::new();
+        for (i, part) in (0..).zip(bytes.chunks(self.geo.block_size as usize)) {
+            let block = self.alloc_zeroed()?;
+            self.view.store(self.geo.offset(block), part)?;
+            copy.insert(i, block.0);
+        }
+        let (root, height, _) = self.build_map(map.ino, &copy)?;
+        let value = LargeValue::new(Ptr(root), height, large.len, large.crc);
+        Ok(Some(Raw {
+            value: value.as_bytes().to_vec(),
+            ..item.clone()
+        }))
+    }
+
+    /// The written data blocks of a small map; `None` where it is damaged.
+    pub(super) fn map_blocks(&self, map: &MapRoot) -> Result<Option<BTreeMap<u64, u64>>> {
+        let mut data = BTreeMap::new();
+        if map.height > 3 {
+            return Ok(None);
+        }
+        let mut level_words = vec![(map.height, 0u64, map.root)];
+        let mut seen = 0;
+        while let Some((level, index, ptr)) = level_words.pop() {
+            if ptr.is_hole() {
+                continue;
+            }
+            let place = PtrAt {
+                fs_seed: self.geo.seed,
+                ino: map.ino,
+                level,
+                index,
+            };
+            let Ok(block) = map.open(self.geo, ptr, place) else {
+                return Ok(None);
+            };
+            seen += 1;
+            if ptr.flags() != 0 || seen > 1 << 12 {
+                return Ok(None);
+            }
+            if level == 0 {
+                data.insert(index, block.0);
+                continue;
+            }
+            let words = self.words(self.geo.offset(block))?;
+            let below = (0..).zip(words);
+            level_words.extend(
+                below.map(|(i, w)| (level - 1, index << self.geo.fan_log2 | i, Ptr(w))),
+            );
+        }
+        Ok(Some(data))
+    }
+}

@@ -1,0 +1,376 @@
+//! Reading a hash tree for as much of it as there is: sound leaves, leaves
+//! with one wrong byte, pointers that can be corrected, and single items of
+//! leaves that cannot.
+//!
+//! A name is proven by its hash. What an item of an unsound leaf says of the
+//! inode is believed only if that exists and has the type, and where it is a
+//! directory, says the same.
+
+use std::collections::HashSet;
+
+use super::bitmaps::one_byte_off;
+use super::Fixer;
+use crate::error::Result;
+use crate::htree::{HASH_BITS, Image, TIE_MASK, TreeKind, TreeRef, item_parts, name_hash};
+use crate::media::DiskInode;
+use crate::media::correct;
+use crate::media::htree::{LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_FREE};
+use crate::media::pointer::{LEAF, Ptr, PtrAt};
+use crate::types::{Bno, Ino};
+
+/// Offset of the sum in a leaf.
+pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
+
+/// One item.
+#[derive(Debug, Clone)]
+pub(super) struct Raw {
+    pub hash: u64,
+    pub kind: u8,
+    pub value: Vec<u8>,
+    pub name: Vec<u8>,
+}
+
+impl Raw {
+    /// What an entry names.
+    pub fn ino(&self) -> Ino {
+        Ino(self.value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)))
+    }
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    /// Items, those of sound leaves first.
+    pub items: Vec<Raw>,
+    /// Corrected pointers: where, `None` for the root, and what.
+    pub pointers: Vec<(Option<u64>, u64)>,
+    /// Corrected leaves.
+    pub leaves: Vec<(u64, Vec<u8>)>,
+    /// Some of it was not read, and cannot be corrected in place.
+    pub lost: bool,
+    visited: HashSet<u64>,
+    doubtful: Vec<Raw>,
+}
+
+/// What levels of pointers are counted from in their checks.
+pub(super) fn first_level(kind: TreeKind) -> u32 {
+    match kind {
+        TreeKind::Directory => 16,
+        TreeKind::Xattrs => 32,
+    }
+}
+
+impl Fixer<'_, '_> {
+    pub(super) fn directory_tree(d: &DiskInode) -> TreeRef {
+        TreeRef {
+            ino: Ino(d.ino),
+            kind: TreeKind::Directory,
+            root: Ptr(d.root),
+            blocks: 0,
+        }
+    }
+
+    /// Reads a tree.
+    pub(super) fn gather(&mut self, t: &TreeRef) -> Result<Gathered> {
+        let mut g = Gathered::default();
+        self.gather_slots(t, &mut g, &[t.root.0], None, 0, 0)?;
+        if g.lost {
+            self.gather_lost(t, &mut g)?;
+        }
+        let doubtful = std::mem::take(&mut g.doubtful);
+        for item in doubtful {
+            if self.is_plausible(t, &item)? {
+                g.items.push(item);
+            }
+        }
+        Ok(g)
+    }
+
+    /// Slots of an index block at `base`, or the root.
+    fn gather_slots(
+        &mut self,
+        t: &TreeRef,
+        g: &mut Gathered,
+        words: &[u64],
+        base: Option<u64>,
+        level: u32,
+        first: u64,
+    ) -> Result<()> {
+        let mut slot = 0;
+        // Slots before this one belong to a leaf that was read.
+        let mut done = 0;
+        let mut broken = Vec::new();
+        while slot < words.len() {
+            let (word, index) = (words[slot], first + slot as u64);
+            let at = base.map(|b| b + slot as u64 * 8);
+            slot += 1;
+            if word == 0 || slot - 1 < done {
+                continue;
+            }
+            let mut ptr = Ptr(word);
+            if t.open(self.geo, ptr, level, index).is_err() {
+                match self.correct_pointer(t, word, level, index)? {
+                    Some(right) => {
+                        g.pointers.push((at, right.0));
+                        ptr = right;
+                    }
+                    None => {
+                        broken.push(slot - 1);
+                        continue;
+                    }
+                }
+            }
+            let block = ptr.block();
+            if !ptr.is_leaf() {
+                if (level + 1) * self.geo.fan_log2 > HASH_BITS || !g.visited.insert(block.0) {
+                    g.lost = true;
+                    continue;
+                }
+                let at = self.geo.offset(block);
+                let below = self.words(at)?;
+                let first = index << self.geo.fan_log2;
+                self.gather_slots(t, g, &below, Some(at), level + 1, first)?;
+                continue;
+            }
+            if !g.visited.insert(block.0) {
+                // The next slot of the leaf before: seen to below.
+                continue;
+            }
+            if let Some(depth) = self.gather_leaf(t, g, block, level, index)? {
+                let run = 1usize << (level * self.geo.fan_log2 - depth);
+                let start = (slot - 1) & !(run - 1);
+                for i in start..(start + run).min(words.len()) {
+                    let index = first + i as u64;
+                    let right = self.tree_pointer(t, block, LEAF, level, index);
+                    let corrected = g.pointers.iter().any(|(_, w)| *w == right.0);
+                    if words[i] != right.0 && !corrected {
+                        g.pointers.push((base.map(|b| b + i as u64 * 8), right.0));
+                    }
+                }
+                broken.retain(|b| *b < start);
+                done = done.max(start + run);
+            }
+        }
+        g.lost |= !broken.is_empty();
+        Ok(())
+    }
+
+    /// Reads the items of a leaf; its depth, unless it cannot be corrected.
+    fn gather_leaf(
+        &mut self,
+        t: &TreeRef,
+        g: &mut Gathered,
+        block: Bno,
+        level: u32,
+        index: u64,
+    ) -> Result<Option<u32>> {
+        let mut image = self.image(block)?;
+        let bits = level * self.geo.fan_log2;
+        let hash = index.checked_shl(HASH_BITS - bits).unwrap_or(0);
+        let place = (block, level, hash);
+        if image.check(t, self.geo, place, true).is_err() {
+            match self.correct_leaf(t, &image, place)? {
+                Some(right) => {
+                    g.leaves.push((block.0, right.bytes.clone()));
+                    image = right;
+                }
+                None => {
+                    g.lost = true;
+                    g.doubtful.extend(self.single_items(t, &image));
+                    return Ok(None);
+                }
+            }
+        }
+        g.items.extend(self.raw_items(t, &image));
+        Ok(image.depth(self.geo, level, hash).ok())
+    }
+
+    pub(super) fn image(&self, block: Bno) -> Result<Image> {
+        let mut bytes = vec![0; self.geo.leaf.block_size];
+        self.view.read(self.geo.offset(block), &mut bytes)?;
+        Ok(Image { bytes })
+    }
+
+    pub(super) fn raw_items(&self, t: &TreeRef, image: &Image) -> Vec<Raw> {
+        let items = image.items(t, &self.geo.leaf).unwrap_or_default();
+        let parts = items.iter().filter_map(|i| item_parts(&image.bytes, i.at));
+        parts
+            .map(|(head, value, name)| Raw {
+                hash: head.hash(),
+                kind: head.kind,
+                value: value.to_vec(),
+                name: name.to_vec(),
+            })
+            .collect()
+    }
+
+    /// The leaf with one byte corrected. Where several corrections make its
+    /// sum fit, the one with which all its items can be.
+    fn correct_leaf(
+        &mut self,
+        t: &TreeRef,
+        image: &Image,
+        place: (Bno, u32, u64),
+    ) -> Result<Option<Image>> {
+        let seed = t.leaf_seed(self.geo, place.0);
+        let mut found: Option<(Image, Vec<u8>)> = None;
+        for (at, word) in correct::leaf(&image.bytes, SUM_AT, seed) {
+            let mut right = Image {
+                bytes: image.bytes.clone(),
+            };
+            right.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            if right.check(t, self.geo, place, true).is_err() {
+                continue;
+            }
+            let items = self.raw_items(t, &right);
+            let mut all = true;
+            for item in &items {
+                all &= self.is_plausible(t, item)?;
+            }
+            if !all {
+                continue;
+            }
+            let text: Vec<u8> = format!("{items:?}").into_bytes();
+            match &found {
+                // They differ in bytes that mean nothing.
+                Some((_, other)) if *other == text => {}
+                Some(_) => return Ok(None),
+                None => found = Some((right, text)),
+            }
+        }
+        Ok(found.map(|f| f.0))
+    }
+
+    /// Items of a leaf that is not sound, as far as each is by itself.
+    fn single_items(&self, t: &TreeRef, image: &Image) -> Vec<Raw> {
+        let shape = &self.geo.leaf;
+        let mut out = Vec::new();
+        let mut slot = 0;
+        while slot < shape.slots {
+            let (tag, at) = (
+                image.bytes[LeafShape::TAGS_AT + slot],
+                shape.slots_at + slot * SLOT,
+            );
+            slot += 1;
+            if tag == TAG_FREE {
+                continue;
+            }
+            let Some((head, value, name)) = item_parts(&image.bytes, at) else {
+                continue;
+            };
+            let named = !name.is_empty()
+                && !name.contains(&0)
+                && name_hash(self.geo, name) == head.hash() & !TIE_MASK;
+            let entry = !matches!(name, b"." | b"..") && !name.contains(&b'/') && value.len() == 8;
+            if named && (t.kind == TreeKind::Xattrs || entry) {
+                slot += (12 + value.len() + name.len()).div_ceil(SLOT) - 1;
+                out.push(Raw {
+                    hash: head.hash(),
+                    kind: head.kind,
+                    value: value.to_vec(),
+                    name: name.to_vec(),
+                });
+            }
+        }
+        out
+    }
+
+    /// Whether an item can be what it says.
+    fn is_plausible(&mut self, t: &TreeRef, item: &Raw) -> Result<bool> {
+        if t.kind == TreeKind::Xattrs {
+            return Ok(matches!(item.kind, 1 | 2));
+        }
+        let ino = item.ino();
+        let Some(info) = self.known.inodes.get(ino).copied() else {
+            return Ok(false);
+        };
+        let kind_fits = info.kind == 0 || info.kind == item.kind;
+        let parent_fits = match self.known.inodes.dirs.get(info.dir as usize) {
+            Some(dir) => dir.parent == t.ino.0,
+            None => true,
+        };
+        Ok(ino >= Ino::FIRST_FREE && kind_fits && parent_fits)
+    }
+
+    /// A pointer of a tree to a block.
+    pub(super) fn tree_pointer(
+        &self,
+        t: &TreeRef,
+        block: Bno,
+        flags: u64,
+        level: u32,
+        index: u64,
+    ) -> Ptr {
+        let place = PtrAt {
+            fs_seed: self.geo.seed,
+            ino: t.ino,
+            level: first_level(t.kind) + level,
+            index,
+        };
+        Ptr::new(block, flags, place)
+    }
+
+    /// What a damaged pointer was, if one byte of it is wrong: its block
+    /// proves it.
+    fn correct_pointer(
+        &mut self,
+        t: &TreeRef,
+        word: u64,
+        level: u32,
+        index: u64,
+    ) -> Result<Option<Ptr>> {
+        let low = word & ((1 << 48) - 1);
+        let candidates = (0..6u32)
+            .flat_map(|byte| (0..256u64).map(move |x| (byte, x)))
+            .map(|(byte, x)| low & !(0xff << (byte * 8)) | x << (byte * 8));
+        let mut found = None;
+        for low in candidates {
+            let (block, flags) = (Bno(low & ((1 << 40) - 1)), low & !((1 << 40) - 1));
+            if flags & !LEAF != 0 || block.0 == 0 || block.0 >= self.geo.blocks {
+                continue;
+            }
+            let ptr = self.tree_pointer(t, block, flags, level, index);
+            if !one_byte_off(ptr.0, word) || found == Some(ptr) {
+                continue;
+            }
+            let proven = if ptr.is_leaf() {
+                let image = self.image(block)?;
+                let h = image.header();
+                h.magic == LEAF_MAGIC
+                    && h.owner == t.ino.0
+                    && h.sum == image.sum(t.leaf_seed(self.geo, block))
+            } else {
+                self.is_index(t, block, level + 1, index)?
+            };
+            if proven && found.replace(ptr).is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a block is the index block below a pointer.
+    fn is_index(&self, t: &TreeRef, block: Bno, level: u32, above: u64) -> Result<bool> {
+        if level * self.geo.fan_log2 > HASH_BITS {
+            return Ok(false);
+        }
+        let words = self.words(self.geo.offset(block))?;
+        let first = above << self.geo.fan_log2;
+        let fits = |(i, w): (u64, &u64)| t.open(self.geo, Ptr(*w), level, first + i).is_ok();
+        let used: Vec<_> = (0..).zip(&words).filter(|(_, w)| **w != 0).collect();
+        Ok(!used.is_empty() && used.into_iter().all(fits))
+    }
+
+    /// Leaves of a tree that no pointer leads to.
+    fn gather_lost(&mut self, t: &TreeRef, g: &mut Gathered) -> Result<()> {
+        let leaves = self.scan()?.leaves_of(t);
+        for block in leaves {
+            if g.visited.insert(block) {
+                let image = self.image(Bno(block))?;
+                let items = self.raw_items(t, &image);
+                g.items.extend(items);
+            }
+        }
+        Ok(())
+    }
+}

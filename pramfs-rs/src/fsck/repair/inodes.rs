@@ -1,0 +1,315 @@
+//! Inodes: one wrong byte is corrected, what cannot be is cleared, and of
+//! inodes past correction those are kept whose pointers still prove them.
+
+use std::collections::BTreeMap;
+
+use zerocopy::IntoBytes;
+
+use super::Fixer;
+use super::gather::first_level;
+use crate::error::Result;
+use crate::htree::{TreeKind, TreeRef};
+use crate::media::DiskInode;
+use crate::media::bitmap::BitmapKind;
+use crate::media::checksum::{seal, unseal};
+use crate::media::correct;
+use crate::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
+use crate::media::pointer::Ptr;
+use crate::types::{FileType, Ino};
+
+impl Fixer<'_, '_> {
+    /// An inode whose checksum or number does not fit.
+    pub(super) fn mend_inode(&mut self, ino: Ino) -> Result<bool> {
+        let Some(home) = self.home(ino) else {
+            return Ok(false);
+        };
+        let d: DiskInode = self.view.read_pod(home)?;
+        if let Some(right) = correct::inode(&d, self.geo.seed, ino)
+            && right.ino == ino.0
+        {
+            self.view.store(home, right.as_bytes())?;
+            return Ok(true);
+        }
+        let by_itself = d.crc == d.expected_crc(self.geo.seed, ino);
+        if by_itself || self.proves_itself(ino, &d)? {
+            self.upset(ino);
+            return self.put_inode(ino, self.sane(d));
+        }
+        self.replace_inode(ino)
+    }
+
+    /// Whether the pointers of a damaged inode are its own, so that it is more
+    /// than noise.
+    fn proves_itself(&mut self, ino: Ino, d: &DiskInode) -> Result<bool> {
+        let Some(kind) = FileType::from_mode(d.mode) else {
+            return Ok(false);
+        };
+        let said = self.known.inodes.get(ino).map_or(0, |i| i.said);
+        if d.ino != ino.0 || said != 0 && said != (d.mode >> 12 & 15) as u8 {
+            return Ok(false);
+        }
+        let tree = |kind, root| TreeRef {
+            ino,
+            kind,
+            root: Ptr(root),
+            blocks: 0,
+        };
+        let in_tree = |t: TreeRef| t.root.is_hole() || t.open(self.geo, t.root, 0, 0).is_ok();
+        let map = Self::map_of(d);
+        let contents = match kind {
+            FileType::Directory => in_tree(tree(TreeKind::Directory, d.root)),
+            _ if d.root == 0 => true,
+            _ => {
+                map.height <= self.geo.max_height()
+                    && map.open(self.geo, map.root, map.root_at(self.geo)).is_ok()
+            }
+        };
+        let proof = d.root != 0 || said != 0;
+        Ok(proof && contents && in_tree(tree(TreeKind::Xattrs, d.xattr_root)))
+    }
+
+    /// An inode of which some fields cannot be believed: without rights that
+    /// could be wrong, with fields that can be.
+    fn sane(&self, mut d: DiskInode) -> DiskInode {
+        d.mode &= !0o6000;
+        self.clear_reserved(&mut d);
+        self.clear_impossible(&mut d);
+        d
+    }
+
+    fn clear_reserved(&self, d: &mut DiskInode) {
+        let inline = FileType::from_mode(d.mode) == Some(FileType::Symlink)
+            && d.size <= INLINE_TARGET as u64;
+        let target = match FileType::from_mode(d.mode) {
+            Some(FileType::Symlink) if inline => d.size as usize,
+            Some(FileType::Symlink) => 4,
+            _ => 0,
+        };
+        d.target[target..].fill(0);
+        (d.xattr_height, d.reserved_line0, d.sum_root, d.cow_root) = (0, 0, 0, 0);
+    }
+
+    fn clear_impossible(&self, d: &mut DiskInode) {
+        for nsec in [
+            &mut d.mtime_nsec,
+            &mut d.ctime_nsec,
+            &mut d.atime_nsec,
+            &mut d.btime_nsec,
+        ] {
+            *nsec = (*nsec).min(999_999_999);
+        }
+        d.flags &= FLAGS_KEPT;
+        d.nlink = d.nlink.min(LINK_MAX);
+        let kind = FileType::from_mode(d.mode);
+        let inline = kind == Some(FileType::Symlink) && d.size <= INLINE_TARGET as u64;
+        match kind {
+            Some(FileType::Directory) => d.height = 0,
+            Some(FileType::Regular | FileType::Symlink) if !inline => {
+                if u32::from(d.height) > self.geo.max_height() {
+                    (d.root, d.height) = (0, 0);
+                }
+            }
+            _ => (d.root, d.height) = (0, 0),
+        }
+        let special = !matches!(
+            kind,
+            Some(FileType::Regular | FileType::Directory | FileType::Symlink)
+        );
+        if special {
+            d.size = 0;
+        }
+    }
+
+    /// In place of an inode that is past repair: a directory without entries
+    /// where there has to be one, whose leaves say whose they are; an empty
+    /// table; nothing otherwise.
+    fn replace_inode(&mut self, ino: Ino) -> Result<bool> {
+        let dir = (FileType::Directory.mode_bits() >> 12) as u8;
+        let said = self.known.inodes.get(ino).map_or(0, |i| i.said);
+        match ino {
+            Ino::ORPHANS => return self.renew_orphans(),
+            Ino::LEASES => {
+                let d = Self::fresh_inode(FileType::Regular.mode_bits() | 0o600);
+                return self.put_inode(ino, d);
+            }
+            _ if ino == Ino::ROOT || said == dir => {}
+            _ => return self.free_inode(ino),
+        }
+        let mode = if ino == Ino::ROOT { 0o755 } else { 0o700 };
+        let mut d = Self::fresh_inode(FileType::Directory.mode_bits() | mode);
+        d.ino = ino.0;
+        d.nlink = 2;
+        d.parent_or_rdev = Ino::ROOT.0;
+        let t = Self::directory_tree(&d);
+        let leaves = self.scan()?.leaves_of(&t);
+        let mut names = std::collections::HashSet::new();
+        let mut items = Vec::new();
+        for block in leaves {
+            let image = self.image(crate::types::Bno(block))?;
+            let found = self.raw_items(&t, &image);
+            items.extend(found.into_iter().filter(|i| names.insert(i.name.clone())));
+        }
+        d.size = items.len() as u64;
+        d.root = self.build_tree(&t, items)?.0;
+        self.rebuilt.insert((ino.0, first_level(TreeKind::Directory)));
+        self.upset(ino);
+        self.put_inode(ino, d)
+    }
+
+    /// An inode in use for which the table has no block.
+    pub(super) fn mend_missing(&mut self, ino: Ino) -> Result<bool> {
+        if ino >= Ino::FIRST_FREE {
+            return self.free_inode(ino);
+        }
+        self.mend_internal(Ino::INODE_TABLE, false)
+    }
+
+    /// Fields that hold what they cannot.
+    pub(super) fn mend_fields(&mut self, ino: Ino) -> Result<bool> {
+        let Some(mut d) = self.inode(ino)? else {
+            return Ok(false);
+        };
+        let expected = match ino {
+            Ino::ROOT => Some(FileType::Directory),
+            Ino::ORPHANS | Ino::LEASES => Some(FileType::Regular),
+            _ => None,
+        };
+        let kind = FileType::from_mode(d.mode);
+        if expected.is_some() && expected != kind {
+            return self.replace_inode(ino);
+        }
+        if kind.is_none() {
+            // Its entry knows.
+            let said = self.known.inodes.get(ino).map_or(0, |i| u32::from(i.said));
+            if FileType::from_mode(said << 12).is_none() {
+                return self.free_inode(ino);
+            }
+            d.mode = said << 12 | d.mode & 0o777;
+            return self.put_inode(ino, d);
+        }
+        if ino == Ino::ROOT {
+            d.parent_or_rdev = Ino::ROOT.0;
+        }
+        self.clear_impossible(&mut d);
+        if d.size > self.geo.max_file_size() {
+            // Where the file ends by what it has.
+            d.size = self.end_of(&d)?;
+        }
+        self.upset(ino);
+        self.put_inode(ino, d)
+    }
+
+    fn end_of(&self, d: &DiskInode) -> Result<u64> {
+        if FileType::from_mode(d.mode) != Some(FileType::Regular) {
+            return Ok(0);
+        }
+        let map = Self::map_of(d);
+        let mut end = 0;
+        let mut rest = vec![(map.height, 0u64, map.root)];
+        let mut seen = std::collections::HashSet::new();
+        while let Some((level, index, ptr)) = rest.pop() {
+            let place = crate::media::pointer::PtrAt {
+                fs_seed: self.geo.seed,
+                ino: map.ino,
+                level,
+                index,
+            };
+            let Ok(block) = map.open(self.geo, ptr, place) else {
+                continue;
+            };
+            if level == 0 || ptr.is_leaf() {
+                let last = (index + 1) << (self.geo.fan_log2 * level);
+                if !ptr.is_unwritten() {
+                    end = end.max(last << self.geo.block_log2);
+                }
+            } else if seen.insert(block.0) {
+                for (i, word) in (0..).zip(self.words(self.geo.offset(block))?) {
+                    if word != 0 {
+                        rest.push((level - 1, index << self.geo.fan_log2 | i, Ptr(word)));
+                    }
+                }
+            }
+        }
+        Ok(end)
+    }
+
+    pub(super) fn mend_reserved(&mut self, ino: Ino) -> Result<bool> {
+        let Some(mut d) = self.inode(ino)? else {
+            return Ok(false);
+        };
+        self.clear_reserved(&mut d);
+        self.put_inode(ino, d)
+    }
+
+    // ---- the orphan table
+
+    /// Slots of the orphan table that can be read: where, and what they name.
+    pub(super) fn orphan_slots(&self) -> Result<Vec<(u64, Ino)>> {
+        let mut out = Vec::new();
+        let Some(d) = self.inode(Ino::ORPHANS)? else {
+            return Ok(out);
+        };
+        let Some(blocks) = self.map_blocks(&Self::map_of(&d))? else {
+            return Ok(out);
+        };
+        let in_block = self.geo.block_size / 8;
+        for (number, block) in blocks {
+            for (i, word) in (0..).zip(self.words(block << self.geo.block_log2)?) {
+                let slot = number * in_block + i;
+                if word != 0
+                    && slot < d.size / 8
+                    && let Some(ino) = unseal(self.geo.seed ^ slot << 32, word)
+                {
+                    out.push(((block << self.geo.block_log2) + i * 8, Ino(ino)));
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Empties a slot.
+    pub(super) fn clear_slot(&mut self, slot: u64) -> Result<bool> {
+        let Some(d) = self.inode(Ino::ORPHANS)? else {
+            return Ok(false);
+        };
+        let at = slot * 8;
+        let blocks = self.map_blocks(&Self::map_of(&d))?.unwrap_or_default();
+        let Some(block) = blocks.get(&(at >> self.geo.block_log2)) else {
+            return Ok(false);
+        };
+        let offset = (block << self.geo.block_log2) + at % self.geo.block_size;
+        self.view.store_u64(offset, 0)?;
+        Ok(true)
+    }
+
+    /// Makes the orphan table anew, of the slots that can be read.
+    pub(super) fn renew_orphans(&mut self) -> Result<bool> {
+        if !self.rebuilt.insert((Ino::ORPHANS.0, 0)) {
+            return Ok(true);
+        }
+        let mut d = match self.inode(Ino::ORPHANS)? {
+            Some(d) => d,
+            None => Self::fresh_inode(FileType::Regular.mode_bits() | 0o600),
+        };
+        let orphans: Vec<Ino> = self.orphan_slots()?.into_iter().map(|s| s.1).collect();
+        let in_block = self.geo.block_size / 8;
+        let mut data = BTreeMap::new();
+        for number in 0..(orphans.len() as u64).div_ceil(in_block).max(1) {
+            let block = self.alloc_zeroed()?;
+            for i in 0..in_block {
+                let slot = number * in_block + i;
+                let Some(ino) = orphans.get(slot as usize) else {
+                    break;
+                };
+                let word = seal(self.geo.seed ^ slot << 32, ino.0);
+                self.view.store_u64(self.geo.offset(block) + i * 8, word)?;
+            }
+            data.insert(number, block.0);
+        }
+        let (root, height, blocks) = self.build_map(Ino::ORPHANS, &data)?;
+        (d.root, d.height, d.blocks) = (root, height as u8, blocks);
+        d.size = (data.len() as u64) << self.geo.block_log2;
+        self.set_range(BitmapKind::Inodes, 0, 16, true)?;
+        self.put_inode(Ino::ORPHANS, d)
+    }
+}

@@ -1,0 +1,250 @@
+//! File maps: damaged pointers, missing parts, targets of symbolic links.
+
+use super::Fixer;
+use super::bitmaps::one_byte_off;
+use crate::error::Result;
+use crate::fsck::issue::Part;
+use crate::media::checksum::crc;
+use crate::media::inode::INLINE_TARGET;
+use crate::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
+use crate::media::walk::MapRoot;
+use crate::media::DiskInode;
+use crate::types::{Bno, FileType, Ino};
+
+/// A pointer of a map and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// Offset in the region; `None` for the root.
+    pub at: Option<u64>,
+    pub place: PtrAt,
+    pub ptr: Ptr,
+}
+
+impl Fixer<'_, '_> {
+    fn place(&self, map: &MapRoot, level: u32, first: u64) -> PtrAt {
+        PtrAt {
+            fs_seed: self.geo.seed,
+            ino: map.ino,
+            level,
+            index: first >> (self.geo.fan_log2 * level),
+        }
+    }
+
+    /// The pointer of a level that covers a file block.
+    pub(super) fn find_pointer(&self, map: &MapRoot, level: u32, first: u64) -> Result<Option<Found>> {
+        if map.height > self.geo.max_height() || level > map.height {
+            return Ok(None);
+        }
+        let mut found = Found {
+            at: None,
+            place: self.place(map, map.height, first),
+            ptr: map.root,
+        };
+        while found.place.level > level {
+            if found.ptr.is_hole() || found.ptr.is_leaf() {
+                return Ok(None);
+            }
+            let Ok(block) = map.open(self.geo, found.ptr, found.place) else {
+                return Ok(None);
+            };
+            let place = self.place(map, found.place.level - 1, first);
+            let slot = place.index & ((1 << self.geo.fan_log2) - 1);
+            let at = self.geo.offset(block) + slot * 8;
+            found = Found {
+                at: Some(at),
+                place,
+                ptr: Ptr(self.view.load_u64(at)?),
+            };
+        }
+        Ok(Some(found))
+    }
+
+    /// What a damaged pointer was, if one byte of it is wrong and the block is
+    /// in use and owned by nobody. Pointers below prove a block of pointers.
+    pub(super) fn correct_map_pointer(&self, map: &MapRoot, f: &Found) -> Result<Option<Ptr>> {
+        let word = f.ptr.0;
+        let low = word & ((1 << 48) - 1);
+        let candidates = (0..6u32)
+            .flat_map(|byte| (0..256u64).map(move |x| (byte, x)))
+            .map(|(byte, x)| low & !(0xff << (byte * 8)) | x << (byte * 8));
+        let mut found = None;
+        for low in candidates {
+            let (block, flags) = (Bno(low & ((1 << 40) - 1)), low & !((1 << 40) - 1));
+            let data = f.place.level == 0 || flags & LEAF != 0;
+            let allowed = if data { LEAF | UNWRITTEN } else { 0 };
+            if flags & !allowed != 0 || block.0 == 0 || block.0 >= self.geo.blocks {
+                continue;
+            }
+            let ptr = Ptr::new(block, flags, f.place);
+            if !one_byte_off(ptr.0, word) || found == Some(ptr) {
+                continue;
+            }
+            if map.open(self.geo, ptr, f.place).is_err() {
+                continue;
+            }
+            let span = if data { 1 << (self.geo.fan_log2 * f.place.level) } else { 1 };
+            let mut proven = self.is_lost(block.0)? && self.is_lost(block.0 + span - 1)?;
+            if proven && !data {
+                proven = self.is_pointer_block(map, block, &f.place)?;
+            }
+            if proven && found.replace(ptr).is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether all that a block holds are pointers of the level below.
+    pub(super) fn is_pointer_block(&self, map: &MapRoot, block: Bno, above: &PtrAt) -> Result<bool> {
+        let words = self.words(self.geo.offset(block))?;
+        let used: Vec<_> = (0..).zip(&words).filter(|(_, w)| **w != 0).collect();
+        let fits = |(i, w): (u64, &u64)| {
+            let place = PtrAt {
+                level: above.level - 1,
+                index: above.index << self.geo.fan_log2 | i,
+                ..*above
+            };
+            map.open(self.geo, Ptr(*w), place).is_ok()
+        };
+        // One more damaged pointer among many is no proof against it.
+        let good = used.iter().filter(|(i, w)| fits((*i, w))).count();
+        Ok(good > 0 && good + 1 >= used.len())
+    }
+
+    /// A damaged pointer of a file: corrected, or else a hole.
+    pub(super) fn mend_pointer(
+        &mut self,
+        ino: Ino,
+        part: Part,
+        level: u32,
+        first: u64,
+    ) -> Result<bool> {
+        if part != Part::Contents {
+            return self.rebuild(ino, part);
+        }
+        let Some(mut d) = self.inode(ino)? else {
+            return Ok(false);
+        };
+        let map = Self::map_of(&d);
+        let Some(found) = self.find_pointer(&map, level, first)? else {
+            if map.height > self.geo.max_height() || level >= map.height {
+                (d.root, d.height) = (0, 0);
+                self.upset(ino);
+                return self.put_inode(ino, d);
+            }
+            // Under one that was mended in this round.
+            return Ok(true);
+        };
+        let right = self.correct_map_pointer(&map, &found)?;
+        if let Some(ptr) = right {
+            self.known.claims.claim(ptr.block().0, 1);
+        } else {
+            self.upset(ino);
+        }
+        let word = right.map_or(0, |p| p.0);
+        match found.at {
+            Some(at) => {
+                self.view.store_u64(at, word)?;
+                Ok(true)
+            }
+            None => {
+                d.root = word;
+                if word == 0 {
+                    d.height = 0;
+                }
+                self.put_inode(ino, d)
+            }
+        }
+    }
+
+    /// Part of what must be whole is missing.
+    pub(super) fn mend_hole(&mut self, ino: Ino, part: Part) -> Result<bool> {
+        match part {
+            Part::Contents => self.mend_target(ino),
+            _ => self.rebuild(ino, part),
+        }
+    }
+
+    /// A symbolic link whose target is damaged: one wrong bit is corrected,
+    /// blocks too many are let go; otherwise the link is removed, since a
+    /// wrong target is worse than none.
+    pub(super) fn mend_target(&mut self, ino: Ino) -> Result<bool> {
+        let Some(mut d) = self.inode(ino)? else {
+            return Ok(false);
+        };
+        if FileType::from_mode(d.mode) != Some(FileType::Symlink) {
+            return Ok(false);
+        }
+        let len = d.size as usize;
+        if (INLINE_TARGET + 1..=4095).contains(&len)
+            && let Some(target) = self.long_target(&d)?
+        {
+            let wanted = u32::from_le_bytes([d.target[0], d.target[1], d.target[2], d.target[3]]);
+            if crc(self.geo.seed, &target) == wanted {
+                if !target.contains(&0) {
+                    return self.shorten(ino, &mut d);
+                }
+            } else if let Some(bit) = self.wrong_bit(&target, wanted) {
+                let map = Self::map_of(&d);
+                let blocks = self.map_blocks(&map)?.unwrap_or_default();
+                let at = bit / 8;
+                if let Some(block) = blocks.get(&(at as u64 >> self.geo.block_log2)) {
+                    let offset = self.geo.offset(Bno(*block)) + at as u64 % self.geo.block_size;
+                    self.view.store(offset, &[target[at] ^ 1 << (bit % 8)])?;
+                    return Ok(true);
+                }
+            }
+        }
+        self.free_inode(ino)
+    }
+
+    fn long_target(&self, d: &DiskInode) -> Result<Option<Vec<u8>>> {
+        let Some(blocks) = self.map_blocks(&Self::map_of(d))? else {
+            return Ok(None);
+        };
+        let mut target = Vec::new();
+        for i in 0..d.size.div_ceil(self.geo.block_size) {
+            let Some(block) = blocks.get(&i) else {
+                return Ok(None);
+            };
+            let mut part = vec![0; self.geo.block_size as usize];
+            self.view.read(self.geo.offset(Bno(*block)), &mut part)?;
+            target.extend_from_slice(&part);
+        }
+        target.truncate(d.size as usize);
+        Ok(Some(target))
+    }
+
+    /// The one bit that makes the CRC fit.
+    fn wrong_bit(&self, target: &[u8], wanted: u32) -> Option<usize> {
+        let mut target = target.to_vec();
+        (0..target.len() * 8).find(|bit| {
+            target[bit / 8] ^= 1 << (bit % 8);
+            let fits = crc(self.geo.seed, &target) == wanted && !target.contains(&0);
+            target[bit / 8] ^= 1 << (bit % 8);
+            fits
+        })
+    }
+
+    /// A link keeps the blocks of its target and no others.
+    fn shorten(&mut self, ino: Ino, d: &mut DiskInode) -> Result<bool> {
+        let keep = d.size.div_ceil(self.geo.block_size);
+        let Some(mut data) = self.map_blocks(&Self::map_of(d))? else {
+            return Ok(false);
+        };
+        data.retain(|i, _| *i < keep);
+        let (root, height, _) = self.build_map(ino, &data)?;
+        (d.root, d.height) = (root, height as u8);
+        self.upset(ino);
+        let d = *d;
+        self.put_inode(ino, d)
+    }
+
+    /// A lease table of a file system that nobody has mounted is empty.
+    pub(super) fn empty_leases(&mut self) -> Result<bool> {
+        self.upset(Ino::LEASES);
+        self.edit(Ino::LEASES, |d| {
+            (d.size, d.root, d.height, d.blocks) = (0, 0, 0, 0);
+        })
+    }
+}

@@ -1,0 +1,354 @@
+//! Repairing a file system.
+//!
+//! Purpose: rounds of check and change over a [`View`]. A round finds
+//! everything, mends what comes first (a bitmap before what it counts, an
+//! inode before its names) and looks again, so that each change is decided on
+//! by what the check says of the whole. What the last round leaves goes to the
+//! medium by the journal (`commit.rs`).
+//!
+//! Invariants: until the rounds are over nothing is stored; a repair that
+//! cannot be finished stores nothing at all. What a check calls intact is not
+//! touched. A round is as long as a check, and there are at most [`ROUNDS`].
+//!
+//! Left to others: what is damage (the check), what is asked (the caller).
+
+mod bitmaps;
+mod build;
+mod commit;
+mod edit;
+mod entries;
+mod gather;
+mod inodes;
+mod maps;
+mod names;
+mod pages;
+mod policy;
+mod replay;
+mod scan;
+mod table;
+mod twice;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+pub use policy::{Answer, Ask, Policy, RepairOptions};
+
+use super::bitmaps::GroupBits;
+use super::claims::Claims;
+use super::inodes::Inodes;
+use super::issue::Issue;
+use super::maps::Extent;
+use super::report::{Finding, Outcome, Report};
+use super::view::View;
+use super::{CheckOptions, Checker, superblock};
+use crate::error::{Error, Result};
+use crate::media::Geometry;
+use crate::pmem::Region;
+use crate::types::Ino;
+
+/// Most rounds of check and change.
+const ROUNDS: usize = 60;
+/// Times that one finding is tried to be mended.
+const TRIES: u32 = 3;
+
+/// Checks the file system of a region that nobody has mounted and mends what
+/// the policy allows.
+///
+/// The findings of the report say of each whether it was mended. With
+/// [`Policy::No`], or where the region is read-only, nothing is stored; what a
+/// crash left in the journal is then looked at as the next mount will see it.
+///
+/// # Errors
+/// Storing to the medium failed: run it again.
+///
+/// ```
+/// use pramfs::format::{FormatOptions, format};
+/// use pramfs::fsck::{self, Policy, RepairOptions};
+/// use pramfs::pmem::{HeapBackend, Region};
+///
+/// let region = Region::new("example", HeapBackend::boxed(1 << 20));
+/// format(&region, &FormatOptions::default())?;
+/// region.window().store_unflushed(0x60, &[0xff])?; // damage
+/// let report = fsck::repair(&region, &RepairOptions::new(Policy::Yes))?;
+/// assert_eq!(report.findings.len(), 1);
+/// assert!(report.is_sound() && fsck::check(&region, &Default::default()).is_clean());
+/// # Ok::<(), pramfs::Error>(())
+/// ```
+pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
+    let start = Instant::now();
+    let faults = region.faults();
+    let mut report = Report::default();
+    let Some(geo) = superblock::open(region, &options.check, &mut report) else {
+        report.time = start.elapsed();
+        return Ok(report);
+    };
+    let mut run = Run::new(options, View::new(region), geo);
+    let journal = match replay::replay(&mut run.view, &run.geo) {
+        Ok(journal) => journal,
+        Err(e) => {
+            report.add(Issue::Unreadable { why: e.to_string() }, usize::MAX);
+            return Ok(report);
+        }
+    };
+    run.rounds();
+    let mut report = run.report;
+    report.replayed = journal.live as u64;
+    let failed = region.faults() != faults;
+    if failed {
+        let why = format!("{} failed under a read", region.info().name);
+        report.add(Issue::Unreadable { why }, usize::MAX);
+        report.complete = false;
+    }
+    let store = !matches!(options.policy, Policy::No) && !region.info().read_only && !failed;
+    let mended = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
+    if store && report.complete && !report.cancelled && (mended || journal.live > 0) {
+        let result = commit::commit(&run.view, &run.geo, &journal);
+        report.stored = result?;
+    } else {
+        // Nothing was stored: nothing is mended.
+        for f in &mut report.findings {
+            if f.outcome == Outcome::Fixed {
+                f.outcome = Outcome::Left;
+            }
+        }
+    }
+    report.time = start.elapsed();
+    Ok(report)
+}
+
+/// Rounds under way.
+struct Run<'r> {
+    options: &'r RepairOptions,
+    view: View<'r>,
+    geo: Geometry,
+    report: Report,
+    /// Findings by their sentence: number, and times tried.
+    seen: HashMap<String, (usize, u32)>,
+    /// Nothing is asked any more.
+    all: bool,
+    notes: Notes,
+}
+
+/// What later rounds are to know of earlier ones.
+#[derive(Debug, Default)]
+struct Notes {
+    /// Inodes whose counts a change has upset: putting them right is part of
+    /// that change.
+    upset: HashSet<u64>,
+    /// Something was mended.
+    changed: bool,
+    /// The directory of what is found without a name.
+    lost_found: Option<Ino>,
+}
+
+/// What a check has learnt.
+struct Known {
+    claims: Claims,
+    inodes: Inodes,
+    /// Where the inode table is.
+    table: Vec<Extent>,
+    /// Where the group descriptors are: blocks, inodes.
+    descs: [Vec<Extent>; 2],
+    /// What the bits of each group are to be read from: blocks, inodes.
+    groups: [Vec<GroupBits>; 2],
+    /// Groups whose sum does not fit, by kind and number.
+    unsound: HashSet<(u64, u64)>,
+    hidden_blocks: bool,
+}
+
+/// Changes a view by what a check has found.
+struct Fixer<'f, 'r> {
+    view: &'f mut View<'r>,
+    geo: &'f Geometry,
+    known: Known,
+    notes: &'f mut Notes,
+    /// Blocks that nothing owns, if they were looked at.
+    scanned: Option<scan::Scan>,
+    /// Trees made anew in this round, by inode and kind.
+    rebuilt: HashSet<(u64, u32)>,
+    /// Where free blocks are looked for next, strictly and not.
+    cursor: [u64; 2],
+    /// Blocks that two claim, with who does.
+    twice: Option<Vec<twice::Claimer>>,
+}
+
+impl<'r> Run<'r> {
+    fn new(options: &'r RepairOptions, view: View<'r>, geo: Geometry) -> Run<'r> {
+        Run {
+            options,
+            view,
+            geo,
+            report: Report::default(),
+            seen: HashMap::new(),
+            all: false,
+            notes: Notes::default(),
+        }
+    }
+
+    /// Checks and changes until nothing more is to be done.
+    fn rounds(&mut self) {
+        for round in 0..=ROUNDS {
+            let options = CheckOptions {
+                max_findings: usize::MAX,
+                progress: self.options.check.progress.clone(),
+            };
+            let mut checker = Checker::new(&self.view, self.geo.clone(), &options, Report::default());
+            checker.run_to_end();
+            let (found, known) = checker.into_known();
+            self.report.complete = found.complete;
+            self.report.counts = found.counts;
+            let todo = self.select(round, found.findings);
+            if todo.is_empty() || round == ROUNDS || self.report.cancelled {
+                return;
+            }
+            self.mend(todo, known);
+        }
+    }
+
+    /// Notes what was found, and picks what is mended in this round: of what
+    /// may be mended, that which comes first.
+    fn select(&mut self, round: usize, found: Vec<Finding>) -> Vec<(Issue, Option<usize>)> {
+        let mut todo = Vec::new();
+        for finding in found {
+            let issue = finding.issue.clone();
+            let silent = round > 0 && self.notes.explains(&issue);
+            let key = issue.to_string();
+            let (number, tries) = match self.seen.get(&key) {
+                Some(&known) => known,
+                None => {
+                    let number = if silent {
+                        usize::MAX
+                    } else {
+                        self.report.add_finding(Finding {
+                            later: round > 0,
+                            ..finding
+                        })
+                    };
+                    self.seen.insert(key, (number, 0));
+                    (number, 0)
+                }
+            };
+            let known = self.report.findings.get_mut(number);
+            if tries >= TRIES {
+                if let Some(f) = known {
+                    f.outcome = Outcome::Failed;
+                }
+                continue;
+            }
+            let open = match known {
+                Some(f) => {
+                    // It was thought mended, and is here again.
+                    if f.outcome == Outcome::Fixed {
+                        f.outcome = Outcome::Left;
+                    }
+                    f.outcome == Outcome::Left && self.options.policy.allows(&issue)
+                }
+                None => !matches!(self.options.policy, Policy::No),
+            };
+            let phase = policy::phase(&issue);
+            if open && phase != policy::NEVER {
+                todo.push((phase, issue, Some(number).filter(|n| *n != usize::MAX)));
+            }
+        }
+        // Where all of a phase was declined, the next one has its turn.
+        while let Some(first) = todo.iter().map(|t| t.0).min() {
+            let (now, later) = todo.into_iter().partition(|t| t.0 == first);
+            let mut now: Vec<(u8, Issue, Option<usize>)> = now;
+            self.ask(&mut now);
+            if !now.is_empty() || self.report.cancelled {
+                return now.into_iter().map(|(_, i, n)| (i, n)).collect();
+            }
+            todo = later;
+        }
+        Vec::new()
+    }
+
+    /// Asks about each finding, where there is somebody to ask.
+    fn ask(&mut self, todo: &mut Vec<(u8, Issue, Option<usize>)>) {
+        let Policy::Ask(ask) = &self.options.policy else {
+            return;
+        };
+        todo.retain(|(_, _, number)| {
+            let Some(f) = number.and_then(|n| self.report.findings.get_mut(n)) else {
+                return true;
+            };
+            if self.all || f.asked {
+                return true;
+            }
+            if self.report.cancelled {
+                return false;
+            }
+            match ask(f) {
+                Answer::Yes => f.asked = true,
+                Answer::All => self.all = true,
+                Answer::No => {
+                    f.outcome = Outcome::Declined;
+                    return false;
+                }
+                Answer::Cancel => {
+                    self.report.cancelled = true;
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    fn mend(&mut self, todo: Vec<(Issue, Option<usize>)>, known: Known) {
+        let mut fixer = Fixer {
+            view: &mut self.view,
+            geo: &self.geo,
+            known,
+            notes: &mut self.notes,
+            scanned: None,
+            rebuilt: HashSet::new(),
+            cursor: [0; 2],
+            twice: None,
+        };
+        for (issue, number) in &todo {
+            let result = fixer.mend(issue, &todo);
+            if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()) {
+                *tries += 1;
+            }
+            let Some(f) = number.and_then(|n| self.report.findings.get_mut(n)) else {
+                continue;
+            };
+            f.outcome = match result {
+                Ok(true) => Outcome::Fixed,
+                Ok(false) => Outcome::Failed,
+                Err(Error::NoSpace(_)) => Outcome::NoSpace,
+                Err(_) => Outcome::Failed,
+            };
+        }
+        self.notes.changed = true;
+    }
+}
+
+impl Notes {
+    /// Whether something is there only because of what was mended before.
+    fn explains(&self, issue: &Issue) -> bool {
+        match issue {
+            Issue::BlocksLeaked { .. } | Issue::BlocksFree { .. } => self.changed,
+            Issue::BlockCount { ino, .. }
+            | Issue::EntryCount { ino, .. }
+            | Issue::LinkCount { ino, .. } => self.upset.contains(&ino.0),
+            _ => false,
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// The report, and what a repair has to know.
+    fn into_known(self) -> (Report, Known) {
+        let known = Known {
+            claims: self.claims,
+            inodes: self.inodes,
+            table: self.table,
+            descs: self.descs,
+            groups: self.groups,
+            unsound: self.unsound,
+            hidden_blocks: self.hidden_blocks,
+        };
+        (self.report, known)
+    }
+}

@@ -1,0 +1,216 @@
+//! Names and links: counts, directories that are named twice or not at all,
+//! and `lost+found`.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Fixer;
+use super::gather::Raw;
+use crate::error::{Error, Result};
+use crate::fsck::inodes::NO_DIR;
+use crate::fsck::issue::Issue;
+use crate::htree::name_hash;
+use crate::media::bitmap::BitmapKind;
+use crate::types::{FileType, Ino};
+
+/// Name of the directory of what is found without a name.
+const LOST_FOUND: &[u8] = b"lost+found";
+/// `DT_DIR`.
+const DT_DIR: u8 = 4;
+
+impl Fixer<'_, '_> {
+    /// The link count is the number of names.
+    pub(super) fn mend_links(&mut self, ino: Ino) -> Result<bool> {
+        let Some(info) = self.known.inodes.get(ino).copied() else {
+            return Ok(false);
+        };
+        let dir = self.known.inodes.dirs.get(info.dir as usize).copied();
+        let links = match dir.filter(|_| info.dir != NO_DIR) {
+            Some(dir) => dir.subdirs.saturating_add(2),
+            None => info.found,
+        };
+        self.upset(ino);
+        self.edit(ino, |d| d.nlink = links)
+    }
+
+    /// Every name of some inodes, by a walk over all directories.
+    fn names_of(&mut self, wanted: &HashSet<u64>) -> Result<HashMap<u64, Vec<(Ino, Vec<u8>)>>> {
+        let mut out: HashMap<u64, Vec<(Ino, Vec<u8>)>> = HashMap::new();
+        let dirs: Vec<u64> = self.known.inodes.dirs.iter().map(|d| d.ino).collect();
+        for dir in dirs {
+            let Some(d) = self.inode(Ino(dir))? else {
+                continue;
+            };
+            for item in self.gather(&Self::directory_tree(&d))?.items {
+                if wanted.contains(&item.ino().0) {
+                    out.entry(item.ino().0)
+                        .or_default()
+                        .push((Ino(dir), item.name));
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// A directory keeps the name in the directory that it says is its
+    /// parent, and no other.
+    pub(super) fn mend_directory_names(&mut self, ino: Ino) -> Result<bool> {
+        let Some(d) = self.inode(ino)? else {
+            return Ok(false);
+        };
+        let mut names = self.names_of(&HashSet::from([ino.0]))?;
+        let names = names.remove(&ino.0).unwrap_or_default();
+        let keep = names
+            .iter()
+            .position(|(dir, _)| dir.0 == d.parent_or_rdev)
+            .unwrap_or(0);
+        for (i, (dir, name)) in names.iter().enumerate() {
+            if i != keep && !self.remove_entry(*dir, name)? {
+                return Ok(false);
+            }
+            self.upset(*dir);
+        }
+        Ok(true)
+    }
+
+    /// A loop is opened at one of its directories, which then has no name.
+    pub(super) fn mend_loop(&mut self, ino: Ino) -> Result<bool> {
+        let names = self.names_of(&HashSet::from([ino.0]))?;
+        for (dir, name) in names.into_values().flatten() {
+            if !self.remove_entry(dir, &name)? {
+                return Ok(false);
+            }
+            self.upset(dir);
+        }
+        self.upset(ino);
+        Ok(true)
+    }
+
+    /// A removed directory with entries: it is no orphan, and gets a name.
+    pub(super) fn mend_orphan_not_empty(&mut self, ino: Ino) -> Result<bool> {
+        for (at, orphan) in self.orphan_slots()? {
+            if orphan == ino {
+                self.view.store_u64(at, 0)?;
+            }
+        }
+        self.upset(ino);
+        self.edit(ino, |d| d.nlink = 2)
+    }
+
+    /// All inodes of this round that nothing names: those that were unlinked
+    /// are freed, the others get a name in `lost+found`.
+    pub(super) fn reconnect(&mut self, todo: &[(Issue, Option<usize>)]) -> Result<bool> {
+        if !self.rebuilt.insert((0, 0)) {
+            return Ok(true);
+        }
+        let leaked = todo.iter().filter_map(|(issue, _)| match issue {
+            Issue::InodeLeaked { ino } => Some(*ino),
+            _ => None,
+        });
+        let mut named = Vec::new();
+        for ino in leaked {
+            let (Some(d), Some(info)) = (self.inode(ino)?, self.known.inodes.get(ino).copied())
+            else {
+                continue;
+            };
+            let dir = self.known.inodes.dirs.get(info.dir as usize).copied();
+            let holds = dir.is_some_and(|d| d.entries > 0);
+            if d.nlink == 0 && !holds {
+                self.free_inode(ino)?;
+            } else {
+                named.push((ino, (d.mode >> 12 & 15) as u8, dir.map(|d| d.subdirs)));
+            }
+        }
+        if named.is_empty() {
+            return Ok(true);
+        }
+        let home = self.lost_found()?;
+        let taken = self.names_in(home)?;
+        let mut items = Vec::new();
+        for (ino, kind, subdirs) in named {
+            let mut name = format!("#{}", ino.0).into_bytes();
+            while taken.contains(&name) {
+                name.push(b'_');
+            }
+            items.push(self.entry(name, ino, kind));
+            self.upset(ino);
+            self.edit(ino, |d| match subdirs {
+                Some(subdirs) => {
+                    d.nlink = subdirs.saturating_add(2);
+                    d.parent_or_rdev = home.0;
+                }
+                None => d.nlink = 1,
+            })?;
+        }
+        let new_dirs = items.iter().filter(|i| i.kind == DT_DIR).count() as u32;
+        self.add_entries(home, items)?;
+        self.upset(home);
+        self.edit(home, |d| d.nlink = d.nlink.saturating_add(new_dirs))
+    }
+
+    fn entry(&self, name: Vec<u8>, ino: Ino, kind: u8) -> Raw {
+        Raw {
+            hash: name_hash(self.geo, &name),
+            kind,
+            value: ino.0.to_le_bytes().to_vec(),
+            name,
+        }
+    }
+
+    fn names_in(&mut self, dir: Ino) -> Result<HashSet<Vec<u8>>> {
+        let Some(d) = self.inode(dir)? else {
+            return Ok(HashSet::new());
+        };
+        let items = self.gather(&Self::directory_tree(&d))?.items;
+        Ok(items.into_iter().map(|i| i.name).collect())
+    }
+
+    /// The directory `lost+found`, made if the root has none.
+    fn lost_found(&mut self) -> Result<Ino> {
+        if let Some(ino) = self.notes.lost_found
+            && self.kind(ino)? == Some(FileType::Directory)
+        {
+            return Ok(ino);
+        }
+        let root = self
+            .inode(Ino::ROOT)?
+            .ok_or_else(|| Error::corrupt("the root directory", "it cannot be read"))?;
+        let items = self.gather(&Self::directory_tree(&root))?.items;
+        let mut name = LOST_FOUND.to_vec();
+        while let Some(item) = items.iter().find(|i| i.name == name) {
+            if item.kind == DT_DIR && self.used(item.ino())?.is_some() {
+                self.notes.lost_found = Some(item.ino());
+                return Ok(item.ino());
+            }
+            name.push(b'_');
+        }
+        let ino = self.new_inode()?;
+        let mut d = Self::fresh_inode(FileType::Directory.mode_bits() | 0o700);
+        d.nlink = 2;
+        d.parent_or_rdev = Ino::ROOT.0;
+        d.generation = root.generation;
+        (d.mtime_sec, d.ctime_sec) = (root.mtime_sec, root.ctime_sec);
+        (d.atime_sec, d.btime_sec) = (root.mtime_sec, root.mtime_sec);
+        self.put_inode(ino, d)?;
+        self.set_range(BitmapKind::Inodes, ino.0, 1, true)?;
+        let entry = self.entry(name, ino, DT_DIR);
+        self.add_entries(Ino::ROOT, vec![entry])?;
+        self.edit(Ino::ROOT, |d| d.nlink += 1)?;
+        self.notes.lost_found = Some(ino);
+        Ok(ino)
+    }
+
+    /// A number that is free and has a place in the table.
+    fn new_inode(&mut self) -> Result<Ino> {
+        for e in 0..self.known.table.len() {
+            let e = self.known.table[e];
+            let per_block = self.geo.inodes_per_block();
+            let numbers = e.first * per_block..(e.first + e.count) * per_block;
+            for n in numbers.start.max(Ino::FIRST_FREE.0)..numbers.end.min(self.geo.inodes_max) {
+                if self.known.inodes.get(Ino(n)).is_none() {
+                    return Ok(Ino(n));
+                }
+            }
+        }
+        self.grow_table()
+    }
+}

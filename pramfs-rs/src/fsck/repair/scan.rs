@@ -1,0 +1,127 @@
+//! Blocks that are in use and that nothing known owns: what lies behind a
+//! damaged pointer is among them, and says itself what it is.
+//!
+//! Only blocks in use by the bitmap are looked at: free ones may hold what was
+//! there once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use zerocopy::FromBytes;
+
+use super::gather::first_level;
+use super::{Fixer, GroupBits};
+use crate::error::Result;
+use crate::htree::{Image, TreeKind, TreeRef};
+use crate::media::DiskInode;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::htree::LEAF_MAGIC;
+use crate::media::pointer::Ptr;
+use crate::types::{Bno, Ino};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Sound leaves, by owner and kind.
+    leaves: HashMap<(u64, u32), Vec<u64>>,
+    /// Blocks of the inode table, by their number in it.
+    pub table: BTreeMap<u64, u64>,
+    /// Blocks of group descriptors, by their number: blocks, inodes.
+    pub descs: [BTreeMap<u64, u64>; 2],
+}
+
+impl Scan {
+    /// The leaves of a tree.
+    pub fn leaves_of(&self, t: &TreeRef) -> Vec<u64> {
+        let key = (t.ino.0, first_level(t.kind));
+        self.leaves.get(&key).cloned().unwrap_or_default()
+    }
+}
+
+impl Fixer<'_, '_> {
+    /// Looks at all of them, once a round.
+    pub(super) fn scan(&mut self) -> Result<&Scan> {
+        if self.scanned.is_none() {
+            let mut scan = Scan::default();
+            let per_group = self.geo.bits_per_group();
+            for group in 0..self.known.groups[0].len() as u64 {
+                let GroupBits::At(base) = self.known.groups[0][group as usize] else {
+                    continue;
+                };
+                for (i, word) in (0..).zip(self.words(base)?) {
+                    let first = group * per_group + i * 64;
+                    let mut lost = word & !self.known.claims.word(first);
+                    while lost != 0 {
+                        let block = first + u64::from(lost.trailing_zeros());
+                        lost &= lost - 1;
+                        if block < self.geo.blocks {
+                            self.classify(Bno(block), &mut scan)?;
+                        }
+                    }
+                }
+            }
+            self.scanned = Some(scan);
+        }
+        Ok(self.scanned.get_or_insert_default())
+    }
+
+    fn classify(&self, block: Bno, scan: &mut Scan) -> Result<()> {
+        let image = self.image(block)?;
+        let header = image.header();
+        if header.magic == LEAF_MAGIC {
+            for kind in [TreeKind::Directory, TreeKind::Xattrs] {
+                let t = TreeRef {
+                    ino: Ino(header.owner),
+                    kind,
+                    root: Ptr::HOLE,
+                    blocks: 0,
+                };
+                if header.sum == image.sum(t.leaf_seed(self.geo, block)) {
+                    let key = (header.owner, first_level(kind));
+                    scan.leaves.entry(key).or_default().push(block.0);
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(number) = self.table_number(&image) {
+            scan.table.entry(number).or_insert(block.0);
+            return Ok(());
+        }
+        for (kind, found) in [BitmapKind::Blocks, BitmapKind::Inodes]
+            .into_iter()
+            .zip(&mut scan.descs)
+        {
+            if let Some(number) = self.desc_number(kind, &image) {
+                found.entry(number).or_insert(block.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which block of the inode table this is, by an inode in it.
+    fn table_number(&self, image: &Image) -> Option<u64> {
+        let per_block = self.geo.inodes_per_block();
+        (0..per_block).find_map(|i| {
+            let d = DiskInode::read_from_prefix(&image.bytes[i as usize * 256..]).ok()?.0;
+            let fits = d.ino < self.geo.inodes_max
+                && d.ino % per_block == i
+                && d.crc == d.expected_crc(self.geo.seed, Ino(d.ino));
+            fits.then_some(d.ino / per_block)
+        })
+    }
+
+    /// Which block of group descriptors this is: all of it must fit.
+    fn desc_number(&self, kind: BitmapKind, image: &Image) -> Option<u64> {
+        let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
+        let groups = self.bits(kind).div_ceil(self.geo.bits_per_group());
+        (0..groups.div_ceil(per_block)).find(|number| {
+            let first = number * per_block;
+            (first..groups.min(first + per_block)).all(|group| {
+                let at = ((group - first) * GroupDesc::SIZE as u64) as usize;
+                let word = image.bytes.get(at..at + 8).map_or(0, |b| {
+                    b.iter().rev().fold(0, |w, x| w << 8 | u64::from(*x))
+                });
+                Ptr(word).fits(kind.bitmap_at(self.geo, group))
+            })
+        })
+    }
+}

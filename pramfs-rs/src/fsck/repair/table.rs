@@ -1,0 +1,187 @@
+//! The internal inodes: where the inode table and the group descriptors are.
+
+use std::collections::BTreeMap;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::Fixer;
+use crate::error::{Error, Result};
+use crate::fsck::maps::Extent;
+use crate::media::DiskInode;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::correct;
+use crate::media::pointer::LEAF;
+use crate::types::Ino;
+
+impl Fixer<'_, '_> {
+    /// Puts an internal inode and its map right. `lost`: it is damaged in both
+    /// pages.
+    pub(super) fn mend_internal(&mut self, ino: Ino, lost: bool) -> Result<bool> {
+        if lost {
+            return self.correct_internal(ino);
+        }
+        if !self.rebuilt.insert((ino.0, 0)) {
+            return Ok(true);
+        }
+        let Some(mut d) = self.internal(ino)? else {
+            return Ok(false);
+        };
+        let map = Self::map_of(&d);
+        let mut data = self.known_blocks(ino);
+        if let Some((at, word)) = self.correct_internal_pointer(&map, &data)? {
+            match at {
+                Some(at) => {
+                    self.view.store_u64(at, word)?;
+                    return Ok(true);
+                }
+                None => {
+                    d.root = word;
+                    return self.put_internal(ino, d);
+                }
+            }
+        }
+        let (scanned, needed) = self.missing_blocks(ino)?;
+        for (number, block) in scanned {
+            if let std::collections::btree_map::Entry::Vacant(v) = data.entry(number) {
+                v.insert(block);
+                self.known.claims.claim(block, 1);
+            }
+        }
+        for number in needed {
+            if !data.contains_key(&number) {
+                // Zeros are no descriptors: the next round makes bitmaps of
+                // what is in use.
+                let block = self.alloc_zeroed()?;
+                data.insert(number, block.0);
+            }
+        }
+        let (root, height, blocks) = self.build_map(ino, &data)?;
+        (d.root, d.height, d.blocks) = (root, height as u8, blocks);
+        self.put_internal(ino, d)
+    }
+
+    /// The inode, from the first page in which it can be read.
+    pub(super) fn internal(&self, ino: Ino) -> Result<Option<DiskInode>> {
+        for page in [0, self.geo.copy_offset] {
+            let d: DiskInode = self.view.read_pod(page + Self::internal_at(ino))?;
+            if self.internal_fits(ino, &d) {
+                return Ok(Some(d));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Damaged in both pages: with one wrong byte in one of them it can be
+    /// corrected.
+    fn correct_internal(&mut self, ino: Ino) -> Result<bool> {
+        for page in [0, self.geo.copy_offset] {
+            let at = page + Self::internal_at(ino);
+            let d: DiskInode = self.view.read_pod(at)?;
+            let right = correct::inode(&d, self.geo.seed, ino);
+            if let Some(right) = right.filter(|r| self.internal_fits(ino, r)) {
+                self.view.store(at, right.as_bytes())?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn known_blocks(&self, ino: Ino) -> BTreeMap<u64, u64> {
+        let extents: &[Extent] = match ino {
+            Ino::INODE_TABLE => &self.known.table,
+            Ino::INODE_GROUPS => &self.known.descs[1],
+            _ => &self.known.descs[0],
+        };
+        let blocks = |e: &Extent| {
+            let (first, block) = (e.first, e.block);
+            (0..e.count).map(move |i| (first + i, block + i))
+        };
+        extents.iter().flat_map(blocks).collect()
+    }
+
+    /// The first pointer of the map that is damaged and can be corrected.
+    fn correct_internal_pointer(
+        &self,
+        map: &crate::media::walk::MapRoot,
+        data: &BTreeMap<u64, u64>,
+    ) -> Result<Option<(Option<u64>, u64)>> {
+        let end = data.last_key_value().map_or(1, |(i, _)| i + 2);
+        for level in (0..=map.height).rev() {
+            let step = 1u64 << (self.geo.fan_log2 * level);
+            for first in (0..end.max(step)).step_by(step as usize) {
+                let Some(f) = self.find_pointer(map, level, first)? else {
+                    continue;
+                };
+                if f.ptr.is_hole()
+                    || map.open(self.geo, f.ptr, f.place).is_ok() && f.ptr.flags() & !LEAF == 0
+                {
+                    continue;
+                }
+                if let Some(right) = self.correct_map_pointer(map, &f)?
+                    && right.flags() == 0
+                {
+                    return Ok(Some((f.at, right.0)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Blocks of it that were found, and the numbers of those that it must
+    /// have.
+    fn missing_blocks(&mut self, ino: Ino) -> Result<(BTreeMap<u64, u64>, Vec<u64>)> {
+        let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
+        let groups = |f: &Self, kind| f.bits(kind).div_ceil(f.geo.bits_per_group());
+        let needed = match ino {
+            // The reserved inodes stand there.
+            Ino::INODE_TABLE => (0..16u64.div_ceil(self.geo.inodes_per_block())).collect(),
+            Ino::INODE_GROUPS => {
+                (0..groups(self, BitmapKind::Inodes).div_ceil(per_block)).collect()
+            }
+            _ => (0..groups(self, BitmapKind::Blocks).div_ceil(per_block)).collect(),
+        };
+        let scan = self.scan()?;
+        let found = match ino {
+            Ino::INODE_TABLE => scan.table.clone(),
+            Ino::INODE_GROUPS => scan.descs[1].clone(),
+            _ => scan.descs[0].clone(),
+        };
+        Ok((found, needed))
+    }
+
+    /// The inode table gets a block more; the first number in it.
+    pub(super) fn grow_table(&mut self) -> Result<Ino> {
+        let mut data = self.known_blocks(Ino::INODE_TABLE);
+        let number = (0..).find(|n| !data.contains_key(n)).unwrap_or_default();
+        let ino = Ino((number * self.geo.inodes_per_block()).max(Ino::FIRST_FREE.0));
+        let Some(mut d) = self.internal(Ino::INODE_TABLE)? else {
+            return Err(Error::corrupt("the inode table", "it cannot be read"));
+        };
+        if ino.0 >= self.geo.inodes_max {
+            return Err(Error::NoSpace("no free inode for lost+found"));
+        }
+        let block = self.alloc_zeroed()?;
+        data.insert(number, block.0);
+        let (root, height, blocks) = self.build_map(Ino::INODE_TABLE, &data)?;
+        (d.root, d.height, d.blocks) = (root, height as u8, blocks);
+        self.put_internal(Ino::INODE_TABLE, d)?;
+        let extent = Extent {
+            first: number,
+            count: 1,
+            block: block.0,
+            unwritten: false,
+        };
+        let at = self.known.table.partition_point(|e| e.first < number);
+        self.known.table.insert(at, extent);
+        Ok(ino)
+    }
+
+    /// An inode of a file system without damage, for one that is made anew.
+    pub(super) fn fresh_inode(mode: u32) -> DiskInode {
+        let mut d = DiskInode::new_zeroed();
+        d.mode = mode;
+        d.nlink = 1;
+        d.change = 1;
+        d
+    }
+}

@@ -1,0 +1,209 @@
+//! A region as a check or a repair sees it: the bytes of the medium, and over
+//! them those that a repair has decided on and not stored yet.
+//!
+//! Invariant: nothing here stores to the medium. A repair that is given up
+//! leaves no trace; what it needs in memory are the pages that it changes.
+
+use std::collections::HashMap;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::media::Geometry;
+use crate::media::record::{ENTRIES_AT, RECORD_MAGIC, RecordHeader, SlotState};
+use crate::media::checksum::SEALED_BITS;
+use crate::pmem::{PmemError, Region};
+use crate::types::Lsn;
+
+/// Bytes of a page of changes.
+pub(super) const PAGE: u64 = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct View<'r> {
+    region: &'r Region,
+    pages: HashMap<u64, Box<[u8]>>,
+}
+
+impl<'r> View<'r> {
+    /// The medium as it is.
+    pub fn new(region: &'r Region) -> View<'r> {
+        View {
+            region,
+            pages: HashMap::new(),
+        }
+    }
+
+    /// The medium below.
+    pub fn region(&self) -> &'r Region {
+        self.region
+    }
+
+    /// Whether nothing is to be changed.
+    pub fn is_unchanged(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Forgets all changes.
+    pub fn forget(&mut self) {
+        self.pages.clear();
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), PmemError> {
+        if self.pages.is_empty() {
+            return self.region.read(at, into);
+        }
+        self.region.check(at, into.len() as u64)?;
+        let (mut at, mut rest) = (at, into);
+        while !rest.is_empty() {
+            let within = (at % PAGE) as usize;
+            let n = rest.len().min(PAGE as usize - within);
+            let (part, tail) = rest.split_at_mut(n);
+            match self.pages.get(&(at / PAGE)) {
+                Some(page) => part.copy_from_slice(&page[within..within + n]),
+                None => self.region.read(at, part)?,
+            }
+            (at, rest) = (at + n as u64, tail);
+        }
+        Ok(())
+    }
+
+    /// Copies a structure out.
+    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, at: u64) -> Result<T, PmemError> {
+        if self.pages.is_empty() {
+            return self.region.read_pod(at);
+        }
+        let mut value = T::new_zeroed();
+        self.read(at, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Reads an aligned word.
+    pub fn load_u64(&self, at: u64) -> Result<u64, PmemError> {
+        if self.pages.is_empty() {
+            return self.region.load_u64(at);
+        }
+        self.read_pod(at)
+    }
+
+    /// Decides on bytes.
+    pub fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), PmemError> {
+        self.region.check(at, bytes.len() as u64)?;
+        let (mut at, mut rest) = (at, bytes);
+        while !rest.is_empty() {
+            let (number, within) = (at / PAGE, (at % PAGE) as usize);
+            let n = rest.len().min(PAGE as usize - within);
+            if !self.pages.contains_key(&number) {
+                let len = PAGE.min(self.region.len() - number * PAGE);
+                let mut page = vec![0; len as usize];
+                self.region.read(number * PAGE, &mut page)?;
+                self.pages.insert(number, page.into());
+            }
+            if let Some(page) = self.pages.get_mut(&number) {
+                page[within..within + n].copy_from_slice(&rest[..n]);
+            }
+            (at, rest) = (at + n as u64, &rest[n..]);
+        }
+        Ok(())
+    }
+
+    /// Decides on a word.
+    pub fn store_u64(&mut self, at: u64, word: u64) -> Result<(), PmemError> {
+        self.store(at, &word.to_le_bytes())
+    }
+
+    /// Words of 8 bytes that differ from the medium's, in order, joined to
+    /// runs.
+    pub fn changes(&self) -> Result<Vec<Change>, PmemError> {
+        let mut numbers: Vec<_> = self.pages.keys().copied().collect();
+        numbers.sort_unstable();
+        let mut out: Vec<Change> = Vec::new();
+        let mut old = vec![0; PAGE as usize];
+        for number in numbers {
+            let page = &self.pages[&number];
+            let old = &mut old[..page.len()];
+            self.region.read(number * PAGE, old)?;
+            for (i, (new, old)) in page.chunks(8).zip(old.chunks(8)).enumerate() {
+                if new == old {
+                    continue;
+                }
+                let at = number * PAGE + i as u64 * 8;
+                match out.last_mut() {
+                    Some(run) if run.at + run.bytes.len() as u64 == at => {
+                        run.bytes.extend_from_slice(new)
+                    }
+                    _ => out.push(Change {
+                        at,
+                        bytes: new.to_vec(),
+                    }),
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Reads a record slot of the journal.
+    pub fn slot(
+        &self,
+        geo: &Geometry,
+        lane: u32,
+        slot: u32,
+    ) -> Result<(SlotState, Vec<u8>), PmemError> {
+        let mut bytes = vec![0; geo.slot_size as usize];
+        self.read(geo.slot_offset(lane, slot), &mut bytes)?;
+        let Ok((h, _)) = RecordHeader::read_from_prefix(&bytes) else {
+            return Ok((SlotState::Bad, bytes));
+        };
+        if h.as_bytes().iter().all(|&b| b == 0) {
+            return Ok((SlotState::Empty, bytes));
+        }
+        let len = h.len as usize;
+        let placed = h.magic == RECORD_MAGIC && h.lane == lane && h.slot == slot;
+        if !placed || !(ENTRIES_AT..=bytes.len()).contains(&len) {
+            return Ok((SlotState::Bad, bytes));
+        }
+        bytes.truncate(len);
+        let numbered = h.lsn != 0 && h.lsn >> SEALED_BITS == 0;
+        if RecordHeader::crc_of(geo.seed, &bytes) != h.crc || !numbered {
+            return Ok((SlotState::Bad, bytes));
+        }
+        Ok((SlotState::Valid(Lsn(h.lsn)), bytes))
+    }
+}
+
+/// Bytes that the medium is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Offset, a multiple of 8.
+    pub at: u64,
+    /// A multiple of 8 bytes.
+    pub bytes: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::HeapBackend;
+
+    #[test]
+    fn changes_are_seen_and_do_not_reach_the_medium() {
+        let region = Region::new("test", HeapBackend::boxed(3 * 4096 + 512));
+        region.window().store_unflushed(4090, &[1; 12]).unwrap();
+        let mut v = View::new(&region);
+        v.store(4094, &[2; 4]).unwrap();
+        v.store(3 * 4096 + 504, &[3; 8]).unwrap();
+        assert!(v.store(3 * 4096 + 505, &[3; 8]).is_err());
+        let mut seen = [0; 12];
+        v.read(4090, &mut seen).unwrap();
+        assert_eq!(seen, [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1]);
+        region.read(4090, &mut seen).unwrap();
+        assert_eq!(seen, [1; 12]);
+        let changes = v.changes().unwrap();
+        assert_eq!(changes.len(), 2);
+        assert_eq!((changes[0].at, changes[0].bytes.len()), (4088, 16));
+        assert_eq!((changes[1].at, &changes[1].bytes[..]), (3 * 4096 + 504, &[3; 8][..]));
+        // Stored back as it was: no change.
+        v.store(4094, &[1; 4]).unwrap();
+        assert_eq!(v.changes().unwrap().len(), 1);
+    }
+}
