@@ -49,7 +49,9 @@ impl Checker<'_> {
                 }
             };
             if bits == GroupBits::Unknown {
-                self.hidden_blocks = true;
+                // Blocks of such a group are compared with nothing.
+                self.unknown_groups |= kind == BitmapKind::Blocks;
+                self.hidden_blocks |= kind == BitmapKind::Inodes;
                 self.hidden_names |= kind == BitmapKind::Inodes;
             }
             out.push(bits);
@@ -139,7 +141,7 @@ impl Checker<'_> {
     }
 
     fn leaked(&mut self, (start, len): (u64, u64)) {
-        if self.hidden_blocks {
+        if self.hidden_blocks || self.unknown_groups {
             self.report.counts.hidden_blocks += len;
         } else {
             self.add(Issue::BlocksLeaked { start, len });

@@ -190,6 +190,9 @@ struct Checker<'a> {
     /// Some pointers could not be followed: what seems leaked may be behind
     /// them.
     hidden_blocks: bool,
+    /// Of some groups of blocks the bits are not known: their bitmaps, if they
+    /// have any, seem leaked.
+    unknown_groups: bool,
     /// Some entries could not be read: what seems nameless may be among them.
     hidden_names: bool,
     /// Room for a leaf.
@@ -215,6 +218,7 @@ impl<'a> Checker<'a> {
             watched: HashSet::new(),
             claimers: Vec::new(),
             hidden_blocks: false,
+            unknown_groups: false,
             hidden_names: false,
             buffer: Vec::new(),
             region,

@@ -4,4 +4,6 @@
 mod any_bytes;
 mod clean;
 mod each;
+mod mend;
 mod plant;
+mod seen;

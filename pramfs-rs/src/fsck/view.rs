@@ -38,16 +38,6 @@ impl<'r> View<'r> {
         self.region
     }
 
-    /// Whether nothing is to be changed.
-    pub fn is_unchanged(&self) -> bool {
-        self.pages.is_empty()
-    }
-
-    /// Forgets all changes.
-    pub fn forget(&mut self) {
-        self.pages.clear();
-    }
-
     /// Copies bytes out.
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), PmemError> {
         if self.pages.is_empty() {

@@ -19,6 +19,10 @@
 //! two), bits that are set go before what needs them and bits that are
 //! cleared after: what is not yet done is found again by the next run.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use zerocopy::IntoBytes;
+
 use super::replay::{CHECKPOINT_AT, Journal};
 use crate::error::{Error, Result};
 use crate::fsck::view::{Change, View};
@@ -34,6 +38,23 @@ use crate::pmem::Region;
 const UNIT: u64 = 4096;
 /// Most bytes of one entry.
 const ENTRY: usize = 1024;
+
+/// The bitmap of a group.
+struct Bitmap {
+    kind: BitmapKind,
+    group: u64,
+    /// Offset of its descriptor.
+    desc: u64,
+    /// Offset of its bits.
+    bits: u64,
+}
+
+/// Changes that go into one batch.
+struct Unit {
+    /// It is a bitmap with its descriptor.
+    bitmap: bool,
+    parts: Vec<Change>,
+}
 
 struct Writer<'a> {
     region: &'a Region,
@@ -205,46 +226,175 @@ impl Writer<'_> {
         self.checkpoint(&self.pages(), self.newest)
     }
 
-    /// Everything that is in no superblock and no journal.
+    /// Everything that is in no superblock and no journal. What is too much
+    /// for one batch begins with the bits that are to be set and ends with
+    /// those that are to be cleared.
     fn in_batches(&mut self, view: &View<'_>, parts: Vec<Change>) -> Result<()> {
-        // Structures keep together; in each group bits that are set come
-        // first. A descriptor goes with its bitmap.
-        let mut units: Vec<Vec<Change>> = Vec::new();
-        for part in parts {
-            match units.last_mut() {
-                Some(unit) if unit[0].at / UNIT == part.at / UNIT => unit.push(part),
-                _ => units.push(vec![part]),
+        let bitmaps = self.bitmaps(view)?;
+        let all = self.units(&bitmaps, parts);
+        if self.records(&all)?.len() <= self.most() {
+            return self.units_in_batches(&all);
+        }
+        let mut union = View::new(self.region);
+        for b in &bitmaps {
+            let (mut words, mut sum) = (Vec::new(), 0u64);
+            for i in 0..self.geo.block_size / 8 {
+                let word = view.load_u64(b.bits + i * 8)? | self.old_bits(b, i)?;
+                sum = sum.wrapping_add(word_sum(self.geo.seed, i, word));
+                words.push(word);
+            }
+            union.store(b.bits, words.as_bytes())?;
+            union.store_u64(b.desc, view.load_u64(b.desc)?)?;
+            union.store_u64(b.desc + 8, sum)?;
+        }
+        let mut first = Vec::new();
+        for change in union.changes()? {
+            first.extend(self.parts(change));
+        }
+        let first = self.units(&bitmaps, first);
+        self.units_in_batches(&first)?;
+        let (structures, _): (Vec<_>, Vec<_>) = all.into_iter().partition(|u| !u.bitmap);
+        self.units_in_batches(&structures)?;
+        // The medium has changed since: what is left are the bits to clear.
+        let mut rest = Vec::new();
+        for change in view.changes()? {
+            rest.extend(self.parts(change));
+        }
+        rest.retain(|p| matches!(self.home(p), Home::Journal));
+        let rest = self.units(&bitmaps, rest);
+        self.units_in_batches(&rest)
+    }
+
+    /// The bits of a group that is in use on the medium; zeros where its
+    /// bitmap is to be in another place.
+    fn old_bits(&self, b: &Bitmap, index: u64) -> Result<u64> {
+        let word = self.region.load_u64(b.desc)?;
+        match GroupDesc::state(self.geo, b.kind, b.group, word) {
+            GroupState::Bitmap(block) if self.geo.offset(block) == b.bits => {
+                Ok(self.region.load_u64(b.bits + index * 8)?)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Where the bitmaps are that the view has.
+    fn bitmaps(&self, view: &View<'_>) -> Result<Vec<Bitmap>> {
+        let mut out = Vec::new();
+        for (kind, bits) in [
+            (BitmapKind::Blocks, self.geo.blocks),
+            (BitmapKind::Inodes, self.geo.inodes_max),
+        ] {
+            for group in 0..bits.div_ceil(self.geo.bits_per_group()) {
+                let at = group * GroupDesc::SIZE as u64;
+                let Some(desc) = super::replay::find(view, self.geo, kind.owner(), at)? else {
+                    continue;
+                };
+                let word = view.load_u64(desc)?;
+                if let GroupState::Bitmap(block) = GroupDesc::state(self.geo, kind, group, word) {
+                    out.push(Bitmap {
+                        kind,
+                        group,
+                        desc,
+                        bits: self.geo.offset(block),
+                    });
+                }
             }
         }
-        let _ = view;
-        let slot = self.geo.slot_size as usize;
+        Ok(out)
+    }
+
+    /// Changes by the structure that they belong to; a bitmap and its
+    /// descriptor are one.
+    fn units(&self, bitmaps: &[Bitmap], parts: Vec<Change>) -> Vec<Unit> {
+        const DESC: u64 = GroupDesc::SIZE as u64;
+        let mut owner = HashMap::new();
+        let mut descs = HashSet::new();
+        for (i, b) in bitmaps.iter().enumerate() {
+            owner.insert(b.bits / self.geo.block_size, i);
+            descs.insert(b.desc / self.geo.block_size);
+        }
+        let by_desc: HashMap<u64, usize> = bitmaps.iter().map(|b| b.desc / DESC).zip(0..).collect();
+        let mut units: BTreeMap<(bool, u64), Unit> = BTreeMap::new();
+        for part in parts {
+            let mut pieces = Vec::new();
+            let in_descs = descs.contains(&(part.at / self.geo.block_size));
+            let step = if in_descs { DESC } else { self.geo.block_size };
+            let (mut at, mut rest) = (part.at, &part.bytes[..]);
+            while !rest.is_empty() {
+                let n = rest.len().min(((at / step + 1) * step - at) as usize);
+                pieces.push(Change {
+                    at,
+                    bytes: rest[..n].to_vec(),
+                });
+                (at, rest) = (at + n as u64, &rest[n..]);
+            }
+            for piece in pieces {
+                let bitmap = owner
+                    .get(&(piece.at / self.geo.block_size))
+                    .or_else(|| by_desc.get(&(piece.at / DESC)).filter(|_| in_descs));
+                let key = match bitmap {
+                    Some(i) => (true, *i as u64),
+                    None => (false, piece.at / UNIT),
+                };
+                let unit = units.entry(key).or_insert_with(|| Unit {
+                    bitmap: key.0,
+                    parts: Vec::new(),
+                });
+                unit.parts.push(piece);
+            }
+        }
+        units.into_values().collect()
+    }
+
+    /// Records that a batch can have.
+    fn most(&self) -> usize {
+        self.geo.lanes as usize * 2
+    }
+
+    /// One or more records for each unit; units share a record where they fit
+    /// as a whole.
+    fn records(&self, units: &[Unit]) -> Result<Vec<RecordBuf>> {
         let mut records: Vec<RecordBuf> = Vec::new();
-        let mut homes: Vec<Change> = Vec::new();
-        let most = self.geo.lanes as usize * 2;
         for unit in units {
-            let mut new: Vec<RecordBuf> = Vec::new();
-            for part in &unit {
-                let fits = match new.last_mut().or(records.last_mut()) {
-                    Some(r) => r.push(EntryKind::Leaf, part.at, &part.bytes),
-                    None => false,
+            let bytes: usize = unit.parts.iter().map(|p| p.bytes.len() + 8).sum();
+            let mut open = records.last().is_some_and(|r| r.room() + 8 >= bytes);
+            for part in &unit.parts {
+                let fits = match records.last_mut() {
+                    Some(r) if open => r.push(EntryKind::Leaf, part.at, &part.bytes),
+                    _ => false,
                 };
                 if !fits {
-                    let mut record = RecordBuf::new(slot);
+                    let mut record = RecordBuf::new(self.geo.slot_size as usize);
                     if !record.push(EntryKind::Leaf, part.at, &part.bytes) {
                         return Err(Error::Io("a change does not fit a record".into()));
                     }
-                    new.push(record);
+                    records.push(record);
+                    open = true;
                 }
             }
-            if records.len() + new.len() > most {
-                self.batch(&mut records, &homes)?;
-                records.clear();
-                homes.clear();
-            }
-            records.extend(new);
-            homes.extend(unit);
         }
-        self.batch(&mut records, &homes)
+        Ok(records)
+    }
+
+    /// Units in order, in as few batches as they need.
+    fn units_in_batches(&mut self, units: &[Unit]) -> Result<()> {
+        let mut rest = units;
+        while !rest.is_empty() {
+            // The most units that fit: by halving what does not.
+            let mut n = rest.len();
+            let mut records = self.records(rest)?;
+            while records.len() > self.most() && n > 1 {
+                n = (n * self.most() / records.len()).clamp(1, n - 1);
+                records = self.records(&rest[..n])?;
+            }
+            if records.len() > self.most() {
+                return Err(Error::Io("a change does not fit the journal".into()));
+            }
+            let homes: Vec<Change> = rest[..n].iter().flat_map(|u| u.parts.clone()).collect();
+            self.batch(&mut records, &homes)?;
+            rest = &rest[n..];
+        }
+        Ok(())
     }
 
     fn batch(&mut self, records: &mut [RecordBuf], homes: &[Change]) -> Result<()> {

@@ -149,6 +149,7 @@ impl Fixer<'_, '_> {
 
     /// The number of an inode is free from now on; what it owns has no owner.
     pub(super) fn free_inode(&mut self, ino: Ino) -> Result<bool> {
+        self.upset(ino);
         self.set_range(BitmapKind::Inodes, ino.0, 1, false)
     }
 

@@ -212,11 +212,15 @@ impl Fixer<'_, '_> {
             let fits = match item.kind {
                 VALUE_INLINE => Some(item.clone()),
                 VALUE_IN_BLOCKS => self.whole_value(ino, item)?,
-                _ => None,
+                // Read as one in line: then it may as well be one.
+                _ => Some(Raw {
+                    kind: VALUE_INLINE,
+                    ..item.clone()
+                }),
             };
             match fits {
                 Some(whole) if names.insert(whole.name.clone()) => {
-                    all &= whole.value == item.value;
+                    all &= whole.value == item.value && whole.kind == item.kind;
                     kept.push(whole);
                 }
                 _ => all = false,

@@ -64,6 +64,13 @@ impl Fixer<'_, '_> {
     pub(super) fn correct_map_pointer(&self, map: &MapRoot, f: &Found) -> Result<Option<Ptr>> {
         let word = f.ptr.0;
         let low = word & ((1 << 48) - 1);
+        if f.ptr.fits(f.place) {
+            // It is right but for a flag that it cannot have.
+            let flags = f.ptr.flags() & if f.place.level == 0 { UNWRITTEN } else { 0 };
+            let ptr = Ptr::new(f.ptr.block(), flags, f.place);
+            let good = f.place.level == 0 && map.open(self.geo, ptr, f.place).is_ok();
+            return Ok((good && self.is_lost(ptr.block().0)?).then_some(ptr));
+        }
         let candidates = (0..6u32)
             .flat_map(|byte| (0..256u64).map(move |x| (byte, x)))
             .map(|(byte, x)| low & !(0xff << (byte * 8)) | x << (byte * 8));

@@ -331,7 +331,9 @@ impl Notes {
             Issue::BlocksLeaked { .. } | Issue::BlocksFree { .. } => self.changed,
             Issue::BlockCount { ino, .. }
             | Issue::EntryCount { ino, .. }
-            | Issue::LinkCount { ino, .. } => self.upset.contains(&ino.0),
+            | Issue::LinkCount { ino, .. }
+            | Issue::DirectoryParent { ino, .. }
+            | Issue::DanglingEntry { ino, .. } => self.upset.contains(&ino.0),
             _ => false,
         }
     }

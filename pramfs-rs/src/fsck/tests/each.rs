@@ -16,7 +16,7 @@ macro_rules! cases {
     ($($(#[$doc:meta])* $name:ident: $code:literal => $case:expr;)*) => {
         $(#[test] $(#[$doc])* fn $name() { expect($case); })*
         /// Every case with the short name of what it is to find.
-        const CASES: &[(&str, Case)] = &[$(($code, $case),)*];
+        pub const CASES: &[(&str, Case)] = &[$(($code, $case),)*];
     };
 }
 

@@ -1,0 +1,107 @@
+//! One defect of each kind, planted, found, and mended: then nothing is found,
+//! and what could be read before can be read as it was.
+
+use super::clean::quiet;
+use super::each::CASES;
+use super::plant::Plant;
+use super::seen::{bytes_of, copy_of, tree, worse};
+use crate::Fs;
+use crate::fsck::{Outcome, Policy, RepairOptions, Report, check, repair};
+use crate::pmem::Region;
+
+pub fn run(region: &Region, policy: Policy) -> Report {
+    repair(region, &RepairOptions::new(policy)).unwrap()
+}
+
+/// What no repair can help.
+const FATAL: &[&str] = &["no-superblock", "unknown-features"];
+
+/// What a defect makes worse by what has to be done about it.
+fn expected(code: &str, what: &str) -> bool {
+    match code {
+        // Of two names one goes.
+        "directory-names" => what.starts_with("/link"),
+        // A target that cannot be one reads as if it could.
+        "bad-target" => what == "/short is gone" || what == "/long is gone",
+        // A pipe with a size.
+        "inode-field" => what == "/pipe is another file",
+        _ => false,
+    }
+}
+
+#[test]
+fn every_defect_is_mended_and_hurts_nothing_else() {
+    let mut failed = Vec::new();
+    for (number, (code, case)) in CASES.iter().enumerate() {
+        let name = format!("case {number}, {code}");
+        let p = Plant::new();
+        let issues = case(&p);
+        let image = bytes_of(&p.region);
+        let before = tree(&image).unwrap_or_default();
+
+        let looked = run(&p.region, Policy::No);
+        assert!(bytes_of(&p.region) == image, "{name}: -n has changed bytes");
+        let report = run(&p.region, Policy::Yes);
+        if FATAL.contains(code) {
+            assert!(!report.complete, "{name}: {report}");
+            assert!(bytes_of(&p.region) == image, "{name}: changed though fatal");
+            continue;
+        }
+        // By a repair that only looks and by one that mends the same is found,
+        // except what the replay of the journal has settled.
+        let found: Vec<_> = looked.issues().cloned().collect();
+        if *code != "live-records" && found != issues {
+            failed.push(format!("{name}: found {looked}"));
+        }
+        let again = check(&p.region, &Default::default());
+        if !report.is_sound() || !again.is_clean() {
+            failed.push(format!("{name}:\n{report}\nand again:\n{again}"));
+            continue;
+        }
+        if report.fixed().count() == 0 && *code != "live-records" && *code != "clean" {
+            failed.push(format!("{name}: nothing was mended"));
+        }
+        let image = bytes_of(&p.region);
+        match tree(&image) {
+            None => failed.push(format!("{name}: it cannot be mounted")),
+            Some(after) => {
+                let worse = worse(&before, &after);
+                let worse: Vec<_> = worse.iter().filter(|w| !expected(code, w)).collect();
+                if !worse.is_empty() {
+                    failed.push(format!("{name}: {worse:?}\n{report}"));
+                }
+            }
+        }
+        // It is used, and stays sound.
+        let fs = Fs::open(copy_of(&image), quiet()).unwrap();
+        let cx = crate::types::Ctx::default();
+        let new = fs.create(&cx, crate::Ino::ROOT, b"new", 0o644).unwrap().ino;
+        fs.write(new, 0, &[1; 100_000]).unwrap();
+        let (_, report) = crate::fsck::check_fs(fs, &Default::default()).unwrap();
+        if !report.is_clean() {
+            failed.push(format!("{name}, used: {report}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[test]
+fn a_preen_mends_what_loses_nothing_and_leaves_the_rest() {
+    for (code, case) in CASES {
+        let p = Plant::new();
+        case(&p);
+        let image = bytes_of(&p.region);
+        let before = tree(&image).unwrap_or_default();
+        let report = run(&p.region, Policy::Preen);
+        for f in &report.findings {
+            let mended = f.outcome == Outcome::Fixed;
+            assert!(!mended || f.issue.is_safe(), "{code}: {report}");
+        }
+        let after = tree(&bytes_of(&p.region)).unwrap_or_default();
+        assert_eq!(worse(&before, &after), [""; 0], "{code}: {report}");
+        if report.findings.iter().all(|f| f.issue.is_safe()) && !FATAL.contains(code) {
+            assert!(report.is_sound(), "{code}: {report}");
+            assert!(check(&p.region, &Default::default()).is_clean(), "{code}");
+        }
+    }
+}
