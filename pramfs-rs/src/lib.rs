@@ -9,6 +9,10 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");
 
+// Tests that are shared with other crates name this one.
+#[cfg(test)]
+extern crate self as pramfs;
+
 mod alloc;
 pub mod direct;
 pub mod error;

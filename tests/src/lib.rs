@@ -9,6 +9,8 @@
 //!   many threads can be repeated.
 //! * [`recorded`]: a file system that can be crashed at any store.
 //! * [`region`]: regions to test on, formatted and mounted with one call.
+//! * [`seen`]: what can be read of a damaged image, to be held against a
+//!   repaired one.
 //! * [`stress`]: threads of mixed operations whose every byte can be explained.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
 //! * [`tree`]: everything a file system shows, to be compared.
@@ -21,6 +23,7 @@ pub mod mounted;
 pub mod random;
 pub mod recorded;
 pub mod region;
+pub mod seen;
 pub mod stress;
 pub mod syscalls;
 pub mod tree;

@@ -90,6 +90,9 @@ pub struct Report {
     /// Journal records of a crash that were replayed first, on the medium by a
     /// repair that stored something, in memory otherwise.
     pub replayed: u64,
+    /// Journal records that a crash left and that name what no record may: they
+    /// are not replayed, and what they leave half done is found.
+    pub refused: u64,
     /// Bytes that a repair has stored; 0: the medium is as it was.
     pub stored: u64,
     /// Whoever was asked wanted to end: nothing was stored.

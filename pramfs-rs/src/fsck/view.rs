@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::media::Geometry;
-use crate::media::record::{ENTRIES_AT, RECORD_MAGIC, RecordHeader, SlotState};
 use crate::media::checksum::SEALED_BITS;
+use crate::media::record::{ENTRIES_AT, RECORD_MAGIC, RecordHeader, SlotState};
 use crate::pmem::{PmemError, Region};
 use crate::types::Lsn;
 
@@ -191,7 +191,10 @@ mod tests {
         let changes = v.changes().unwrap();
         assert_eq!(changes.len(), 2);
         assert_eq!((changes[0].at, changes[0].bytes.len()), (4088, 16));
-        assert_eq!((changes[1].at, &changes[1].bytes[..]), (3 * 4096 + 504, &[3; 8][..]));
+        assert_eq!(
+            (changes[1].at, &changes[1].bytes[..]),
+            (3 * 4096 + 504, &[3; 8][..])
+        );
         // Stored back as it was: no change.
         v.store(4094, &[1; 4]).unwrap();
         assert_eq!(v.changes().unwrap().len(), 1);

@@ -36,8 +36,12 @@ const fn inverse(k: u64) -> u64 {
 /// first line. Of the last byte of a word only the line can be told, so that
 /// there may be as many answers as it has words: the contents must decide.
 pub fn leaf(bytes: &[u8], sum_at: usize, seed: u64) -> Vec<(usize, u64)> {
-    let word =
-        |b: &[u8], at: usize| b[at..at + 8].iter().rev().fold(0, |w, x| w << 8 | u64::from(*x));
+    let word = |b: &[u8], at: usize| {
+        b[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0, |w, x| w << 8 | u64::from(*x))
+    };
     let stored = word(bytes, sum_at);
     let mut plain = bytes.to_vec();
     plain[sum_at..sum_at + 8].fill(0);

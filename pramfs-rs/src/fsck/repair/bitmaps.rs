@@ -61,8 +61,7 @@ impl Fixer<'_, '_> {
             words[bit as usize / 64] &= !(1 << (bit % 64));
         }
         self.view.store(at, words.as_bytes())?;
-        self.view
-            .store_u64(desc_at + 8, self.sum_of(&words))?;
+        self.view.store_u64(desc_at + 8, self.sum_of(&words))?;
         Ok(true)
     }
 
@@ -117,7 +116,8 @@ impl Fixer<'_, '_> {
             ..GroupDesc::default()
         };
         self.known.claims.claim(block, 1);
-        self.view.store(self.geo.offset(Bno(block)), words.as_bytes())?;
+        self.view
+            .store(self.geo.offset(Bno(block)), words.as_bytes())?;
         self.view.store(desc_at, desc.as_bytes())?;
         Ok(true)
     }

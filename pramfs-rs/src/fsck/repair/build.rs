@@ -24,7 +24,7 @@ struct Place {
     depth: u32,
 }
 
-fn slots_for(item: &Raw) -> usize {
+pub(super) fn slots_for(item: &Raw) -> usize {
     (ItemHeader::SIZE + item.value.len() + item.name.len()).div_ceil(SLOT)
 }
 
@@ -93,11 +93,34 @@ impl Fixer<'_, '_> {
         let depth = place.depth + 1;
         self.fill(t, low, Place { depth, ..place }, out_low)?;
         let first = place.first + half as u64;
-        self.fill(t, high, Place { depth, first, ..place }, out_high)
+        self.fill(
+            t,
+            high,
+            Place {
+                depth,
+                first,
+                ..place
+            },
+            out_high,
+        )
     }
 
     fn build_leaf(&mut self, t: &TreeRef, items: &[Raw], depth: u32, used: usize) -> Result<Bno> {
         let block = self.alloc()?;
+        let bytes = self.leaf_bytes(t, items, depth, used, block);
+        self.view.store(self.geo.offset(block), &bytes)?;
+        Ok(block)
+    }
+
+    /// A leaf of items that fit it.
+    pub(super) fn leaf_bytes(
+        &self,
+        t: &TreeRef,
+        items: &[Raw],
+        depth: u32,
+        used: usize,
+        block: Bno,
+    ) -> Vec<u8> {
         let shape = &self.geo.leaf;
         let width = (1u64 << (HASH_BITS - depth)) - 1;
         let header = LeafHeader {
@@ -134,8 +157,7 @@ impl Fixer<'_, '_> {
         }
         let sum = image.sum(t.leaf_seed(self.geo, block));
         image.bytes[SUM_AT..SUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
-        self.view.store(self.geo.offset(block), &image.bytes)?;
-        Ok(block)
+        image.bytes
     }
 
     /// A file map of data blocks by their number in the file; its root,
@@ -191,7 +213,7 @@ impl Fixer<'_, '_> {
 }
 
 /// Gives items with one hash tie-breakers that differ, keeping those that do.
-fn untie(items: &mut [Raw]) -> Result<()> {
+pub(super) fn untie(items: &mut [Raw]) -> Result<()> {
     let mut start = 0;
     while start < items.len() {
         let base = items[start].hash & !TIE_MASK;

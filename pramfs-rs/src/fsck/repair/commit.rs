@@ -26,7 +26,7 @@ use zerocopy::IntoBytes;
 use super::replay::{CHECKPOINT_AT, Journal};
 use crate::error::{Error, Result};
 use crate::fsck::view::{Change, View};
-use crate::journal::{Lines, RecordBuf, recovery};
+use crate::journal::{Lines, RecordBuf};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::{seal, word_sum};
@@ -73,10 +73,8 @@ pub(super) fn commit(view: &View<'_>, geo: &Geometry, journal: &Journal) -> Resu
         newest: journal.newest,
         faults: region.faults(),
     };
-    if journal.live > 0
-        && let Some(checkpoint) = journal.checkpoint
-    {
-        w.replay(checkpoint)?;
+    if !journal.live.is_empty() {
+        w.replay(journal)?;
     }
     let (mut words, mut last, mut batch) = (Vec::new(), Vec::new(), Vec::new());
     let mut stored = 0;
@@ -95,9 +93,11 @@ pub(super) fn commit(view: &View<'_>, geo: &Geometry, journal: &Journal) -> Resu
         w.in_batches(view, batch)?;
     }
     w.plainly(&last)?;
-    region
-        .sync_all()
-        .map_err(|e| Error::Io(format!("the repair could not be written out: {e}; run it again")))?;
+    region.sync_all().map_err(|e| {
+        Error::Io(format!(
+            "the repair could not be written out: {e}; run it again"
+        ))
+    })?;
     w.sound()?;
     Ok(stored)
 }
@@ -195,34 +195,14 @@ impl Writer<'_> {
         [0, self.geo.copy_offset]
     }
 
-    /// What a crash left, on the medium.
-    fn replay(&mut self, checkpoint: u64) -> Result<()> {
-        let (replayed, pending) = recovery::replay(self.region, self.geo, checkpoint)?;
-        let w = self.region.window();
-        let mut lines = Lines::default();
-        for &(kind, group) in replayed.groups.keys() {
-            let Some(kind) = BitmapKind::from_code(kind) else {
-                continue;
-            };
-            let at = group * GroupDesc::SIZE as u64;
-            let view = View::new(self.region);
-            let Some(desc) = super::replay::find(&view, self.geo, kind.owner(), at)? else {
-                continue;
-            };
-            let word = self.region.load_u64(desc)?;
-            if let GroupState::Bitmap(block) = GroupDesc::state(self.geo, kind, group, word) {
-                let mut sum = 0u64;
-                for i in 0..self.geo.block_size / 8 {
-                    let word = self.region.load_u64(self.geo.offset(block) + i * 8)?;
-                    sum = sum.wrapping_add(word_sum(self.geo.seed, i, word));
-                }
-                w.store_u64_unflushed(desc + 8, sum)?;
-                lines.add(desc, 32);
-            }
+    /// What a crash left, on the medium: until the checkpoint is there, the
+    /// same records are alive.
+    fn replay(&mut self, journal: &Journal) -> Result<()> {
+        let mut view = View::new(self.region);
+        for record in &journal.live {
+            super::replay::apply(&mut view, self.geo, record)?;
         }
-        let _ = w.fence(pending.join(lines.flush(self.region)?));
-        self.newest = self.newest.max(replayed.newest);
-        self.sound()?;
+        self.plainly(&view.changes()?)?;
         self.checkpoint(&self.pages(), self.newest)
     }
 

@@ -6,15 +6,13 @@ use super::{Fixer, GroupBits};
 use crate::error::{Error, Result};
 use crate::fsck::issue::Issue;
 use crate::fsck::maps::run_at;
+use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
 use crate::media::inode::INODE_SIZE;
 use crate::media::pointer::Ptr;
-use crate::media::superblock::{
-    BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
-};
+use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use crate::media::walk::MapRoot;
-use crate::media::DiskInode;
 use crate::types::{Bno, FileType, Ino};
 
 /// Place of a kind in the pairs of [`Known`](super::Known).
@@ -51,9 +49,7 @@ impl Fixer<'_, '_> {
             BitmapSum { kind, group } => self.mend_sum(*kind, *group),
             BitsPastEnd { kind, group } => self.mend_past_end(*kind, *group),
             ReservedInodeFree { .. } => self.set_range(BitmapKind::Inodes, 0, 16, true),
-            BlocksLeaked { start, len } => {
-                self.set_range(BitmapKind::Blocks, *start, *len, false)
-            }
+            BlocksLeaked { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, false),
             BlocksFree { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, true),
             InodeDamaged { ino } => self.mend_inode(*ino),
             InodeMissing { ino } => self.mend_missing(*ino),
@@ -63,11 +59,17 @@ impl Fixer<'_, '_> {
                 self.renew_orphans()
             }
             LeasesLeft => self.empty_leases(),
-            MapPointer { ino, part, level, first } => {
-                self.mend_pointer(*ino, *part, *level, *first)
-            }
+            MapPointer {
+                ino,
+                part,
+                level,
+                first,
+            } => self.mend_pointer(*ino, *part, *level, *first),
             MapHole { ino, part, .. } => self.mend_hole(*ino, *part),
             BadTarget { ino } | TargetChecksum { ino } => self.mend_target(*ino),
+            BlockUsedTwice { ino, .. } if *ino >= Ino::INODE_TABLE => {
+                self.mend_internal(*ino, false)
+            }
             BlockUsedTwice { block, .. } => self.mend_twice(*block, todo),
             TreePointer { ino, part, .. }
             | TreeLeaf { ino, part, .. }
@@ -79,16 +81,18 @@ impl Fixer<'_, '_> {
             NameOfOrphan { ino } => self.mend_links(*ino),
             DirectoryNames { ino, .. } => self.mend_directory_names(*ino),
             DirectoryLoop { ino } => self.mend_loop(*ino),
-            OrphanSlotDamaged { slot } | OrphanSlotWrong { slot, .. } | OrphanTwice { slot, .. } => {
-                self.clear_slot(*slot)
-            }
+            OrphanSlotDamaged { slot }
+            | OrphanSlotWrong { slot, .. }
+            | OrphanTwice { slot, .. } => self.clear_slot(*slot),
             OrphanNotEmpty { ino } => self.mend_orphan_not_empty(*ino),
             InodeLeaked { .. } => self.reconnect(todo),
             LinkCount { ino, .. } => self.mend_links(*ino),
             EntryCount { ino, found, .. } => self.edit(*ino, |d| d.size = *found),
             BlockCount { ino, found, .. } => self.edit(*ino, |d| d.blocks = *found),
             DirectoryParent { ino, found, .. } => self.edit(*ino, |d| d.parent_or_rdev = found.0),
-            NoSuperblock { .. } | UnknownFeatures { .. } | LiveRecords { .. }
+            NoSuperblock { .. }
+            | UnknownFeatures { .. }
+            | LiveRecords { .. }
             | Unreadable { .. } => Ok(false),
         }
     }
@@ -174,7 +178,8 @@ impl Fixer<'_, '_> {
         d.change = d.change.wrapping_add(1);
         d.seal(self.geo.seed, ino);
         for page in [0, self.geo.copy_offset] {
-            self.view.store(page + Self::internal_at(ino), d.as_bytes())?;
+            self.view
+                .store(page + Self::internal_at(ino), d.as_bytes())?;
         }
         Ok(true)
     }
@@ -288,7 +293,8 @@ impl Fixer<'_, '_> {
     pub(super) fn bitmap_block(&mut self, kind: BitmapKind, group: u64) -> Result<Bno> {
         let per_group = self.geo.bits_per_group();
         let last = ((group + 1) * per_group).min(self.geo.blocks) - 1;
-        if kind == BitmapKind::Blocks && self.known.claims.word(last / 64 * 64) >> (last % 64) & 1 == 0
+        if kind == BitmapKind::Blocks
+            && self.known.claims.word(last / 64 * 64) >> (last % 64) & 1 == 0
         {
             self.known.claims.claim(last, 1);
             return Ok(Bno(last));
@@ -320,7 +326,10 @@ impl Fixer<'_, '_> {
             let group = at / per_group;
             let first = group * per_group;
             let end = (first + per_group).min(self.geo.blocks);
-            let sound = !self.known.unsound.contains(&(BitmapKind::Blocks.code(), group));
+            let sound = !self
+                .known
+                .unsound
+                .contains(&(BitmapKind::Blocks.code(), group));
             let base = match self.known.groups[0].get(group as usize) {
                 Some(GroupBits::At(base)) if sound || lenient => Some(*base),
                 // Its bitmap will be there.

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::Fixer;
 use super::gather::{Gathered, Raw, SUM_AT, first_level};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fsck::issue::Part;
 use crate::htree::{HASH_BITS, Image, TreeKind, TreeRef, item_parts, name_hash};
 use crate::media::DiskInode;
@@ -58,10 +58,13 @@ impl Fixer<'_, '_> {
         let unique = g.items.iter().all(|i| names.insert(i.name.clone()));
         if but.is_none() && unique && !g.lost && !(g.leaves.is_empty() && g.pointers.is_empty()) {
             self.correct_in_place(&g, &mut d.root)?;
+            if g.renewed {
+                self.upset(dir);
+            }
         } else {
             let mut names = HashSet::new();
             let mut items = Vec::new();
-            for item in g.items {
+            for item in g.items.iter().cloned() {
                 let kept = but != Some(&item.name[..]) && names.insert(item.name.clone());
                 if kept {
                     items.push(item);
@@ -70,8 +73,21 @@ impl Fixer<'_, '_> {
                 }
             }
             d.size = items.len() as u64;
-            d.root = self.build_tree(&t, items)?.0;
             self.upset(dir);
+            match self.build_tree(&t, items) {
+                Ok(root) => d.root = root.0,
+                // What can be done in place: pointers that lead nowhere go.
+                Err(Error::NoSpace(_)) if but.is_none() && unique => {
+                    self.correct_in_place(&g, &mut d.root)?;
+                    for at in &g.broken {
+                        match at {
+                            Some(at) => self.view.store_u64(*at, 0)?,
+                            None => d.root = 0,
+                        }
+                    }
+                }
+                Err(e) => return Err(e),
+            }
         }
         self.rebuilt.insert(key);
         self.put_inode(dir, d)
@@ -228,6 +244,9 @@ impl Fixer<'_, '_> {
         }
         if all {
             self.correct_in_place(&g, &mut d.xattr_root)?;
+            if g.renewed {
+                self.upset(ino);
+            }
         } else {
             d.xattr_root = self.build_tree(&t, kept)?.0;
             self.upset(ino);
@@ -313,9 +332,8 @@ impl Fixer<'_, '_> {
             }
             let words = self.words(self.geo.offset(block))?;
             let below = (0..).zip(words);
-            level_words.extend(
-                below.map(|(i, w)| (level - 1, index << self.geo.fan_log2 | i, Ptr(w))),
-            );
+            level_words
+                .extend(below.map(|(i, w)| (level - 1, index << self.geo.fan_log2 | i, Ptr(w))));
         }
         Ok(Some(data))
     }

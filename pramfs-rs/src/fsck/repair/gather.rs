@@ -8,8 +8,8 @@
 
 use std::collections::HashSet;
 
-use super::bitmaps::one_byte_off;
 use super::Fixer;
+use super::bitmaps::one_byte_off;
 use crate::error::Result;
 use crate::htree::{HASH_BITS, Image, TIE_MASK, TreeKind, TreeRef, item_parts, name_hash};
 use crate::media::DiskInode;
@@ -33,7 +33,10 @@ pub(super) struct Raw {
 impl Raw {
     /// What an entry names.
     pub fn ino(&self) -> Ino {
-        Ino(self.value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)))
+        Ino(self
+            .value
+            .first_chunk()
+            .map_or(0, |b| u64::from_le_bytes(*b)))
     }
 }
 
@@ -48,6 +51,10 @@ pub(super) struct Gathered {
     pub leaves: Vec<(u64, Vec<u8>)>,
     /// Some of it was not read, and cannot be corrected in place.
     pub lost: bool,
+    /// Leaves were written again with what could be believed: counts change.
+    pub renewed: bool,
+    /// Slots whose pointers lead nowhere.
+    pub broken: Vec<Option<u64>>,
     visited: HashSet<u64>,
     doubtful: Vec<Raw>,
 }
@@ -149,9 +156,104 @@ impl Fixer<'_, '_> {
                 }
                 broken.retain(|b| *b < start);
                 done = done.max(start + run);
+            } else {
+                let rest = &words[slot - 1..];
+                let same = |w: &&u64| Ptr(**w).is_leaf() && Ptr(**w).block() == block;
+                let run = rest.iter().take_while(same).count();
+                let whole = run.is_power_of_two() && (slot - 1).is_multiple_of(run);
+                if whole && !self.known.shared.contains(&block.0) {
+                    let at = (base.map(|b| b + (slot - 1) as u64 * 8), run);
+                    self.renew_leaf(t, g, block, (level, index), at)?;
+                } else {
+                    g.lost = true;
+                    let image = self.image(block)?;
+                    g.doubtful.extend(self.single_items(t, &image));
+                }
+                done = done.max(slot - 1 + run);
             }
         }
-        g.lost |= !broken.is_empty();
+        for slot in broken {
+            // A leaf found elsewhere may belong just here.
+            let (index, at) = (first + slot as u64, base.map(|b| b + slot as u64 * 8));
+            let Some(block) = self.leaf_for(t, g, level, index)? else {
+                g.lost = true;
+                g.broken.push(at);
+                continue;
+            };
+            let ptr = self.tree_pointer(t, block, LEAF, level, index);
+            g.pointers.push((at, ptr.0));
+            if g.visited.insert(block.0) {
+                self.gather_leaf(t, g, block, level, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf that is in use, that nothing leads to, and that belongs into a
+    /// slot.
+    fn leaf_for(
+        &mut self,
+        t: &TreeRef,
+        g: &Gathered,
+        level: u32,
+        index: u64,
+    ) -> Result<Option<Bno>> {
+        let bits = level * self.geo.fan_log2;
+        let hash = index.checked_shl(HASH_BITS - bits).unwrap_or(0);
+        let taken = |b: &u64| {
+            g.visited.contains(b) && !g.pointers.iter().any(|(_, w)| Ptr(*w).block().0 == *b)
+        };
+        let leaves = self.scan()?.leaves_of(t);
+        for block in leaves.into_iter().filter(|b| !taken(b)) {
+            let image = self.image(Bno(block))?;
+            let place = (Bno(block), level, hash);
+            if image.check(t, self.geo, place, true).is_ok() {
+                return Ok(Some(Bno(block)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A leaf that cannot be corrected is written again in its place, with
+    /// those of its items that can be believed; without any, it goes. `at` is
+    /// its first slot, and how many there are.
+    fn renew_leaf(
+        &mut self,
+        t: &TreeRef,
+        g: &mut Gathered,
+        block: Bno,
+        (level, index): (u32, u64),
+        at: (Option<u64>, usize),
+    ) -> Result<()> {
+        let bits = level * self.geo.fan_log2;
+        let depth = bits - at.1.trailing_zeros();
+        let hash = index.checked_shl(HASH_BITS - bits).unwrap_or(0);
+        let width = (1u64 << (HASH_BITS - depth)) - 1;
+        let image = self.image(block)?;
+        let mut items: Vec<Raw> = Vec::new();
+        for item in self.single_items(t, &image) {
+            let here = item.hash & !width == hash & !width;
+            let twin = items.iter().any(|i| i.name == item.name);
+            if here && !twin && self.is_plausible(t, &item)? {
+                items.push(item);
+            }
+        }
+        super::build::untie(&mut items)?;
+        g.renewed = true;
+        let used = items.iter().map(super::build::slots_for).sum();
+        let deep = level > 0 && depth <= (level - 1) * self.geo.fan_log2;
+        if items.is_empty() || used > self.geo.leaf.slots || deep {
+            // Too many can only be where slots lap over one another.
+            g.doubtful.extend(items);
+            g.lost |= !g.doubtful.is_empty();
+            for i in 0..at.1 as u64 {
+                g.pointers.push((at.0.map(|a| a + i * 8), 0));
+            }
+            return Ok(());
+        }
+        let bytes = self.leaf_bytes(t, &items, depth, used, block);
+        g.leaves.push((block.0, bytes));
+        g.items.extend(items);
         Ok(())
     }
 
@@ -174,11 +276,7 @@ impl Fixer<'_, '_> {
                     g.leaves.push((block.0, right.bytes.clone()));
                     image = right;
                 }
-                None => {
-                    g.lost = true;
-                    g.doubtful.extend(self.single_items(t, &image));
-                    return Ok(None);
-                }
+                None => return Ok(None),
             }
         }
         g.items.extend(self.raw_items(t, &image));

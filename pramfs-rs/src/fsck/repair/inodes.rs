@@ -151,7 +151,8 @@ impl Fixer<'_, '_> {
         }
         d.size = items.len() as u64;
         d.root = self.build_tree(&t, items)?.0;
-        self.rebuilt.insert((ino.0, first_level(TreeKind::Directory)));
+        self.rebuilt
+            .insert((ino.0, first_level(TreeKind::Directory)));
         self.upset(ino);
         self.put_inode(ino, d)
     }
@@ -309,6 +310,7 @@ impl Fixer<'_, '_> {
         let (root, height, blocks) = self.build_map(Ino::ORPHANS, &data)?;
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         d.size = (data.len() as u64) << self.geo.block_log2;
+        d.mode = FileType::Regular.mode_bits() | d.mode & 0o777;
         self.set_range(BitmapKind::Inodes, 0, 16, true)?;
         self.put_inode(Ino::ORPHANS, d)
     }

@@ -4,11 +4,11 @@ use super::Fixer;
 use super::bitmaps::one_byte_off;
 use crate::error::Result;
 use crate::fsck::issue::Part;
+use crate::media::DiskInode;
 use crate::media::checksum::crc;
 use crate::media::inode::INLINE_TARGET;
 use crate::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
 use crate::media::walk::MapRoot;
-use crate::media::DiskInode;
 use crate::types::{Bno, FileType, Ino};
 
 /// A pointer of a map and where it stands.
@@ -31,7 +31,12 @@ impl Fixer<'_, '_> {
     }
 
     /// The pointer of a level that covers a file block.
-    pub(super) fn find_pointer(&self, map: &MapRoot, level: u32, first: u64) -> Result<Option<Found>> {
+    pub(super) fn find_pointer(
+        &self,
+        map: &MapRoot,
+        level: u32,
+        first: u64,
+    ) -> Result<Option<Found>> {
         if map.height > self.geo.max_height() || level > map.height {
             return Ok(None);
         }
@@ -89,7 +94,11 @@ impl Fixer<'_, '_> {
             if map.open(self.geo, ptr, f.place).is_err() {
                 continue;
             }
-            let span = if data { 1 << (self.geo.fan_log2 * f.place.level) } else { 1 };
+            let span = if data {
+                1 << (self.geo.fan_log2 * f.place.level)
+            } else {
+                1
+            };
             let mut proven = self.is_lost(block.0)? && self.is_lost(block.0 + span - 1)?;
             if proven && !data {
                 proven = self.is_pointer_block(map, block, &f.place)?;
@@ -102,7 +111,12 @@ impl Fixer<'_, '_> {
     }
 
     /// Whether all that a block holds are pointers of the level below.
-    pub(super) fn is_pointer_block(&self, map: &MapRoot, block: Bno, above: &PtrAt) -> Result<bool> {
+    pub(super) fn is_pointer_block(
+        &self,
+        map: &MapRoot,
+        block: Bno,
+        above: &PtrAt,
+    ) -> Result<bool> {
         let words = self.words(self.geo.offset(block))?;
         let used: Vec<_> = (0..).zip(&words).filter(|(_, w)| **w != 0).collect();
         let fits = |(i, w): (u64, &u64)| {

@@ -92,7 +92,8 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     };
     run.rounds();
     let mut report = run.report;
-    report.replayed = journal.live as u64;
+    report.replayed = journal.live.len() as u64;
+    report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
     if failed {
         let why = format!("{} failed under a read", region.info().name);
@@ -101,7 +102,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     }
     let store = !matches!(options.policy, Policy::No) && !region.info().read_only && !failed;
     let mended = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
-    if store && report.complete && !report.cancelled && (mended || journal.live > 0) {
+    if store && report.complete && !report.cancelled && (mended || !journal.live.is_empty()) {
         let result = commit::commit(&run.view, &run.geo, &journal);
         report.stored = result?;
     } else {
@@ -154,6 +155,8 @@ struct Known {
     /// Groups whose sum does not fit, by kind and number.
     unsound: HashSet<(u64, u64)>,
     hidden_blocks: bool,
+    /// Blocks that more than one claims.
+    shared: HashSet<u64>,
 }
 
 /// Changes a view by what a check has found.
@@ -192,13 +195,22 @@ impl<'r> Run<'r> {
                 max_findings: usize::MAX,
                 progress: self.options.check.progress.clone(),
             };
-            let mut checker = Checker::new(&self.view, self.geo.clone(), &options, Report::default());
+            let mut checker =
+                Checker::new(&self.view, self.geo.clone(), &options, Report::default());
             checker.run_to_end();
             let (found, known) = checker.into_known();
             self.report.complete = found.complete;
             self.report.counts = found.counts;
+            let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
             let todo = self.select(round, found.findings);
             if todo.is_empty() || round == ROUNDS || self.report.cancelled {
+                // What is not found any more was mended, be it with another.
+                let findings = self.report.findings.iter_mut();
+                for f in findings.filter(|_| self.notes.changed) {
+                    if !last.contains(&f.issue.to_string()) {
+                        f.outcome = Outcome::Fixed;
+                    }
+                }
                 return;
             }
             self.mend(todo, known);
@@ -350,6 +362,14 @@ impl Checker<'_> {
             groups: self.groups,
             unsound: self.unsound,
             hidden_blocks: self.hidden_blocks,
+            shared: self
+                .report
+                .issues()
+                .filter_map(|i| match i {
+                    Issue::BlockUsedTwice { block, .. } => Some(*block),
+                    _ => None,
+                })
+                .collect(),
         };
         (self.report, known)
     }

@@ -29,7 +29,9 @@ impl Fixer<'_, '_> {
 
     pub(super) fn mend_page(&mut self, issue: &Issue) -> Result<bool> {
         match issue {
-            Issue::SuperblockDamaged { page, .. } => self.copy_static(self.other(*page), self.at(*page)),
+            Issue::SuperblockDamaged { page, .. } => {
+                self.copy_static(self.other(*page), self.at(*page))
+            }
             // The one that mounts have used.
             Issue::SuperblocksDiffer => {
                 let from_copy = probe_superblock(self.view.region())?.from_copy;
@@ -125,7 +127,8 @@ impl Fixer<'_, '_> {
     }
 
     fn empty_slot(&mut self, lane: u32, slot: u32) -> Result<bool> {
-        self.view.store(self.geo.slot_offset(lane, slot), &[0; 64])?;
+        self.view
+            .store(self.geo.slot_offset(lane, slot), &[0; 64])?;
         Ok(true)
     }
 

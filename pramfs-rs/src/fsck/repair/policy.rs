@@ -101,6 +101,7 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | StateUnknown { .. } => 0,
         InternalInodeLost { .. } => 1,
         MapPointer { ino, .. } | MapHole { ino, .. } | BlockCount { ino, .. } if internal(ino) => 1,
+        BlockUsedTwice { ino, .. } if internal(ino) => 1,
         DescriptorMissing { .. } => 1,
         BitmapPointer { .. } | BitmapSum { .. } | BitsPastEnd { .. } => 2,
         ReservedInodeFree { .. } => 2,

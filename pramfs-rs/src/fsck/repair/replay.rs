@@ -18,8 +18,10 @@ use crate::types::{Bno, Ino};
 /// What the journal held.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// Records that were alive, and are replayed in the view.
-    pub live: usize,
+    /// Records that were alive, in order; they are replayed in the view.
+    pub live: Vec<Vec<u8>>,
+    /// Records that were alive and name what no record may: not replayed.
+    pub refused: usize,
     /// The checkpoint; `None` where it is damaged in both pages.
     pub checkpoint: Option<u64>,
     /// Largest number given so far.
@@ -79,12 +81,14 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     }
     live.sort_unstable_by_key(|r| r.0);
     if live.iter().all(|(_, record)| is_sound(view, geo, record)) {
-        out.live = live.len();
-        for (_, record) in &live {
+        out.live = live.into_iter().map(|r| r.1).collect();
+        for record in &out.live {
             apply(view, geo, record)?;
         }
+    } else {
+        out.refused = live.len();
     }
-    if !live.is_empty() || out.checkpoint.is_none() {
+    if !out.live.is_empty() || out.refused > 0 || out.checkpoint.is_none() {
         let word = seal(geo.seed, out.newest.max(1));
         out.newest = out.newest.max(1);
         for page in pages {
@@ -190,7 +194,8 @@ fn superseded(view: &View<'_>, geo: &Geometry, record: &[u8]) -> Result<bool> {
     Ok(false)
 }
 
-fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Result<()> {
+/// Changes what a record changes, and the sums of groups that are concerned.
+pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Result<()> {
     for e in entries(record).unwrap_or_default() {
         match e.kind {
             EntryKind::SetBits | EntryKind::ClearBits => {

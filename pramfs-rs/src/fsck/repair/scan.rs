@@ -98,10 +98,12 @@ impl Fixer<'_, '_> {
     }
 
     /// Which block of the inode table this is, by an inode in it.
-    fn table_number(&self, image: &Image) -> Option<u64> {
+    pub(super) fn table_number(&self, image: &Image) -> Option<u64> {
         let per_block = self.geo.inodes_per_block();
         (0..per_block).find_map(|i| {
-            let d = DiskInode::read_from_prefix(&image.bytes[i as usize * 256..]).ok()?.0;
+            let d = DiskInode::read_from_prefix(&image.bytes[i as usize * 256..])
+                .ok()?
+                .0;
             let fits = d.ino < self.geo.inodes_max
                 && d.ino % per_block == i
                 && d.crc == d.expected_crc(self.geo.seed, Ino(d.ino));
@@ -110,16 +112,17 @@ impl Fixer<'_, '_> {
     }
 
     /// Which block of group descriptors this is: all of it must fit.
-    fn desc_number(&self, kind: BitmapKind, image: &Image) -> Option<u64> {
+    pub(super) fn desc_number(&self, kind: BitmapKind, image: &Image) -> Option<u64> {
         let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
         let groups = self.bits(kind).div_ceil(self.geo.bits_per_group());
         (0..groups.div_ceil(per_block)).find(|number| {
             let first = number * per_block;
             (first..groups.min(first + per_block)).all(|group| {
                 let at = ((group - first) * GroupDesc::SIZE as u64) as usize;
-                let word = image.bytes.get(at..at + 8).map_or(0, |b| {
-                    b.iter().rev().fold(0, |w, x| w << 8 | u64::from(*x))
-                });
+                let word = image
+                    .bytes
+                    .get(at..at + 8)
+                    .map_or(0, |b| b.iter().rev().fold(0, |w, x| w << 8 | u64::from(*x)));
                 Ptr(word).fits(kind.bitmap_at(self.geo, group))
             })
         })

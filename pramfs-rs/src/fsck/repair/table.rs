@@ -11,7 +11,7 @@ use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::correct;
 use crate::media::pointer::LEAF;
-use crate::types::Ino;
+use crate::types::{Bno, Ino};
 
 impl Fixer<'_, '_> {
     /// Puts an internal inode and its map right. `lost`: it is damaged in both
@@ -40,6 +40,16 @@ impl Fixer<'_, '_> {
                 }
             }
         }
+        // What another claims too is its own if it says so.
+        let mut foreign = Vec::new();
+        for (number, block) in &data {
+            if self.known.shared.contains(block) && !self.is_block_of(ino, *number, *block)? {
+                foreign.push(*number);
+            }
+        }
+        for number in foreign {
+            data.remove(&number);
+        }
         let (scanned, needed) = self.missing_blocks(ino)?;
         for (number, block) in scanned {
             if let std::collections::btree_map::Entry::Vacant(v) = data.entry(number) {
@@ -58,6 +68,17 @@ impl Fixer<'_, '_> {
         let (root, height, blocks) = self.build_map(ino, &data)?;
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         self.put_internal(ino, d)
+    }
+
+    /// Whether a block is this one of the map, by what is in it.
+    fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
+        let image = self.image(Bno(block))?;
+        let says = match ino {
+            Ino::INODE_TABLE => self.table_number(&image),
+            Ino::INODE_GROUPS => self.desc_number(BitmapKind::Inodes, &image),
+            _ => self.desc_number(BitmapKind::Blocks, &image),
+        };
+        Ok(says == Some(number))
     }
 
     /// The inode, from the first page in which it can be read.

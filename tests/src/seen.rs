@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use super::clean::quiet;
-use crate::pmem::{HeapBackend, Region};
-use crate::types::{FileType, Ino};
-use crate::{Fs, MountOptions};
+use pramfs::pmem::{HeapBackend, Region};
+use pramfs::{FileType, Fs, Ino, MountOptions};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 512;
@@ -17,6 +15,7 @@ const MOST: u64 = 1 << 20;
 /// What was read of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
+    /// Inode number.
     pub ino: u64,
     kind: FileType,
     size: u64,
@@ -25,19 +24,23 @@ pub struct Seen {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
+/// What was read, by path.
 pub type Tree = BTreeMap<Vec<u8>, Seen>;
 
 /// A region of memory with these bytes.
 pub fn copy_of(image: &[u8]) -> Region {
     let region = Region::new("copy", HeapBackend::boxed(image.len()));
-    region.window().store_unflushed(0, image).unwrap();
+    region
+        .window()
+        .store_unflushed(0, image)
+        .expect("it has room");
     region
 }
 
 /// All bytes of a region.
 pub fn bytes_of(region: &Region) -> Vec<u8> {
     let mut image = vec![0; region.len() as usize];
-    region.read(0, &mut image).unwrap();
+    region.read(0, &mut image).expect("it is there");
     image
 }
 
@@ -45,7 +48,8 @@ pub fn bytes_of(region: &Region) -> Vec<u8> {
 pub fn tree(image: &[u8]) -> Option<Tree> {
     let options = MountOptions {
         read_only: true,
-        ..quiet()
+        background: false,
+        ..MountOptions::default()
     };
     let fs = Fs::open(copy_of(image), options).ok()?;
     let mut out = Tree::new();
@@ -112,8 +116,8 @@ pub fn worse(before: &Tree, after: &Tree) -> Vec<String> {
             continue;
         };
         let whole = |(a, b): (&Option<Vec<u8>>, &Option<Vec<u8>>)| a.is_none() || a == b;
-        let same_bytes = old.chunks.len() <= new.chunks.len()
-            && old.chunks.iter().zip(&new.chunks).all(whole);
+        let same_bytes =
+            old.chunks.len() <= new.chunks.len() && old.chunks.iter().zip(&new.chunks).all(whole);
         if old.ino != new.ino || old.kind != new.kind || old.size != new.size {
             out.push(format!("{shown} is another file"));
         } else if !same_bytes {

@@ -1,0 +1,329 @@
+//! Repairs of images that are damaged anyhow: every byte in turn, many places
+//! at once, images of the fuzz corpus with right checksums over wrong contents,
+//! and repairs that are cut off by a power failure.
+//!
+//! After each one a check finds nothing, or the repair has said that it cannot
+//! and has not changed a byte; and what could be read before can be read as it
+//! was. `PRAMFS_FSCK=all` flips every byte of the image; otherwise a part of
+//! them, which another `PRAMFS_FSCK=N` shifts.
+
+use pramfs::fsck::{CheckOptions, Policy, RepairOptions, Report, check, repair};
+use pramfs::pmem::SimBackend;
+use pramfs::{Ctx, Fs, Ino, XattrMode};
+use pramfs_tests::crash::Machine;
+use pramfs_tests::exercise::bases;
+use pramfs_tests::exercise::repair::{Repair, repair as renew_checksums};
+use pramfs_tests::random::Random;
+use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
+use pramfs_tests::seen::{Tree, bytes_of, copy_of, tree, worse};
+
+fn run(region: &pramfs::pmem::Region, policy: Policy) -> Result<Report, String> {
+    repair(region, &RepairOptions::new(policy)).map_err(|e| e.to_string())
+}
+
+/// Repairs an image; what is wrong with the result.
+fn mended(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
+    let region = copy_of(image);
+    let looked = run(&region, Policy::No)?;
+    if bytes_of(&region) != image {
+        return Err("a look has changed it".into());
+    }
+    let report = run(&region, Policy::Yes)?;
+    let after = bytes_of(&region);
+    let again = check(&region, &CheckOptions::default());
+    if !report.complete {
+        return match after == image {
+            true => Ok((after, report)),
+            false => Err(format!("given up, and changed:\n{report}")),
+        };
+    }
+    if !report.is_sound() || !again.is_clean() {
+        return Err(format!("left:\n{report}\nfound again:\n{again}"));
+    }
+    if looked.is_clean() && looked.replayed == 0 && after != image {
+        return Err("nothing was found, and it was changed".into());
+    }
+    Ok((after, report))
+}
+
+/// As [`mended`]; and what could be read is as it was.
+fn harmless(image: &[u8]) -> Result<Report, String> {
+    let before = tree(image).unwrap_or_default();
+    let (after, report) = mended(image)?;
+    if !report.complete {
+        return Ok(report);
+    }
+    let Some(now) = tree(&after) else {
+        return Err(format!("it cannot be mounted:\n{report}"));
+    };
+    match &worse(&before, &now)[..] {
+        [] => Ok(report),
+        worse => Err(format!("{worse:?}\n{report}")),
+    }
+}
+
+/// The smallest region, with something of everything in it.
+fn small(block_size: u32) -> (Vec<u8>, Tree) {
+    let len = SMALLEST << (block_size / 4096);
+    let sim = formatted(len, &repeatable(block_size)).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let cx = Ctx::default();
+    let dir = fs.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let sub = fs.mkdir(&cx, dir, b"sub", 0o755).unwrap().ino;
+    for i in 0..40usize {
+        let name = format!("a file with a name {i}");
+        let to = if i % 3 == 0 { sub } else { dir };
+        let ino = fs.create(&cx, to, name.as_bytes(), 0o644).unwrap().ino;
+        fs.write(ino, 0, &vec![i as u8; i * 50]).unwrap();
+    }
+    let one = fs.lookup(dir, b"a file with a name 1").unwrap().ino;
+    fs.link(one, sub, b"second name").unwrap();
+    let ino = fs.symlink(&cx, dir, b"link", &[b'x'; 300]).unwrap().ino;
+    fs.setxattr(ino, b"user.a", &[2; 2000], XattrMode::Set)
+        .unwrap();
+    fs.setxattr(dir, b"user.b", b"short", XattrMode::Set)
+        .unwrap();
+    fs.symlink(&cx, Ino::ROOT, b"short", b"dir/sub").unwrap();
+    fs.close().unwrap();
+    let image = sim.image();
+    let tree = tree(&image).unwrap();
+    assert!(tree.len() > 44);
+    (image, tree)
+}
+
+#[test]
+fn any_byte_may_be_damaged() {
+    let (image, _) = small(512);
+    let choice = std::env::var("PRAMFS_FSCK").unwrap_or_default();
+    let all = choice == "all";
+    let first = choice.parse::<usize>().unwrap_or(0) % 7;
+    let (mut cases, mut found, mut gone, mut fatal) = (0, 0, 0, 0);
+    let mut failed = Vec::new();
+    let region = copy_of(&image);
+    for at in (0..image.len())
+        .skip(if all { 0 } else { first })
+        .step_by(if all { 1 } else { 7 })
+    {
+        let line = at / 64 * 64;
+        if image[line..line + 64].iter().all(|b| *b == 0) && at % 16 != 0 && !all {
+            continue;
+        }
+        let mask = if at % 2 == 0 { 0xff } else { 1 << (at / 2 % 8) };
+        cases += 1;
+        region
+            .window()
+            .store_unflushed(at as u64, &[image[at] ^ mask])
+            .unwrap();
+        let clean = check(&region, &CheckOptions::default()).is_clean();
+        region
+            .window()
+            .store_unflushed(at as u64, &[image[at]])
+            .unwrap();
+        if clean {
+            continue;
+        }
+        found += 1;
+        let mut bad = image.clone();
+        bad[at] ^= mask;
+        match harmless(&bad) {
+            Err(e) => failed.push(format!("byte {at:#x} ^ {mask:#x}: {e}")),
+            Ok(report) => {
+                fatal += usize::from(!report.complete);
+                let lost = report.fixed().filter(|f| !f.issue.is_safe()).count();
+                gone += usize::from(lost > 0);
+            }
+        }
+    }
+    println!(
+        "{cases} bytes: {found} found, {gone} mended by more than a copy or a count, {fatal} given up"
+    );
+    assert!(found > 1000, "the image has hardly any metadata");
+    assert!(
+        failed.is_empty(),
+        "{} cases:\n{}",
+        failed.len(),
+        failed.join("\n\n")
+    );
+}
+
+/// Damage in many places at once: bits, bytes, blocks of noise, blocks that
+/// stand in another's place.
+fn spoil(image: &mut [u8], block: usize, random: &mut Random) {
+    let len = image.len() as u64;
+    for _ in 0..1 + random.below(6) {
+        let at = random.below(len) as usize;
+        match random.below(6) {
+            0 | 1 => image[at] ^= 1 << random.below(8),
+            2 => image[at] = random.word() as u8,
+            3 => {
+                let end = (at + 1 + random.below(40) as usize).min(image.len());
+                random.fill(&mut image[at..end]);
+            }
+            kind => {
+                let to = at / block * block;
+                let from = random.below(len) as usize / block * block;
+                let mut bytes = vec![0; block];
+                if kind == 4 {
+                    bytes.copy_from_slice(&image[from..from + block]);
+                } else if random.one_in(2) {
+                    random.fill(&mut bytes);
+                }
+                image[to..to + block].copy_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_places_may_be_damaged_at_once() {
+    let seed = std::env::var("PRAMFS_FSCK_SEED").map_or(1, |s| s.parse().unwrap());
+    let mut failed = Vec::new();
+    let mut fatal = 0;
+    for block_size in [512usize, 1024, 4096] {
+        let (image, _) = small(block_size as u32);
+        for round in 0..300 {
+            let mut random = Random::new(seed << 32 | (block_size as u64) << 16 | round);
+            let mut bad = image.clone();
+            spoil(&mut bad, block_size, &mut random);
+            match harmless(&bad) {
+                Ok(report) => fatal += usize::from(!report.complete),
+                Err(e) => failed.push(format!("blocks of {block_size}, round {round}: {e}")),
+            }
+        }
+    }
+    println!("900 images, {fatal} given up");
+    assert!(fatal < 150, "{fatal} images were given up");
+    assert!(
+        failed.is_empty(),
+        "{} cases:\n{}",
+        failed.len(),
+        failed.join("\n\n")
+    );
+}
+
+/// Wrong contents under right checksums: what a bug of the engine, or an
+/// enemy, could have written.
+#[test]
+fn images_of_the_fuzz_corpus_are_mended() {
+    let mut failed = Vec::new();
+    let mut fatal = 0;
+    for base in &bases::ALL {
+        let image = base.image();
+        if let Err(e) = harmless(image) {
+            failed.push(format!("{}: {e}", base.name));
+        }
+        for round in 0..120u64 {
+            let mut random = Random::new(round << 8 | 7);
+            let mut bad = image.to_vec();
+            for _ in 0..1 + random.below(4) {
+                let words = base.words();
+                let at = words[random.below(words.len() as u64) as usize] as usize * 8;
+                let at = at + random.below(8) as usize;
+                bad[at] ^= 1 << random.below(8);
+            }
+            let region = copy_of(&bad);
+            renew_checksums(&region, Repair::ALL);
+            match mended(&bytes_of(&region)) {
+                Ok((_, report)) => fatal += usize::from(!report.complete),
+                Err(e) => failed.push(format!("{}, round {round}: {e}", base.name)),
+            }
+        }
+    }
+    println!("{} images, {fatal} given up", bases::ALL.len() * 121);
+    assert!(
+        failed.is_empty(),
+        "{} cases:\n{}",
+        failed.len(),
+        failed.join("\n\n")
+    );
+}
+
+/// A power failure, or a kill, at any store of a repair: the next repair comes
+/// to the end, and nothing that could be read is lost on the way.
+#[test]
+fn a_repair_that_is_cut_off_is_done_by_the_next() {
+    let mut cuts = 0;
+    let mut failed = Vec::new();
+    for (block_size, round) in [
+        (512u32, 3u64),
+        (512, 4),
+        (1024, 5),
+        (4096, 6),
+        (512, 7),
+        (1024, 8),
+    ] {
+        let (image, _) = small(block_size);
+        let mut random = Random::new(round);
+        let mut bad = image.clone();
+        // Enough for several batches: half of the inodes, or whole blocks.
+        for _ in 0..30 {
+            let at = random.below(bad.len() as u64) as usize;
+            bad[at] ^= 0x5a;
+        }
+        spoil(&mut bad, block_size as usize, &mut random);
+        let before = tree(&bad).unwrap_or_default();
+        let sim = SimBackend::from_image(&bad).unwrap();
+        sim.recording(true);
+        let report = run(&region_of(&sim), Policy::Yes).unwrap();
+        sim.recording(false);
+        let events = sim.take_record();
+        if report.stored == 0 {
+            continue;
+        }
+        let mut machine = Machine::new(bad.clone());
+        for e in &events {
+            machine.run(e);
+            if !random.one_in(4) {
+                continue;
+            }
+            for cut in [machine.least(), machine.most(), machine.random(&mut random)] {
+                cuts += 1;
+                // As the next mount would see it.
+                let seen = tree(&cut).unwrap_or_default();
+                let mut bad = worse(&before, &seen);
+                bad.truncate(3);
+                match mended(&cut) {
+                    Ok((after, report)) if report.complete => {
+                        bad.extend(worse(&before, &tree(&after).unwrap_or_default()));
+                    }
+                    Ok((_, report)) => bad.push(format!("given up: {report}")),
+                    Err(e) => bad.push(e),
+                }
+                if !bad.is_empty() {
+                    failed.push(format!(
+                        "round {round}, event {}: {}",
+                        e.seq,
+                        bad.join("; ")
+                    ));
+                }
+            }
+        }
+    }
+    println!("{cuts} cuts");
+    assert!(cuts > 200, "hardly anything was stored");
+    assert!(
+        failed.is_empty(),
+        "{} cases:\n{}",
+        failed.len(),
+        failed[..failed.len().min(10)].join("\n\n")
+    );
+}
+
+/// What a kill in the middle of work leaves is replayed and then repaired.
+#[test]
+fn the_journal_of_a_crash_is_replayed_first() {
+    let (image, _) = small(1024);
+    let sim = SimBackend::from_image(&image).unwrap();
+    let fs: Fs = mount(&sim, quiet()).unwrap();
+    let cx = Ctx::default();
+    for i in 0..20 {
+        fs.create(&cx, Ino::ROOT, format!("late {i}").as_bytes(), 0o600)
+            .unwrap();
+    }
+    let crashed = sim.image();
+    drop(fs);
+    let before = tree(&crashed).unwrap();
+    let (after, report) = mended(&crashed).unwrap();
+    assert!(report.replayed > 0 && report.complete, "{report}");
+    assert_eq!(worse(&before, &tree(&after).unwrap()), [""; 0]);
+}
