@@ -264,26 +264,32 @@ impl Fixer<'_, '_> {
             return Ok(None);
         }
         let map = large.map(ino, name_hash(self.geo, &item.name));
-        let Some(data) = self.map_blocks(&map)? else {
-            return Ok(None);
-        };
-        let needed = (large.len as u64).div_ceil(self.geo.block_size);
+        let found = self.walk_small(&map)?;
+        let needed = u64::from(large.len).div_ceil(self.geo.block_size);
+        let mut whole = !found.damaged && found.data.len() as u64 == needed;
         let mut bytes = Vec::with_capacity(len);
         for i in 0..needed {
-            let Some(block) = data.get(&i) else {
+            let mut block = found.data.get(&i).copied();
+            if block.is_none()
+                && let Some(f) = self.find_pointer(&map, 0, i)?
+                && !f.ptr.is_hole()
+            {
+                block = self.correct_map_pointer(&map, &f)?.map(|p| p.block().0);
+                whole = false;
+            }
+            let Some(block) = block else {
                 return Ok(None);
             };
             let mut part = vec![0; self.geo.block_size as usize];
-            self.view.read(self.geo.offset(Bno(*block)), &mut part)?;
+            self.view.read(self.geo.offset(Bno(block)), &mut part)?;
             bytes.extend_from_slice(&part);
         }
         bytes.truncate(len);
         if crc(self.geo.seed, &bytes) != large.crc {
             return Ok(None);
         }
-        let shared = self.twice.iter().flatten();
-        let shared: HashSet<u64> = shared.map(|c| c.block).collect();
-        if data.len() as u64 == needed && !data.values().any(|b| shared.contains(b)) {
+        whole &= found.blocks.iter().all(|b| !self.known.shared.contains(b));
+        if whole {
             return Ok(Some(item.clone()));
         }
         // Too many blocks, or another's: a copy of it.
@@ -303,13 +309,19 @@ impl Fixer<'_, '_> {
 
     /// The written data blocks of a small map; `None` where it is damaged.
     pub(super) fn map_blocks(&self, map: &MapRoot) -> Result<Option<BTreeMap<u64, u64>>> {
-        let mut data = BTreeMap::new();
+        let found = self.walk_small(map)?;
+        Ok((!found.damaged).then_some(found.data))
+    }
+
+    /// What can be read of a small map.
+    fn walk_small(&self, map: &MapRoot) -> Result<SmallMap> {
+        let mut out = SmallMap::default();
         if map.height > 3 {
-            return Ok(None);
+            out.damaged = true;
+            return Ok(out);
         }
-        let mut level_words = vec![(map.height, 0u64, map.root)];
-        let mut seen = 0;
-        while let Some((level, index, ptr)) = level_words.pop() {
+        let mut rest = vec![(map.height, 0u64, map.root)];
+        while let Some((level, index, ptr)) = rest.pop() {
             if ptr.is_hole() {
                 continue;
             }
@@ -319,22 +331,32 @@ impl Fixer<'_, '_> {
                 level,
                 index,
             };
-            let Ok(block) = map.open(self.geo, ptr, place) else {
-                return Ok(None);
+            let block = match map.open(self.geo, ptr, place) {
+                Ok(block) if ptr.flags() == 0 && out.blocks.len() < 1 << 12 => block,
+                _ => {
+                    out.damaged = true;
+                    continue;
+                }
             };
-            seen += 1;
-            if ptr.flags() != 0 || seen > 1 << 12 {
-                return Ok(None);
-            }
+            out.blocks.push(block.0);
             if level == 0 {
-                data.insert(index, block.0);
+                out.data.insert(index, block.0);
                 continue;
             }
             let words = self.words(self.geo.offset(block))?;
             let below = (0..).zip(words);
-            level_words
-                .extend(below.map(|(i, w)| (level - 1, index << self.geo.fan_log2 | i, Ptr(w))));
+            rest.extend(below.map(|(i, w)| (level - 1, index << self.geo.fan_log2 | i, Ptr(w))));
         }
-        Ok(Some(data))
+        Ok(out)
     }
+}
+
+/// A small map, as far as it can be read.
+#[derive(Debug, Default)]
+struct SmallMap {
+    /// Data blocks by their number.
+    data: BTreeMap<u64, u64>,
+    /// All blocks of it.
+    blocks: Vec<u64>,
+    damaged: bool,
 }

@@ -44,17 +44,21 @@ impl Fixer<'_, '_> {
             let mut scan = Scan::default();
             let per_group = self.geo.bits_per_group();
             for group in 0..self.known.groups[0].len() as u64 {
-                let GroupBits::At(base) = self.known.groups[0][group as usize] else {
-                    continue;
+                // Where the bits are not known, what cannot be out of date is
+                // looked for among all blocks.
+                let (words, known) = match self.known.groups[0][group as usize] {
+                    GroupBits::At(base) => (self.words(base)?, true),
+                    GroupBits::Unknown => (vec![u64::MAX; per_group as usize / 64], false),
+                    GroupBits::Clear => continue,
                 };
-                for (i, word) in (0..).zip(self.words(base)?) {
+                for (i, word) in (0..).zip(words) {
                     let first = group * per_group + i * 64;
                     let mut lost = word & !self.known.claims.word(first);
                     while lost != 0 {
                         let block = first + u64::from(lost.trailing_zeros());
                         lost &= lost - 1;
                         if block < self.geo.blocks {
-                            self.classify(Bno(block), &mut scan)?;
+                            self.classify(Bno(block), known, &mut scan)?;
                         }
                     }
                 }
@@ -64,10 +68,10 @@ impl Fixer<'_, '_> {
         Ok(self.scanned.get_or_insert_default())
     }
 
-    fn classify(&self, block: Bno, scan: &mut Scan) -> Result<()> {
+    fn classify(&self, block: Bno, known: bool, scan: &mut Scan) -> Result<()> {
         let image = self.image(block)?;
         let header = image.header();
-        if header.magic == LEAF_MAGIC {
+        if known && header.magic == LEAF_MAGIC {
             for kind in [TreeKind::Directory, TreeKind::Xattrs] {
                 let t = TreeRef {
                     ino: Ino(header.owner),

@@ -42,11 +42,10 @@ impl Fixer<'_, '_> {
         let leaf_owner = self.leaf_owner(block)?;
         taken |= leaf_owner.is_some_and(|o| claimers.contains(&o));
         let mut seen = HashSet::new();
-        for ino in claimers {
-            if ino >= Ino::INODE_TABLE || !seen.insert(ino) || leaf_owner == Some(ino) {
-                continue;
+        for ino in &claimers {
+            if *ino < Ino::INODE_TABLE && seen.insert(*ino) {
+                files.push(*ino);
             }
-            files.push(ino);
         }
         // A block of pointers is the file's whose pointers it holds.
         let mut owner = None;
@@ -68,14 +67,15 @@ impl Fixer<'_, '_> {
             uses.push((ino, found));
         }
         for (ino, found) in uses {
-            if found.is_empty() {
+            let claims = claimers.iter().filter(|i| **i == ino).count();
+            let own = usize::from(leaf_owner == Some(ino));
+            if found.len() + own < claims {
                 // Its tree of entries or attributes says so, wrongly.
                 let kind = self.kind(ino)?;
                 if kind == Some(FileType::Directory) {
                     self.rebuild_directory(ino, None)?;
                 }
                 self.rebuild_xattrs(ino)?;
-                continue;
             }
             for f in found {
                 if owner == Some((ino, f.at)) {
