@@ -7,6 +7,7 @@ use std::path::Path;
 
 use common::*;
 use pramfs::pmem::RegionOptions;
+use pramfs::{Ctx, Fs, Ino, MountOptions, XattrMode};
 
 fn fsck(args: &[&str]) -> Answer {
     run(FSCK, args)
@@ -65,9 +66,23 @@ fn what_cannot_be_checked_is_status_8_and_wrong_usage_16() {
     assert_eq!(a.status, 8, "{a:?}");
     assert!(a.err.contains("in use"), "{a:?}");
     drop(held);
-    for wrong in [&[][..], &["--frobnicate", s(&region)], &[s(&region), "x"]] {
+    let r = s(&region);
+    for wrong in [
+        &[][..],
+        &["-n", "--frobnicate", r],
+        &["-n", r, "x"],
+        &["-n", "-y", r],
+        &["-p", "-y", r],
+    ] {
         assert_eq!(fsck(wrong).status, 16, "{wrong:?}");
     }
+    // No file system at all.
+    let empty = dir.path().join("empty");
+    fs::write(&empty, vec![0; 1 << 20]).unwrap();
+    let a = fsck(&["-y", s(&empty)]);
+    assert_eq!(a.status, 8, "{a:?}");
+    assert!(a.out.contains("no usable superblock"), "{a:?}");
+    assert!(fs::read(&empty).unwrap().iter().all(|b| *b == 0));
     assert!(fsck(&["-V"]).ok().out.starts_with("fsck.pramfs "));
     let help = fsck(&["--help"]).ok().out;
     assert!(
@@ -85,4 +100,139 @@ fn it_is_found_by_the_names_that_fsck_calls() {
         let a = run(s(&link), ["-V"]).ok();
         assert!(a.out.starts_with("fsck.pramfs "), "{a:?}");
     }
+}
+
+/// A region with a file, whose inode has a wrong link count and whose root
+/// directory has lost a byte of its only leaf.
+fn damaged(dir: &Path) -> std::path::PathBuf {
+    let region = made(dir, "4M");
+    let fs = Fs::open(
+        RegionOptions::new().open(&region).unwrap(),
+        MountOptions::default(),
+    )
+    .unwrap();
+    let ino = fs
+        .create(&Ctx::default(), Ino::ROOT, b"precious", 0o644)
+        .unwrap()
+        .ino;
+    fs.write(ino, 0, b"as it was").unwrap();
+    fs.close().unwrap();
+    let bytes = fs::read(&region).unwrap();
+    let name = bytes.windows(8).rposition(|w| w == b"precious").unwrap();
+    flip(&region, name, 0x20);
+    region
+}
+
+#[test]
+fn y_mends_and_says_what_and_where() {
+    // On tmpfs, and on an ordinary file, which takes an msync.
+    let ordinary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let tmpfs = scratch();
+    for dir in [tmpfs.path(), ordinary.path()] {
+        let region = damaged(dir);
+        let r = s(&region);
+        let before = fs::read(&region).unwrap();
+        let a = fsck(&["-n", r]);
+        assert_eq!(a.status, 4, "{a:?}");
+        assert!(a.out.contains("fsck.pramfs -y mends this"), "{a:?}");
+        // It loses nothing here, but it might: a preen leaves it.
+        let a = fsck(&["-p", "-f", r]);
+        assert_eq!(a.status, 4, "{a:?}");
+        assert!(a.out.contains("without -p"), "{a:?}");
+        assert!(fs::read(&region).unwrap() == before);
+        let a = fsck(&["-y", "-v", r]);
+        assert_eq!(a.status, 1, "{a:?}");
+        for words in [
+            "[tree-leaf] error: root directory",
+            "(/)",
+            "fixed: ",
+            "1 fixed, 0 left",
+        ] {
+            assert!(a.out.contains(words), "{words:?} is missing in {a:?}");
+        }
+        fsck(&["-y", r]).ok();
+        let cat = pramfs(["cat", r, "/precious"]).ok();
+        assert_eq!(cat.out, "as it was");
+    }
+}
+
+#[test]
+fn a_preen_skips_what_is_clean_and_mends_what_loses_nothing() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = s(&region);
+    for switch in ["-p", "-a"] {
+        let a = fsck(&[switch, r]).ok();
+        assert!(a.out.contains("not checked"), "{a:?}");
+    }
+    assert!(fsck(&["-p", "-f", r]).ok().out.contains("clean;"));
+    // The state word of both pages: mounted.
+    flip(&region, 0x200, 3);
+    flip(&region, 0x10200, 3);
+    let a = fsck(&["-p", "--json", r]);
+    assert_eq!(a.status, 1, "{a:?}");
+    let json = a.json();
+    assert_eq!(json["findings"][0]["code"], "not-unmounted");
+    assert_eq!(json["findings"][0]["outcome"], "fixed");
+    assert!(json["stored_bytes"].as_u64().unwrap() > 0);
+    assert!(fsck(&["-p", r]).ok().out.contains("not checked"));
+}
+
+#[test]
+fn questions_are_asked_at_a_terminal_only() {
+    let dir = scratch();
+    let region = damaged(dir.path());
+    let r = s(&region);
+    let before = fs::read(&region).unwrap();
+    for args in [&[r][..], &["--json", r]] {
+        let a = fsck(args);
+        assert_eq!(a.status, 16, "{a:?}");
+        assert!(a.err.contains("fsck.pramfs -n"), "{a:?}");
+    }
+    // 4 is the key that ends the input.
+    for (keys, status) in [
+        (&b"n\n"[..], 4),
+        (b"c\n", 36),
+        (b"\x04", 36),
+        (b"what\nn\n", 4),
+    ] {
+        let a = run_at_terminal(FSCK, [r], keys);
+        assert_eq!(a.status, status, "{keys:?}: {a:?}");
+        assert!(a.err.contains("Mend it (corrected"), "{a:?}");
+        assert!(fs::read(&region).unwrap() == before, "{keys:?}");
+    }
+    let a = run_at_terminal(FSCK, [r], b"y\n");
+    assert_eq!(a.status, 1, "{a:?}");
+    fsck(&["-n", r]).ok();
+}
+
+#[test]
+fn lost_files_come_back_in_lost_and_found() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let r = s(&region);
+    let fs = Fs::open(
+        RegionOptions::new().open(&region).unwrap(),
+        MountOptions::default(),
+    )
+    .unwrap();
+    let cx = Ctx::default();
+    let sub = fs.mkdir(&cx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
+    let ino = fs.create(&cx, sub, b"precious", 0o644).unwrap().ino;
+    fs.write(ino, 0, b"as it was").unwrap();
+    fs.setxattr(ino, b"user.a", b"b", XattrMode::Set).unwrap();
+    fs.close().unwrap();
+    // The only leaf of the directory is overwritten.
+    let mut bytes = fs::read(&region).unwrap();
+    let name = bytes.windows(8).rposition(|w| w == b"precious").unwrap();
+    let leaf = name / 4096 * 4096;
+    bytes[leaf..leaf + 4096].fill(0xa5);
+    fs::write(&region, bytes).unwrap();
+    let a = fsck(&["-y", r]);
+    assert_eq!(a.status, 1, "{a:?}");
+    assert!(a.out.contains("lost+found"), "{a:?}");
+    fsck(&["-n", r]).ok();
+    let path = format!("/lost+found/#{}", ino.0);
+    assert_eq!(pramfs(["cat", r, &path]).ok().out, "as it was");
+    assert!(pramfs(["ls", r, "/"]).ok().out.contains("sub"));
 }

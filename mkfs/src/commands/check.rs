@@ -189,7 +189,8 @@ impl Report {
     }
 }
 
-fn told_to(bar: &ProgressBar) -> fsck::Progress {
+/// Shows the progress of a check on a bar.
+pub fn told_to(bar: &ProgressBar) -> fsck::Progress {
     let bar = bar.clone();
     Arc::new(move |step: Step, done, total| {
         bar.set_message(step.to_string());

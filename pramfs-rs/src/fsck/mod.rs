@@ -41,6 +41,8 @@ mod journal;
 mod links;
 mod maps;
 mod orphans;
+mod paths;
+mod remedy;
 mod repair;
 mod report;
 mod superblock;

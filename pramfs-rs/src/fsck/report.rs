@@ -30,6 +30,9 @@ pub struct Finding {
     pub issue: Issue,
     /// What became of it.
     pub outcome: Outcome,
+    /// A path of the inode that it is about, where one is known; filled in by
+    /// a repair.
+    pub path: Option<Vec<u8>>,
     /// It came to light only as something else was mended.
     pub later: bool,
     pub(super) asked: bool,
@@ -151,6 +154,7 @@ impl Report {
             severity,
             issue,
             outcome: Outcome::Left,
+            path: None,
             later: false,
             asked: false,
         });

@@ -159,10 +159,9 @@ impl Fixer<'_, '_> {
                 };
                 let kind = FileType::from_mode(child.mode);
                 let fits = (child.mode >> 12 & 15) as u8 == item.kind;
-                if ino >= Ino::FIRST_FREE && fits && seen.insert(ino.0) {
-                    if kind == Some(FileType::Directory) {
-                        dirs.push(ino);
-                    }
+                let new = ino >= Ino::FIRST_FREE && fits && seen.insert(ino.0);
+                if new && kind == Some(FileType::Directory) {
+                    dirs.push(ino);
                 }
             }
         }

@@ -146,11 +146,12 @@ impl Fixer<'_, '_> {
             if let Some(depth) = self.gather_leaf(t, g, block, level, index)? {
                 let run = 1usize << (level * self.geo.fan_log2 - depth);
                 let start = (slot - 1) & !(run - 1);
-                for i in start..(start + run).min(words.len()) {
+                let end = (start + run).min(words.len());
+                for (i, word) in (start..).zip(&words[start..end]) {
                     let index = first + i as u64;
                     let right = self.tree_pointer(t, block, LEAF, level, index);
                     let corrected = g.pointers.iter().any(|(_, w)| *w == right.0);
-                    if words[i] != right.0 && !corrected {
+                    if *word != right.0 && !corrected {
                         g.pointers.push((base.map(|b| b + i as u64 * 8), right.0));
                     }
                 }

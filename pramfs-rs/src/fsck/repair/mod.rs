@@ -198,7 +198,13 @@ impl<'r> Run<'r> {
             let mut checker =
                 Checker::new(&self.view, self.geo.clone(), &options, Report::default());
             checker.run_to_end();
-            let (found, known) = checker.into_known();
+            let mut found = std::mem::take(&mut checker.report);
+            let mut known = checker.known(&found);
+            if round == 0 {
+                // A name that cannot be found out is no reason to end.
+                let _ = checker.name_findings(&mut found.findings);
+            }
+            known.inodes = std::mem::replace(&mut checker.inodes, Inodes::new(&self.geo));
             self.report.complete = found.complete;
             self.report.counts = found.counts;
             let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
@@ -352,25 +358,21 @@ impl Notes {
 }
 
 impl Checker<'_> {
-    /// The report, and what a repair has to know.
-    fn into_known(self) -> (Report, Known) {
-        let known = Known {
-            claims: self.claims,
-            inodes: self.inodes,
-            table: self.table,
-            descs: self.descs,
-            groups: self.groups,
-            unsound: self.unsound,
+    /// What a repair has to know; it is taken from the check.
+    fn known(&mut self, found: &Report) -> Known {
+        let shared = found.issues().filter_map(|i| match i {
+            Issue::BlockUsedTwice { block, .. } => Some(*block),
+            _ => None,
+        });
+        Known {
+            claims: std::mem::replace(&mut self.claims, Claims::new(self.geo.blocks)),
+            inodes: Inodes::new(&self.geo),
+            table: self.table.clone(),
+            descs: std::mem::take(&mut self.descs),
+            groups: std::mem::take(&mut self.groups),
+            unsound: std::mem::take(&mut self.unsound),
             hidden_blocks: self.hidden_blocks,
-            shared: self
-                .report
-                .issues()
-                .filter_map(|i| match i {
-                    Issue::BlockUsedTwice { block, .. } => Some(*block),
-                    _ => None,
-                })
-                .collect(),
-        };
-        (self.report, known)
+            shared: shared.collect(),
+        }
     }
 }

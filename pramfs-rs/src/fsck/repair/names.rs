@@ -14,6 +14,9 @@ use crate::types::{FileType, Ino};
 
 /// Name of the directory of what is found without a name.
 const LOST_FOUND: &[u8] = b"lost+found";
+/// Names by inode: directory and name.
+type Names = HashMap<u64, Vec<(Ino, Vec<u8>)>>;
+
 /// `DT_DIR`.
 const DT_DIR: u8 = 4;
 
@@ -33,8 +36,8 @@ impl Fixer<'_, '_> {
     }
 
     /// Every name of some inodes, by a walk over all directories.
-    fn names_of(&mut self, wanted: &HashSet<u64>) -> Result<HashMap<u64, Vec<(Ino, Vec<u8>)>>> {
-        let mut out: HashMap<u64, Vec<(Ino, Vec<u8>)>> = HashMap::new();
+    fn names_of(&mut self, wanted: &HashSet<u64>) -> Result<Names> {
+        let mut out = Names::new();
         let dirs: Vec<u64> = self.known.inodes.dirs.iter().map(|d| d.ino).collect();
         for dir in dirs {
             let Some(d) = self.inode(Ino(dir))? else {

@@ -1,6 +1,7 @@
 //! The internal inodes: where the inode table and the group descriptors are.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -52,17 +53,16 @@ impl Fixer<'_, '_> {
         }
         let (scanned, needed) = self.missing_blocks(ino)?;
         for (number, block) in scanned {
-            if let std::collections::btree_map::Entry::Vacant(v) = data.entry(number) {
+            if let Entry::Vacant(v) = data.entry(number) {
                 v.insert(block);
                 self.known.claims.claim(block, 1);
             }
         }
         for number in needed {
-            if !data.contains_key(&number) {
+            if let Entry::Vacant(v) = data.entry(number) {
                 // Zeros are no descriptors: the next round makes bitmaps of
                 // what is in use.
-                let block = self.alloc_zeroed()?;
-                data.insert(number, block.0);
+                v.insert(self.alloc_zeroed()?.0);
             }
         }
         let (root, height, blocks) = self.build_map(ino, &data)?;

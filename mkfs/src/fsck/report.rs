@@ -1,0 +1,182 @@
+//! What was found and done, for people and for programs.
+
+use pramfs::fsck::{self, Finding, Outcome, Severity};
+use serde::Serialize;
+
+use super::Options;
+use crate::Failure;
+use crate::failure::{printable, shown};
+use crate::output;
+
+/// A finding with the path of what it is about.
+pub fn sentence(f: &Finding) -> String {
+    match &f.path {
+        Some(path) => format!("{f} ({})", path.escape_ascii()),
+        None => f.to_string(),
+    }
+}
+
+fn outcome(f: &Finding, looked: bool) -> String {
+    match f.outcome {
+        Outcome::Fixed => format!("fixed: {}", f.issue.remedy()),
+        Outcome::Left if looked => String::new(),
+        Outcome::Left => "left".to_owned(),
+        Outcome::Declined => "left, as asked".to_owned(),
+        Outcome::Failed => "not fixed: there is no way to".to_owned(),
+        Outcome::NoSpace => {
+            "not fixed: it takes free blocks, and there are none; delete files, and run this again"
+                .to_owned()
+        }
+    }
+}
+
+/// A line for each finding, and a summary.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
+    let region = shown(&o.region);
+    if report.replayed > 0 {
+        let how = if report.stored > 0 {
+            "replayed"
+        } else {
+            "replayed in memory only; a mount or a repair does it on the medium"
+        };
+        output::line(&format!(
+            "the last unmount was not clean: {} journal records {how}",
+            report.replayed
+        ))?;
+    }
+    if report.refused > 0 {
+        output::line(&format!(
+            "{} journal records of a crash name what no record may, and were not replayed",
+            report.refused
+        ))?;
+    }
+    for f in &report.findings {
+        let done = outcome(f, o.no || report.cancelled);
+        let mut line = printable(&sentence(f));
+        if o.verbose {
+            line = format!("[{}] {line}", f.issue.code());
+        }
+        if !done.is_empty() {
+            line = format!("{line}: {done}");
+        }
+        output::line(&line)?;
+    }
+    let left = report.left().count();
+    let fixed = report.fixed().count();
+    let state = if report.cancelled {
+        "cancelled, nothing was changed".to_owned()
+    } else if !report.complete {
+        "could not be checked to the end, and nothing was changed".to_owned()
+    } else if report.findings.is_empty() {
+        "clean".to_owned()
+    } else {
+        format!("{fixed} fixed, {left} left")
+    };
+    let c = &report.counts;
+    output::line(&format!(
+        "{region}: {state}; {} files, {} directories, {} symlinks, {} others; {} of {} blocks of {} bytes in use",
+        c.files, c.directories, c.symlinks, c.special, c.used_blocks, c.blocks, c.block_size
+    ))?;
+    let advice = match () {
+        () if o.no && left > 0 => "fsck.pramfs -y mends this",
+        () if o.preen && report.left().any(|f| f.severity >= Severity::Error) => {
+            "this takes a decision: run fsck.pramfs without -p"
+        }
+        () => "",
+    };
+    if !advice.is_empty() && report.complete {
+        output::line(&format!("{region}: {advice}"))?;
+    }
+    if o.verbose {
+        output::line(&format!(
+            "{region}: {:.3} s, {} bytes stored",
+            report.time.as_secs_f64(),
+            report.stored
+        ))?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct JsonFinding {
+    severity: String,
+    code: &'static str,
+    message: String,
+    outcome: &'static str,
+    remedy: &'static str,
+    inode: Option<u64>,
+    block: Option<u64>,
+    path: Option<String>,
+    later: bool,
+}
+
+/// The same as one object.
+#[derive(Debug, Serialize)]
+pub struct Json {
+    region: String,
+    /// No errors are left; warnings do not count.
+    sound: bool,
+    complete: bool,
+    cancelled: bool,
+    replayed: u64,
+    refused: u64,
+    stored_bytes: u64,
+    fixed: usize,
+    left: usize,
+    findings: Vec<JsonFinding>,
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    special: u64,
+    used_blocks: u64,
+    blocks: u64,
+    block_size: u64,
+    seconds: f64,
+}
+
+impl Json {
+    /// Of a report.
+    pub fn new(region: String, report: &fsck::Report) -> Json {
+        let c = &report.counts;
+        let finding = |f: &Finding| JsonFinding {
+            severity: f.severity.to_string(),
+            code: f.issue.code(),
+            message: f.issue.to_string(),
+            outcome: match f.outcome {
+                Outcome::Fixed => "fixed",
+                Outcome::Left => "left",
+                Outcome::Declined => "declined",
+                Outcome::Failed => "failed",
+                Outcome::NoSpace => "no-space",
+            },
+            remedy: f.issue.remedy(),
+            inode: f.issue.ino().map(|i| i.0),
+            block: f.issue.block(),
+            path: f.path.as_ref().map(|p| p.escape_ascii().to_string()),
+            later: f.later,
+        };
+        Json {
+            region,
+            sound: report.is_sound(),
+            complete: report.complete,
+            cancelled: report.cancelled,
+            replayed: report.replayed,
+            refused: report.refused,
+            stored_bytes: report.stored,
+            fixed: report.fixed().count(),
+            left: report.left().count(),
+            findings: report.findings.iter().map(finding).collect(),
+            files: c.files,
+            directories: c.directories,
+            symlinks: c.symlinks,
+            special: c.special,
+            used_blocks: c.used_blocks,
+            blocks: c.blocks,
+            block_size: c.block_size,
+            seconds: report.time.as_secs_f64(),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Paths of what findings speak of, for people.
+//!
+//! One walk over all directories, made only where there is something to name.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Checker;
+use super::report::Finding;
+use crate::error::Result;
+use crate::htree::{TreeKind, TreeRef};
+use crate::media::pointer::Ptr;
+use crate::types::Ino;
+
+/// Most steps up; a way that is longer, or a loop, has no path.
+const DEPTH: usize = 4096;
+
+impl Checker<'_> {
+    /// Gives each finding about an inode that has a name one of its paths.
+    /// Made last, with no claims: the walk makes its own.
+    pub(super) fn name_findings(&mut self, findings: &mut [Finding]) -> Result<()> {
+        let wanted: HashSet<u64> = findings
+            .iter()
+            .filter_map(|f| f.issue.ino())
+            .map(|i| i.0)
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        // Directories are all noted: they are the way up.
+        let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
+        for n in 0..self.inodes.dirs.len() {
+            let dir = Ino(self.inodes.dirs[n].ino);
+            let Some(home) = self.home(dir) else {
+                continue;
+            };
+            let t = TreeRef {
+                ino: dir,
+                kind: TreeKind::Directory,
+                root: Ptr(self.read_inode(home)?.root),
+                blocks: 0,
+            };
+            self.walk_tree(&t, &mut |_, head, value, name| {
+                let ino = value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+                if head.kind == 4 || wanted.contains(&ino) {
+                    names.entry(ino).or_insert_with(|| (dir.0, name.to_vec()));
+                }
+                Ok(())
+            })?;
+        }
+        for f in findings {
+            f.path = f.issue.ino().and_then(|ino| path(&names, ino));
+        }
+        Ok(())
+    }
+}
+
+/// From the root down; `None` where that is not the end of the way up.
+fn path(names: &HashMap<u64, (u64, Vec<u8>)>, ino: Ino) -> Option<Vec<u8>> {
+    let mut parts = Vec::new();
+    let mut at = ino.0;
+    while at != Ino::ROOT.0 {
+        let (dir, name) = names.get(&at)?;
+        parts.push(name);
+        at = *dir;
+        if parts.len() > DEPTH {
+            return None;
+        }
+    }
+    let mut path = Vec::new();
+    for name in parts.into_iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    Some(if path.is_empty() { b"/".to_vec() } else { path })
+}
