@@ -23,10 +23,8 @@ struct LaneState {
     slot: u32,
     /// LSNs of the last two records, older first; 0 = none.
     last: [u64; 2],
-    /// Homes of the last record: flushed, not known to be fenced.
+    /// Homes of the last record: stored to, not flushed.
     homes: Lines,
-    /// The thread that has flushed them, whose next fence completes that.
-    flushed_by: u32,
     /// What records freed, until they are dead.
     pending: VecDeque<(u64, SmallVec<[Freed; 4]>)>,
 }
@@ -79,11 +77,8 @@ impl Default for Rules {
 }
 
 static NEXT_LANE: AtomicU32 = AtomicU32::new(0);
-static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);
 thread_local! {
     static THREAD_LANE: Cell<u32> = const { Cell::new(u32::MAX) };
-    /// Number of this thread, from 1.
-    static THREAD: u32 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Chooses the lane of this thread (modulo the number of lanes), so that a run
@@ -123,7 +118,6 @@ impl Journal {
                     slot: 0,
                     last: [0; 2],
                     homes: Lines::default(),
-                    flushed_by: 0,
                     pending: VecDeque::new(),
                 }),
                 dead: AtomicU64::new(checkpoint),
@@ -197,8 +191,6 @@ impl Journal {
             return Ok(SmallVec::new());
         }
         let w = region.window();
-        // The lane's own thread may have flushed these lines and not fenced
-        // them; its fence is not ours to give, so they are flushed again here.
         let homes = st.homes.flush(region)?;
         let fenced = w.fence(homes);
         let mut retired = Unfenced::none();
@@ -257,25 +249,25 @@ impl Journal {
                 "the log sequence numbers of this file system are used up".into(),
             ));
         }
-        // A fence completes the flushes of its own thread only. Where threads
-        // share the lane, what another has flushed is flushed again.
-        let me = THREAD.with(|t| *t);
-        let homes = if st.flushed_by == me {
-            Unfenced::none()
-        } else {
-            st.homes.flush(region)?
-        };
-        // The record is made up while new data is on its way.
+        // Homes of the record before this one. They are flushed here and not when
+        // they are stored: a locked instruction waits for the write-backs before
+        // it, and there are many on the way from one record to the next, while
+        // here they wait together with the record. What of them has gone bad
+        // since is damage, and nothing that this record needs.
+        let homes = st.homes.flush_sound(region)?;
+        // The record is made up while these and new data are on their way.
         let slot = st.slot;
         let bytes = record.seal(geo.seed, lsn, lane, slot);
         // (a) What the record will make reachable is durable before it.
-        if let Some(data) = data
-            && self.rules.data_fence
-        {
-            let _ = w.fence(data);
-        }
-        // (b) The record; its fence also completes the homes of the record
-        // before it, whose slot is therefore free the time after this.
+        let homes = match data {
+            Some(data) if self.rules.data_fence => {
+                let _ = w.fence(homes.join(data));
+                Unfenced::none()
+            }
+            _ => homes,
+        };
+        // (b) The record. The homes of the record before it are complete by this
+        // fence at the latest: its slot is free the time after this.
         let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
         let _ = w.fence(pending);
         if self.rules.two_slots {
@@ -286,12 +278,9 @@ impl Journal {
         if dead > l.dead.load(Ordering::Relaxed) {
             l.dead.store(dead, Ordering::Release);
         }
-        // (c) Homes: stored and flushed, fenced by this lane's next record.
+        // (c) Homes: stored; flushed and fenced by this lane's next record.
         st.homes.clear();
-        st.flushed_by = me;
         apply(record, &mut st.homes)?;
-        let homes = st.homes.flush(region)?;
-        drop(homes);
 
         let dead = l.dead.load(Ordering::Relaxed);
         let mut released = SmallVec::new();

@@ -1,7 +1,7 @@
 //! [`Lines`]: what has to be flushed, each line once.
 
 use crate::error::Result;
-use crate::pmem::{LINE, Region, Unfenced};
+use crate::pmem::{LINE, PmemError, Region, Unfenced};
 
 /// Lines that are kept in place, and searched for repetitions.
 const FEW: usize = 24;
@@ -43,13 +43,29 @@ impl Lines {
     /// # Errors
     /// Those of the region.
     pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
-        let pending = flush_each(region, &self.few[..self.len])?;
+        self.flush_with(&|at, len| Ok(region.window().flush(at, len)?))
+    }
+
+    /// As [`flush`](Self::flush), but for lines of pages that have faulted.
+    ///
+    /// # Errors
+    /// Other errors of the region.
+    pub fn flush_sound(&mut self, region: &Region) -> Result<Unfenced> {
+        self.flush_with(&|at, len| match region.window().flush(at, len) {
+            Err(PmemError::Faulted { .. }) => Ok(Unfenced::none()),
+            other => Ok(other?),
+        })
+    }
+
+    #[inline]
+    fn flush_with(&mut self, flush: &dyn Fn(u64, u64) -> Result<Unfenced>) -> Result<Unfenced> {
+        let pending = each_run(&self.few[..self.len], flush)?;
         if self.more.is_empty() {
             return Ok(pending);
         }
         self.more.sort_unstable();
         self.more.dedup();
-        Ok(pending.join(flush_each(region, &self.more)?))
+        Ok(pending.join(each_run(&self.more, flush)?))
     }
 
     /// Forgets all of them.
@@ -60,22 +76,23 @@ impl Lines {
     }
 }
 
-/// Flushes lines; adjacent ones go in one call.
-fn flush_each(region: &Region, lines: &[u64]) -> Result<Unfenced> {
-    let w = region.window();
+/// Calls `flush` for lines with offset and length; adjacent ones go in one call,
+/// unless a page ends between them: they may be sound on one side of it only.
+fn each_run(lines: &[u64], flush: &dyn Fn(u64, u64) -> Result<Unfenced>) -> Result<Unfenced> {
+    const PAGE: u64 = 4096 / LINE;
     let mut pending = Unfenced::none();
     let Some((&first, rest)) = lines.split_first() else {
         return Ok(pending);
     };
     let (mut start, mut end) = (first, first + 1);
     for &line in rest {
-        if line != end {
-            pending = pending.join(w.flush(start * LINE, (end - start) * LINE)?);
+        if line != end || line % PAGE == 0 {
+            pending = pending.join(flush(start * LINE, (end - start) * LINE)?);
             start = line;
         }
         end = line + 1;
     }
-    Ok(pending.join(w.flush(start * LINE, (end - start) * LINE)?))
+    Ok(pending.join(flush(start * LINE, (end - start) * LINE)?))
 }
 
 #[cfg(test)]
