@@ -461,13 +461,15 @@ impl<'v> Tx<'v> {
         };
         let faults = self.faults;
         let done = vol.journal.commit(region, geo, change, &mut |rec, lines| {
+            // Bits first: their lock has the stores before it to wait for, and
+            // there are none yet.
+            for b in &bits {
+                vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
+            }
             for e in rec.entries() {
                 if !matches!(e.kind, EntryKind::SetBits | EntryKind::ClearBits) {
                     apply(region, &e, lines)?;
                 }
-            }
-            for b in &bits {
-                vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
             }
             // A home that was lost is in the record still, for a recovery that
             // finds the page whole again: nothing may retire it. The fault may
