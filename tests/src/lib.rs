@@ -3,6 +3,7 @@
 //! * [`crash`]: the crash explorer: images that a power failure could leave,
 //!   and the oracle that judges them.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
+//! * [`life`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.
 //! * [`random`]: a small generator whose seed is printed, so that a run of
@@ -18,6 +19,7 @@
 
 pub mod crash;
 pub mod exercise;
+pub mod life;
 pub mod model;
 pub mod mounted;
 pub mod random;

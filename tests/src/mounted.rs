@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
+use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -218,7 +219,7 @@ impl Mounted {
     /// Where that takes too long.
     pub fn wait_for_end(&self) {
         assert!(
-            wait_until(|| self.processes().is_empty()),
+            wait_until(|| self.processes().is_empty() && self.is_unlocked()),
             "the process that serves {} does not end",
             self.path().display()
         );
@@ -240,6 +241,22 @@ impl Mounted {
     pub fn unmount(&self) {
         self.try_unmount(UnmountFlags::empty()).expect("umount");
         self.wait_for_end();
+    }
+
+    /// Takes a mount whose server has died away.
+    ///
+    /// # Panics
+    /// Where that fails.
+    pub fn detach(&self) {
+        self.try_unmount(UnmountFlags::DETACH).expect("umount");
+    }
+
+    /// A process that ends loses its arguments before it lets go of its lock.
+    fn is_unlocked(&self) -> bool {
+        let Ok(file) = fs::File::open(self.region()) else {
+            return true;
+        };
+        rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
 
     /// Another thread of the test that starts a program holds our descriptors

@@ -15,6 +15,10 @@ pub struct About {
     pub size: u64,
     /// Links.
     pub nlink: u64,
+    /// Permission bits.
+    pub perm: u32,
+    /// Last change of contents, seconds.
+    pub mtime: i64,
 }
 
 /// A way to a file system. A node is a reference: what it names lives as long

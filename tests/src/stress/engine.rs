@@ -101,6 +101,8 @@ impl Door for EngineDoor<'_> {
             kind: a.kind,
             size: a.size,
             nlink: a.nlink.into(),
+            perm: a.perm,
+            mtime: a.mtime.sec,
         })
     }
     fn list(&self, dir: &Pinned) -> Sys<Vec<Vec<u8>>> {

@@ -57,6 +57,8 @@ impl Door for MountDoor {
             kind: FileType::from_mode(s.st_mode).ok_or(libc::EINVAL)?,
             size: s.st_size as u64,
             nlink: s.st_nlink,
+            perm: s.st_mode & 0o7777,
+            mtime: s.st_mtime,
         })
     }
     fn list(&self, dir: &OwnedFd) -> Sys<Vec<Vec<u8>>> {
