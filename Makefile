@@ -32,6 +32,7 @@ test: deps-test ## all tests, those that mount included (as root)
 
 crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)
+	@scripts/deaths.sh $(if $(QUICK),400,4000)
 
 bench: deps-bench ## speed beside the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
