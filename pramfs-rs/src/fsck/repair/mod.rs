@@ -36,7 +36,7 @@ pub use policy::{Answer, Ask, Policy, RepairOptions};
 use super::bitmaps::GroupBits;
 use super::claims::Claims;
 use super::inodes::Inodes;
-use super::issue::Issue;
+use super::issue::{Issue, Severity};
 use super::maps::Extent;
 use super::report::{Finding, Outcome, Report};
 use super::view::View;
@@ -227,6 +227,7 @@ impl<'r> Run<'r> {
     /// may be mended, that which comes first.
     fn select(&mut self, round: usize, found: Vec<Finding>) -> Vec<(Issue, Option<usize>)> {
         let mut todo = Vec::new();
+        let mut vouching = Vec::new();
         for finding in found {
             let issue = finding.issue.clone();
             let silent = round > 0 && self.notes.explains(&issue);
@@ -264,9 +265,22 @@ impl<'r> Run<'r> {
                 None => !matches!(self.options.policy, Policy::No),
             };
             let phase = policy::phase(&issue);
+            if policy::vouches(&issue) {
+                vouching.push((phase, issue, Some(number)));
+                continue;
+            }
             if open && phase != policy::NEVER {
                 todo.push((phase, issue, Some(number).filter(|n| *n != usize::MAX)));
             }
+        }
+        // The file system is called clean only where no error is left.
+        let errors = |f: &Finding| f.outcome != Outcome::Fixed && f.severity >= Severity::Error;
+        if todo.is_empty() && !self.report.findings.iter().any(errors) {
+            vouching.retain(|(_, issue, number)| {
+                let f = number.and_then(|n| self.report.findings.get(n));
+                f.is_some_and(|f| f.outcome == Outcome::Left) && self.options.policy.allows(issue)
+            });
+            todo = vouching;
         }
         // Where all of a phase was declined, the next one has its turn.
         while let Some(first) = todo.iter().map(|t| t.0).min() {

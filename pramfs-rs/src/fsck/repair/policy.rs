@@ -140,6 +140,11 @@ pub(super) fn phase(issue: &Issue) -> u8 {
     }
 }
 
+/// What says that the file system is in order: mended last, and only if it is.
+pub(super) fn vouches(issue: &Issue) -> bool {
+    matches!(issue, Issue::NotUnmounted | Issue::ErrorsRecorded { .. })
+}
+
 impl Issue {
     /// Whether mending it loses no byte and no name, and guesses nothing:
     /// what `fsck.pramfs -p` mends.

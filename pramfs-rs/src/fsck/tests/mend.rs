@@ -105,3 +105,87 @@ fn a_preen_mends_what_loses_nothing_and_leaves_the_rest() {
         }
     }
 }
+
+#[test]
+fn the_document_has_every_finding() {
+    let document = include_str!("../../../../docs/fsck.md");
+    let mut wrong = Vec::new();
+    for (_, case) in CASES {
+        for issue in case(&Plant::new()) {
+            let row = format!("| `{}` | {} | ", issue.code(), issue.severity());
+            let line = document.lines().find(|l| l.starts_with(&row));
+            let last = match issue.code() {
+                "bitmap-sum" | "bitmap-pointer" => " | of blocks |",
+                _ if issue.is_safe() => " | yes |",
+                _ => " | no |",
+            };
+            if !line.is_some_and(|l| l.ends_with(last)) {
+                wrong.push(format!("{row}... {last}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "docs/fsck.md lacks {wrong:#?}");
+}
+
+#[test]
+fn a_file_system_with_damage_left_is_not_called_clean() {
+    let p = Plant::new();
+    p.edit(crate::Ino::ROOT, |d| d.nlink += 1);
+    p.flip(p.pointer_of(p.file, 200).0 + 1, 0x20);
+    p.dynamic(&p.pages(), |d| {
+        d.state = crate::media::superblock::STATE_ACTIVE;
+        (d.first_error.errno, d.first_error.count) = (117, 1);
+        (d.last_error.errno, d.last_error.count) = (5, 3);
+    });
+    let report = run(&p.region, Policy::Preen);
+    let left: Vec<_> = report.left().map(|f| f.issue.code()).collect();
+    assert_eq!(
+        left,
+        ["not-unmounted", "errors-recorded", "map-pointer"],
+        "{report}"
+    );
+    assert!(run(&p.region, Policy::Yes).is_sound());
+    assert!(check(&p.region, &Default::default()).is_clean());
+}
+
+#[test]
+fn what_is_declined_stays_and_the_rest_is_mended() {
+    use crate::fsck::{Answer, Issue};
+    use std::sync::Arc;
+    let p = Plant::new();
+    p.edit(p.file, |d| d.nlink = 3);
+    p.flip(p.pointer_of(p.file, 200).0 + 1, 0x20);
+    p.flip(0x60, 1);
+    let image = bytes_of(&p.region);
+    let ask = |cancel: bool| {
+        Policy::Ask(Arc::new(move |f: &crate::fsck::Finding| match f.issue {
+            Issue::MapPointer { .. } => Answer::No,
+            Issue::LinkCount { .. } if cancel => Answer::Cancel,
+            _ => Answer::Yes,
+        }))
+    };
+    let report = run(&p.region, ask(true));
+    assert!(report.cancelled && report.stored == 0 && bytes_of(&p.region) == image);
+    let report = run(&p.region, ask(false));
+    let outcomes: Vec<_> = report
+        .findings
+        .iter()
+        .map(|f| (f.issue.code(), f.outcome))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [
+            ("superblock-damaged", Outcome::Fixed),
+            ("map-pointer", Outcome::Declined),
+            ("link-count", Outcome::Fixed),
+        ],
+        "{report}"
+    );
+    let left = check(&p.region, &Default::default());
+    assert_eq!(
+        left.issues().map(|i| i.code()).collect::<Vec<_>>(),
+        ["map-pointer"]
+    );
+    let paths: Vec<_> = report.findings.iter().map(|f| f.path.is_some()).collect();
+    assert_eq!(paths, [false, true, true]);
+}
