@@ -228,6 +228,7 @@ impl<'r> Run<'r> {
     fn select(&mut self, round: usize, found: Vec<Finding>) -> Vec<(Issue, Option<usize>)> {
         let mut todo = Vec::new();
         let mut vouching = Vec::new();
+        let errors = found.iter().any(|f| f.severity >= Severity::Error);
         for finding in found {
             let issue = finding.issue.clone();
             let silent = round > 0 && self.notes.explains(&issue);
@@ -274,8 +275,7 @@ impl<'r> Run<'r> {
             }
         }
         // The file system is called clean only where no error is left.
-        let errors = |f: &Finding| f.outcome != Outcome::Fixed && f.severity >= Severity::Error;
-        if todo.is_empty() && !self.report.findings.iter().any(errors) {
+        if todo.is_empty() && !errors {
             vouching.retain(|(_, issue, number)| {
                 let f = number.and_then(|n| self.report.findings.get(n));
                 f.is_some_and(|f| f.outcome == Outcome::Left) && self.options.policy.allows(issue)

@@ -29,17 +29,20 @@ impl Fixer<'_, '_> {
         };
         let map = Self::map_of(&d);
         let mut data = self.known_blocks(ino);
-        if let Some((at, word)) = self.correct_internal_pointer(&map, &data)? {
+        let corrected = self.correct_internal_pointers(&map, &data)?;
+        for (at, word) in &corrected {
             match at {
-                Some(at) => {
-                    self.view.store_u64(at, word)?;
-                    return Ok(true);
-                }
+                Some(at) => self.view.store_u64(*at, *word)?,
                 None => {
-                    d.root = word;
-                    return self.put_internal(ino, d);
+                    d.root = *word;
+                    self.put_internal(ino, d)?;
                 }
             }
+        }
+        // What lies behind those, and what could not be corrected, is seen by
+        // the next round.
+        if !corrected.is_empty() {
+            return Ok(true);
         }
         // What another claims too is its own if it says so.
         let mut foreign = Vec::new();
@@ -120,12 +123,13 @@ impl Fixer<'_, '_> {
         extents.iter().flat_map(blocks).collect()
     }
 
-    /// The first pointer of the map that is damaged and can be corrected.
-    fn correct_internal_pointer(
+    /// The pointers of the map that are damaged and can be corrected.
+    fn correct_internal_pointers(
         &self,
         map: &crate::media::walk::MapRoot,
         data: &BTreeMap<u64, u64>,
-    ) -> Result<Option<(Option<u64>, u64)>> {
+    ) -> Result<Vec<(Option<u64>, u64)>> {
+        let mut corrected = Vec::new();
         let end = data.last_key_value().map_or(1, |(i, _)| i + 2);
         for level in (0..=map.height).rev() {
             let step = 1u64 << (self.geo.fan_log2 * level);
@@ -133,19 +137,16 @@ impl Fixer<'_, '_> {
                 let Some(f) = self.find_pointer(map, level, first)? else {
                     continue;
                 };
-                if f.ptr.is_hole()
-                    || map.open(self.geo, f.ptr, f.place).is_ok() && f.ptr.flags() & !LEAF == 0
-                {
+                let sound =
+                    map.open(self.geo, f.ptr, f.place).is_ok() && f.ptr.flags() & !LEAF == 0;
+                if f.ptr.is_hole() || sound {
                     continue;
                 }
-                if let Some(right) = self.correct_map_pointer(map, &f)?
-                    && right.flags() == 0
-                {
-                    return Ok(Some((f.at, right.0)));
-                }
+                let right = self.correct_map_pointer(map, &f)?;
+                corrected.extend(right.filter(|p| p.flags() == 0).map(|p| (f.at, p.0)));
             }
         }
-        Ok(None)
+        Ok(corrected)
     }
 
     /// Blocks of it that were found, and the numbers of those that it must
