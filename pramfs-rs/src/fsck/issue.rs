@@ -139,6 +139,12 @@ pub enum Issue {
         /// How many.
         records: u64,
     },
+    /// Records that a mount would replay, and that name what no record may:
+    /// it refuses.
+    RecordsRefused {
+        /// How many, those with them included.
+        records: u64,
+    },
     /// A lane's `retired` word, or its copy, whose check does not fit.
     RetiredWordDamaged {
         /// Lane.

@@ -11,6 +11,7 @@ impl Issue {
         match self {
             NoSuperblock { .. } | UnknownFeatures { .. } | Unreadable { .. } => "nothing",
             LiveRecords { .. } => "replayed",
+            RecordsRefused { .. } => "not replayed, and what they left half done mended",
             SuperblockDamaged { .. } => "copied from the other page",
             SuperblocksDiffer => "the one that mounts use was copied over the other",
             CheckpointDamaged { .. } => "copied from the other page",

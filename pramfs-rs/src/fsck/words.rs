@@ -62,6 +62,7 @@ impl Issue {
             InternalInodeLost { .. } => ("internal-inode-lost", Fatal),
             InternalInodesDiffer { .. } => ("internal-inodes-differ", Error),
             LiveRecords { .. } => ("live-records", Error),
+            RecordsRefused { .. } => ("records-refused", Error),
             RetiredWordDamaged { .. } => ("retired-word-damaged", Error),
             RecordTorn { .. } => ("record-torn", Warning),
             LaneDamaged { .. } => ("lane-damaged", Error),
@@ -218,6 +219,11 @@ impl fmt::Display for Issue {
             LiveRecords { records } => write!(
                 f,
                 "the journal holds {records} record{} to be replayed: mount the file system once before it is checked",
+                plural(*records)
+            ),
+            RecordsRefused { records } => write!(
+                f,
+                "the journal holds {records} record{} to be replayed that name what no record may",
                 plural(*records)
             ),
             RetiredWordDamaged { lane, copy } => write!(

@@ -93,6 +93,7 @@ impl Fixer<'_, '_> {
             NoSuperblock { .. }
             | UnknownFeatures { .. }
             | LiveRecords { .. }
+            | RecordsRefused { .. }
             | Unreadable { .. } => Ok(false),
         }
     }

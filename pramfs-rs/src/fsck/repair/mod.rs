@@ -36,7 +36,7 @@ pub use policy::{Answer, Ask, Policy, RepairOptions};
 use super::bitmaps::GroupBits;
 use super::claims::Claims;
 use super::inodes::Inodes;
-use super::issue::{Issue, Severity};
+use super::issue::{Issue, Page, Severity};
 use super::maps::Extent;
 use super::report::{Finding, Outcome, Report};
 use super::view::View;
@@ -90,6 +90,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
             return Ok(report);
         }
     };
+    let discards = run.agree_to_discard(&journal);
     run.rounds();
     let mut report = run.report;
     report.replayed = journal.live.len() as u64;
@@ -102,7 +103,8 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     }
     let store = !matches!(options.policy, Policy::No) && !region.info().read_only && !failed;
     let mended = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
-    if store && report.complete && !report.cancelled && (mended || !journal.live.is_empty()) {
+    let any = mended || !journal.live.is_empty();
+    if store && discards && report.complete && !report.cancelled && any {
         let result = commit::commit(&run.view, &run.geo, &journal);
         report.stored = result?;
     } else {
@@ -188,6 +190,44 @@ impl<'r> Run<'r> {
         }
     }
 
+    /// Records that cannot be replayed are made dead in the view: findings of
+    /// which the rounds know nothing. False: that may not be done, and so
+    /// nothing may.
+    fn agree_to_discard(&mut self, journal: &replay::Journal) -> bool {
+        let mut issues = Vec::new();
+        if journal.checkpoint.is_none() {
+            let pages = [Page::First, Page::Copy];
+            issues.extend(pages.map(|page| Issue::CheckpointDamaged { page }));
+        }
+        if journal.refused > 0 {
+            issues.push(Issue::RecordsRefused {
+                records: journal.refused as u64,
+            });
+        }
+        let mut agreed = true;
+        for issue in issues {
+            self.report.add(issue, usize::MAX);
+            let Some(f) = self.report.findings.last_mut() else {
+                continue;
+            };
+            f.outcome = match &self.options.policy {
+                Policy::No | Policy::Preen => Outcome::Left,
+                Policy::Yes => Outcome::Fixed,
+                Policy::Ask(_) if self.report.cancelled => Outcome::Left,
+                Policy::Ask(ask) => match ask(f) {
+                    Answer::Yes | Answer::All => Outcome::Fixed,
+                    Answer::No => Outcome::Declined,
+                    Answer::Cancel => {
+                        self.report.cancelled = true;
+                        Outcome::Left
+                    }
+                },
+            };
+            agreed &= f.outcome == Outcome::Fixed;
+        }
+        agreed
+    }
+
     /// Checks and changes until nothing more is to be done.
     fn rounds(&mut self) {
         for round in 0..=ROUNDS {
@@ -213,7 +253,8 @@ impl<'r> Run<'r> {
                 // What is not found any more was mended, be it with another.
                 let findings = self.report.findings.iter_mut();
                 for f in findings.filter(|_| self.notes.changed) {
-                    if !last.contains(&f.issue.to_string()) {
+                    let key = f.issue.to_string();
+                    if self.seen.contains_key(&key) && !last.contains(&key) {
                         f.outcome = Outcome::Fixed;
                     }
                 }

@@ -87,9 +87,11 @@ pub(super) fn phase(issue: &Issue) -> u8 {
     use Issue::*;
     let internal = |ino: &Ino| *ino >= Ino::INODE_TABLE;
     match issue {
-        NoSuperblock { .. } | UnknownFeatures { .. } | Unreadable { .. } | LiveRecords { .. } => {
-            NEVER
-        }
+        NoSuperblock { .. }
+        | UnknownFeatures { .. }
+        | Unreadable { .. }
+        | LiveRecords { .. }
+        | RecordsRefused { .. } => NEVER,
         SuperblockDamaged { .. }
         | SuperblocksDiffer
         | CheckpointDamaged { .. }
@@ -159,6 +161,7 @@ impl Issue {
             InodeDamaged { .. } | InodeMissing { .. } | InodeField { .. } => false,
             DanglingEntry { .. } | EntryReserved { .. } | DirectoryNames { .. } => false,
             DirectoryLoop { .. } | NameOfOrphan { .. } | LaneDamaged { .. } => false,
+            RecordsRefused { .. } => false,
             SuperblocksDiffer | InternalInodesDiffer { .. } | DescriptorMissing { .. } => false,
             other => other.severity() != Severity::Fatal,
         }

@@ -189,3 +189,48 @@ fn what_is_declined_stays_and_the_rest_is_mended() {
     let paths: Vec<_> = report.findings.iter().map(|f| f.path.is_some()).collect();
     assert_eq!(paths, [false, true, true]);
 }
+
+#[test]
+fn without_any_checkpoint_nothing_is_replayed() {
+    let p = Plant::new();
+    p.dynamic(&p.pages(), |d| d.checkpoint ^= 1);
+    let image = bytes_of(&p.region);
+    assert!(tree(&image).is_none(), "it can be mounted");
+    for policy in [Policy::No, Policy::Preen] {
+        assert!(!run(&p.region, policy).is_sound());
+        assert!(bytes_of(&p.region) == image);
+    }
+    let report = run(&p.region, Policy::Yes);
+    let codes: Vec<_> = report.fixed().map(|f| f.issue.code()).collect();
+    assert_eq!(codes, ["checkpoint-damaged"; 2], "{report}");
+    assert!(check(&p.region, &Default::default()).is_clean());
+    assert!(tree(&bytes_of(&p.region)).is_some_and(|t| t.len() > 300));
+}
+
+#[test]
+fn records_that_name_what_no_record_may_are_not_replayed() {
+    use crate::journal::RecordBuf;
+    use crate::media::record::EntryKind;
+    let p = Plant::new();
+    let before = tree(&bytes_of(&p.region)).unwrap();
+    let mut record = RecordBuf::new(4096);
+    // The magic of the first superblock page.
+    assert!(record.push(EntryKind::Leaf, 0, &[0; 8]));
+    let bytes = record.seal(p.geo.seed, 1 << 40, 0, 0).to_vec();
+    p.put(p.geo.slot_offset(0, 0), &bytes);
+    let image = bytes_of(&p.region);
+    assert!(tree(&image).is_none(), "it can be mounted");
+    assert!(!run(&p.region, Policy::Preen).is_sound() && bytes_of(&p.region) == image);
+    let report = run(&p.region, Policy::Yes);
+    let codes: Vec<_> = report.fixed().map(|f| f.issue.code()).collect();
+    assert_eq!(
+        (codes, report.refused),
+        (vec!["records-refused"], 1),
+        "{report}"
+    );
+    assert!(check(&p.region, &Default::default()).is_clean());
+    assert_eq!(
+        worse(&before, &tree(&bytes_of(&p.region)).unwrap()),
+        [""; 0]
+    );
+}
