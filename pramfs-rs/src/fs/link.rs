@@ -3,7 +3,10 @@
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::{Need, Shared, names};
+use zerocopy::IntoBytes;
+
 use crate::error::{Error, Result};
+use crate::pmem::mutants::has_bug;
 use crate::types::{Attr, Ino};
 
 impl Shared {
@@ -58,8 +61,15 @@ impl Shared {
         put_inode(&mut tx, &dir, pc, &mut new_dir)?;
         add_link(&mut new)?;
         touch_ctime(&mut new, now);
-        put_inode(&mut tx, &inode, c, &mut new)?;
-        tx.commit()?;
+        if has_bug!(LinkCountUnfenced) {
+            new.change += 1;
+            new.seal(self.vol.geo.seed, ino);
+            tx.commit()?;
+            drop(self.vol.region.window().store(inode.home, new.as_bytes())?);
+        } else {
+            put_inode(&mut tx, &inode, c, &mut new)?;
+            tx.commit()?;
+        }
         if pin {
             self.refs.add(ino, 1);
         }

@@ -20,6 +20,7 @@ use super::refs::Refs;
 use super::superblock::SuperState;
 use super::table::InodeTable;
 use super::{Fs, Need, Shared};
+use crate::alloc::BitmapSet;
 use crate::error::{Error, Result};
 use crate::journal::{Lines, recovery};
 use crate::media::bitmap::BitmapKind;
@@ -30,6 +31,7 @@ use crate::media::superblock::{
 };
 use crate::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
 use crate::pmem::Region;
+use crate::pmem::mutants::has_bug;
 use crate::types::Ino;
 use crate::volume::Volume;
 
@@ -105,6 +107,8 @@ impl Fs {
         let geo = info.geometry();
         let faults = region.faults();
         let old = checkpoint(&region, &info, &geo)?;
+        // Never but in a test of the tests.
+        let stale = has_bug!(TruncateBeforeReplay).then(|| free_blocks(&region, &geo));
         let (mut replay, pending) = recovery::replay(&region, &geo, old)?;
 
         // The internal inodes are read after the replay, which may change them.
@@ -114,7 +118,10 @@ impl Fs {
         let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
         let newest = replay.newest.max(old);
         let rules = options.rules;
-        let vol = Volume::new(region, geo, newest, (block_groups, inode_groups), rules);
+        let mut vol = Volume::new(region, geo, newest, (block_groups, inode_groups), rules);
+        if let Some(stale) = stale {
+            vol.blocks = stale?;
+        }
 
         let mut lines = Lines::default();
         for (&(kind, group), touched) in &replay.groups {
@@ -321,4 +328,15 @@ fn failed_while_mounting(region: &Region) -> Error {
         "{} failed while it was mounted",
         region.info().name
     ))
+}
+
+/// The free blocks as they are before the journal is replayed: what no mount may
+/// go by.
+fn free_blocks(region: &Region, geo: &Geometry) -> Result<BitmapSet> {
+    let groups = internal(region, geo, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
+    let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());
+    for group in 0..set.groups() {
+        set.is_made(region, geo, group)?;
+    }
+    Ok(set)
 }

@@ -11,6 +11,7 @@ use super::{Need, Shared, names};
 use crate::error::{Error, Result};
 use crate::htree::DirEntry;
 use crate::media::DiskInode;
+use crate::pmem::mutants::has_bug;
 use crate::types::{Ctx, FileType, Ino, RenameFlags};
 use crate::volume::Tx;
 
@@ -302,6 +303,11 @@ impl Shared {
             self.take_entry(&mut tx, &mut from, e.name, e.entry)?;
             None
         };
+        if has_bug!(RenameRemovesFirst) && white.is_none() {
+            put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
+            tx.commit()?;
+            tx = self.vol.begin();
+        }
         let dest = to.as_mut().unwrap_or(&mut from);
         if t.is_some() {
             self.replace_entry(&mut tx, dest, e.new_name, &s)?;

@@ -13,6 +13,7 @@ use super::options::ErrorPolicy;
 use crate::error::{Error, Result};
 use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
 use crate::media::{Geometry, SuperDynamic};
+use crate::pmem::mutants::has_bug;
 use crate::pmem::{Region, Unfenced};
 
 /// See the module.
@@ -28,6 +29,11 @@ fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
     let w = region.window();
     let mut pending = Unfenced::none();
     for page in [0, geo.copy_offset] {
+        if has_bug!(SuperblocksTogether) {
+            for (i, half) in d.as_bytes().chunks(4).enumerate() {
+                w.store_unflushed(page + DYNAMIC_OFFSET + i as u64 * 4, half)?;
+            }
+        }
         for (i, word) in d.as_bytes().as_chunks::<8>().0.iter().enumerate() {
             w.store_u64_unflushed(
                 page + DYNAMIC_OFFSET + i as u64 * 8,

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::media::checksum::line_sum_of;
 use crate::media::htree::{LeafHeader, LeafShape};
 use crate::media::record::EntryKind;
+use crate::pmem::mutants::has_bug;
 use crate::types::Bno;
 use crate::volume::Tx;
 
@@ -101,6 +102,15 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
             .sum
             .wrapping_sub(sum(&self.old))
             .wrapping_add(sum(&new));
+        if has_bug!(EntryBeforeName) {
+            drop(
+                self.tx
+                    .volume()
+                    .region
+                    .window()
+                    .store(self.base, new.as_bytes())?,
+            );
+        }
         // Counts and sum; owner and prefix between them stay.
         self.tx
             .put(EntryKind::Leaf, self.base, new[..CHANGING].as_bytes())

@@ -17,6 +17,7 @@ use crate::media::checksum::{SEALED_BITS, seal, unseal};
 use crate::media::record::{ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, SlotState};
 use crate::media::superblock::INODE_TABLE_OFFSET;
 use crate::media::{DiskInode, Geometry};
+use crate::pmem::mutants::has_bug;
 use crate::pmem::{Region, Unfenced};
 use crate::types::{Ino, Lsn};
 
@@ -184,7 +185,8 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
                 }
                 (SlotState::Valid(Lsn(lsn)), bytes) => {
                     out.newest = out.newest.max(lsn);
-                    if lsn > retired && lsn > checkpoint {
+                    let live_again = has_bug!(ReplaysTheDead);
+                    if lsn > retired && lsn > checkpoint || live_again {
                         live.push(Found { lsn, lane, bytes });
                     }
                 }
@@ -218,7 +220,11 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
     }
     let mut lines = std::mem::take(&mut out.repaired);
     for f in &live {
-        for e in parse(&f.bytes[ENTRIES_AT..]) {
+        let mut entries: Vec<_> = parse(&f.bytes[ENTRIES_AT..]).collect();
+        if has_bug!(RecordCutShort) && entries.len() > 1 {
+            entries.pop();
+        }
+        for e in entries {
             apply(region, &e, &mut lines)?;
             if let Some(group) = group_of(&e) {
                 let touched = out.groups.entry(group).or_default();

@@ -26,6 +26,10 @@ mod hugepage;
 mod libpmem2;
 mod mapping;
 mod medium;
+#[cfg(not(feature = "mutants"))]
+pub(crate) mod mutants;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod native;
 mod options;
 mod pages;

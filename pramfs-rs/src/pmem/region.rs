@@ -14,6 +14,7 @@ use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::error::PmemError;
 use super::fault;
 use super::mapping;
+use super::mutants::{self, Kind, has_bug};
 use super::source::SourceKind;
 
 /// Bytes of a cache line: the unit of flushing and of ordering.
@@ -353,6 +354,7 @@ impl WriteWindow<'_> {
     /// # Errors
     /// [`PmemError::OutOfBounds`].
     #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn store(&self, offset: u64, bytes: &[u8]) -> Result<Unfenced, PmemError> {
         self.store_unflushed(offset, bytes)?;
         self.flush(offset, bytes.len() as u64)
@@ -390,15 +392,21 @@ impl WriteWindow<'_> {
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
     #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn publish_u64(
         &self,
         offset: u64,
         value: u64,
         _after: Fenced,
     ) -> Result<Unfenced, PmemError> {
+        if mutants::hit(Kind::Stream) {
+            self.store_u64_unflushed(offset, value)?;
+            return Ok(Unfenced::none());
+        }
         let dst = self.region.word(offset)?;
         // SAFETY: dst is aligned and in the mapping.
         unsafe { self.region.backend.nt_store_u64(dst, value) };
+        mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())
     }
 
@@ -407,7 +415,18 @@ impl WriteWindow<'_> {
     /// # Errors
     /// [`PmemError::OutOfBounds`].
     #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn nt_store(&self, offset: u64, bytes: &[u8]) -> Result<Unfenced, PmemError> {
+        if mutants::hit(Kind::Stream) {
+            self.store_unflushed(offset, bytes)?;
+            return Ok(Unfenced::none());
+        }
+        let odd = (offset as usize + bytes.len()) % 8;
+        if has_bug!(EdgeNotFlushed) && odd != 0 && bytes.len() > 8 {
+            let (even, edge) = bytes.split_at(bytes.len() - odd);
+            self.store_unflushed(offset + even.len() as u64, edge)?;
+            return self.nt_store(offset, even);
+        }
         let dst = self.region.at(offset, bytes.len() as u64)?;
         // SAFETY: as in store_unflushed.
         unsafe {
@@ -415,6 +434,7 @@ impl WriteWindow<'_> {
                 .backend
                 .nt_copy(dst, bytes.as_ptr(), bytes.len())
         };
+        mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())
     }
 
@@ -422,10 +442,16 @@ impl WriteWindow<'_> {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn nt_zero(&self, offset: u64, len: u64) -> Result<Unfenced, PmemError> {
         let dst = self.region.at(offset, len)?;
+        if mutants::hit(Kind::Stream) {
+            self.store_unflushed(offset, &vec![0; len as usize])?;
+            return Ok(Unfenced::none());
+        }
         // SAFETY: dst has len bytes in the mapping.
         unsafe { self.region.backend.nt_zero(dst, len as usize) };
+        mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())
     }
 
@@ -434,8 +460,13 @@ impl WriteWindow<'_> {
     /// # Errors
     /// [`PmemError::OutOfBounds`].
     #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn flush(&self, offset: u64, len: u64) -> Result<Unfenced, PmemError> {
         let p = self.region.at(offset, len)?;
+        mutants::stored(&*self.region.backend);
+        if mutants::hit(Kind::Flush) {
+            return Ok(Unfenced::none());
+        }
         // SAFETY: the range lies in the mapping.
         unsafe { self.region.backend.flush(p, len as usize) };
         Ok(Unfenced::none())
@@ -443,9 +474,18 @@ impl WriteWindow<'_> {
 
     /// Completes this thread's flushes and non-temporal stores.
     #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn fence(&self, _pending: Unfenced) -> Fenced {
+        let fenced = Fenced { _private: () };
+        if mutants::hit(Kind::Fence) {
+            return fenced;
+        }
+        if mutants::hit(Kind::Late) {
+            mutants::later(&*self.region.backend);
+            return fenced;
+        }
         self.region.backend.fence();
-        Fenced { _private: () }
+        fenced
     }
 
     /// Gives a freed range back to the host; its contents become undefined.

@@ -136,6 +136,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// Those of the region.
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let pending = self.vol.region.window().nt_store(offset, bytes)?;
         self.data = Some(self.data.take().unwrap_or_default().join(pending));
@@ -146,6 +147,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// Those of the region.
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
         let pending = self.vol.region.window().nt_zero(offset, len)?;
         self.data = Some(self.data.take().unwrap_or_default().join(pending));
@@ -154,6 +156,7 @@ impl<'v> Tx<'v> {
 
     /// Makes new data durable now, for an operation that turns out to need no
     /// record.
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub fn settle(&mut self) {
         if let Some(data) = self.data.take() {
             let _ = self.vol.region.window().fence(data);
