@@ -162,3 +162,19 @@ fn a_broken_rule_leaves_an_image_that_nothing_explains() {
         }
     }
 }
+
+/// Each operation with so few blocks left that it is refused at the first
+/// allocation, the second, and so on; and then a crash in it.
+#[test]
+fn every_image_of_an_operation_in_a_full_region_is_explained() {
+    let ops = ops();
+    let all = sequences(&ops, 1, false, &|op| !op.map);
+    let mut sum = Summary::default();
+    for free in 0..10 {
+        let bed = Bed::full(512, 256 << 10, free).unwrap();
+        let name = format!("{free} blocks left");
+        sum += explore(&name, &settings(), &bed, &ops, &all);
+    }
+    println!("{}", sum.row("one operation in a full region"));
+    assert_eq!(sum.workloads, 10 * all.len() as u64);
+}

@@ -116,13 +116,17 @@ struct Allowed<'a> {
     before: Option<&'a Expected>,
     promise: &'a Promise,
     after: &'a Expected,
+    /// What the operation was on its way to, where it was refused for want of
+    /// space.
+    aim: Option<&'a Expected>,
 }
 
 impl Allowed<'_> {
     fn explains(&self, found: &State) -> bool {
         match self.before {
             Some(b) => {
-                b.is(found) || self.after.is(found) || self.promise.allows(b, found, self.after)
+                let aim = self.aim.unwrap_or(self.after);
+                b.is(found) || self.after.is(found) || self.promise.allows(b, found, aim)
             }
             None => self.after.is(found),
         }
@@ -282,10 +286,12 @@ impl<'a> Worker<'a> {
                 let after = self.expected(&fs, &f, &end, &at)?;
                 f.compare(&fs)
                     .map_err(|e| self.failure(&at, vec![], format!("before any crash: {e}")))?;
+                let aim = (refused && bed.full).then(|| promise.aim(&before, action, f.model.now));
                 let allowed = Allowed {
                     before: Some(&before),
                     promise: &promise,
                     after: &after,
+                    aim: aim.as_ref(),
                 };
                 let fences = events.iter().filter(|e| e.kind == EventKind::Fence).count();
                 let mut fence = 0;
@@ -303,6 +309,7 @@ impl<'a> Worker<'a> {
                 at.number += 1;
                 let returned = Allowed {
                     before: op.lossy.then_some(&before),
+                    aim: None,
                     ..allowed
                 };
                 self.point(&machine, &returned, &at)?;
@@ -329,6 +336,14 @@ impl<'a> Worker<'a> {
         let verdict = self.oracle.judge(&images, &[]);
         let verdict = verdict.map_err(|e| fail(self, format!("without loss of any store: {e}")))?;
         let found = self.oracle.known().state(verdict.state);
+        if let Some(events) = verdict.recovery {
+            let whole = Recovery {
+                image: machine.current().to_vec(),
+                events,
+                state: verdict.state,
+            };
+            self.recoveries(vec![whole], at)?;
+        }
         let expected = Expected {
             // What is allocated past the end shows only there.
             state: State {

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use pramfs::{FileType, Fs, Ino, Result, SetAttr, Time};
+use pramfs::{Fallocate, FileType, Fs, Ino, Result, SetAttr, Time};
 
+use super::workload::Action;
+use crate::model::Call;
 use crate::tree::{Node, Tree};
 
 /// A piece of a file: offset, bytes, and whether it is flagged unwritten. Holes
@@ -72,6 +74,17 @@ impl State {
         Ok(())
     }
 
+    /// With inodes numbered by their first path, and no generations.
+    #[must_use]
+    pub fn anonymous(mut self) -> State {
+        let mut numbers = BTreeMap::new();
+        for n in self.tree.nodes.values_mut() {
+            let next = numbers.len() as u64;
+            n.id = (Ino(*numbers.entry(n.id).or_insert(next)), 0);
+        }
+        self
+    }
+
     /// Looks at what is allocated past the end of files, which takes making
     /// them longer. Files that cannot be, in a full region, stay as they are.
     ///
@@ -131,6 +144,15 @@ impl Expected {
             && self.state.pieces == found.pieces
     }
 
+    /// The same with inodes numbered by their first path: for runs whose
+    /// threads took numbers in no order.
+    #[must_use]
+    pub fn anonymous(mut self) -> Expected {
+        self.state = self.state.anonymous();
+        self.lag.clear();
+        self
+    }
+
     /// What differs, in words.
     pub fn differences(&self, found: &State) -> String {
         let mut out = self.state.tree.differences(&found.tree);
@@ -181,6 +203,42 @@ pub enum Promise {
 }
 
 impl Promise {
+    /// The state that an operation would have led to if there had been space,
+    /// as far as [`allows`](Self::allows) asks: a crash in it may leave a part of
+    /// that, though without a crash nothing of it stays.
+    pub fn aim(&self, before: &Expected, action: &Action, now: Time) -> Expected {
+        let mut aim = before.clone();
+        let Promise::Data { ino, range } = self else {
+            return aim;
+        };
+        for n in aim.state.tree.nodes.values_mut() {
+            if n.id.0 != *ino {
+                continue;
+            }
+            let grows = match action.as_call() {
+                Call::Write { bytes, .. } => {
+                    let end = range.end as usize;
+                    n.data.resize(n.data.len().max(end), 0);
+                    n.data[range.start as usize..end].copy_from_slice(&bytes);
+                    true
+                }
+                Call::Fallocate { what, .. } => !matches!(
+                    what,
+                    Fallocate::PunchHole
+                        | Fallocate::Allocate { keep_size: true }
+                        | Fallocate::ZeroRange { keep_size: true }
+                ),
+                _ => false,
+            };
+            if grows {
+                n.size = n.size.max(range.end);
+            }
+            n.blocks = u64::MAX;
+            n.times = (now, now);
+        }
+        aim
+    }
+
     /// Whether it allows a state between two others.
     pub fn allows(&self, before: &Expected, found: &State, after: &Expected) -> bool {
         let Promise::Data { ino, range } = self else {

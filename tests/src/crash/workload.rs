@@ -350,6 +350,8 @@ pub struct Bed {
     pub image: Arc<Vec<u8>>,
     /// The model of it.
     pub follower: Follower,
+    /// So little is free that operations may be refused.
+    pub full: bool,
 }
 
 /// When the tree was made, and the time of the first operation.
@@ -363,6 +365,18 @@ impl Bed {
     /// # Errors
     /// Those of the engine, and where the model differs.
     pub fn new(block_size: u32, len: usize) -> Result<Bed, String> {
+        Bed::with(block_size, len, None)
+    }
+
+    /// The same in a region in which so many blocks are left to be had.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn full(block_size: u32, len: usize, blocks: u64) -> Result<Bed, String> {
+        Bed::with(block_size, len, Some(blocks))
+    }
+
+    fn with(block_size: u32, len: usize, room: Option<u64>) -> Result<Bed, String> {
         let format = FormatOptions {
             lanes: Some(2),
             ..region::repeatable(block_size)
@@ -403,13 +417,31 @@ impl Bed {
         run(&mut f, &|f| fallocate(f, "/A/foo", KEEP, 0, 3000))?;
         run(&mut f, &|f| make(f, "/A/bar", file()))?;
         run(&mut f, &|f| make(f, "/A/sub", dir()))?;
+        if let Some(room) = room {
+            run(&mut f, &|f| make(f, "/ballast", file()))?;
+            // Pointer blocks are taken on the way, so it comes in two steps.
+            for spare in [room + 8, room] {
+                let free = fs.statfs().map_err(|e| e.to_string())?.available;
+                let size = fs.resolve(b"/ballast").map_err(|e| e.to_string())?.size;
+                let more = free.saturating_sub(spare) * u64::from(block_size);
+                if more > 0 {
+                    run(&mut f, &|f| fallocate(f, "/ballast", GROW, size, more))?;
+                }
+            }
+            let left = fs.statfs().map_err(|e| e.to_string())?.available;
+            if left.abs_diff(room) > 1 {
+                return Err(format!("{left} blocks are left, not {room}"));
+            }
+        }
         f.compare(&fs)?;
+        f.full = room.is_some();
         fs.close().map_err(|e| e.to_string())?;
         f.model.end_of_mount();
         Ok(Bed {
             block_size,
             image: Arc::new(sim.image()),
             follower: f,
+            full: room.is_some(),
         })
     }
 }

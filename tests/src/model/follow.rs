@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use pramfs::{Fallocate, FileType, Fs, Ino, Time};
+use pramfs::{Error, Fallocate, FileType, Fs, Ino, Time};
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree};
 use super::state::{Body, Call, Failure, Model, Node, NodeId, ROOT, Value};
@@ -14,6 +14,9 @@ use super::state::{Body, Call, Failure, Model, Node, NodeId, ROOT, Value};
 pub struct Follower {
     /// The model.
     pub model: Model,
+    /// The region may be full: the engine may refuse a call for want of space,
+    /// or write a part.
+    pub full: bool,
     ids: Ids,
 }
 
@@ -22,6 +25,7 @@ impl Follower {
     pub fn new(now: Time) -> Follower {
         Follower {
             model: Model::new(now),
+            full: false,
             ids: Ids::root(),
         }
     }
@@ -53,6 +57,29 @@ impl Follower {
             _ => None,
         };
         let answer = call(fs, &self.ids, c);
+        if self.full {
+            match (&answer, c) {
+                (Err(Error::NoSpace(_)), _) => return self.refused(fs, c),
+                (
+                    Ok(Answer::Count(n)),
+                    Call::Write {
+                        node,
+                        offset: Some(at),
+                        bytes,
+                    },
+                ) if *n < bytes.len() as u64 => {
+                    let part = Call::Write {
+                        node: *node,
+                        offset: Some(*at),
+                        bytes: bytes[..*n as usize].to_vec(),
+                    };
+                    let value = self.model.call(&part).map_err(|e| format!("{e:?}"))?;
+                    compare(&self.model, &self.ids, &part, &Answer::Count(*n), &value)?;
+                    return Ok(true);
+                }
+                _ => {}
+            }
+        }
         match (answer, self.model.call(c)) {
             (Ok(answer), Ok(value)) => {
                 if let (Call::Make { .. }, Answer::Attr(a), Value::Node(id)) = (c, &answer, &value)
@@ -106,6 +133,34 @@ impl Follower {
                 Err(format!("the engine does what should fail with {errno}"))
             }
         }
+    }
+
+    /// A call was refused for want of space: nothing has changed, but that
+    /// blocks which were taken and given back leave new times.
+    fn refused(&mut self, fs: &Fs, c: &Call) -> Differs<bool> {
+        if let Err(Failure(errno)) = self.model.clone().call(c) {
+            return Err(format!("no space where errno {errno} is right"));
+        }
+        if let Call::Write { node, .. } | Call::Fallocate { node, .. } = c {
+            let a = fs.getattr(self.ids.ino(*node)).map_err(|e| e.to_string())?;
+            let n = self.model.node(*node);
+            let (old, now) = ((n.mtime, n.ctime), self.model.now);
+            if a.mtime != old.0 && a.mtime != now || a.ctime != old.1 && a.ctime != now {
+                return Err(format!("times after it was refused: {a:?}"));
+            }
+            if (a.mtime, a.ctime) != old {
+                self.model.set_times(*node, a.mtime, a.ctime);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes a call on the engine alone.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn engine(&self, fs: &Fs, c: &Call) -> pramfs::Result<()> {
+        call(fs, &self.ids, c).map(drop)
     }
 
     /// Takes over what was stored through a view. `before` is the node as it
