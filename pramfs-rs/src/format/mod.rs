@@ -33,10 +33,12 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     let plan = Plan::new(&geo, options.preallocate_inodes(&geo))?;
     let w = region.window();
 
-    // Old magics first: from here to the last store there is no file system.
+    // Old magics first, and nothing else with them: a crash in between leaves
+    // the old file system whole, or none. From here to the last store there is
+    // no file system.
     let mut pending = Unfenced::none();
     for page in [0, geo.copy_offset] {
-        pending = pending.join(w.nt_zero(page, PAGE)?);
+        pending = pending.join(w.nt_store(page, &[0; 8])?);
     }
     let _ = w.fence(pending);
 
