@@ -1,15 +1,16 @@
-//! Crashes in each kind of operation: at every event that its run records, the
+//! Crashes in each kind of operation: at every fence that its run records, the
 //! images that a power failure could leave are mounted, and must show the file
 //! system as it was before the operation or as it is after it.
 //!
 //! The operations that are chains of records say what may be seen between.
 
-use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::{Ctx, Fallocate, Fs, Ino, RenameFlags, SetAttr, XattrMode};
-use pramfs_tests::crash::Machine;
+use pramfs_tests::crash::images::Limits;
+use pramfs_tests::crash::machine::Torn;
+use pramfs_tests::crash::oracle::Oracle;
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;
@@ -61,50 +62,14 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 /// A region of the size of most cases.
 const LEN: usize = 512 << 10;
 
-/// Crashes a recorded run at every event from `from` to `to`, in several ways
-/// each, and hands each image to `check` once.
-fn crash_everywhere(
-    rec: &mut Recorded,
-    (from, to): (usize, usize),
-    random_images: usize,
-    check: &mut dyn FnMut(usize, &str, &[u8]),
-) -> usize {
-    let geo = rec.geometry();
-    let journal = geo.journal_offset..geo.journal_offset + geo.journal_len;
-    let hasher = RandomState::new();
-    let mut seen = HashSet::new();
-    let mut random = Random::new(from as u64);
-    let mut images = 0;
-    let mut machine: Machine = rec.at(from);
-    let events: Vec<_> = rec.events()[from..to].to_vec();
-    for moment in from..=to {
-        let mut once = |how: &str, image: Vec<u8>| {
-            if seen.insert(hasher.hash_one(&image)) {
-                images += 1;
-                check(moment, how, &image);
-            }
-        };
-        once("all that is certain", machine.least());
-        if machine.uncertain_lines() > 0 {
-            once("all that was stored", machine.most());
-            once(
-                "of what was stored, the journal",
-                machine.lines(|at| journal.contains(&at)),
-            );
-            once(
-                "of what was stored, all but the journal",
-                machine.lines(|at| !journal.contains(&at)),
-            );
-            for _ in 0..random_images {
-                once("some of what was stored", machine.random(&mut random));
-            }
-        }
-        if let Some(e) = events.get(moment - from) {
-            machine.run(e);
-        }
-    }
-    images
-}
+/// Single lines, some pairs and some random combinations: what all of them
+/// leave, of other operations, is the explorer's.
+const LIMITS: Limits = Limits {
+    lines: 3,
+    pairs: 12,
+    random: 6,
+    torn: Torn::Edges,
+};
 
 fn sweep(case: &Case) -> usize {
     set_thread_lane(0);
@@ -133,35 +98,38 @@ fn sweep(case: &Case) -> usize {
             case.name
         );
     }
-    crash_everywhere(&mut rec, (from, to), 6, &mut |moment, how, image| {
-        let at = || {
-            format!(
-                "{}: crash at event {} of {}, {how}",
-                case.name,
-                moment - from,
-                to - from
-            )
-        };
-        let found = match recovered_tree(image) {
-            Ok(t) => t,
+    let events = rec.events()[from..to].to_vec();
+    let mut oracle = Oracle::new(&Arc::default(), rec.start()).unwrap();
+    let free = |t: &Tree| Tree {
+        free: 0,
+        free_inodes: 0,
+        ..t.clone()
+    };
+    // The oracle's check knows what is free.
+    let (before, after) = (free(&before), free(&after));
+    oracle.everywhere(rec.at(from), &events, &LIMITS, &mut |moment, found| {
+        let at = || format!("{}: crash at event {moment} of {}", case.name, events.len());
+        let found = match found {
+            Ok(state) => &state.tree,
             Err(e) => panic!("{}: {e}", at()),
         };
+        let returned = moment == events.len();
         let ok = match case.allowed {
-            Allowed::Exact if moment < to => found == before || found == after,
-            Allowed::Exact => found == after,
+            Allowed::Exact if !returned => *found == before || *found == after,
+            Allowed::Exact => *found == after,
             Allowed::Lagging => {
                 let t = found.clone().timeless();
                 t == before.clone().timeless() || t == after.clone().timeless()
             }
-            Allowed::Between(_) if moment == to => found == after,
-            Allowed::Between(f) => f(&before, &found, &after),
+            Allowed::Between(_) if returned => *found == after,
+            Allowed::Between(f) => f(&before, found, &after),
         };
         assert!(
             ok,
             "{}\n--- against the state before:\n{}--- against the state after:\n{}",
             at(),
-            before.differences(&found),
-            after.differences(&found)
+            before.differences(found),
+            after.differences(found)
         );
     })
 }

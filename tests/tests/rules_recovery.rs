@@ -8,7 +8,8 @@ use pramfs::media::{Geometry, SuperDynamic, probe_superblock};
 use pramfs::pmem::{Event, EventKind, SimBackend};
 use pramfs::{Ctx, Error, Fs, Ino, SetAttr, XattrMode};
 use pramfs_tests::crash::Machine;
-use pramfs_tests::random::Random;
+use pramfs_tests::crash::images::{Limits, everywhere};
+use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::recorded::{Recorded, STALE, options, recover, recovered_tree};
 use pramfs_tests::region::{mount, region_of, repeatable};
 use pramfs_tests::tree::Tree;
@@ -131,28 +132,13 @@ fn eventful() -> Vec<u8> {
     torn_by(&mut rec, |fs| chmod(fs, f, 0o622))
 }
 
-/// Crashes at every event of a record, and hands each image over.
-fn everywhere(
-    geo: &Geometry,
-    mut machine: Machine,
-    events: &[Event],
-    check: &mut dyn FnMut(usize, &[u8]),
-) {
-    let mut random = Random::new(events.len() as u64);
-    for moment in 0..=events.len() {
-        check(moment, &machine.least());
-        if machine.uncertain_lines() > 0 {
-            check(moment, &machine.most());
-            for image in machine.journal_apart(geo) {
-                check(moment, &image);
-            }
-            (0..3).for_each(|_| check(moment, &machine.random(&mut random)));
-        }
-        if let Some(e) = events.get(moment) {
-            machine.run(e);
-        }
-    }
-}
+/// Single lines, pairs and some random combinations.
+const LIMITS: Limits = Limits {
+    lines: 4,
+    pairs: 40,
+    random: 10,
+    torn: Torn::Edges,
+};
 
 #[test]
 fn a_crash_in_recovery_is_recovered_to_the_same_state() {
@@ -166,9 +152,10 @@ fn a_crash_in_recovery_is_recovered_to_the_same_state() {
     );
     let events = rec.events().to_vec();
     everywhere(
-        &rec.geometry(),
         rec.at(0),
         &events,
+        &LIMITS,
+        1,
         &mut |moment, image| match recovered_tree(image) {
             Ok(t) => {
                 let d = expected.differences(&t);
@@ -185,7 +172,6 @@ fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
     let mut format_options = repeatable(4096);
     format_options.lanes = Some(2);
     format(&region_of(&sim), &format_options).unwrap();
-    let geo = probe_superblock(&region_of(&sim)).unwrap().geometry();
     let start = sim.image();
     sim.recording(true);
     let fs = mount(&sim, options(Rules::default())).unwrap();
@@ -205,9 +191,10 @@ fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
     events = sim.take_record();
     let expected = recovered_tree(&sim.image()).unwrap().timeless();
     everywhere(
-        &geo,
         machine,
         &events,
+        &LIMITS,
+        1,
         &mut |moment, image| match recovered_tree(image) {
             Ok(t) => {
                 let d = expected.differences(&t.timeless());
@@ -227,9 +214,13 @@ fn a_crash_in_mkfs_leaves_no_file_system_or_a_whole_one() {
     // Over an older file system, whose parts must not show.
     let rec = fresh();
     create(&rec.fs, "old");
-    let geo = rec.geometry();
     let start = rec.sim.image();
     drop(rec);
+    crash_in_mkfs(start);
+    crash_in_mkfs(vec![STALE; LEN]);
+}
+
+fn crash_in_mkfs(start: Vec<u8>) {
     let sim = SimBackend::from_image(&start).unwrap();
     sim.recording(true);
     let mut format_options = repeatable(4096);
@@ -258,18 +249,8 @@ fn a_crash_in_mkfs_leaves_no_file_system_or_a_whole_one() {
             }
         }
     };
-    everywhere(&geo, Machine::new(start.clone()), &events, &mut check);
-    // Of what is uncertain only a superblock page.
-    let mut machine = Machine::new(start);
-    for (moment, e) in events.iter().enumerate() {
-        machine.run(e);
-        for page in [0, 64 << 10] {
-            check(
-                moment + 1,
-                &machine.lines(|line| (page..page + 4096).contains(&line)),
-            );
-        }
-    }
+    let images = everywhere(Machine::new(start), &events, &LIMITS, 1, &mut check);
+    println!("{images} images: {none} without a file system, {whole} with one");
     assert!(none > 0 && whole > 0);
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -64,26 +64,43 @@ pub fn run(
     job: &Job<'_>,
     progress: &(dyn Fn(&Summary) + Sync),
 ) -> Result<Summary, Stopped> {
-    let next = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
     let media = known.media_checked();
+    let mut total = spread(settings.threads, job.workloads, progress, &|| {
+        let mut worker = Worker::new(settings, known, job);
+        move |_, w: &Workload| worker.workload(w)
+    })?;
+    total.media = known.media_checked() - media;
+    Ok(total)
+}
+
+/// Does something with every item, on so many threads, until all is done or one
+/// of them finds what nothing explains. `begin` makes what a thread works with.
+pub(super) fn spread<T: Sync, W>(
+    threads: usize,
+    items: &[T],
+    progress: &(dyn Fn(&Summary) + Sync),
+    begin: &(dyn Fn() -> W + Sync),
+) -> Result<Summary, Stopped>
+where
+    W: FnMut(usize, &T) -> Result<Summary, Stopped>,
+{
+    let next = AtomicUsize::new(0);
     let total = Mutex::new(Summary::default());
     let found = Mutex::new(None);
     std::thread::scope(|s| {
-        for _ in 0..settings.threads.max(1) {
+        for _ in 0..threads.max(1) {
             s.spawn(|| {
-                let mut worker = Worker::new(settings, known, job);
-                while !stop.load(Ordering::Relaxed) {
+                let mut work = begin();
+                while found.lock().is_none() {
                     let i = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(w) = job.workloads.get(i) else { break };
-                    match worker.workload(w) {
+                    let Some(item) = items.get(i) else { break };
+                    match work(i, item) {
                         Ok(counts) => {
                             let mut total = total.lock();
                             *total += counts;
                             progress(&total);
                         }
                         Err(e) => {
-                            stop.store(true, Ordering::Relaxed);
                             found.lock().get_or_insert(e);
                         }
                     }
@@ -93,11 +110,7 @@ pub fn run(
     });
     match found.into_inner() {
         Some(e) => Err(e),
-        None => {
-            let mut total = total.into_inner();
-            total.media = known.media_checked() - media;
-            Ok(total)
-        }
+        None => Ok(total.into_inner()),
     }
 }
 
@@ -263,6 +276,7 @@ impl<'a> Worker<'a> {
                     }
                 };
                 let events = sim.take_record();
+                self.counts.refused += u64::from(last && refused);
                 let Some(before) = before else {
                     machine.run_all(&events);
                     continue;
@@ -560,7 +574,7 @@ fn seed(seed: u64, at: &At<'_>) -> u64 {
 
 /// Processor time of the calling thread: what a run costs does not depend on
 /// what else the machine does.
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }

@@ -14,7 +14,7 @@
 
 use std::collections::HashSet;
 
-use pramfs::pmem::LINE;
+use pramfs::pmem::{Event, EventKind, LINE};
 
 use super::machine::{Machine, Torn, Uncertain, Value};
 use crate::random::Random;
@@ -255,6 +255,44 @@ impl Images {
         };
         go().unwrap_or(Coverage::Pairs)
     }
+}
+
+/// Fails the power at each fence of a record and at its end, and hands each
+/// image to look at over, with the number of events that had happened. For what
+/// has an oracle of its own; identical images at one moment come once.
+///
+/// Returns the number of images.
+pub fn everywhere(
+    mut machine: Machine,
+    events: &[Event],
+    limits: &Limits,
+    seed: u64,
+    look: &mut dyn FnMut(usize, &[u8]),
+) -> usize {
+    let mut count = 0;
+    for (i, e) in events.iter().map(Some).chain([None]).enumerate() {
+        if e.is_none_or(|e| e.kind == EventKind::Fence) {
+            let images = Images::new(&machine, image_hash(machine.durable()), limits.torn);
+            let mut random = Random::new(seed ^ i as u64);
+            let mut image = machine.durable().to_vec();
+            images.each(limits, &mut random, &mut |choice| {
+                for (at, value) in images.patch(choice) {
+                    image[at..at + value.len()].copy_from_slice(value);
+                }
+                look(i, &image);
+                for (at, value) in images.patch(choice) {
+                    image[at..at + value.len()]
+                        .copy_from_slice(&machine.durable()[at..][..value.len()]);
+                }
+                count += 1;
+                true
+            });
+        }
+        if let Some(e) = e {
+            machine.run(e);
+        }
+    }
+    count
 }
 
 #[cfg(test)]

@@ -17,9 +17,11 @@ pub mod explorer;
 pub mod images;
 pub mod machine;
 pub mod oracle;
+pub mod pairs;
 pub mod report;
 pub mod scratch;
 pub mod state;
+pub mod turns;
 pub mod workload;
 
 pub use machine::Machine;

@@ -19,13 +19,15 @@ use pramfs::fsck::{self, CheckOptions};
 use pramfs::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
 use pramfs::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
-use pramfs::pmem::{Event, LINE};
+use pramfs::pmem::{Event, EventKind, LINE};
 use pramfs::{AtimePolicy, Clock, Ctx, ErrorPolicy, FileType, Fs, Ino, MountOptions, Time};
 use zerocopy::FromBytes;
 
-use super::images::{Images, line_hash};
+use super::images::{Images, Limits, line_hash};
+use super::machine::{Machine, Torn};
 use super::scratch::{PAGE, Scratch};
 use super::state::State;
+use crate::random::Random;
 use crate::region;
 
 /// A clock that stands still until it is set.
@@ -273,6 +275,52 @@ impl Oracle {
             new: true,
             recovery,
         })
+    }
+
+    /// Fails the power at each fence of a record and at its end, and hands over
+    /// what each image shows, with the number of events that had happened.
+    /// Returns the number of images.
+    pub fn everywhere(
+        &mut self,
+        mut machine: Machine,
+        events: &[Event],
+        limits: &Limits,
+        look: &mut dyn FnMut(usize, Result<&State, String>),
+    ) -> usize {
+        let mut count = 0;
+        for (i, e) in events.iter().map(Some).chain([None]).enumerate() {
+            if e.is_none_or(|e| e.kind == EventKind::Fence) {
+                let base = self.set_base(machine.durable());
+                let images = Images::new(&machine, base, limits.torn);
+                images.each(limits, &mut Random::new(i as u64), &mut |choice| {
+                    let verdict = self.judge(&images, choice);
+                    look(
+                        i,
+                        verdict
+                            .map(|v| self.known.state(v.state))
+                            .as_deref()
+                            .map_err(Clone::clone),
+                    );
+                    count += 1;
+                    true
+                });
+            }
+            if let Some(e) = e {
+                machine.run(e);
+            }
+        }
+        count
+    }
+
+    /// What an image shows from which nothing is lost.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn look(&mut self, image: &[u8]) -> Result<Arc<State>, String> {
+        let base = self.set_base(image);
+        let images = Images::new(&Machine::new(image.to_vec()), base, Torn::Edges);
+        let state = self.judge(&images, &[])?.state;
+        Ok(self.known.state(state))
     }
 
     /// Mounts what is in memory.

@@ -19,6 +19,8 @@ pub struct Summary {
     pub workloads: u64,
     /// Sequences left out because an operation of theirs does not apply.
     pub left_out: u64,
+    /// Operations that were to be crashed and were refused.
+    pub refused: u64,
     /// Moments at which the power failed: fences and returns.
     pub points: u64,
     /// Images that were built at them.
@@ -86,6 +88,7 @@ impl AddAssign for Summary {
     fn add_assign(&mut self, s: Summary) {
         self.workloads += s.workloads;
         self.left_out += s.left_out;
+        self.refused += s.refused;
         self.points += s.points;
         self.images += s.images;
         self.distinct += s.distinct;
@@ -106,8 +109,8 @@ impl fmt::Display for Summary {
         let c = self.coverage;
         writeln!(
             f,
-            "{} workloads ({} sequences do not apply), {} crash points with up to {} uncertain lines",
-            self.workloads, self.left_out, self.points, self.most_lines
+            "{} workloads ({} sequences do not apply, {} last operations were refused), {} crash points with up to {} uncertain lines",
+            self.workloads, self.left_out, self.refused, self.points, self.most_lines
         )?;
         writeln!(
             f,
