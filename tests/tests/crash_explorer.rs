@@ -26,9 +26,9 @@ const LIMITS: Limits = Limits {
 /// Of a crash within a recovery.
 const AGAIN: Limits = Limits {
     lines: 3,
-    pairs: 20,
+    pairs: 10,
     random: 4,
-    torn: Torn::Edges,
+    torn: Torn::Half,
 };
 
 fn settings() -> Settings {

@@ -18,6 +18,7 @@ use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
+use pramfs_tests::crash::pairs;
 use pramfs_tests::crash::report::Summary;
 use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
 use pramfs_tests::random::Random;
@@ -127,11 +128,23 @@ fn limits(args: &Args) -> Limits {
     }
 }
 
+fn bed(block_size: u32) -> Result<Bed> {
+    let len = if block_size > 1024 { 512 } else { 256 } << 10;
+    Bed::new(block_size, len).map_err(|e| anyhow!("the first tree cannot be made: {e}"))
+}
+
+fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
+    let processors = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    Settings {
+        limits,
+        recovery,
+        rules: Rules::default(),
+        seed: args.seed,
+        threads: args.threads.unwrap_or_else(processors),
+    }
+}
+
 fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
-    let bed = |block_size: u32| {
-        let len = if block_size > 1024 { 512 } else { 256 } << 10;
-        Bed::new(block_size, len).map_err(|e| anyhow!("the first tree cannot be made: {e}"))
-    };
     let all = limits(args);
     let again = Limits {
         lines: 4,
@@ -139,15 +152,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
         random: 8,
         torn: Torn::Edges,
     };
-    let settings = |limits: Limits, recovery: Limits| Settings {
-        limits,
-        recovery: Some(recovery),
-        rules: Rules::default(),
-        seed: args.seed,
-        threads: args
-            .threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
-    };
+    let settings = |limits, recovery| settings(args, limits, Some(recovery));
     // A sample has the same share of each length.
     let mut random = Random::new(args.seed);
     let mut sample = |mut w: Vec<Workload>, most: usize| {
@@ -173,6 +178,15 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
             bed: bed(block_size)?,
             workloads: sequences(ops, 1, false, &|op| !op.map || block_size == 4096),
             settings: settings(all, if args.quick { again } else { all }),
+        });
+    }
+    for free in 0..6 {
+        let bed = Bed::full(512, 256 << 10, free);
+        phases.push(Phase {
+            name: format!("one operation, {free} blocks left"),
+            bed: bed.map_err(|e| anyhow!("a full region cannot be made: {e}"))?,
+            workloads: sequences(ops, 1, false, &|op| !op.map),
+            settings: settings(all, again),
         });
     }
     if args.length >= 2 {
@@ -239,6 +253,29 @@ fn phase(
     Ok(Ok(total))
 }
 
+/// Pairs of operations on two threads. Short enough to be begun again.
+fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
+    let settings = settings(args, limits(args), None);
+    if let Some(name) = &args.workload {
+        let bed = bed(args.block_size)?;
+        return pairs::again(&settings, (&bed, ops), name).map_err(|e| anyhow!(e));
+    }
+    let bed = bed(512)?;
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let shown = |s: &Summary| {
+        bar.set_message(format!(
+            "two operations in flight: {} runs, {} images",
+            s.workloads, s.images
+        ));
+    };
+    let runs = if args.quick { 1 } else { 20 };
+    let found = pairs::run(&settings, &Arc::default(), (&bed, ops), runs, &shown);
+    bar.finish_and_clear();
+    Ok(found)
+}
+
 fn explore(args: &Args) -> Result<bool> {
     let ops = ops();
     let options = format!(
@@ -255,7 +292,13 @@ fn explore(args: &Args) -> Result<bool> {
     };
     println!("{}", Summary::HEAD);
     let mut total = Summary::default();
-    for p in phases(args, &ops)? {
+    let pair = args.workload.as_ref().is_some_and(|w| w.contains('|'));
+    let phases = if pair {
+        Vec::new()
+    } else {
+        phases(args, &ops)?
+    };
+    for p in phases {
         let at = match progress.done.iter().position(|d| d.0 == p.name) {
             Some(at) => at,
             None => {
@@ -279,6 +322,18 @@ fn explore(args: &Args) -> Result<bool> {
             }
             Err(e) => {
                 println!("\nAn image that nothing explains:\n\n{e}");
+                return Ok(false);
+            }
+        }
+    }
+    if args.workload.is_none() || pair {
+        match in_flight(args, &ops)? {
+            Ok(s) => {
+                println!("{}", s.row("two operations in flight"));
+                total += s;
+            }
+            Err(e) => {
+                println!("\nAn image that no order explains:\n\n{e}");
                 return Ok(false);
             }
         }

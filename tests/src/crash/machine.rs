@@ -52,6 +52,8 @@ pub type Value = [u8; LINE as usize];
 /// Which values a line may have that several stores have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Torn {
+    /// One of those of `Edges`, from the middle.
+    Half,
     /// Prefixes of its stores; of non-temporal words: each prefix, each word
     /// alone, all but each word.
     Edges,
@@ -95,7 +97,7 @@ fn values(at: usize, certain: Value, words: &[Word], torn: Torn) -> Vec<Value> {
         let mut value = certain;
         for run in words.chunk_by(|a, b| a.nt && b.nt) {
             let n = run.len();
-            if n == 1 || torn == Torn::Edges || n > 8 {
+            if n == 1 || matches!(torn, Torn::Half | Torn::Edges) || n > 8 {
                 let prefix = |k: usize| with(value, &run[..k]);
                 let alone = |k: usize| with(value, &run[k..=k]);
                 let without = |k: usize| with(with(value, &run[..k]), &run[k + 1..]);
@@ -114,8 +116,16 @@ fn values(at: usize, certain: Value, words: &[Word], torn: Torn) -> Vec<Value> {
     // that another tear gives too, is one value.
     let last = with(certain, words);
     let mut seen = HashSet::from([certain, last]);
-    let torn = out.split_off(1);
-    out.extend(torn.into_iter().filter(|v| seen.insert(*v)));
+    let mut between = out.split_off(1);
+    between.retain(|v| seen.insert(*v));
+    if torn == Torn::Half {
+        between = between
+            .get(between.len() / 2)
+            .copied()
+            .into_iter()
+            .collect();
+    }
+    out.append(&mut between);
     if last != certain || out.len() > 1 {
         out.push(last);
     }

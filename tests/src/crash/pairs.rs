@@ -62,6 +62,29 @@ pub fn run(
     Ok(total)
 }
 
+/// One pair again, by the name that a report gives it, with the interleaving of
+/// the seed in the settings.
+///
+/// # Errors
+/// What of the name is no operation; and the image that no order explains.
+pub fn again(
+    settings: &Settings,
+    (bed, ops): (&Bed, &[Op]),
+    name: &str,
+) -> Result<Result<Summary, Stopped>, String> {
+    let op = |name: &str| {
+        let found = ops.iter().find(|op| op.name == name.trim());
+        found.ok_or_else(|| format!("there is no operation \"{name}\""))
+    };
+    let (a, b) = name
+        .split_once('|')
+        .ok_or("two operations, with | between them")?;
+    let (a, b) = (op(a)?, op(b)?);
+    set_thread_lane(0);
+    let mut pairs = Pairs::new(settings, &Arc::default(), bed);
+    Ok(pairs.explore([a, b], settings.seed..settings.seed + 1))
+}
+
 /// Explores pairs on a bed.
 #[derive(Debug)]
 struct Pairs<'a> {

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use pramfs::direct::Access;
 use pramfs::format::FormatOptions;
+use pramfs::pmem::SimBackend;
 use pramfs::{Ctx, Fallocate, Fs, RenameFlags, SetAttr, SetTime, Time, XattrMode};
 
 use super::oracle::{Still, options};
 use super::state::Promise;
 use crate::model::{Body, Call, Follower, Make, NodeId};
+use crate::recorded::STALE;
 use crate::region;
 
 /// One step of an operation.
@@ -381,7 +383,9 @@ impl Bed {
             lanes: Some(2),
             ..region::repeatable(block_size)
         };
-        let sim = region::formatted(len, &format).map_err(|e| e.to_string())?;
+        // Bytes that nobody wrote show where they should not.
+        let sim = SimBackend::from_image(&vec![STALE; len]).map_err(|e| e.to_string())?;
+        pramfs::format::format(&region::region_of(&sim), &format).map_err(|e| e.to_string())?;
         let clock = Still::at(START);
         let fs = region::mount(&sim, options(&clock)).map_err(|e| e.to_string())?;
         let mut f = Follower::new(Time {
