@@ -19,7 +19,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+.PHONY: help demo test test-vm crash bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +29,9 @@ demo: deps ## make, mount, fill, map, kill and recover a file system before your
 
 test: deps-test ## all tests, those that mount included (as root)
 	@scripts/test.sh
+
+test-vm: ## power cuts on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
+	@scripts/test-vm.sh $(VM_ARGS)
 
 crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)

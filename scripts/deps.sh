@@ -4,6 +4,7 @@
 #
 #   scripts/deps.sh           to build, mount, and run the demo
 #   scripts/deps.sh --test    also what the tests compare against
+#   scripts/deps.sh --vm      also what the tests in a virtual machine need
 #   scripts/deps.sh --bench   also the competitors of the benchmarks
 set -euo pipefail
 
@@ -18,9 +19,11 @@ case ${1:-} in
 '') ;;
 # mkfs.ext4 makes what mkfs.pramfs must refuse to overwrite.
 --test) packages+=(e2fsprogs) ;;
+# Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
+--vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils) ;;
 --bench) packages+=(e2fsprogs fuse2fs bindfs) ;;
 *)
-    say "usage: scripts/deps.sh [--test|--bench]"
+    say "usage: scripts/deps.sh [--test|--vm|--bench]"
     exit 2
     ;;
 esac

@@ -1,0 +1,150 @@
+#!/bin/bash
+# Inside the virtual machine: does the steps that the host asks for, one after
+# the other, each of them a function below with its arguments.
+#
+#   /run/shared        the directory that the host sees, too
+#   /run/shared/steps  the steps, one a line
+#   /run/mnt           where pramfs is mounted
+#   /run/dax           where ext4 with DAX is mounted
+set -euo pipefail
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TMPDIR=/tmp
+shared=/run/shared
+record=$shared/record
+programs=$(cat $shared/programs)
+seed=$(cat $shared/seed)
+region='' dax=''
+
+say() { printf '   %s\n' "$*"; }
+
+# The value of a key of a JSON object, spaces as dashes.
+value() { grep -o "\"$1\": *[^,}]*" | head -n 1 | sed 's/^[^:]*: *//; s/"//g; s/ /-/g'; }
+
+expect() {
+    local name=$1 wanted=$2 is=$3
+    if [[ $is != "$wanted" ]]; then
+        say "$name is \"$is\" and not \"$wanted\""
+        return 1
+    fi
+    say "$name: $is"
+}
+
+# A namespace of this mode, and nothing in it. The first one of a fresh device
+# covers all of it and has no label: labels are made.
+namespace() {
+    local mode=$1 name
+    for name in $(ndctl list -N | grep -o '"dev":"namespace[^"]*"' | cut -d'"' -f4); do
+        ndctl destroy-namespace -f "$name" >/dev/null
+    done
+    if [[ ! -e $shared/labelled ]]; then
+        ndctl disable-region all >/dev/null
+        ndctl init-labels all >/dev/null
+        ndctl enable-region all >/dev/null
+        touch $shared/labelled
+    fi
+    # Nobody has to wait for udev: the kernel itself makes the nodes in /dev.
+    ndctl create-namespace -m "$mode" >/dev/null
+}
+
+# What a medium is after it was made, or after a boot.
+attach() {
+    case $1 in
+    fsdax | eadr)
+        mount -t ext4 -o dax=always /dev/pmem0 /run/dax
+        dax=/run/dax
+        region=$dax/region
+        ;;
+    pmem) region=/dev/pmem0 ;;
+    devdax) region=/dev/dax0.0 ;;
+    esac
+}
+
+make() {
+    case $1 in
+    fsdax | eadr)
+        namespace fsdax
+        mkfs.ext4 -q -F /dev/pmem0
+        ;;
+    pmem)
+        namespace fsdax
+        wipefs -aq /dev/pmem0
+        ;;
+    devdax) namespace devdax ;;
+    esac
+    attach "$1"
+}
+
+# What the tool says about the medium: it is what it is taken for.
+doctor() {
+    local report place=$region
+    [[ -e $place ]] || place=${place%/*}
+    "$programs/pramfs" doctor "$place" | sed 's/^/   /'
+    report=$("$programs/pramfs" doctor --json "$place")
+    expect kind "$1" "$(value kind <<<"$report")"
+    expect granularity "$2" "$(value granularity <<<"$report")"
+    expect map_sync "$3" "$(value map_sync <<<"$report")"
+}
+
+# The library's own tests. They lose what is there.
+library() {
+    local medium=${dax:-$region} test
+    for test in $(cat $shared/tests); do
+        PRAMFS_TEST_MEDIA=$medium "$test" --test-threads 1 2>&1 | grep -v '^$' | sed 's/^/   /'
+    done
+}
+
+# A program that links the library makes a log and counters, twice.
+example() {
+    local place=${dax:+$dax/example}
+    place=${place:-$region}
+    "$programs/mkfs-pramfs" -f "$place" 64M | sed 's/^/   /'
+    for _ in 1 2; do "$programs/examples/log_and_counters" "$place" 64M 500 | sed 's/^/   /'; done
+}
+
+# A file system for the writers.
+begin() {
+    rm -rf "$record" && mkdir "$record"
+    "$programs/mkfs-pramfs" -f "$region" 128M | sed 's/^/   /'
+    "$programs/examples/life" begin "$region" "$record" "$seed"
+}
+
+door() {
+    if [[ $1 == mount ]]; then
+        "$programs/mount-pramfs" "$region" /run/mnt 2>&1 | sed 's/^/   /'
+        door=/run/mnt
+    else
+        door=$region
+    fi
+}
+
+# umount returns before the server has let go of the region.
+close() {
+    [[ $1 == mount ]] || return 0
+    umount /run/mnt
+    flock -w 20 "$region" true
+}
+
+# Works until the power is cut.
+live() {
+    door "$1"
+    "$programs/examples/life" live "$door" "$record" "$seed"
+    say "the writers have ended by themselves"
+    return 1
+}
+
+# What the power cut has left.
+check() {
+    "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
+    door "$1"
+    "$programs/examples/life" check "$door" "$record" "$seed" | sed 's/^/   /'
+    close "$1"
+    "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
+}
+
+while read -r step; do
+    start=$SECONDS
+    printf '== %s\n' "$step"
+    # The words of a step are a function and its arguments.
+    # shellcheck disable=SC2086
+    $step
+    printf '== %s: done (%d s)\n' "$step" $((SECONDS - start))
+done <$shared/steps
