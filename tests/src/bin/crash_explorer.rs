@@ -146,11 +146,19 @@ fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
 
 fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
     let all = limits(args);
-    let again = Limits {
-        lines: 4,
-        pairs: 100,
-        random: 8,
-        torn: Torn::Edges,
+    let again = match args.quick {
+        true => Limits {
+            lines: 3,
+            pairs: 10,
+            random: 4,
+            torn: Torn::Half,
+        },
+        false => Limits {
+            lines: 4,
+            pairs: 100,
+            random: 8,
+            torn: Torn::Edges,
+        },
     };
     let settings = |limits, recovery| settings(args, limits, Some(recovery));
     // A sample has the same share of each length.
@@ -195,7 +203,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
             phases.push(Phase {
                 name: format!("two operations, blocks of {block_size}"),
                 bed: bed(block_size)?,
-                workloads: sample(w, 800),
+                workloads: sample(w, 300),
                 settings: settings(all, again),
             });
         }
@@ -204,7 +212,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
         phases.push(Phase {
             name: "three operations on metadata".into(),
             bed: bed(512)?,
-            workloads: sample(sequences(ops, 3, true, &|op| op.metadata), 1500),
+            workloads: sample(sequences(ops, 3, true, &|op| op.metadata), 1000),
             settings: settings(all, again),
         });
     }
