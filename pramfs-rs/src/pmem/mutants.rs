@@ -9,7 +9,7 @@
 #[cfg(feature = "mutants")]
 mod on;
 #[cfg(feature = "mutants")]
-pub use on::{Bug, Kind, Mutant, Site, choose, listen, sites};
+pub use on::{Bug, CHOICE, Kind, Mutant, NOTES, Site, choose, listen, sites};
 #[cfg(feature = "mutants")]
 pub(crate) use on::{has, hit, later, stored};
 

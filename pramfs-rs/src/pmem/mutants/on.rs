@@ -1,9 +1,12 @@
 //! The feature turned on.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::panic::Location;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
@@ -102,9 +105,20 @@ pub enum Mutant {
 static CHOSEN: RwLock<Option<Mutant>> = RwLock::new(None);
 static ANY: AtomicBool = AtomicBool::new(false);
 static LISTENING: AtomicBool = AtomicBool::new(false);
-static SITES: Mutex<BTreeMap<Site, u64>> = Mutex::new(BTreeMap::new());
+static SITES: Mutex<BTreeSet<Site>> = Mutex::new(BTreeSet::new());
+
+/// By its name, for a process that was started to have this mistake.
+static FROM_OUTSIDE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(CHOICE).ok());
+/// Environment variable that names a mistake, as [`Site`] or [`Bug`] is printed.
+pub const CHOICE: &str = "PRAMFS_MUTANT";
+/// Environment variable that names a file, to which the places that are passed
+/// are added as they are printed.
+pub const NOTES: &str = "PRAMFS_MUTANT_SITES";
+static NOTES_FILE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(NOTES).ok());
 
 thread_local! {
+    /// Places that this thread has noted.
+    static SEEN: RefCell<BTreeSet<Site>> = const { RefCell::new(BTreeSet::new()) };
     /// The mapping whose fence is to come after the next store to it.
     static LATE: Cell<usize> = const { Cell::new(0) };
 }
@@ -121,9 +135,22 @@ pub fn listen(yes: bool) {
     LISTENING.store(yes, Ordering::Relaxed);
 }
 
-/// The places noted so far, and how often they were passed.
-pub fn sites() -> Vec<(Site, u64)> {
-    SITES.lock().iter().map(|(s, n)| (*s, *n)).collect()
+/// The places noted so far.
+pub fn sites() -> Vec<Site> {
+    SITES.lock().iter().copied().collect()
+}
+
+#[cold]
+fn note(site: Site) {
+    if SEEN.with_borrow_mut(|seen| seen.insert(site))
+        && SITES.lock().insert(site)
+        && let Some(path) = &*NOTES_FILE
+    {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        if let Err(e) = file.and_then(|mut f| f.write_all(format!("{site}\n").as_bytes())) {
+            panic!("cannot note a place in {path}: {e}");
+        }
+    }
 }
 
 /// Whether the mistake is to be made here.
@@ -136,14 +163,20 @@ pub(crate) fn hit(kind: Kind) -> bool {
         column: at.column(),
         kind,
     };
-    if LISTENING.load(Ordering::Relaxed) {
-        *SITES.lock().entry(here()).or_insert(0) += 1;
+    if LISTENING.load(Ordering::Relaxed) || NOTES_FILE.is_some() {
+        note(here());
+    }
+    if let Some(name) = &*FROM_OUTSIDE {
+        return here().to_string() == *name;
     }
     ANY.load(Ordering::Acquire) && *CHOSEN.read() == Some(Mutant::At(here()))
 }
 
 /// Whether the engine has this mistake.
 pub(crate) fn has(bug: Bug) -> bool {
+    if let Some(name) = &*FROM_OUTSIDE {
+        return format!("{bug:?}") == *name;
+    }
     ANY.load(Ordering::Acquire) && *CHOSEN.read() == Some(Mutant::Bug(bug))
 }
 
