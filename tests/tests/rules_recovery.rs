@@ -68,6 +68,29 @@ fn torn_by(rec: &mut Recorded, run: impl FnOnce(&Fs)) -> Vec<u8> {
         .words(|at, seq| seq == record.seq && at < record.offset + 32)
 }
 
+/// What the timer flushes is complete, since the record that follows does not
+/// flush it again; and the one after that takes the slot.
+#[test]
+fn what_an_idle_lane_has_left_is_flushed_whole() {
+    for settle in [false, true] {
+        let mut rec = fresh();
+        let before = rec.sim.counters();
+        let first = create(&rec.fs, "first");
+        if settle {
+            rec.fs.settle().unwrap();
+            rec.fs.settle().unwrap();
+        }
+        let second = create(&rec.fs, "second");
+        create(&rec.fs, "third");
+        assert_eq!((rec.sim.counters() - before).redundant_flushes, 0);
+        let image = rec.machine().least();
+        let fs = recover(&image).unwrap();
+        for (name, ino) in [("first", first), ("second", second)] {
+            assert_eq!(fs.lookup(Ino::ROOT, name.as_bytes()).unwrap().ino, ino);
+        }
+    }
+}
+
 /// Two crashes in a row, each with a record torn in the same lane.
 #[test]
 fn a_torn_slot_is_emptied_and_two_of_them_are_no_damage() {

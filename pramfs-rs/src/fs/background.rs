@@ -48,6 +48,9 @@ impl Background {
                     if let Err(e) = shared.write_lazy() {
                         tracing::warn!(error = %e, "times of changed files were not written");
                     }
+                    if let Err(e) = shared.settle() {
+                        tracing::warn!(error = %e, "the last changes were not flushed");
+                    }
                 }
             })
             .map_err(|e| Error::Io(format!("cannot start the timer thread: {e}")))?;

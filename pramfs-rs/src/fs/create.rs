@@ -254,13 +254,20 @@ impl Shared {
             Err(_) if self.entry(pc, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
-        let home = self.table.home_or_grow(&self.vol, ino)?;
-        // Its lines are stored to when the record is durable; they have been
-        // read by then.
-        for line in 0..INODE_SIZE / LINE {
-            self.vol.region.prefetch(home + line * LINE);
+        let known = self.table.find_now(&self.vol, ino)?;
+        if let Some(home) = known {
+            // Its lines are stored to when the record is durable; they have been
+            // read by then.
+            for line in 0..INODE_SIZE / LINE {
+                self.vol.region.prefetch(home + line * LINE);
+            }
         }
+        // Whether the name exists goes before there being no room to grow.
         self.add_entry(&mut tx, &mut new_dir, name, (ino.0, what.mode))?;
+        let home = match known {
+            Some(home) => home,
+            None => self.table.home_or_grow(&self.vol, ino)?,
+        };
         let mut d = self.new_inode(cx, &pc.d, ino, what, now);
         self.put_target(&mut tx, &mut d, what.target)?;
         put_new_inode(&mut tx, home, ino, &mut d)?;

@@ -22,7 +22,8 @@ use crate::types::Bno;
 /// Parts that are kept, each in the slot of its number: with blocks of 4 KiB,
 /// those of 1 GiB.
 const SLOTS: usize = 512;
-/// Bits of a part's number; parts behind those are not kept.
+/// Bits of a part's number; parts behind those are not kept, and neither is
+/// anything of an inode that was changed more often than the rest can count.
 const PART_BITS: u32 = 24;
 const PRESENT: u64 = 1 << 63;
 const LEAF: u64 = 1 << 62;
@@ -41,9 +42,11 @@ struct Slot {
     tag: AtomicU64,
 }
 
+/// `None` where these would not tell the entry from all others.
 #[inline]
-fn tag(records: u64, part: u64, value: u64) -> u64 {
-    (records << PART_BITS | part) ^ mix64(value)
+fn tag(records: u64, part: u64, value: u64) -> Option<u64> {
+    let whole = part >> PART_BITS == 0 && records >> (64 - PART_BITS) == 0;
+    whole.then_some((records << PART_BITS | part) ^ mix64(value))
 }
 
 impl ExtentCache {
@@ -53,10 +56,7 @@ impl ExtentCache {
     pub fn get(&self, records: u64, part: u64) -> Option<Part> {
         let slot = &self.slots.get()?[part as usize % SLOTS];
         let value = slot.value.load(Ordering::Relaxed);
-        if value & PRESENT == 0
-            || part >> PART_BITS != 0
-            || slot.tag.load(Ordering::Relaxed) != tag(records, part, value)
-        {
+        if value & PRESENT == 0 || slot.tag.load(Ordering::Relaxed) != tag(records, part, value)? {
             return None;
         }
         let block = Bno(value & !(PRESENT | LEAF));
@@ -69,19 +69,19 @@ impl ExtentCache {
 
     /// Keeps what is known of a part.
     pub fn put(&self, records: u64, part: u64, what: Part) {
-        if part >> PART_BITS != 0 {
-            return;
-        }
         let value = match what {
             Part::Leaf(block) => block.0 | LEAF | PRESENT,
             Part::Table(block) => block.0 | PRESENT,
+        };
+        let Some(tag) = tag(records, part, value) else {
+            return;
         };
         let slots = self
             .slots
             .get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
         let slot = &slots[part as usize % SLOTS];
         slot.value.store(value, Ordering::Relaxed);
-        slot.tag.store(tag(records, part, value), Ordering::Relaxed);
+        slot.tag.store(tag, Ordering::Relaxed);
     }
 }
 
@@ -105,6 +105,9 @@ mod tests {
         let far = 3 | 1 << PART_BITS;
         cache.put(7, far, Part::Leaf(Bno(2048)));
         assert_eq!(cache.get(7, far), None);
+        cache.put(7 | 1 << 40, 3, Part::Leaf(Bno(2048)));
+        assert_eq!(cache.get(7, 3), None);
+        assert_eq!(cache.get(7 | 1 << 40, 3), None);
     }
 
     /// What an open file reads after its map has changed in each way.

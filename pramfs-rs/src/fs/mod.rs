@@ -167,6 +167,11 @@ impl Shared {
             self.note_error(&e);
             return Err(e);
         }
+        if self.vol.has_failed() && result.is_ok() {
+            // By whoever had the lock before: what was seen or done since may
+            // rest on half a change.
+            return Err(failed());
+        }
         match &result {
             Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
             // A page that has failed before.

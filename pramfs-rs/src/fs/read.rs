@@ -56,7 +56,7 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Option<usize> {
-        if self.closed.load(Ordering::Relaxed) || self.vol.has_failed() {
+        if self.closed.load(Ordering::Relaxed) {
             return None;
         }
         let glimpse = inode.core.peek(inode.ino)?;
@@ -73,7 +73,8 @@ impl Shared {
             let still = || inode.core.unchanged(&glimpse);
             self.learn(extents, glimpse.records, &glimpse.map, offset, still);
         }
-        inode.core.unchanged(&glimpse).then_some(len)
+        // A change that failed half-way says so before it gives its lock back.
+        (inode.core.unchanged(&glimpse) && !self.vol.has_failed()).then_some(len)
     }
 
     /// Reads what lies in one known piece.

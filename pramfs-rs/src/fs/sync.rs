@@ -29,6 +29,19 @@ impl Shared {
         self.op(Need::Write, || self.write_lazy_all(false))
     }
 
+    /// Flushes what the last records of idle lanes have left in the processor's
+    /// caches. That is durable by the journal already; but a page that goes bad
+    /// should find as little of it as can be. The timer does this.
+    ///
+    /// # Errors
+    /// Those of the region.
+    pub fn settle(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.op(Need::Write, || self.vol.journal.settle(&self.vol.region))
+    }
+
     /// Writes lazy times; the lagging atimes too if `atime`.
     pub(super) fn write_lazy_all(&self, atime: bool) -> Result<()> {
         let due = std::mem::take(&mut *self.lazy.lock());

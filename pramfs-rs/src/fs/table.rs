@@ -54,6 +54,14 @@ impl InodeTable {
         Self::find(&vol.geo, vol, &self.inode.read(), ino)?.ok_or(Error::Stale(ino))
     }
 
+    /// Where an inode lives; `None` where the table does not reach its number.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<u64>> {
+        Self::find(&vol.geo, vol, &self.inode.read(), ino)
+    }
+
     /// As [`home`](Self::home), growing the table to reach a number that has
     /// just been taken. Growth is a record of its own: a crash after it leaves
     /// a longer table and nothing else.

@@ -68,7 +68,8 @@ pub fn insert(
     let hash = hash | tie.ok_or(Error::NoSpace("too many names with the same hash"))?;
     let bytes = item_bytes(hash, kind, name, value);
 
-    let in_place = bytes.len() + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
+    // Each line of it is an entry of its own.
+    let in_place = bytes.len() * 9 / 8 + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
     match tags
         .find_free(need, home_of(hash, &geo.leaf), &geo.leaf)
         .filter(|_| in_place)

@@ -25,6 +25,9 @@ struct LaneState {
     last: [u64; 2],
     /// Homes of the last record: stored to, not flushed.
     homes: Lines,
+    /// A record is durable and not all of its homes have been stored: only
+    /// recovery can bring it home. No record of the lane may die any more.
+    broken: bool,
     /// What records freed, until they are dead.
     pending: VecDeque<(u64, SmallVec<[Freed; 4]>)>,
 }
@@ -118,6 +121,7 @@ impl Journal {
                     slot: 0,
                     last: [0; 2],
                     homes: Lines::default(),
+                    broken: false,
                     pending: VecDeque::new(),
                 }),
                 dead: AtomicU64::new(checkpoint),
@@ -191,8 +195,15 @@ impl Journal {
             return Ok(SmallVec::new());
         }
         let w = region.window();
+        if st.broken {
+            return Err(broken());
+        }
+        let failed = region.failed_fences();
         let homes = st.homes.flush(region)?;
         let fenced = w.fence(homes);
+        if region.failed_fences() != failed {
+            return Err(unwritten());
+        }
         let mut retired = Unfenced::none();
         for copy in 0..2 {
             let word = seal(geo.retired_seed(copy), newest);
@@ -203,6 +214,23 @@ impl Journal {
         st.homes.clear();
         l.dead.store(newest, Ordering::Release);
         Ok(st.pending.drain(..).flat_map(|(_, f)| f).collect())
+    }
+
+    /// Flushes and fences the homes of lanes that nobody is using: otherwise that
+    /// waits for the next record of the lane, which may be long in coming.
+    pub fn settle(&self, region: &Region) -> Result<()> {
+        for lane in &self.lanes {
+            let Some(mut st) = lane.state.try_lock() else {
+                continue;
+            };
+            if st.broken || st.homes.is_empty() {
+                continue;
+            }
+            let homes = st.homes.flush(region)?;
+            let _ = region.window().fence(homes);
+            st.homes.clear();
+        }
+        Ok(())
     }
 
     /// Makes every record of every lane dead.
@@ -242,7 +270,11 @@ impl Journal {
         } = change;
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
+        if st.broken {
+            return Err(broken());
+        }
         let w = region.window();
+        let failed = region.failed_fences();
         let lsn = self.next_lsn.fetch_add(1, Ordering::Relaxed);
         if lsn >> SEALED_BITS != 0 {
             return Err(Error::Io(
@@ -252,9 +284,8 @@ impl Journal {
         // Homes of the record before this one. They are flushed here and not when
         // they are stored: a locked instruction waits for the write-backs before
         // it, and there are many on the way from one record to the next, while
-        // here they wait together with the record. What of them has gone bad
-        // since is damage, and nothing that this record needs.
-        let homes = st.homes.flush_sound(region)?;
+        // here they wait together with the record.
+        let homes = st.homes.flush(region)?;
         // The record is made up while these and new data are on their way.
         let slot = st.slot;
         let bytes = record.seal(geo.seed, lsn, lane, slot);
@@ -270,6 +301,12 @@ impl Journal {
         // fence at the latest: its slot is free the time after this.
         let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
         let _ = w.fence(pending);
+        if region.failed_fences() != failed {
+            // Which of them reached the medium is not known. The slot stays the
+            // next: the record before this one is in the other.
+            st.broken = true;
+            return Err(unwritten());
+        }
         if self.rules.two_slots {
             st.slot ^= 1;
         }
@@ -280,7 +317,9 @@ impl Journal {
         }
         // (c) Homes: stored; flushed and fenced by this lane's next record.
         st.homes.clear();
+        st.broken = true;
         apply(record, &mut st.homes)?;
+        st.broken = false;
 
         let dead = l.dead.load(Ordering::Relaxed);
         let mut released = SmallVec::new();
@@ -301,4 +340,14 @@ impl Journal {
             released,
         })
     }
+}
+
+#[cold]
+fn broken() -> Error {
+    Error::Io("a change was made durable and not brought home; mount the file system again".into())
+}
+
+#[cold]
+fn unwritten() -> Error {
+    Error::Io("a change could not be written to the medium; mount the file system again".into())
 }

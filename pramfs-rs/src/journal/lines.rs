@@ -38,19 +38,13 @@ impl Lines {
         }
     }
 
-    /// Flushes every line once.
-    ///
-    /// # Errors
-    /// Those of the region.
-    pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
-        self.flush_with(&|at, len| Ok(region.window().flush(at, len)?))
-    }
-
-    /// As [`flush`](Self::flush), but for lines of pages that have faulted.
+    /// Flushes every line once. Lines of a page that has faulted since they were
+    /// stored cannot be reached any more: they are left out, as part of the
+    /// damage.
     ///
     /// # Errors
     /// Other errors of the region.
-    pub fn flush_sound(&mut self, region: &Region) -> Result<Unfenced> {
+    pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
         self.flush_with(&|at, len| match region.window().flush(at, len) {
             Err(PmemError::Faulted { .. }) => Ok(Unfenced::none()),
             other => Ok(other?),
@@ -66,6 +60,11 @@ impl Lines {
         self.more.sort_unstable();
         self.more.dedup();
         Ok(pending.join(each_run(&self.more, flush)?))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Forgets all of them.

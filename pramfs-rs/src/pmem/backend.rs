@@ -158,6 +158,13 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     fn faults(&self) -> u64 {
         0
     }
+    /// Number of fences so far whose stores may not have reached the medium:
+    /// what they were to make durable cannot be counted on. Part of
+    /// [`faults`](Self::faults), and announced like them
+    /// ([`note_fault`](super::note_fault)).
+    fn failed_fences(&self) -> u64 {
+        0
+    }
     /// Whether `ptr..ptr+len` touches a page that has faulted: its bytes are
     /// not the medium's. Cheap as long as [`faults`](Self::faults) is zero. A
     /// page faults once, so this, and not the count, answers for the accesses

@@ -59,6 +59,7 @@ impl Cow {
             if let Err(e) = unsafe { copy_unit((self.base + i * self.unit) as *mut u8, self.unit) }
             {
                 self.failures.fetch_add(1, Ordering::Release);
+                super::fault::note_fault();
                 tracing::error!(
                     "no private copy of {} bytes of a read-only region: {e}",
                     self.unit

@@ -64,6 +64,14 @@ pub(super) fn happened() -> bool {
     HAPPENED.load(Ordering::Relaxed)
 }
 
+/// Says that some region has faulted. A backend whose
+/// [`faults`](super::PmemBackend::faults) grows for another reason than the
+/// SIGBUS that is guarded here, such as a write-out that failed, calls this
+/// after it has counted: as long as nobody has, no backend is asked.
+pub fn note_fault() {
+    HAPPENED.store(true, Ordering::Release);
+}
+
 /// One more than the highest slot ever taken: bounds the handler's search.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 

@@ -143,6 +143,14 @@ impl Medium {
     }
 
     #[inline]
+    pub fn failed_fences(&self) -> u64 {
+        match &self.mode {
+            Mode::Pages(pages) => pages.failures(),
+            Mode::Lines | Mode::Order | Mode::Cow(_) => 0,
+        }
+    }
+
+    #[inline]
     pub fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
         self.guard.is_faulted(ptr, len)
     }

@@ -41,7 +41,7 @@ mod stitch;
 
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;
-pub use fault::install_fault_guard;
+pub use fault::{install_fault_guard, note_fault};
 pub use heap::HeapBackend;
 pub use hugepage::HugePolicy;
 #[cfg(feature = "libpmem2")]

@@ -164,6 +164,9 @@ unsafe impl PmemBackend for NativeBackend {
     fn faults(&self) -> u64 {
         self.medium.faults()
     }
+    fn failed_fences(&self) -> u64 {
+        self.medium.failed_fences()
+    }
     fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
         self.medium.is_faulted(ptr, len)
     }

@@ -48,6 +48,7 @@ impl PageSync {
         };
         if let Err(e) = msync(start, end - start) {
             self.failures.fetch_add(1, Ordering::Release);
+            super::fault::note_fault();
             tracing::error!("msync of {} bytes of the region failed: {e}", end - start);
         }
     }

@@ -158,6 +158,16 @@ impl Region {
         if fault::happened() { self.faults() } else { 0 }
     }
 
+    /// See [`PmemBackend::failed_fences`].
+    #[inline]
+    pub(crate) fn failed_fences(&self) -> u64 {
+        if fault::happened() {
+            self.backend.failed_fences()
+        } else {
+            0
+        }
+    }
+
     /// Whether a range touches a page that has faulted: what is read there
     /// are not the bytes of the medium. Outside the region: true. As cheap as
     /// [`faults`](Self::faults) while there are none.

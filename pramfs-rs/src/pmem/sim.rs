@@ -242,6 +242,7 @@ impl SimBackend {
     /// Counts a fault, as if a page had been found bad.
     pub fn inject_fault(&self) {
         self.inner.faults.fetch_add(1, Ordering::Release);
+        super::fault::note_fault();
     }
 
     fn offset(&self, ptr: *const u8) -> usize {
