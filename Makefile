@@ -19,7 +19,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vm crash bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+.PHONY: help demo test test-vm crash mutants bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ test-vm: ## power cuts on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
 crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)
 	@scripts/deaths.sh $(if $(QUICK),400,4000)
+
+mutants: deps-test ## breaks the engine in each place that orders stores: the tests must notice
+	$(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture
 
 bench: deps-bench ## speed beside the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
@@ -83,6 +86,7 @@ fmt-check:
 
 clippy: ## lints, warnings denied
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 
 docs: ## API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

@@ -5,7 +5,7 @@
 //!
 //! Places are found by running; a line of the engine that does such a thing and
 //! that nothing passes fails the test, too. `MUTANT=part-of-a-name` tries those
-//! alone.
+//! alone, and `MUTANT=known` the mistakes of others.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -265,9 +265,16 @@ fn every_mutant_is_found() {
     let ops = ops();
     let stages = stages(&ops);
     let mut mutants: Vec<Who> = Bug::ALL.map(Who::Known).into();
-    mutants.extend(passed(&stages, &ops));
-    let missed = never_passed(&mutants);
     let only = std::env::var("MUTANT").ok();
+    let (known, only) = match only {
+        Some(o) if o == "known" => (true, None),
+        only => (false, only),
+    };
+    let mut missed = Vec::new();
+    if !known {
+        mutants.extend(passed(&stages, &ops));
+        missed = never_passed(&mutants);
+    }
     let mut table = String::from("| mutant | found by | with |\n|---|---|---|\n");
     let (mut found, mut equal, mut left) = (0, 0, Vec::new());
     let start = Instant::now();
