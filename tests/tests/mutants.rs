@@ -102,9 +102,9 @@ fn explore(stage: &Stage, ops: &[Op]) -> Result<(), Stopped> {
     }
 }
 
-/// Tests that crash what the explorer does not: mkfs, unmount, repairs. They run
-/// as processes of their own.
-const OTHERS: [&str; 2] = ["rules_recovery", "fsck_repair"];
+/// Tests that crash what the explorer does not: mkfs, unmount, repairs, large
+/// directories and files. They run as processes of their own.
+const OTHERS: [&str; 3] = ["rules_recovery", "fsck_repair", "crash_sweep"];
 
 fn other(test: &str, variable: &str, value: &str) -> std::io::Result<bool> {
     let done = Command::new(env!("CARGO"))

@@ -77,8 +77,11 @@ fn what_an_idle_lane_has_left_is_flushed_whole() {
         let before = rec.sim.counters();
         let first = create(&rec.fs, "first");
         if settle {
-            rec.fs.settle().unwrap();
-            rec.fs.settle().unwrap();
+            // The timer's thread, whose flushes no fence of ours completes.
+            on_another_thread(&rec.fs, 1, |fs| {
+                fs.settle().unwrap();
+                fs.settle().unwrap();
+            });
         }
         let second = create(&rec.fs, "second");
         create(&rec.fs, "third");
@@ -89,6 +92,36 @@ fn what_an_idle_lane_has_left_is_flushed_whole() {
             assert_eq!(fs.lookup(Ino::ROOT, name.as_bytes()).unwrap().ino, ino);
         }
     }
+}
+
+/// What a lane had freed is given to whoever asks once the lane is retired, by
+/// whichever thread: the retirement is durable before it says so.
+#[test]
+fn a_retirement_is_durable_before_its_blocks_go_to_others() {
+    let mut rec = fresh();
+    let fs = &rec.fs;
+    let file = create(fs, "file");
+    let short = create(fs, "short");
+    fs.write(short, 0, &[1; 3 * 4096]).unwrap();
+    // The last record of lane 0: its replay clears these blocks' bits.
+    let set = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    fs.setattr(&CX, short, &set).unwrap();
+    // A third thread, whose fences are its own, retires the lane and ends.
+    on_another_thread(fs, 1, |fs| drop(fs.statfs().unwrap()));
+    on_another_thread(fs, 1, |fs| {
+        let (mut at, block) = (0, [2; 4096]);
+        while fs.write(file, at, &block).is_ok() {
+            at += 4096;
+        }
+        // Its records of those blocks are not in the journal any more.
+        (0..3).for_each(|i| chmod(fs, file, 0o640 + i));
+    });
+    let image = rec.machine().least();
+    let tree = recovered_tree(&image).unwrap();
+    assert!(tree.nodes.len() > 2);
 }
 
 /// Two crashes in a row, each with a record torn in the same lane.
