@@ -11,6 +11,8 @@ use pramfs::fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, 
 use pramfs::pmem::{EventKind, SimBackend};
 use pramfs::{Ctx, Fs, Ino, XattrMode};
 use pramfs_tests::crash::Machine;
+use pramfs_tests::crash::images::{Limits, everywhere};
+use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::repair::{Repair, repair as renew_checksums};
 use pramfs_tests::random::Random;
@@ -414,6 +416,62 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
         failed.len(),
         failed[..failed.len().min(10)].join("\n\n")
     );
+}
+
+/// At each fence of a repair in two batches, every line alone and all but it, on
+/// the medium or not: what is left is no worse, and is mended to the same.
+#[test]
+fn a_repair_that_loses_power_at_a_fence_is_done_by_the_next() {
+    let (image, _) = small(512);
+    let mut bad = image.clone();
+    let mut random = Random::new(21);
+    for _ in 0..3 {
+        spoil(&mut bad, 512, &mut random);
+    }
+    // Every second leaf and inode: more than one batch holds.
+    for block in bad.chunks_mut(256).filter(|b| b.starts_with(b"hlf1")) {
+        block[6] ^= 0x55;
+    }
+    let before = tree(&bad).unwrap_or_default();
+    let sim = SimBackend::from_image(&bad).unwrap();
+    sim.recording(true);
+    let report = run(&region_of(&sim), Policy::Yes).unwrap();
+    sim.recording(false);
+    assert!(report.is_sound(), "{report}");
+    let after = tree(&sim.image()).unwrap();
+    let events = sim.take_record();
+    let limits = Limits {
+        lines: 2,
+        pairs: 0,
+        random: 2,
+        torn: Torn::Edges,
+    };
+    let mut failed = Vec::new();
+    let mut looked = 0u64;
+    let images = everywhere(
+        Machine::new(bad),
+        &events,
+        &limits,
+        7,
+        &mut |moment, cut| {
+            looked += 1;
+            let mut bad = worse(&before, &tree(cut).unwrap_or_default());
+            match mended(cut) {
+                Ok((image, report)) if report.complete => {
+                    bad.extend(worse(&after, &tree(&image).unwrap_or_default()));
+                }
+                Ok((_, report)) => bad.push(format!("given up: {report}")),
+                Err(e) => bad.push(e),
+            }
+            bad.truncate(3);
+            if !bad.is_empty() && failed.len() < 10 {
+                failed.push(format!("event {moment}: {}", bad.join("; ")));
+            }
+        },
+    );
+    println!("{images} images of {} events", events.len());
+    assert!(looked > 100, "{looked}");
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 /// What a kill in the middle of work leaves is replayed and then repaired.

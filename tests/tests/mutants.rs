@@ -202,11 +202,13 @@ fn never_passed(mutants: &[Who]) -> Vec<String> {
         ".nt_zero(",
         ".publish_u64(",
         "window().flush(",
-        "w.flush(",
-        "w.store(",
+        "(w.flush(",
+        "(w.store(",
         ".write_new(",
         ".zero_new(",
     ];
+    // Its callers stand for it.
+    let passes_on = ["volume/tx.rs"];
     let mut missed = Vec::new();
     let mut folders = vec![root.clone()];
     while let Some(folder) = folders.pop() {
@@ -214,7 +216,10 @@ fn never_passed(mutants: &[Who]) -> Vec<String> {
             let path = entry.unwrap().path();
             let below = path.strip_prefix(&root).unwrap().display().to_string();
             // Below the window, and what is no part of the engine.
-            if below.contains("test") || below.starts_with("pmem/") && below != "pmem/stitch.rs" {
+            if passes_on.contains(&&*below)
+                || below.contains("test")
+                || below.starts_with("pmem/") && below != "pmem/stitch.rs"
+            {
                 continue;
             }
             if path.is_dir() {

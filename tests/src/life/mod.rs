@@ -6,7 +6,7 @@
 //! of its own in a directory that all share. Which operation comes next
 //! follows from a seed and from what the writer has, so that the log needs
 //! only what each call returned: its length says how many did. After the death
-//! [`check`] does the same operations in memory and compares: all that had
+//! the check does the same operations in memory and compares: all that had
 //! returned must be there, and of the one that was under way before or after,
 //! as `docs/consistency.md` has it.
 //!
