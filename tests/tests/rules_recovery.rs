@@ -269,15 +269,26 @@ fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
 
 #[test]
 fn a_crash_in_mkfs_leaves_no_file_system_or_a_whole_one() {
-    // Over an older file system, whose parts must not show; its last file is
-    // in the journal alone.
+    // Over an older file system, whose parts must not show. Its last file is in
+    // the journal alone; and a record that is dead would bring back an old mode.
     let mut rec = fresh();
-    create(&rec.fs, "old");
+    let old = create(&rec.fs, "old");
+    chmod(&rec.fs, old, 0o611);
+    on_another_thread(&rec.fs, 1, |fs| {
+        chmod(fs, old, OLD_MODE);
+        (0..2).for_each(|i| chmod(fs, Ino::ROOT, 0o750 + i));
+    });
+    set_thread_lane(1);
+    create(&rec.fs, "last");
+    set_thread_lane(0);
     let start = rec.machine().least();
     drop(rec);
     crash_in_mkfs(start);
     crash_in_mkfs(vec![STALE; LEN]);
 }
+
+/// Of a file of the file system before mkfs.
+const OLD_MODE: u32 = 0o644;
 
 fn crash_in_mkfs(start: Vec<u8>) {
     let sim = SimBackend::from_image(&start).unwrap();
@@ -302,7 +313,11 @@ fn crash_in_mkfs(start: Vec<u8>) {
                 let fs = recover(image).unwrap_or_else(|e| panic!("{at}: {e}"));
                 assert!(fs.recovery().used_copy || fs.recovery().damage.is_empty());
                 let t = Tree::of(&fs).unwrap_or_else(|e| panic!("{at}: {e}"));
-                assert_eq!(t.nodes.len(), if old { 2 } else { 1 }, "{at}");
+                assert_eq!(t.nodes.len(), if old { 3 } else { 1 }, "{at}");
+                if old {
+                    let attr = fs.lookup(Ino::ROOT, b"old").unwrap();
+                    assert_eq!(attr.perm, OLD_MODE, "{at}");
+                }
                 create(&fs, "new");
                 if moment == last {
                     // Both superblocks, and nothing stale anywhere.
