@@ -108,7 +108,7 @@ impl Fs {
         let faults = region.faults();
         let old = checkpoint(&region, &info, &geo)?;
         // Never but in a test of the tests.
-        let stale = has_bug!(TruncateBeforeReplay).then(|| free_blocks(&region, &geo));
+        let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(&region, &geo));
         let (mut replay, pending) = recovery::replay(&region, &geo, old)?;
 
         // The internal inodes are read after the replay, which may change them.
@@ -332,7 +332,7 @@ fn failed_while_mounting(region: &Region) -> Error {
 
 /// The free blocks as they are before the journal is replayed: what no mount may
 /// go by.
-fn free_blocks(region: &Region, geo: &Geometry) -> Result<BitmapSet> {
+fn stale_free_blocks(region: &Region, geo: &Geometry) -> Result<BitmapSet> {
     let groups = internal(region, geo, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
     let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());
     for group in 0..set.groups() {

@@ -25,8 +25,9 @@ struct LaneState {
     last: [u64; 2],
     /// Homes of the last record: stored to, not flushed.
     homes: Lines,
-    /// A record is durable and not all of its homes have been stored: only
-    /// recovery can bring it home. No record of the lane may die any more.
+    /// A record is durable and not all of its homes have been stored, or could be
+    /// written: only recovery can bring it home. No record of the lane may die
+    /// any more.
     broken: bool,
     /// What records freed, until they are dead.
     pending: VecDeque<(u64, SmallVec<[Freed; 4]>)>,
@@ -202,6 +203,9 @@ impl Journal {
         let homes = st.homes.flush(region)?;
         let fenced = w.fence(homes);
         if region.failed_fences() != failed {
+            // Another try may succeed without having written anything: the
+            // system reports a failed write-out once.
+            st.broken = true;
             return Err(unwritten());
         }
         let mut retired = Unfenced::none();
@@ -226,8 +230,13 @@ impl Journal {
             if st.broken || st.homes.is_empty() {
                 continue;
             }
+            let failed = region.failed_fences();
             let homes = st.homes.flush(region)?;
             let _ = region.window().fence(homes);
+            if region.failed_fences() != failed {
+                st.broken = true;
+                return Err(unwritten());
+            }
             st.homes.clear();
         }
         Ok(())

@@ -45,21 +45,13 @@ impl Lines {
     /// # Errors
     /// Other errors of the region.
     pub fn flush(&mut self, region: &Region) -> Result<Unfenced> {
-        self.flush_with(&|at, len| match region.window().flush(at, len) {
-            Err(PmemError::Faulted { .. }) => Ok(Unfenced::none()),
-            other => Ok(other?),
-        })
-    }
-
-    #[inline]
-    fn flush_with(&mut self, flush: &dyn Fn(u64, u64) -> Result<Unfenced>) -> Result<Unfenced> {
-        let pending = each_run(&self.few[..self.len], flush)?;
+        let pending = flush_each(region, &self.few[..self.len])?;
         if self.more.is_empty() {
             return Ok(pending);
         }
         self.more.sort_unstable();
         self.more.dedup();
-        Ok(pending.join(each_run(&self.more, flush)?))
+        Ok(pending.join(flush_each(region, &self.more)?))
     }
 
     /// Whether there is none.
@@ -75,10 +67,15 @@ impl Lines {
     }
 }
 
-/// Calls `flush` for lines with offset and length; adjacent ones go in one call,
-/// unless a page ends between them: they may be sound on one side of it only.
-fn each_run(lines: &[u64], flush: &dyn Fn(u64, u64) -> Result<Unfenced>) -> Result<Unfenced> {
+/// Flushes lines; adjacent ones go in one call, unless a page ends between them:
+/// they may be sound on one side of it only.
+fn flush_each(region: &Region, lines: &[u64]) -> Result<Unfenced> {
     const PAGE: u64 = 4096 / LINE;
+    let flush =
+        |start: u64, end: u64| match region.window().flush(start * LINE, (end - start) * LINE) {
+            Err(PmemError::Faulted { .. }) => Ok(Unfenced::none()),
+            other => other,
+        };
     let mut pending = Unfenced::none();
     let Some((&first, rest)) = lines.split_first() else {
         return Ok(pending);
@@ -86,12 +83,12 @@ fn each_run(lines: &[u64], flush: &dyn Fn(u64, u64) -> Result<Unfenced>) -> Resu
     let (mut start, mut end) = (first, first + 1);
     for &line in rest {
         if line != end || line % PAGE == 0 {
-            pending = pending.join(flush(start * LINE, (end - start) * LINE)?);
+            pending = pending.join(flush(start, end)?);
             start = line;
         }
         end = line + 1;
     }
-    Ok(pending.join(flush(start * LINE, (end - start) * LINE)?))
+    Ok(pending.join(flush(start, end)?))
 }
 
 #[cfg(test)]
