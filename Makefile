@@ -19,7 +19,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vm crash mutants bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +29,9 @@ demo: deps ## make, mount, fill, map, kill and recover a file system before your
 
 test: deps-test ## all tests, those that mount included (as root)
 	@scripts/test.sh
+
+test-suites: deps-test ## pjdfstest, fsx, stress-ng, fio, dbench on a mount, at length
+	PRAMFS_SUITES=long scripts/test.sh -p pramfs-tests --test suites
 
 test-vm: ## power cuts on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
@@ -73,7 +76,7 @@ deps: ## installs what is missing to build and mount
 	@scripts/deps.sh
 
 deps-test:
-	@scripts/deps.sh --test
+	@scripts/deps.sh --test --suites --programs
 
 deps-bench:
 	@scripts/deps.sh --bench

@@ -3,9 +3,14 @@
 # lacks. Says nothing and needs no rights when nothing is missing.
 #
 #   scripts/deps.sh           to build, mount, and run the demo
-#   scripts/deps.sh --test    also what the tests compare against
-#   scripts/deps.sh --vm      also what the tests in a virtual machine need
-#   scripts/deps.sh --bench   also the competitors of the benchmarks
+#   scripts/deps.sh --test      also what the tests compare against
+#   scripts/deps.sh --suites    also the test suites of others that run on a mount
+#   scripts/deps.sh --programs  also the programs of others that run on a mount
+#   scripts/deps.sh --vm        also what the tests in a virtual machine need
+#   scripts/deps.sh --bench     also the competitors of the benchmarks
+#
+# Several switches can be given. What is needed for suites and programs alone is
+# an error only where CI is set: otherwise their tests say that they are skipped.
 set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }
@@ -14,26 +19,56 @@ say() { printf '%s\n' "$*" >&2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
 
-packages=(build-essential pkg-config libpmem2-dev fuse3 util-linux diffutils)
-case ${1:-} in
-'') ;;
-# mkfs.ext4 makes what mkfs.pramfs must refuse to overwrite.
---test) packages+=(e2fsprogs) ;;
-# Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
---vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils) ;;
---bench) packages+=(e2fsprogs fuse2fs bindfs) ;;
-*)
-    say "usage: scripts/deps.sh [--test|--vm|--bench]"
-    exit 2
-    ;;
-esac
+# The test suite of Python's library: a package named after the version.
+python_testsuite() {
+    local version
+    version=$(apt-cache show --no-all-versions python3 2>/dev/null | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1/p' | head -n 1) || true
+    printf 'libpython%s-testsuite' "${version:-3}"
+}
 
-if command -v dpkg-query >/dev/null; then
-    missing=()
-    for p in "${packages[@]}"; do
-        status=$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true)
-        [[ $status == installed ]] || missing+=("$p")
+optional() {
+    if [[ -n ${CI:-} ]]; then
+        say "$*"
+        exit 1
+    fi
+    say "$*: THE TESTS THAT NEED THEM ARE SKIPPED"
+}
+
+packages=(build-essential pkg-config libpmem2-dev fuse3 util-linux diffutils)
+mounted=()
+crates=()
+for switch; do
+    case $switch in
+    # mkfs.ext4 makes what mkfs.pramfs must refuse to overwrite.
+    --test) packages+=(e2fsprogs) ;;
+    --suites)
+        # pjdfstest links libacl.
+        mounted+=(fio stress-ng dbench acl libacl1-dev)
+        crates=(pjdfstest@0.2.2 fsx@0.3.2)
+        ;;
+    --programs)
+        mounted+=(git sqlite3 postgresql rsync tar attr acl python3)
+        mounted+=("$(python_testsuite)")
+        ;;
+    # Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
+    --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils) ;;
+    --bench) packages+=(e2fsprogs fuse2fs bindfs dbench) ;;
+    *)
+        say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"
+        exit 2
+        ;;
+    esac
+done
+
+# The packages among these that are not installed.
+missing_of() {
+    local p
+    for p; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true) == installed ]] || echo "$p"
     done
+}
+if command -v dpkg-query >/dev/null; then
+    mapfile -t missing < <(missing_of "${packages[@]}")
     if ((${#missing[@]})); then
         if ((EUID != 0)); then
             say "Missing packages: ${missing[*]}"
@@ -44,6 +79,17 @@ if command -v dpkg-query >/dev/null; then
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null
+    fi
+    mapfile -t missing < <(missing_of "${mounted[@]}")
+    if ((${#missing[@]} && EUID != 0)); then
+        optional "Not root, and there are no suites and programs ${missing[*]}"
+    elif ((${#missing[@]})); then
+        say "Installing suites and programs: ${missing[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        # With fresh lists the name of the last one may be another.
+        { apt-get update -qq && mapfile -t missing < <(missing_of "${mounted[@]/libpython*-testsuite/$(python_testsuite)}") &&
+            apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null; } ||
+            optional "Cannot install ${missing[*]}"
     fi
 else
     # No Debian: name what is missing, and let the reader's package manager do it.
@@ -73,3 +119,15 @@ if [[ $(printf '%s\n%s\n' "$rust_version" "${have%%-*}" | sort -V | head -n 1) !
     say "Rust $have is too old: pramfs needs $rust_version or newer. Type:  rustup update stable"
     exit 1
 fi
+
+# Suites that are crates. They are built once, with the versions that the lists
+# of expected results were made with.
+suites=${CARGO_TARGET_DIR:-$root/target}/suites
+for crate in "${crates[@]}"; do
+    name=${crate%@*} version=${crate#*@}
+    [[ $("$suites/bin/$name" --version 2>/dev/null) != *" $version" ]] || continue
+    say "Building the test suite $name $version"
+    cargo install --quiet --locked --root "$suites" "$crate" --target-dir "$suites/build" ||
+        optional "Cannot build $name"
+    rm -rf "$suites/build"
+done

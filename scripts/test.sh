@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs all tests of the workspace. What cannot be tested on this machine is
 # said here, before, and by each test that skips itself.
+#
+#   scripts/test.sh [ARGUMENTS of cargo test]   all of them, without arguments
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,4 +11,7 @@ if [[ ! -c /dev/fuse ]]; then
 elif ((EUID != 0)); then
     printf '\nWARNING: not running as root: TESTS THAT NEED ROOT ARE SKIPPED (sudo make test).\n\n' >&2
 fi
-exec cargo test --workspace --no-fail-fast "$@"
+(($#)) || exec cargo test --workspace --no-fail-fast
+# Tests of one package use the programs of others.
+cargo build --workspace --bins
+exec cargo test "$@"

@@ -13,6 +13,7 @@
 //! * [`seen`]: what can be read of a damaged image, to be held against a
 //!   repaired one.
 //! * [`stress`]: threads of mixed operations whose every byte can be explained.
+//! * [`suite`]: suites and programs of others, run and judged.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
 //! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
@@ -27,6 +28,7 @@ pub mod recorded;
 pub mod region;
 pub mod seen;
 pub mod stress;
+pub mod suite;
 pub mod syscalls;
 pub mod tree;
 pub mod watchdog;

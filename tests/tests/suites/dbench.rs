@@ -1,0 +1,31 @@
+//! dbench: the load of four clients of a file server, as a load; its figure is
+//! compared in `bench/`.
+
+use std::time::Duration;
+
+use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
+
+use crate::{alone, long};
+
+#[test]
+fn dbench_with_four_clients() {
+    let Some(mount) = mount_for("dbench", &["dbench"], 2048, "") else {
+        return;
+    };
+    let _alone = alone();
+    let seconds = if long() { 60 } else { 10 };
+    let out = Run::new(
+        "dbench",
+        find("dbench").unwrap(),
+        Duration::from_secs(seconds + 120),
+    )
+    .arg("-D")
+    .arg(mount.path())
+    .args(["-t", &seconds.to_string(), "4"])
+    .succeed();
+    let result = out.text.lines().find(|l| l.starts_with("Throughput"));
+    let result = result.unwrap_or_else(|| panic!("{}", out.text));
+    let check = unmount_and_check(&mount);
+    say(format_args!("dbench: {result}; fsck: {check}"));
+    assert!(!out.text.contains("failed"), "{}", out.text);
+}
