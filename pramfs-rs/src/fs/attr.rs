@@ -76,7 +76,7 @@ impl Shared {
                 || set.ctime.is_some();
             if others {
                 touch_ctime(&mut new, set.ctime.unwrap_or(now));
-                let mut tx = self.vol.begin();
+                let mut tx = self.vol.begin_at(&inode.place);
                 put_inode(&mut tx, &inode, &core, &mut new)?;
                 tx.commit()?;
                 core.committed(new);
@@ -99,7 +99,7 @@ impl Shared {
             new.mode = without_suid(new.mode);
             if new.mode != core.d.mode {
                 touch_ctime(&mut new, self.now());
-                let mut tx = self.vol.begin();
+                let mut tx = self.vol.begin_at(&inode.place);
                 put_inode(&mut tx, &inode, &core, &mut new)?;
                 tx.commit()?;
                 core.committed(new);

@@ -246,7 +246,7 @@ impl Shared {
     ) -> Result<Attr> {
         let now = self.now();
         let mut new_dir = pc.d;
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&dir.place);
         // Whether the name exists is found out by its insertion; but that it
         // does goes before there being no inode for it.
         let ino = match tx.alloc_inode(near) {

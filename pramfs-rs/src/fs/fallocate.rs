@@ -44,7 +44,7 @@ impl Shared {
                     // What may fail for want of space comes first.
                     let old = core.d.size;
                     self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)?;
-                    let mut tx = self.vol.begin();
+                    let mut tx = self.vol.begin_at(&inode.place);
                     self.zero_written(&mut tx, &core.map(), offset, end.min(old.max(offset)))?;
                     tx.settle();
                     drop(tx);
@@ -97,7 +97,7 @@ impl Shared {
         // Holes that this call has filled, to be given back.
         let mut filled: Vec<(u64, u64)> = Vec::new();
         loop {
-            let mut tx = self.vol.begin();
+            let mut tx = self.vol.begin_at(&inode.place);
             let mut step = Step {
                 shared: self,
                 m: core.map(),
@@ -172,7 +172,13 @@ impl Shared {
     ) -> Result<()> {
         let mut at = first;
         while at < end {
-            at = self.remove_step(inode, core, self.vol.begin(), (at, end), before)?;
+            at = self.remove_step(
+                inode,
+                core,
+                self.vol.begin_at(&inode.place),
+                (at, end),
+                before,
+            )?;
         }
         Ok(())
     }
@@ -202,7 +208,7 @@ impl Shared {
         let geo = &self.vol.geo;
         let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
         let m = core.map();
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&inode.place);
         if first > last {
             self.zero_written(&mut tx, &m, offset, end)?;
         } else {

@@ -55,7 +55,7 @@ impl Shared {
         }
         let now = self.now();
         let (mut new, mut new_dir) = (c.d, pc.d);
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&dir.place);
         self.add_entry(&mut tx, &mut new_dir, name, (ino.0, new.mode))?;
         touch_mtime(&mut new_dir, now);
         put_inode(&mut tx, &dir, pc, &mut new_dir)?;

@@ -218,7 +218,7 @@ impl Shared {
             return Ok(());
         };
         loop {
-            let mut tx = self.vol.begin();
+            let mut tx = self.vol.begin_at(&inode.place);
             tx.allow_reserve();
             tx.touch(&inode.place);
             let mut new = core.d;

@@ -229,7 +229,7 @@ impl Shared {
         let mut from = set.core(e.from)?.d;
         let across = e.from.ino != e.to.ino;
         let mut to = set.core(e.to)?.d;
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&e.from.place);
         self.replace_entry(&mut tx, &from, e.name, &t)?;
         self.replace_entry(&mut tx, &to, e.new_name, &s)?;
         let is_dir = |d: &DiskInode| d.mode & libc::S_IFMT == libc::S_IFDIR;
@@ -284,7 +284,7 @@ impl Shared {
             }
             t = Some(core.d);
         }
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&e.from.place);
         if t.is_some() {
             tx.allow_reserve();
         }
@@ -306,7 +306,7 @@ impl Shared {
         if has_bug!(RenameRemovesFirst) && white.is_none() {
             put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
             tx.commit()?;
-            tx = self.vol.begin();
+            tx = self.vol.begin_at(&e.from.place);
         }
         let dest = to.as_mut().unwrap_or(&mut from);
         if t.is_some() {

@@ -13,7 +13,7 @@ impl Shared {
         if core.gone || !(core.lazy.mtime || core.lazy.atime) {
             return Ok(());
         }
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&inode.place);
         let mut new = core.d;
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;

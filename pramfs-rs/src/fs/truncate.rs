@@ -46,7 +46,7 @@ impl Shared {
             return Err(Error::TooLarge(size));
         }
         self.finish_truncate(inode, core)?;
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&inode.place);
         let mut new = core.d;
         new.size = size;
         match before {
@@ -131,7 +131,7 @@ impl Shared {
     fn free_past_end(&self, inode: &Inode, core: &mut Core) -> Result<()> {
         let mut from = core.d.size.div_ceil(self.vol.geo.block_size);
         loop {
-            let mut tx = self.vol.begin();
+            let mut tx = self.vol.begin_at(&inode.place);
             let (mut m, mut new) = (core.map(), core.d);
             from = map::remove(&mut tx, &mut m, from, u64::MAX)?;
             store_map(&mut new, &m);

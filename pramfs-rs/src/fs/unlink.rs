@@ -124,7 +124,7 @@ impl Shared {
         }
         let now = self.now();
         let (mut new_dir, mut new) = (pc.d, c.d);
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&dir.place);
         tx.allow_reserve();
         self.take_entry(&mut tx, &mut new_dir, name, entry)?;
         touch_mtime(&mut new_dir, now);

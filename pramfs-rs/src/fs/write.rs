@@ -203,7 +203,7 @@ impl Shared {
     ) -> Result<usize> {
         let mut w = Writer {
             shared: self,
-            tx: self.vol.begin(),
+            tx: self.vol.begin_at(&inode.place),
             m: core.map(),
             size: core.d.size,
             offset,

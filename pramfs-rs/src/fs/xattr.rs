@@ -175,7 +175,7 @@ impl Shared {
                 (None, XattrMode::Replace) => return Err(Error::NoAttribute),
                 _ => {}
             }
-            let mut tx = self.vol.begin();
+            let mut tx = self.vol.begin_at(&inode.place);
             tx.touch(&inode.place);
             let mut new = core.d;
             let mut large = None;
@@ -238,7 +238,7 @@ impl Shared {
         name: &[u8],
     ) -> Result<()> {
         let (kind, value) = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&inode.place);
         tx.allow_reserve();
         tx.touch(&inode.place);
         let mut new = core.d;

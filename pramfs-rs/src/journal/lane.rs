@@ -84,11 +84,13 @@ static NEXT_LANE: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     static THREAD_LANE: Cell<u32> = const { Cell::new(u32::MAX) };
 }
+/// Says that a thread's lane was chosen by [`set_thread_lane`].
+const CHOSEN: u32 = 1 << 31;
 
-/// Chooses the lane of this thread (modulo the number of lanes), so that a run
-/// can be repeated exactly.
+/// Chooses the lane of this thread (modulo the number of lanes) for all that it
+/// does, so that a run can be repeated exactly and hands over where it should.
 pub fn set_thread_lane(lane: u32) {
-    THREAD_LANE.with(|l| l.set(lane));
+    THREAD_LANE.with(|l| l.set((lane & 0xffff) | CHOSEN));
 }
 
 /// What is to be committed.
@@ -137,12 +139,37 @@ impl Journal {
 
     /// The lane of the calling thread.
     pub fn thread_lane(&self) -> u32 {
+        self.thread_lane_and_choice().0
+    }
+
+    /// And whether it is to use that and no other.
+    fn thread_lane_and_choice(&self) -> (u32, bool) {
         THREAD_LANE.with(|l| {
             if l.get() == u32::MAX {
                 l.set(NEXT_LANE.fetch_add(1, Ordering::Relaxed) & 0xffff);
             }
-            l.get() % self.lanes.len() as u32
+            let lane = l.get();
+            (
+                (lane & 0xffff) % self.lanes.len() as u32,
+                lane & CHOSEN != 0,
+            )
         })
+    }
+
+    /// The lane for a change of `place`, whose lock is held: that of the record
+    /// which changed it last, while that is alive and nobody is using the lane.
+    /// The records of one lane need no hand-over, which costs two fences, and a
+    /// server's threads take turns on one directory. Threads that work side by
+    /// side meet in the lane sooner or later, and part.
+    pub fn lane_for(&self, place: &Place) -> u32 {
+        let (own, chosen) = self.thread_lane_and_choice();
+        match place.last() {
+            Some(s) if s.lane != own && !chosen && !self.is_dead(s) => {
+                let busy = self.lanes[s.lane as usize].state.is_locked();
+                if busy { own } else { s.lane }
+            }
+            _ => own,
+        }
     }
 
     /// A number below the LSN of every record to come and never given before.

@@ -18,7 +18,7 @@ pub use verified::Verified;
 
 use crate::alloc::{BitmapSet, BlockPins, Freed, InitGroup, Run};
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Rules};
+use crate::journal::{Journal, Place, Rules};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
@@ -82,7 +82,13 @@ impl Volume {
 
     /// Starts a transaction on the lane of this thread.
     pub fn begin(&self) -> Tx<'_> {
-        Tx::new(self)
+        Tx::new(self, self.journal.thread_lane())
+    }
+
+    /// As [`begin`](Self::begin), for a change of `place`, whose lock is held: on
+    /// the lane that costs least.
+    pub fn begin_at(&self, place: &Place) -> Tx<'_> {
+        Tx::new(self, self.journal.lane_for(place))
     }
 
     /// The bitmap of a kind.

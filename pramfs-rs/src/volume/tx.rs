@@ -37,10 +37,10 @@ pub struct Tx<'v> {
 }
 
 impl<'v> Tx<'v> {
-    pub(super) fn new(vol: &'v Volume) -> Tx<'v> {
+    pub(super) fn new(vol: &'v Volume, lane: u32) -> Tx<'v> {
         Tx {
             vol,
-            lane: vol.journal.thread_lane(),
+            lane,
             rec: RecordBuf::new(vol.geo.slot_size as usize),
             data: None,
             places: SmallVec::new(),
