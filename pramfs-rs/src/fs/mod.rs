@@ -314,9 +314,13 @@ impl Shared {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// Notes that times of an inode are newer in memory.
+    /// Notes that times of a locked inode are newer in memory.
+    #[inline]
     pub(crate) fn note_lazy(&self, inode: &Inode) {
-        if !inode.listed.swap(true, Ordering::Relaxed) {
+        // Looked at first: an exchange waits for the stores before it. Who takes
+        // inodes off the list clears this before locking them, so that a mark
+        // which is seen under the lock has its lazy times seen, too.
+        if !inode.listed.load(Ordering::Relaxed) && !inode.listed.swap(true, Ordering::Relaxed) {
             self.lazy.lock().push(inode.ino);
         }
     }

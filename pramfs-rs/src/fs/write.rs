@@ -179,8 +179,9 @@ impl Shared {
     fn overwrite_at(&self, inode: &Inode, core: &mut Core, at: u64, from: &[u8]) -> Result<usize> {
         let w = self.vol.region.window();
         let pending = w.nt_store(at, from)?;
-        let _ = w.fence(pending);
+        // In memory, while the bytes are on their way.
         self.overwritten(inode, core);
+        let _ = w.fence(pending);
         Ok(from.len())
     }
 
