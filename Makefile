@@ -33,6 +33,9 @@ test: deps-test ## all tests, those that mount included (as root)
 test-suites: deps-test ## pjdfstest, fsx, stress-ng, fio, dbench on a mount, at length
 	PRAMFS_SUITES=long scripts/test.sh -p pramfs-tests --test suites
 
+test-load: ## 24 writers and readers for ten minutes, every byte explained
+	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
+
 test-vm: ## power cuts on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
 

@@ -213,6 +213,31 @@ impl Mounted {
         rustix::process::kill_process(self.process(), signal).expect("kill");
     }
 
+    /// Stops the process that serves the mount, and waits until each of its
+    /// threads stands still: what is asked from now on is not answered.
+    ///
+    /// # Panics
+    /// Where there is none, or it goes on.
+    pub fn stop(&self) {
+        let process = self.process();
+        rustix::process::kill_process(process, Signal::STOP).expect("kill");
+        let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+        let stands = |task: io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            // The name, in parentheses, may have any characters.
+            Ok::<bool, io::Error>(
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T')),
+            )
+        };
+        assert!(
+            wait_until(|| fs::read_dir(&tasks)
+                .expect("the threads of the process")
+                .all(|task| stands(task).unwrap_or(false))),
+            "{process:?} does not stop"
+        );
+    }
+
     /// Waits until no process serves the region any more.
     ///
     /// # Panics

@@ -107,6 +107,20 @@ impl Record {
     /// What it finds at its start that is not what the last check has left,
     /// and calls that fail for no reason.
     pub fn live<D: Door>(&self, door: &D, writer: u32, most: u64) -> Result<(), String> {
+        self.live_while(door, writer, |n| n < most)
+    }
+
+    /// As [`live`](Self::live), until the file system is gone, or until
+    /// `go_on`, which is given the number of operations so far, says no.
+    ///
+    /// # Errors
+    /// As for [`live`](Self::live).
+    pub fn live_while<D: Door>(
+        &self,
+        door: &D,
+        writer: u32,
+        go_on: impl Fn(u64) -> bool,
+    ) -> Result<(), String> {
         let mut state = self.load(writer).map_err(|e| self.broken(writer, &e))?;
         let expected = Found::of(&state, writer);
         match Found::see(door, Some(writer)) {
@@ -125,7 +139,7 @@ impl Record {
             .map_err(|e| self.broken(writer, &e))?;
         // Files without a name that stay open.
         let mut held = Vec::new();
-        for n in 0..most {
+        for n in (0..).take_while(|n| go_on(*n)) {
             let op = self.next(writer, &state, n);
             let returned = match op.perform(door, &state, writer, &mut held) {
                 Ok(count) => count,
