@@ -22,7 +22,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 .PHONY: help demo test test-suites test-programs test-load test-vm crash mutants bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: deps ## make, mount, fill, map, kill and recover a file system before your eyes
 	@scripts/demo.sh
@@ -33,7 +33,10 @@ test: deps-test ## all tests, those that mount included (as root)
 test-suites: deps-test ## pjdfstest, fsx, stress-ng, fio, dbench on a mount, at length
 	PRAMFS_SUITES=long scripts/test.sh -p pramfs-tests --test suites
 
-test-load: ## 24 writers and readers for ten minutes, every byte explained
+test-programs: deps-test ## compilers, databases, git, rsync, Python's tests on a mount
+	PRAMFS_PROGRAMS=full scripts/test.sh -p pramfs-tests --test programs
+
+test-load: deps-test ## 24 writers and readers for ten minutes, every byte explained
 	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
 
 test-vm: ## power cuts on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")

@@ -1,0 +1,55 @@
+//! Real programs on a mount: a compiler, git, SQLite, PostgreSQL, rsync, tar,
+//! Python's own tests, an overlay. After each the file system is unmounted, and
+//! fsck must find nothing.
+//!
+//! A sample of a few minutes; `PRAMFS_PROGRAMS=full` (`make test-programs`)
+//! does more of everything.
+
+mod copies;
+mod git;
+mod overlay;
+mod postgres;
+mod python;
+mod running;
+mod sqlite;
+mod workspace;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pramfs_tests::mounted::Mounted;
+
+/// What any step may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Whether all was asked for, not a sample.
+fn full() -> bool {
+    match std::env::var("PRAMFS_PROGRAMS").as_deref() {
+        Ok("full") => true,
+        Ok("") | Err(_) => false,
+        Ok(other) => panic!("PRAMFS_PROGRAMS={other}: full, or nothing"),
+    }
+}
+
+/// One at a time: they count on the time that they are given, and a program
+/// that one of them starts has, for a moment, all descriptors of another.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The sources that this test was built of.
+fn sources() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// Lets users other than root come to the mount point.
+fn let_others_in(mount: &Mounted) {
+    let above = mount.path().parent().unwrap().to_owned();
+    std::fs::set_permissions(above, PermissionsExt::from_mode(0o755)).unwrap();
+}

@@ -1,0 +1,77 @@
+//! An overlay whose upper and working layers lie on the mount.
+
+use pramfs_tests::suite::{Run, mount_for, say, unmount_and_check};
+
+use crate::{PATIENCE, alone, sources};
+
+/// `$1` the mount, `$2` a lower layer, `$3` the sources. In a mount namespace of
+/// its own, so that the overlay goes with it.
+const SCRIPT: &str = r#"
+mkdir "$1/upper" "$1/work" "$1/merged"
+tar -C "$3" --exclude=./target --exclude=./.git --exclude=./fuzz -cf - . | tar -C "$2" -xf -
+mkdir "$2/dir"; for i in $(seq 50); do echo "lower $i" > "$2/dir/f$i"; done
+ln "$2/dir/f1" "$2/dir/linked"; setfattr -n user.x -v below "$2/dir/f9"
+mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/merged"
+cd "$1/merged"
+diff -r --no-dereference "$2" .
+# Copied up by a write, a change of attributes, a rename, a link.
+echo more >> dir/f1; chmod 600 dir/f2; mv dir/f3 dir/renamed; ln dir/f4 dir/link4; touch -d 2001-01-01 dir/f5
+setfattr -n user.y -v above dir/f9
+test "$(cat dir/f1)" = "lower 1
+more"
+test "$(cat "$2/dir/f1")" = "lower 1"
+test "$(getfattr --only-values -n user.x dir/f9)" = below
+# Whiteouts, and opaque directories.
+rm dir/f6; test ! -e dir/f6; test -c "$1/upper/dir/f6"
+rm -r docs; mkdir docs; test -z "$(ls -A docs)"
+rm -r scripts; test ! -e scripts
+echo new > dir/f6; test "$(cat dir/f6)" = new
+mkdir -p new/deep; echo x > new/deep/file; mv new/deep new/other
+python3 - <<'P'
+import os, mmap
+f = os.open("dir/f7", os.O_RDWR)
+m = mmap.mmap(f, 0); m[0:5] = b"UPPER"; m.flush(); m.close()
+assert os.pread(f, 7, 0) == b"UPPER 7"
+os.rename("dir/f7", "dir/f8")
+P
+find . -printf '%P %y %m %s %l\n' | LC_ALL=C sort > "$1/before"
+find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum > "$1/sums"
+cd /; umount "$1/merged"
+mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/merged"
+cd "$1/merged"
+find . -printf '%P %y %m %s %l\n' | LC_ALL=C sort | diff "$1/before" -
+sha256sum --quiet -c "$1/sums"
+cd /; umount "$1/merged"
+rm -r "$1/upper" "$1/work" "$1/merged"
+"#;
+
+#[test]
+fn an_overlay_has_its_upper_layer_on_the_mount() {
+    let test = "overlay";
+    let Some(mount) = mount_for(test, &["unshare", "setfattr", "python3"], 512, "") else {
+        return;
+    };
+    let _alone = alone();
+    let lower = tempfile::tempdir().unwrap();
+    let out = Run::new("overlay", "unshare", PATIENCE)
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            SCRIPT,
+            "overlay",
+        ])
+        .arg(mount.path())
+        .arg(lower.path())
+        .arg(sources())
+        .succeed();
+    let check = unmount_and_check(&mount);
+    say(format_args!(
+        "{test}: as it should, in {:.0} s; fsck: {check}",
+        out.took.as_secs_f64()
+    ));
+}
