@@ -485,11 +485,18 @@ impl Usage {
 
 /// Pins the calling thread to one processor.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    pin_to_cpus(&[cpu])
+}
+
+/// Lets the calling thread, and what it starts, run on these processors alone.
+pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: cpu_set_t is plain bits, CPU_SET stays inside it for cpu < 1024,
     // and the kernel only reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu.min(1023), &mut set);
+        for cpu in cpus {
+            libc::CPU_SET((*cpu).min(1023), &mut set);
+        }
         check(libc::sched_setaffinity(
             0,
             size_of::<libc::cpu_set_t>(),

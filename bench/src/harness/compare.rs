@@ -109,6 +109,19 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
 /// # Errors
 /// That of the first side that fails, with its name; or when interrupted.
 pub fn interleave(cx: &Context, ops: Ops, sides: &mut [Side<'_>]) -> Result<Measured> {
+    interleave_rounds(cx, cx.rounds, ops, sides)
+}
+
+/// As [`interleave`], with another number of counted rounds.
+///
+/// # Errors
+/// As for [`interleave`].
+pub fn interleave_rounds(
+    cx: &Context,
+    rounds: u32,
+    ops: Ops,
+    sides: &mut [Side<'_>],
+) -> Result<Measured> {
     let one = |side: &mut Side<'_>, seed: u64, ops: u64| -> Result<f64> {
         let took = (side.run)(seed, ops).with_context(|| side.name.clone())?;
         Ok(took.as_nanos() as f64 / ops as f64)
@@ -137,7 +150,7 @@ pub fn interleave(cx: &Context, ops: Ops, sides: &mut [Side<'_>]) -> Result<Meas
         one(side, 2, ops)?;
     }
     let mut ns = vec![Vec::new(); sides.len()];
-    for round in 0..cx.rounds {
+    for round in 0..rounds {
         let count = sides.len();
         for turn in 0..count {
             cx.go_on()?;

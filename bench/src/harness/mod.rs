@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-pub use compare::{Measured, Ops, Side, interleave};
+pub use compare::{Measured, Ops, Side, interleave, interleave_rounds};
 pub use report::{Group, Report, Row};
 pub use rng::Rng;
 pub use scratch::{Huge, Scratch};

@@ -1,11 +1,13 @@
 //! The promised rows, in groups that share what they need.
 
 mod append;
+mod dbench;
 mod lookup;
 mod map;
 mod mount_io;
 mod mount_names;
 mod names;
+mod peers;
 mod read_write;
 mod threads;
 
@@ -20,5 +22,6 @@ pub const GROUPS: &[&Group] = &[
     &map::GROUP,
     &mount_io::GROUP,
     &mount_names::GROUP,
+    &dbench::GROUP,
     &threads::GROUP,
 ];

@@ -5,15 +5,15 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
-use crate::fixture::{MIB, Mounted, debian_program, names};
+use super::peers;
+use crate::fixture::{MIB, Mounted, names};
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::Place;
-use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
+use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave};
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -78,44 +78,6 @@ impl Contender {
     }
 }
 
-fn fuse2fs(cx: &Context) -> Result<Contender> {
-    let program = debian_program("fuse2fs", "fuse2fs")?;
-    let mkfs = debian_program("mke2fs", "e2fsprogs")?;
-    let tmpfs = cx.scratch.tmpfs("fuse2fs.tmpfs", 320 * MIB, Huge::Never)?;
-    let image = tmpfs.join("image");
-    File::create(&image)?.set_len(256 * MIB)?;
-    let made = Command::new(mkfs)
-        .args(["-q", "-F", "-t", "ext4"])
-        .arg(&image)
-        .output()?;
-    ensure!(
-        made.status.success(),
-        "mke2fs: {}",
-        String::from_utf8_lossy(&made.stderr).trim()
-    );
-    let place = cx.scratch.place("fuse2fs")?;
-    let mut command = Command::new(program);
-    command.arg(&image).arg(place.path()).arg("-f");
-    Contender::new(
-        "fuse2fs",
-        Daemon::start(cx, "fuse2fs", command, place)?,
-        Some(tmpfs),
-    )
-}
-
-fn bindfs(cx: &Context) -> Result<Contender> {
-    let program = debian_program("bindfs", "bindfs")?;
-    let tmpfs = cx.scratch.tmpfs("bindfs.tmpfs", 64 * MIB, Huge::Never)?;
-    let place = cx.scratch.place("bindfs")?;
-    let mut command = Command::new(program);
-    command.arg("-f").arg(tmpfs.path()).arg(place.path());
-    Contender::new(
-        "bindfs",
-        Daemon::start(cx, "bindfs", command, place)?,
-        Some(tmpfs),
-    )
-}
-
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let ours = Mounted::pramfs(cx, "ours", 1024 * MIB)?;
     let mut contenders = vec![Contender::new("ours", ours.daemon, Some(ours.tmpfs))?];
@@ -127,8 +89,14 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             let m = Mounted::minimal(cx, "theirs", MIB)?;
             Contender::new("minimal server", m.daemon, Some(m.tmpfs))
         },
-        fuse2fs,
-        bindfs,
+        |cx| {
+            let m = peers::fuse2fs(cx, 256 * MIB)?;
+            Contender::new("fuse2fs", m.daemon, Some(m.tmpfs))
+        },
+        |cx| {
+            let m = peers::bindfs(cx, 64 * MIB)?;
+            Contender::new("bindfs", m.daemon, Some(m.tmpfs))
+        },
     ];
     for (i, start) in others.into_iter().enumerate() {
         match start(cx) {

@@ -1,0 +1,161 @@
+//! Rows: dbench, the load of four clients of a file server, against fuse2fs and
+//! bindfs.
+//!
+//! Clients and servers share all processors here: a server that lets clients
+//! wait for each other is to be seen.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::peers;
+use crate::fixture::{MIB, Mounted, debian_program};
+use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave_rounds};
+use crate::sys;
+
+const ROWS: &[Row] = &[
+    Row {
+        id: "dbench-fuse2fs",
+        work: "mount, dbench with 4 clients, a MB, durable",
+        against: "fuse2fs on tmpfs (not durable)",
+        floor: 8.0,
+        strictly: false,
+    },
+    Row {
+        id: "dbench-bindfs",
+        work: "mount, dbench with 4 clients, a MB, durable",
+        against: "bindfs over tmpfs (not durable)",
+        floor: 1.2,
+        strictly: false,
+    },
+];
+
+/// The group.
+pub const GROUP: Group = Group {
+    rows: ROWS,
+    measure,
+};
+
+const CLIENTS: &str = "4";
+/// Room for the files of all clients.
+const SIZE: u64 = 1024 * MIB;
+/// dbench counts seconds, so that its rounds are long, and few.
+const ROUNDS: u32 = 7;
+const SECONDS: u64 = 4;
+
+/// Lets this thread, and what it starts, run everywhere for as long as it lives.
+struct Everywhere<'c>(&'c Context);
+
+impl<'c> Everywhere<'c> {
+    fn new(cx: &'c Context) -> Result<Everywhere<'c>> {
+        sys::pin_to_cpus(&cx.cpus)?;
+        Ok(Everywhere(cx))
+    }
+}
+
+impl Drop for Everywhere<'_> {
+    fn drop(&mut self) {
+        if let Some(cpu) = self.0.cpus.last()
+            && let Err(e) = sys::pin_to_cpu(*cpu)
+        {
+            eprintln!("pramfs-bench: going back to one processor: {e}");
+        }
+    }
+}
+
+fn measure(cx: &Context, out: &mut Report) -> Result<()> {
+    let program = debian_program("dbench", "dbench")?;
+    let _everywhere = Everywhere::new(cx)?;
+    let mut contenders = vec![("ours", Mounted::pramfs(cx, "ours", SIZE)?)];
+    // A row for each of the others, measured or not.
+    type Start = fn(&Context) -> Result<Mounted>;
+    let others: [(&str, Start); 2] = [
+        ("fuse2fs", |cx| peers::fuse2fs(cx, SIZE)),
+        ("bindfs", |cx| peers::bindfs(cx, SIZE)),
+    ];
+    let mut at = [None; 2];
+    for (i, (name, start)) in others.into_iter().enumerate() {
+        match start(cx) {
+            Ok(mounted) => {
+                at[i] = Some(contenders.len());
+                contenders.push((name, mounted));
+            }
+            Err(e) => out.cannot(&ROWS[i], &format!("{e:#}")),
+        }
+    }
+    let seconds = if cx.quick { 2 } else { SECONDS };
+    let mut sides: Vec<Side<'_>> = contenders
+        .iter()
+        .map(|(name, mounted)| {
+            let program = &program;
+            Side::timed(*name, move |_, megabytes| {
+                let mut command = Command::new(program);
+                command.arg("-D").arg(mounted.daemon.path()).args([
+                    "-t",
+                    &seconds.to_string(),
+                    CLIENTS,
+                ]);
+                Ok(time_of(megabytes, rate(command)?))
+            })
+        })
+        .collect();
+    let rounds = cx.rounds.min(ROUNDS);
+    let m = interleave_rounds(cx, rounds, Ops::Fixed(1000), &mut sides)?;
+    drop(sides);
+    let rate_of = |side| 1e9 / m.median_ns(side);
+    for (i, at) in at.into_iter().enumerate() {
+        let Some(at) = at else { continue };
+        let note = format!(
+            "MB/s: ours {:.0}, {} {:.0}; {seconds} s a round, all processors",
+            rate_of(0),
+            contenders[at].0,
+            rate_of(at)
+        );
+        out.record(&ROWS[i], &m, (0, at), &[note]);
+    }
+    Ok(())
+}
+
+/// The MB/s that dbench closes with: those of its clients together.
+fn rate(mut command: Command) -> Result<f64> {
+    sys::tie_to_us(&mut command);
+    let out = command.output().context("starting dbench")?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    ensure!(
+        out.status.success(),
+        "dbench: {}: {}{}",
+        out.status,
+        said.lines().last().unwrap_or_default(),
+        String::from_utf8_lossy(&out.stderr).trim()
+    );
+    parse(&said).with_context(|| format!("dbench has not said how fast: {said}"))
+}
+
+fn parse(said: &str) -> Option<f64> {
+    let line = said.lines().find_map(|l| l.strip_prefix("Throughput "))?;
+    line.split(' ')
+        .next()?
+        .parse()
+        .ok()
+        .filter(|rate| *rate > 0.0)
+}
+
+/// How long so many megabytes take at that rate.
+fn time_of(megabytes: u64, rate: f64) -> Duration {
+    Duration::from_secs_f64(megabytes as f64 / rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_is_read() {
+        let said = "\n Flush 2642 0.043 5.385\n\nThroughput 225.323 MB/sec  4 clients  4 procs  max_latency=74.647 ms\n";
+        assert_eq!(parse(said), Some(225.323));
+        assert_eq!(parse("Throughput 0 MB/sec"), None);
+        assert_eq!(parse("no clients"), None);
+        assert_eq!(time_of(1000, 250.0), Duration::from_secs(4));
+    }
+}
