@@ -484,6 +484,68 @@ fn a_repair_that_loses_power_at_a_fence_is_done_by_the_next() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
+/// A repair that fits the journal's slots is stored whole or not at all: at each
+/// of its fences, whichever lines are on the medium, all of what was found is
+/// found again or nothing is.
+#[test]
+fn a_repair_that_fits_a_batch_is_there_whole_or_not_at_all() {
+    let (mut bad, _) = small(512);
+    // One byte in each leaf of a directory: a change of its own for each.
+    for block in bad.chunks_mut(512).filter(|b| b.starts_with(b"hlf1")) {
+        block[0x20] ^= 0x33;
+    }
+    // Slots that a cut has torn say so; nothing else may differ.
+    let found = |image: &[u8]| {
+        let report = run(&copy_of(image), Policy::No).unwrap();
+        assert!(report.complete, "{report}");
+        let issues = report.issues().filter(|i| {
+            let code = i.code();
+            !["record-torn", "lane-damaged", "dynamic-words-differ"].contains(&code)
+        });
+        issues.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let before = found(&bad);
+    assert!(before.len() > 5, "{before:#?}");
+    let sim = SimBackend::from_image(&bad).unwrap();
+    sim.recording(true);
+    let report = run(&region_of(&sim), Policy::Yes).unwrap();
+    sim.recording(false);
+    assert!(report.is_sound(), "{report}");
+    let events = sim.take_record();
+    let limits = Limits {
+        lines: 3,
+        pairs: 50,
+        random: 10,
+        torn: Torn::Edges,
+    };
+    let mut seen = [0u64; 2];
+    let mut failed = Vec::new();
+    everywhere(
+        Machine::new(bad),
+        &events,
+        &limits,
+        7,
+        &mut |moment, cut| {
+            let now = found(cut);
+            if now.is_empty() {
+                seen[1] += 1;
+            } else if now == before && moment < events.len() {
+                seen[0] += 1;
+            } else if failed.len() < 10 {
+                failed.push(format!(
+                    "event {moment} of {}: {} of {} findings:\n{now:#?}",
+                    events.len(),
+                    now.len(),
+                    before.len()
+                ));
+            }
+        },
+    );
+    println!("{} images with none of it, {} with all", seen[0], seen[1]);
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+    assert!(seen[0] > 50 && seen[1] > 50, "{seen:?}");
+}
+
 /// What a kill in the middle of work leaves is replayed and then repaired.
 #[test]
 fn the_journal_of_a_crash_is_replayed_first() {

@@ -2,7 +2,7 @@
 
 use super::{Checker, Issue};
 use crate::error::Result;
-use crate::media::checksum::unseal;
+use crate::journal::records::{read_slot, retired_words};
 use crate::media::record::SlotState;
 
 impl Checker<'_> {
@@ -11,22 +11,16 @@ impl Checker<'_> {
         let checkpoint = self.check_dynamic()?;
         let mut live = 0;
         for lane in 0..self.geo.lanes {
-            let mut retired = u64::MAX;
-            for copy in 0..2 {
-                let at = self.geo.retired_offset(lane) + copy * 8;
-                let word = self.region.load_u64(at)?;
-                match unseal(self.geo.retired_seed(copy), word) {
-                    Some(lsn) => retired = retired.min(lsn),
-                    None if word == 0 => retired = 0,
-                    None => self.add(Issue::RetiredWordDamaged { lane, copy }),
+            let words = retired_words(self.region, &self.geo, lane)?;
+            for (copy, word) in (0..).zip(words) {
+                if word.is_none() {
+                    self.add(Issue::RetiredWordDamaged { lane, copy });
                 }
             }
-            if retired == u64::MAX {
-                retired = 0;
-            }
+            let retired = words.into_iter().flatten().min().unwrap_or(0);
             let mut bad = Vec::new();
             for slot in 0..2 {
-                match self.region.slot(&self.geo, lane, slot)?.0 {
+                match read_slot(self.region, &self.geo, lane, slot)?.0 {
                     SlotState::Empty => {}
                     SlotState::Bad => bad.push(slot),
                     SlotState::Valid(lsn) => {

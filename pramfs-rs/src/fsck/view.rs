@@ -8,11 +8,9 @@ use std::collections::HashMap;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::media::Geometry;
-use crate::media::checksum::SEALED_BITS;
-use crate::media::record::{ENTRIES_AT, RECORD_MAGIC, RecordHeader, SlotState};
+use crate::error::Result;
+use crate::journal::records::{Homes, Source};
 use crate::pmem::{PmemError, Region};
-use crate::types::Lsn;
 
 /// Bytes of a page of changes.
 pub(super) const PAGE: u64 = 4096;
@@ -39,7 +37,7 @@ impl<'r> View<'r> {
     }
 
     /// Copies bytes out.
-    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), PmemError> {
+    pub fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
         if self.pages.is_empty() {
             return self.region.read(at, into);
         }
@@ -59,7 +57,10 @@ impl<'r> View<'r> {
     }
 
     /// Copies a structure out.
-    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, at: u64) -> Result<T, PmemError> {
+    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        at: u64,
+    ) -> std::result::Result<T, PmemError> {
         if self.pages.is_empty() {
             return self.region.read_pod(at);
         }
@@ -69,7 +70,7 @@ impl<'r> View<'r> {
     }
 
     /// Reads an aligned word.
-    pub fn load_u64(&self, at: u64) -> Result<u64, PmemError> {
+    pub fn load_u64(&self, at: u64) -> std::result::Result<u64, PmemError> {
         if self.pages.is_empty() {
             return self.region.load_u64(at);
         }
@@ -77,7 +78,7 @@ impl<'r> View<'r> {
     }
 
     /// Decides on bytes.
-    pub fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), PmemError> {
+    pub fn store(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), PmemError> {
         self.region.check(at, bytes.len() as u64)?;
         let (mut at, mut rest) = (at, bytes);
         while !rest.is_empty() {
@@ -98,13 +99,13 @@ impl<'r> View<'r> {
     }
 
     /// Decides on a word.
-    pub fn store_u64(&mut self, at: u64, word: u64) -> Result<(), PmemError> {
+    pub fn store_u64(&mut self, at: u64, word: u64) -> std::result::Result<(), PmemError> {
         self.store(at, &word.to_le_bytes())
     }
 
     /// Words of 8 bytes that differ from the medium's, in order, joined to
     /// runs.
-    pub fn changes(&self) -> Result<Vec<Change>, PmemError> {
+    pub fn changes(&self) -> std::result::Result<Vec<Change>, PmemError> {
         let mut numbers: Vec<_> = self.pages.keys().copied().collect();
         numbers.sort_unstable();
         let mut out: Vec<Change> = Vec::new();
@@ -131,33 +132,33 @@ impl<'r> View<'r> {
         }
         Ok(out)
     }
+}
 
-    /// Reads a record slot of the journal.
-    pub fn slot(
-        &self,
-        geo: &Geometry,
-        lane: u32,
-        slot: u32,
-    ) -> Result<(SlotState, Vec<u8>), PmemError> {
-        let mut bytes = vec![0; geo.slot_size as usize];
-        self.read(geo.slot_offset(lane, slot), &mut bytes)?;
-        let Ok((h, _)) = RecordHeader::read_from_prefix(&bytes) else {
-            return Ok((SlotState::Bad, bytes));
-        };
-        if h.as_bytes().iter().all(|&b| b == 0) {
-            return Ok((SlotState::Empty, bytes));
-        }
-        let len = h.len as usize;
-        let placed = h.magic == RECORD_MAGIC && h.lane == lane && h.slot == slot;
-        if !placed || !(ENTRIES_AT..=bytes.len()).contains(&len) {
-            return Ok((SlotState::Bad, bytes));
-        }
-        bytes.truncate(len);
-        let numbered = h.lsn != 0 && h.lsn >> SEALED_BITS == 0;
-        if RecordHeader::crc_of(geo.seed, &bytes) != h.crc || !numbered {
-            return Ok((SlotState::Bad, bytes));
-        }
-        Ok((SlotState::Valid(Lsn(h.lsn)), bytes))
+impl Source for View<'_> {
+    fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    fn load_u64(&self, at: u64) -> Result<u64> {
+        Ok(View::load_u64(self, at)?)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        Ok(View::read(self, at, into)?)
+    }
+}
+
+impl Homes for View<'_> {
+    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        Ok(View::store(self, at, bytes)?)
+    }
+
+    fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
+        Ok(View::store_u64(self, at, word)?)
+    }
+
+    fn zero(&mut self, at: u64, words: u64) -> Result<()> {
+        Ok(View::store(self, at, &vec![0; words as usize * 8])?)
     }
 }
 

@@ -11,9 +11,10 @@ mod buffer;
 mod lane;
 mod lines;
 mod place;
+pub(crate) mod records;
 pub mod recovery;
 
-pub use buffer::{Entry, RecordBuf};
+pub use buffer::{Entry, RecordBuf, parse};
 pub use lane::{Change, Committed, Journal, Rules, set_thread_lane};
 pub use lines::Lines;
 pub use place::{Place, Stamp};

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::Volume;
 use crate::alloc::{Bits, Freed, Run};
 use crate::error::{Error, Result};
-use crate::journal::recovery::{apply, group_word};
+use crate::journal::records::{OnMedium, apply, group_word};
 use crate::journal::{Change, Entry, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
@@ -471,7 +471,7 @@ impl<'v> Tx<'v> {
             }
             for e in rec.entries() {
                 if !matches!(e.kind, EntryKind::SetBits | EntryKind::ClearBits) {
-                    apply(region, &e, lines)?;
+                    apply(&mut OnMedium { region, lines }, &e)?;
                 }
             }
             // A home that was lost is in the record still, for a recovery that

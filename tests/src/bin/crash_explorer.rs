@@ -38,13 +38,17 @@ struct Args {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
     length: u8,
     /// Uncertain lines up to which all subsets are looked at [default: 12, or 6
-    /// with --quick].
+    /// with --quick]. Up to 6, the rest is as in `make test`, too: tears, pairs,
+    /// and crashes in recoveries.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=20))]
     lines: Option<u32>,
     /// Any subset of the words stored to a line, in whichever order they were
     /// stored: stricter than the processor.
     #[arg(long)]
     strict: bool,
+    /// Only the parts of the run whose name in the table contains this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// Seed of random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -115,12 +119,18 @@ struct Phase {
     settings: Settings,
 }
 
+/// As far as `make test` goes, rather than as far as there is time.
+fn briefly(args: &Args) -> bool {
+    args.quick || args.lines.is_some_and(|lines| lines <= 6)
+}
+
 fn limits(args: &Args) -> Limits {
+    let brief = briefly(args);
     Limits {
-        lines: args.lines.unwrap_or(if args.quick { 6 } else { 12 }),
-        pairs: 10_000,
-        random: if args.quick { 32 } else { 200 },
-        torn: match (args.strict, args.quick) {
+        lines: args.lines.unwrap_or(if brief { 6 } else { 12 }),
+        pairs: if brief { 2000 } else { 10_000 },
+        random: if brief { 32 } else { 200 },
+        torn: match (args.strict, brief) {
             (true, _) => Torn::Strict,
             (_, true) => Torn::Edges,
             _ => Torn::Words,
@@ -146,7 +156,7 @@ fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
 
 fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
     let all = limits(args);
-    let again = match args.quick {
+    let again = match briefly(args) {
         true => Limits {
             lines: 3,
             pairs: 10,
@@ -261,6 +271,9 @@ fn phase(
     Ok(Ok(total))
 }
 
+/// Name of the part that [`in_flight`] is.
+const IN_FLIGHT: &str = "two operations in flight";
+
 /// Pairs of operations on two threads. Short enough to be begun again.
 fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
     let settings = settings(args, limits(args), None);
@@ -287,12 +300,13 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
 fn explore(args: &Args) -> Result<bool> {
     let ops = ops();
     let options = format!(
-        "quick {} length {} {:?} seed {} workload {:?}",
+        "quick {} length {} {:?} seed {} workload {:?} only {:?}",
         args.quick,
         args.length,
         limits(args),
         args.seed,
-        args.workload
+        args.workload,
+        args.only
     );
     let mut progress = match &args.resume {
         Some(path) => Progress::load(path, &options)?,
@@ -301,11 +315,13 @@ fn explore(args: &Args) -> Result<bool> {
     println!("{}", Summary::HEAD);
     let mut total = Summary::default();
     let pair = args.workload.as_ref().is_some_and(|w| w.contains('|'));
-    let phases = if pair {
+    let chosen = |name: &str| args.only.as_ref().is_none_or(|o| name.contains(o.as_str()));
+    let mut phases = if pair {
         Vec::new()
     } else {
         phases(args, &ops)?
     };
+    phases.retain(|p| chosen(&p.name));
     for p in phases {
         let at = match progress.done.iter().position(|d| d.0 == p.name) {
             Some(at) => at,
@@ -334,10 +350,10 @@ fn explore(args: &Args) -> Result<bool> {
             }
         }
     }
-    if args.workload.is_none() || pair {
+    if pair || args.workload.is_none() && chosen(IN_FLIGHT) {
         match in_flight(args, &ops)? {
             Ok(s) => {
-                println!("{}", s.row("two operations in flight"));
+                println!("{}", s.row(IN_FLIGHT));
                 total += s;
             }
             Err(e) => {

@@ -7,7 +7,7 @@
 //! 2. Words of the superblock pages and of the journal that have no other
 //!    home: each is a copy of what is valid elsewhere, so that every moment
 //!    is as good as the one before.
-//! 3. Everything else in batches: records in all slots of all lanes, written
+//! 3. Everything else in batches: records in the slots of all lanes, written
 //!    while they are dead because the checkpoint lies above their numbers;
 //!    one store of the checkpoint makes all of them live at once; then the
 //!    contents go to their homes, and the checkpoint makes the records dead.
@@ -26,13 +26,14 @@ use zerocopy::IntoBytes;
 use super::replay::{CHECKPOINT_AT, Journal};
 use crate::error::{Error, Result};
 use crate::fsck::view::{Change, View};
+use crate::journal::records::retired_words;
 use crate::journal::{Lines, RecordBuf};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::{seal, word_sum};
 use crate::media::record::EntryKind;
 use crate::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
-use crate::pmem::Region;
+use crate::pmem::{Region, Unfenced};
 
 /// Bytes that two batches do not divide between them.
 const UNIT: u64 = 4096;
@@ -59,6 +60,9 @@ struct Unit {
 struct Writer<'a> {
     region: &'a Region,
     geo: &'a Geometry,
+    /// Lanes that a batch is written to: those whose `retired` words can be
+    /// read, since recovery takes no record of another.
+    lanes: Vec<u32>,
     /// Largest number given.
     newest: u64,
     faults: u64,
@@ -70,10 +74,11 @@ pub(super) fn commit(view: &View<'_>, geo: &Geometry, journal: &Journal) -> Resu
     let mut w = Writer {
         region,
         geo,
+        lanes: Vec::new(),
         newest: journal.newest,
         faults: region.faults(),
     };
-    if !journal.live.is_empty() {
+    if journal.ends() {
         w.replay(journal)?;
     }
     let (mut words, mut last, mut batch) = (Vec::new(), Vec::new(), Vec::new());
@@ -90,6 +95,7 @@ pub(super) fn commit(view: &View<'_>, geo: &Geometry, journal: &Journal) -> Resu
     }
     w.plainly(&words)?;
     if !batch.is_empty() {
+        w.find_lanes()?;
         w.in_batches(view, batch)?;
     }
     w.plainly(&last)?;
@@ -181,13 +187,20 @@ impl Writer<'_> {
         self.sound()
     }
 
+    /// Stores the checkpoint of both pages, one after the other.
     fn checkpoint(&self, pages: &[u64], lsn: u64) -> Result<()> {
-        let w = self.region.window();
         for page in pages {
-            let at = page + DYNAMIC_OFFSET + CHECKPOINT_AT;
-            w.store_u64_unflushed(at, seal(self.geo.seed, lsn))?;
-            let _ = w.fence(w.flush(at, 8)?);
+            self.publish(*page, lsn, Unfenced::none())?;
         }
+        Ok(())
+    }
+
+    /// Stores the checkpoint of a page; with it what is `pending` is durable.
+    fn publish(&self, page: u64, lsn: u64, pending: Unfenced) -> Result<()> {
+        let w = self.region.window();
+        let at = page + DYNAMIC_OFFSET + CHECKPOINT_AT;
+        w.store_u64_unflushed(at, seal(self.geo.seed, lsn))?;
+        let _ = w.fence(pending.join(w.flush(at, 8)?));
         self.sound()
     }
 
@@ -204,6 +217,25 @@ impl Writer<'_> {
         }
         self.plainly(&view.changes()?)?;
         self.checkpoint(&self.pages(), self.newest)
+    }
+
+    /// Which lanes can be used, after their words were mended as far as that was
+    /// agreed to.
+    fn find_lanes(&mut self) -> Result<()> {
+        for lane in 0..self.geo.lanes {
+            let words = retired_words(self.region, self.geo, lane)?;
+            if words.iter().any(Option::is_some) {
+                self.lanes.push(lane);
+            }
+        }
+        if self.lanes.is_empty() {
+            return Err(Error::Io(
+                "the repair needs the journal, and the retired words of all its lanes are \
+                 damaged: let them be mended, too"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Everything that is in no superblock and no journal. What is too much
@@ -328,7 +360,7 @@ impl Writer<'_> {
 
     /// Records that a batch can have.
     fn most(&self) -> usize {
-        self.geo.lanes as usize * 2
+        self.lanes.len() * 2
     }
 
     /// One or more records for each unit; units share a record where they fit
@@ -377,37 +409,31 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// Slots of all lanes may hold old records: they stay dead, since the
+    /// checkpoint never falls below their numbers.
     fn batch(&mut self, records: &mut [RecordBuf], homes: &[Change]) -> Result<()> {
         if records.is_empty() {
             return Ok(());
         }
-        let pages = self.pages();
+        let [first, copy] = self.pages();
         let before = self.newest;
         self.newest += records.len() as u64;
         // Above all numbers of this batch: what is written now is dead.
-        self.checkpoint(&pages, self.newest)?;
+        self.checkpoint(&[first, copy], self.newest)?;
         let w = self.region.window();
-        let mut pending = crate::pmem::Unfenced::none();
-        for lane in 0..self.geo.lanes {
-            pending = pending.join(w.nt_zero(self.geo.retired_offset(lane), 64)?);
-            for slot in 0..2 {
-                pending = pending.join(w.nt_zero(self.geo.slot_offset(lane, slot), 64)?);
-            }
-        }
-        let _ = w.fence(std::mem::take(&mut pending));
+        let mut pending = Unfenced::none();
         for (i, record) in (0..).zip(records.iter_mut()) {
-            let (lane, slot) = (i / 2, i % 2);
-            let lsn = before + 1 + u64::from(i);
+            let (lane, slot) = (self.lanes[i / 2], (i % 2) as u32);
+            let lsn = before + 1 + i as u64;
             let bytes = record.seal(self.geo.seed, lsn, lane, slot);
             let at = self.geo.slot_offset(lane, slot);
             pending = pending.join(w.nt_store(at, bytes)?);
         }
-        let _ = w.fence(pending);
-        self.sound()?;
-        // The larger of the two counts: with the second store all are live.
-        self.checkpoint(&[pages[1]], before)?;
-        self.checkpoint(&[pages[0]], before)?;
+        // The larger of the two counts: with the second store all are live,
+        // and the fence of the first has made them durable.
+        self.publish(copy, before, pending)?;
+        self.publish(first, before, Unfenced::none())?;
         self.plainly(homes)?;
-        self.checkpoint(&pages, self.newest)
+        self.checkpoint(&[first, copy], self.newest)
     }
 }

@@ -103,7 +103,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     }
     let store = !matches!(options.policy, Policy::No) && !region.info().read_only && !failed;
     let mended = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
-    let any = mended || !journal.live.is_empty();
+    let any = mended || journal.ends();
     if store && discards && report.complete && !report.cancelled && any {
         let result = commit::commit(&run.view, &run.geo, &journal);
         report.stored = result?;
@@ -198,6 +198,9 @@ impl<'r> Run<'r> {
         if journal.checkpoint.is_none() {
             let pages = [Page::First, Page::Copy];
             issues.extend(pages.map(|page| Issue::CheckpointDamaged { page }));
+        }
+        for &lane in &journal.unknown {
+            issues.extend([0, 1].map(|copy| Issue::RetiredWordDamaged { lane, copy }));
         }
         if journal.refused > 0 {
             issues.push(Issue::RecordsRefused {

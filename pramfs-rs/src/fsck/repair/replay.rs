@@ -4,13 +4,14 @@
 //! The medium is changed only when the repair is stored: then the records are
 //! replayed there first, as a mount does it.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::error::Result;
 use crate::fsck::view::View;
+use crate::journal::{parse, records};
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::{seal, unseal, word_sum};
-use crate::media::record::{ENTRIES_AT, EntryKind, EntryWord, RecordHeader, SlotState};
+use crate::media::record::{ENTRIES_AT, EntryKind, SlotState};
 use crate::media::superblock::*;
 use crate::media::{DiskInode, Geometry, SuperDynamic};
 use crate::types::{Bno, Ino};
@@ -24,8 +25,19 @@ pub(super) struct Journal {
     pub refused: usize,
     /// The checkpoint; `None` where it is damaged in both pages.
     pub checkpoint: Option<u64>,
+    /// Lanes with records that may be alive and whose `retired` words are both
+    /// damaged, so that nobody can say: not replayed.
+    pub unknown: Vec<u32>,
     /// Largest number given so far.
     pub newest: u64,
+}
+
+impl Journal {
+    /// Whether the checkpoint is to be raised above all of it, before anything
+    /// else is stored.
+    pub fn ends(&self) -> bool {
+        !self.live.is_empty() || !self.unknown.is_empty()
+    }
 }
 
 /// Replays the live records, if all that they name can be named.
@@ -43,24 +55,13 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     out.newest = out.checkpoint.unwrap_or(0);
     let mut live: Vec<(u64, Vec<u8>)> = Vec::new();
     for lane in 0..geo.lanes {
-        let mut retired = None;
-        for copy in 0..2 {
-            let word = view.load_u64(geo.retired_offset(lane) + copy * 8)?;
-            let lsn = if word == 0 {
-                Some(0)
-            } else {
-                unseal(geo.retired_seed(copy), word)
-            };
-            retired = match (retired, lsn) {
-                (Some(a), Some(b)) => Some(std::cmp::min(a, b)),
-                (a, b) => a.or(b),
-            };
-        }
+        let words = records::retired_words(view, geo, lane)?;
+        let retired = words.into_iter().flatten().min();
         out.newest = out.newest.max(retired.unwrap_or(0));
         let mut valid = Vec::new();
         let mut bad = 0;
         for slot in 0..2 {
-            match view.slot(geo, lane, slot)? {
+            match records::read_slot(view, geo, lane, slot)? {
                 (SlotState::Empty, _) => {}
                 (SlotState::Bad, _) => bad += 1,
                 (SlotState::Valid(lsn), bytes) => valid.push((lsn.0, bytes)),
@@ -70,17 +71,27 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
         // Without the words that say what is dead, a replay could bring old
         // contents back; without a replay at worst the last operations are
         // found half done, and put right.
-        let (Some(retired), Some(checkpoint)) = (retired, out.checkpoint) else {
+        let Some(checkpoint) = out.checkpoint else {
+            continue;
+        };
+        let Some(retired) = retired else {
+            if valid.iter().any(|v| v.0 > checkpoint) {
+                out.unknown.push(lane);
+                view.store(geo.retired_offset(lane), &[0; 16])?;
+            }
             continue;
         };
         valid.retain(|v| v.0 > retired && v.0 > checkpoint);
-        if bad == 1 && valid.len() == 1 && superseded(view, geo, &valid[0].1)? {
+        if bad == 1 && valid.len() == 1 && records::superseded(view, geo, &valid[0].1)? {
             continue;
         }
         live.extend(valid);
     }
     live.sort_unstable_by_key(|r| r.0);
-    if live.iter().all(|(_, record)| is_sound(view, geo, record)) {
+    if live
+        .iter()
+        .all(|(_, r)| records::check(view, geo, r).is_ok())
+    {
         out.live = live.into_iter().map(|r| r.1).collect();
         for record in &out.live {
             apply(view, geo, record)?;
@@ -88,7 +99,7 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     } else {
         out.refused = live.len();
     }
-    if !out.live.is_empty() || out.refused > 0 || out.checkpoint.is_none() {
+    if out.ends() || out.refused > 0 || out.checkpoint.is_none() {
         let word = seal(geo.seed, out.newest.max(1));
         out.newest = out.newest.max(1);
         for page in pages {
@@ -101,116 +112,15 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
 /// Offset of the checkpoint among the dynamic words.
 pub(super) const CHECKPOINT_AT: u64 = std::mem::offset_of!(SuperDynamic, checkpoint) as u64;
 
-struct Entry<'a> {
-    kind: EntryKind,
-    at: u64,
-    payload: &'a [u8],
-}
-
-impl Entry<'_> {
-    fn word(&self, i: usize) -> u64 {
-        let words = self.payload.as_chunks::<8>().0;
-        words.get(i).map_or(0, |w| u64::from_le_bytes(*w))
-    }
-
-    /// Bytes at its place that it changes.
-    fn len(&self) -> u64 {
-        match self.kind {
-            EntryKind::SetBits | EntryKind::ClearBits => 8,
-            EntryKind::Desc => 32,
-            EntryKind::Zero => self.word(0).saturating_mul(8),
-            _ => self.payload.len() as u64,
-        }
-    }
-}
-
-/// The entries of a record; `None` where they do not fill it.
-fn entries(record: &[u8]) -> Option<Vec<Entry<'_>>> {
-    let header = RecordHeader::read_from_prefix(record).ok()?.0;
-    let mut rest = record.get(ENTRIES_AT..)?;
-    let mut out = Vec::new();
-    while !rest.is_empty() {
-        let (word, tail) = rest.split_first_chunk::<8>()?;
-        let word = EntryWord(u64::from_le_bytes(*word));
-        let payload = tail.get(..word.words() * 8)?;
-        out.push(Entry {
-            kind: word.kind()?,
-            at: word.offset(),
-            payload,
-        });
-        rest = &tail[payload.len()..];
-    }
-    (out.len() as u32 == header.entries).then_some(out)
-}
-
-/// Whether a record changes what a record may change, as recovery has it.
-fn is_sound(view: &View<'_>, geo: &Geometry, record: &[u8]) -> bool {
-    let Some(entries) = entries(record) else {
-        return false;
-    };
-    entries.iter().all(|e| {
-        let shape = match e.kind {
-            EntryKind::SetBits | EntryKind::ClearBits => e.payload.len() == 16,
-            EntryKind::Desc => e.payload.len() == 40,
-            EntryKind::Zero => {
-                e.payload.len() == 8
-                    && e.at % geo.block_size + e.len().min(geo.block_size + 1) <= geo.block_size
-            }
-            _ => true,
-        };
-        let Some(end) = e.at.checked_add(e.len()) else {
-            return false;
-        };
-        let clear = |from: u64, to: u64| end <= from || e.at >= to;
-        let pages = [0, geo.copy_offset];
-        shape
-            && end <= view.region().len()
-            && pages.iter().all(|p| clear(*p, p + INODE_TABLE_OFFSET))
-            && clear(geo.journal_offset, geo.journal_offset + geo.journal_len)
-    })
-}
-
-/// Whether an inode of the record is newer at its home: then the unreadable
-/// record beside it was complete, and this one is dead.
-fn superseded(view: &View<'_>, geo: &Geometry, record: &[u8]) -> Result<bool> {
-    for e in entries(record).unwrap_or_default() {
-        let size = DiskInode::SIZE as u64;
-        if e.kind != EntryKind::Inode || !e.at.is_multiple_of(size) {
-            continue;
-        }
-        let Ok(home) = view.read_pod::<DiskInode>(e.at) else {
-            continue;
-        };
-        if home.crc != home.expected_crc(geo.seed, Ino(home.ino)) {
-            continue;
-        }
-        let mut image = home;
-        let n = e.payload.len().min(DiskInode::SIZE);
-        image.as_mut_bytes()[..n].copy_from_slice(&e.payload[..n]);
-        if (home.generation, home.change) > (image.generation, image.change) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Changes what a record changes, and the sums of groups that are concerned.
 pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Result<()> {
-    for e in entries(record).unwrap_or_default() {
-        match e.kind {
-            EntryKind::SetBits | EntryKind::ClearBits => {
-                let old = view.load_u64(e.at)?;
-                let new = if e.kind == EntryKind::SetBits {
-                    old | e.word(0)
-                } else {
-                    old & !e.word(0)
-                };
-                view.store_u64(e.at, new)?;
-                renew_sum(view, geo, e.word(1))?;
-            }
-            EntryKind::Desc => view.store(e.at, &e.payload[..32])?,
-            EntryKind::Zero => view.store(e.at, &vec![0; e.len() as usize])?,
-            _ => view.store(e.at, e.payload)?,
+    for e in parse(&record[ENTRIES_AT..]) {
+        records::apply(view, &e)?;
+        // A group that a record makes comes with its sum.
+        if e.kind != EntryKind::Desc
+            && let Some((kind, group)) = records::group_of(&e)
+        {
+            renew_sum(view, geo, kind, group)?;
         }
     }
     Ok(())
@@ -218,9 +128,8 @@ pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Resul
 
 /// The sum of a group whose bits were changed: it is in no record. What else
 /// may be wrong with the bits is found by holding them against the rest.
-fn renew_sum(view: &mut View<'_>, geo: &Geometry, group_word: u64) -> Result<()> {
-    let group = group_word & ((1 << 56) - 1);
-    let Some(kind) = BitmapKind::from_code(group_word >> 56) else {
+fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Result<()> {
+    let Some(kind) = BitmapKind::from_code(kind) else {
         return Ok(());
     };
     let at = group.saturating_mul(GroupDesc::SIZE as u64);

@@ -7,6 +7,7 @@ use super::plant::Plant;
 use super::seen::{bytes_of, copy_of, tree, worse};
 use crate::Fs;
 use crate::fsck::{Outcome, Policy, RepairOptions, Report, check, repair};
+use crate::media::checksum::seal;
 use crate::pmem::Region;
 
 pub fn run(region: &Region, policy: Policy) -> Report {
@@ -205,6 +206,69 @@ fn without_any_checkpoint_nothing_is_replayed() {
     assert_eq!(codes, ["checkpoint-damaged"; 2], "{report}");
     assert!(check(&p.region, &Default::default()).is_clean());
     assert!(tree(&bytes_of(&p.region)).is_some_and(|t| t.len() > 300));
+}
+
+/// Nobody can say which of the lane's records are alive. Such a file system
+/// could not be mounted, and no repair came to an end.
+#[test]
+fn records_of_a_lane_without_retired_words_are_not_replayed() {
+    let p = Plant::new();
+    p.dynamic(&p.pages(), |d| d.checkpoint = seal(p.geo.seed, 1));
+    let image = bytes_of(&p.region);
+    let used = |lane: &u32| image[p.geo.slot_offset(*lane, 1) as usize..].starts_with(b"prec");
+    let lane = (0..p.geo.lanes).find(used).expect("a lane with records");
+    p.put(p.geo.retired_offset(lane), &[0x55; 16]);
+    let image = bytes_of(&p.region);
+    assert!(tree(&image).is_none(), "it can be mounted");
+    for policy in [Policy::No, Policy::Preen] {
+        assert!(!run(&p.region, policy).is_sound());
+        assert!(bytes_of(&p.region) == image);
+    }
+    let report = run(&p.region, Policy::Yes);
+    let codes: Vec<_> = report.fixed().map(|f| f.issue.code()).collect();
+    assert_eq!(codes, ["retired-word-damaged"; 2], "{report}");
+    assert!(check(&p.region, &Default::default()).is_clean());
+    assert!(tree(&bytes_of(&p.region)).is_some_and(|t| t.len() > 300));
+}
+
+/// A mount takes no record of such a lane: none may be written there.
+#[test]
+fn a_lane_whose_words_are_not_to_be_mended_is_not_written_to() {
+    use crate::fsck::{Answer, Issue};
+    use std::sync::Arc;
+    let p = Plant::new();
+    p.edit(p.file, |d| d.nlink = 3);
+    p.put(p.geo.retired_offset(0), &[0x55; 16]);
+    let lane = |image: &[u8]| {
+        let at = p.geo.slot_offset(0, 0) as usize;
+        image[at..at + 2 * p.geo.slot_size as usize].to_vec()
+    };
+    let before = lane(&bytes_of(&p.region));
+    let report = run(
+        &p.region,
+        Policy::Ask(Arc::new(|f: &crate::fsck::Finding| match f.issue {
+            Issue::RetiredWordDamaged { .. } => Answer::No,
+            _ => Answer::Yes,
+        })),
+    );
+    let outcomes: Vec<_> = report
+        .findings
+        .iter()
+        .map(|f| (f.issue.code(), f.outcome))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [
+            ("retired-word-damaged", Outcome::Declined),
+            ("retired-word-damaged", Outcome::Declined),
+            ("link-count", Outcome::Fixed),
+        ],
+        "{report}"
+    );
+    assert!(lane(&bytes_of(&p.region)) == before, "it was written to");
+    let left = check(&p.region, &Default::default());
+    let codes: Vec<_> = left.issues().map(|i| i.code()).collect();
+    assert_eq!(codes, ["retired-word-damaged"; 2]);
 }
 
 #[test]
