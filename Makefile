@@ -47,7 +47,7 @@ crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
 	@scripts/deaths.sh $(if $(QUICK),400,4000)
 
 mutants: deps-test ## breaks the engine in each place that orders stores: the tests must notice
-	$(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture
+	MUTANT_TABLE=$(CURDIR)/docs/mutants.md $(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture
 
 bench: deps-bench ## speed beside the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run

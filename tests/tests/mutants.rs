@@ -5,9 +5,10 @@
 //!
 //! Places are found by running; a line of the engine that does such a thing and
 //! that nothing passes fails the test, too. `MUTANT=part-of-a-name` tries those
-//! alone, and `MUTANT=known` the mistakes of others.
+//! alone, and `MUTANT=known` the mistakes of others. `MUTANT_TABLE=file` has the
+//! table of a whole run written there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -102,19 +103,54 @@ fn explore(stage: &Stage, ops: &[Op]) -> Result<(), Stopped> {
     }
 }
 
-/// Tests that crash what the explorer does not: mkfs, unmount, repairs, large
-/// directories and files. They run as processes of their own.
-const OTHERS: [&str; 3] = ["rules_recovery", "fsck_repair", "crash_sweep"];
+/// A test that runs as a process of its own.
+struct Finder {
+    name: &'static str,
+    package: &'static str,
+    arguments: &'static [&'static str],
+}
 
-fn other(test: &str, variable: &str, value: &str) -> std::io::Result<bool> {
-    let done = Command::new(env!("CARGO"))
-        .args(["test", "-q", "-p", "pramfs-tests", "--features", "mutants"])
-        .args(["--test", test])
-        .env(variable, value)
-        .env("PRAMFS_SAMPLE", "1")
-        .stdin(Stdio::null())
-        .output()?;
-    Ok(done.status.success())
+/// Tests that crash what the explorer does not: mkfs, unmount, repairs, large
+/// directories and files, what grows.
+const OTHERS: [Finder; 5] = [
+    Finder {
+        name: "rules_recovery.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "rules_recovery"],
+    },
+    Finder {
+        name: "fsck_repair.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "fsck_repair"],
+    },
+    Finder {
+        name: "crash_growth.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "crash_growth"],
+    },
+    Finder {
+        name: "htree/tests/durable.rs",
+        package: "pramfs",
+        arguments: &["--lib", "htree::tests::durable"],
+    },
+    Finder {
+        name: "crash_sweep.rs",
+        package: "pramfs-tests",
+        arguments: &["--test", "crash_sweep"],
+    },
+];
+
+impl Finder {
+    /// Whether the test is content.
+    fn run(&self, variable: &str, value: &str) -> bool {
+        let done = Command::new(env!("CARGO"))
+            .args(["test", "-q", "--features", "mutants", "-p", self.package])
+            .args(self.arguments)
+            .env(variable, value)
+            .stdin(Stdio::null())
+            .output();
+        done.expect("cargo can be run").status.success()
+    }
 }
 
 /// A mutant: a place in the code, or a known mistake.
@@ -122,8 +158,17 @@ enum Who {
     Known(Bug),
     /// The explorer passes it.
     Explored(Site),
-    /// Only this other test passes it; by its name.
-    Elsewhere(String, &'static str),
+    /// Only these other tests pass it; by its name.
+    Elsewhere(String, Vec<&'static Finder>),
+}
+
+/// The first of some tests that fails with a mutant.
+fn by_others<'a>(
+    mut tests: impl Iterator<Item = &'a Finder>,
+    mutant: &str,
+) -> Option<(String, String)> {
+    let found = tests.find(|test| !test.run(CHOICE, mutant))?;
+    Some((format!("`{}`", found.name), "the test fails".into()))
 }
 
 impl Who {
@@ -140,10 +185,7 @@ impl Who {
         let mutant = match self {
             Who::Known(bug) => Mutant::Bug(*bug),
             Who::Explored(site) => Mutant::At(*site),
-            Who::Elsewhere(name, test) => {
-                let sound = other(test, CHOICE, name).unwrap();
-                return (!sound).then(|| (format!("`{test}.rs`"), "the test fails".into()));
-            }
+            Who::Elsewhere(name, tests) => return by_others(tests.iter().copied(), name),
         };
         let explored = |stages: &[Stage]| {
             choose(Some(mutant));
@@ -160,12 +202,7 @@ impl Who {
         // The dearest last.
         let (all, cheap) = stages.split_last().unwrap();
         explored(cheap)
-            .or_else(|| {
-                OTHERS.iter().find_map(|test| {
-                    let sound = other(test, CHOICE, &self.name()).unwrap();
-                    (!sound).then(|| (format!("`{test}.rs`"), "the test fails".into()))
-                })
-            })
+            .or_else(|| by_others(OTHERS.iter(), &self.name()))
             .or_else(|| explored(std::slice::from_ref(all)))
     }
 }
@@ -178,17 +215,28 @@ fn passed(stages: &[Stage], ops: &[Op]) -> Vec<Who> {
     }
     listen(false);
     let mut all: Vec<Who> = sites().into_iter().map(Who::Explored).collect();
-    let mut names: BTreeSet<String> = all.iter().map(Who::name).collect();
+    let explored: BTreeSet<String> = all.iter().map(Who::name).collect();
     let dir = tempfile::tempdir().unwrap();
-    for test in OTHERS {
-        let notes = dir.path().join(test);
-        assert!(other(test, NOTES, notes.to_str().unwrap()).unwrap());
-        for line in std::fs::read_to_string(notes).unwrap().lines() {
-            if names.insert(line.into()) {
-                all.push(Who::Elsewhere(line.into(), test));
+    let mut others: BTreeMap<String, Vec<&'static Finder>> = BTreeMap::new();
+    for test in &OTHERS {
+        let notes = dir.path().join("notes");
+        assert!(
+            test.run(NOTES, notes.to_str().unwrap()),
+            "no mistake, and yet {} fails",
+            test.name
+        );
+        for line in std::fs::read_to_string(&notes).unwrap().lines() {
+            if !explored.contains(line) {
+                others.entry(line.into()).or_default().push(test);
             }
         }
+        std::fs::remove_file(notes).unwrap();
     }
+    all.extend(
+        others
+            .into_iter()
+            .map(|(name, tests)| Who::Elsewhere(name, tests)),
+    );
     all
 }
 
@@ -252,18 +300,70 @@ const EQUIVALENT: [(&str, &str, &str, &str); 1] = [(
     "the next store is the first of two retired words, of which the lower counts",
 )];
 
-/// Why a mutant is no mistake, if it is none.
-fn equivalent(name: &str) -> Option<&'static str> {
+/// File, line and mistake of a mutant's name, and the text of the file.
+fn parts(name: &str) -> Option<(&str, usize, &str, String)> {
     let (at, what) = name.split_once(": ")?;
     let (file, line) = at.split_once(':')?;
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../pramfs-rs/src")
         .join(file);
     let text = std::fs::read_to_string(path).ok()?;
-    let code = text.lines().nth(line.parse::<usize>().ok()? - 1)?.trim();
+    Some((file, line.parse().ok()?, what, text))
+}
+
+/// Function that a line is in.
+fn function(text: &str, line: usize) -> Option<&str> {
+    let above: Vec<&str> = text.lines().take(line).collect();
+    above.iter().rev().find_map(|l| {
+        let l = l.trim_start();
+        let (head, rest) = l.split_once("fn ")?;
+        let words = ["", "pub ", "unsafe ", "const ", "async "];
+        let head = head.split_inclusive(' ');
+        let mut modifiers = head.map(|w| if w.starts_with("pub(") { "pub " } else { w });
+        let name = rest.split(['(', '<']).next()?;
+        modifiers.all(|w| words.contains(&w)).then_some(name)
+    })
+}
+
+/// The name of a mutant that stays the same while lines are added elsewhere:
+/// file, function, and which of its kind in there.
+fn lasting(name: &str, all: &[String]) -> String {
+    let Some((file, line, what, text)) = parts(name) else {
+        return name.into();
+    };
+    let Some(within) = function(&text, line) else {
+        return name.into();
+    };
+    let mut beside: Vec<usize> = all
+        .iter()
+        .filter_map(|other| {
+            let (f, l, w, _) = parts(other)?;
+            (f == file && w == what && function(&text, l) == Some(within)).then_some(l)
+        })
+        .collect();
+    beside.sort_unstable();
+    beside.dedup();
+    let which = beside.iter().position(|l| *l == line).unwrap_or(0) + 1;
+    match beside.len() {
+        0 | 1 => format!("{file}, `{within}`: {what}"),
+        n => format!("{file}, `{within}`, {which} of {n}: {what}"),
+    }
+}
+
+/// Why a mutant is no mistake, if it is none.
+fn equivalent(name: &str) -> Option<&'static str> {
+    let (file, line, what, text) = parts(name)?;
+    let code = text.lines().nth(line - 1)?.trim();
     let same = |e: &&(&str, &str, &str, &str)| e.0 == file && e.1 == code && e.2 == what;
     EQUIVALENT.iter().find(same).map(|e| e.3)
 }
+
+/// Begins the document that holds the table.
+const HEAD: &str = "# Mutants\n\n\
+    Written by `make mutants`: do not edit. What a mutant is, and how it is looked for, is\n\
+    in [crash-testing.md](crash-testing.md#does-it-notice). *found by* is a part of the\n\
+    explorer's run, with the workload and what was wrong there, or another test, which\n\
+    fails. Places are named by file and function, not by line.\n\n";
 
 #[test]
 fn every_mutant_is_found() {
@@ -283,13 +383,15 @@ fn every_mutant_is_found() {
     let mut table = String::from("| mutant | found by | with |\n|---|---|---|\n");
     let (mut found, mut equal, mut left) = (0, 0, Vec::new());
     let start = Instant::now();
+    let names: Vec<String> = mutants.iter().map(Who::name).collect();
     for who in &mutants {
         let name = who.name();
         if only.as_ref().is_some_and(|o| !name.contains(o.as_str())) {
             continue;
         }
+        let lasts = lasting(&name, &names);
         if let Some(why) = equivalent(&name) {
-            writeln!(table, "| {name} | none | no mistake: {why} |").unwrap();
+            writeln!(table, "| {lasts} | none | no mistake: {why} |").unwrap();
             equal += 1;
             continue;
         }
@@ -297,22 +399,30 @@ fn every_mutant_is_found() {
         match who.hunt(&stages, &ops) {
             Some((stage, story)) => {
                 found += 1;
-                writeln!(table, "| {name} | {stage} | {story} |").unwrap();
+                writeln!(table, "| {lasts} | {stage} | {story} |").unwrap();
                 eprintln!("{name}: found in {:.1?} ({stage})", from.elapsed());
             }
             None => {
+                writeln!(table, "| {lasts} | **nothing** | |").unwrap();
                 eprintln!("{name}: NOT FOUND in {:.1?}", from.elapsed());
                 left.push(name.clone());
             }
         }
     }
     println!("{table}");
-    println!(
-        "{found} of {} mutants found in {:.0?}, {equal} more are no mistakes; \
-         places that nothing passes: {missed:#?}",
+    let score = format!(
+        "{found} of {} mutants are found; {equal} more {} no mistake.",
         found + left.len(),
+        if equal == 1 { "is" } else { "are" }
+    );
+    println!(
+        "{score} {:.0?}; places that nothing passes: {missed:#?}",
         start.elapsed()
     );
+    if let Some(path) = std::env::var_os("MUTANT_TABLE").filter(|_| only.is_none() && !known) {
+        let text = format!("{HEAD}{score}\n\n{table}");
+        std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
     assert!(left.is_empty(), "not found: {left:#?}");
     assert!(missed.is_empty(), "never passed: {missed:#?}");
 }

@@ -1,4 +1,5 @@
 mod damage;
+mod durable;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,15 +23,18 @@ thread_local! {
 
 const OWNER: Ino = Ino(77);
 
-fn volume(block_size: u32, len: usize) -> Volume {
-    let region = Region::new("test", HeapBackend::boxed(len));
-    let options = FormatOptions {
+fn options(block_size: u32) -> FormatOptions {
+    FormatOptions {
         block_size,
         uuid: Some([7; 16]),
         hash_seed: Some([9; 16]),
         ..FormatOptions::default()
-    };
-    let made = format(&region, &options).unwrap();
+    }
+}
+
+fn volume(block_size: u32, len: usize) -> Volume {
+    let region = Region::new("test", HeapBackend::boxed(len));
+    let made = format(&region, &options(block_size)).unwrap();
     mount(region, Geometry::new(&made.fixed))
 }
 

@@ -39,8 +39,8 @@ struct Outcome {
 }
 
 /// Makes a hole of the blocks `from..to` and frees them, as many as fit the
-/// record. A large leaf that is covered in part is cut. None of the blocks was
-/// taken by this very transaction. Returns the index to go on from: `to` when
+/// record. A large leaf that is covered in part is cut. None of the blocks, and
+/// none of the tables, was taken by this very transaction. Returns the index to go on from: `to` when
 /// all is done.
 ///
 /// # Errors
@@ -183,11 +183,7 @@ impl Removal<'_, '_> {
         if !empty && low < high {
             debug_assert!(changed.is_none_or(|i| i < low || i >= high));
             let (at, n) = (place + low as u64 * 8, (high - low) as u64);
-            if self.tx.is_new(block) {
-                self.tx.zero_new(at, n * 8)?;
-            } else {
-                self.tx.put_zeros(at, n)?;
-            }
+            self.tx.put_zeros(at, n)?;
         }
         Ok(Outcome { next, empty })
     }

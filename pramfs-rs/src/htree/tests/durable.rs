@@ -1,0 +1,53 @@
+//! What a tree stores outside of a record is on its way to the medium with it.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::pmem::{EventKind, LINE, SimBackend};
+
+/// An index block is written anew where the record has no room for its
+/// pointers.
+#[test]
+fn nothing_that_a_divided_leaf_stores_is_left_in_the_cache() {
+    for block_size in [512, 4096] {
+        let sim = SimBackend::new(4 << 20).unwrap();
+        let region = Region::new("test", Box::new(sim.clone()));
+        let made = format(&region, &options(block_size)).unwrap();
+        let vol = mount(region, Geometry::new(&made.fixed));
+        let mut tx = vol.begin();
+        let block = tx.alloc_blocks(None, 8, true).unwrap().start;
+        let scratch = vol.geo.offset(Bno(block));
+        tx.commit().unwrap();
+        let mut t = dir();
+        let mut anew = 0;
+        for i in 0..1500 {
+            let mut tx = vol.begin();
+            // A record that is almost full.
+            let full = (tx.room() - 1300) / 8 * 8;
+            tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
+            let mut u = t;
+            sim.recording(true);
+            insert(&mut tx, &mut u, &numbered(i), 8, &i.to_le_bytes()).unwrap();
+            tx.commit().unwrap();
+            vol.retire_all().unwrap();
+            sim.recording(false);
+            let mut dirty = BTreeSet::new();
+            for e in sim.take_record() {
+                let lines = e.offset / LINE..(e.offset + e.bytes.len() as u64).div_ceil(LINE);
+                let block = e.bytes.len() as u32 == block_size;
+                match e.kind {
+                    EventKind::Store => dirty.extend(lines),
+                    EventKind::Flush => dirty.retain(|l| !lines.contains(l)),
+                    EventKind::NtStore => anew += u32::from(block && !e.bytes.starts_with(b"hlf1")),
+                    _ => {}
+                }
+            }
+            assert!(
+                dirty.is_empty(),
+                "blocks of {block_size}, name {i}: lines {dirty:x?} are stored and not flushed"
+            );
+            t = u;
+        }
+        assert!(anew > 5, "blocks of {block_size}: {anew} index blocks");
+    }
+}
