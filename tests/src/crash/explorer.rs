@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::pmem::{Event, EventKind, SimBackend};
+use pramfs::pmem::{EventKind, SimBackend};
 use pramfs::{Fs, MountOptions};
 
 use super::images::{Choice, Images, Limits};
 use super::machine::Machine;
-use super::oracle::{Known, Oracle, StateId, Still, Verdict, options};
+use super::oracle::{Known, Oracle, Recovered, StateId, Still, Verdict, options};
 use super::report::{Counterexample, Summary, lines};
 use super::state::{Expected, Promise, State};
 use super::workload::{Bed, Op, START, Workload, act};
@@ -31,6 +31,10 @@ pub struct Settings {
     pub limits: Limits,
     /// Which images of a crash in recovery; `None`: recoveries are not crashed.
     pub recovery: Option<Limits>,
+    /// Which images of a crash in the recovery of an image, if another recovery
+    /// has made the same stores on the way to the same medium; `None`: those
+    /// are not crashed again.
+    pub every_recovery: Option<Limits>,
     /// Rules of the journal that workloads run under, to be broken by tests.
     pub rules: Rules,
     /// Of random choices. Each moment of each workload has its own from this.
@@ -160,8 +164,22 @@ impl Allowed<'_> {
 /// A recovery that is to be crashed.
 struct Recovery {
     image: Vec<u8>,
-    events: Vec<Event>,
+    did: Recovered,
     state: StateId,
+}
+
+/// What is wrong with an image of a crashed recovery.
+struct Failed {
+    moment: String,
+    lines: Vec<String>,
+    problem: String,
+}
+
+/// Crashes recoveries.
+struct Again<'w> {
+    settings: &'w Settings,
+    inner: &'w mut Oracle,
+    counts: &'w mut Summary,
 }
 
 /// Where in a workload.
@@ -178,6 +196,7 @@ impl<'a> Worker<'a> {
         let (mut oracle, mut inner) = (oracle(), oracle());
         oracle.record = settings.recovery.is_some();
         inner.record = settings.recovery.is_some();
+        oracle.every = settings.every_recovery.is_some();
         Worker {
             settings,
             job,
@@ -350,13 +369,14 @@ impl<'a> Worker<'a> {
         let verdict = self.oracle.judge(&images, &[]);
         let verdict = verdict.map_err(|e| fail(self, format!("without loss of any store: {e}")))?;
         let found = self.oracle.known().state(verdict.state);
-        if let Some(events) = verdict.recovery {
+        if let Some(did) = verdict.recovery {
             let whole = Recovery {
                 image: machine.current().to_vec(),
-                events,
+                did,
                 state: verdict.state,
             };
-            self.recoveries(vec![whole], at)?;
+            let failed = self.again().crash(whole, at).err();
+            failed.map_or(Ok(()), |f| Err(self.second_failure(at, f)))?;
         }
         let expected = Expected {
             // What is allocated past the end shows only there.
@@ -388,27 +408,29 @@ impl<'a> Worker<'a> {
         let mut random = Random::new(seed(self.settings.seed, at));
         let mut judged: HashMap<StateId, bool> = HashMap::new();
         let mut failed: Option<(Choice, String)> = None;
-        let mut recoveries: Vec<Recovery> = Vec::new();
+        let mut second: Option<Failed> = None;
         let (mut built, mut distinct) = (0, 0);
         let oracle = &mut self.oracle;
+        let mut again = Again {
+            settings: self.settings,
+            inner: &mut self.inner,
+            counts: &mut self.counts,
+        };
         let how = images.each(&self.settings.limits, &mut random, &mut |choice| {
             built += 1;
             match judge(oracle, &images, choice, allowed, &mut judged) {
-                Ok(Verdict {
-                    new,
-                    recovery,
-                    state,
-                }) => {
-                    distinct += u64::from(new);
-                    if let Some(events) = recovery {
-                        let image = image_of(machine.durable(), &images, choice);
-                        recoveries.push(Recovery {
-                            image,
-                            events,
-                            state,
-                        });
-                    }
-                    true
+                Ok(verdict) => {
+                    distinct += u64::from(verdict.new);
+                    let Some(did) = verdict.recovery else {
+                        return true;
+                    };
+                    let recovery = Recovery {
+                        image: image_of(machine.durable(), &images, choice),
+                        did,
+                        state: verdict.state,
+                    };
+                    second = again.crash(recovery, at).err();
+                    second.is_none()
                 }
                 Err(problem) => {
                     failed = Some((choice.to_vec(), problem));
@@ -428,65 +450,24 @@ impl<'a> Worker<'a> {
             let lines = lines(self.oracle.geometry(), &images.lines, &choice);
             return Err(self.failure(at, lines, problem));
         }
-        self.recoveries(recoveries, at)
+        second.map_or(Ok(()), |f| Err(self.second_failure(at, f)))
     }
 
-    /// Fails the power in recoveries, and in the recoveries from that, until
-    /// there is none that is new.
-    fn recoveries(&mut self, mut left: Vec<Recovery>, at: &At<'_>) -> Result<(), Stopped> {
-        let Some(limits) = self.settings.recovery else {
-            return Ok(());
-        };
-        while let Some(r) = left.pop() {
-            self.counts.recoveries += 1;
-            let mut machine = Machine::new(r.image);
-            let mut fence = 0;
-            for e in &r.events {
-                if e.kind == EventKind::Fence {
-                    fence += 1;
-                    let base = self.inner.set_base(machine.durable());
-                    let images = Images::new(&machine, base, limits.torn);
-                    let mut random = Random::new(seed(self.settings.seed, at) ^ fence);
-                    let mut failed = None;
-                    let (inner, counts) = (&mut self.inner, &mut self.counts);
-                    images.each(&limits, &mut random, &mut |choice| {
-                        counts.recovery_images += 1;
-                        let verdict = judge_state(inner, &images, choice, r.state);
-                        match verdict {
-                            Ok(v) => {
-                                counts.recovery_distinct += u64::from(v.new);
-                                if let Some(events) = v.recovery {
-                                    left.push(Recovery {
-                                        image: image_of(machine.durable(), &images, choice),
-                                        events,
-                                        state: v.state,
-                                    });
-                                }
-                                true
-                            }
-                            Err(problem) => {
-                                failed = Some((choice.to_vec(), problem));
-                                false
-                            }
-                        }
-                    });
-                    if let Some((choice, problem)) = failed {
-                        let at = At {
-                            name: at.name,
-                            moment: format!(
-                                "{}, and again before fence {fence} of the recovery",
-                                at.moment
-                            ),
-                            number: at.number,
-                        };
-                        let lines = lines(self.inner.geometry(), &images.lines, &choice);
-                        return Err(self.failure(&at, lines, problem));
-                    }
-                }
-                machine.run(e);
-            }
+    fn again(&mut self) -> Again<'_> {
+        Again {
+            settings: self.settings,
+            inner: &mut self.inner,
+            counts: &mut self.counts,
         }
-        Ok(())
+    }
+
+    fn second_failure(&self, at: &At<'_>, f: Failed) -> Stopped {
+        let at = At {
+            name: at.name,
+            moment: format!("{}, and again {}", at.moment, f.moment),
+            number: at.number,
+        };
+        self.failure(&at, f.lines, f.problem)
     }
 
     /// Takes stored lines out of a failing image as long as it fails.
@@ -512,6 +493,63 @@ impl<'a> Worker<'a> {
             }
         }
         best
+    }
+}
+
+impl Again<'_> {
+    /// Fails the power in a recovery, and in the recoveries from that, until
+    /// there is none that is new.
+    fn crash(&mut self, first: Recovery, at: &At<'_>) -> Result<(), Failed> {
+        let mut left = vec![first];
+        while let Some(r) = left.pop() {
+            let limits = match r.did.new {
+                true => self.settings.recovery,
+                false => self.settings.every_recovery,
+            };
+            let Some(limits) = limits else { continue };
+            self.counts.recoveries += 1;
+            let mut machine = Machine::new(r.image);
+            let mut fence = 0;
+            for e in &r.did.events {
+                if e.kind == EventKind::Fence {
+                    fence += 1;
+                    let base = self.inner.set_base(machine.durable());
+                    let images = Images::new(&machine, base, limits.torn);
+                    let mut random = Random::new(seed(self.settings.seed, at) ^ fence);
+                    let mut failed = None;
+                    let (inner, counts) = (&mut *self.inner, &mut *self.counts);
+                    images.each(&limits, &mut random, &mut |choice| {
+                        counts.recovery_images += 1;
+                        match judge_state(inner, &images, choice, r.state) {
+                            Ok(v) => {
+                                counts.recovery_distinct += u64::from(v.new);
+                                if let Some(did) = v.recovery {
+                                    left.push(Recovery {
+                                        image: image_of(machine.durable(), &images, choice),
+                                        did,
+                                        state: v.state,
+                                    });
+                                }
+                                true
+                            }
+                            Err(problem) => {
+                                failed = Some((choice.to_vec(), problem));
+                                false
+                            }
+                        }
+                    });
+                    if let Some((choice, problem)) = failed {
+                        return Err(Failed {
+                            moment: format!("before fence {fence} of the recovery"),
+                            lines: lines(self.inner.geometry(), &images.lines, &choice),
+                            problem,
+                        });
+                    }
+                }
+                machine.run(e);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -172,8 +172,17 @@ pub struct Verdict {
     pub state: StateId,
     /// It was not known.
     pub new: bool,
-    /// The events of its recovery, if those are new.
-    pub recovery: Option<Vec<Event>>,
+    /// Its recovery, if it stored something and is to be crashed.
+    pub recovery: Option<Recovered>,
+}
+
+/// A recovery that stored something.
+#[derive(Debug)]
+pub struct Recovered {
+    /// What it did.
+    pub events: Vec<Event>,
+    /// None before has done the same on the way to the same medium.
+    pub new: bool,
 }
 
 /// Judges images, one at a time.
@@ -191,6 +200,8 @@ pub struct Oracle {
     /// Whether recoveries are recorded: not those within a recovery, unless
     /// that is asked for.
     pub record: bool,
+    /// Whether those are handed over, too, that do what another has done.
+    pub every: bool,
 }
 
 const UNIT: usize = 512;
@@ -224,6 +235,7 @@ impl Oracle {
             clock: Still::at(LATER),
             geo,
             record: true,
+            every: false,
         };
         oracle.set_base(image);
         Ok(oracle)
@@ -324,7 +336,7 @@ impl Oracle {
     }
 
     /// Mounts what is in memory.
-    fn run(&mut self) -> Result<(StateId, Option<Vec<Event>>), String> {
+    fn run(&mut self) -> Result<(StateId, Option<Recovered>), String> {
         self.clock.set(LATER);
         let words = |what: &'static str| move |e: pramfs::Error| format!("{what}: {e}");
         self.scratch.record(self.record);
@@ -349,8 +361,11 @@ impl Oracle {
                 state
             }
         };
-        let new = |events: &Vec<Event>| self.known.is_new_recovery(self.trace(hash, events));
-        let recovery = Some(events).filter(|e| self.record && busy && new(e));
+        let recovery = (self.record && busy).then(|| Recovered {
+            new: self.known.is_new_recovery(self.trace(hash, &events)),
+            events,
+        });
+        let recovery = recovery.filter(|r| r.new || self.every);
         Ok((state, recovery))
     }
 

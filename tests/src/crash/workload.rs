@@ -356,6 +356,13 @@ pub struct Bed {
     pub full: bool,
 }
 
+/// What is left to be had; `None`: as much as there is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    blocks: Option<u64>,
+    inodes: Option<u64>,
+}
+
 /// When the tree was made, and the time of the first operation.
 pub const START: i64 = 1_700_000_000;
 
@@ -367,7 +374,7 @@ impl Bed {
     /// # Errors
     /// Those of the engine, and where the model differs.
     pub fn new(block_size: u32, len: usize) -> Result<Bed, String> {
-        Bed::with(block_size, len, None)
+        Bed::with(block_size, len, Room::default())
     }
 
     /// The same in a region in which so many blocks are left to be had.
@@ -375,12 +382,29 @@ impl Bed {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn full(block_size: u32, len: usize, blocks: u64) -> Result<Bed, String> {
-        Bed::with(block_size, len, Some(blocks))
+        let room = Room {
+            blocks: Some(blocks),
+            inodes: None,
+        };
+        Bed::with(block_size, len, room)
     }
 
-    fn with(block_size: u32, len: usize, room: Option<u64>) -> Result<Bed, String> {
+    /// The same in a region in which so many inodes are left to be had.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn few_inodes(block_size: u32, len: usize, inodes: u64) -> Result<Bed, String> {
+        let room = Room {
+            blocks: None,
+            inodes: Some(inodes),
+        };
+        Bed::with(block_size, len, room)
+    }
+
+    fn with(block_size: u32, len: usize, room: Room) -> Result<Bed, String> {
         let format = FormatOptions {
             lanes: Some(2),
+            max_inodes: room.inodes.map(|_| 16),
             ..region::repeatable(block_size)
         };
         // Bytes that nobody wrote show where they should not.
@@ -421,7 +445,16 @@ impl Bed {
         run(&mut f, &|f| fallocate(f, "/A/foo", KEEP, 0, 3000))?;
         run(&mut f, &|f| make(f, "/A/bar", file()))?;
         run(&mut f, &|f| make(f, "/A/sub", dir()))?;
-        if let Some(room) = room {
+        if let Some(room) = room.inodes {
+            for i in 0.. {
+                let left = fs.statfs().map_err(|e| e.to_string())?.free_inodes;
+                if left <= room {
+                    break;
+                }
+                run(&mut f, &|f| make(f, &format!("/ballast {i}"), file()))?;
+            }
+        }
+        if let Some(room) = room.blocks {
             run(&mut f, &|f| make(f, "/ballast", file()))?;
             // Pointer blocks are taken on the way, so it comes in two steps.
             for spare in [room + 8, room] {
@@ -438,14 +471,15 @@ impl Bed {
             }
         }
         f.compare(&fs)?;
-        f.full = room.is_some();
+        let full = room.blocks.or(room.inodes).is_some();
+        f.full = full;
         fs.close().map_err(|e| e.to_string())?;
         f.model.end_of_mount();
         Ok(Bed {
             block_size,
             image: Arc::new(sim.image()),
             follower: f,
-            full: room.is_some(),
+            full,
         })
     }
 }
