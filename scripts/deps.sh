@@ -47,7 +47,7 @@ for switch; do
         crates=(pjdfstest@0.2.2 fsx@0.3.2)
         ;;
     --programs)
-        mounted+=(git sqlite3 postgresql rsync tar attr acl python3)
+        mounted+=(git sqlite3 postgresql rsync tar attr acl python3 nfs-ganesha nfs-ganesha-vfs libnfs13)
         mounted+=("$(python_testsuite)")
         ;;
     # Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
@@ -86,7 +86,14 @@ if command -v dpkg-query >/dev/null; then
     elif ((${#missing[@]})); then
         say "Installing suites and programs: ${missing[*]}"
         export DEBIAN_FRONTEND=noninteractive
-        # With fresh lists the name of the last one may be another.
+        # None of their services is started: the tests have servers of their own.
+        policy=/usr/sbin/policy-rc.d
+        if [[ ! -e $policy ]]; then
+            printf '#!/bin/sh\nexit 101\n' >$policy
+            chmod 755 $policy
+            trap 'rm -f "$policy"' EXIT
+        fi
+        # With fresh lists the name of Python's package may be another.
         { apt-get update -qq && mapfile -t missing < <(missing_of "${mounted[@]/libpython*-testsuite/$(python_testsuite)}") &&
             apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null; } ||
             optional "Cannot install ${missing[*]}"

@@ -1,5 +1,5 @@
 //! Real programs on a mount: a compiler, git, SQLite, PostgreSQL, rsync, tar,
-//! Python's own tests, an overlay. After each the file system is unmounted, and
+//! Python's own tests, an overlay, an NFS export. After each the file system is unmounted, and
 //! fsck must find nothing.
 //!
 //! A sample of a few minutes; `PRAMFS_PROGRAMS=full` (`make test-programs`)
@@ -7,6 +7,7 @@
 
 mod copies;
 mod git;
+mod nfs;
 mod overlay;
 mod postgres;
 mod python;

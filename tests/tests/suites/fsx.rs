@@ -13,7 +13,11 @@ use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 
 use crate::{alone, long};
 
+/// An operation has at least a byte: fallocate of none is refused, as POSIX
+/// wants it, and fsx takes that for a failure.
 const CONFIGURATION: &str = "
+[opsize]
+min = 1
 [weights]
 close_open = 1
 read = 10
