@@ -1,6 +1,7 @@
 //! Copies of a tree with everything that a tree can have: rsync there and back,
 //! tar with extended attributes and ACLs.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -77,10 +78,16 @@ fn list(dir: &Path, acl: &str) -> String {
 }
 
 fn same(is: &str, should: &str, what: &str) {
-    let (is, should): (Vec<_>, Vec<_>) = (is.lines().collect(), should.lines().collect());
-    let new: Vec<_> = is.iter().filter(|l| !should.contains(l)).take(10).collect();
-    let gone: Vec<_> = should.iter().filter(|l| !is.contains(l)).take(10).collect();
-    assert!(is == should, "{what}: has {new:#?} instead of {gone:#?}");
+    if is == should {
+        return;
+    }
+    let set = |text| -> BTreeSet<&str> { str::lines(text).collect() };
+    let (is, should) = (set(is), set(should));
+    let first = |a: &BTreeSet<&str>, b| -> Vec<String> {
+        a.difference(b).take(10).map(|l| (*l).to_owned()).collect()
+    };
+    let (new, gone) = (first(&is, &should), first(&should, &is));
+    panic!("{what}: has {new:#?} instead of {gone:#?}");
 }
 
 #[test]
