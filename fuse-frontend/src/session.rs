@@ -65,8 +65,10 @@ pub fn mount(
     let source = settings.source.as_deref().map_or(path.as_path(), Path::new);
     let source = mountinfo::source_name(source);
     let (connection, place) = kernel::connect(&point.path, &source, settings)?;
+    let adapter = Adapter::new(Arc::clone(&fs), settings.cache);
+    let kernel = adapter.kernel();
     let session = Session::from_fd(
-        Adapter::new(Arc::clone(&fs), settings.cache),
+        adapter,
         connection,
         who_may_come_in(settings),
         threads(settings),
@@ -80,6 +82,8 @@ pub fn mount(
             place.path.display()
         ))
     })?;
+    // Nobody has set it before: the adapter is new.
+    let _first = kernel.set(session.notifier());
     raise_read_ahead(&place);
     Ok(Mounted {
         session,

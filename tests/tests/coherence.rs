@@ -206,46 +206,6 @@ fn flock_and_fcntl_locks_hold_within_the_machine() {
     assert_eq!(other(), 0);
 }
 
-/// POSIX ACLs are kept as attributes; nothing asks them.
-#[test]
-fn posix_acls_are_stored_and_not_enforced() {
-    let Some((mount, _dog)) = mounted("ACLs", "") else {
-        return;
-    };
-    let path = mount.at("f");
-    std::fs::write(&path, "x").unwrap();
-    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    // Version 2; owner rw, user 65534 rwx, group and others nothing, mask rwx.
-    let mut acl = 2u32.to_le_bytes().to_vec();
-    for (tag, perm, id) in [
-        (1u16, 6u16, u32::MAX),
-        (2, 7, 65_534),
-        (4, 0, u32::MAX),
-        (16, 7, u32::MAX),
-        (32, 0, u32::MAX),
-    ] {
-        acl.extend(tag.to_le_bytes());
-        acl.extend(perm.to_le_bytes());
-        acl.extend(id.to_le_bytes());
-    }
-    let name = "system.posix_acl_access";
-    rustix::fs::setxattr(&path, name, &acl, rustix::fs::XattrFlags::empty()).unwrap();
-    let mut back = vec![0; 256];
-    let n = rustix::fs::getxattr(&path, name, &mut back[..]).unwrap();
-    assert!(back[..n] == acl);
-    let read = format!("cat {} >/dev/null 2>&1", path.display());
-    let nobody = Command::new("sh")
-        .args(["-c", &read])
-        .uid(65_534)
-        .gid(65_534)
-        .status()
-        .unwrap();
-    assert!(
-        !nobody.success(),
-        "the ACL is heeded; docs/semantics.md says that it is not"
-    );
-}
-
 /// What the mount does not have is refused with the errno that programs know.
 #[test]
 fn what_is_not_supported_is_refused() {

@@ -19,7 +19,7 @@ impl Adapter {
     }
 
     pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.setattr(&ctx(req), ino(node)?, set)?);
+        let work = |fs: &Fs, _: &mut _| Ok(fs.setattr(&ctx(req, 0), ino(node)?, set)?);
         self.serve("setattr", node, reply, work, send_attr);
     }
 

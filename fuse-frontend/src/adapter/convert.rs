@@ -37,12 +37,12 @@ pub(super) fn node(ino: Ino) -> INodeNo {
     }
 }
 
-/// Who asks. The umask is the kernel's business: it has applied it already.
-pub(super) fn ctx(req: &Request) -> Ctx {
+/// Who asks, and with which umask where something is made.
+pub(super) fn ctx(req: &Request, umask: u32) -> Ctx {
     Ctx {
         uid: req.uid(),
         gid: req.gid(),
-        umask: 0,
+        umask,
     }
 }
 

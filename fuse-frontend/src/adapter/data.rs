@@ -80,7 +80,10 @@ impl Adapter {
             // nothing else changes it (docs/semantics.md, Appends). Pages
             // written back from a mapping are no append whatever the flags.
             let paged = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-            let written = if flags & libc::O_APPEND != 0 && !paged {
+            let written = if paged {
+                self.removals
+                    .wait_for_space(|| fs.write_back(ino, offset, data))?
+            } else if flags & libc::O_APPEND != 0 {
                 self.removals
                     .wait_for_space(|| fs.append_part(ino, offset, data))?;
                 data.len()

@@ -6,6 +6,8 @@
 //! request refused), ATOMIC_O_TRUNC (O_TRUNC would have to be done by `open`,
 //! which does not see all of it), WRITEBACK_CACHE (a write that has returned
 //! must be durable), POSIX_LOCKS and FLOCK_LOCKS (the kernel does them itself).
+//! With POSIX_ACL the kernel heeds the ACLs that it is shown, and DONT_MASK
+//! leaves the umask to us: a directory's default ACL replaces it.
 //! NO_OPEN_SUPPORT is not used either: whether a file is open, and whether it
 //! is open through the page cache, must stay known to this process.
 
@@ -29,7 +31,9 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
-    .union(InitFlags::FUSE_HAS_IOCTL_DIR);
+    .union(InitFlags::FUSE_HAS_IOCTL_DIR)
+    .union(InitFlags::FUSE_POSIX_ACL)
+    .union(InitFlags::FUSE_DONT_MASK);
 
 /// Settles capabilities and sizes.
 pub(super) fn negotiate(config: &mut KernelConfig) {

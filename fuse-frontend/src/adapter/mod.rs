@@ -11,11 +11,12 @@
 //! * only capabilities that the kernel offers are asked for, and none of those
 //!   that this version of the transport cannot live with (`init.rs`).
 //!
-//! Left to others: permissions (the kernel, by `default_permissions`), the
-//! umask (the kernel, as DONT_MASK is not asked for), locks (the kernel);
-//! everything else is the engine's.
+//! Left to others: permissions (the kernel, by `default_permissions` and the
+//! ACLs that it asks for), locks (the kernel); everything else is the engine's,
+//! the umask included, since a default ACL takes its place.
 
 mod attributes;
+mod caller;
 mod convert;
 mod data;
 mod dir;
@@ -31,13 +32,14 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use convert::ctx;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
@@ -68,6 +70,7 @@ pub struct Adapter {
     removals: Removals,
     /// Set by the first panic; nothing but EIO is answered from then on.
     failed: AtomicBool,
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Adapter {
@@ -78,6 +81,23 @@ impl Adapter {
             cache,
             removals: Removals::default(),
             failed: AtomicBool::new(false),
+            kernel: Arc::default(),
+        }
+    }
+
+    /// Where to put what tells the kernel of changes that it does not know to
+    /// be some; until then it is told of none.
+    pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
+        Arc::clone(&self.kernel)
+    }
+
+    /// The kernel is to ask for the attributes of a node anew.
+    fn attributes_have_changed(&self, node: INodeNo) {
+        // A negative offset leaves the page cache alone.
+        if let Some(kernel) = self.kernel.get()
+            && let Err(error) = kernel.inval_inode(node, -1, 0)
+        {
+            tracing::debug!("attributes of node {} stay cached: {error}", node.0);
         }
     }
 }
@@ -105,11 +125,11 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.on_mknod(req, parent, name.as_bytes(), mode, rdev, reply);
+        self.on_mknod(&ctx(req, umask), parent, name.as_bytes(), mode, rdev, reply);
     }
 
     fn mkdir(
@@ -118,10 +138,10 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        self.on_mkdir(req, parent, name.as_bytes(), mode, reply);
+        self.on_mkdir(&ctx(req, umask), parent, name.as_bytes(), mode, reply);
     }
 
     fn symlink(
@@ -223,11 +243,18 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.on_create(req, parent, name.as_bytes(), mode, flags, reply);
+        self.on_create(
+            &ctx(req, umask),
+            parent,
+            name.as_bytes(),
+            mode,
+            flags,
+            reply,
+        );
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -401,7 +428,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -409,7 +436,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.on_setxattr(ino, name.as_bytes(), value, flags, reply);
+        self.on_setxattr(req, ino, name.as_bytes(), value, flags, reply);
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
-use pramfs::types::{self, Attr, FileType};
+use pramfs::types::{self, Attr, Ctx, FileType};
 use pramfs::{Error, Fs};
 
 use super::convert::{ctx, entry, ino, no_entry, unpack_device};
@@ -77,7 +77,7 @@ impl Adapter {
 
     pub(super) fn on_mknod(
         &self,
-        req: &Request,
+        cx: &Ctx,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -88,14 +88,14 @@ impl Adapter {
             let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
             Ok(self
                 .removals
-                .wait_for_space(|| fs.mknod_pinned(&ctx(req), parent, name, mode, rdev))?)
+                .wait_for_space(|| fs.mknod_pinned(cx, parent, name, mode, rdev))?)
         };
         self.serve("mknod", parent, reply, work, send_entry);
     }
 
     pub(super) fn on_mkdir(
         &self,
-        req: &Request,
+        cx: &Ctx,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -105,7 +105,7 @@ impl Adapter {
             let parent = ino(parent)?;
             Ok(self
                 .removals
-                .wait_for_space(|| fs.mkdir_pinned(&ctx(req), parent, name, mode & 0o7777))?)
+                .wait_for_space(|| fs.mkdir_pinned(cx, parent, name, mode & 0o7777))?)
         };
         self.serve("mkdir", parent, reply, work, send_entry);
     }
@@ -122,7 +122,7 @@ impl Adapter {
             let parent = ino(parent)?;
             Ok(self
                 .removals
-                .wait_for_space(|| fs.symlink_pinned(&ctx(req), parent, name, target))?)
+                .wait_for_space(|| fs.symlink_pinned(&ctx(req, 0), parent, name, target))?)
         };
         self.serve("symlink", parent, reply, work, send_entry);
     }
@@ -157,7 +157,7 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let flags = rename_flags(flags)?;
-            Ok(fs.rename(&ctx(req), ino(from.0)?, from.1, ino(to.0)?, to.1, flags)?)
+            Ok(fs.rename(&ctx(req, 0), ino(from.0)?, from.1, ino(to.0)?, to.1, flags)?)
         };
         self.serve("rename", from.0, reply, work, |reply, ()| reply.ok());
     }

@@ -3,14 +3,31 @@
 //! A handle carries nothing: every request names its node. An open file holds
 //! one reference of its own on the inode.
 
-use fuser::{FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen, Request};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
 use pramfs::Fs;
+use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs::types::{Ctx, Ino};
 
-use super::convert::{ctx, entry, ino};
+use super::convert::{entry, ino};
 use super::namespace::attr_ttl;
+use super::serve::{Refusal, Served};
 use super::{Adapter, CacheMode};
 
 const NO_HANDLE: FileHandle = FileHandle(0);
+
+/// Whether chattr flags let a file be opened for writing. The engine would
+/// refuse the writes; but programs expect to hear of it here.
+fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
+    let kept = fs.getattr(ino)?.flags;
+    let refused = kept & FL_IMMUTABLE != 0 || kept & FL_APPEND != 0 && flags & libc::O_APPEND == 0;
+    if refused {
+        return Err(Refusal::Request(
+            Errno::EPERM,
+            "the file is immutable or append-only",
+        ));
+    }
+    Ok(())
+}
 
 impl Adapter {
     /// How a file opened with these flags is read and written.
@@ -29,7 +46,7 @@ impl Adapter {
 
     pub(super) fn on_create(
         &self,
-        req: &Request,
+        cx: &Ctx,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -40,7 +57,7 @@ impl Adapter {
             let parent = ino(parent)?;
             let made = self
                 .removals
-                .wait_for_space(|| fs.create_pinned(&ctx(req), parent, name, mode & 0o7777))?;
+                .wait_for_space(|| fs.create_pinned(cx, parent, name, mode & 0o7777))?;
             fs.pin(made.ino, 1);
             Ok(made)
         };
@@ -53,7 +70,11 @@ impl Adapter {
 
     pub(super) fn on_open(&self, node: INodeNo, flags: i32, reply: ReplyOpen) {
         let work = |fs: &Fs, _: &mut _| {
-            fs.pin(ino(node)?, 1);
+            let ino = ino(node)?;
+            if flags & libc::O_ACCMODE != libc::O_RDONLY {
+                may_write(fs, ino, flags)?;
+            }
+            fs.pin(ino, 1);
             Ok(())
         };
         let mode = self.file_mode(flags);

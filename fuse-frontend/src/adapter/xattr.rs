@@ -3,11 +3,12 @@
 //! A caller that asks with no room wants to know the size; one with too little
 //! room gets ERANGE.
 
-use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr};
+use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
 use pramfs::Fs;
 use pramfs::types::XattrMode;
 
 use super::Adapter;
+use super::caller::{CAP_FSETID, Caller};
 use super::convert::ino;
 use super::serve::{Refusal, Served};
 
@@ -32,6 +33,7 @@ fn send(reply: ReplyXattr, value: &[u8], room: u32) {
 impl Adapter {
     pub(super) fn on_setxattr(
         &self,
+        req: &Request,
         node: INodeNo,
         name: &[u8],
         value: &[u8],
@@ -51,8 +53,12 @@ impl Adapter {
                 }
             };
             let ino = ino(node)?;
+            let in_group = |group| {
+                let caller = Caller::of(req);
+                caller.is_in(group) || caller.can(CAP_FSETID)
+            };
             self.removals
-                .wait_for_space(|| fs.setxattr(ino, name, value, mode))?;
+                .wait_for_space(|| fs.setxattr_by(ino, name, value, mode, &in_group))?;
             Ok(())
         };
         self.serve("setxattr", node, reply, work, |reply, ()| reply.ok());

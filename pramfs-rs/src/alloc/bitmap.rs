@@ -483,6 +483,42 @@ impl BitmapSet {
             .sum()
     }
 
+    /// Calls `f` with each free run of a range that has at least `least` bits,
+    /// group by group, while its group is locked: nobody else has them. Damaged
+    /// groups have none. Returns how many bits that were.
+    pub fn each_free(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        range: std::ops::Range<u64>,
+        least: u32,
+        f: &mut dyn FnMut(Run),
+    ) -> u64 {
+        let mut bits = 0;
+        let run = Run {
+            start: range.start,
+            len: range.end.saturating_sub(range.start),
+        };
+        self.for_groups(run, |group, start, len| {
+            let Ok(guard) = self.lock(region, geo, group) else {
+                return;
+            };
+            let Some(g) = guard.as_deref() else { return };
+            let (mut at, end) = (start, start + len);
+            while let Some((from, n)) = g.next_free(at, end) {
+                if n >= least {
+                    f(Run {
+                        start: group * self.per_group + u64::from(from),
+                        len: u64::from(n),
+                    });
+                    bits += u64::from(n);
+                }
+                at = from + n;
+            }
+        });
+        bits
+    }
+
     /// Renews the sum of a group whose bits live records have set and cleared,
     /// for recovery. First the old sum is checked: it fits the bits as they are
     /// now, or as they were before some of the steps of each lane. A sum

@@ -124,6 +124,17 @@ impl Group {
         None
     }
 
+    /// The first run of clear bits within a range, also of a group that has
+    /// no bitmap block.
+    pub fn next_free(&self, from: u32, end: u32) -> Option<(u32, u32)> {
+        let end = end.min(self.len);
+        if self.bits.is_none() {
+            return (from < end).then(|| (from, end - from));
+        }
+        let (start, len) = self.find(from, u32::MAX)?;
+        (start < end).then(|| (start, len.min(end - start)))
+    }
+
     /// As [`find`](Self::find), but only runs of the full length `want`.
     pub fn find_full(&self, mut from: u32, want: u32) -> Option<u32> {
         while let Some((start, len)) = self.find(from, want) {
@@ -187,6 +198,10 @@ mod tests {
         g.take(100, 100);
         g.take(10, 5);
         assert_eq!((g.free(), g.find(0, 1)), (0, None));
+        g.give(20, 10);
+        assert_eq!(g.next_free(0, 25), Some((20, 5)));
+        assert_eq!(g.next_free(30, 200), None);
+        assert_eq!(Group::empty(200, 0).next_free(3, 500), Some((3, 197)));
     }
 
     #[test]

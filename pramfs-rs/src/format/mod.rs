@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::Result;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
-use crate::media::checksum::{crc, seal, word_sum};
+use crate::media::checksum::{seal, word_sum};
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::superblock::*;
 use crate::media::{DiskInode, Geometry, SuperblockInfo, probe_superblock};
@@ -265,7 +265,7 @@ impl Formatter<'_> {
             page[at as usize..at as usize + bytes.len()].copy_from_slice(bytes)
         };
         let mut fixed = *fixed;
-        fixed.crc = crc(0, &fixed.as_bytes()[..SuperStatic::SIZE - 4]);
+        fixed.seal();
         put(0, fixed.as_bytes());
         let dynamic = SuperDynamic {
             state: STATE_CLEAN,

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use super::inode::{Inode, put_inode, touch_ctime};
 use super::options::AtimePolicy;
-use super::{Need, Shared};
+use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
-use crate::media::inode::FLAGS_KEPT;
+use crate::media::inode::{FL_NOATIME, FLAGS_KEPT};
 use crate::types::{Attr, FileType, Ino, SetAttr, SetTime};
 
 /// Seconds after which relatime sets the atime anyway.
@@ -18,7 +18,8 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
-    /// [`Error::TooLarge`], [`Error::NoSpace`].
+    /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] where
+    /// the file is immutable or append-only.
     pub fn setattr(&self, _cx: &crate::types::Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.op(Need::Write, || {
             let ctime = set.ctime.map(SetTime::At);
@@ -37,6 +38,7 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             core.alive(ino)?;
+            core.may_set(set)?;
             let now = self.now();
             if let Some(size) = set.size {
                 match core.kind() {
@@ -77,6 +79,9 @@ impl Shared {
             if others {
                 touch_ctime(&mut new, set.ctime.unwrap_or(now));
                 let mut tx = self.vol.begin_at(&inode.place);
+                if set.perm.is_some() {
+                    self.chmod_acl(&mut tx, &mut core, &mut new)?;
+                }
                 put_inode(&mut tx, &inode, &core, &mut new)?;
                 tx.commit()?;
                 core.committed(new);
@@ -95,6 +100,7 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             core.alive(ino)?;
+            protect::may_grow(&core.d)?;
             let mut new = core.d;
             new.mode = without_suid(new.mode);
             if new.mode != core.d.mode {
@@ -128,7 +134,10 @@ impl Shared {
         };
         // Most reads find nothing to do. The caller holds no lock.
         let core = inode.core.read();
-        if !due(&core.d) || (core.d.atime_sec, core.d.atime_nsec) == (now.sec, now.nsec) {
+        if core.d.flags & FL_NOATIME != 0
+            || !due(&core.d)
+            || (core.d.atime_sec, core.d.atime_nsec) == (now.sec, now.nsec)
+        {
             return;
         }
         drop(core);

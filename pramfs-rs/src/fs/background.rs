@@ -44,6 +44,9 @@ impl Background {
                     shared.finish_truncated(ino);
                 }
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                    if shared.closed.load(Ordering::Relaxed) {
+                        return;
+                    }
                     shared.tick.store(shared.now().sec, Ordering::Relaxed);
                     if let Err(e) = shared.write_lazy() {
                         tracing::warn!(error = %e, "times of changed files were not written");

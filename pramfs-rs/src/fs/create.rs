@@ -3,12 +3,12 @@
 use zerocopy::FromZeros;
 
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
-use super::{Need, Shared, names};
+use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
 use crate::media::checksum::crc;
-use crate::media::inode::{INLINE_TARGET, INODE_SIZE};
+use crate::media::inode::{FLAGS_INHERITED, FLAGS_INHERITED_SPECIAL, INLINE_TARGET, INODE_SIZE};
 use crate::media::pointer::Ptr;
 use crate::pmem::LINE;
 use crate::types::{Attr, Ctx, FileType, Ino, Time};
@@ -172,6 +172,10 @@ impl Shared {
                 d.mode |= libc::S_ISGID;
             }
         }
+        d.flags = match what.mode & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFDIR => dir.flags & FLAGS_INHERITED,
+            _ => dir.flags & FLAGS_INHERITED_SPECIAL,
+        };
         d.nlink = if is_dir { 2 } else { 1 };
         d.parent_or_rdev = if is_dir { dir.ino } else { what.rdev };
         d.ino = ino.0;
@@ -225,6 +229,7 @@ impl Shared {
         let dir = self.iget_user(parent)?;
         let mut pc = dir.core.write();
         self.check_linked_dir(&dir, &pc)?;
+        protect::may_grow(&pc.d)?;
         match self.make_locked(cx, &dir, &mut pc, name, what, pin, None) {
             // The next free number may lie where the table would have to grow;
             // a lower one does not.
@@ -269,6 +274,7 @@ impl Shared {
             None => self.table.home_or_grow(&self.vol, ino)?,
         };
         let mut d = self.new_inode(cx, &pc.d, ino, what, now);
+        self.inherit_acl(&mut tx, pc, &mut d, what.mode)?;
         self.put_target(&mut tx, &mut d, what.target)?;
         put_new_inode(&mut tx, home, ino, &mut d)?;
 

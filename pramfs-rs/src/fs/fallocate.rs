@@ -5,7 +5,7 @@
 
 use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
 use super::read::check_file;
-use super::{Need, Shared};
+use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
@@ -34,6 +34,10 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             check_file(&inode, &core)?;
+            match what {
+                Fallocate::Allocate { .. } => protect::may_grow(&core.d)?,
+                _ => protect::may_change(&core.d)?,
+            }
             self.finish_truncate(&inode, &mut core)?;
             match what {
                 Fallocate::Allocate { keep_size } => {
@@ -66,6 +70,7 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             check_file(&inode, &core)?;
+            protect::may_change(&core.d)?;
             self.finish_truncate(&inode, &mut core)?;
             self.allocate(&inode, &mut core, offset, end, State::Zeroed, false)
         })

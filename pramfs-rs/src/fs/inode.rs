@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use zerocopy::{IntoBytes, transmute_ref};
 
+use super::acl::Lists;
 use super::core_lock::CoreLock;
 use super::dcache::KnownAs;
 use crate::error::{Error, Result};
@@ -40,6 +41,8 @@ pub struct Core {
     pub lazy: Lazy,
     /// The inode does not exist any more.
     pub gone: bool,
+    /// Which ACLs it has.
+    pub lists: Lists,
     /// Records that have changed it, and perhaps its file map, since it came
     /// into memory.
     pub records: u64,
@@ -82,6 +85,7 @@ impl Inode {
                 lazy: Lazy::default(),
                 orphan_slot: None,
                 gone: false,
+                lists: Lists::default(),
                 records: 0,
             }),
             used: AtomicBool::new(true),

@@ -2,7 +2,7 @@
 
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
-use super::{Need, Shared, names};
+use super::{Need, Shared, names, protect};
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
@@ -50,6 +50,8 @@ impl Shared {
             return Err(Error::NotPermitted("a hard link to a directory"));
         }
         self.check_linked_dir(&dir, pc)?;
+        protect::may_change(&c.d)?;
+        protect::may_grow(&pc.d)?;
         if c.d.nlink == 0 {
             return Err(Error::NotFound);
         }

@@ -10,6 +10,7 @@
 //! inode table, groups and lanes. The last four are held only briefly and
 //! nothing is waited for under them.
 
+mod acl;
 mod attr;
 mod background;
 mod core_lock;
@@ -30,6 +31,7 @@ mod mount;
 mod names;
 mod options;
 mod orphan;
+mod protect;
 mod read;
 mod readdir;
 mod refs;
@@ -40,6 +42,7 @@ mod superblock;
 mod symlink;
 mod sync;
 mod table;
+mod trim;
 mod truncate;
 mod unlink;
 mod write;

@@ -146,7 +146,7 @@ impl Fs {
         if vol.region.faults() != faults {
             return Err(failed_while_mounting(&vol.region));
         }
-        let state = SuperState::new(info.dynamic);
+        let state = SuperState::new(info.dynamic, info.fixed);
         if !read_only || replay.records > 0 {
             // One store makes every record dead; until it is durable, the next
             // recovery does the same again.
@@ -292,6 +292,17 @@ impl Shared {
         if let Err(e) = result {
             tracing::warn!(%ino, error = %e, "an orphan was not freed");
         }
+    }
+
+    /// Ends the file system as an unmount does, for good: everything that has
+    /// returned is durable, and every operation from here on answers EIO. The
+    /// next mount finds it clean.
+    ///
+    /// # Errors
+    /// Those of the medium; it is shut down in any case.
+    pub fn shut_down(&self) -> Result<()> {
+        tracing::warn!("the file system has been shut down; unmount it");
+        self.finish()
     }
 
     fn finish(&self) -> Result<()> {

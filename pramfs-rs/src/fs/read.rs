@@ -247,6 +247,7 @@ impl Shared {
         let at = (d.atime_sec, d.atime_nsec);
         match self.options.atime {
             AtimePolicy::NoAtime => false,
+            _ if d.flags & crate::media::inode::FL_NOATIME != 0 => false,
             AtimePolicy::StrictAtime => true,
             AtimePolicy::Relatime => {
                 at <= (d.mtime_sec, d.mtime_nsec)

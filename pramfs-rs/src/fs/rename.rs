@@ -7,7 +7,7 @@ use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, touch_ctime,
 use super::locks::LockSet;
 use super::orphan::Dropped;
 use super::unlink::check_empty_dir;
-use super::{Need, Shared, names};
+use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree::DirEntry;
 use crate::media::DiskInode;
@@ -207,6 +207,16 @@ impl Shared {
             // Two names of one inode: nothing to do, as POSIX has it.
             Some(t) if t.ino == e.source.ino => return Ok(None),
             _ => {}
+        }
+        protect::may_change(&set.core(e.from)?.d)?;
+        protect::may_change(&set.core(e.source)?.d)?;
+        let to = &set.core(e.to)?.d;
+        match e.target {
+            Some(t) => {
+                protect::may_change(to)?;
+                protect::may_change(&set.core(t)?.d)?;
+            }
+            None => protect::may_grow(to)?,
         }
         let own = |i: &Inode, dir: &Inode| i.ino == dir.ino;
         if own(e.source, e.from) || e.target.is_some_and(|t| own(t, e.to)) {

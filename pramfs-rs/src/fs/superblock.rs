@@ -1,18 +1,20 @@
 //! The dynamic words of the superblock page in a running file system.
 //!
 //! Each is one aligned word, stored to the first page and to the copy, and
-//! outside the CRC of the static part.
+//! outside the CRC of the static part. Of the static part only the label ever
+//! changes.
 
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::Shared;
 use super::options::ErrorPolicy;
+use super::{Need, Shared};
 use crate::error::{Error, Result};
+use crate::media::probe::text;
 use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
-use crate::media::{Geometry, SuperDynamic};
+use crate::media::{Geometry, SuperDynamic, SuperStatic};
 use crate::pmem::mutants::has_bug;
 use crate::pmem::{Region, Unfenced};
 
@@ -20,6 +22,8 @@ use crate::pmem::{Region, Unfenced};
 #[derive(Debug)]
 pub(super) struct SuperState {
     dynamic: Mutex<SuperDynamic>,
+    /// The static part; only the label changes.
+    fixed: Mutex<SuperStatic>,
 }
 
 /// Stores the dynamic words to both pages and fences them. Only words that
@@ -47,9 +51,10 @@ fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
 }
 
 impl SuperState {
-    pub(super) fn new(dynamic: SuperDynamic) -> SuperState {
+    pub(super) fn new(dynamic: SuperDynamic, fixed: SuperStatic) -> SuperState {
         SuperState {
             dynamic: Mutex::new(dynamic),
+            fixed: Mutex::new(fixed),
         }
     }
 
@@ -80,6 +85,40 @@ impl SuperState {
 }
 
 impl Shared {
+    /// The label, as it is now.
+    pub fn label(&self) -> String {
+        text(&self.state.fixed.lock().label)
+    }
+
+    /// Changes the label, durably.
+    ///
+    /// The copy is stored and fenced first, so that at each moment one page is
+    /// whole; a crash between the two leaves the old label, which `fsck.pramfs
+    /// -p` puts into the copy again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more than 63 bytes or one with a NUL;
+    /// [`Error::ReadOnly`].
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        self.op(Need::Write, || {
+            if label.len() >= size_of::<[u8; 64]>() || label.contains('\0') {
+                return Err(Error::Invalid("a label has at most 63 bytes and no NUL"));
+            }
+            let mut fixed = self.state.fixed.lock();
+            let mut new = *fixed;
+            new.label = [0; 64];
+            new.label[..label.len()].copy_from_slice(label.as_bytes());
+            new.seal();
+            let w = self.vol.region.window();
+            for page in [self.vol.geo.copy_offset, 0] {
+                let pending = w.store(page, new.as_bytes())?;
+                let _ = w.fence(pending);
+            }
+            *fixed = new;
+            Ok(())
+        })
+    }
+
     /// Records an error in the superblock, and acts on `errors=` for damage.
     pub(super) fn note_damage(&self, e: &Error) {
         tracing::error!(region = self.vol.region.info().name, error = %e, "damage");

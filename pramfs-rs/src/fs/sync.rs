@@ -100,7 +100,7 @@ impl Shared {
         })
     }
 
-    fn sync_medium(&self) -> Result<()> {
+    pub(super) fn sync_medium(&self) -> Result<()> {
         self.vol
             .region
             .backend()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
 use super::orphan::Dropped;
-use super::{Need, Shared, names};
+use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree::DirEntry;
 use crate::types::Ino;
@@ -117,6 +117,8 @@ impl Shared {
         (name, entry): (&[u8], &DirEntry),
         directory: bool,
     ) -> Result<Option<Ino>> {
+        protect::may_change(&pc.d)?;
+        protect::may_change(&c.d)?;
         if directory {
             check_empty_dir(c)?;
         } else if c.is_dir() {

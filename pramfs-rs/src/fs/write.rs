@@ -11,10 +11,11 @@
 use super::ExtentCache;
 use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
-use super::{Need, Shared};
+use super::{Need, Shared, protect};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::map::{self, Extent, MapRef};
+use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
 use crate::types::{Bno, Ino};
 use crate::volume::Tx;
 
@@ -22,16 +23,44 @@ use crate::volume::Tx;
 /// though it does not fill it.
 const HUGE_APPEND: u64 = 1 << 20;
 
+/// Flags that a write has to look at.
+const HEEDED: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
+
 impl Shared {
     /// Writes to a file; durable when it returns. Fewer bytes than asked for
     /// are written where the region is full or the largest offset is reached.
     ///
     /// # Errors
     /// [`Error::NoSpace`] and [`Error::TooLarge`] where no byte was written;
-    /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`].
+    /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
+    /// [`Error::NotPermitted`] where it is immutable or append-only.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
         self.op(Need::Write, || {
-            self.write_inode(&*self.iget_user(ino)?, offset, from)
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            check_file(&inode, &core)?;
+            if core.d.flags & HEEDED == 0 {
+                return self.write_locked(&inode, &mut core, offset, from);
+            }
+            protect::may_change(&core.d)?;
+            let n = self.write_locked(&inode, &mut core, offset, from)?;
+            self.write_out(&core)?;
+            Ok(n)
+        })
+    }
+
+    /// As [`write`](Self::write), for what a mapping of somebody else's has
+    /// changed: that was allowed when the mapping was made, and is too late to
+    /// be refused.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn write_back(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            let mut core = inode.core.write();
+            check_file(&inode, &core)?;
+            self.write_locked(&inode, &mut core, offset, from)
         })
     }
 
@@ -50,6 +79,12 @@ impl Shared {
         self.op(Need::Write, || {
             let mut core = inode.core.write();
             check_file(inode, &core)?;
+            if core.d.flags & HEEDED != 0 {
+                protect::may_change(&core.d)?;
+                let n = self.write_locked(inode, &mut core, offset, from)?;
+                self.write_out(&core)?;
+                return Ok(n);
+            }
             let end = offset.checked_add(from.len() as u64);
             if end.is_some_and(|end| end <= core.d.size) {
                 let range = (offset, from.len());
@@ -64,11 +99,14 @@ impl Shared {
         })
     }
 
+    /// `chattr +S`: where a fence only orders stores, what has been written
+    /// goes out now.
     #[inline]
-    fn write_inode(&self, inode: &Inode, offset: u64, from: &[u8]) -> Result<usize> {
-        let mut core = inode.core.write();
-        check_file(inode, &core)?;
-        self.write_locked(inode, &mut core, offset, from)
+    fn write_out(&self, core: &Core) -> Result<()> {
+        if core.d.flags & FL_SYNC != 0 {
+            self.sync_medium()?;
+        }
+        Ok(())
     }
 
     /// Writes at the end of the file, wherever that is; returns where that
@@ -109,6 +147,7 @@ impl Shared {
     fn append_inode(&self, inode: &Inode, offset: Option<u64>, from: &[u8]) -> Result<u64> {
         let mut core = inode.core.write();
         check_file(inode, &core)?;
+        protect::may_grow(&core.d)?;
         let size = core.d.size;
         let offset = offset.unwrap_or(size);
         let end = offset.saturating_add(from.len() as u64);
@@ -124,7 +163,9 @@ impl Shared {
                 self.set_size(inode, &mut core, size)?;
             }
         }
-        match n? {
+        let n = n?;
+        self.write_out(&core)?;
+        match n {
             n if n == from.len() => Ok(offset),
             _ => Err(Error::NoSpace("too few free blocks for all of the append")),
         }

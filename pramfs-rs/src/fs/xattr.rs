@@ -6,9 +6,10 @@
 
 use zerocopy::IntoBytes;
 
+use super::acl::is_acl;
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::names::NAME_MAX;
-use super::{Need, Shared};
+use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
 use crate::map::{self, MapRef};
@@ -28,6 +29,18 @@ const LIST_MAX: usize = 65_536;
 const INLINE_ITEM: usize = 1024;
 /// Most pieces that a large value is allocated in.
 const PIECES: usize = 16;
+
+/// What stands in the item of an attribute: kind and value.
+pub(super) type Stored = (u8, Vec<u8>);
+
+/// Whether an attribute that is there, or is not, may be set so.
+pub(super) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
+    match (exists, mode) {
+        (true, XattrMode::Create) => Err(Error::Exists),
+        (false, XattrMode::Replace) => Err(Error::NoAttribute),
+        _ => Ok(()),
+    }
+}
 
 /// A value in blocks, as its item names it.
 fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
@@ -73,13 +86,12 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::NameTooLong(name.len(), NAME_MAX));
     }
     const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
     if SPACES.contains(&name) {
         return Err(Error::Invalid(
             "an extended attribute needs a name after its namespace",
         ));
     }
-    let ok = SPACES.iter().any(|s| name.starts_with(s)) || ACLS.contains(&name);
+    let ok = SPACES.iter().any(|s| name.starts_with(s)) || is_acl(name);
     if !ok || name.contains(&0) {
         return Err(Error::NotSupported(
             "extended attributes outside of user., trusted., security. and POSIX ACLs",
@@ -89,7 +101,7 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Shared {
-    fn find_value(&self, d: &DiskInode, name: &[u8]) -> Result<Option<(u8, Vec<u8>)>> {
+    pub(super) fn find_value(&self, d: &DiskInode, name: &[u8]) -> Result<Option<Stored>> {
         if d.xattr_root == 0 {
             return Ok(None);
         }
@@ -155,12 +167,32 @@ impl Shared {
         })
     }
 
-    /// Sets an attribute of up to 64 KiB.
+    /// Sets an attribute of up to 64 KiB. An access ACL sets the mode with it.
     ///
     /// # Errors
     /// [`Error::Exists`] or [`Error::NoAttribute`] by `mode`,
-    /// [`Error::AttributeTooLarge`], [`Error::NoSpace`].
+    /// [`Error::AttributeTooLarge`], [`Error::NoSpace`];
+    /// [`Error::NotPermitted`] where the file is immutable or append-only;
+    /// [`Error::Invalid`] for an ACL that is none, [`Error::AccessDenied`] for a
+    /// default ACL of what is no directory.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.setxattr_by(ino, name, value, mode, &|_| true)
+    }
+
+    /// As [`setxattr`](Self::setxattr), by somebody of whom `in_group` tells
+    /// whether a group is theirs: an access ACL that is set by anybody else
+    /// takes sgid away.
+    ///
+    /// # Errors
+    /// As for [`setxattr`](Self::setxattr).
+    pub fn setxattr_by(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        in_group: &dyn Fn(u32) -> bool,
+    ) -> Result<()> {
         self.op(Need::Write, || {
             check_name(name)?;
             if value.len() > VALUE_MAX {
@@ -169,46 +201,16 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             core.alive(ino)?;
-            let old = self.find_value(&core.d, name)?;
-            match (&old, mode) {
-                (Some(_), XattrMode::Create) => return Err(Error::Exists),
-                (None, XattrMode::Replace) => return Err(Error::NoAttribute),
-                _ => {}
+            protect::may_change(&core.d)?;
+            if is_acl(name) {
+                return self.set_acl(&inode, &mut core, (name, value), mode, in_group);
             }
+            let old = self.find_value(&core.d, name)?;
+            check_mode(old.is_some(), mode)?;
             let mut tx = self.vol.begin_at(&inode.place);
             tx.touch(&inode.place);
             let mut new = core.d;
-            let mut large = None;
-            let stored: &[u8] = if self.fits_inline(name, value) {
-                value
-            } else {
-                large
-                    .insert(self.put_large(&mut tx, &mut new, name, value)?)
-                    .as_bytes()
-            };
-            let kind = if stored.len() == value.len() && self.fits_inline(name, value) {
-                INLINE
-            } else {
-                BLOCKS
-            };
-            let mut t = tree(&new);
-            match &old {
-                Some((k, v)) => {
-                    if *k == BLOCKS {
-                        self.free_large(&mut tx, &mut new, ino, name, v)?;
-                    }
-                    if v.len() != stored.len()
-                        || !htree::set_value(&mut tx, &t, name, kind, stored)?
-                    {
-                        htree::remove(&mut tx, &mut t, name)?;
-                        htree::insert(&mut tx, &mut t, name, kind, stored)?;
-                    }
-                }
-                None => {
-                    htree::insert(&mut tx, &mut t, name, kind, stored)?;
-                }
-            }
-            store(&mut new, &t);
+            self.put_value(&mut tx, &mut new, name, value, old.as_ref())?;
             touch_ctime(&mut new, self.now());
             put_inode(&mut tx, &inode, &core, &mut new)?;
             tx.commit()?;
@@ -217,16 +219,71 @@ impl Shared {
         })
     }
 
-    /// Removes an attribute.
+    /// Puts an attribute into the tree of an inode, in the place of an old
+    /// value if there is one.
+    pub(super) fn put_value(
+        &self,
+        tx: &mut Tx<'_>,
+        new: &mut DiskInode,
+        name: &[u8],
+        value: &[u8],
+        old: Option<&Stored>,
+    ) -> Result<()> {
+        let mut large = None;
+        let (kind, stored): (u8, &[u8]) = if self.fits_inline(name, value) {
+            (INLINE, value)
+        } else {
+            let value = self.put_large(tx, new, name, value)?;
+            (BLOCKS, large.insert(value).as_bytes())
+        };
+        let mut t = tree(new);
+        match old {
+            Some((k, v)) => {
+                if *k == BLOCKS {
+                    self.free_large(tx, new, Ino(new.ino), name, v)?;
+                }
+                if v.len() != stored.len() || !htree::set_value(tx, &t, name, kind, stored)? {
+                    htree::remove(tx, &mut t, name)?;
+                    htree::insert(tx, &mut t, name, kind, stored)?;
+                }
+            }
+            None => {
+                htree::insert(tx, &mut t, name, kind, stored)?;
+            }
+        }
+        store(new, &t);
+        Ok(())
+    }
+
+    /// Takes an attribute out of the tree of an inode.
+    pub(super) fn take_value(
+        &self,
+        tx: &mut Tx<'_>,
+        new: &mut DiskInode,
+        name: &[u8],
+        (kind, value): &Stored,
+    ) -> Result<()> {
+        if *kind == BLOCKS {
+            self.free_large(tx, new, Ino(new.ino), name, value)?;
+        }
+        let mut t = tree(new);
+        htree::remove(tx, &mut t, name)?;
+        store(new, &t);
+        Ok(())
+    }
+
+    /// Removes an attribute. The mode stays as a list that goes has left it.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`].
+    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] where the file is
+    /// immutable or append-only.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.op(Need::Write, || {
             check_name(name)?;
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             core.alive(ino)?;
+            protect::may_change(&core.d)?;
             self.remove_xattr_locked(&inode, &mut core, name)
         })
     }
@@ -237,27 +294,29 @@ impl Shared {
         core: &mut Core,
         name: &[u8],
     ) -> Result<()> {
-        let (kind, value) = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
+        let old = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
         let mut tx = self.vol.begin_at(&inode.place);
         tx.allow_reserve();
         tx.touch(&inode.place);
         let mut new = core.d;
-        if kind == BLOCKS {
-            self.free_large(&mut tx, &mut new, inode.ino, name, &value)?;
-        }
-        let mut t = tree(&new);
-        htree::remove(&mut tx, &mut t, name)?;
-        store(&mut new, &t);
+        self.take_value(&mut tx, &mut new, name, &old)?;
         touch_ctime(&mut new, self.now());
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
         core.committed(new);
+        if is_acl(name) {
+            Shared::forget_acls(core);
+        }
         Ok(())
     }
 
-    fn fits_inline(&self, name: &[u8], value: &[u8]) -> bool {
-        let item = ItemHeader::SIZE + name.len() + value.len();
-        item <= INLINE_ITEM.min(self.vol.geo.leaf.max_item())
+    pub(super) fn fits_inline(&self, name: &[u8], value: &[u8]) -> bool {
+        name.len() + value.len() <= self.inline_room()
+    }
+
+    /// Bytes of name and value that an item in line has room for.
+    pub(super) fn inline_room(&self) -> usize {
+        INLINE_ITEM.min(self.vol.geo.leaf.max_item()) - ItemHeader::SIZE
     }
 
     fn put_large(

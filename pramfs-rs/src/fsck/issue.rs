@@ -89,6 +89,9 @@ pub enum Issue {
     },
     /// Both static parts are valid and differ.
     SuperblocksDiffer,
+    /// Both static parts are valid and differ in the label only: a crash while
+    /// it was changed.
+    LabelsDiffer,
     /// The file system uses what this version does not know.
     UnknownFeatures {
         /// Their names.
@@ -409,6 +412,23 @@ pub enum Issue {
         ino: Ino,
         /// Name.
         name: Vec<u8>,
+    },
+
+    /// An ACL that is none, or where there can be none.
+    AclDamaged {
+        /// Owner.
+        ino: Ino,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// The permission bits are not those of the access ACL.
+    AclMode {
+        /// Owner.
+        ino: Ino,
+        /// By the inode.
+        recorded: u32,
+        /// By the ACL, which is what counts.
+        found: u32,
     },
 
     // ---- tables

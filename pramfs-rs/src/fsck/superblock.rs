@@ -60,7 +60,17 @@ impl Checker<'_> {
         let [(_, first), (_, copy)] = self.pages();
         let parts = [valid(self.region, first)?, valid(self.region, copy)?];
         match parts {
-            [Ok(a), Ok(b)] if a != b => self.add(Issue::SuperblocksDiffer),
+            [Ok(a), Ok(b)] if a != b => {
+                let relabelled = SuperStatic {
+                    label: b.label,
+                    crc: b.crc,
+                    ..a
+                };
+                self.add(match relabelled == b {
+                    true => Issue::LabelsDiffer,
+                    false => Issue::SuperblocksDiffer,
+                });
+            }
             [Ok(_), Ok(_)] => {}
             [Err(what), Ok(_)] => self.add(Issue::SuperblockDamaged {
                 page: Page::First,

@@ -52,6 +52,7 @@ impl Issue {
             NoSuperblock { .. } => ("no-superblock", Fatal),
             SuperblockDamaged { .. } => ("superblock-damaged", Error),
             SuperblocksDiffer => ("superblocks-differ", Error),
+            LabelsDiffer => ("labels-differ", Warning),
             UnknownFeatures { .. } => ("unknown-features", Fatal),
             CheckpointDamaged { .. } => ("checkpoint-damaged", Error),
             DynamicWordsDiffer => ("dynamic-words-differ", Warning),
@@ -98,6 +99,8 @@ impl Issue {
             NameOfOrphan { .. } => ("name-of-orphan", Error),
             XattrItem { .. } => ("xattr-item", Error),
             XattrChecksum { .. } => ("xattr-checksum", Error),
+            AclDamaged { .. } => ("acl-damaged", Error),
+            AclMode { .. } => ("acl-mode", Error),
             OrphanSlotDamaged { .. } => ("orphan-slot-damaged", Error),
             OrphanSlotWrong { .. } => ("orphan-slot-wrong", Error),
             OrphanTwice { .. } => ("orphan-twice", Error),
@@ -147,6 +150,8 @@ impl Issue {
             | NameOfOrphan { ino }
             | XattrItem { ino, .. }
             | XattrChecksum { ino, .. }
+            | AclDamaged { ino, .. }
+            | AclMode { ino, .. }
             | OrphanSlotWrong { ino, .. }
             | OrphanTwice { ino, .. }
             | OrphanNotEmpty { ino } => Some(*ino),
@@ -178,6 +183,7 @@ impl fmt::Display for Issue {
         match self {
             NoSuperblock { why } => write!(f, "no usable superblock: {why}"),
             SuperblockDamaged { page, what } => write!(f, "the {page} is damaged: {what}"),
+            LabelsDiffer => f.write_str("the two superblocks have different labels"),
             SuperblocksDiffer => f.write_str("the two superblocks describe different file systems"),
             UnknownFeatures { names } => {
                 write!(
@@ -441,6 +447,18 @@ impl fmt::Display for Issue {
                     Name(name)
                 )
             }
+            AclDamaged { ino, name } => {
+                write!(f, "{}: {} is no ACL", Who(*ino), Name(name))
+            }
+            AclMode {
+                ino,
+                recorded,
+                found,
+            } => write!(
+                f,
+                "{}: the mode says {recorded:03o}, the access ACL {found:03o}",
+                Who(*ino)
+            ),
             OrphanSlotDamaged { slot } => write!(f, "orphan table: slot {slot} is damaged"),
             OrphanSlotWrong { slot, ino } => {
                 write!(

@@ -4,10 +4,10 @@ use super::maps::blocks_of;
 use super::{Checker, Issue, Part};
 use crate::error::Result;
 use crate::htree::{TreeKind, TreeRef, name_hash};
-use crate::media::DiskInode;
 use crate::media::checksum::crc;
 use crate::media::htree::{ItemHeader, LargeValue, VALUE_IN_BLOCKS, VALUE_INLINE, VALUE_MAX};
 use crate::media::pointer::Ptr;
+use crate::media::{DiskInode, acl};
 use crate::types::Ino;
 
 impl Checker<'_> {
@@ -22,12 +22,33 @@ impl Checker<'_> {
         };
         let (mut blocks, mut damaged) = (0, false);
         let walked = self.walk_tree(&t, &mut |c, head, value, name| {
+            c.check_acl(d, head, value, name);
             let (b, bad) = c.check_xattr(ino, head, value, name)?;
             blocks += b;
             damaged |= bad;
             Ok(())
         })?;
         Ok((blocks + walked.blocks, damaged | walked.damaged))
+    }
+
+    /// An ACL is one, and the mode says what it says.
+    fn check_acl(&mut self, d: &DiskInode, head: &ItemHeader, value: &[u8], name: &[u8]) {
+        let ino = Ino(d.ino);
+        if acl::fault(d.mode, head.kind, name, value) {
+            self.add(Issue::AclDamaged {
+                ino,
+                name: name.to_vec(),
+            });
+        } else if name == acl::ACCESS
+            && let Ok(Some(list)) = acl::Acl::parse(value)
+            && list.mode().0 != d.mode & 0o777
+        {
+            self.add(Issue::AclMode {
+                ino,
+                recorded: d.mode & 0o777,
+                found: list.mode().0,
+            });
+        }
     }
 
     fn check_xattr(

@@ -16,6 +16,21 @@ pub const INLINE_TARGET: usize = 96;
 pub const LINK_MAX: u32 = 1 << 30;
 /// `chattr` flags that are kept (`FS_*_FL`).
 pub const FLAGS_KEPT: u32 = 0x0000_00fb;
+/// `chattr +S`: what is written is durable when the call returns.
+pub const FL_SYNC: u32 = 0x08;
+/// `chattr +i`: nothing changes.
+pub const FL_IMMUTABLE: u32 = 0x10;
+/// `chattr +a`: it only grows.
+pub const FL_APPEND: u32 = 0x20;
+/// `chattr +d`: for backups to leave out.
+pub const FL_NODUMP: u32 = 0x40;
+/// `chattr +A`: no access times.
+pub const FL_NOATIME: u32 = 0x80;
+/// Flags that a file or a directory takes over from the directory that it is
+/// made in.
+pub const FLAGS_INHERITED: u32 = FLAGS_KEPT & !(FL_IMMUTABLE | FL_APPEND);
+/// The same, for anything else.
+pub const FLAGS_INHERITED_SPECIAL: u32 = FL_NODUMP | FL_NOATIME;
 
 layout! {
     /// An inode. `crc` covers the other 252 bytes, seeded by uuid and number.

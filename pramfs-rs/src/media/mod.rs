@@ -8,6 +8,7 @@
 #[macro_use]
 pub mod layout;
 
+pub mod acl;
 pub mod bitmap;
 pub mod checksum;
 pub mod correct;

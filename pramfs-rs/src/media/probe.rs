@@ -1,8 +1,6 @@
 //! Reading a superblock of unknown bytes: from raw to valid.
 
-use zerocopy::IntoBytes;
-
-use super::checksum::{crc, unseal};
+use super::checksum::unseal;
 use super::features::{self, Mask};
 use super::geometry::Geometry;
 use super::inode::INODE_SIZE;
@@ -59,7 +57,7 @@ impl SuperblockInfo {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
@@ -117,7 +115,7 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
     if fixed.magic != MAGIC {
         return bad("no pramfs superblock was found; make a file system with mkfs.pramfs".into());
     }
-    if fixed.crc != crc(0, &fixed.as_bytes()[..SuperStatic::SIZE - 4]) {
+    if fixed.crc != fixed.expected_crc() {
         return bad(
             "the superblock is damaged (checksum) and its copy is too; without them nothing in it can be found: restore it from a backup".into(),
         );

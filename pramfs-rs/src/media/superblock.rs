@@ -1,9 +1,13 @@
 //! The superblock page: 4096 bytes at offset 0, and a copy.
 //!
-//! The static part is written by mkfs alone and has a CRC. The dynamic words
+//! The static part is written by mkfs, but for the label, and has a CRC. The dynamic words
 //! change in a running file system, each by one 8-byte store, outside that
 //! CRC; those that matter carry a check of their own. The three internal
 //! inodes have the CRC of any inode.
+
+use zerocopy::IntoBytes;
+
+use super::checksum::crc;
 
 /// `PRAMFSrs`, read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
@@ -73,6 +77,18 @@ layout! {
         0x1b0 replica_generation: u64 = "reserved: replica",
         0x1b8 reserved_tail: [u8; 68] = "zero",
         0x1fc crc: u32 = "CRC32C of the 508 bytes before, seed 0",
+    }
+}
+
+impl SuperStatic {
+    /// The CRC that these contents should have.
+    pub fn expected_crc(&self) -> u32 {
+        crc(0, &self.as_bytes()[..SuperStatic::SIZE - 4])
+    }
+
+    /// Renews the CRC.
+    pub fn seal(&mut self) {
+        self.crc = self.expected_crc();
     }
 }
 

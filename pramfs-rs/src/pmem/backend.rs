@@ -153,6 +153,10 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// # Safety
     /// The range lies in the mapping and no one reads it any more.
     unsafe fn discard(&self, _ptr: *mut u8, _len: usize) {}
+    /// Whether [`discard`](Self::discard) gives anything back.
+    fn can_discard(&self) -> bool {
+        false
+    }
     /// Number of faults (SIGBUS) that this mapping has taken so far. An
     /// operation compares it before and after.
     fn faults(&self) -> u64 {

@@ -84,8 +84,10 @@ impl Medium {
             SourceKind::Tmpfs | SourceKind::Memfd | SourceKind::File | SourceKind::FsDax => {
                 Some(rustix::param::page_size())
             }
-            // Not by page, or not without zeroing a device.
-            SourceKind::Hugetlbfs | SourceKind::DevDax | SourceKind::BlockDevice => None,
+            // The kernel refuses where a device would have to be zeroed.
+            SourceKind::BlockDevice => Some(rustix::param::page_size()),
+            // Not by page.
+            SourceKind::Hugetlbfs | SourceKind::DevDax => None,
         };
         Medium {
             guard: Guard::new(base, len, unit),
@@ -107,6 +109,11 @@ impl Medium {
         }
         // Covers what was stored through mappings too.
         rustix::fs::fdatasync(self.source.fd()).map_err(Into::into)
+    }
+
+    /// Whether the source takes anything back.
+    pub fn can_discard(&self) -> bool {
+        self.discard_unit.is_some()
     }
 
     /// Punches the whole units inside a range out of the source.

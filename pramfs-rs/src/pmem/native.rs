@@ -157,6 +157,10 @@ unsafe impl PmemBackend for NativeBackend {
         self.fence();
         self.medium.sync_all()
     }
+    fn can_discard(&self) -> bool {
+        self.medium.can_discard()
+    }
+
     unsafe fn discard(&self, ptr: *mut u8, len: usize) {
         // SAFETY: passed on from the caller.
         unsafe { self.medium.discard(ptr, len) }

@@ -371,6 +371,10 @@ unsafe impl PmemBackend for SimBackend {
         self.step(EventKind::SyncAll, 0, 0, || {});
         Ok(())
     }
+    fn can_discard(&self) -> bool {
+        true
+    }
+
     unsafe fn discard(&self, ptr: *mut u8, len: usize) {
         add(&self.inner.tally.discarded_bytes, len as u64);
         self.step(EventKind::Discard, self.offset(ptr), len, || {

@@ -240,6 +240,28 @@ fn removexattr(f: &Follower, path: &str, name: &str) -> Option<Vec<Action>> {
     })
 }
 
+/// A list that names user 9 and allows what the mode says.
+fn setacl(f: &Follower, path: &str, which: &str, mode: u32) -> Option<Vec<Action>> {
+    let digit = |shift: u32| (mode >> shift & 7) as u8;
+    let mut value = vec![2, 0, 0, 0];
+    for (tag, perm, id) in [
+        (1, digit(6), u32::MAX),
+        (2, 7, 9),
+        (4, 5, u32::MAX),
+        (16, digit(3), u32::MAX),
+        (32, digit(0), u32::MAX),
+    ] {
+        value.extend([tag, 0, perm, 0]);
+        value.extend(u32::to_le_bytes(id));
+    }
+    one(Call::SetXattr {
+        node: f.find(path)?,
+        name: format!("system.posix_acl_{which}").into_bytes(),
+        value,
+        mode: XattrMode::Set,
+    })
+}
+
 /// Unlink while it is open, then close.
 fn unlink_open(f: &Follower, path: &str) -> Option<Vec<Action>> {
     let node = file(f, path)?;
@@ -318,6 +340,8 @@ pub fn ops() -> Vec<Op> {
         meta "removexattr /foo small" = |f| removexattr(f, "/foo", "user.small");
         meta "removexattr /foo large" = |f| removexattr(f, "/foo", "user.large");
         meta "chmod /foo" = |f| set(f, "/foo", SetAttr { perm: Some(0o4711), ..SetAttr::default() });
+        meta "setfacl /A/bar" = |f| setacl(f, "/A/bar", "access", 0o700);
+        meta "setfacl -d /A" = |f| setacl(f, "/A", "default", 0o770);
         meta "chmod /A" = |f| set(f, "/A", SetAttr { perm: Some(0o2770), ..SetAttr::default() });
         meta "chown /foo" = |f| set(f, "/foo", SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() });
         meta "utimes /A/bar" = |f| {
@@ -369,7 +393,8 @@ pub const START: i64 = 1_700_000_000;
 impl Bed {
     /// The usual one: `/foo` (which is `/A/link` too) of 1300 bytes with a small
     /// and a large attribute, `/A/foo` of 600 bytes with blocks for 3000,
-    /// `/A/bar` empty, `/A/sub/`, `/B/`.
+    /// `/A/bar` empty, `/A/sub/`, `/B/` with a default
+    /// ACL, and `/foo` with an ACL.
     ///
     /// # Errors
     /// Those of the engine, and where the model differs.
@@ -445,6 +470,8 @@ impl Bed {
         run(&mut f, &|f| fallocate(f, "/A/foo", KEEP, 0, 3000))?;
         run(&mut f, &|f| make(f, "/A/bar", file()))?;
         run(&mut f, &|f| make(f, "/A/sub", dir()))?;
+        run(&mut f, &|f| setacl(f, "/B", "default", 0o750))?;
+        run(&mut f, &|f| setacl(f, "/foo", "access", 0o640))?;
         if let Some(room) = room.inodes {
             for i in 0.. {
                 let left = fs.statfs().map_err(|e| e.to_string())?.free_inodes;

@@ -2,6 +2,7 @@
 
 use pramfs::{Fallocate, SetAttr, SetTime, XattrMode};
 
+use super::acl;
 use super::state::{Body, Failure, Model, Node, NodeId, Value};
 
 type Result<T = Value> = std::result::Result<T, Failure>;
@@ -24,6 +25,27 @@ fn without_suid(perm: u32) -> u32 {
     }
 }
 
+/// `chattr +i` and `+a`.
+const IMMUTABLE: u32 = 0x10;
+const APPEND: u32 = 0x20;
+
+/// A node that may change in any way: in one that may only grow, and one that
+/// may not change at all, that is EPERM.
+pub(super) fn may_change(n: &Node) -> Result<()> {
+    match n.flags & (IMMUTABLE | APPEND) {
+        0 => Ok(()),
+        _ => fail(libc::EPERM),
+    }
+}
+
+/// A node that may at least grow.
+pub(super) fn may_grow(n: &Node) -> Result<()> {
+    match n.flags & IMMUTABLE {
+        0 => Ok(()),
+        _ => fail(libc::EPERM),
+    }
+}
+
 fn check_xattr(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
         return fail(libc::ENAMETOOLONG);
@@ -32,9 +54,8 @@ fn check_xattr(name: &[u8]) -> Result<()> {
     if spaces.contains(&name) {
         return fail(libc::EINVAL);
     }
-    let known = spaces.iter().any(|s| name.starts_with(s))
-        || name == b"system.posix_acl_access"
-        || name == b"system.posix_acl_default";
+    let known =
+        spaces.iter().any(|s| name.starts_with(s)) || name == acl::ACCESS || name == acl::DEFAULT;
     if known && !name.contains(&0) {
         Ok(())
     } else {
@@ -62,6 +83,19 @@ impl Model {
             return fail(libc::EOPNOTSUPP);
         }
         let now = self.now;
+        let times = [set.atime, set.mtime];
+        let touched = times == [Some(SetTime::Now); 2];
+        let n = self.node(id);
+        if set.size.is_some()
+            || set.perm.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || times != [None; 2] && !touched
+        {
+            may_change(n)?;
+        } else if touched {
+            may_grow(n)?;
+        }
         if let Some(size) = set.size {
             file(self.node(id))?;
             if size > MAX_SIZE {
@@ -77,6 +111,7 @@ impl Model {
         let owner = set.uid.is_some() || set.gid.is_some();
         if let Some(perm) = set.perm {
             n.perm = perm & 0o7777;
+            acl::chmod(n);
         } else if owner && !n.is_dir() {
             n.perm = without_suid(n.perm);
         }
@@ -114,6 +149,10 @@ impl Model {
     pub(super) fn write(&mut self, id: NodeId, offset: Option<u64>, from: &[u8]) -> Result {
         let now = self.now;
         let old = file(self.node(id))?;
+        match offset {
+            Some(_) => may_change(self.node(id))?,
+            None => may_grow(self.node(id))?,
+        }
         let at = offset.unwrap_or(old);
         if offset.is_none() && from.len() as u64 > MAX_SIZE - old {
             return fail(libc::EFBIG);
@@ -153,6 +192,10 @@ impl Model {
             return fail(libc::EFBIG);
         };
         file(self.node(id))?;
+        match what {
+            Fallocate::Allocate { .. } => may_grow(self.node(id))?,
+            _ => may_change(self.node(id))?,
+        }
         let now = self.now;
         let n = self.node_mut(id);
         let Body::File { size, bytes } = &mut n.body else {
@@ -211,13 +254,18 @@ impl Model {
         if value.len() > 65_536 {
             return fail(libc::E2BIG);
         }
+        may_change(self.node(id))?;
+        let check = |exists| match (exists, mode) {
+            (true, XattrMode::Create) => fail(libc::EEXIST),
+            (false, XattrMode::Replace) => fail(libc::ENODATA),
+            _ => Ok(()),
+        };
+        if name == acl::ACCESS || name == acl::DEFAULT {
+            return self.set_acl(id, name, value, check);
+        }
         let now = self.now;
         let n = self.node_mut(id);
-        match (n.xattrs.contains_key(name), mode) {
-            (true, XattrMode::Create) => return fail(libc::EEXIST),
-            (false, XattrMode::Replace) => return fail(libc::ENODATA),
-            _ => {}
-        }
+        check(n.xattrs.contains_key(name))?;
         n.xattrs.insert(name.to_vec(), value.to_vec());
         n.touch_ctime(now);
         Ok(Value::Unit)
@@ -233,6 +281,7 @@ impl Model {
 
     pub(super) fn removexattr(&mut self, id: NodeId, name: &[u8]) -> Result {
         check_xattr(name)?;
+        may_change(self.node(id))?;
         let now = self.now;
         let n = self.node_mut(id);
         if n.xattrs.remove(name).is_none() {
@@ -243,6 +292,7 @@ impl Model {
     }
 
     pub(super) fn strip_suid(&mut self, id: NodeId) -> Result {
+        may_grow(self.node(id))?;
         let now = self.now;
         let n = self.node_mut(id);
         let perm = without_suid(n.perm);

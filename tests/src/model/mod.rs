@@ -11,6 +11,7 @@
 //! Left to others: what a crash may lose (all of it is durable here), and
 //! operations that run at the same time.
 
+mod acl;
 mod compare;
 mod files;
 mod follow;

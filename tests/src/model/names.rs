@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use pramfs::{Ctx, FileType, RenameFlags};
 
+use super::acl;
+use super::files::{may_change, may_grow};
 use super::state::{Body, Failure, Make, Model, NodeId, ROOT, Value};
 
 type Result<T = Value> = std::result::Result<T, Failure>;
@@ -19,6 +21,14 @@ fn check(name: &[u8]) -> Result<()> {
         b"." | b".." => fail(libc::EINVAL),
         _ if name.iter().any(|b| matches!(b, b'/' | 0)) => fail(libc::EINVAL),
         _ => Ok(()),
+    }
+}
+
+/// chattr flags that what is made in a directory has from it.
+fn handed_down(kind: FileType) -> u32 {
+    match kind {
+        FileType::Regular | FileType::Directory => 0xfb & !0x30,
+        _ => 0xc0,
     }
 }
 
@@ -92,13 +102,14 @@ impl Model {
         what: &Make,
         pin: bool,
     ) -> Result {
-        let (body, mode) = match what {
+        let (body, mode, asked) = match what {
             Make::File { perm } => (
                 Body::File {
                     size: 0,
                     bytes: Default::default(),
                 },
                 perm & 0o7777 & !(cx.umask & 0o777),
+                *perm,
             ),
             Make::Dir { perm } => (
                 Body::Dir {
@@ -106,6 +117,7 @@ impl Model {
                     parent,
                 },
                 perm & 0o7777 & !(cx.umask & 0o777),
+                *perm,
             ),
             Make::Node { mode, rdev } => {
                 let body = match FileType::from_mode(*mode) {
@@ -118,7 +130,7 @@ impl Model {
                     },
                     Some(kind) => Body::Special { kind, rdev: *rdev },
                 };
-                (body, mode & 0o7777 & !(cx.umask & 0o777))
+                (body, mode & 0o7777 & !(cx.umask & 0o777), *mode)
             }
             Make::Symlink { target } => {
                 match target.len() {
@@ -127,17 +139,22 @@ impl Model {
                     _ if target.contains(&0) => return fail(libc::EINVAL),
                     _ => {}
                 }
-                (Body::Symlink(target.clone()), 0o777)
+                (Body::Symlink(target.clone()), 0o777, 0o777)
             }
         };
         check(name)?;
+        self.linked_entries(parent)?;
+        may_grow(self.node(parent))?;
         if self.linked_entries(parent)?.contains_key(name) {
             return fail(libc::EEXIST);
         }
+        let dir = self.node(parent).clone();
         let (sgid, gid) = (self.node(parent).perm & 0o2000, self.node(parent).gid);
         let is_dir = matches!(body, Body::Dir { .. });
         let (id, node) = self.add(body, mode);
         (node.uid, node.gid) = (cx.uid, cx.gid);
+        node.flags = dir.flags & handed_down(node.kind());
+        acl::inherit(node, &dir, asked);
         if sgid != 0 {
             node.gid = gid;
             if is_dir {
@@ -160,6 +177,8 @@ impl Model {
             return fail(libc::EPERM);
         }
         let exists = self.linked_entries(parent)?.contains_key(name);
+        may_change(self.node(node))?;
+        may_grow(self.node(parent))?;
         if self.node(node).nlink == 0 {
             return fail(libc::ENOENT);
         }
@@ -181,6 +200,8 @@ impl Model {
         let Some(&id) = self.entries(parent)?.get(name) else {
             return fail(libc::ENOENT);
         };
+        may_change(self.node(parent))?;
+        may_change(self.node(id))?;
         match (directory, self.node(id).is_dir()) {
             (true, false) => return fail(libc::ENOTDIR),
             (false, true) => return fail(libc::EISDIR),
@@ -245,6 +266,15 @@ impl Model {
         if target == Some(source) {
             return Ok(Value::Unit);
         }
+        may_change(self.node(from))?;
+        may_change(self.node(source))?;
+        match target {
+            Some(t) => {
+                may_change(self.node(to))?;
+                may_change(self.node(t))?;
+            }
+            None => may_grow(self.node(to))?,
+        }
         if flags.exchange {
             self.exchange(
                 (from, name, source),
@@ -276,6 +306,7 @@ impl Model {
         self.touch(source);
         if flags.whiteout {
             let (sgid, gid) = (self.node(from).perm & 0o2000, self.node(from).gid);
+            let flags = self.node(from).flags & handed_down(FileType::CharDevice);
             let (id, white) = self.add(
                 Body::Special {
                     kind: FileType::CharDevice,
@@ -283,6 +314,7 @@ impl Model {
                 },
                 0,
             );
+            white.flags = flags;
             (white.uid, white.gid) = (cx.uid, if sgid != 0 { gid } else { cx.gid });
             self.entries_mut(from).insert(name.to_vec(), id);
         }

@@ -150,6 +150,7 @@ fn xattr_name(n: u8) -> Vec<u8> {
         0..=7 => format!("user.{}", n % 8).into_bytes(),
         8 => b"trusted.overlay.opaque".to_vec(),
         9 => b"security.capability".to_vec(),
+        10 if n < 128 => b"system.posix_acl_default".to_vec(),
         10 => b"system.posix_acl_access".to_vec(),
         11 => [b"user.".to_vec(), vec![b'l'; 250]].concat(),
         12 => [b"user.".to_vec(), vec![b'l'; 251]].concat(),
@@ -157,6 +158,28 @@ fn xattr_name(n: u8) -> Vec<u8> {
         14 => b"user.".to_vec(),
         _ => format!("user.more.{n}").into_bytes(),
     }
+}
+
+/// An ACL: mostly a sound one.
+fn list(n: u8, len: u64) -> Vec<u8> {
+    let mut value = vec![2, 0, 0, 0];
+    let mut add = |tag: u8, perm: u64, id: u32| {
+        value.extend([tag, 0, perm as u8 & 7, 0]);
+        value.extend(id.to_le_bytes());
+    };
+    let named = len % 4;
+    add(1, len >> 3, u32::MAX);
+    for i in 0..named {
+        add(2, len >> 1, i as u32);
+    }
+    add(4, len >> 2, u32::MAX);
+    if named > 0 || n.is_multiple_of(2) {
+        add(16, len >> 4, u32::MAX);
+    }
+    if len % 32 != 9 {
+        add(32, len >> 5, u32::MAX);
+    }
+    value
 }
 
 /// Offsets: small, around blocks of any size, at the end, and far away.
@@ -278,7 +301,12 @@ fn attributes(bits: u8, v: u32) -> SetAttr {
             sec: i64::from(v),
             nsec: 5,
         }),
-        flags: on(7).then_some(if v.is_multiple_of(8) { v } else { v & 0xfb }),
+        // Those that forbid changes are seldom, or nothing would change any more.
+        flags: on(7).then_some(match v % 8 {
+            0 => v,
+            1 => v & 0xfb,
+            _ => v & 0xcb,
+        }),
     }
 }
 
@@ -468,10 +496,15 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
                 1 => XattrMode::Replace,
                 _ => XattrMode::Set,
             };
+            let name = xattr_name(*n);
+            let value = match name.starts_with(b"system.posix") && len % 8 != 0 {
+                true => list(*n, len),
+                false => bytes(*n, len),
+            };
             Call::SetXattr {
                 node: any(*p),
-                name: xattr_name(*n),
-                value: bytes(*n, len),
+                name,
+                value,
                 mode,
             }
         }

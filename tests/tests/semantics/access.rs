@@ -1,7 +1,7 @@
 //! Who may open a region, and what a read-only mount does.
 
 use pramfs::format::format;
-use pramfs::pmem::{Region, RegionOptions};
+use pramfs::pmem::{Region, RegionOptions, SimBackend};
 use pramfs::{Error, Fs, Ino, MountOptions};
 use pramfs_tests::region::{mount, quiet, repeatable};
 
@@ -95,4 +95,44 @@ fn what_has_returned_survives_the_process() {
     assert!(!after.recovery().was_clean);
     assert_eq!(contents(&after, find(&after, "f").unwrap()), b"SOME bytes");
     find(&after, "d").unwrap();
+}
+
+/// The page that a mount looks at first is stored last, and each is fenced.
+#[test]
+fn a_crash_while_the_label_changes_leaves_either() {
+    use pramfs::fsck::{Issue, Policy, RepairOptions, check, repair};
+    const COPY: usize = 64 << 10;
+    let (sim, fs) = small();
+    fs.set_label("before").unwrap();
+    let old = sim.image();
+    fs.set_label("afterwards").unwrap();
+    assert_eq!(fs.label(), "afterwards");
+    let new = sim.image();
+    drop(fs);
+    // What of the two pages' static parts, of 512 bytes, is new.
+    for (copy, first, label) in [
+        (0, 0, "before"),
+        (100, 0, "before"),
+        (512, 0, "before"),
+        (512, 100, "afterwards"),
+        (512, 512, "afterwards"),
+    ] {
+        let mut image = old.clone();
+        image[COPY..COPY + copy].copy_from_slice(&new[COPY..COPY + copy]);
+        image[..first].copy_from_slice(&new[..first]);
+        let sim = SimBackend::from_image(&image).unwrap();
+        let fs = mount(&sim, quiet()).unwrap();
+        assert_eq!(fs.label(), label, "{copy} {first}");
+        fs.close().unwrap();
+        let region = pramfs_tests::region::region_of(&sim);
+        let report = check(&region, &Default::default());
+        let torn = copy != first;
+        assert_eq!(report.is_clean(), !torn, "{copy} {first}: {report}");
+        if (copy, first) == (512, 0) {
+            assert_eq!(report.issues().collect::<Vec<_>>(), [&Issue::LabelsDiffer]);
+        }
+        let report = repair(&region, &RepairOptions::new(Policy::Preen)).unwrap();
+        assert!(report.is_sound(), "{copy} {first}: {report}");
+        assert!(check(&region, &Default::default()).is_clean());
+    }
 }

@@ -152,17 +152,23 @@ fn attributes_live_in_user_trusted_security_and_the_two_of_posix_acls() {
     };
     let mut longest = b"user.".to_vec();
     longest.resize(255, b'n');
-    for name in [
-        &b"user.a"[..],
-        b"trusted.a",
-        b"security.selinux",
-        b"system.posix_acl_access",
-        b"system.posix_acl_default",
-        &longest,
-    ] {
+    for name in [&b"user.a"[..], b"trusted.a", b"security.selinux", &longest] {
         set(name).unwrap();
     }
-    for name in [&b"user."[..], b"trusted.", b"security."] {
+    let acl = [
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0,
+        255, 255, 255, 255,
+    ];
+    fs.setxattr(ino, b"system.posix_acl_access", &acl, XattrMode::Set)
+        .unwrap();
+    fs.setxattr(Ino::ROOT, b"system.posix_acl_default", &acl, XattrMode::Set)
+        .unwrap();
+    for name in [
+        &b"user."[..],
+        b"trusted.",
+        b"security.",
+        b"system.posix_acl_access",
+    ] {
         assert_eq!(set(name), Err(libc::EINVAL), "{name:?}");
     }
     for name in [&b"system.other"[..], b"other.a", b"a", b"", b"user.a\0b"] {
@@ -223,25 +229,4 @@ fn a_list_of_names_beyond_64_kib_is_refused_and_the_attributes_stay() {
             .unwrap(),
         b"v"
     );
-}
-
-/// They are stored and shown, and nothing heeds them.
-#[test]
-fn chattr_flags_are_kept_and_not_enforced() {
-    const IMMUTABLE: u32 = 0x10;
-    const COMPRESS: u32 = 0x4;
-    let (sim, fs) = small();
-    let ino = file(&fs, "f");
-    let set = |flags| {
-        let set = SetAttr {
-            flags: Some(flags),
-            ..SetAttr::default()
-        };
-        fs.setattr(&ROOT, ino, &set).map_err(|e| e.errno())
-    };
-    set(IMMUTABLE).unwrap();
-    assert_eq!(set(COMPRESS), Err(libc::EOPNOTSUPP));
-    let fs = remount(&sim, fs, quiet());
-    assert_eq!(fs.getattr(ino).unwrap().flags, IMMUTABLE);
-    fs.append(ino, b"written all the same").unwrap();
 }

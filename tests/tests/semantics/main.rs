@@ -3,10 +3,12 @@
 //! real mounts, those about crashes with images of a power failure.
 
 mod access;
+mod acls;
 mod attributes;
 mod damage;
 mod direct;
 mod document;
+mod flags;
 mod names;
 mod space;
 mod times;

@@ -1,7 +1,7 @@
 //! Space: what a full region still does, holes, limits of a file.
 
 use pramfs::{Error, Fallocate, Fs, Ino, SeekWhence, SetAttr, XattrMode};
-use pramfs_tests::region::fresh;
+use pramfs_tests::region::{fresh, quiet};
 
 use super::{MIB, ROOT, contents, file, fill, find, names, small};
 
@@ -232,4 +232,49 @@ fn inodes_run_out_at_the_limit_and_come_back() {
     assert!(matches!(find(&fs, "more"), Err(Error::NotFound)));
     fs.unlink(Ino::ROOT, b"f0").unwrap();
     create().unwrap();
+}
+
+/// The simulated medium fills what is given back with rubbish: nothing of it
+/// is ever read again.
+#[test]
+fn what_is_trimmed_belonged_to_nobody() {
+    use pramfs::direct::Access;
+    let (sim, fs) = small();
+    let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 512) as u8).collect();
+    let (stays, goes) = (file(&fs, "stays"), file(&fs, "goes"));
+    for ino in [stays, goes] {
+        fs.append(ino, &bytes).unwrap();
+    }
+    // A view holds its blocks though the file has none any more.
+    let view = fs
+        .open_file(goes)
+        .unwrap()
+        .map(0..1 << 20, Access::Write)
+        .unwrap();
+    fs.unlink(Ino::ROOT, b"goes").unwrap();
+    let given = |start, len, least| fs.trim(start, len, least).unwrap();
+    let all = given(0, u64::MAX, 0);
+    assert!(all >= 4 << 20, "{all}");
+    let mut seen = vec![0; 1 << 20];
+    view.read(0, &mut seen).unwrap();
+    assert!(seen == bytes);
+    drop(view);
+    assert!(given(0, u64::MAX, 0) >= all + (1 << 20));
+    assert_eq!(given(0, u64::MAX, 128 << 20), 0, "no run is so long");
+    assert!(given(1 << 20, 1 << 20, 0) <= 1 << 20);
+    assert!(contents(&fs, stays) == bytes);
+    file(&fs, "more");
+    // After a crash as well: what is free has no bytes that matter.
+    let image = pramfs::pmem::SimBackend::from_image(&sim.image()).unwrap();
+    drop(fs);
+    let fs = pramfs_tests::region::mount(&image, quiet()).unwrap();
+    assert!(contents(&fs, stays) == bytes);
+    let errno = |start, len, least| fs.trim(start, len, least).unwrap_err().errno();
+    assert_eq!(errno(8 << 20, 4096, 0), libc::EINVAL);
+    assert_eq!(errno(0, 4095, 0), libc::EINVAL);
+    assert_eq!(errno(0, u64::MAX, 1 << 40), libc::EINVAL);
+    fs.close().unwrap();
+    let region = pramfs_tests::region::region_of(&image);
+    let report = pramfs::fsck::check(&region, &Default::default());
+    assert!(report.is_clean(), "{report}");
 }

@@ -28,6 +28,7 @@ impl Fixer<'_, '_> {
         match issue {
             SuperblockDamaged { .. }
             | SuperblocksDiffer
+            | LabelsDiffer
             | CheckpointDamaged { .. }
             | InternalInodeDamaged { .. }
             | InternalInodesDiffer { .. }
@@ -74,7 +75,12 @@ impl Fixer<'_, '_> {
             TreePointer { ino, part, .. }
             | TreeLeaf { ino, part, .. }
             | DuplicateName { ino, part, .. } => self.rebuild(*ino, *part),
-            XattrItem { ino, .. } | XattrChecksum { ino, .. } => self.rebuild_xattrs(*ino),
+            XattrItem { ino, .. } | XattrChecksum { ino, .. } | AclDamaged { ino, .. } => {
+                self.rebuild_xattrs(*ino)
+            }
+            AclMode { ino, found, .. } => {
+                self.edit(*ino, |d| d.mode = d.mode & !0o777 | found & 0o777)
+            }
             DanglingEntry { dir, name, ino } => self.mend_dangling(*dir, name, *ino),
             EntryReserved { dir, name, .. } => self.remove_entry(*dir, name),
             EntryType { dir, name, ino } => self.mend_entry_type(*dir, name, *ino),

@@ -10,7 +10,6 @@ use super::gather::{Gathered, Raw, SUM_AT, first_level};
 use crate::error::{Error, Result};
 use crate::fsck::issue::Part;
 use crate::htree::{HASH_BITS, Image, TreeKind, TreeRef, item_parts, name_hash};
-use crate::media::DiskInode;
 use crate::media::checksum::crc;
 use crate::media::htree::{
     ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, VALUE_IN_BLOCKS, VALUE_INLINE,
@@ -18,6 +17,7 @@ use crate::media::htree::{
 };
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::walk::MapRoot;
+use crate::media::{DiskInode, acl};
 use crate::types::{Bno, Ino};
 
 impl Fixer<'_, '_> {
@@ -226,6 +226,13 @@ impl Fixer<'_, '_> {
         let mut all = !g.lost;
         for item in &g.items {
             let fits = match item.kind {
+                _ if acl::fault(d.mode, item.kind, &item.name, &item.value) => {
+                    // What the group could do was masked by it.
+                    if item.name == acl::ACCESS {
+                        d.mode &= !0o070;
+                    }
+                    None
+                }
                 VALUE_INLINE => Some(item.clone()),
                 VALUE_IN_BLOCKS => self.whole_value(ino, item)?,
                 // Read as one in line: then it may as well be one.

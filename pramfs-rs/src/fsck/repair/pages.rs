@@ -33,7 +33,7 @@ impl Fixer<'_, '_> {
                 self.copy_static(self.other(*page), self.at(*page))
             }
             // The one that mounts have used.
-            Issue::SuperblocksDiffer => {
+            Issue::SuperblocksDiffer | Issue::LabelsDiffer => {
                 let from_copy = probe_superblock(self.view.region())?.from_copy;
                 let (good, bad) = if from_copy {
                     (self.geo.copy_offset, 0)

@@ -94,6 +94,7 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | RecordsRefused { .. } => NEVER,
         SuperblockDamaged { .. }
         | SuperblocksDiffer
+        | LabelsDiffer
         | CheckpointDamaged { .. }
         | InternalInodeDamaged { .. }
         | InternalInodesDiffer { .. }
@@ -116,6 +117,7 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | DuplicateName { .. }
         | XattrItem { .. }
         | XattrChecksum { .. }
+        | AclDamaged { .. }
         | BadTarget { .. }
         | TargetChecksum { .. }
         | LeasesLeft => 4,
@@ -132,6 +134,7 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | OrphanNotEmpty { .. } => 6,
         InodeLeaked { .. } => 7,
         InodeReserved { .. }
+        | AclMode { .. }
         | BlockCount { .. }
         | EntryCount { .. }
         | LinkCount { .. }
@@ -157,6 +160,7 @@ impl Issue {
             InternalInodeLost { .. } => false,
             MapPointer { .. } | MapHole { .. } | TreePointer { .. } | TreeLeaf { .. } => false,
             DuplicateName { .. } | XattrItem { .. } | XattrChecksum { .. } => false,
+            AclDamaged { .. } => false,
             BadTarget { .. } | TargetChecksum { .. } | BlockUsedTwice { .. } => false,
             InodeDamaged { .. } | InodeMissing { .. } | InodeField { .. } => false,
             DanglingEntry { .. } | EntryReserved { .. } | DirectoryNames { .. } => false,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::plant::{Case, Plant, expect};
 use crate::fsck::{CheckOptions, Issue, Page, Part, check};
 use crate::htree::TreeKind;
+use crate::media::acl;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::{crc, seal};
 use crate::media::pointer::{Ptr, SHARED};
@@ -38,8 +39,12 @@ cases! {
         vec![Issue::SuperblockDamaged { page: Page::Copy, what: "there is no magic number" }]
     };
     superblocks_differ: "superblocks-differ" => |p| {
-        p.fixed(p.geo.copy_offset, |sb| sb.label[0] = b'x');
+        p.fixed(p.geo.copy_offset, |sb| sb.created_sec ^= 1);
         vec![Issue::SuperblocksDiffer]
+    };
+    labels_differ: "labels-differ" => |p| {
+        p.fixed(p.geo.copy_offset, |sb| sb.label[0] = b'x');
+        vec![Issue::LabelsDiffer]
     };
     unknown_features: "unknown-features" => |p| {
         p.fixed(0, |sb| sb.incompat |= 1 << 40);
@@ -405,6 +410,15 @@ cases! {
     xattr_checksum: "xattr-checksum" => |p| {
         p.large(|v| v.crc ^= 1);
         vec![Issue::XattrChecksum { ino: p.file, name: b"user.large".to_vec() }]
+    };
+    acl_damaged: "acl-damaged" => |p| {
+        // Its version.
+        p.leaf(p.sparse, TreeKind::Xattrs, acl::ACCESS, |b, at| b[at + 12] = 1);
+        vec![Issue::AclDamaged { ino: p.sparse, name: acl::ACCESS.to_vec() }]
+    };
+    acl_mode: "acl-mode" => |p| {
+        p.edit(p.sparse, |d| d.mode ^= 0o010);
+        vec![Issue::AclMode { ino: p.sparse, recorded: 0o670, found: 0o660 }]
     };
     xattr_value_pointer: "map-pointer" => |p| {
         p.large(|v| v.height += 1);

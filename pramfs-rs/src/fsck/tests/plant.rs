@@ -15,7 +15,7 @@ use crate::media::inode::INODE_SIZE;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::superblock::*;
 use crate::media::walk::MapRoot;
-use crate::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, probe_superblock};
+use crate::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
 use crate::pmem::{Region, SimBackend};
 use crate::types::{Ctx, FileType, Ino, XattrMode};
 
@@ -31,7 +31,7 @@ pub struct Plant {
     pub sub: Ino,
     /// 300 blocks, two levels; names `file` and `link`; attributes.
     pub file: Ino,
-    /// Block 5 only.
+    /// Block 5 only, with an ACL.
     pub sparse: Ino,
     pub empty: Ino,
     pub short: Ino,
@@ -70,6 +70,8 @@ impl Plant {
         fs.setxattr(file, b"user.large", &[6; 5000], XattrMode::Set)
             .unwrap();
         fs.write(sparse, 5 << 10, b"x").unwrap();
+        fs.setxattr(sparse, acl::ACCESS, &list(), XattrMode::Set)
+            .unwrap();
         fs.create(&cx, sub, b"a", 0o644).unwrap();
         fs.create(&cx, sub, b"b", 0o644).unwrap();
         let short = fs.symlink(&cx, root, b"short", b"to/where").unwrap().ino;
@@ -361,6 +363,26 @@ impl Plant {
     pub fn slot_word(&self, slot: u64, ino: Ino) -> u64 {
         crate::media::checksum::seal(self.geo.seed ^ slot << 32, ino.0)
     }
+}
+
+/// An ACL: the owner may read and write, user 7 may do anything that the mask
+/// lets pass, the group may read.
+fn list() -> Vec<u8> {
+    let none = acl::NO_ID;
+    let entries = [
+        (acl::USER_OBJ, 6, none),
+        (acl::USER, 7, 7),
+        (acl::GROUP_OBJ, 4, none),
+        (acl::MASK, 6, none),
+        (acl::OTHER, 0, none),
+    ];
+    let mut value = acl::VERSION.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(u16::to_le_bytes(perm));
+        value.extend(u32::to_le_bytes(id));
+    }
+    value
 }
 
 fn map_of(d: &DiskInode) -> MapRoot {

@@ -1,0 +1,189 @@
+//! POSIX ACLs: what setting one does to the mode, what `chmod` does to one,
+//! and what a directory hands to what is made in it.
+//!
+//! The lists stand where other attributes do, so that each of these is one
+//! record with the inode that it belongs to. Nothing here decides who may do
+//! what: the kernel does, of which the engine is the memory.
+//!
+//! Invariant: mode and access list of an inode agree ([`Acl::mode`]), and a
+//! list that a mode can say is not kept.
+
+use super::inode::{Core, Inode, put_inode, touch_ctime};
+use super::{Shared, xattr};
+use crate::error::{Error, Result};
+use crate::media::DiskInode;
+use crate::media::acl::{ACCESS, Acl, AclFault, DEFAULT};
+use crate::media::htree::VALUE_INLINE;
+use crate::types::{FileType, Ino, XattrMode};
+use crate::volume::Tx;
+
+/// Which lists an inode has, as far as that has been asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lists {
+    known: bool,
+    access: bool,
+    default: bool,
+}
+
+impl From<AclFault> for Error {
+    fn from(fault: AclFault) -> Error {
+        match fault {
+            AclFault::Version => Error::NotSupported("an ACL of another version"),
+            AclFault::Wrong(why) => Error::Invalid(why),
+        }
+    }
+}
+
+/// Whether the name is that of a list.
+pub(super) fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+impl Shared {
+    /// A list of an inode. What stands there and is none, is damage.
+    fn acl(&self, d: &DiskInode, name: &[u8]) -> Result<Option<Acl>> {
+        match self.find_value(d, name)? {
+            None => Ok(None),
+            Some((VALUE_INLINE, value)) if let Ok(Some(acl)) = Acl::parse(&value) => Ok(Some(acl)),
+            Some(_) => Err(Error::corrupt(Ino(d.ino).to_string(), "a damaged ACL")),
+        }
+    }
+
+    #[cold]
+    fn lists(&self, core: &mut Core) -> Result<Lists> {
+        if !core.lists.known {
+            core.lists = Lists {
+                known: true,
+                access: self.find_value(&core.d, ACCESS)?.is_some(),
+                default: self.find_value(&core.d, DEFAULT)?.is_some(),
+            };
+        }
+        Ok(core.lists)
+    }
+
+    /// Gives a new inode what its directory hands down. `mode` is what was
+    /// asked for, without the umask, which a default list replaces.
+    #[inline]
+    pub(super) fn inherit_acl(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &mut Core,
+        d: &mut DiskInode,
+        mode: u32,
+    ) -> Result<()> {
+        // Most directories have no attributes at all.
+        if dir.d.xattr_root == 0 || !self.lists(dir)?.default {
+            return Ok(());
+        }
+        self.inherit(tx, &dir.d, d, mode)
+    }
+
+    #[cold]
+    fn inherit(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &DiskInode,
+        d: &mut DiskInode,
+        mode: u32,
+    ) -> Result<()> {
+        let kind = FileType::from_mode(d.mode);
+        let Some(mut acl) = self
+            .acl(dir, DEFAULT)?
+            .filter(|_| kind != Some(FileType::Symlink))
+        else {
+            return Ok(());
+        };
+        if kind == Some(FileType::Directory) {
+            self.put_value(tx, d, DEFAULT, &acl.encode(), None)?;
+        }
+        d.mode |= mode & 0o777;
+        acl.narrow(&mut d.mode);
+        if !acl.mode().1 {
+            self.put_value(tx, d, ACCESS, &acl.encode(), None)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the access list of an inode follow its new mode.
+    pub(super) fn chmod_acl(
+        &self,
+        tx: &mut Tx<'_>,
+        core: &mut Core,
+        new: &mut DiskInode,
+    ) -> Result<()> {
+        if core.d.xattr_root == 0 || !self.lists(core)?.access {
+            return Ok(());
+        }
+        let Some(mut acl) = self.acl(&core.d, ACCESS)? else {
+            return Ok(());
+        };
+        let old = self.find_value(&core.d, ACCESS)?;
+        acl.set_mode(new.mode);
+        self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
+    }
+
+    /// Sets or, with a value of no entries, removes a list. `in_group`: whether
+    /// who asks is in a group, or may keep its right without that.
+    pub(super) fn set_acl(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        (name, value): (&[u8], &[u8]),
+        mode: XattrMode,
+        in_group: &dyn Fn(u32) -> bool,
+    ) -> Result<()> {
+        let mut acl = Acl::parse(value)?;
+        match core.kind() {
+            FileType::Symlink => return Err(Error::NotSupported("an ACL of a symbolic link")),
+            FileType::Directory => {}
+            _ if name == DEFAULT && acl.is_none() => return Ok(()),
+            _ if name == DEFAULT => {
+                return Err(Error::AccessDenied("a default ACL of what is no directory"));
+            }
+            _ => {}
+        }
+        if !self.fits_inline(name, value) {
+            return Err(Error::AttributeTooLarge(
+                value.len(),
+                self.inline_room().saturating_sub(name.len()),
+            ));
+        }
+        let old = self.find_value(&core.d, name)?;
+        xattr::check_mode(old.is_some(), mode)?;
+        let mut new = core.d;
+        if let Some(list) = acl.as_ref().filter(|_| name == ACCESS) {
+            let (bits, all) = list.mode();
+            new.mode = new.mode & !0o777 | bits;
+            if new.mode & libc::S_ISGID != 0 && !in_group(new.gid) {
+                new.mode &= !libc::S_ISGID;
+            }
+            if all {
+                acl = None;
+            }
+        }
+        let mut tx = self.vol.begin_at(&inode.place);
+        tx.touch(&inode.place);
+        match (&acl, &old) {
+            (Some(acl), _) => {
+                self.put_value(&mut tx, &mut new, name, &acl.encode(), old.as_ref())?;
+            }
+            (None, Some(old)) => {
+                tx.allow_reserve();
+                self.take_value(&mut tx, &mut new, name, old)?;
+            }
+            (None, None) if new.mode == core.d.mode => return Ok(()),
+            (None, None) => {}
+        }
+        touch_ctime(&mut new, self.now());
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(new);
+        core.lists = Lists::default();
+        Ok(())
+    }
+
+    /// A list has been removed as an attribute.
+    pub(super) fn forget_acls(core: &mut Core) {
+        core.lists = Lists::default();
+    }
+}

@@ -1,0 +1,61 @@
+//! The chattr flags that forbid something: immutable (+i) and append-only (+a).
+//!
+//! The kernel does not know of them in a FUSE file system, so the engine
+//! refuses by itself what ext4 and the kernel refuse together, with EPERM. Who
+//! may set and clear the flags is the front end's business.
+//!
+//! What was begun before a flag was set goes on: blocks that are freed for it,
+//! lagging times, pages that a mapping has changed.
+
+use super::inode::Core;
+use crate::error::{Error, Result};
+use crate::media::DiskInode;
+use crate::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use crate::types::{SetAttr, SetTime};
+
+const IMMUTABLE: Error = Error::NotPermitted("it is immutable (chattr +i)");
+const APPEND_ONLY: Error = Error::NotPermitted("it can only grow (chattr +a)");
+
+/// Nothing of it may change, but that it may grow.
+#[inline]
+pub(super) fn may_grow(d: &DiskInode) -> Result<()> {
+    if d.flags & FL_IMMUTABLE != 0 {
+        return Err(IMMUTABLE);
+    }
+    Ok(())
+}
+
+/// It may be changed in any way. Of a directory: names may be removed.
+#[inline]
+pub(super) fn may_change(d: &DiskInode) -> Result<()> {
+    if d.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
+        return Ok(());
+    }
+    may_grow(d)?;
+    Err(APPEND_ONLY)
+}
+
+impl Core {
+    /// What `set` changes may be changed. The flags themselves may.
+    pub(super) fn may_set(&self, set: &SetAttr) -> Result<()> {
+        if self.d.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
+            return Ok(());
+        }
+        let times = (set.atime, set.mtime);
+        // utimes(path, NULL) is what a write does; any other time is not.
+        let touched = times == (Some(SetTime::Now), Some(SetTime::Now));
+        let timed = times != (None, None) && !touched;
+        if set.size.is_some()
+            || set.perm.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || timed
+        {
+            return may_change(&self.d);
+        }
+        if touched {
+            return may_grow(&self.d);
+        }
+        Ok(())
+    }
+}

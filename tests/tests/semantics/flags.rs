@@ -1,0 +1,251 @@
+//! The flags of chattr(1), which the engine enforces for both doors.
+
+use pramfs::direct::{Access, OpenOptions};
+use pramfs::{
+    AtimePolicy, Fallocate, Fs, Ino, MountOptions, RenameFlags, SetAttr, SetTime, Time, XattrMode,
+};
+use pramfs_tests::region::quiet;
+
+use super::{ROOT, contents, file, remount, small};
+
+const SYNC: u32 = 0x08;
+const IMMUTABLE: u32 = 0x10;
+const APPEND: u32 = 0x20;
+const NODUMP: u32 = 0x40;
+const NOATIME: u32 = 0x80;
+
+const PLAIN: RenameFlags = RenameFlags {
+    noreplace: false,
+    exchange: false,
+    whiteout: false,
+};
+
+fn flag(fs: &Fs, ino: Ino, flags: u32) -> Result<(), i32> {
+    let set = SetAttr {
+        flags: Some(flags),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, ino, &set)
+        .map(drop)
+        .map_err(|e| e.errno())
+}
+
+fn refused<T: std::fmt::Debug>(what: &str, result: pramfs::Result<T>) {
+    assert_eq!(
+        result.map_err(|e| e.errno()).expect_err(what),
+        libc::EPERM,
+        "{what}"
+    );
+}
+
+/// What neither an immutable file nor one that can only grow lets happen.
+fn changes_nothing(fs: &Fs, ino: Ino, name: &[u8]) {
+    let none = SetAttr::default();
+    let at = Some(SetTime::At(Time { sec: 1, nsec: 1 }));
+    for (what, set) in [
+        (
+            "size",
+            SetAttr {
+                size: Some(1),
+                ..none
+            },
+        ),
+        (
+            "mode",
+            SetAttr {
+                perm: Some(0o600),
+                ..none
+            },
+        ),
+        (
+            "owner",
+            SetAttr {
+                uid: Some(1),
+                ..none
+            },
+        ),
+        (
+            "group",
+            SetAttr {
+                gid: Some(1),
+                ..none
+            },
+        ),
+        ("mtime", SetAttr { mtime: at, ..none }),
+        (
+            "atime",
+            SetAttr {
+                atime: Some(SetTime::Now),
+                ..none
+            },
+        ),
+    ] {
+        refused(what, fs.setattr(&ROOT, ino, &set));
+    }
+    refused("write", fs.write(ino, 0, b"x"));
+    refused("punch", fs.fallocate(ino, Fallocate::PunchHole, 0, 10));
+    let zero = Fallocate::ZeroRange { keep_size: true };
+    refused("zero", fs.fallocate(ino, zero, 0, 10));
+    refused("setxattr", fs.setxattr(ino, b"user.b", b"", XattrMode::Set));
+    refused("removexattr", fs.removexattr(ino, b"user.a"));
+    refused("link", fs.link(ino, Ino::ROOT, b"other"));
+    refused("unlink", fs.unlink(Ino::ROOT, name));
+    let rename =
+        |from: &[u8], to: &[u8], flags| fs.rename(&ROOT, Ino::ROOT, from, Ino::ROOT, to, flags);
+    refused("rename", rename(name, b"other", PLAIN));
+    refused("rename over", rename(b"free", name, PLAIN));
+    let exchange = RenameFlags {
+        exchange: true,
+        ..PLAIN
+    };
+    refused("exchange", rename(b"free", name, exchange));
+    // By the direct API as well.
+    let file = fs.open_file(ino).unwrap();
+    refused("write_at", file.write_at(0, b"x"));
+    refused("set_size", file.set_size(0));
+    refused("map", file.map(0..1, Access::Write));
+    file.map(0..1, Access::Read).unwrap();
+    let path = [b"/", name].concat();
+    refused("truncate", OpenOptions::new().truncate(true).open(fs, path));
+}
+
+fn touch(fs: &Fs, ino: Ino) -> pramfs::Result<pramfs::Attr> {
+    let now = SetAttr {
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, ino, &now)
+}
+
+fn marked(flags: u32) -> (pramfs::pmem::SimBackend, Fs, Ino) {
+    let (sim, fs) = small();
+    file(&fs, "free");
+    let ino = file(&fs, "f");
+    fs.write(ino, 0, b"contents").unwrap();
+    fs.setxattr(ino, b"user.a", b"1", XattrMode::Set).unwrap();
+    flag(&fs, ino, flags).unwrap();
+    let fs = remount(&sim, fs, quiet());
+    assert_eq!(fs.getattr(ino).unwrap().flags, flags);
+    (sim, fs, ino)
+}
+
+#[test]
+fn an_immutable_file_does_not_change() {
+    let (_sim, fs, ino) = marked(IMMUTABLE);
+    let before = fs.getattr(ino).unwrap();
+    changes_nothing(&fs, ino, b"f");
+    refused("append", fs.append(ino, b"x"));
+    refused("part of an append", fs.append_part(ino, 8, b"x"));
+    let more = Fallocate::Allocate { keep_size: true };
+    refused("fallocate", fs.fallocate(ino, more, 0, 100));
+    refused("utimes", touch(&fs, ino));
+    refused("suid", fs.strip_suid(ino));
+    assert_eq!(fs.getattr(ino).unwrap(), before);
+    assert_eq!(contents(&fs, ino), b"contents");
+    // Who may clear the flag may do it all again.
+    flag(&fs, ino, 0).unwrap();
+    fs.append(ino, b"!").unwrap();
+    fs.unlink(Ino::ROOT, b"f").unwrap();
+}
+
+#[test]
+fn an_append_only_file_grows_and_does_nothing_else() {
+    let (_sim, fs, ino) = marked(APPEND);
+    changes_nothing(&fs, ino, b"f");
+    fs.append(ino, b", and more").unwrap();
+    fs.append_part(ino, 18, b".").unwrap();
+    let more = Fallocate::Allocate { keep_size: true };
+    fs.fallocate(ino, more, 0, 100).unwrap();
+    touch(&fs, ino).unwrap();
+    assert_eq!(contents(&fs, ino), b"contents, and more.");
+}
+
+#[test]
+fn an_immutable_directory_keeps_its_names_and_an_append_only_one_loses_none() {
+    for (flags, grows) in [(IMMUTABLE, false), (APPEND, true)] {
+        let (_sim, fs) = small();
+        let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        let old = fs.create(&ROOT, dir, b"old", 0o644).unwrap().ino;
+        let sub = fs.mkdir(&ROOT, dir, b"sub", 0o755).unwrap().ino;
+        let out = file(&fs, "out");
+        flag(&fs, dir, flags).unwrap();
+        refused("unlink", fs.unlink(dir, b"old"));
+        refused("rmdir", fs.rmdir(dir, b"sub"));
+        let rename =
+            |from: Ino, a: &[u8], to: Ino, b: &[u8]| fs.rename(&ROOT, from, a, to, b, PLAIN);
+        refused("rename within", rename(dir, b"old", dir, b"new"));
+        refused("rename away", rename(dir, b"old", Ino::ROOT, b"new"));
+        refused("rename over", rename(Ino::ROOT, b"out", dir, b"old"));
+        refused("rename of it", rename(Ino::ROOT, b"d", Ino::ROOT, b"e"));
+        let made = [
+            fs.create(&ROOT, dir, b"1", 0o644).map(drop),
+            fs.mkdir(&ROOT, dir, b"2", 0o755).map(drop),
+            fs.symlink(&ROOT, dir, b"3", b"to").map(drop),
+            fs.link(out, dir, b"4").map(drop),
+            rename(Ino::ROOT, b"out", dir, b"5"),
+        ];
+        for made in made {
+            if grows {
+                made.unwrap();
+            } else {
+                refused("a new name", made);
+            }
+        }
+        // Its files are not protected.
+        fs.write(old, 0, b"x").unwrap();
+        fs.create(&ROOT, sub, b"x", 0o644).unwrap();
+    }
+}
+
+#[test]
+fn no_access_time_is_kept_with_the_flag_for_it() {
+    let (sim, fs) = small();
+    let options = MountOptions {
+        atime: AtimePolicy::StrictAtime,
+        ..quiet()
+    };
+    let fs = remount(&sim, fs, options);
+    let (still, moving) = (file(&fs, "still"), file(&fs, "moving"));
+    for ino in [still, moving] {
+        fs.write(ino, 0, b"x").unwrap();
+    }
+    flag(&fs, still, NOATIME).unwrap();
+    let atime = |ino| fs.getattr(ino).unwrap().atime;
+    let before = (atime(still), atime(moving));
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    for ino in [still, moving] {
+        assert_eq!(contents(&fs, ino), b"x");
+    }
+    assert_eq!(atime(still), before.0);
+    assert!(atime(moving) > before.1);
+}
+
+#[test]
+fn flags_are_handed_down_but_not_those_that_forbid() {
+    let (_sim, fs) = small();
+    let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    flag(&fs, dir, SYNC | NODUMP | NOATIME | APPEND).unwrap();
+    let flags = |a: pramfs::Attr| a.flags;
+    assert_eq!(
+        flags(fs.create(&ROOT, dir, b"f", 0o644).unwrap()),
+        SYNC | NODUMP | NOATIME
+    );
+    assert_eq!(
+        flags(fs.mkdir(&ROOT, dir, b"e", 0o755).unwrap()),
+        SYNC | NODUMP | NOATIME
+    );
+    assert_eq!(
+        flags(fs.symlink(&ROOT, dir, b"l", b"f").unwrap()),
+        NODUMP | NOATIME
+    );
+}
+
+#[test]
+fn flags_that_are_not_kept_are_refused() {
+    let (_sim, fs) = small();
+    let ino = file(&fs, "f");
+    for unknown in [0x4, 0x100, 1 << 31] {
+        assert_eq!(flag(&fs, ino, unknown), Err(libc::EOPNOTSUPP));
+    }
+}
