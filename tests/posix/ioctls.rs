@@ -1,0 +1,238 @@
+//! ioctls: FITRIM (260 288 537), the label (492), FS_IOC_SHUTDOWN (042 050 417
+//! 468 474 505), the other form of chattr, and those that nobody knows.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use pramfs_tests::syscalls::Sys;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::Reference::{Ext4, Tmpfs};
+use crate::{agree, alone};
+
+const GET_LABEL: u64 = 0x8100_9431;
+const SET_LABEL: u64 = 0x4100_9432;
+const TRIM: u64 = 0xc018_5879;
+const SHUTDOWN: u64 = 0x8004_587d;
+const GET_XFLAGS: u64 = 0x801c_581f;
+const SET_XFLAGS: u64 = 0x401c_5820;
+
+/// An ioctl with room for what any of them gives and takes.
+fn ioctl(path: &Path, cmd: u64, bytes: &mut [u8; 256]) -> Sys {
+    let file = File::open(path).map_err(|e| e.raw_os_error().unwrap_or(0))?;
+    // SAFETY: the command's own length, in its number, is at most that of the
+    // buffer.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), cmd, bytes.as_mut_ptr()) };
+    if done < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+    Ok(())
+}
+
+fn words(words: [u64; 3]) -> [u8; 256] {
+    let mut bytes = [0; 256];
+    for (i, word) in words.into_iter().enumerate() {
+        bytes[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+fn trim(path: &Path, range: [u64; 3]) -> Sys<u64> {
+    let mut bytes = words(range);
+    ioctl(path, TRIM, &mut bytes)?;
+    let len = bytes[8..16].first_chunk().map(|b| u64::from_le_bytes(*b));
+    Ok(len.unwrap_or(0))
+}
+
+/// As somebody who administers nothing.
+fn as_stranger<T>(work: impl FnOnce() -> T) -> T {
+    let sets = capabilities(None).expect("capabilities of this thread");
+    let mut fewer = sets;
+    fewer.effective -= CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, fewer).expect("fewer capabilities");
+    let done = work();
+    set_capabilities(None, sets).expect("the old capabilities");
+    done
+}
+
+#[test]
+fn unknown_ioctls_are_enotty() {
+    agree("unknown ioctls", &[Tmpfs], |dir, n| {
+        fs::write(dir.join("f"), "x").expect("a file");
+        for cmd in [0x5441, 0x8008_7a01, 0x4008_7a02, 0x7a03] {
+            for path in [dir.to_owned(), dir.join("f")] {
+                n.call(format!("{cmd:#x}"), ioctl(&path, cmd, &mut [0; 256]));
+            }
+        }
+    });
+}
+
+#[test]
+fn fitrim_checks_its_range() {
+    agree("FITRIM", &[Ext4], |dir, n| {
+        let all = [0, u64::MAX, 0];
+        n.call("all", trim(dir, all).map(drop));
+        n.call("past the end", trim(dir, [1 << 50, 1 << 20, 0]));
+        n.call("nothing", trim(dir, [0, 0, 0]));
+        n.call("less than a block", trim(dir, [0, 511, 0]));
+        n.call(
+            "runs of more than a group",
+            trim(dir, [0, u64::MAX, 1 << 50]),
+        );
+        n.call("a stranger", as_stranger(|| trim(dir, all)));
+    });
+}
+
+/// What was freed is memory of the host's again, whole huge pages of it; what
+/// is in use stays as it is.
+#[test]
+fn fitrim_gives_memory_back() {
+    alone("FITRIM and memory", "", |mount| {
+        let used = || fs::metadata(mount.region()).unwrap().blocks() * 512;
+        let bytes: Vec<u8> = (0..24u32 << 20).map(|i| (i / 4096) as u8).collect();
+        fs::write(mount.at("goes"), &bytes).unwrap();
+        fs::write(mount.at("stays"), &bytes[..8 << 20]).unwrap();
+        assert!(used() >= 32 << 20);
+        fs::remove_file(mount.at("goes")).unwrap();
+        assert!(used() >= 32 << 20, "by itself nothing is given back");
+        let given = trim(&mount.path(), [0, u64::MAX, 0]).unwrap();
+        assert!(given >= 40 << 20, "{given}");
+        assert!(used() < 16 << 20, "{} bytes are still used", used());
+        assert!(fs::read(mount.at("stays")).unwrap() == bytes[..8 << 20]);
+        // And is there when it is needed again.
+        fs::write(mount.at("again"), &bytes).unwrap();
+        mount.unmount();
+        mount.mount("");
+        assert!(fs::read(mount.at("again")).unwrap() == bytes);
+        assert!(fs::read(mount.at("stays")).unwrap() == bytes[..8 << 20]);
+    });
+}
+
+/// Blocks are trimmed while others are allocated and written: nobody loses any.
+#[test]
+fn fitrim_takes_nothing_from_anybody() {
+    alone("FITRIM under load", "", |mount| {
+        let root = mount.path();
+        std::thread::scope(|s| {
+            for who in 0..3u8 {
+                let root = &root;
+                s.spawn(move || {
+                    for round in 0..60u8 {
+                        let path = root.join(format!("{who}-{}", round % 3));
+                        let bytes = vec![who * 64 + round; 700_000];
+                        fs::write(&path, &bytes).unwrap();
+                        assert!(fs::read(&path).unwrap() == bytes, "{who} {round}");
+                        if round % 4 == 0 {
+                            fs::remove_file(&path).unwrap();
+                        }
+                    }
+                });
+            }
+            s.spawn(|| {
+                for _ in 0..60 {
+                    trim(&root, [0, u64::MAX, 0]).unwrap();
+                }
+            });
+        });
+    });
+}
+
+#[test]
+fn the_label_is_read_and_set() {
+    alone("the label", "", |mount| {
+        let read = || {
+            let mut bytes = [0xff; 256];
+            ioctl(&mount.path(), GET_LABEL, &mut bytes).unwrap();
+            let end = bytes.iter().position(|b| *b == 0).unwrap();
+            String::from_utf8(bytes[..end].to_vec()).unwrap()
+        };
+        let set = |label: &str| {
+            let mut bytes = [0; 256];
+            bytes[..label.len()].copy_from_slice(label.as_bytes());
+            ioctl(&mount.path(), SET_LABEL, &mut bytes)
+        };
+        assert_eq!(read(), "");
+        set("first").unwrap();
+        assert_eq!(read(), "first");
+        let longest = "ä".repeat(31) + "!";
+        set(&longest).unwrap();
+        assert_eq!(set(&"x".repeat(64)), Err(libc::EINVAL));
+        assert_eq!(as_stranger(|| set("no")), Err(libc::EPERM));
+        mount.unmount();
+        mount.mount("");
+        assert_eq!(read(), longest);
+        mount.unmount();
+        let region = pramfs::pmem::RegionOptions::new()
+            .open(mount.region())
+            .unwrap();
+        let report = pramfs::fsck::check(&region, &Default::default());
+        assert!(report.is_clean(), "{report}");
+    });
+}
+
+#[test]
+fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
+    alone("FS_IOC_SHUTDOWN", "", |mount| {
+        let root = mount.path();
+        fs::write(mount.at("f"), "written").unwrap();
+        fs::create_dir(mount.at("d")).unwrap();
+        let stranger = as_stranger(|| ioctl(&root, SHUTDOWN, &mut [0; 256]));
+        assert_eq!(stranger, Err(libc::EPERM));
+        let open = File::options().append(true).open(mount.at("f")).unwrap();
+        ioctl(&root, SHUTDOWN, &mut [0; 256]).unwrap();
+        let eio = |what: &str, result: std::io::Result<()>| {
+            let errno = result.err().and_then(|e| e.raw_os_error());
+            assert_eq!(errno, Some(libc::EIO), "{what}");
+        };
+        eio("create", File::create(mount.at("new")).map(drop));
+        eio("write", std::io::Write::write_all(&mut &open, b"x"));
+        eio("mkdir", fs::create_dir(mount.at("e")));
+        eio("unlink", fs::remove_file(mount.at("f")));
+        eio("rename", fs::rename(mount.at("f"), mount.at("g")));
+        eio("fsync", open.sync_all());
+        drop(open);
+        mount.unmount();
+        // What the next mount finds is clean.
+        let region = pramfs::pmem::RegionOptions::new()
+            .open(mount.region())
+            .unwrap();
+        let report = pramfs::fsck::check(&region, &Default::default());
+        assert!(report.is_clean(), "{report}");
+        drop(region);
+        mount.mount("");
+        assert_eq!(fs::read(mount.at("f")).unwrap(), b"written");
+        assert!(mount.at("d").is_dir() && !mount.at("new").exists());
+    });
+}
+
+#[test]
+fn fsxattr_and_chattr_are_the_same_flags() {
+    agree("FS_IOC_FSGETXATTR", &[Ext4], |dir, n| {
+        let path = dir.join("f");
+        fs::write(&path, "x").expect("a file");
+        const KNOWN: u32 = 0xf8;
+        let get = || {
+            let mut bytes = [0; 256];
+            ioctl(&path, GET_XFLAGS, &mut bytes).map(|()| {
+                let flags = bytes.first_chunk().map(|b| u32::from_le_bytes(*b));
+                flags.map(|f| f & KNOWN)
+            })
+        };
+        for flags in [0x80, 0x40, 0x20, 0x10, 0x08, 0xc0, 0] {
+            let mut bytes = [0; 256];
+            bytes[..4].copy_from_slice(&u32::to_le_bytes(flags));
+            n.call(format!("{flags:#x}"), ioctl(&path, SET_XFLAGS, &mut bytes));
+            n.note(format!("{flags:#x}"), get());
+            let out = Command::new("lsattr").arg(&path).output().expect("lsattr");
+            let seen = String::from_utf8_lossy(&out.stdout).into_owned();
+            let letters = seen.split(' ').next().unwrap_or("").to_owned();
+            let ours: String = letters.chars().filter(|c| "iaSdA".contains(*c)).collect();
+            n.note("lsattr", ours);
+            let written = File::options().write(true).open(&path).map(drop);
+            n.note("open", written.map_err(|e| e.raw_os_error()));
+        }
+    });
+}

@@ -1,0 +1,123 @@
+//! Locks and leases, which are the kernel's own (131 504 571 591).
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use pramfs_tests::syscalls::{Sys, errno};
+use rustix::fs::FlockOperation;
+
+use crate::Reference::{Ext4, Tmpfs};
+use crate::agree;
+
+fn open(path: &Path, write: bool) -> File {
+    File::options()
+        .read(true)
+        .write(write)
+        .open(path)
+        .expect("open")
+}
+
+/// A lock of a range by open file description; `None`: whether there could be
+/// one.
+fn range(file: &File, kind: i32, start: i64, len: i64) -> Sys {
+    // SAFETY: all zeros is a lock.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    (lock.l_start, lock.l_len) = (start, len);
+    // SAFETY: the lock outlives the call.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if done < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+    Ok(())
+}
+
+#[test]
+fn locks_hold_among_descriptors() {
+    agree("locks", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "x").expect("a file");
+        let (a, b) = (open(&path, true), open(&path, true));
+        use FlockOperation::{
+            NonBlockingLockExclusive as Exclusive, NonBlockingLockShared as Shared, Unlock,
+        };
+        for (who, file, what) in [
+            ("a", &a, Shared),
+            ("b", &b, Shared),
+            ("a", &a, Exclusive),
+            ("b", &b, Unlock),
+            ("a", &a, Exclusive),
+            ("b", &b, Shared),
+            ("a", &a, Unlock),
+        ] {
+            n.call(
+                format!("flock {who} {what:?}"),
+                errno(rustix::fs::flock(file, what)),
+            );
+        }
+        for (who, file, kind, start, len) in [
+            ("a", &a, libc::F_WRLCK, 0, 10),
+            ("b", &b, libc::F_RDLCK, 5, 10),
+            ("b", &b, libc::F_WRLCK, 10, 0),
+            ("a", &a, libc::F_RDLCK, 100, 1),
+            ("a", &a, libc::F_UNLCK, 0, 10),
+            ("b", &b, libc::F_WRLCK, 0, 0),
+        ] {
+            n.call(
+                format!("range {who} {kind} {start}+{len}"),
+                range(file, kind, start, len),
+            );
+        }
+    });
+}
+
+fn lease(file: &File, kind: i32) -> Sys<i32> {
+    // SAFETY: numbers only.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
+    if done < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+    Ok(done)
+}
+
+/// The answers of tmpfs and ext4: no file system but networked ones has a say.
+#[test]
+fn leases_are_given_as_elsewhere() {
+    agree("leases", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "x").expect("a file");
+        let reader = open(&path, false);
+        n.call("read lease", lease(&reader, libc::F_RDLCK));
+        n.call("write lease of a reader", lease(&reader, libc::F_WRLCK));
+        n.call("given back", lease(&reader, libc::F_UNLCK));
+        drop(reader);
+        let writer = open(&path, true);
+        n.call("write lease", lease(&writer, libc::F_WRLCK));
+        n.call("read lease of a writer", lease(&writer, libc::F_RDLCK));
+        n.call("given back", lease(&writer, libc::F_UNLCK));
+    });
+}
+
+/// 504: a lock shows in /proc/locks with the inode that it is on.
+#[test]
+fn locks_are_listed_with_their_inode() {
+    agree("/proc/locks", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "x").expect("a file");
+        let file = open(&path, true);
+        n.call(
+            "lock",
+            errno(rustix::fs::flock(&file, FlockOperation::LockExclusive)),
+        );
+        let ino = rustix::fs::fstat(&file).expect("stat").st_ino;
+        let out = Command::new("cat")
+            .arg("/proc/locks")
+            .output()
+            .expect("cat");
+        let locks = String::from_utf8_lossy(&out.stdout).into_owned();
+        n.note("listed", locks.contains(&format!(":{ino} ")));
+    });
+}

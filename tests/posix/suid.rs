@@ -1,0 +1,166 @@
+//! Set-user-id and set-group-id: what takes them away (193 355 673 683-687),
+//! and what a directory does with its group (314 633 696).
+
+use std::path::Path;
+
+use pramfs_tests::syscalls::{Caller, Sys, as_caller, errno};
+use rustix::fs::{FallocateFlags, Gid, Mode, OFlags, Uid};
+
+use crate::Reference::{Ext4, Tmpfs};
+use crate::{Notes, agree, agree_with};
+
+const STRANGER: Caller = Caller {
+    uid: 500,
+    gid: 500,
+    umask: 0,
+    privileged: false,
+};
+
+fn mode(path: &Path) -> Sys<u32> {
+    errno(rustix::fs::stat(path)).map(|s| s.st_mode & 0o7777)
+}
+
+fn chmod(path: &Path, mode: u32) -> Sys {
+    errno(rustix::fs::chmod(path, Mode::from_raw_mode(mode)))
+}
+
+fn open(path: &Path, flags: OFlags) -> Sys<std::os::fd::OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC;
+    errno(rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))
+}
+
+/// Something that changes a file.
+type Change = (&'static str, fn(&Path) -> Sys);
+
+const CHANGES: [Change; 7] = [
+    ("write", |path| {
+        errno(rustix::io::pwrite(&open(path, OFlags::WRONLY)?, b"x", 0)).map(drop)
+    }),
+    ("append", |path| {
+        errno(rustix::io::write(
+            &open(path, OFlags::WRONLY | OFlags::APPEND)?,
+            b"x",
+        ))
+        .map(drop)
+    }),
+    ("direct write", |path| {
+        let fd = open(path, OFlags::WRONLY | OFlags::DIRECT)?;
+        let page = Box::new(Page([0x55; 4096]));
+        errno(rustix::io::pwrite(&fd, &page.0, 0)).map(drop)
+    }),
+    ("truncate", |path| {
+        errno(rustix::fs::ftruncate(&open(path, OFlags::WRONLY)?, 100))
+    }),
+    ("fallocate", |path| {
+        let fd = open(path, OFlags::WRONLY)?;
+        errno(rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 8192))
+    }),
+    ("punch", |path| {
+        let fd = open(path, OFlags::WRONLY)?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        errno(rustix::fs::fallocate(&fd, flags, 0, 4096))
+    }),
+    ("open with O_TRUNC", |path| {
+        open(path, OFlags::WRONLY | OFlags::TRUNC).map(drop)
+    }),
+];
+
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+fn take_away(dir: &Path, n: &mut Notes) {
+    let path = dir.join("f");
+    std::fs::write(&path, vec![1; 20_000]).expect("a file");
+    for (what, change) in CHANGES {
+        // Group-executable or not is another matter: see below.
+        for bits in [0o6777, 0o4766, 0o2777, 0o6776, 0o0777] {
+            for who in [Caller::ROOT, STRANGER] {
+                n.call("chmod", chmod(&path, bits));
+                let done = as_caller(who, || change(&path));
+                n.call(format!("{what} {bits:o} as {}", who.uid), done);
+                n.note(format!("{what} {bits:o} as {}", who.uid), mode(&path));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_by_somebody_else_takes_suid_and_sgid_away() {
+    agree("suid", &[Tmpfs, Ext4], take_away);
+}
+
+#[test]
+fn without_the_page_cache_too() {
+    agree_with("suid, cache=none", "cache=none", &[Tmpfs], take_away);
+}
+
+#[test]
+fn a_new_owner_takes_suid_and_sgid_away() {
+    agree("suid and chown", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "").expect("a file");
+        for bits in [0o6777, 0o6766, 0o2711, 0o4700] {
+            for (uid, gid) in [(Some(1), None), (None, Some(1)), (Some(2), Some(2))] {
+                n.call("chmod", chmod(&path, bits));
+                let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+                n.call("chown", errno(rustix::fs::chown(&path, uid, gid)));
+                n.note(format!("{bits:o}"), mode(&path));
+            }
+        }
+        let d = dir.join("d");
+        n.call("mkdir", errno(rustix::fs::mkdir(&d, Mode::RWXU)));
+        n.call("chmod", chmod(&d, 0o6777));
+        let one = Some(Uid::from_raw(1));
+        n.call("chown", errno(rustix::fs::chown(&d, one, None)));
+        n.note("a directory", mode(&d));
+    });
+}
+
+#[test]
+fn sgid_is_for_members_of_the_group() {
+    agree("sgid and chmod", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "").expect("a file");
+        for gid in [500, 700] {
+            let (uid, gid) = (Some(Uid::from_raw(500)), Some(Gid::from_raw(gid)));
+            n.call("chown", errno(rustix::fs::chown(&path, uid, gid)));
+            n.call("chmod", as_caller(STRANGER, || chmod(&path, 0o6755)));
+            n.note(format!("{gid:?}"), mode(&path));
+        }
+    });
+}
+
+#[test]
+fn a_setgid_directory_gives_its_group_and_no_right_with_it() {
+    agree("setgid directories", &[Tmpfs, Ext4], |dir, n| {
+        let d = dir.join("d");
+        n.call("mkdir", errno(rustix::fs::mkdir(&d, Mode::RWXU)));
+        let group = Some(Gid::from_raw(700));
+        n.call("chown", errno(rustix::fs::chown(&d, None, group)));
+        n.call("chmod", chmod(&d, 0o2777));
+        for bits in [0o2755, 0o2745, 0o644, 0o4755] {
+            as_caller(STRANGER, || {
+                let f = d.join(format!("f{bits:o}"));
+                let made = errno(rustix::fs::open(
+                    &f,
+                    OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
+                    Mode::from_raw_mode(bits),
+                ));
+                n.call(format!("create {bits:o}"), made.map(drop));
+                let s = d.join(format!("d{bits:o}"));
+                let mode = Mode::from_raw_mode(bits);
+                n.call(
+                    format!("mkdir {bits:o}"),
+                    errno(rustix::fs::mkdir(&s, mode)),
+                );
+                for path in [f, s] {
+                    let seen = errno(rustix::fs::stat(&path));
+                    n.note(
+                        format!("{bits:o}"),
+                        seen.map(|s| (s.st_uid, s.st_gid, s.st_mode)),
+                    );
+                }
+            });
+        }
+    });
+}

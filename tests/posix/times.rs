@@ -1,0 +1,233 @@
+//! Times: of a file that a mapping has changed (080 215), atime by policy
+//! (003 192), and utimes (221 258 423 529 728).
+
+use std::path::Path;
+use std::time::Duration;
+
+use pramfs::pmem::{BackendKind, Durability, Region, RegionOptions};
+use pramfs_tests::syscalls::{Caller, as_caller, errno};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use crate::Reference::{Ext4, Tmpfs};
+use crate::{Notes, agree, agree_with, alone};
+
+fn tick() {
+    std::thread::sleep(Duration::from_millis(30));
+}
+
+type Time = (i64, i64);
+
+/// atime, mtime, ctime.
+fn times(path: &Path) -> [Time; 3] {
+    let s = rustix::fs::stat(path).expect("stat");
+    [
+        (s.st_atime, s.st_atime_nsec as i64),
+        (s.st_mtime, s.st_mtime_nsec as i64),
+        (s.st_ctime, s.st_ctime_nsec as i64),
+    ]
+}
+
+/// Which of the three have moved on.
+fn moved(before: [Time; 3], after: [Time; 3]) -> [bool; 3] {
+    [0, 1, 2].map(|i| after[i] > before[i])
+}
+
+/// Maps a file shared: loads and stores go to the page cache, `sync_all` is
+/// fdatasync.
+fn mmap(path: &Path) -> Region {
+    RegionOptions::new()
+        .backend(BackendKind::Native)
+        .durability(Durability::Process)
+        .lock(false)
+        .open(path)
+        .expect("map the file")
+}
+
+/// 080 215: mtime and ctime after a store to a mapping.
+#[test]
+fn a_store_through_mmap_sets_mtime_and_ctime() {
+    agree("mmap and mtime", &[Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, vec![1; 8192]).expect("a file");
+        let map = mmap(&path);
+        let before = times(&path);
+        tick();
+        let pending = map.window().store(0, b"changed!").expect("store");
+        let _ = map.window().fence(pending);
+        map.backend().sync_all().expect("fdatasync");
+        let [_, m, c] = moved(before, times(&path));
+        n.note("after a sync", (m, c));
+        let before = times(&path);
+        tick();
+        let pending = map.window().store(4096, b"changed!").expect("store");
+        let _ = map.window().fence(pending);
+        drop(map);
+        let file = std::fs::File::open(&path).expect("open");
+        file.sync_all().expect("fsync");
+        let [_, m, c] = moved(before, times(&path));
+        n.note("after munmap and fsync", (m, c));
+    });
+}
+
+#[test]
+fn each_operation_moves_the_times_it_has_to() {
+    agree("times", &[Tmpfs, Ext4], |dir, n| {
+        let (path, sub) = (dir.join("f"), dir.join("d"));
+        std::fs::write(&path, "x").expect("a file");
+        std::fs::create_dir(&sub).expect("a directory");
+        let step = |n: &mut Notes, what: &str, work: &dyn Fn()| {
+            let before = [&path, &sub].map(|p| times(p));
+            tick();
+            work();
+            let after = [&path, &sub].map(|p| times(p));
+            for i in 0..2 {
+                // atime has a test of its own.
+                let [_, m, c] = moved(before[i], after[i]);
+                n.note(format!("{what} {i}"), (m, c));
+            }
+        };
+        let open = |flags| {
+            let fd = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
+            fd.expect("open")
+        };
+        step(n, "write", &|| {
+            rustix::io::pwrite(open(OFlags::WRONLY), b"y", 0).expect("write");
+        });
+        step(n, "write of nothing", &|| {
+            rustix::io::pwrite(open(OFlags::WRONLY), b"", 0).expect("write");
+        });
+        step(n, "truncate to the same size", &|| {
+            rustix::fs::ftruncate(open(OFlags::WRONLY), 1).expect("truncate");
+        });
+        step(n, "open with O_TRUNC", &|| {
+            drop(open(OFlags::WRONLY | OFlags::TRUNC))
+        });
+        step(n, "O_TRUNC of an empty file", &|| {
+            drop(open(OFlags::WRONLY | OFlags::TRUNC));
+        });
+        step(n, "chmod", &|| {
+            rustix::fs::chmod(&path, Mode::RUSR).expect("chmod");
+        });
+        step(n, "link", &|| {
+            rustix::fs::link(&path, sub.join("l")).expect("link");
+        });
+        step(n, "rename into", &|| {
+            rustix::fs::rename(&path, sub.join("moved")).expect("rename");
+            rustix::fs::rename(sub.join("moved"), &path).expect("rename");
+        });
+        step(n, "unlink", &|| {
+            rustix::fs::unlink(sub.join("l")).expect("unlink");
+        });
+        step(n, "mkdir", &|| {
+            rustix::fs::mkdir(sub.join("e"), Mode::RWXU).expect("mkdir");
+        });
+        step(n, "rmdir", &|| {
+            rustix::fs::rmdir(sub.join("e")).expect("rmdir");
+        });
+        step(n, "setxattr", &|| {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&path, "trusted.a", b"", flags).expect("setxattr");
+        });
+        step(n, "removexattr", &|| {
+            rustix::fs::removexattr(&path, "trusted.a").expect("removexattr");
+        });
+    });
+}
+
+#[test]
+fn utimes_by_whom_and_to_what() {
+    agree("utimes", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "x").expect("a file");
+        rustix::fs::chmod(&path, Mode::from_raw_mode(0o666)).expect("chmod");
+        let owner = Some(rustix::fs::Uid::from_raw(500));
+        rustix::fs::chown(&path, owner, None).expect("chown");
+        for (uid, a, m) in [
+            (500, 5, 7),
+            (500, UTIME_OMIT, 9),
+            (501, UTIME_NOW, UTIME_NOW),
+            (501, 5, 5),
+            (501, UTIME_OMIT, UTIME_NOW),
+            (501, UTIME_OMIT, UTIME_OMIT),
+        ] {
+            for sec in [0, -1, 1 << 33] {
+                let time = |nsec| Timespec {
+                    tv_sec: sec,
+                    tv_nsec: nsec,
+                };
+                let set = Timestamps {
+                    last_access: time(a),
+                    last_modification: time(m),
+                };
+                let who = Caller {
+                    uid,
+                    gid: uid,
+                    umask: 0,
+                    privileged: false,
+                };
+                let done = as_caller(who, || {
+                    errno(rustix::fs::utimensat(CWD, &path, &set, AtFlags::empty()))
+                });
+                n.call(format!("{uid} {sec} {a} {m}"), done);
+                // Those that are now are not the same on two file systems.
+                let [at, mt, _] = times(&path);
+                let shown = |(sec, nsec): Time| if nsec < 100 { Some((sec, nsec)) } else { None };
+                n.note("atime and mtime", (shown(at), shown(mt)));
+            }
+        }
+    });
+}
+
+fn reads(path: &Path) -> bool {
+    let before = times(path);
+    tick();
+    // Past the page cache, which asks nobody.
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).expect("open");
+    let mut page = vec![0; 8192];
+    let at = page.as_ptr().align_offset(4096);
+    rustix::io::pread(&fd, &mut page[at..at + 4096], 0).expect("read");
+    moved(before, times(path))[0]
+}
+
+#[test]
+fn access_times_go_by_the_mount_option() {
+    for (option, expected) in [
+        // After a write, again, and after another write.
+        ("relatime", [true, false, true]),
+        ("strictatime", [true, true, true]),
+        ("noatime", [false, false, false]),
+    ] {
+        alone(&format!("atime, {option}"), option, |mount| {
+            let path = mount.at("f");
+            std::fs::write(&path, vec![1; 4096]).expect("a file");
+            tick();
+            std::fs::write(&path, vec![2; 4096]).expect("a file");
+            let first = reads(&path);
+            let again = reads(&path);
+            tick();
+            std::fs::write(&path, vec![3; 4096]).expect("a file");
+            assert_eq!([first, again, reads(&path)], expected, "{option}");
+        });
+    }
+}
+
+/// A read-only open of what is nobody's to write tells nothing either.
+#[test]
+fn o_noatime_is_for_the_owner() {
+    agree_with("O_NOATIME", "strictatime", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "x").expect("a file");
+        rustix::fs::chmod(&path, Mode::from_raw_mode(0o644)).expect("chmod");
+        let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::CLOEXEC;
+        let who = Caller {
+            uid: 500,
+            gid: 500,
+            umask: 0,
+            privileged: false,
+        };
+        let open = || errno(rustix::fs::open(&path, flags, Mode::empty())).map(drop);
+        n.call("root", open());
+        n.call("a stranger", as_caller(who, open));
+    });
+}
