@@ -72,8 +72,7 @@ fn take_away(dir: &Path, n: &mut Notes) {
     let path = dir.join("f");
     std::fs::write(&path, vec![1; 20_000]).expect("a file");
     for (what, change) in CHANGES {
-        // Group-executable or not is another matter: see below.
-        for bits in [0o6777, 0o4766, 0o2777, 0o6776, 0o0777] {
+        for bits in [0o6777, 0o4766, 0o2777, 0o6776, 0o6666, 0o2666, 0o0777] {
             for who in [Caller::ROOT, STRANGER] {
                 n.call("chmod", chmod(&path, bits));
                 let done = as_caller(who, || change(&path));

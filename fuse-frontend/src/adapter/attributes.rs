@@ -5,6 +5,7 @@ use pramfs::Fs;
 use pramfs::types::{Attr, SetAttr};
 
 use super::Adapter;
+use super::caller::Caller;
 use super::convert::{attr, ctx, ino};
 use super::namespace::attr_ttl;
 
@@ -19,7 +20,10 @@ impl Adapter {
     }
 
     pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.setattr(&ctx(req, 0), ino(node)?, set)?);
+        let work = |fs: &Fs, _: &mut _| {
+            let in_group = Caller::in_group(req);
+            Ok(fs.setattr_by(&ctx(req, 0), ino(node)?, set, &in_group)?)
+        };
         self.serve("setattr", node, reply, work, send_attr);
     }
 

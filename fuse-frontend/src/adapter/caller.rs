@@ -8,7 +8,7 @@
 use fuser::Request;
 
 /// The right to change files of others' groups and keep sgid.
-pub(super) const CAP_FSETID: u32 = 4;
+const CAP_FSETID: u32 = 4;
 /// The right to set and clear `chattr +i` and `+a`.
 pub(super) const CAP_LINUX_IMMUTABLE: u32 = 9;
 /// The right to administer file systems.
@@ -47,6 +47,18 @@ impl Caller {
                 .filter_map(|group| group.parse().ok())
                 .collect(),
             capabilities: u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0),
+        }
+    }
+
+    /// Whether who sent a request is in a group, or need not be to keep sgid.
+    /// Looks only when it is asked.
+    pub(super) fn in_group(req: &Request) -> impl Fn(u32) -> bool {
+        move |group| {
+            if req.gid() == group {
+                return true;
+            }
+            let caller = Caller::of(req);
+            caller.is_in(group) || caller.can(CAP_FSETID)
         }
     }
 

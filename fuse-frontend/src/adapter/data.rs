@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 
-use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, WriteFlags};
-use pramfs::Fs;
+use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
 use pramfs::types::{Fallocate, Ino, SeekWhence};
+use pramfs::{Fs, InGroup};
 
 use super::Adapter;
+use super::caller::Caller;
 use super::convert::ino;
 use super::init::MAX_REQUEST;
 use super::patience::Removals;
@@ -62,6 +63,7 @@ impl Adapter {
 
     pub(super) fn on_write(
         &self,
+        req: &Request,
         node: INodeNo,
         offset: u64,
         data: &[u8],
@@ -84,12 +86,13 @@ impl Adapter {
                 self.removals
                     .wait_for_space(|| fs.write_back(ino, offset, data))?
             } else if flags & libc::O_APPEND != 0 {
-                self.removals
-                    .wait_for_space(|| fs.append_part(ino, offset, data))?;
+                self.removals.wait_for_space(|| {
+                    fs.append_part_by(ino, offset, data, &Caller::in_group(req))
+                })?;
                 data.len()
             } else {
                 self.removals
-                    .wait_for_space(|| fs.write(ino, offset, data))?
+                    .wait_for_space(|| fs.write_by(ino, offset, data, &Caller::in_group(req)))?
             };
             if flags & libc::O_DSYNC != 0 {
                 fs.fsync(ino, flags & libc::O_SYNC != libc::O_SYNC)?;
@@ -103,6 +106,7 @@ impl Adapter {
 
     pub(super) fn on_fallocate(
         &self,
+        req: &Request,
         node: INodeNo,
         offset: u64,
         len: u64,
@@ -111,8 +115,9 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
-            self.removals
-                .wait_for_space(|| fs.fallocate(ino, mode, offset, len))?;
+            self.removals.wait_for_space(|| {
+                fs.fallocate_by(ino, mode, offset, len, &Caller::in_group(req))
+            })?;
             Ok(())
         };
         self.serve("fallocate", node, reply, work, |reply, ()| reply.ok());
@@ -141,6 +146,7 @@ impl Adapter {
 
     pub(super) fn on_copy_file_range(
         &self,
+        req: &Request,
         from: (INodeNo, u64),
         to: (INodeNo, u64),
         len: u64,
@@ -157,6 +163,7 @@ impl Adapter {
             copy(
                 fs,
                 &self.removals,
+                &Caller::in_group(req),
                 (ino(from.0)?, from.1),
                 (ino(to.0)?, to.1),
                 len.min(MAX_COPY),
@@ -170,7 +177,14 @@ impl Adapter {
 
 /// Copies until the source ends or the target fails; what was copied before a
 /// failure counts.
-fn copy(fs: &Fs, removals: &Removals, from: (Ino, u64), to: (Ino, u64), len: u64) -> Served<u64> {
+fn copy(
+    fs: &Fs,
+    removals: &Removals,
+    in_group: InGroup<'_>,
+    from: (Ino, u64),
+    to: (Ino, u64),
+    len: u64,
+) -> Served<u64> {
     let step = len.min(u64::from(MAX_REQUEST)) as usize;
     with_buffer(step, |buffer| {
         let mut copied = 0;
@@ -182,7 +196,9 @@ fn copy(fs: &Fs, removals: &Removals, from: (Ino, u64), to: (Ino, u64), len: u64
                     if got == 0 {
                         Ok(0)
                     } else {
-                        removals.wait_for_space(|| fs.write(to.0, to.1 + copied, &buffer[..got]))
+                        removals.wait_for_space(|| {
+                            fs.write_by(to.0, to.1 + copied, &buffer[..got], in_group)
+                        })
                     }
                 });
             match done {

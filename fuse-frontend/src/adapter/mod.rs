@@ -340,7 +340,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -350,12 +350,12 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.on_write(ino, offset, data, write_flags, flags.0, reply);
+        self.on_write(req, ino, offset, data, write_flags, flags.0, reply);
     }
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -363,7 +363,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.on_fallocate(ino, offset, length, mode, reply);
+        self.on_fallocate(req, ino, offset, length, mode, reply);
     }
 
     fn lseek(
@@ -380,7 +380,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         _fh_in: FileHandle,
         offset_in: u64,
@@ -392,6 +392,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         self.on_copy_file_range(
+            req,
             (ino_in, offset_in),
             (ino_out, offset_out),
             len,

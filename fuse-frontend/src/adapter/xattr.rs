@@ -8,7 +8,7 @@ use pramfs::Fs;
 use pramfs::types::XattrMode;
 
 use super::Adapter;
-use super::caller::{CAP_FSETID, Caller};
+use super::caller::Caller;
 use super::convert::ino;
 use super::serve::{Refusal, Served};
 
@@ -53,10 +53,7 @@ impl Adapter {
                 }
             };
             let ino = ino(node)?;
-            let in_group = |group| {
-                let caller = Caller::of(req);
-                caller.is_in(group) || caller.can(CAP_FSETID)
-            };
+            let in_group = Caller::in_group(req);
             self.removals
                 .wait_for_space(|| fs.setxattr_by(ino, name, value, mode, &in_group))?;
             Ok(())

@@ -8,6 +8,7 @@
 //! Invariant: mode and access list of an inode agree ([`Acl::mode`]), and a
 //! list that a mode can say is not kept.
 
+use super::attr::InGroup;
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::{Shared, xattr};
 use crate::error::{Error, Result};
@@ -130,7 +131,7 @@ impl Shared {
         core: &mut Core,
         (name, value): (&[u8], &[u8]),
         mode: XattrMode,
-        in_group: &dyn Fn(u32) -> bool,
+        in_group: InGroup<'_>,
     ) -> Result<()> {
         let mut acl = Acl::parse(value)?;
         match core.kind() {

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::inode::{Inode, put_inode, touch_ctime};
+use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::options::AtimePolicy;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
+use crate::media::DiskInode;
 use crate::media::inode::{FL_NOATIME, FLAGS_KEPT};
 use crate::types::{Attr, FileType, Ino, SetAttr, SetTime};
 
@@ -20,7 +21,23 @@ impl Shared {
     /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
     /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] where
     /// the file is immutable or append-only.
-    pub fn setattr(&self, _cx: &crate::types::Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    pub fn setattr(&self, cx: &crate::types::Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.setattr_by(cx, ino, set, &anybody)
+    }
+
+    /// As [`setattr`](Self::setattr), by somebody of whom `in_group` tells
+    /// whether a group is theirs: anybody else's new mode or size leaves no sgid
+    /// of a file.
+    ///
+    /// # Errors
+    /// As for [`setattr`](Self::setattr).
+    pub fn setattr_by(
+        &self,
+        _cx: &crate::types::Ctx,
+        ino: Ino,
+        set: &SetAttr,
+        in_group: InGroup<'_>,
+    ) -> Result<Attr> {
         self.op(Need::Write, || {
             let ctime = set.ctime.map(SetTime::At);
             for t in [set.atime, set.mtime, ctime].into_iter().flatten() {
@@ -58,6 +75,11 @@ impl Shared {
                     new.mode = without_suid(new.mode);
                 }
             }
+            let mut stripped = false;
+            if (set.perm.is_some() || set.size.is_some()) && !may_keep_sgid(&new, in_group) {
+                new.mode &= !libc::S_ISGID;
+                stripped = true;
+            }
             let pick = |t: SetTime| match t {
                 SetTime::Now => now,
                 SetTime::At(t) => t,
@@ -69,7 +91,8 @@ impl Shared {
                 (new.mtime_sec, new.mtime_nsec) = (t.sec, t.nsec);
             }
             new.flags = set.flags.unwrap_or(new.flags);
-            let others = set.perm.is_some()
+            let others = stripped
+                || set.perm.is_some()
                 || set.uid.is_some()
                 || set.gid.is_some()
                 || set.atime.is_some()
@@ -88,6 +111,28 @@ impl Shared {
             }
             Ok(core.attr(&self.vol.geo))
         })
+    }
+
+    /// Takes sgid away from a locked file that is about to be changed by
+    /// somebody who may not keep it.
+    #[inline]
+    pub(super) fn keep_sgid(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        in_group: InGroup<'_>,
+    ) -> Result<()> {
+        if may_keep_sgid(&core.d, in_group) {
+            return Ok(());
+        }
+        let mut new = core.d;
+        new.mode &= !libc::S_ISGID;
+        touch_ctime(&mut new, self.now());
+        let mut tx = self.vol.begin();
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(new);
+        Ok(())
     }
 
     /// Clears suid, and sgid of group-executable files, as a write by another
@@ -147,6 +192,20 @@ impl Shared {
             core.lazy.atime = true;
         }
     }
+}
+
+/// Tells whether who asks is in a group, or has a group's rights without that.
+pub type InGroup<'a> = &'a dyn Fn(u32) -> bool;
+
+/// For callers who may do everything, as those of the direct API.
+pub(super) fn anybody(_group: u32) -> bool {
+    true
+}
+
+/// Whether a file has no sgid that somebody would have to lose.
+#[inline]
+fn may_keep_sgid(d: &DiskInode, in_group: InGroup<'_>) -> bool {
+    d.mode & libc::S_ISGID == 0 || d.mode & libc::S_IFMT != libc::S_IFREG || in_group(d.gid)
 }
 
 /// A mode without suid, and without sgid where the group may execute.

@@ -3,6 +3,7 @@
 //! Blocks are allocated in a chain of records; the last one sets the size. If
 //! the region fills up on the way, what the call had allocated is freed again.
 
+use super::attr::{InGroup, anybody};
 use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
 use super::read::check_file;
 use super::{Need, Shared, protect};
@@ -29,6 +30,21 @@ impl Shared {
     /// [`Error::Invalid`] for a range of no bytes, [`Error::TooLarge`];
     /// [`Error::NoSpace`], and then nothing has been allocated.
     pub fn fallocate(&self, ino: Ino, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.fallocate_by(ino, what, offset, len, &anybody)
+    }
+
+    /// As [`fallocate`](Self::fallocate), as for [`write_by`](Self::write_by).
+    ///
+    /// # Errors
+    /// As for [`fallocate`](Self::fallocate).
+    pub fn fallocate_by(
+        &self,
+        ino: Ino,
+        what: Fallocate,
+        offset: u64,
+        len: u64,
+        in_group: InGroup<'_>,
+    ) -> Result<()> {
         self.op(Need::Write, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
@@ -38,6 +54,7 @@ impl Shared {
                 Fallocate::Allocate { .. } => protect::may_grow(&core.d)?,
                 _ => protect::may_change(&core.d)?,
             }
+            self.keep_sgid(&inode, &mut core, in_group)?;
             self.finish_truncate(&inode, &mut core)?;
             match what {
                 Fallocate::Allocate { keep_size } => {

@@ -58,6 +58,7 @@ use parking_lot::Mutex;
 pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
 
+pub use attr::InGroup;
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
 pub use readdir::Taken;

@@ -9,6 +9,7 @@
 //! extends the file zeroes it first, in [`Shared::zero_written`].
 
 use super::ExtentCache;
+use super::attr::{InGroup, anybody};
 use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::{Need, Shared, protect};
@@ -35,14 +36,30 @@ impl Shared {
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
     /// [`Error::NotPermitted`] where it is immutable or append-only.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
+        self.write_by(ino, offset, from, &anybody)
+    }
+
+    /// As [`write`](Self::write), by somebody of whom `in_group` tells whether a
+    /// group is theirs: anybody else's write leaves no sgid.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn write_by(
+        &self,
+        ino: Ino,
+        offset: u64,
+        from: &[u8],
+        in_group: InGroup<'_>,
+    ) -> Result<usize> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             check_file(&inode, &core)?;
-            if core.d.flags & HEEDED == 0 {
+            if core.d.flags & HEEDED == 0 && core.d.mode & libc::S_ISGID == 0 {
                 return self.write_locked(&inode, &mut core, offset, from);
             }
             protect::may_change(&core.d)?;
+            self.keep_sgid(&inode, &mut core, in_group)?;
             let n = self.write_locked(&inode, &mut core, offset, from)?;
             self.write_out(&core)?;
             Ok(n)
@@ -116,7 +133,7 @@ impl Shared {
     /// As for [`write`](Self::write).
     pub fn append(&self, ino: Ino, from: &[u8]) -> Result<u64> {
         self.op(Need::Write, || {
-            self.append_inode(&*self.iget_user(ino)?, None, from)
+            self.append_inode(&*self.iget_user(ino)?, None, from, &anybody)
         })
     }
 
@@ -126,7 +143,9 @@ impl Shared {
     /// As for [`write`](Self::write).
     #[inline]
     pub(crate) fn append_held(&self, inode: &Inode, from: &[u8]) -> Result<u64> {
-        self.op(Need::Write, || self.append_inode(inode, None, from))
+        self.op(Need::Write, || {
+            self.append_inode(inode, None, from, &anybody)
+        })
     }
 
     /// One part of an append whose caller has laid it out: it keeps other
@@ -137,17 +156,40 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append_part(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
+        self.append_part_by(ino, offset, from, &anybody)
+    }
+
+    /// As [`append_part`](Self::append_part), as for
+    /// [`write_by`](Self::write_by).
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn append_part_by(
+        &self,
+        ino: Ino,
+        offset: u64,
+        from: &[u8],
+        in_group: InGroup<'_>,
+    ) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            self.append_inode(&inode, Some(offset), from).map(drop)
+            self.append_inode(&inode, Some(offset), from, in_group)
+                .map(drop)
         })
     }
 
     /// At `offset`, or at the end of the file.
-    fn append_inode(&self, inode: &Inode, offset: Option<u64>, from: &[u8]) -> Result<u64> {
+    fn append_inode(
+        &self,
+        inode: &Inode,
+        offset: Option<u64>,
+        from: &[u8],
+        in_group: InGroup<'_>,
+    ) -> Result<u64> {
         let mut core = inode.core.write();
         check_file(inode, &core)?;
         protect::may_grow(&core.d)?;
+        self.keep_sgid(inode, &mut core, in_group)?;
         let size = core.d.size;
         let offset = offset.unwrap_or(size);
         let end = offset.saturating_add(from.len() as u64);

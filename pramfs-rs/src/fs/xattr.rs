@@ -7,6 +7,7 @@
 use zerocopy::IntoBytes;
 
 use super::acl::is_acl;
+use super::attr::{InGroup, anybody};
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::names::NAME_MAX;
 use super::{Need, Shared, protect};
@@ -176,7 +177,7 @@ impl Shared {
     /// [`Error::Invalid`] for an ACL that is none, [`Error::AccessDenied`] for a
     /// default ACL of what is no directory.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.setxattr_by(ino, name, value, mode, &|_| true)
+        self.setxattr_by(ino, name, value, mode, &anybody)
     }
 
     /// As [`setxattr`](Self::setxattr), by somebody of whom `in_group` tells
@@ -191,7 +192,7 @@ impl Shared {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        in_group: &dyn Fn(u32) -> bool,
+        in_group: InGroup<'_>,
     ) -> Result<()> {
         self.op(Need::Write, || {
             check_name(name)?;
