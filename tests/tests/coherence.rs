@@ -2,9 +2,8 @@
 //! `docs/semantics.md`, on a real mount. A mapping through the mount is made
 //! by opening the file as a region, which maps it shared.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

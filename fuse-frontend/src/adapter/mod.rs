@@ -350,7 +350,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.on_write(req, ino, offset, data, write_flags, flags.0, reply);
+        self.on_write(req, ino, (offset, data), write_flags, flags.0, reply);
     }
 
     fn fallocate(

@@ -128,7 +128,7 @@ impl Shared {
         let mut new = core.d;
         new.mode &= !libc::S_ISGID;
         touch_ctime(&mut new, self.now());
-        let mut tx = self.vol.begin();
+        let mut tx = self.vol.begin_at(&inode.place);
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
         core.committed(new);
