@@ -30,6 +30,8 @@ Options after -o:
   durability=power|process     what a completed operation survives
   require-dax                  fail unless the region is mapped with DAX
   allow_other, noallow_other   let other users in; default if root mounts
+  discard, nodiscard           give freed space back to the host at once, or
+                               with fstrim(8) only, which is the default
   nonempty                     mount over a directory that has entries
   remount                      change the flags of a live mount
 Unknown options are refused, or ignored with -s.

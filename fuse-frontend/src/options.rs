@@ -47,6 +47,8 @@ pub struct MountSettings {
     pub require_dax: bool,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
+    /// Freed blocks go back to the host at once.
+    pub discard: bool,
     /// Name to show as the source instead of the region's path.
     pub source: Option<String>,
     /// Change the flags of a live mount.
@@ -77,6 +79,7 @@ impl Default for MountSettings {
             durability: Durability::Power,
             require_dax: false,
             nonempty: false,
+            discard: false,
             source: None,
             remount: false,
             kernel_options: Vec::new(),
@@ -152,6 +155,8 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
         ("backend", Some(name)) => to.backend = backend(name)?,
         ("durability", Some(name)) => to.durability = durability(name)?,
         ("require-dax" | "require_dax", None) => to.require_dax = true,
+        ("discard", None) => to.discard = true,
+        ("nodiscard", None) => to.discard = false,
         ("nonempty", None) => to.nonempty = true,
         ("fsname", Some(name)) if !name.is_empty() => to.source = Some(name.to_owned()),
         ("subtype", Some("pramfs")) => {}
@@ -408,6 +413,7 @@ mod tests {
     #[test]
     fn other_switches() {
         assert!(parsed("nonempty").nonempty);
+        assert!(parsed("discard").discard && !parsed("discard,nodiscard").discard);
         assert!(parsed("require-dax").require_dax);
         assert!(parsed("require_dax").require_dax);
         assert!(parsed("remount").remount);

@@ -172,6 +172,7 @@ fn open_engine(region: Region, path: &Path, settings: &MountSettings) -> Result<
         errors: settings.errors,
         atime: settings.atime,
         dir_atime: settings.dir_atime,
+        discard: settings.discard,
         cache_bytes: settings.cache_bytes.unwrap_or(defaults.cache_bytes),
         ..defaults
     };

@@ -338,3 +338,30 @@ fn output_to_a_closed_pipe_ends_quietly() {
     let a = run("bash", ["-c", script, "bash", PRAMFS, s(&region)]).ok();
     assert_eq!((a.out.as_str(), a.err.as_str()), ("141\n", ""));
 }
+
+#[test]
+fn trim_gives_memory_back() {
+    let dir = scratch();
+    let region = made(dir.path(), "64M");
+    let big = dir.path().join("big");
+    let bytes: Vec<u8> = (0..16u32 << 20).map(|i| (i / 4096) as u8).collect();
+    fs::write(&big, &bytes).unwrap();
+    pramfs(["put", s(&region), s(&big), "/goes"]).ok();
+    pramfs(["put", s(&region), s(&big), "/stays"]).ok();
+    let used = || fs::metadata(&region).unwrap().blocks() * 512;
+    let before = used();
+    assert!(before >= 32 << 20, "{before}");
+    let open = RegionOptions::new().open(&region).unwrap();
+    let engine = Fs::open(open, MountOptions::default()).unwrap();
+    engine.unlink(Ino::ROOT, b"goes").unwrap();
+    engine.close().unwrap();
+    let said = pramfs(["trim", s(&region)]).ok().out;
+    assert!(
+        said.contains("bytes of free blocks were given back"),
+        "{said}"
+    );
+    assert!(used() + (14 << 20) <= before, "{} of {before}", used());
+    pramfs(["check", s(&region)]).ok();
+    pramfs(["get", s(&region), "/stays", s(&dir.path().join("back"))]).ok();
+    assert!(fs::read(dir.path().join("back")).unwrap() == bytes);
+}

@@ -22,6 +22,7 @@ fn help_lists_every_subcommand() {
         "put",
         "extents",
         "dump",
+        "trim",
         "check",
         "completions",
     ] {

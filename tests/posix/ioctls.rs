@@ -111,6 +111,29 @@ fn fitrim_gives_memory_back() {
     });
 }
 
+#[test]
+fn the_mount_option_discard_gives_memory_back_by_itself() {
+    alone("discard", "discard", |mount| {
+        let used = || fs::metadata(mount.region()).unwrap().blocks() * 512;
+        let bytes: Vec<u8> = (0..24u32 << 20).map(|i| (i / 4096) as u8).collect();
+        fs::write(mount.at("goes"), &bytes).unwrap();
+        fs::write(mount.at("stays"), &bytes[..8 << 20]).unwrap();
+        let before = used();
+        assert!(before >= 32 << 20);
+        fs::remove_file(mount.at("goes")).unwrap();
+        // What records have freed is let go when they are dead.
+        rustix::fs::statvfs(mount.path()).unwrap();
+        assert!(
+            used() + (20 << 20) <= before,
+            "{} of {before} are used",
+            used()
+        );
+        fs::write(mount.at("again"), &bytes).unwrap();
+        assert!(fs::read(mount.at("again")).unwrap() == bytes);
+        assert!(fs::read(mount.at("stays")).unwrap() == bytes[..8 << 20]);
+    });
+}
+
 /// Blocks are trimmed while others are allocated and written: nobody loses any.
 #[test]
 fn fitrim_takes_nothing_from_anybody() {

@@ -12,6 +12,7 @@ mod info;
 mod ls;
 mod put;
 mod stat;
+mod trim;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ const TABLE: &[Entry] = &[
     entry::<put::Put>(),
     entry::<extents::Extents>(),
     entry::<check::Check>(),
+    entry::<trim::Trim>(),
     entry::<dump::Dump>(),
     entry::<completions::Completions>(),
 ];

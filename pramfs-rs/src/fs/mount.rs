@@ -119,6 +119,7 @@ impl Fs {
         let newest = replay.newest.max(old);
         let rules = options.rules;
         let mut vol = Volume::new(region, geo, newest, (block_groups, inode_groups), rules);
+        vol.discard = options.discard;
         if let Some(stale) = stale {
             vol.blocks = stale?;
         }

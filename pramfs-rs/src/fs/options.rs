@@ -72,6 +72,9 @@ pub struct MountOptions {
     pub dir_atime: bool,
     /// Bound of the cache of inodes and of the names they are found by, bytes.
     pub cache_bytes: u64,
+    /// Freed blocks go back to the host at once, by whole pages of its; otherwise
+    /// with [`trim`](super::Shared::trim) only.
+    pub discard: bool,
     /// A thread writes lagging times within a second and removes orphans.
     pub background: bool,
     /// Where the time comes from.
@@ -88,6 +91,7 @@ impl Default for MountOptions {
             atime: AtimePolicy::default(),
             dir_atime: true,
             cache_bytes: 128 << 20,
+            discard: false,
             background: true,
             clock: Arc::new(SystemClock),
             rules: Rules::default(),

@@ -53,6 +53,8 @@ pub struct Volume {
     making: [Mutex<()>; 2],
     orphan_slots: Mutex<Vec<u32>>,
     failed: AtomicBool,
+    /// Blocks go back to the host before they go back to the allocators.
+    pub discard: bool,
 }
 
 impl Volume {
@@ -75,6 +77,7 @@ impl Volume {
             making: [Mutex::new(()), Mutex::new(())],
             orphan_slots: Mutex::new(Vec::new()),
             failed: AtomicBool::new(false),
+            discard: false,
             region,
             geo,
         }
@@ -148,6 +151,13 @@ impl Volume {
     fn give_back_blocks(&self, run: Run) {
         for b in run.start..run.start + run.len {
             self.verified.forget(Bno(b));
+        }
+        if self.discard {
+            let (at, len) = (
+                self.geo.offset(Bno(run.start)),
+                run.len << self.geo.block_log2,
+            );
+            self.region.window().discard(at, len);
         }
         if !self.reserve.refill(run) {
             self.blocks.give_back(&self.region, &self.geo, run);

@@ -1,0 +1,35 @@
+//! `pramfs trim`: gives the free space of a region back to the host, without a
+//! mount. On a mount fstrim(8) does the same.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Subcommand;
+use crate::failure::shown;
+use crate::open::{self, Intent};
+use crate::{Failure, output};
+
+#[derive(Debug, Args)]
+pub struct Trim {
+    /// File or device with the file system
+    region: PathBuf,
+}
+
+impl Subcommand for Trim {
+    const NAME: &'static str = "trim";
+    const ABOUT: &'static str = "Give the memory or disk space of free blocks back to the host";
+
+    fn run(&self) -> Result<(), Failure> {
+        let fs = open::fs(&self.region, Intent::Write)?;
+        let given = fs
+            .trim(0, u64::MAX, 0)
+            .map_err(|e| Failure::about(shown(&self.region), e));
+        open::close(&self.region, fs)?;
+        output::line(&format!(
+            "{}: {} bytes of free blocks were given back",
+            shown(&self.region),
+            given?
+        ))
+    }
+}
