@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use pramfs_tests::mounted::Mounted;
 
+/// Python as Debian has it, with all modules; another may come first in the path.
+const PYTHON: &str = "/usr/bin/python3";
 /// What any step may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 

@@ -10,7 +10,7 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::suite::{Run, find, missing, mount_for, say, unmount_and_check};
 use rustix::process::{Pid, Signal};
 
-use crate::{PATIENCE, alone, let_others_in};
+use crate::{PATIENCE, PYTHON, alone, let_others_in};
 
 struct Server {
     child: Child,
@@ -79,10 +79,10 @@ impl Drop for Server {
 #[test]
 fn nfs_ganesha_exports_the_mount() {
     let test = "NFS-Ganesha";
-    let Some(mount) = mount_for(test, &["ganesha.nfsd", "python3"], 256, "") else {
+    let Some(mount) = mount_for(test, &["ganesha.nfsd", PYTHON], 256, "") else {
         return;
     };
-    let python = Run::new("python3", "/usr/bin/python3", PATIENCE)
+    let python = Run::new("python3", PYTHON, PATIENCE)
         .args(["-c", "import ctypes; ctypes.CDLL('libnfs.so.13')"])
         .output();
     if !python.status.success() {
@@ -96,7 +96,7 @@ fn nfs_ganesha_exports_the_mount() {
         "nfs://127.0.0.1/export?version=4&nfsport={}&uid=0&gid=0",
         server.port
     );
-    let out = Run::new("nfs.py", "/usr/bin/python3", Duration::from_secs(120))
+    let out = Run::new("nfs.py", PYTHON, Duration::from_secs(120))
         .arg(program)
         .arg(url)
         .arg(mount.path())

@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 
 use pramfs_tests::suite::{Expected, Run, missing, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, alone, full};
+use crate::{PATIENCE, PYTHON, alone, full};
 
-/// Of Debian's package libpython3.N-testsuite; another Python may lack them.
-const PYTHON: &str = "/usr/bin/python3";
 const MODULES: [&str; 5] = [
     "test_os",
     "test_mmap",
@@ -76,7 +74,7 @@ fn run(dir: &Path, modules: &[&str]) -> (String, Vec<String>) {
 #[test]
 fn python_tests_of_files() {
     let test = "Python's tests";
-    let Some(mount) = mount_for(test, &[], 1024, "") else {
+    let Some(mount) = mount_for(test, &[PYTHON], 1024, "") else {
         return;
     };
     let probe = Run::new("python3", PYTHON, PATIENCE)

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::random::Random;
-use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
+use pramfs_tests::suite::{Run, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, alone, full};
+use crate::{PATIENCE, PYTHON, alone, full};
 
 const WRITERS: usize = 3;
 
@@ -23,7 +23,7 @@ fn program() -> PathBuf {
 }
 
 fn python(what: &str, database: &Path, mode: &str) -> Run {
-    Run::new("sqlite.py", find("python3").unwrap(), PATIENCE)
+    Run::new("sqlite.py", PYTHON, PATIENCE)
         .arg(program())
         .arg(what)
         .arg(database)
@@ -35,7 +35,7 @@ fn log(dir: &Path, writer: usize) -> PathBuf {
 }
 
 fn write(database: &Path, mode: &str, writer: usize, log: &Path) -> Child {
-    Command::new(find("python3").unwrap())
+    Command::new(PYTHON)
         .arg(program())
         .arg("write")
         .arg(database)
@@ -73,9 +73,10 @@ fn life(
     let mut writers: Vec<Child> = (0..WRITERS)
         .map(|w| write(&database, mode, w, &log(dir, w)))
         .collect();
-    // All of them have begun.
+    // All of them have begun. SQLite asks again and again for the lock, and who
+    // is lucky gets it: on a busy machine the last may wait for long.
     let begun = |w| std::fs::metadata(log(dir, w)).is_ok_and(|m| m.len() > 0);
-    let all_begun = wait_until(|| (0..WRITERS).all(begun));
+    let all_begun = (0..12).any(|_| wait_until(|| (0..WRITERS).all(begun)));
     std::thread::sleep(Duration::from_millis(300 + random.below(1200)));
     if server {
         mount.crash();
@@ -91,16 +92,13 @@ fn life(
     let said: Vec<String> = writers.into_iter().map(end).collect();
     assert!(all_begun, "no transaction in time: {said:?}");
     if server {
-        // They have met an error, and nothing else.
+        // They have met an error of the file system, and found no damage.
         for said in said {
-            assert!(
-                said.contains("disk I/O error")
-                    || said.contains("unable to open")
-                    || said.contains("not connected")
-                    || said.contains("Bus error")
-                    || said.is_empty(),
-                "{said}"
-            );
+            let last = said.lines().last().unwrap_or_default();
+            let fits = last.is_empty()
+                || last.starts_with("sqlite3.OperationalError: ")
+                || last.starts_with("OSError: ");
+            assert!(fits && !last.contains("malformed"), "{said}");
         }
         mount.mount(options);
     }
@@ -115,7 +113,7 @@ fn life(
 
 fn sqlite(mode: &str, options: &str) {
     let test = format!("SQLite, {mode}, {options}");
-    let Some(mount) = mount_for(&test, &["python3"], 512, options) else {
+    let Some(mount) = mount_for(&test, &[PYTHON], 512, options) else {
         return;
     };
     let _alone = alone();
