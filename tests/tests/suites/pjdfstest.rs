@@ -42,7 +42,8 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 const NAMESPACE: &str = r#"
 helpers=$1 second=$2
 shift 2
-mount -t overlay -o "lowerdir=$helpers:/usr/sbin" overlay /usr/sbin
+sbin=$(readlink -f /sbin)
+mount -t overlay -o "lowerdir=$helpers:$sbin" overlay "$sbin"
 mount -t tmpfs second "$second"
 exec "$@"
 "#;
