@@ -144,10 +144,10 @@ fn each_caller_gets_an_error_and_nothing_hangs() {
         return fault(&path);
     }
     let test = "the server is killed";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["umount"], 64, "") else {
         return;
     };
-    let _alone = alone();
     let dog = Watchdog::new(test, Duration::from_secs(60));
     fs::write(mount.at("kept"), "kept").unwrap();
     fs::write(mount.at("mapped"), vec![7; PAGES * 4096]).unwrap();

@@ -106,10 +106,10 @@ fn load(test: &str, mount: &Mounted, options: &str, time: Duration, meanwhile: M
 fn twenty_four_writers_and_readers() {
     let test = "24 writers and readers";
     let options = format!("cache_mem={CACHE}");
+    let _alone = alone();
     let Some(mount) = mount_for(test, &[], 256, &options) else {
         return;
     };
-    let _alone = alone();
     let time = Duration::from_secs(number("PRAMFS_LOAD_SECONDS", 10));
     let mut memory = Readings::of(mount.process());
     load(test, &mount, &options, time, &mut |passed| {
@@ -127,10 +127,10 @@ fn twenty_four_writers_and_readers() {
 #[test]
 fn nothing_is_lost_while_the_server_is_stopped() {
     let test = "the server is stopped for 10 s";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &[], 256, "") else {
         return;
     };
-    let _alone = alone();
     let (stopped, end) = (Duration::from_secs(2), Duration::from_secs(12));
     let mut is_stopped = false;
     // Two seconds of work, ten without a server, three more of work.

@@ -101,10 +101,10 @@ fn rsync_and_tar_bring_a_tree_there_and_back() {
         "python3",
         "sha256sum",
     ];
+    let _alone = alone();
     let Some(mount) = mount_for(test, &programs, 1024, "") else {
         return;
     };
-    let _alone = alone();
     // On the file system of temporary files.
     let dir = tempfile::tempdir().unwrap();
     let (tree, back) = (dir.path().join("tree"), dir.path().join("back"));

@@ -101,10 +101,10 @@ git count-objects
 #[test]
 fn git_clones_checks_out_collects_and_checks() {
     let test = "git";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["git"], 1024, "") else {
         return;
     };
-    let _alone = alone();
     let commits = if full() { 5000 } else { 600 };
     let dir = tempfile::tempdir().unwrap();
     let stream = dir.path().join("history");

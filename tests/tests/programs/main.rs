@@ -36,8 +36,9 @@ fn full() -> bool {
     }
 }
 
-/// One at a time: they count on the time that they are given, and a program
-/// that one of them starts has, for a moment, all descriptors of another.
+/// One at a time, before it mounts: they count on the time that they are given, a
+/// program that one of them starts has, for a moment, all descriptors of another,
+/// and a mount namespace keeps the mounts that there are until it ends.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

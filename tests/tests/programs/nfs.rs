@@ -79,6 +79,7 @@ impl Drop for Server {
 #[test]
 fn nfs_ganesha_exports_the_mount() {
     let test = "NFS-Ganesha";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["ganesha.nfsd", PYTHON], 256, "") else {
         return;
     };
@@ -88,7 +89,6 @@ fn nfs_ganesha_exports_the_mount() {
     if !python.status.success() {
         return missing(test, "no library libnfs.so.13");
     }
-    let _alone = alone();
     let_others_in(&mount);
     let server = Server::start(&mount);
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs/nfs.py");

@@ -48,10 +48,10 @@ rm -r "$1/upper" "$1/work" "$1/merged"
 #[test]
 fn an_overlay_has_its_upper_layer_on_the_mount() {
     let test = "overlay";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["unshare", "setfattr", "python3"], 512, "") else {
         return;
     };
-    let _alone = alone();
     let lower = tempfile::tempdir().unwrap();
     let out = Run::new("overlay", "unshare", PATIENCE)
         .args([

@@ -205,13 +205,13 @@ fn life(server: &mut Server, mount: &Mounted, of_mount: bool) -> u64 {
 #[test]
 fn postgresql_recovers_after_sigkill() {
     let test = "PostgreSQL";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["setpriv"], 2048, "") else {
         return;
     };
     let Some(bin) = programs().filter(|_| find("psql").is_some()) else {
         return missing(test, "no PostgreSQL in /usr/lib/postgresql");
     };
-    let _alone = alone();
     let_others_in(&mount);
     let data = mount.at("data");
     fs::create_dir(&data).unwrap();

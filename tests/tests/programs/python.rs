@@ -74,6 +74,7 @@ fn run(dir: &Path, modules: &[&str]) -> (String, Vec<String>) {
 #[test]
 fn python_tests_of_files() {
     let test = "Python's tests";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &[PYTHON], 1024, "") else {
         return;
     };
@@ -83,7 +84,6 @@ fn python_tests_of_files() {
     if !probe.status.success() {
         return missing(test, "no test suite of Python (libpython3.*-testsuite)");
     }
-    let _alone = alone();
     let modules = if full() {
         [&MODULES[..], &MORE].concat()
     } else {

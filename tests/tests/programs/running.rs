@@ -65,10 +65,10 @@ fn programs_and_libraries_run_in_the_mount() {
     let test = "running programs";
     let programs = ["cc", "ldd", "runuser", "python3"];
     for options in ["cache=auto,suid", "cache=none,suid"] {
+        let _alone = alone();
         let Some(mount) = mount_for(test, &programs, 256, options) else {
             return;
         };
-        let _alone = alone();
         let_others_in(&mount);
         Run::script(test, SCRIPT, PATIENCE)
             .arg(mount.path())

@@ -113,10 +113,10 @@ fn life(
 
 fn sqlite(mode: &str, options: &str) {
     let test = format!("SQLite, {mode}, {options}");
+    let _alone = alone();
     let Some(mount) = mount_for(&test, &[PYTHON], 512, options) else {
         return;
     };
-    let _alone = alone();
     let seed = Random::seed_from_env("PRAMFS_SQLITE_SEED");
     let mut random = Random::new(seed);
     let dir = tempfile::tempdir().unwrap();

@@ -21,10 +21,10 @@ const USE: &str = r#"
 #[test]
 fn this_workspace_is_built_in_a_mount() {
     let test = "cargo build in a mount";
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["tar", "diff"], 6144, "") else {
         return;
     };
-    let _alone = alone();
     let dir = mount.at("sources");
     std::fs::create_dir(&dir).unwrap();
     Run::script("copy the sources", COPY, PATIENCE)

@@ -9,10 +9,10 @@ use crate::{alone, long};
 
 #[test]
 fn dbench_with_four_clients() {
+    let _alone = alone();
     let Some(mount) = mount_for("dbench", &["dbench"], 2048, "") else {
         return;
     };
-    let _alone = alone();
     let seconds = if long() { 60 } else { 10 };
     let out = Run::new(
         "dbench",

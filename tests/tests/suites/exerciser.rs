@@ -366,10 +366,10 @@ fn mapped(
 }
 
 fn exercise(test: &str, options: &str, seeds: &[u64]) {
+    let _alone = alone();
     let Some(mount) = mount_for(test, &[], 64, options) else {
         return;
     };
-    let _alone = alone();
     let operations = number(
         "PRAMFS_EXERCISER_OPERATIONS",
         if long() { 170_000 } else { 12_000 },

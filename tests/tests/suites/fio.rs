@@ -31,10 +31,10 @@ fn jobs() -> String {
 }
 
 fn fio(test: &str, options: &str) {
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["fio"], 2048, options) else {
         return;
     };
-    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("jobs");
     std::fs::write(&file, jobs()).unwrap();

@@ -39,10 +39,10 @@ copy_file_range = 5
 const SEEDS: [u64; 5] = [1, 22, 333, 4444, 55555];
 
 fn fsx(test: &str, options: &str) {
+    let _alone = alone();
     let Some(mount) = mount_for(test, &["fsx"], 256, options) else {
         return;
     };
-    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let configuration = dir.path().join("fsx.toml");
     fs::write(&configuration, CONFIGURATION).unwrap();

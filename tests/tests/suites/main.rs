@@ -36,7 +36,9 @@ fn expected(name: &str) -> Expected {
     )
 }
 
-/// One suite at a time: they count on the time that they are given.
+/// One suite at a time, before it mounts: they count on the time that they are
+/// given, and a mount namespace that one of them makes keeps the mounts that there
+/// are until it ends.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

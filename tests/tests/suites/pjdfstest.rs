@@ -87,10 +87,10 @@ fn run(mount: &Mounted, dir: &Path, remounting: bool) -> Vec<(String, String)> {
 
 #[test]
 fn pjdfstest() {
+    let _alone = alone();
     let Some(mount) = mount_for("pjdfstest", &["pjdfstest", "unshare"], 512, "") else {
         return;
     };
-    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     for name in ["helpers", "second"] {
         fs::create_dir(dir.path().join(name)).unwrap();

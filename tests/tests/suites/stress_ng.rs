@@ -9,10 +9,10 @@ use crate::{alone, expected};
 
 #[test]
 fn stress_ng_filesystem_class() {
+    let _alone = alone();
     let Some(mount) = mount_for("stress-ng", &["stress-ng"], 1024, "") else {
         return;
     };
-    let _alone = alone();
     let work = mount.at("stress-ng");
     std::fs::create_dir(&work).unwrap();
     let out = Run::new(
