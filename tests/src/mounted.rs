@@ -245,9 +245,23 @@ impl Mounted {
     pub fn wait_for_end(&self) {
         assert!(
             wait_until(|| self.processes().is_empty() && self.is_unlocked()),
-            "the process that serves {} does not end",
-            self.path().display()
+            "the process that serves {} does not end; mounted for the processes {:?}, one of which may have copied the mount into a mount namespace of its own",
+            self.path().display(),
+            self.holders()
         );
+    }
+
+    /// The processes that see the mount: those of a mount namespace that was
+    /// made while it was there keep it, whoever unmounts it elsewhere.
+    fn holders(&self) -> Vec<String> {
+        let path = format!(" {} ", self.path().display());
+        let sees = |entry: &fs::DirEntry| {
+            fs::read_to_string(entry.path().join("mountinfo"))
+                .is_ok_and(|text| text.contains(&path))
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let names = entries.filter(sees).map(|entry| entry.file_name());
+        names.filter_map(|name| name.into_string().ok()).collect()
     }
 
     /// Kills the process that serves the mount, as a crash would.

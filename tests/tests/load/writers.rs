@@ -114,9 +114,11 @@ fn twenty_four_writers_and_readers() {
     let mut memory = Readings::of(mount.process());
     load(test, &mount, &options, time, &mut |passed| {
         memory.take();
+        if passed >= time {
+            say(format_args!("{test}: memory of the server: {memory}"));
+        }
         passed < time
     });
-    say(format_args!("{test}: memory of the server: {memory}"));
     assert!(memory.most() < CACHE + BESIDE, "{memory}");
     if time >= Duration::from_secs(60) {
         let (early, late) = (memory.most_of_quarter(1), memory.most_of_quarter(3));
