@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use pramfs::format::format;
@@ -236,6 +236,93 @@ fn an_operation_that_fails_keeps_no_reference() {
         assert_eq!(f.map(|a| a.ino).unwrap_err().errno(), libc::EIO);
     }
     assert_eq!(fs.memory().referenced, 0);
+}
+
+/// A clock that shows what it was set to.
+#[derive(Debug, Default)]
+struct Set(AtomicI64);
+
+impl Clock for Set {
+    fn now(&self) -> Time {
+        Time {
+            sec: self.0.load(Ordering::Relaxed),
+            nsec: 0,
+        }
+    }
+}
+
+#[test]
+fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
+    let _dog = Watchdog::new("times beside a failed page", Duration::from_secs(60));
+    install_fault_guard().expect("a handler for SIGBUS");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
+    let path = dir.path().join("region");
+    make(&path);
+    let clock = Arc::new(Set::default());
+    let options = MountOptions {
+        clock: clock.clone(),
+        ..quiet()
+    };
+    let fs = Fs::open(open(&path), options).expect("mounted");
+    // So many that the first and the last are in different pages of the table.
+    let made: Vec<Ino> = (0..40)
+        .map(|i| {
+            let name = format!("many {i}");
+            let f = fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644);
+            let ino = f.expect("made").ino;
+            fs.write(ino, 0, &[i; 512]).expect("written");
+            ino
+        })
+        .collect();
+    // A time that stands nowhere else tells the page of the first.
+    let mark = 0x0123_4567_89ab_i64;
+    clock.0.store(mark, Ordering::Relaxed);
+    let set = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(&Ctx::default(), made[0], &set).expect("set");
+    clock.0.store(2_000_000_000, Ordering::Relaxed);
+    // The record of that is overwritten in its slot.
+    for _ in 0..2 {
+        fs.setattr(&Ctx::default(), made[39], &set).expect("set");
+    }
+    fs.sync().expect("synced");
+    let bytes = std::fs::read(&path).expect("the image");
+    let home = bytes
+        .windows(8)
+        .enumerate()
+        .filter(|(at, w)| at % 8 == 0 && **w == mark.to_le_bytes())
+        .map(|(at, _)| at as u64 / PAGE);
+    let home: Vec<u64> = home.collect();
+    let [home] = home[..] else {
+        panic!("the time stands in pages {home:?}")
+    };
+    fs.close().expect("unmounted");
+    let options = MountOptions {
+        clock: clock.clone(),
+        ..quiet()
+    };
+    let fs = Fs::open(open(&path), options).expect("mounted");
+    clock.0.store(2_000_000_001, Ordering::Relaxed);
+    for &ino in [&made[0], &made[39]] {
+        fs.write(ino, 0, &[7; 512]).expect("overwritten");
+    }
+    poison(fs.region(), home);
+    // The next inode of the page was not in memory: now the page is known to fail.
+    fs.getattr(Ino(made[0].0 + 1)).expect_err("its page fails");
+    let error = fs.sync().expect_err("the times of the first");
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    // As after a kill: nothing is unmounted, and the page is healthy again.
+    std::mem::forget(fs);
+    let again = RegionOptions::new()
+        .backend(BackendKind::Native)
+        .lock(false)
+        .open(&path);
+    let fs = Fs::open(again.expect("opened"), quiet()).expect("mounted");
+    let last = fs.getattr(made[39]).expect("there");
+    assert_eq!(last.mtime.sec, 2_000_000_001);
+    fs.close().expect("unmounted");
 }
 
 #[test]

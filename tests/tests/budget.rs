@@ -369,8 +369,6 @@ fn attribute_rows(rows: &mut Vec<Row>) {
     }));
 }
 
-/// Two threads, each on its own lane, that change one inode in turn: each
-/// change hands the inode over.
 /// Two threads that take turns on one inode: each on a lane that was chosen for
 /// it, or as threads of a server do.
 fn turns_row(rows: &mut Vec<Row>, name: &'static str, fences: u64, lanes: Option<[u32; 2]>) {

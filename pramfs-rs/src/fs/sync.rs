@@ -42,8 +42,13 @@ impl Shared {
         self.op(Need::Write, || self.vol.journal.settle(&self.vol.region))
     }
 
-    /// Writes lazy times; the lagging atimes too if `atime`.
+    /// Writes lazy times; the lagging atimes too if `atime`. An inode whose times
+    /// cannot be written keeps those of no other from it.
+    ///
+    /// # Errors
+    /// The first of those that writing the times has met.
     pub(super) fn write_lazy_all(&self, atime: bool) -> Result<()> {
+        let mut result = Ok(());
         let due = std::mem::take(&mut *self.lazy.lock());
         for ino in due {
             // An inode with lazy mtime stays in memory.
@@ -53,15 +58,21 @@ impl Shared {
             inode.listed.store(false, Ordering::Relaxed);
             let mut core = inode.core.write();
             if core.lazy.mtime || atime {
-                self.write_times(&inode, &mut core)?;
+                let written = self.write_times(&inode, &mut core);
+                if core.lazy.mtime {
+                    // Not written; for another time.
+                    self.note_lazy(&inode);
+                }
+                result = result.and(written);
             }
         }
         if atime {
             for inode in self.cache.all() {
-                self.write_times(&inode, &mut inode.core.write())?;
+                let written = self.write_times(&inode, &mut inode.core.write());
+                result = result.and(written);
             }
         }
-        Ok(())
+        result
     }
 
     /// Everything about a file is on the medium. Data and metadata are durable

@@ -165,8 +165,11 @@ impl Journal {
         let (own, chosen) = self.thread_lane_and_choice();
         match place.last() {
             Some(s) if s.lane != own && !chosen && !self.is_dead(s) => {
-                let busy = self.lanes[s.lane as usize].state.is_locked();
-                if busy { own } else { s.lane }
+                // A broken lane takes nothing any more, and says so when it is
+                // to hand over.
+                let free = self.lanes[s.lane as usize].state.try_lock();
+                let free = free.is_some_and(|st| !st.broken);
+                if free { s.lane } else { own }
             }
             _ => own,
         }
