@@ -4,6 +4,7 @@
 mod any_bytes;
 mod clean;
 mod each;
+mod many;
 mod mend;
 mod plant;
 // Also part of the tests of the whole, which see the library from outside.

@@ -81,12 +81,13 @@ impl Fixer<'_, '_> {
             AclMode { ino, found, .. } => {
                 self.edit(*ino, |d| d.mode = d.mode & !0o777 | found & 0o777)
             }
-            DanglingEntry { dir, name, ino } => self.mend_dangling(*dir, name, *ino),
-            EntryReserved { dir, name, .. } => self.remove_entry(*dir, name),
+            DanglingEntry { dir, name, .. } | EntryReserved { dir, name, .. } => {
+                self.remove_entry(*dir, name)
+            }
             EntryType { dir, name, ino } => self.mend_entry_type(*dir, name, *ino),
             NameOfOrphan { ino } => self.mend_links(*ino),
-            DirectoryNames { ino, .. } => self.mend_directory_names(*ino),
-            DirectoryLoop { ino } => self.mend_loop(*ino),
+            DirectoryNames { ino, .. } => self.mend_directory_names(*ino, todo),
+            DirectoryLoop { ino } => self.mend_loop(*ino, todo),
             OrphanSlotDamaged { slot }
             | OrphanSlotWrong { slot, .. }
             | OrphanTwice { slot, .. } => self.clear_slot(*slot),

@@ -43,7 +43,9 @@ impl Fixer<'_, '_> {
         Ok(())
     }
 
-    /// Puts the tree of a directory right, without the entry `but`.
+    /// Puts the tree of a directory right; where an entry `but` is to go, without
+    /// that and all others that go in this round: the time that this takes is
+    /// that of the directory, and it is taken once.
     pub(super) fn rebuild_directory(&mut self, dir: Ino, but: Option<&[u8]>) -> Result<bool> {
         let Some(mut d) = self.inode(dir)? else {
             return Ok(false);
@@ -51,6 +53,9 @@ impl Fixer<'_, '_> {
         let key = (dir.0, first_level(TreeKind::Directory));
         if but.is_none() && self.rebuilt.contains(&key) {
             return Ok(true);
+        }
+        if but.is_some() && self.stuck.contains(&dir.0) {
+            return Err(Error::NoSpace("for a directory to be made anew"));
         }
         let t = Self::directory_tree(&d);
         let g = self.gather(&t)?;
@@ -64,8 +69,10 @@ impl Fixer<'_, '_> {
         } else {
             let mut names = HashSet::new();
             let mut items = Vec::new();
+            let doomed = self.doomed.get(&dir.0).cloned().unwrap_or_default();
             for item in g.items.iter().cloned() {
-                let kept = but != Some(&item.name[..]) && names.insert(item.name.clone());
+                let goes = but.is_some_and(|b| item.name == b || doomed.contains(&item.name));
+                let kept = !goes && names.insert(item.name.clone());
                 if kept {
                     items.push(item);
                 } else {
@@ -86,7 +93,10 @@ impl Fixer<'_, '_> {
                         }
                     }
                 }
-                Err(e) => return Err(e),
+                Err(e) => {
+                    self.stuck.insert(dir.0);
+                    return Err(e);
+                }
             }
         }
         self.rebuilt.insert(key);
@@ -197,11 +207,6 @@ impl Fixer<'_, '_> {
         image.bytes[at + std::mem::offset_of!(ItemHeader, kind)] = (target.mode >> 12 & 15) as u8;
         self.put_leaf(dir, block, image)?;
         Ok(true)
-    }
-
-    /// An entry that names nothing.
-    pub(super) fn mend_dangling(&mut self, dir: Ino, name: &[u8], _ino: Ino) -> Result<bool> {
-        self.remove_entry(dir, name)
     }
 
     // ---- attributes

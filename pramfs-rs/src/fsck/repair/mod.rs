@@ -175,6 +175,12 @@ struct Fixer<'f, 'r> {
     cursor: [u64; 2],
     /// Blocks that two claim, with who does.
     twice: Option<Vec<twice::Claimer>>,
+    /// Names that go in this round, by directory.
+    doomed: HashMap<u64, HashSet<Vec<u8>>>,
+    /// Names of the directories that this round takes names from.
+    names: Option<names::Names>,
+    /// Directories that there is no space to make anew.
+    stuck: HashSet<u64>,
 }
 
 impl<'r> Run<'r> {
@@ -380,6 +386,9 @@ impl<'r> Run<'r> {
             rebuilt: HashSet::new(),
             cursor: [0; 2],
             twice: None,
+            doomed: names::doomed(&todo),
+            names: None,
+            stuck: HashSet::new(),
         };
         for (issue, number) in &todo {
             let result = fixer.mend(issue, &todo);

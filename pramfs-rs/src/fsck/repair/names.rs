@@ -15,10 +15,23 @@ use crate::types::{FileType, Ino};
 /// Name of the directory of what is found without a name.
 const LOST_FOUND: &[u8] = b"lost+found";
 /// Names by inode: directory and name.
-type Names = HashMap<u64, Vec<(Ino, Vec<u8>)>>;
+pub(super) type Names = HashMap<u64, Vec<(Ino, Vec<u8>)>>;
 
 /// `DT_DIR`.
 const DT_DIR: u8 = 4;
+
+/// Names that a round removes, as far as its findings say.
+pub(super) fn doomed(todo: &[(Issue, Option<usize>)]) -> HashMap<u64, HashSet<Vec<u8>>> {
+    let mut out: HashMap<u64, HashSet<Vec<u8>>> = HashMap::new();
+    for (issue, _) in todo {
+        if let Issue::DanglingEntry { dir, name, .. } | Issue::EntryReserved { dir, name, .. } =
+            issue
+        {
+            out.entry(dir.0).or_default().insert(name.clone());
+        }
+    }
+    out
+}
 
 impl Fixer<'_, '_> {
     /// The link count is the number of names.
@@ -54,38 +67,68 @@ impl Fixer<'_, '_> {
         Ok(out)
     }
 
-    /// A directory keeps the name in the directory that it says is its
-    /// parent, and no other.
-    pub(super) fn mend_directory_names(&mut self, ino: Ino) -> Result<bool> {
-        let Some(d) = self.inode(ino)? else {
-            return Ok(false);
-        };
-        let mut names = self.names_of(&HashSet::from([ino.0]))?;
-        let names = names.remove(&ino.0).unwrap_or_default();
-        let keep = names
-            .iter()
-            .position(|(dir, _)| dir.0 == d.parent_or_rdev)
-            .unwrap_or(0);
-        for (i, (dir, name)) in names.iter().enumerate() {
-            if i != keep && !self.remove_entry(*dir, name)? {
-                return Ok(false);
+    /// The names that a directory loses; of all of this round they are looked
+    /// up at once, in one walk.
+    fn surplus(
+        &mut self,
+        ino: Ino,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<Vec<(Ino, Vec<u8>)>> {
+        if self.names.is_none() {
+            // Where one keeps a name, it is the one in the parent that it says.
+            let mut keeps = HashMap::new();
+            for (issue, _) in todo {
+                match issue {
+                    Issue::DirectoryNames { ino, .. } => {
+                        keeps.entry(ino.0).or_insert(true);
+                    }
+                    Issue::DirectoryLoop { ino } => {
+                        keeps.insert(ino.0, false);
+                    }
+                    _ => {}
+                }
             }
-            self.upset(*dir);
+            let mut names = self.names_of(&keeps.keys().copied().collect())?;
+            for (ino, names) in &mut names {
+                if keeps[ino] {
+                    let parent = self.inode(Ino(*ino))?.map(|d| d.parent_or_rdev);
+                    let keep = names.iter().position(|(dir, _)| Some(dir.0) == parent);
+                    names.remove(keep.unwrap_or(0));
+                }
+                for (dir, name) in names.iter() {
+                    let doomed = self.doomed.entry(dir.0).or_default();
+                    doomed.insert(name.clone());
+                }
+            }
+            self.names = Some(names);
         }
-        Ok(true)
+        let names = self.names.as_mut().and_then(|names| names.remove(&ino.0));
+        Ok(names.unwrap_or_default())
     }
 
-    /// A loop is opened at one of its directories, which then has no name.
-    pub(super) fn mend_loop(&mut self, ino: Ino) -> Result<bool> {
-        let names = self.names_of(&HashSet::from([ino.0]))?;
-        for (dir, name) in names.into_values().flatten() {
+    /// A directory keeps the name in the directory that it says is its
+    /// parent, and no other.
+    pub(super) fn mend_directory_names(
+        &mut self,
+        ino: Ino,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
+        if self.inode(ino)?.is_none() {
+            return Ok(false);
+        }
+        for (dir, name) in self.surplus(ino, todo)? {
             if !self.remove_entry(dir, &name)? {
                 return Ok(false);
             }
             self.upset(dir);
         }
-        self.upset(ino);
         Ok(true)
+    }
+
+    /// A loop is opened at one of its directories, which then has no name.
+    pub(super) fn mend_loop(&mut self, ino: Ino, todo: &[(Issue, Option<usize>)]) -> Result<bool> {
+        self.upset(ino);
+        self.mend_directory_names(ino, todo)
     }
 
     /// A removed directory with entries: it is no orphan, and gets a name.

@@ -273,6 +273,25 @@ fn a_lane_whose_words_are_not_to_be_mended_is_not_written_to() {
     assert_eq!(codes, ["retired-word-damaged"; 2]);
 }
 
+/// Past correction in both pages: nothing else says where the inode table or a
+/// bitmap is, so that is told, and nothing is changed.
+#[test]
+fn an_internal_inode_that_is_lost_in_both_pages_is_fatal() {
+    use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
+    for at in [INODE_TABLE_OFFSET, INODE_GROUPS_OFFSET, BLOCK_GROUPS_OFFSET] {
+        let p = Plant::new();
+        for page in p.pages() {
+            p.put(page + at + 0x20, &[0x55; 40]);
+        }
+        let image = bytes_of(&p.region);
+        let report = run(&p.region, Policy::Yes);
+        let left: Vec<_> = report.left().map(|f| f.issue.code()).collect();
+        assert!(left.contains(&"internal-inode-lost"), "{report}");
+        assert!(!report.is_sound() && report.stored == 0, "{report}");
+        assert!(bytes_of(&p.region) == image, "changed though fatal");
+    }
+}
+
 #[test]
 fn records_that_name_what_no_record_may_are_not_replayed() {
     use crate::journal::RecordBuf;

@@ -1,0 +1,157 @@
+//! Damage in very many places takes no more than its share of time: what a
+//! repair does for each finding must not be a walk over everything.
+
+use std::time::{Duration, Instant};
+
+use zerocopy::IntoBytes;
+
+use super::clean::{fresh, quiet};
+use super::mend::run;
+use crate::Fs;
+use crate::fsck::{Policy, check};
+use crate::htree::{Image, TreeKind, TreeRef};
+use crate::media::htree::LeafHeader;
+use crate::media::pointer::Ptr;
+use crate::media::{DiskInode, probe_superblock};
+use crate::pmem::Region;
+use crate::types::{Bno, Ctx, FileType, Ino};
+
+const BLOCK: usize = 4096;
+
+fn made(files: u64, make: impl FnOnce(&Fs)) -> Region {
+    let fs = Fs::open(
+        fresh((8 << 20) + files as usize * 3000, BLOCK as u32),
+        quiet(),
+    )
+    .unwrap();
+    make(&fs);
+    let (region, report) = crate::fsck::check_fs(fs, &Default::default()).unwrap();
+    assert!(report.is_clean(), "{report}");
+    region.unwrap()
+}
+
+fn mkdir(fs: &Fs, parent: Ino, name: &str) -> Ino {
+    let made = fs.mkdir(&Ctx::default(), parent, name.as_bytes(), 0o755);
+    made.unwrap().ino
+}
+
+/// Repairs; how long it took.
+fn mended(region: &Region, findings: u64) -> Duration {
+    let start = Instant::now();
+    let report = run(region, Policy::Yes);
+    let time = start.elapsed();
+    assert!(report.is_sound(), "{:?}", report.left().next());
+    assert!(report.findings.len() as u64 >= findings, "{findings}");
+    assert!(check(region, &Default::default()).is_clean());
+    time
+}
+
+/// Every inode of a directory is lost, so that every name in it goes.
+fn lost_inodes(files: u64) -> Duration {
+    let region = made(files, |fs| {
+        let dir = mkdir(fs, Ino::ROOT, "big");
+        for i in 0..files {
+            let name = format!("{i}");
+            fs.create(&Ctx::default(), dir, name.as_bytes(), 0o644)
+                .unwrap();
+        }
+    });
+    let geo = probe_superblock(&region).unwrap().geometry();
+    let mut damaged = 0;
+    for at in (0..region.len()).step_by(DiskInode::SIZE) {
+        let Ok(d) = region.read_pod::<DiskInode>(at) else {
+            break;
+        };
+        let user = Ino::FIRST_FREE.0..Ino::INODE_TABLE.0;
+        let fits = user.contains(&d.ino) && d.crc == d.expected_crc(geo.seed, Ino(d.ino));
+        if fits && FileType::from_mode(d.mode) == Some(FileType::Regular) {
+            let noise = [0x77; DiskInode::SIZE];
+            region.window().store_unflushed(at, &noise).unwrap();
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, files);
+    mended(&region, files)
+}
+
+/// Every directory in one directory has a name in another, too: the leaves of
+/// that are copies of the first one's.
+fn second_names(dirs: u64) -> Duration {
+    let mut inos = (Ino(0), Ino(0));
+    let region = made(2 * dirs, |fs| {
+        inos = (mkdir(fs, Ino::ROOT, "a"), mkdir(fs, Ino::ROOT, "b"));
+        for i in 0..dirs {
+            let name = format!("{i}");
+            mkdir(fs, inos.0, &name);
+            fs.create(&Ctx::default(), inos.1, name.as_bytes(), 0o644)
+                .unwrap();
+        }
+    });
+    let geo = probe_superblock(&region).unwrap().geometry();
+    let mut leaves = [Vec::new(), Vec::new()];
+    for block in 0..geo.blocks {
+        let mut bytes = vec![0; BLOCK];
+        region.read(geo.offset(Bno(block)), &mut bytes).unwrap();
+        let image = Image { bytes };
+        let h = image.header();
+        if !image.bytes.starts_with(b"hlf1") {
+            continue;
+        }
+        let tree = |ino: Ino| TreeRef {
+            ino,
+            kind: TreeKind::Directory,
+            root: Ptr::HOLE,
+            blocks: 0,
+        };
+        // What is in no tree any more may be copied, and hurts nobody.
+        for (ino, leaves) in [inos.0, inos.1].into_iter().zip(&mut leaves) {
+            if h.owner == ino.0 {
+                leaves.push((h.depth, h.prefix, block, tree(ino), image.bytes.clone()));
+            }
+        }
+    }
+    let [from, to] = leaves;
+    for (depth, prefix, block, tree, _) in &to {
+        let same = |l: &&(u16, u64, u64, TreeRef, Vec<u8>)| l.0 == *depth && l.1 == *prefix;
+        let Some((.., bytes)) = from.iter().rev().find(same) else {
+            continue;
+        };
+        let mut image = Image {
+            bytes: bytes.clone(),
+        };
+        let mut header = image.header();
+        header.owner = tree.ino.0;
+        image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
+        let sum = image.sum(tree.leaf_seed(&geo, Bno(*block)));
+        let at = std::mem::offset_of!(LeafHeader, sum);
+        image.bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+        region
+            .window()
+            .store_unflushed(geo.offset(Bno(*block)), &image.bytes)
+            .unwrap();
+    }
+    mended(&region, dirs)
+}
+
+/// Eight times as much damage takes about eight times as long; if each finding
+/// took a walk over everything, it would be 64 times.
+#[track_caller]
+fn linear(n: u64, time: fn(u64) -> Duration) {
+    let (few, many) = (time(n), time(8 * n));
+    println!("{n}: {few:.2?}, {}: {many:.2?}", 8 * n);
+    assert!(
+        many < few * 30 + Duration::from_millis(300),
+        "{n}: {few:.2?}, {}: {many:.2?}",
+        8 * n
+    );
+}
+
+#[test]
+fn many_lost_inodes_take_linear_time() {
+    linear(5000, lost_inodes);
+}
+
+#[test]
+fn many_second_names_take_linear_time() {
+    linear(1000, second_names);
+}
