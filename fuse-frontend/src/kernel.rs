@@ -258,6 +258,19 @@ pub fn clear(path: &Path) -> io::Result<()> {
     )
 }
 
+/// Unmounts what is on top at `path`, whoever serves it.
+///
+/// # Errors
+/// EBUSY while it is in use; where neither the system call nor the helper may
+/// do it.
+pub fn unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
+    if flags.contains(UnmountFlags::DETACH) {
+        remove(path, flags, &["-u", "-q", "-z", "--"])
+    } else {
+        remove(path, flags, &["-u", "-q", "--"])
+    }
+}
+
 fn remove(path: &Path, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
     match rustix::mount::unmount(path, flags) {
         Err(Errno::PERM) => {

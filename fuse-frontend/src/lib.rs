@@ -5,7 +5,9 @@
 //! program is made of: [`cli`] and [`options`] read the command line,
 //! [`mountpoint`] looks at where to mount, [`kernel`] mounts, [`session`] brings region, engine
 //! and kernel together, [`shutdown`] takes them apart again, [`daemon`] does
-//! it in the background, and [`mod@remount`] changes the flags of a live mount.
+//! it in the background, [`mod@remount`] changes the flags of a live mount,
+//! [`again`] mounts what is mounted in a second place, and [`unmount`] is what
+//! umount(8) calls.
 //!
 //! Invariant: no file-system logic lives here. What a request means is
 //! decided by the engine; who may do it, by the kernel (`default_permissions`).
@@ -13,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod adapter;
+pub mod again;
 pub mod cli;
 pub mod daemon;
 pub mod exit;
@@ -26,3 +29,4 @@ pub mod remount;
 pub mod session;
 pub mod shutdown;
 pub mod summary;
+pub mod unmount;

@@ -7,16 +7,25 @@ use std::process::ExitCode;
 
 use pramfs_fuse::cli::{self, Invocation, Place, Request};
 use pramfs_fuse::exit::{Failure, Status};
-use pramfs_fuse::{daemon, logging, remount, session};
+use pramfs_fuse::{again, daemon, logging, remount, session, unmount};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let failure = match catch_unwind(AssertUnwindSafe(|| run(&args))) {
+    let unmounts = args.first().is_some_and(|name| unmount::is_called_by(name));
+    let work = || {
+        if unmounts {
+            unmount::run(&args).map(|text| eprint!("{text}"))
+        } else {
+            run(&args)
+        }
+    };
+    let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(failure)) => failure,
         Err(_) => return Status::Bug.into(),
     };
-    eprintln!("mount.pramfs: {failure}");
+    let name = if unmounts { "umount.fuse.pramfs" } else { "mount.pramfs" };
+    eprintln!("{name}: {failure}");
     failure.status.into()
 }
 
@@ -44,6 +53,15 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
     match invocation.place {
         _ if invocation.fake => fake(&invocation),
         Place::Background => {
+            let again = again::mount(
+                &invocation.region,
+                &invocation.mountpoint,
+                &invocation.settings,
+            )?;
+            if let Some(notices) = again {
+                eprint!("{}", words(&notices, ""));
+                return Ok(());
+            }
             let text = daemon::start(args)?;
             eprint!("{text}");
             Ok(())

@@ -13,6 +13,8 @@ pub const FS_TYPE: &str = "fuse.pramfs";
 pub struct Mount {
     /// Device number of the mounted file system.
     pub device: (u32, u32),
+    /// What of the file system is mounted: `/` is all of it.
+    pub root: String,
     /// Where it is mounted.
     pub target: PathBuf,
     /// Options of this mount: `rw,nosuid,relatime`.
@@ -47,7 +49,14 @@ pub fn of_source(source: &Path) -> Option<Mount> {
     read()
         .ok()?
         .into_iter()
-        .find(|mount| mount.fs_type == FS_TYPE && Path::new(&mount.source) == source)
+        .find(|mount| mount.fs_type == FS_TYPE && is_source(mount, source))
+}
+
+/// Whether a mount of ours is of this region, a canonical path.
+pub fn is_source(mount: &Mount, region: &Path) -> bool {
+    let named = Path::new(&mount.source);
+    mount.source == *source_name(region)
+        || named.is_absolute() && named.canonicalize().is_ok_and(|path| path == region)
 }
 
 fn parse(text: &[u8]) -> Vec<Mount> {
@@ -60,12 +69,14 @@ fn parse(text: &[u8]) -> Vec<Mount> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = text(fields.nth(2)?);
-    let target = unescape(fields.nth(1)?);
+    let root = text(fields.next()?);
+    let target = unescape(fields.next()?);
     let options = text(fields.next()?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let (major, minor) = device.split_once(':')?;
     Some(Mount {
         device: (major.parse().ok()?, minor.parse().ok()?),
+        root,
         target: PathBuf::from(target),
         options,
         fs_type: text(rest.next()?),
@@ -117,6 +128,7 @@ mod tests {
         let mounts = parse(line);
         assert_eq!(mounts.len(), 1);
         assert_eq!(mounts[0].device, (0, 31));
+        assert_eq!(mounts[0].root, "/");
         assert_eq!(mounts[0].target, Path::new("/mnt/a b"));
         assert_eq!(mounts[0].options, "rw,nosuid,relatime");
         assert_eq!(mounts[0].fs_type, FS_TYPE);

@@ -74,7 +74,7 @@ fn refuses_changes(path: &Path) -> bool {
     rustix::fs::removexattr(path, "trusted.pramfs.is-writable") == Err(Errno::ROFS)
 }
 
-fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlags {
+pub(crate) fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlags {
     let mut flags = MountFlags::empty();
     for name in current.iter().flat_map(|list| list.split(',')) {
         for (_, flag) in FLAGS.iter().filter(|(known, _)| *known == name) {

@@ -59,11 +59,11 @@ pub fn mount(
     let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
     pramfs::pmem::install_fault_guard().map_err(|error| Failure::system(error.to_string()))?;
 
-    let (region, path) = open_region(region, settings)?;
+    let given = region;
+    let (region, path) = open_region(given, settings)?;
     let fs = open_engine(region, &path, settings)?;
     memory::check(&path, thread_count(settings))?;
-    let source = settings.source.as_deref().map_or(path.as_path(), Path::new);
-    let source = mountinfo::source_name(source);
+    let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, place) = kernel::connect(&point.path, &source, settings)?;
     let adapter = Adapter::new(Arc::clone(&fs), settings.cache);
     let kernel = adapter.kernel();
@@ -151,8 +151,7 @@ fn open_region(given: &Path, settings: &MountSettings) -> Result<(Region, PathBu
                 ..
             }
         );
-        if busy && let Some(mount) = mountinfo::of_source(Path::new(&mountinfo::source_name(&path)))
-        {
+        if busy && let Some(mount) = mountinfo::of_source(&path) {
             return Err(Failure::mount(format!(
                 "{error} (it is mounted on {})",
                 mount.target.display()
@@ -162,6 +161,16 @@ fn open_region(given: &Path, settings: &MountSettings) -> Result<(Region, PathBu
             return Err(Failure::mount(error.to_string()));
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// What the kernel shows as the source: the path without links, but the names
+/// of the device mapper, which nobody knows by number.
+fn name_to_show(given: &Path, path: &Path, settings: &MountSettings) -> PathBuf {
+    match &settings.source {
+        Some(name) => name.into(),
+        None if given.starts_with("/dev/mapper") => given.to_owned(),
+        None => path.to_owned(),
     }
 }
 

@@ -1,0 +1,231 @@
+//! `umount.fuse.pramfs`: what umount(8) calls for our mounts.
+//!
+//! A program that unmounts a device expects to have it for itself afterwards:
+//! to check it, to format it, to detach it. The kernel does not wait for the
+//! process behind a FUSE mount, so this does, until the region is let go.
+//!
+//! Order: the mount is looked up before it is taken away; the wait begins only
+//! if the file system has no other mount left.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::exit::Failure;
+use crate::kernel;
+use crate::mountinfo::{self, FS_TYPE, Mount};
+
+/// Longest wait for the process; what it has to write out takes a fraction of
+/// this, unless it is stopped.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(2);
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "umount.fuse.pramfs",
+    version,
+    disable_version_flag = true,
+    about = "Unmount a pramfs region, and wait until it is free",
+    after_help = "Exit status: 0, 1 wrong invocation, 2 system error, 32 unmount failure."
+)]
+struct Arguments {
+    /// The mount point
+    mountpoint: PathBuf,
+    /// Cut the connection to the process that serves the mount
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Take the mount out of sight now; it ends when nobody uses it any more
+    #[arg(short = 'l', long)]
+    lazy: bool,
+    /// If it is in use, make it read-only
+    #[arg(short = 'r', long = "read-only")]
+    read_only: bool,
+    /// Accepted for umount(8): there is no mtab
+    #[arg(short = 'n', long = "no-mtab")]
+    no_mtab: bool,
+    /// Say what was done
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    /// Accepted for umount(8)
+    #[arg(short = 't', long = "types", value_name = "TYPE", hide = true)]
+    fs_type: Option<String>,
+}
+
+/// Whether a program of this name (`args[0]`) is the helper of umount(8).
+pub fn is_called_by(name: &std::ffi::OsStr) -> bool {
+    Path::new(name)
+        .file_name()
+        .is_some_and(|name| name == "umount.fuse.pramfs" || name == "umount.pramfs")
+}
+
+/// Unmounts as the command line says, program name first. Gives what is to be
+/// printed.
+///
+/// # Errors
+/// Wrong invocation; no mount of ours there; in use.
+pub fn run(args: &[OsString]) -> Result<String, Failure> {
+    let arguments = match Arguments::try_parse_from(args) {
+        Ok(arguments) => arguments,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(error.to_string()),
+        Err(error) => {
+            let text = error.to_string();
+            return Err(Failure::usage(
+                text.trim_start_matches("error: ").trim_end(),
+            ));
+        }
+    };
+    let (path, mount) = find(&arguments.mountpoint)?;
+    let shown = path.display();
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::FORCE, arguments.force);
+    flags.set(UnmountFlags::DETACH, arguments.lazy);
+    match kernel::unmount(&path, flags) {
+        Ok(()) => {}
+        Err(error) if arguments.read_only && error.raw_os_error() == Some(libc::EBUSY) => {
+            return rustix::mount::mount_remount(&path, MountFlags::RDONLY, c"")
+                .map(|()| said(&arguments, format!("{shown} is in use: read-only now")))
+                .map_err(|error| {
+                    Failure::mount(format!(
+                        "{shown} is in use and cannot be made read-only: {error}"
+                    ))
+                });
+        }
+        Err(error) => {
+            let hint = match error.raw_os_error() {
+                Some(libc::EBUSY) => "; fuser -vm says by whom",
+                _ => "",
+            };
+            return Err(Failure::mount(format!(
+                "cannot unmount {shown}: {error}{hint}"
+            )));
+        }
+    }
+    if !arguments.lazy && !lives_on(&mount) && !wait_until_free(Path::new(&mount.source)) {
+        return Ok(format!(
+            "umount.fuse.pramfs: {shown} is unmounted, but the process that served it still holds {}\n",
+            mount.source.to_string_lossy()
+        ));
+    }
+    Ok(said(&arguments, format!("{shown} unmounted")))
+}
+
+fn said(arguments: &Arguments, text: String) -> String {
+    if arguments.verbose {
+        format!("umount.fuse.pramfs: {text}\n")
+    } else {
+        String::new()
+    }
+}
+
+/// The mount at a path. Of a dead one only the parent can be looked at.
+fn find(given: &Path) -> Result<(PathBuf, Mount), Failure> {
+    let shown = given.display();
+    let resolved = given
+        .parent()
+        .zip(given.file_name())
+        .and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
+    let candidates = [given.canonicalize().ok(), resolved, Some(given.to_owned())];
+    candidates
+        .into_iter()
+        .flatten()
+        .find_map(|path| {
+            let mount = mountinfo::at(&path).filter(|mount| mount.fs_type == FS_TYPE)?;
+            Some((path, mount))
+        })
+        .ok_or_else(|| {
+            Failure::mount(format!(
+                "{shown} is not a mount of a pramfs region; findmnt(8) lists what is mounted"
+            ))
+        })
+}
+
+/// Whether the file system is mounted elsewhere, in another namespace too: as
+/// long as it is, its backing device information is in sysfs.
+fn lives_on(mount: &Mount) -> bool {
+    let (major, minor) = mount.device;
+    Path::new(&format!("/sys/class/bdi/{major}:{minor}")).exists()
+}
+
+/// Waits until nobody holds the region; tells whether that came to be.
+fn wait_until_free(region: &Path) -> bool {
+    let started = Instant::now();
+    while is_held(region) {
+        if started.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
+}
+
+/// Whether a process holds the region. One that cannot be asked about (its
+/// name is not its path, or it may not be opened) counts as free.
+pub(crate) fn is_held(region: &Path) -> bool {
+    let open = |flags| rustix::fs::open(region, flags | OFlags::CLOEXEC, Mode::empty());
+    let look = || -> io::Result<bool> {
+        let kind = FileType::from_raw_mode(rustix::fs::stat(region)?.st_mode);
+        // The claim on a block device goes a little later than the lock.
+        if kind == FileType::BlockDevice {
+            return match open(OFlags::RDONLY | OFlags::EXCL) {
+                Err(Errno::BUSY) => Ok(true),
+                other => Ok(other.map(|_| false)?),
+            };
+        }
+        let file = open(OFlags::RDONLY | OFlags::NONBLOCK)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            other => Ok(other.map(|()| false)?),
+        }
+    };
+    look().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Status;
+
+    fn failure(line: &str) -> Failure {
+        let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        run(&args).expect_err(line)
+    }
+
+    #[test]
+    fn the_names_it_goes_by() {
+        for (name, is) in [
+            ("/sbin/umount.fuse.pramfs", true),
+            ("umount.pramfs", true),
+            ("mount.fuse.pramfs", false),
+            ("mount-pramfs", false),
+        ] {
+            assert_eq!(is_called_by(name.as_ref()), is, "{name}");
+        }
+    }
+
+    #[test]
+    fn wrong_lines_and_places_that_are_not_ours() {
+        assert_eq!(failure("umount.fuse.pramfs").status, Status::Usage);
+        assert_eq!(failure("umount.fuse.pramfs -x /").status, Status::Usage);
+        for place in ["/", "/nowhere/at/all"] {
+            let failure = failure(&format!("umount.fuse.pramfs -n -t fuse.pramfs {place}"));
+            assert_eq!(failure.status, Status::Mount, "{place}");
+            assert!(failure.message.contains("not a mount of a pramfs region"));
+        }
+    }
+
+    #[test]
+    fn a_locked_file_is_held_and_a_missing_one_is_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(!is_held(file.path()));
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        assert!(is_held(file.path()));
+        assert!(!is_held(Path::new("/nowhere/at/all")));
+    }
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# The inside of a run: the first process of a PID namespace, in a mount
+# namespace of its own. `run` starts it. Its end is the end of all it started.
+set -uo pipefail
+
+readonly STAGE=/mnt
+die() {
+    printf 'xfstests-config/run: %s\n' "$*" >&2
+    exit 2
+}
+trap 'exit 143' INT TERM HUP
+
+# A stage that only this namespace sees. What lies below it is reached by
+# descriptors that were opened before.
+exec 3<"$XFSTESTS_DIR" 4<"$PRAMFS_BIN" 5<"$RUN_OUTPUT" 6<"$RUN_HERE" || die "cannot open the directories"
+space=$(mktemp -d "${RUN_SPACE:-/var/tmp}/pramfs-xfstests.XXXXXX") || die "no place for the sparse files"
+for disk in test scratch; do
+    truncate -s "$RUN_SIZE" "$space/$disk" || die "cannot make a sparse file of $RUN_SIZE"
+done
+exec 7<>"$space/test" 8<>"$space/scratch"
+rm -rf -- "$space"
+
+mount -t tmpfs -o mode=755 stage "$STAGE" || die "cannot mount a tmpfs on $STAGE"
+mkdir -p "$STAGE"/{xfstests,bin,out,config,sbin,tmp,test,scratch}
+chmod 1777 "$STAGE/tmp"
+for pair in 3:xfstests 4:bin 5:out 6:config; do
+    mount -c --bind "/proc/$$/fd/${pair%%:*}" "$STAGE/${pair#*:}" || die "cannot bind ${pair#*:}"
+done
+mount --bind "$STAGE/tmp" /tmp || die "cannot bind /tmp"
+# systemd must not be asked to run tests where it is.
+[[ -d /run/systemd ]] && mount -t tmpfs none /run/systemd
+
+# The helpers, where mount(8), mkfs(8) and fsck(8) look: on top of /sbin.
+for tool in mount mkfs fsck; do
+    ln -s "$STAGE/bin/$tool-pramfs" "$STAGE/sbin/$tool.fuse.pramfs"
+    ln -s "$STAGE/bin/$tool-pramfs" "$STAGE/sbin/$tool.pramfs"
+done
+ln -s "$STAGE/bin/mount-pramfs" "$STAGE/sbin/umount.fuse.pramfs"
+sbin=$(realpath /sbin)
+mount -t overlay -o "lowerdir=$STAGE/sbin:$sbin" helpers "$sbin" || die "cannot mount an overlay on $sbin: is there no overlayfs?"
+
+# A device goes with the last process that has it open: detaching one that is
+# in use is put off until then.
+device() {
+    local disk
+    disk=$(losetup --find --show "/proc/$$/fd/$1") || die "cannot make a loop device"
+    printf '%s\n' "$disk"
+}
+TEST_DEV=$(device 7) && SCRATCH_DEV=$(device 8) || exit 2
+exec 3<>"$TEST_DEV" 4<>"$SCRATCH_DEV" 5>&- 6>&- 7>&- 8>&-
+losetup --detach "$TEST_DEV" "$SCRATCH_DEV"
+
+export TEST_DEV SCRATCH_DEV TEST_DIR=$STAGE/test SCRATCH_MNT=$STAGE/scratch
+export HOST_OPTIONS=$STAGE/config/$RUN_CONFIG.config RESULT_BASE=$STAGE/out/results
+export PRAMFS_MOUNT_OPTIONS="durability=$RUN_DURABILITY"
+[[ -n $RUN_GLUE ]] && export BASH_ENV=$STAGE/config/pramfs.glue
+if [[ $RUN_CONFIG == ext4 ]]; then
+    mkfs.ext4 -q -F "$TEST_DEV" || die "cannot make an ext4 on $TEST_DEV"
+else
+    mkfs -t fuse.pramfs -- --quiet --force "$TEST_DEV" || die "cannot make a pramfs on $TEST_DEV"
+fi
+mkdir -p "$RESULT_BASE"
+rm -f "$RESULT_BASE/check.log"
+arguments=(-x dangerous)
+[[ -n $RUN_ALL ]] || arguments+=(-E "$STAGE/config/exclude")
+
+# The watchdog. A test that is out of time is killed with its children; if
+# they do not go, they wait for a server, and that is killed, too.
+parent() { local line; { read -r line <"/proc/$1/stat"; } 2>/dev/null && set -- ${line##*) } && printf '%s' "$2"; }
+below() {
+    local pid above
+    for pid in /proc/[0-9]*; do
+        pid=${pid#/proc/} above=$pid
+        while [[ -n $above && $above != 0 && $above != "$1" ]]; do above=$(parent "$above"); done
+        [[ $above == "$1" ]] && printf '%s\n' "$pid"
+    done
+}
+running() { # the test that runs: PID NAME
+    local dir line
+    for dir in /proc/[0-9]*; do
+        line=$(tr '\0' ' ' 2>/dev/null <"$dir/cmdline")
+        [[ $line =~ ^(/[^ ]*/)?bash\ \./?(tests/[a-z0-9]+/[0-9]+)\  ]] || continue
+        [[ $(parent "${dir#/proc/}") == "$1" ]] && printf '%s %s\n' "${dir#/proc/}" "${BASH_REMATCH[2]#tests/}"
+    done
+}
+watch() {
+    local pid name seen='' since=0
+    while sleep 2; do
+        read -r pid name < <(running "$1") || pid=''
+        if [[ $pid != "$seen" ]]; then
+            seen=$pid since=$SECONDS
+        elif [[ -n $pid ]] && ((SECONDS - since > RUN_LIMIT)); then
+            printf '%s\t%s seconds\n' "$name" "$RUN_LIMIT" >>"$STAGE/out/timeouts"
+            kill -TERM $(below "$pid") 2>/dev/null
+            sleep 10
+            kill -KILL $(below "$pid") 2>/dev/null
+            sleep 10
+            if [[ -d /proc/$pid ]]; then
+                for dir in /proc/[0-9]*; do
+                    [[ $(readlink "$dir/exe") == */mount-pramfs ]] && kill -KILL "${dir#/proc/}"
+                done
+            fi
+        fi
+    done
+}
+
+cd "$STAGE/xfstests" || exit 2
+./check "${arguments[@]}" "$@" >"$STAGE/out/check.out" 2>&1 </dev/null &
+check=$!
+watch "$check" 2>/dev/null &
+tail -n +1 -f --pid="$check" "$STAGE/out/check.out" 2>/dev/null &
+wait "$check"
+# Anything but a test's outcome is a failure of the run: there is no summary then.
+grep -q '^\(Passed all\|Failed\) ' "$STAGE/out/check.out" || die "check came to no end: $(tail -n 3 "$STAGE/out/check.out")"
+umount "$TEST_DIR" "$SCRATCH_MNT" 2>/dev/null
+exit 0
