@@ -50,6 +50,8 @@ TEST_DEV=$(device 7) && SCRATCH_DEV=$(device 8) || exit 2
 exec 3<>"$TEST_DEV" 4<>"$SCRATCH_DEV" 5>&- 6>&- 7>&- 8>&-
 losetup --detach "$TEST_DEV" "$SCRATCH_DEV"
 
+# What tests are to know of it: /proc shows this PID namespace only.
+export FSTESTS_ISOL=privatens
 export TEST_DEV SCRATCH_DEV TEST_DIR=$STAGE/test SCRATCH_MNT=$STAGE/scratch
 export HOST_OPTIONS=$STAGE/config/$RUN_CONFIG.config RESULT_BASE=$STAGE/out/results
 export PRAMFS_MOUNT_OPTIONS="durability=$RUN_DURABILITY"

@@ -1,17 +1,23 @@
 //! A region that is mounted already, mounted once more.
 //!
-//! A kernel file system is mounted in as many places as one likes, all of them
-//! the same. Here one process serves the region, so the second place is a bind
-//! mount of the first, with the flags of its own that a mount can have.
+//! A kernel file system is mounted in as many places as one likes, each with
+//! flags and a propagation of its own. The kernel mounts a FUSE file system
+//! once more for whoever shows it the connection, so the connection is
+//! borrowed from the process that serves the first mount. Where that is
+//! forbidden, the second place is a bind mount of the first.
 //!
 //! Left to others: a region that is in use by anything but a live mount of
 //! ours is refused when it is opened.
 
-use std::path::Path;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::exit::Failure;
+use crate::kernel;
 use crate::mountinfo::{self, FS_TYPE, Mount};
 use crate::mountpoint;
 use crate::options::MountSettings;
@@ -55,20 +61,73 @@ pub fn mount(
         )));
     }
     let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
-    let failed = |error: rustix::io::Errno| {
-        Failure::mount(format!(
-            "{shown} is mounted on {there}, and cannot be mounted on {} as well: {error}",
-            point.path.display()
-        ))
+    let mounted = match connection_of(&region) {
+        Some(connection) => in_earnest(&connection, &first, &point.path, settings),
+        None => false,
     };
-    rustix::mount::mount_bind(&first.target, &point.path).map_err(failed)?;
-    let flags = remount::new_flags(&[&first.options], &settings.flags_given) | MountFlags::BIND;
-    rustix::mount::mount_remount(&point.path, flags, c"").map_err(failed)?;
+    if !mounted {
+        bind(&first, &point.path, settings).map_err(|error| {
+            Failure::mount(format!(
+                "{shown} is mounted on {there}, and cannot be mounted on {} as well: {error}",
+                point.path.display()
+            ))
+        })?;
+    }
     Ok(Some(point.notices))
 }
 
+/// Tells whether it worked: what is there then is the same file system.
+fn in_earnest(
+    connection: &OwnedFd,
+    first: &Mount,
+    path: &Path,
+    settings: &MountSettings,
+) -> bool {
+    let source = first.source.to_string_lossy();
+    if let Err(error) = kernel::mount_connection(connection, path, &source, settings) {
+        tracing::debug!("no second mount of the connection: {error}");
+        return false;
+    }
+    if mountinfo::at(path).is_some_and(|mount| mount.device == first.device) {
+        return true;
+    }
+    if let Err(error) = kernel::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
+        tracing::warn!("cannot unmount {}: {error}", path.display());
+    }
+    false
+}
+
+fn bind(first: &Mount, path: &Path, settings: &MountSettings) -> rustix::io::Result<()> {
+    rustix::mount::mount_bind(&first.target, path)?;
+    let flags = remount::new_flags(&[&first.options], &settings.flags_given) | MountFlags::BIND;
+    rustix::mount::mount_remount(path, flags, c"")
+}
+
+/// The connection of the process that serves `region`: the one that has both
+/// open. Only root may look, and only with the right to trace processes.
+fn connection_of(region: &Path) -> Option<OwnedFd> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    processes
+        .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+        .find_map(|pid| {
+            let descriptors = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).ok()?;
+            let open: Vec<(PathBuf, i32)> = descriptors
+                .flatten()
+                .filter_map(|entry| {
+                    let number = entry.file_name().to_str()?.parse().ok()?;
+                    Some((fs::read_link(entry.path()).ok()?, number))
+                })
+                .collect();
+            let number = |path: &Path| open.iter().find(|(name, _)| name == path).map(|o| o.1);
+            number(region)?;
+            let connection = number(Path::new(kernel::DEVICE))?;
+            let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            rustix::process::pidfd_getfd(process, connection, PidfdGetfdFlags::empty()).ok()
+        })
+}
+
 /// A place where the whole of the region can be seen, and the region's path.
-fn first_place(region: &Path) -> Option<(Mount, std::path::PathBuf)> {
+fn first_place(region: &Path) -> Option<(Mount, PathBuf)> {
     let region = region.canonicalize().ok()?;
     let mounts = mountinfo::read().ok()?;
     let first = mounts.into_iter().find(|mount| {

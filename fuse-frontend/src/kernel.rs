@@ -4,7 +4,7 @@
 //! set-user-id, opens /dev/fuse, checks what a user may do, and hands the
 //! descriptor over on a socket.
 //!
-//! Invariant: only the mount that was made here is ever unmounted here. It is
+//! Invariant: only what was mounted here is ever unmounted here. It is
 //! known by its device number, which no other file system has while it lives;
 //! what somebody has mounted on top of it is left alone. (The transport's own
 //! way would unmount whatever is at the path, also after an umount(8).)
@@ -27,7 +27,7 @@ use crate::exit::Failure;
 use crate::mountinfo::{self, FS_TYPE, Mount};
 use crate::options::MountSettings;
 
-const DEVICE: &str = "/dev/fuse";
+pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 
 /// A mount of ours.
@@ -82,21 +82,36 @@ fn by_system_call(
         }
         Err(error) => return Err(Failure::system(format!("cannot open {DEVICE}: {error}"))),
     };
+    let device = OwnedFd::from(device);
+    match mount_connection(&device, path, source, settings) {
+        Ok(()) => Ok(Some(device)),
+        Err(Errno::PERM) => Ok(None),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+/// Mounts a connection to the kernel, a new one or one that is mounted
+/// elsewhere: then it is the same file system.
+///
+/// # Errors
+/// Of mount(2).
+pub(crate) fn mount_connection(
+    connection: &OwnedFd,
+    path: &Path,
+    source: &str,
+    settings: &MountSettings,
+) -> rustix::io::Result<()> {
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
+        connection.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw()
     );
     if settings.allow_other.unwrap_or(true) {
         data.push_str(",allow_other");
     }
-    let data = CString::new(data).map_err(|error| failed(error.into()))?;
-    match rustix::mount::mount(source, path, FS_TYPE, flags(settings), data.as_c_str()) {
-        Ok(()) => Ok(Some(device.into())),
-        Err(Errno::PERM) => Ok(None),
-        Err(error) => Err(failed(error.into())),
-    }
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount(source, path, FS_TYPE, flags(settings), data.as_c_str())
 }
 
 fn flags(settings: &MountSettings) -> MountFlags {
@@ -187,52 +202,44 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(descriptors.next())
 }
 
-/// What has become of a mount.
-enum State {
-    Visible,
-    Covered,
-    Gone,
-}
+/// Mounts of one file system that are taken away at most; their number may
+/// grow meanwhile.
+const MAX_MOUNTS: usize = 10_000;
 
 impl Place {
-    fn state(&self) -> io::Result<State> {
-        let mounts = mountinfo::read()?;
-        let ours = |mount: &Mount| Some(mount.device) == self.device;
-        let on_top = mounts.iter().rev().find(|mount| mount.target == self.path);
-        Ok(if on_top.is_some_and(ours) {
-            State::Visible
-        } else if mounts.iter().any(ours) {
-            State::Covered
-        } else {
-            State::Gone
-        })
-    }
-
-    /// Unmounts, unless it has been unmounted already.
+    /// Unmounts wherever the file system is mounted, also in places that were
+    /// added later; unless that has been done already.
     ///
     /// # Errors
     /// EBUSY while it is in use or covered by another mount.
     pub fn unmount(&self) -> io::Result<()> {
-        self.remove(UnmountFlags::NOFOLLOW, &["-u", "-q", "--"])
+        self.remove(UnmountFlags::NOFOLLOW)
     }
 
-    /// Takes the mount out of sight; it ends when its last user does.
+    /// Takes all of these mounts out of sight; the file system ends when its
+    /// last user does.
     ///
     /// # Errors
-    /// EBUSY while it is covered by another mount.
+    /// EBUSY while one is covered by another mount.
     pub fn detach(&self) -> io::Result<()> {
-        self.remove(
-            UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-            &["-u", "-q", "-z", "--"],
-        )
+        self.remove(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
     }
 
-    fn remove(&self, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
-        match self.state()? {
-            State::Visible => remove(&self.path, flags, arguments),
-            State::Covered => Err(Errno::BUSY.into()),
-            State::Gone => Ok(()),
+    fn remove(&self, flags: UnmountFlags) -> io::Result<()> {
+        let ours = |mount: &Mount| Some(mount.device) == self.device;
+        for _ in 0..MAX_MOUNTS {
+            // Read anew each time: with a mount go those it was propagated to.
+            let mounts = mountinfo::read()?;
+            let on_top = |place: &Path| mounts.iter().rev().find(|mount| mount.target == place);
+            let Some(last) = mounts.iter().rev().find(|mount| ours(mount)) else {
+                return Ok(());
+            };
+            if !on_top(&last.target).is_some_and(ours) {
+                return Err(Errno::BUSY.into());
+            }
+            unmount(&last.target, flags)?;
         }
+        Err(Errno::BUSY.into())
     }
 
     /// Cuts the connection, by the control file system of FUSE where that is
@@ -251,11 +258,7 @@ impl Place {
 /// # Errors
 /// Where neither the system call nor the helper may do it.
 pub fn clear(path: &Path) -> io::Result<()> {
-    remove(
-        path,
-        UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-        &["-u", "-q", "-z", "--"],
-    )
+    unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
 }
 
 /// Unmounts what is on top at `path`, whoever serves it.
@@ -264,14 +267,11 @@ pub fn clear(path: &Path) -> io::Result<()> {
 /// EBUSY while it is in use; where neither the system call nor the helper may
 /// do it.
 pub fn unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
-    if flags.contains(UnmountFlags::DETACH) {
-        remove(path, flags, &["-u", "-q", "-z", "--"])
+    let arguments: &[&str] = if flags.contains(UnmountFlags::DETACH) {
+        &["-u", "-q", "-z", "--"]
     } else {
-        remove(path, flags, &["-u", "-q", "--"])
-    }
-}
-
-fn remove(path: &Path, flags: UnmountFlags, arguments: &[&str]) -> io::Result<()> {
+        &["-u", "-q", "--"]
+    };
     match rustix::mount::unmount(path, flags) {
         Err(Errno::PERM) => {
             let status = Command::new(HELPER)

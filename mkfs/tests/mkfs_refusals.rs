@@ -94,9 +94,12 @@ fn without_a_terminal_there_is_no_question() {
     let helper = dir.path().join("mkfs.fuse.pramfs");
     std::os::unix::fs::symlink(MKFS, &helper).unwrap();
     for no in [&b""[..], b"n\n"] {
-        run_with_input(s(&helper), [s(&region)], no).refused(&["Proceed anyway?", "not made"]);
+        let a = run_with_input(s(&helper), [s(&region)], no).refused(&["not made"]);
+        assert!(a.out.contains("Proceed anyway?"), "{a:?}");
     }
-    run_with_input(s(&helper), [s(&region)], b"y\ny\n").ok();
+    // What comes to standard error there is taken for an error.
+    let a = run_with_input(s(&helper), [s(&region)], b"y\ny\n").ok();
+    assert!(a.out.contains("Proceed anyway?") && a.err.is_empty(), "{a:?}");
 }
 
 #[test]

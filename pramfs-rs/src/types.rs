@@ -270,3 +270,25 @@ pub struct StatFs {
     /// Of the uuid.
     pub fsid: u64,
 }
+
+impl StatFs {
+    /// How many of the available blocks file data can have if all of it is of
+    /// one file and none lies in large leaves; the others are taken by the
+    /// pointers to them. What statvfs(3) is asked for: so much can be
+    /// allocated.
+    ///
+    /// ```
+    /// # use pramfs::types::StatFs;
+    /// let s = StatFs { block_size: 4096, available: 1 << 20, ..StatFs::default() };
+    /// assert!(s.available_to_data() < s.available);
+    /// assert!(s.available_to_data() > s.available / 100 * 99);
+    /// ```
+    pub fn available_to_data(&self) -> u64 {
+        let pointers = u64::from(self.block_size / 8).max(2);
+        let levels = 1 + u64::from(64 - self.available.leading_zeros()) / u64::from(pointers.ilog2());
+        // A full tree has a little more than one block of pointers for each
+        // `pointers` of its leaves.
+        let tree = self.available / (pointers - 1) + levels;
+        self.available.saturating_sub(tree)
+    }
+}

@@ -37,7 +37,7 @@ impl Adapter {
                 reply.statfs(
                     of.blocks,
                     of.free,
-                    of.available,
+                    of.available_to_data(),
                     of.inodes,
                     of.free_inodes,
                     of.block_size,

@@ -21,7 +21,6 @@ pub(super) const MAX_REQUEST: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
-    .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_MAX_PAGES)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)

@@ -74,11 +74,17 @@ impl Adapter {
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
                 may_write(fs, ino, flags)?;
             }
+            // A read that the page cache serves would set no atime. Where one
+            // is due, the kernel drops the pages, and the read comes here.
+            let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
+            let mut mode = self.file_mode(flags);
+            if reads && fs.read_sets_atime(ino)? {
+                mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
+            }
             fs.pin(ino, 1);
-            Ok(())
+            Ok(mode)
         };
-        let mode = self.file_mode(flags);
-        self.serve("open", node, reply, work, |reply, ()| {
+        self.serve("open", node, reply, work, |reply, mode| {
             reply.opened(NO_HANDLE, mode)
         });
     }

@@ -314,3 +314,28 @@ fn access_times() {
         assert_eq!(moved, moves, "{options}");
     }
 }
+
+/// The page cache has all of the file by then; where an access time is due, an
+/// open for reading makes the read come to the server.
+#[test]
+fn reads_that_the_page_cache_could_serve_set_the_access_time() {
+    for (options, moves) in [
+        ("noatime", [false; 3]),
+        ("strictatime", [true; 3]),
+        ("relatime", [true, false, false]),
+    ] {
+        let Some((mount, _dog)) = mounted("cached atime", options) else {
+            return;
+        };
+        let path = mount.at("file");
+        fs::write(&path, [1; 4096]).unwrap();
+        for (turn, moves) in moves.into_iter().enumerate() {
+            let before = fs::metadata(&path).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(fs::read(&path).unwrap(), [1; 4096]);
+            let after = fs::metadata(&path).unwrap();
+            let moved = (after.atime(), after.atime_nsec()) > (before.atime(), before.atime_nsec());
+            assert_eq!(moved, moves, "{options}, read {turn}");
+        }
+    }
+}

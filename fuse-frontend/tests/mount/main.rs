@@ -2,6 +2,7 @@
 //! ordinary system calls are made. As root, and where there is a /dev/fuse;
 //! anywhere else every test says that it was skipped.
 
+mod again;
 mod appends;
 mod attributes;
 mod crash;
@@ -12,6 +13,7 @@ mod life;
 mod names;
 mod refusals;
 mod requests;
+mod unmounting;
 
 use std::path::Path;
 use std::time::Duration;

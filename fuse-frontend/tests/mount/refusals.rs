@@ -143,27 +143,36 @@ fn a_dead_mount_of_ours_is_cleared() {
     assert!(!mount.is_mounted(), "the corpse is gone, too");
 }
 
+/// By a mount of ours on that very directory, empty or not.
 #[test]
-fn a_region_in_use() {
-    let Some((mount, _dog)) = mounted("busy region", "") else {
+fn a_region_that_is_mounted_there_already() {
+    let Some((mount, _dog)) = mounted("mounted there", "") else {
         return;
     };
-    refused(
-        &mount.run::<&str>([]),
-        32,
-        &["region", "in use", "mounted on"],
-    );
+    let again = || refused(&mount.run::<&str>([]), 32, &["region", "already mounted on"]);
+    again();
     fs::write(mount.at("file"), "").unwrap();
+    again();
+    assert!(mount.at("file").exists(), "and the first mount goes on");
+}
+
+/// By a program that does not mount it, and by nobody any more.
+#[test]
+fn a_region_in_use() {
+    let Some((mount, _dog)) = unmounted("busy region") else {
+        return;
+    };
+    let held = pramfs::pmem::RegionOptions::new()
+        .open(mount.region())
+        .unwrap();
+    let pid = std::process::id().to_string();
     refused(
         &mount.run::<&str>([]),
         32,
-        &["region", "already mounted on"],
+        &["region", "in use by process", &pid],
     );
-    let other = tempfile::tempdir().unwrap();
-    let out = crate::refusals::mount(&mount.region(), other.path());
-    let pid = mount.process().as_raw_nonzero().to_string();
-    refused(&out, 32, &["in use", &pid, "is mounted on"]);
-    assert!(mount.at("file").exists(), "and the first mount goes on");
+    drop(held);
+    mount.mount("");
 }
 
 #[test]

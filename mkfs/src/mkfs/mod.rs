@@ -100,7 +100,7 @@ fn make(o: &Options) -> Result<(), Failure> {
     if !o.quiet {
         output::line(&report.text())?;
         for warning in &report.warnings {
-            eprintln!("mkfs.pramfs: note: {warning}");
+            remark(o, &format!("mkfs.pramfs: note: {warning}\n"))?;
         }
     }
     Ok(())
@@ -161,22 +161,37 @@ fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(),
         )));
     }
     for sentence in &sentences {
-        eprintln!("mkfs.pramfs: {sentence}");
+        remark(o, &format!("mkfs.pramfs: {sentence}\n"))?;
     }
-    eprint!("Proceed anyway? (y/N) ");
-    let _ = std::io::stderr().flush();
+    remark(o, "Proceed anyway? (y/N) ")?;
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES") {
+        if o.helper {
+            remark(o, "\n")?;
+        }
         return Ok(());
     }
     // The cursor stands behind the question unless a person pressed Enter.
     if !answer.ends_with('\n') || o.helper {
-        eprintln!();
+        remark(o, "\n")?;
     }
     Err(refusal(
         "not made; use -f to go on without a question".into(),
     ))
+}
+
+/// What is neither the result nor an error, now: on standard error, where a
+/// person looks, but below mkfs(8), whose callers take everything there for an
+/// error.
+fn remark(o: &Options, text: &str) -> Result<(), Failure> {
+    if o.helper {
+        output::bytes(text.as_bytes())?;
+        return output::flush();
+    }
+    eprint!("{text}");
+    let _ = std::io::stderr().flush();
+    Ok(())
 }
 
 fn what_blkid_still_sees(path: &Path) -> Option<String> {

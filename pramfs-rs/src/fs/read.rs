@@ -240,6 +240,18 @@ impl Shared {
         Ok(core)
     }
 
+    /// Whether the next read of a file may set its atime. What keeps copies of
+    /// the bytes, as a page cache does, lets go of them then, so that the read
+    /// comes here.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] where there is no such inode.
+    pub fn read_sets_atime(&self, ino: Ino) -> Result<bool> {
+        let inode = self.inode(ino)?;
+        let core = inode.core.read();
+        Ok(self.atime_due(&core))
+    }
+
     /// Whether a read may have to set the atime. Cheap, and on the safe side.
     #[inline]
     fn atime_due(&self, core: &Core) -> bool {

@@ -1,9 +1,14 @@
 //! SEEK_DATA and SEEK_HOLE.
+//!
+//! A large leaf has no pointer for each of its blocks, so it cannot say which
+//! of them were written since it was allocated. There, blocks that hold nothing
+//! but zeros are holes.
 
 use super::read::check_file;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
-use crate::map;
+use crate::map::{self, Extent};
+use crate::types::Bno;
 use crate::types::{Ino, SeekWhence};
 
 impl Shared {
@@ -28,8 +33,13 @@ impl Shared {
                     index,
                     ((size - 1) >> log2) - index + 1,
                 )?;
+                let wanted = whence == SeekWhence::Data;
                 let data = e.block.is_some() && !e.unwritten;
-                if data == (whence == SeekWhence::Data) {
+                if data && map::find(&self.vol, &core.map(), index)?.count > 1 {
+                    if let Some(found) = self.first_block(&e, wanted)? {
+                        return Ok(at.max(found << log2));
+                    }
+                } else if data == wanted {
                     return Ok(at);
                 }
                 at = (index + e.count) << log2;
@@ -39,5 +49,22 @@ impl Shared {
                 _ => Err(Error::NoSuchAddress(offset)),
             }
         })
+    }
+
+    /// The first file block of a written extent that has bytes other than zero
+    /// (`data`), or that has none. No more is read than a large leaf.
+    fn first_block(&self, e: &Extent, data: bool) -> Result<Option<u64>> {
+        let Some(first) = e.block else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; self.vol.geo.block_size as usize];
+        for nth in 0..e.count {
+            let at = self.vol.geo.offset(Bno(first.0 + nth));
+            self.vol.region.read(at, &mut bytes)?;
+            if bytes.iter().any(|byte| *byte != 0) == data {
+                return Ok(Some(e.index + nth));
+            }
+        }
+        Ok(None)
     }
 }

@@ -146,7 +146,8 @@ fn fallocated_blocks_read_as_zeros_and_are_no_data() {
     assert_eq!(fs.getattr(ino).unwrap().size, 1 << 20);
 }
 
-/// An aligned 2 MiB range is one leaf, and becomes data whole.
+/// An aligned 2 MiB range is one leaf, and becomes data whole. Its blocks of
+/// zeros are holes to seek, wherever it is asked from.
 #[test]
 fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
     let (_sim, fs) = small();
@@ -154,8 +155,18 @@ fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
     fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, 4 << 20)
         .unwrap();
     fs.write(ino, (2 << 20) + 100_000, b"data").unwrap();
-    assert_eq!(fs.seek(ino, 0, SeekWhence::Data).unwrap(), 2 << 20);
-    assert_eq!(fs.seek(ino, 2 << 20, SeekWhence::Hole).unwrap(), 4 << 20);
+    let (data, end) = ((2 << 20) + 98_304, (2 << 20) + 102_400);
+    let seek = |at, whence| fs.seek(ino, at, whence);
+    assert_eq!(seek(0, SeekWhence::Data).unwrap(), data);
+    assert_eq!(seek(data + 17, SeekWhence::Data).unwrap(), data + 17);
+    assert_eq!(seek(data, SeekWhence::Hole).unwrap(), end);
+    assert_eq!(seek(2 << 20, SeekWhence::Hole).unwrap(), 2 << 20);
+    assert_eq!(seek(end + 5, SeekWhence::Hole).unwrap(), end + 5);
+    assert_eq!(errno(seek(end, SeekWhence::Data)), libc::ENXIO);
+    fs.write(ino, 2 << 20, &vec![1; 2 << 20]).unwrap();
+    assert_eq!(seek(2 << 20, SeekWhence::Hole).unwrap(), 4 << 20);
+    fs.write(ino, 2 << 20, &vec![0; 2 << 20]).unwrap();
+    fs.write(ino, (2 << 20) + 100_000, b"data").unwrap();
     let bytes = contents(&fs, ino);
     assert_eq!(bytes.iter().filter(|&&b| b != 0).count(), 4);
 }

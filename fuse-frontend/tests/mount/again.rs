@@ -1,0 +1,121 @@
+//! A region that is mounted in several places at a time.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use pramfs_tests::mounted::{Mounted, wait_until};
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::mounted;
+
+fn mount_also(mount: &Mounted, place: &Path, options: &str) -> Output {
+    Command::new(crate::program())
+        .arg(mount.region())
+        .arg(place)
+        .args(["-o", options])
+        .output()
+        .unwrap()
+}
+
+/// A second directory that nothing is left mounted on.
+struct Second(TempDir);
+
+impl Second {
+    fn new() -> Second {
+        Second(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn options(&self) -> Option<String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let place = self.path().to_str().unwrap().to_owned();
+        let line = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(1) == Some(&place))?;
+        line.split(' ').nth(3).map(str::to_owned)
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        while rustix::mount::unmount(self.path(), UnmountFlags::DETACH).is_ok() {}
+    }
+}
+
+#[test]
+fn a_second_directory_shows_the_same_file_system() {
+    let Some((mount, _dog)) = mounted("second place", "") else {
+        return;
+    };
+    let second = Second::new();
+    let out = mount_also(&mount, second.path(), "nosuid,nodev");
+    assert!(out.status.success(), "{out:?}");
+    assert!(out.stdout.is_empty() && out.stderr.is_empty(), "{out:?}");
+    fs::write(mount.at("file"), "seen").unwrap();
+    assert_eq!(fs::read(second.path().join("file")).unwrap(), b"seen");
+    let (one, two) = (fs::metadata(mount.path()), fs::metadata(second.path()));
+    assert_eq!(one.unwrap().dev(), two.unwrap().dev());
+    mount.process();
+
+    let options = second.options().unwrap();
+    assert!(options.starts_with("rw,nosuid,nodev"), "{options}");
+    assert!(!mount.mounts_line().unwrap().contains("nosuid"));
+
+    let out = mount_also(&mount, second.path(), "rw");
+    assert_eq!(out.status.code(), Some(32), "it is there already: {out:?}");
+
+    // Whichever goes first, the other one stays.
+    rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+    assert_eq!(fs::read(second.path().join("file")).unwrap(), b"seen");
+    rustix::mount::unmount(second.path(), UnmountFlags::empty()).unwrap();
+    mount.wait_for_end();
+}
+
+#[test]
+fn a_second_mount_is_as_writable_as_the_first() {
+    let Some((mount, _dog)) = mounted("second, read-only", "") else {
+        return;
+    };
+    let second = Second::new();
+    let out = mount_also(&mount, second.path(), "ro");
+    assert_eq!(out.status.code(), Some(32));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("read-write"), "{said}");
+    assert!(second.options().is_none());
+}
+
+/// What is left of a mount whose process has died is none to share.
+#[test]
+fn a_dead_mount_elsewhere_does_not_stand_in_the_way() {
+    let Some((mount, _dog)) = mounted("dead elsewhere", "") else {
+        return;
+    };
+    fs::write(mount.at("file"), "kept").unwrap();
+    mount.crash();
+    let second = Second::new();
+    let out = mount_also(&mount, second.path(), "rw");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(fs::read(second.path().join("file")).unwrap(), b"kept");
+    mount.detach();
+}
+
+/// A signal ends the file system, not one of its mounts.
+#[test]
+fn sigterm_ends_all_mounts_of_the_region() {
+    let Some((mount, _dog)) = mounted("SIGTERM, two mounts", "") else {
+        return;
+    };
+    let second = Second::new();
+    assert!(mount_also(&mount, second.path(), "rw").status.success());
+    mount.signal(Signal::TERM);
+    mount.wait_for_end();
+    assert!(!mount.is_mounted());
+    assert!(wait_until(|| second.options().is_none()));
+}

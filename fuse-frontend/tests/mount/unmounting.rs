@@ -1,0 +1,100 @@
+//! `umount.fuse.pramfs`: the same program by the name that umount(8) calls.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use pramfs_tests::mounted::{Mounted, wait_until};
+use rustix::fs::FlockOperation;
+use rustix::process::Signal;
+
+use crate::{mounted, unmounted};
+
+fn umount(mount: &Mounted, flags: &[&str]) -> Output {
+    Command::new(crate::program())
+        .arg0("/sbin/umount.fuse.pramfs")
+        .arg(mount.path())
+        .args(flags)
+        .output()
+        .unwrap()
+}
+
+fn is_free(mount: &Mounted) -> bool {
+    let file = File::open(mount.region()).unwrap();
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// As umount(8) calls it.
+#[test]
+fn the_region_is_free_when_umount_returns() {
+    let Some((mount, _dog)) = unmounted("umount helper") else {
+        return;
+    };
+    for round in 0..10 {
+        mount.mount("");
+        fs::write(mount.at("file"), vec![round; 1 << 20]).unwrap();
+        let out = umount(&mount, &["-n", "-t", "fuse.pramfs"]);
+        assert!(out.status.success(), "{out:?}");
+        assert!(out.stdout.is_empty() && out.stderr.is_empty(), "{out:?}");
+        assert!(!mount.is_mounted());
+        assert!(is_free(&mount), "round {round}: somebody holds the region");
+    }
+}
+
+/// Until the process lets go, however long that takes.
+#[test]
+fn umount_waits_for_a_server_that_is_stopped() {
+    let Some((mount, _dog)) = mounted("umount helper waits", "") else {
+        return;
+    };
+    let server = mount.process();
+    mount.signal(Signal::STOP);
+    let started = Instant::now();
+    let helper = std::thread::scope(|scope| {
+        let helper = scope.spawn(|| umount(&mount, &[]));
+        assert!(wait_until(|| !mount.is_mounted()));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!helper.is_finished(), "it must wait for the server");
+        rustix::process::kill_process(server, Signal::CONT).unwrap();
+        helper.join().unwrap()
+    });
+    assert!(helper.status.success());
+    assert!(started.elapsed() > Duration::from_millis(300));
+    assert!(is_free(&mount));
+}
+
+#[test]
+fn umount_of_what_is_in_use_or_not_ours() {
+    let Some((mount, _dog)) = mounted("umount helper refuses", "") else {
+        return;
+    };
+    let open = File::create(mount.at("open")).unwrap();
+    let out = umount(&mount, &[]);
+    assert_eq!(out.status.code(), Some(32));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("busy") && said.contains("fuser"), "{said}");
+    assert!(mount.is_mounted());
+
+    // The lazy one does not wait for whoever has a file open.
+    assert!(umount(&mount, &["-l"]).status.success());
+    assert!(!mount.is_mounted() && !is_free(&mount));
+    drop(open);
+    mount.wait_for_end();
+
+    let out = umount(&mount, &["-v"]);
+    assert_eq!(out.status.code(), Some(32));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("not a mount of a pramfs region"));
+}
+
+#[test]
+fn umount_of_a_mount_whose_server_is_dead() {
+    let Some((mount, _dog)) = mounted("umount helper, dead server", "") else {
+        return;
+    };
+    mount.crash();
+    let out = umount(&mount, &["-v"]);
+    assert!(out.status.success(), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("unmounted"));
+    assert!(!mount.is_mounted());
+}
