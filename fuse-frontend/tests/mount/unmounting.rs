@@ -5,8 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use pramfs::pmem::RegionOptions;
 use pramfs_tests::mounted::{Mounted, wait_until};
 use rustix::fs::FlockOperation;
+use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 
 use crate::{mounted, unmounted};
@@ -62,6 +64,38 @@ fn umount_waits_for_a_server_that_is_stopped() {
     assert!(helper.status.success());
     assert!(started.elapsed() > Duration::from_millis(300));
     assert!(is_free(&mount));
+}
+
+/// umount(8) without its helper does not wait; whoever opens the region next
+/// does, and is not told that it is in use.
+#[test]
+fn a_region_that_was_just_unmounted_can_be_opened() {
+    let Some((mount, _dog)) = mounted("open after umount", "") else {
+        return;
+    };
+    fs::write(mount.at("file"), "kept").unwrap();
+    let server = mount.process();
+    mount.signal(Signal::STOP);
+    rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| RegionOptions::new().open(mount.region()));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!opening.is_finished(), "it must wait for the server");
+        rustix::process::kill_process(server, Signal::CONT).unwrap();
+        opening.join().unwrap().unwrap();
+    });
+}
+
+/// One that is mounted is refused at once.
+#[test]
+fn a_region_that_is_mounted_is_not_waited_for() {
+    let Some((mount, _dog)) = mounted("open while mounted", "") else {
+        return;
+    };
+    let started = Instant::now();
+    let refused = RegionOptions::new().open(mount.region()).unwrap_err();
+    assert!(refused.to_string().contains("in use"), "{refused}");
+    assert!(started.elapsed() < Duration::from_secs(2));
 }
 
 #[test]

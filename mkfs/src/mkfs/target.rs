@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use pramfs::media::superblock::MIN_REGION;
-use pramfs::pmem::{REGION_UNIT, Region, RegionOptions};
+use pramfs::pmem::{REGION_UNIT, Region, RegionOptions, open_after_release};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -284,7 +284,8 @@ fn lock_file(path: &Path, read_only: bool) -> Result<File, Failure> {
         .write(!read_only)
         .open(path)
         .map_err(|e| Failure::os("cannot open", path, e))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let lock = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    match open_after_release(path, lock, |error| *error == Errno::WOULDBLOCK) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
             // Opened the ordinary way it is refused with the holder's name.

@@ -7,6 +7,7 @@ use super::backend::{Durability, Granularity, PmemBackend};
 use super::error::PmemError;
 use super::native::NativeBackend;
 use super::region::Region;
+use super::release::open_after_release;
 use super::source::{Access, Source};
 
 /// Which code serves a region.
@@ -101,7 +102,8 @@ impl RegionOptions {
         }
     }
 
-    /// Opens an existing region.
+    /// Opens an existing region. One whose mount has just been unmounted is
+    /// waited for: see [`open_after_release`].
     ///
     /// # Errors
     /// [`PmemError::Unusable`] with EBUSY if it is in use, EISDIR, ENODEV,
@@ -110,7 +112,9 @@ impl RegionOptions {
     /// required, or not served by the backend asked for), ENOMEM;
     /// [`PmemError::Os`] for whatever else the system says.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, PmemError> {
-        self.finish(Source::open(path.as_ref(), self.access())?)
+        let path = path.as_ref();
+        let open = || Source::open(path, self.access());
+        self.finish(open_after_release(path, open, is_busy)?)
     }
 
     /// Opens a region of `len` bytes, creating the file (sparse, mode 0600) if
@@ -130,7 +134,8 @@ impl RegionOptions {
                 errno: libc::EINVAL,
             });
         }
-        let source = Source::create(path, len, self.access())?;
+        let create = || Source::create(path, len, self.access());
+        let source = open_after_release(path, create, is_busy)?;
         let created = source.created();
         let made = self.finish(source);
         if made.is_err() && created {
@@ -202,4 +207,13 @@ impl RegionOptions {
             BackendKind::Auto | BackendKind::Native => Ok(Box::new(NativeBackend::new(source, self.durability)?)),
         }
     }
+}
+fn is_busy(error: &PmemError) -> bool {
+    matches!(
+        error,
+        PmemError::Unusable {
+            errno: libc::EBUSY,
+            ..
+        }
+    )
 }
