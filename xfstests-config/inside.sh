@@ -81,7 +81,7 @@ running() { # the test that runs: PID NAME
     local dir line
     for dir in /proc/[0-9]*; do
         line=$(tr '\0' ' ' 2>/dev/null <"$dir/cmdline")
-        [[ $line =~ ^(/[^ ]*/)?bash\ \./?(tests/[a-z0-9]+/[0-9]+)\  ]] || continue
+        [[ $line =~ ^([^ ]*/)?bash\ [^ ]*/(tests/[a-z0-9]+/[0-9]+)\  ]] || continue
         [[ $(parent "${dir#/proc/}") == "$1" ]] && printf '%s %s\n' "${dir#/proc/}" "${BASH_REMATCH[2]#tests/}"
     done
 }
