@@ -69,11 +69,13 @@ install: ## installs programs and helpers (PREFIX, DESTDIR, HELPERDIR)
 		test $(sbindir)/$$tool.pramfs -ef $(helpers)/$$tool.pramfs || ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.pramfs || exit 1; \
 		ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
 	done
+	ln -sf $(PREFIX)/sbin/mount.pramfs $(helpers)/umount.fuse.pramfs
 	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 
 uninstall: ## removes what install put there
 	rm -f $(bindir)/pramfs $(compdir)/pramfs
+	rm -f $(helpers)/umount.fuse.pramfs
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
 	-rmdir $(docdir) 2>/dev/null

@@ -60,6 +60,7 @@ if [[ $RUN_CONFIG == ext4 ]]; then
     mkfs.ext4 -q -F "$TEST_DEV" || die "cannot make an ext4 on $TEST_DEV"
 else
     mkfs -t fuse.pramfs -- --quiet --force "$TEST_DEV" || die "cannot make a pramfs on $TEST_DEV"
+    [[ $RUN_CONFIG == fuse ]] && mkfs -t fuse.pramfs -- --quiet --force "$SCRATCH_DEV"
 fi
 mkdir -p "$RESULT_BASE"
 rm -f "$RESULT_BASE/check.log"
@@ -77,11 +78,12 @@ below() {
         [[ $above == "$1" ]] && printf '%s\n' "$pid"
     done
 }
+a_test='^([^ ]*/)?bash [^ ]*/(tests/[a-z0-9]+/[0-9]+) '
 running() { # the test that runs: PID NAME
     local dir line
     for dir in /proc/[0-9]*; do
         line=$(tr '\0' ' ' 2>/dev/null <"$dir/cmdline")
-        [[ $line =~ ^([^ ]*/)?bash\ [^ ]*/(tests/[a-z0-9]+/[0-9]+)\  ]] || continue
+        [[ $line =~ $a_test ]] || continue
         [[ $(parent "${dir#/proc/}") == "$1" ]] && printf '%s %s\n' "${dir#/proc/}" "${BASH_REMATCH[2]#tests/}"
     done
 }

@@ -77,12 +77,7 @@ pub fn mount(
 }
 
 /// Tells whether it worked: what is there then is the same file system.
-fn in_earnest(
-    connection: &OwnedFd,
-    first: &Mount,
-    path: &Path,
-    settings: &MountSettings,
-) -> bool {
+fn in_earnest(connection: &OwnedFd, first: &Mount, path: &Path, settings: &MountSettings) -> bool {
     let source = first.source.to_string_lossy();
     if let Err(error) = kernel::mount_connection(connection, path, &source, settings) {
         tracing::debug!("no second mount of the connection: {error}");

@@ -111,7 +111,8 @@ pub(crate) fn mount_connection(
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
-    rustix::mount::mount(source, path, FS_TYPE, flags(settings), data.as_c_str())
+    let fs_type = if settings.plain_type { "fuse" } else { FS_TYPE };
+    rustix::mount::mount(source, path, fs_type, flags(settings), data.as_c_str())
 }
 
 fn flags(settings: &MountSettings) -> MountFlags {
@@ -134,7 +135,12 @@ fn flags(settings: &MountSettings) -> MountFlags {
 fn by_helper(path: &Path, source: &str, settings: &MountSettings) -> Result<OwnedFd, Failure> {
     let shown = path.display();
     let mut options = format!(
-        "fsname={source},subtype=pramfs,default_permissions,nodev,nosuid,{}",
+        "fsname={source}{},default_permissions,nodev,nosuid,{}",
+        if settings.plain_type {
+            ""
+        } else {
+            ",subtype=pramfs"
+        },
         if settings.read_only { "ro" } else { "rw" }
     );
     for (wanted, option) in [

@@ -24,7 +24,11 @@ fn main() -> ExitCode {
         Ok(Err(failure)) => failure,
         Err(_) => return Status::Bug.into(),
     };
-    let name = if unmounts { "umount.fuse.pramfs" } else { "mount.pramfs" };
+    let name = if unmounts {
+        "umount.fuse.pramfs"
+    } else {
+        "mount.pramfs"
+    };
     eprintln!("{name}: {failure}");
     failure.status.into()
 }

@@ -51,6 +51,8 @@ pub struct MountSettings {
     pub discard: bool,
     /// Name to show as the source instead of the region's path.
     pub source: Option<String>,
+    /// Show the type as plain `fuse`.
+    pub plain_type: bool,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
@@ -81,6 +83,7 @@ impl Default for MountSettings {
             nonempty: false,
             discard: false,
             source: None,
+            plain_type: false,
             remount: false,
             kernel_options: Vec::new(),
             flags_given: Vec::new(),
@@ -159,7 +162,9 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
         ("nodiscard", None) => to.discard = false,
         ("nonempty", None) => to.nonempty = true,
         ("fsname", Some(name)) if !name.is_empty() => to.source = Some(name.to_owned()),
-        ("subtype", Some("pramfs")) => {}
+        ("subtype", Some("pramfs")) => to.plain_type = false,
+        // For what knows the type `fuse` and no other.
+        ("subtype", Some("")) => to.plain_type = true,
         ("default_permissions", None) => {}
         ("direct", Some("off")) => {}
         ("direct", Some("ro" | "owner" | "group")) => {
@@ -233,7 +238,7 @@ fn one_of(name: &str) -> &'static str {
         "errors" => "one of errors=continue, errors=remount-ro, errors=panic",
         "cache" => "one of cache=auto, cache=none",
         "direct" => "only direct=off in this version",
-        "subtype" => "it can only be pramfs",
+        "subtype" => "subtype=pramfs, or nothing after the = for the type fuse",
         "fsname" => "the name to show as the source",
         "threads" => "a number from 1 to 64",
         "cache_mem" => "a number of bytes, with K, M or G after it if you like",
@@ -417,6 +422,8 @@ mod tests {
         assert!(parsed("require-dax").require_dax);
         assert!(parsed("require_dax").require_dax);
         assert!(parsed("remount").remount);
+        assert!(parsed("subtype=").plain_type);
+        assert!(!parsed("subtype=,subtype=pramfs").plain_type);
         assert_eq!(parsed("fsname=pool").source.as_deref(), Some("pool"));
     }
 

@@ -99,7 +99,10 @@ fn without_a_terminal_there_is_no_question() {
     }
     // What comes to standard error there is taken for an error.
     let a = run_with_input(s(&helper), [s(&region)], b"y\ny\n").ok();
-    assert!(a.out.contains("Proceed anyway?") && a.err.is_empty(), "{a:?}");
+    assert!(
+        a.out.contains("Proceed anyway?") && a.err.is_empty(),
+        "{a:?}"
+    );
 }
 
 #[test]

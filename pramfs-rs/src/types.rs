@@ -285,7 +285,8 @@ impl StatFs {
     /// ```
     pub fn available_to_data(&self) -> u64 {
         let pointers = u64::from(self.block_size / 8).max(2);
-        let levels = 1 + u64::from(64 - self.available.leading_zeros()) / u64::from(pointers.ilog2());
+        let levels =
+            1 + u64::from(64 - self.available.leading_zeros()) / u64::from(pointers.ilog2());
         // A full tree has a little more than one block of pointers for each
         // `pointers` of its leaves.
         let tree = self.available / (pointers - 1) + levels;

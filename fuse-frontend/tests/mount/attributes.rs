@@ -339,3 +339,21 @@ fn reads_that_the_page_cache_could_serve_set_the_access_time() {
         }
     }
 }
+
+/// By one file, whatever pointers that takes.
+#[test]
+fn what_is_available_can_be_allocated() {
+    let Some((mount, _dog)) = mounted("statfs and fallocate", "") else {
+        return;
+    };
+    let available = rustix::fs::statvfs(mount.path()).unwrap();
+    let len = available.f_bavail * available.f_frsize;
+    let file = File::create(mount.at("all")).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+    let left = rustix::fs::statvfs(mount.path()).unwrap();
+    assert!(
+        left.f_bavail < available.f_bavail / 100,
+        "{} blocks",
+        left.f_bavail
+    );
+}

@@ -149,7 +149,13 @@ fn a_region_that_is_mounted_there_already() {
     let Some((mount, _dog)) = mounted("mounted there", "") else {
         return;
     };
-    let again = || refused(&mount.run::<&str>([]), 32, &["region", "already mounted on"]);
+    let again = || {
+        refused(
+            &mount.run::<&str>([]),
+            32,
+            &["region", "already mounted on"],
+        )
+    };
     again();
     fs::write(mount.at("file"), "").unwrap();
     again();

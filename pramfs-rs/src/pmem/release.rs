@@ -67,9 +67,12 @@ fn is_being_released(region: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return false;
     };
-    processes.flatten().map(|entry| entry.path()).any(|process| {
-        is_server(&process) && has_open(&process, region) && !has_mounted(&process, region)
-    })
+    processes
+        .flatten()
+        .map(|entry| entry.path())
+        .any(|process| {
+            is_server(&process) && has_open(&process, region) && !has_mounted(&process, region)
+        })
 }
 
 fn is_server(process: &Path) -> bool {
@@ -146,7 +149,11 @@ mod tests {
         let mut tries = 0;
         let mut open = |until: u32| {
             tries += 1;
-            if tries < until { Err("busy") } else { Ok(tries) }
+            if tries < until {
+                Err("busy")
+            } else {
+                Ok(tries)
+            }
         };
         let is_busy = |error: &&str| *error == "busy";
         let started = Instant::now();
