@@ -46,6 +46,7 @@ fn this_workspace_is_built_in_a_mount() {
             run
         } else {
             run.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+                .args(["--config", "profile.dev.package.\"*\".opt-level=0"])
         };
         run.succeed()
     };
