@@ -3,7 +3,10 @@
 //!
 //! Read from `/proc/PID/status`, only for the few requests that need it. Whose
 //! process cannot be seen there (another PID namespace, or gone) has neither:
-//! what is not known to be allowed is refused.
+//! what is not known to be allowed is refused. Capabilities are those of a user
+//! namespace, and count only in our own: anybody can be root in a new one. A
+//! request in somebody else's name (an overlay's, the NFS server's) has that
+//! one's user and group, and nothing of the process that brought it about.
 
 use fuser::Request;
 
@@ -24,12 +27,21 @@ pub(super) struct Caller {
 impl Caller {
     /// Who has sent a request.
     pub(super) fn of(req: &Request) -> Caller {
-        let mut caller = match req.pid() {
-            0 => Caller::default(),
-            pid => std::fs::read_to_string(format!("/proc/{pid}/status"))
-                .map(|status| Caller::parse(&status))
-                .unwrap_or_default(),
+        let status = match req.pid() {
+            0 => String::new(),
+            pid => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
         };
+        let mut caller = Caller::parse(&status);
+        if fs_user(&status) != Some(req.uid()) {
+            // The kernel has asked whoever it is about what they may do: root
+            // is let through.
+            caller = Caller::default();
+            if req.uid() == 0 {
+                caller.capabilities = 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE;
+            }
+        } else if !is_in_our_namespace(req.pid()) {
+            caller.capabilities = 0;
+        }
         caller.groups.push(req.gid());
         caller
     }
@@ -73,6 +85,19 @@ impl Caller {
     }
 }
 
+/// The user as whom a process meets file systems: the last of the four.
+fn fs_user(status: &str) -> Option<u32> {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Whether a process is in the user namespace of this one. What cannot be read
+/// is not.
+fn is_in_our_namespace(pid: u32) -> bool {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user"));
+    matches!((of("self"), of(&pid.to_string())), (Ok(ours), Ok(theirs)) if ours == theirs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +109,14 @@ mod tests {
         assert!(caller.can(CAP_FSETID) && caller.can(CAP_LINUX_IMMUTABLE));
         assert!(!caller.can(CAP_SYS_ADMIN));
         assert!(caller.is_in(24) && caller.is_in(1000) && !caller.is_in(0));
+    }
+
+    #[test]
+    fn the_user_that_counts_is_the_last_of_four() {
+        assert_eq!(fs_user("Name:\tcat\nUid:\t1\t2\t3\t4\n"), Some(4));
+        assert_eq!(fs_user("Name:\tcat\n"), None);
+        assert!(is_in_our_namespace(std::process::id()));
+        assert!(!is_in_our_namespace(0));
     }
 
     #[test]

@@ -504,7 +504,12 @@ impl BitmapSet {
                 return;
             };
             let Some(g) = guard.as_deref() else { return };
-            let (mut at, end) = (start, start + len);
+            let (mut at, mut end) = (start, start + len);
+            if !g.is_initialised() {
+                // Its last block may just be being made its bitmap, which this
+                // lock knows nothing of.
+                end = end.min(self.len_of(group) - 1);
+            }
             while let Some((from, n)) = g.next_free(at, end) {
                 if n >= least {
                     f(Run {

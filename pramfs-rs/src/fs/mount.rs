@@ -106,6 +106,7 @@ impl Fs {
         }
         let geo = info.geometry();
         let faults = region.faults();
+        let relabelled = !read_only && super::superblock::finish_label(&region, &info)?;
         let old = checkpoint(&region, &info, &geo)?;
         // Never but in a test of the tests.
         let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(&region, &geo));
@@ -180,7 +181,7 @@ impl Fs {
                 records: replay.records,
                 torn: replay.torn,
                 damage: replay.damage,
-                used_copy: info.from_copy,
+                used_copy: info.from_copy && !relabelled,
                 ..RecoveryReport::default()
             },
             info,

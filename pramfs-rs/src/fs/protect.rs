@@ -45,6 +45,12 @@ impl Core {
         // utimes(path, NULL) is what a write does; any other time is not.
         let touched = times == (Some(SetTime::Now), Some(SetTime::Now));
         let timed = times != (None, None) && !touched;
+        let kept = set
+            .flags
+            .is_some_and(|f| f & self.d.flags & FL_IMMUTABLE != 0);
+        if kept && set.flags != Some(self.d.flags) {
+            return may_change(&self.d);
+        }
         if set.size.is_some()
             || set.perm.is_some()
             || set.uid.is_some()

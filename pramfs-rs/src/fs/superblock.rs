@@ -14,7 +14,7 @@ use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::media::probe::text;
 use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
-use crate::media::{Geometry, SuperDynamic, SuperStatic};
+use crate::media::{Geometry, SuperDynamic, SuperStatic, SuperblockInfo};
 use crate::pmem::mutants::has_bug;
 use crate::pmem::{Region, Unfenced};
 
@@ -48,6 +48,30 @@ fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
     }
     let _ = w.fence(pending);
     Ok(())
+}
+
+/// Finishes a change of the label that a crash has cut short: the page that it
+/// hit gets what the other has. True where there was one to finish: no byte of
+/// a sound page is changed, and no other damage passes for it.
+pub(super) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<bool> {
+    let other = if info.from_copy {
+        0
+    } else {
+        info.fixed.copy_offset
+    };
+    let there: SuperStatic = region.read_pod(other)?;
+    let expected = SuperStatic {
+        label: there.label,
+        crc: there.crc,
+        ..info.fixed
+    };
+    if there == info.fixed || there != expected {
+        return Ok(false);
+    }
+    let w = region.window();
+    let pending = w.store(other, info.fixed.as_bytes())?;
+    let _ = w.fence(pending);
+    Ok(true)
 }
 
 impl SuperState {
@@ -93,14 +117,15 @@ impl Shared {
     /// Changes the label, durably.
     ///
     /// The copy is stored and fenced first, so that at each moment one page is
-    /// whole; a crash between the two leaves the old label, which `fsck.pramfs
-    /// -p` puts into the copy again.
+    /// whole. A crash in between leaves the old label or the new one, and the
+    /// next mount makes both pages say the same.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more than 63 bytes or one with a NUL;
     /// [`Error::ReadOnly`].
     pub fn set_label(&self, label: &str) -> Result<()> {
         self.op(Need::Write, || {
+            let failed_fences = self.vol.region.backend().failed_fences();
             if label.len() >= size_of::<[u8; 64]>() || label.contains('\0') {
                 return Err(Error::Invalid("a label has at most 63 bytes and no NUL"));
             }
@@ -113,6 +138,10 @@ impl Shared {
             for page in [self.vol.geo.copy_offset, 0] {
                 let pending = w.store(page, new.as_bytes())?;
                 let _ = w.fence(pending);
+                if self.vol.region.backend().failed_fences() != failed_fences {
+                    // The other page is as it was.
+                    return Err(Error::Io("the label could not be written".into()));
+                }
             }
             *fixed = new;
             Ok(())

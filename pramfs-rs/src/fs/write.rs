@@ -67,8 +67,9 @@ impl Shared {
     }
 
     /// As [`write`](Self::write), for what a mapping of somebody else's has
-    /// changed: that was allowed when the mapping was made, and is too late to
-    /// be refused.
+    /// changed: of a file that has become immutable since, that was allowed when
+    /// the mapping was made. One that can only grow never lets be mapped for it;
+    /// as the kernel does not know, it is refused here.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -77,6 +78,9 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
             check_file(&inode, &core)?;
+            if core.d.flags & FL_APPEND != 0 {
+                protect::may_change(&core.d)?;
+            }
             self.write_locked(&inode, &mut core, offset, from)
         })
     }
@@ -192,6 +196,10 @@ impl Shared {
         self.keep_sgid(inode, &mut core, in_group)?;
         let size = core.d.size;
         let offset = offset.unwrap_or(size);
+        if offset < size {
+            // Who says where may not say anywhere.
+            protect::may_change(&core.d)?;
+        }
         let end = offset.saturating_add(from.len() as u64);
         if end > self.vol.geo.max_file_size() {
             return Err(Error::TooLarge(end));

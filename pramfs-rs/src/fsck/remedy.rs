@@ -58,7 +58,9 @@ impl Issue {
             NameOfOrphan { .. } => "the link count set to the names found",
             XattrItem { .. } => "put right, or removed",
             XattrChecksum { .. } => "removed",
-            AclDamaged { .. } => "removed, and the group's rights with it",
+            AclDamaged { .. } => {
+                "removed, and the group's rights with it; what it denied to users by name is lost"
+            }
             AclMode { .. } => "set to that of the ACL",
             OrphanSlotDamaged { .. } | OrphanSlotWrong { .. } | OrphanTwice { .. } => "emptied",
             OrphanNotEmpty { .. } => "named in lost+found",

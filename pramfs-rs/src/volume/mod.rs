@@ -116,6 +116,16 @@ impl Volume {
     /// on the medium and by no record that replay could see; blocks that a
     /// direct mapping still holds are parked until it is gone.
     pub fn release(&self, freed: impl IntoIterator<Item = Freed>) {
+        self.let_go(freed, self.discard);
+    }
+
+    /// As [`release`](Self::release), for what an operation took that came to
+    /// nothing: the host has lost nothing by it.
+    fn put_back(&self, taken: impl IntoIterator<Item = Freed>) {
+        self.let_go(taken, false);
+    }
+
+    fn let_go(&self, freed: impl IntoIterator<Item = Freed>, discard: bool) {
         for f in freed {
             match f {
                 Freed::Bits {
@@ -125,7 +135,7 @@ impl Volume {
                 } => {
                     let run = Run { start, len };
                     if self.pins.release(run) {
-                        self.give_back_blocks(run);
+                        self.give_back_blocks(run, discard);
                     }
                 }
                 Freed::Bits {
@@ -144,15 +154,15 @@ impl Volume {
     /// Ends a pin and gives back what it had parked.
     pub fn unpin(&self, id: u64) {
         for run in self.pins.unpin(id) {
-            self.give_back_blocks(run);
+            self.give_back_blocks(run, self.discard);
         }
     }
 
-    fn give_back_blocks(&self, run: Run) {
+    fn give_back_blocks(&self, run: Run, discard: bool) {
         for b in run.start..run.start + run.len {
             self.verified.forget(Bno(b));
         }
-        if self.discard {
+        if discard {
             let (at, len) = (
                 self.geo.offset(Bno(run.start)),
                 run.len << self.geo.block_log2,

@@ -525,6 +525,6 @@ impl Drop for Tx<'_> {
         // the next owner writes there.
         self.settle();
         let taken = std::mem::take(&mut self.taken);
-        self.vol.release(taken);
+        self.vol.put_back(taken);
     }
 }

@@ -83,6 +83,14 @@ impl Model {
             return fail(libc::EOPNOTSUPP);
         }
         let now = self.now;
+        // What stays immutable keeps its other flags.
+        let old = self.node(id).flags;
+        if set
+            .flags
+            .is_some_and(|f| f & old & IMMUTABLE != 0 && f != old)
+        {
+            return fail(libc::EPERM);
+        }
         let times = [set.atime, set.mtime];
         let touched = times == [Some(SetTime::Now); 2];
         let n = self.node(id);

@@ -143,6 +143,8 @@ fn an_immutable_file_does_not_change() {
     refused("suid", fs.strip_suid(ino));
     assert_eq!(fs.getattr(ino).unwrap(), before);
     assert_eq!(contents(&fs, ino), b"contents");
+    assert_eq!(flag(&fs, ino, IMMUTABLE | NODUMP), Err(libc::EPERM));
+    fs.write_back(ino, 0, b"c").unwrap();
     // Who may clear the flag may do it all again.
     flag(&fs, ino, 0).unwrap();
     fs.append(ino, b"!").unwrap();
@@ -155,6 +157,8 @@ fn an_append_only_file_grows_and_does_nothing_else() {
     changes_nothing(&fs, ino, b"f");
     fs.append(ino, b", and more").unwrap();
     fs.append_part(ino, 18, b".").unwrap();
+    refused("an append elsewhere", fs.append_part(ino, 0, b"x"));
+    refused("a page of a mapping", fs.write_back(ino, 0, b"x"));
     let more = Fallocate::Allocate { keep_size: true };
     fs.fallocate(ino, more, 0, 100).unwrap();
     touch(&fs, ino).unwrap();

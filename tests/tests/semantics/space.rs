@@ -290,3 +290,30 @@ fn what_is_trimmed_belonged_to_nobody() {
     let report = pramfs::fsck::check(&region, &Default::default());
     assert!(report.is_clean(), "{report}");
 }
+
+/// Groups get their bitmaps while free blocks are given back: none is lost.
+#[test]
+fn what_is_trimmed_is_no_bitmap_that_is_being_made() {
+    // 512-byte blocks: a group has 2 MiB.
+    let (sim, fs) = fresh(48 << 20, 512).unwrap();
+    let chunk = vec![0x77; 300_000];
+    std::thread::scope(|s| {
+        let writing = s.spawn(|| {
+            for i in 0..100 {
+                let ino = file(&fs, &format!("f{i}"));
+                fs.append(ino, &chunk).unwrap();
+            }
+        });
+        while !writing.is_finished() {
+            fs.trim(0, u64::MAX, 0).unwrap();
+        }
+    });
+    for i in 0..100 {
+        let ino = find(&fs, &format!("f{i}")).unwrap();
+        assert!(contents(&fs, ino) == chunk);
+    }
+    fs.close().unwrap();
+    let region = pramfs_tests::region::region_of(&sim);
+    let report = pramfs::fsck::check(&region, &Default::default());
+    assert!(report.is_clean(), "{report}");
+}
