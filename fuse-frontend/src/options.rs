@@ -49,6 +49,9 @@ pub struct MountSettings {
     pub nonempty: bool,
     /// Freed blocks go back to the host at once.
     pub discard: bool,
+    /// The medium is left as a crash has left it. So it is by any mount that is
+    /// read-only, which replays the journal in memory of its own.
+    pub no_recovery: bool,
     /// Name to show as the source instead of the region's path.
     pub source: Option<String>,
     /// Show the type as plain `fuse`.
@@ -82,6 +85,7 @@ impl Default for MountSettings {
             require_dax: false,
             nonempty: false,
             discard: false,
+            no_recovery: false,
             source: None,
             plain_type: false,
             remount: false,
@@ -110,7 +114,13 @@ pub enum Refused {
 pub fn parse(list: &str, settings: &mut MountSettings) -> Result<(), Refused> {
     list.split(',')
         .filter(|option| !option.is_empty())
-        .try_for_each(|option| apply(option, settings))
+        .try_for_each(|option| apply(option, settings))?;
+    if settings.no_recovery && !settings.read_only {
+        return Err(Refused::Wrong(
+            "norecovery needs ro: what is changed must be whole first".into(),
+        ));
+    }
+    Ok(())
 }
 
 fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
@@ -160,6 +170,7 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
         ("require-dax" | "require_dax", None) => to.require_dax = true,
         ("discard", None) => to.discard = true,
         ("nodiscard", None) => to.discard = false,
+        ("norecovery", None) => to.no_recovery = true,
         ("nonempty", None) => to.nonempty = true,
         ("fsname", Some(name)) if !name.is_empty() => to.source = Some(name.to_owned()),
         ("subtype", Some("pramfs")) => to.plain_type = false,
@@ -419,6 +430,8 @@ mod tests {
     fn other_switches() {
         assert!(parsed("nonempty").nonempty);
         assert!(parsed("discard").discard && !parsed("discard,nodiscard").discard);
+        assert!(parsed("norecovery,ro").no_recovery && parsed("ro,norecovery").read_only);
+        assert!(matches!(refused("norecovery"), Refused::Wrong(why) if why.contains("needs ro")));
         assert!(parsed("require-dax").require_dax);
         assert!(parsed("require_dax").require_dax);
         assert!(parsed("remount").remount);

@@ -3,7 +3,7 @@
 //! changes what is asked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Granularity, HeapBackend, Persistence, PmemBackend, Region, note_fault};
@@ -15,6 +15,8 @@ struct Disk {
     memory: Box<dyn PmemBackend>,
     broken: Arc<AtomicBool>,
     failed: AtomicU64,
+    /// What it answers to who would give memory back; 0: nothing is wrong.
+    refuses: Arc<AtomicI32>,
 }
 
 // SAFETY: the mapping is that of `memory`, which lives as long.
@@ -60,6 +62,15 @@ unsafe impl PmemBackend for Disk {
             note_fault();
         }
     }
+    fn can_discard(&self) -> bool {
+        true
+    }
+    unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
+        match self.refuses.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(std::io::Error::from_raw_os_error(errno)),
+        }
+    }
     fn faults(&self) -> u64 {
         self.failed.load(Ordering::Acquire)
     }
@@ -71,10 +82,15 @@ unsafe impl PmemBackend for Disk {
 /// A file system on a disk, and the switch that breaks it.
 fn mounted() -> (Fs, Arc<AtomicBool>) {
     let broken = Arc::new(AtomicBool::new(false));
+    (on_disk(broken.clone(), Arc::default()), broken)
+}
+
+fn on_disk(broken: Arc<AtomicBool>, refuses: Arc<AtomicI32>) -> Fs {
     let disk = Disk {
         memory: HeapBackend::boxed(4 << 20),
-        broken: broken.clone(),
+        broken,
         failed: AtomicU64::new(0),
+        refuses,
     };
     let region = Region::new("a disk", Box::new(disk));
     format(&region, &FormatOptions::default()).unwrap();
@@ -82,7 +98,7 @@ fn mounted() -> (Fs, Arc<AtomicBool>) {
         background: false,
         ..MountOptions::default()
     };
-    (Fs::open(region, options).unwrap(), broken)
+    Fs::open(region, options).unwrap()
 }
 
 /// The system says once that a write-out failed: the next that succeeds has
@@ -121,4 +137,37 @@ fn what_cannot_be_written_is_not_called_durable() {
     let e = fs.create(&cx, Ino::ROOT, b"third", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     assert!(fs.getattr(file).is_err());
+}
+
+/// Trimming does not call given back what the host has kept.
+#[test]
+fn a_host_that_takes_nothing_back_says_so() {
+    let refuses = Arc::new(AtomicI32::new(0));
+    let fs = on_disk(Arc::default(), refuses.clone());
+    let free = fs.trim(0, u64::MAX, 0).unwrap();
+    assert!(free > 3 << 20, "{free}");
+    for (host, ours) in [
+        (libc::EOPNOTSUPP, libc::EOPNOTSUPP),
+        (libc::ENOSYS, libc::EOPNOTSUPP),
+        (libc::EIO, libc::EIO),
+    ] {
+        refuses.store(host, Ordering::Relaxed);
+        let error = fs.trim(0, u64::MAX, 0).unwrap_err();
+        assert_eq!(error.errno(), ours, "{error}");
+        // What was taken for it is free again.
+        let file = fs
+            .create(&Ctx::default(), Ino::ROOT, b"all", 0o644)
+            .unwrap();
+        let half = vec![7; free as usize / 2];
+        assert_eq!(fs.write(file.ino, 0, &half).unwrap(), half.len());
+        fs.unlink(Ino::ROOT, b"all").unwrap();
+    }
+    refuses.store(0, Ordering::Relaxed);
+    // But for the directory's leaf and the reserve, which has been taken.
+    let again = fs.trim(0, u64::MAX, 0).unwrap();
+    assert!(
+        (free - (128 << 10)..=free).contains(&again),
+        "{again} of {free}"
+    );
+    fs.close().unwrap();
 }

@@ -169,7 +169,7 @@ fn a_broken_rule_leaves_an_image_that_nothing_explains() {
     // few blocks that others find free: the replay of the first writes over
     // what they have put there.
     let freed = named(
-        "removexattr /foo small; removexattr /foo large; \
+        "setfacl -b /foo; removexattr /foo small; removexattr /foo large; \
          create /A/new [lane 1]; fallocate /A/bar [lane 1]",
     );
     let (usual, full) = (bed(512), Bed::full(512, 256 << 10, 0).unwrap());

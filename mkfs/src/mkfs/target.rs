@@ -245,7 +245,8 @@ impl Target {
         };
         let w = region.window();
         if discard {
-            w.discard(0, self.len);
+            w.discard(0, self.len)
+                .map_err(|e| Failure::os("cannot give back the memory of", &self.path, e))?;
         }
         if wipe {
             let ends = WIPED.min(self.len);

@@ -484,44 +484,74 @@ impl BitmapSet {
     }
 
     /// Calls `f` with each free run of a range that has at least `least` bits,
-    /// group by group, while its group is locked: nobody else has them. Damaged
+    /// in pieces of at most `most`. A piece is taken meanwhile, so that nobody
+    /// else has it, and the group is not locked: `f` may take its time. Damaged
     /// groups have none. Returns how many bits that were.
+    ///
+    /// # Errors
+    /// The first of `f`, which ends it.
     pub fn each_free(
         &self,
         region: &Region,
         geo: &Geometry,
         range: std::ops::Range<u64>,
-        least: u32,
-        f: &mut dyn FnMut(Run),
-    ) -> u64 {
+        (least, most): (u32, u32),
+        f: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<u64> {
         let mut bits = 0;
+        let mut result = Ok(());
         let run = Run {
             start: range.start,
             len: range.end.saturating_sub(range.start),
         };
         self.for_groups(run, |group, start, len| {
-            let Ok(guard) = self.lock(region, geo, group) else {
-                return;
-            };
-            let Some(g) = guard.as_deref() else { return };
-            let (mut at, mut end) = (start, start + len);
-            if !g.is_initialised() {
-                // Its last block may just be being made its bitmap, which this
-                // lock knows nothing of.
-                end = end.min(self.len_of(group) - 1);
-            }
-            while let Some((from, n)) = g.next_free(at, end) {
-                if n >= least {
-                    f(Run {
-                        start: group * self.per_group + u64::from(from),
-                        len: u64::from(n),
-                    });
-                    bits += u64::from(n);
+            let (mut at, end) = (start, start + len);
+            // What is left of the run that the last piece was of.
+            let mut rest = 0;
+            while result.is_ok() {
+                let Ok(mut guard) = self.lock(region, geo, group) else {
+                    return;
+                };
+                let Some(g) = guard.as_deref_mut() else {
+                    return;
+                };
+                // The last block of a group without bitmap may just be being made
+                // that, which this lock knows nothing of.
+                let end = if g.is_initialised() {
+                    end
+                } else {
+                    end.min(self.len_of(group) - 1)
+                };
+                let Some((from, n)) = g.next_free(at, end) else {
+                    return;
+                };
+                if n < least && !(from == at && rest > 0) {
+                    at = from + n;
+                    continue;
                 }
-                at = from + n;
+                let piece = n.min(most);
+                (at, rest) = (from + piece, n - piece);
+                let run = Run {
+                    start: group * self.per_group + u64::from(from),
+                    len: u64::from(piece),
+                };
+                if g.is_initialised() {
+                    g.take(from, piece);
+                    self.note_free(group, g);
+                    drop(guard);
+                    result = f(run);
+                    self.give_back(region, geo, run);
+                } else {
+                    // Nothing of it can be taken; it stays locked, so that it is
+                    // not made meanwhile.
+                    result = f(run);
+                }
+                if result.is_ok() {
+                    bits += u64::from(piece);
+                }
             }
         });
-        bits
+        result.map(|()| bits)
     }
 
     /// Renews the sum of a group whose bits live records have set and cleared,

@@ -116,7 +116,7 @@ impl Shared {
     /// Takes sgid away from a locked file that is about to be changed by
     /// somebody who may not keep it.
     #[inline]
-    pub(super) fn keep_sgid(
+    pub(super) fn drop_sgid(
         &self,
         inode: &Inode,
         core: &mut Core,

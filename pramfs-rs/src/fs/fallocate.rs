@@ -54,7 +54,7 @@ impl Shared {
                 Fallocate::Allocate { .. } => protect::may_grow(&core.d)?,
                 _ => protect::may_change(&core.d)?,
             }
-            self.keep_sgid(&inode, &mut core, in_group)?;
+            self.drop_sgid(&inode, &mut core, in_group)?;
             self.finish_truncate(&inode, &mut core)?;
             match what {
                 Fallocate::Allocate { keep_size } => {

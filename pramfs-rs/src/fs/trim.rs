@@ -2,12 +2,15 @@
 //!
 //! A block that its group calls free is named by nothing: not by the medium,
 //! not by a record that a replay could see, not by a view (rule 2 in
-//! `docs/consistency.md`). The group stays locked while the host takes them, so
-//! that nobody is given one of them meanwhile; a crash finds free blocks, whose
-//! bytes mean nothing.
+//! `docs/consistency.md`). They are taken in ordinary memory, a piece at a time,
+//! while the host has them, so that nobody is given one meanwhile; a crash finds
+//! free blocks, whose bytes mean nothing.
 
 use super::{Need, Shared};
 use crate::error::{Error, Result};
+
+/// Bytes that are kept from others at a time.
+const PIECE: u64 = 8 << 20;
 
 impl Shared {
     /// Gives free blocks of a range of the region, in bytes, back to the host:
@@ -31,7 +34,8 @@ impl Shared {
     /// # Errors
     /// [`Error::Invalid`] for a range that begins past the end of the region or
     /// holds no block, and for a `least` that no run can have;
-    /// [`Error::NotSupported`] on a medium that takes nothing back.
+    /// [`Error::NotSupported`] on a medium that takes nothing back; [`Error::Io`]
+    /// where it fails to.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         self.op(Need::Write, || {
             let geo = &self.vol.geo;
@@ -47,15 +51,28 @@ impl Shared {
             let end = start.saturating_add(len) >> geo.block_log2;
             let range = start.div_ceil(geo.block_size)..end.min(geo.blocks);
             let least = least.div_ceil(geo.block_size).max(1) as u32;
+            let most = (PIECE >> geo.block_log2) as u32;
+            let region = &self.vol.region;
             let blocks =
                 self.vol
                     .blocks
-                    .each_free(&self.vol.region, geo, range, least, &mut |run| {
-                        let at = run.start << geo.block_log2;
-                        let w = self.vol.region.window();
-                        w.discard(at, run.len << geo.block_log2);
-                    });
+                    .each_free(region, geo, range, (least, most), &mut |run| {
+                        let (at, len) = (run.start << geo.block_log2, run.len << geo.block_log2);
+                        region.window().discard(at, len).map_err(refused)
+                    })?;
             Ok(blocks << geo.block_log2)
         })
+    }
+}
+
+/// What a host that does not take a range back has said.
+fn refused(e: std::io::Error) -> Error {
+    // EOPNOTSUPP, or no system call at all.
+    if e.kind() == std::io::ErrorKind::Unsupported || e.raw_os_error() == Some(libc::EOPNOTSUPP) {
+        Error::NotSupported("the medium takes nothing back")
+    } else {
+        Error::Io(format!(
+            "free blocks could not be given back to the host: {e}"
+        ))
     }
 }

@@ -59,7 +59,7 @@ impl Shared {
                 return self.write_locked(&inode, &mut core, offset, from);
             }
             protect::may_change(&core.d)?;
-            self.keep_sgid(&inode, &mut core, in_group)?;
+            self.drop_sgid(&inode, &mut core, in_group)?;
             let n = self.write_locked(&inode, &mut core, offset, from)?;
             self.write_out(&core)?;
             Ok(n)
@@ -193,7 +193,7 @@ impl Shared {
         let mut core = inode.core.write();
         check_file(inode, &core)?;
         protect::may_grow(&core.d)?;
-        self.keep_sgid(inode, &mut core, in_group)?;
+        self.drop_sgid(inode, &mut core, in_group)?;
         let size = core.d.size;
         let offset = offset.unwrap_or(size);
         if offset < size {

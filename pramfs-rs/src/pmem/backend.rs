@@ -148,12 +148,18 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
         Ok(())
     }
     /// Gives the memory of a freed range back to the host, contents become
-    /// undefined. Best effort.
+    /// undefined. Parts of a unit of the host stay.
+    ///
+    /// # Errors
+    /// Those of the host: one may take nothing back.
     ///
     /// # Safety
     /// The range lies in the mapping and no one reads it any more.
-    unsafe fn discard(&self, _ptr: *mut u8, _len: usize) {}
-    /// Whether [`discard`](Self::discard) gives anything back.
+    unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+    /// Whether [`discard`](Self::discard) can give anything back, as far as the
+    /// kind of the source tells.
     fn can_discard(&self) -> bool {
         false
     }

@@ -399,7 +399,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
         self.medium.can_discard()
     }
 
-    unsafe fn discard(&self, ptr: *mut u8, len: usize) {
+    unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         // SAFETY: passed on from the caller.
         unsafe { self.medium.discard(ptr, len) }
     }

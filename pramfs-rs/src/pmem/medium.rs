@@ -118,25 +118,25 @@ impl Medium {
 
     /// Punches the whole units inside a range out of the source.
     ///
+    /// # Errors
+    /// Those of the host.
+    ///
     /// # Safety
     /// The range lies in the mapping, and nobody needs its bytes.
-    pub unsafe fn discard(&self, ptr: *mut u8, len: usize) {
+    pub unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         let Some(unit) = self.discard_unit else {
-            return;
+            return Err(std::io::ErrorKind::Unsupported.into());
         };
         let from = (ptr as usize - self.base as usize).next_multiple_of(unit);
         let to = (ptr as usize - self.base as usize + len) / unit * unit;
-        if from < to {
-            debug_assert!(to <= self.len);
-            // SAFETY: whole pages inside the range, which is given up.
-            let _ = unsafe {
-                rustix::mm::madvise(
-                    self.base.add(from).cast(),
-                    to - from,
-                    rustix::mm::Advice::LinuxRemove,
-                )
-            };
+        if from >= to {
+            return Ok(());
         }
+        debug_assert!(to <= self.len);
+        let advice = rustix::mm::Advice::LinuxRemove;
+        // SAFETY: whole pages inside the range, which is given up.
+        unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, advice) }
+            .map_err(Into::into)
     }
 
     #[inline]

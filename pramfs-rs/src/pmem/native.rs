@@ -161,7 +161,7 @@ unsafe impl PmemBackend for NativeBackend {
         self.medium.can_discard()
     }
 
-    unsafe fn discard(&self, ptr: *mut u8, len: usize) {
+    unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         // SAFETY: passed on from the caller.
         unsafe { self.medium.discard(ptr, len) }
     }

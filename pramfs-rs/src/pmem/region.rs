@@ -499,11 +499,14 @@ impl WriteWindow<'_> {
     }
 
     /// Gives a freed range back to the host; its contents become undefined.
-    pub fn discard(&self, offset: u64, len: u64) {
-        if let Ok(p) = self.region.at(offset, len) {
-            // SAFETY: the range lies in the mapping; the allocator calls this
-            // only for blocks that nothing names any more.
-            unsafe { self.region.backend.discard(p, len as usize) };
-        }
+    ///
+    /// # Errors
+    /// Those of the host, [`std::io::ErrorKind::Unsupported`] among them; a range
+    /// outside the region, or with a page that has failed.
+    pub fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        let p = self.region.at(offset, len).map_err(std::io::Error::other)?;
+        // SAFETY: the range lies in the mapping; the allocator calls this only for
+        // blocks that nothing names any more.
+        unsafe { self.region.backend.discard(p, len as usize) }
     }
 }

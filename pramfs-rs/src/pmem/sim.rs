@@ -375,12 +375,13 @@ unsafe impl PmemBackend for SimBackend {
         true
     }
 
-    unsafe fn discard(&self, ptr: *mut u8, len: usize) {
+    unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         add(&self.inner.tally.discarded_bytes, len as u64);
         self.step(EventKind::Discard, self.offset(ptr), len, || {
             // SAFETY: passed on from the caller.
             unsafe { std::ptr::write_bytes(ptr, DISCARDED, len) }
         });
+        Ok(())
     }
     fn faults(&self) -> u64 {
         self.inner.faults.load(Ordering::Acquire)
@@ -442,7 +443,7 @@ mod tests {
         let a = w.store(61, b"across a line").unwrap();
         let b = w.nt_zero(4000, 200).unwrap();
         w.fence(a.join(b));
-        w.discard(4096, 64);
+        w.discard(4096, 64).unwrap();
         region.sync_all().unwrap();
         assert!(sim.recording(false));
         let _ = w.store(100, b"after").unwrap();

@@ -167,7 +167,10 @@ impl Volume {
                 self.geo.offset(Bno(run.start)),
                 run.len << self.geo.block_log2,
             );
-            self.region.window().discard(at, len);
+            // Whatever the host says, the blocks are free.
+            if let Err(e) = self.region.window().discard(at, len) {
+                tracing::debug!(at, len, error = %e, "the host takes nothing back");
+            }
         }
         if !self.reserve.refill(run) {
             self.blocks.give_back(&self.region, &self.geo, run);

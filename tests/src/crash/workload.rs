@@ -341,6 +341,7 @@ pub fn ops() -> Vec<Op> {
         meta "removexattr /foo large" = |f| removexattr(f, "/foo", "user.large");
         meta "chmod /foo" = |f| set(f, "/foo", SetAttr { perm: Some(0o4711), ..SetAttr::default() });
         meta "setfacl /A/bar" = |f| setacl(f, "/A/bar", "access", 0o700);
+        meta "setfacl -b /foo" = |f| removexattr(f, "/foo", "system.posix_acl_access");
         meta "setfacl -d /A" = |f| setacl(f, "/A", "default", 0o770);
         meta "chmod /A" = |f| set(f, "/A", SetAttr { perm: Some(0o2770), ..SetAttr::default() });
         meta "chown /foo" = |f| set(f, "/foo", SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() });
