@@ -463,3 +463,46 @@ fn a_freed_inode_is_stale_at_once() {
     let t = Tree::of(&rec.fs).unwrap();
     assert_eq!(t.nodes.len(), 1);
 }
+
+/// The page that a mount looks at first is stored last, and each is fenced.
+#[test]
+fn a_change_of_the_label_is_whole_after_a_crash_and_finished_by_the_mount() {
+    let labels = ["before", "a longer one", "third"];
+    // Mounts, looks at the label, and uses what is there.
+    let label_of = |image: &[u8], at: &str| {
+        let fs = recover(image).unwrap_or_else(|e| panic!("{at}: {e}"));
+        let label = fs.label();
+        fs.create(&CX, Ino::ROOT, b"used", 0o600)
+            .unwrap_or_else(|e| panic!("{at}: {e}"));
+        fs.close().unwrap();
+        recovered_tree(image).unwrap_or_else(|e| panic!("{at}: {e}"));
+        label
+    };
+    let mut rec = fresh();
+    rec.fs.set_label(labels[0]).unwrap();
+    let from = rec.now();
+    let old = rec.machine().least();
+    rec.fs.set_label(labels[1]).unwrap();
+    let events = rec.events()[from..].to_vec();
+    let new = rec.machine().least();
+    assert_eq!(label_of(&old, "the first has returned"), labels[0]);
+    assert_eq!(label_of(&new, "the second has returned"), labels[1]);
+    everywhere(rec.at(from), &events, &LIMITS, 1, &mut |moment, image| {
+        let at = format!("crash at event {moment} of {}", events.len());
+        let label = label_of(image, &at);
+        assert!(labels[..2].contains(&&*label), "{at}: {label}");
+    });
+    // A mount finds the first page torn and mends it; then the label changes once
+    // more, the copy first.
+    let mut torn = new;
+    torn[60..512].copy_from_slice(&old[60..512]);
+    let mut rec = Recorded::from_image(&torn, Rules::default()).unwrap();
+    assert_eq!(rec.fs.label(), labels[1]);
+    rec.fs.set_label(labels[2]).unwrap();
+    let events = rec.events().to_vec();
+    everywhere(rec.at(0), &events, &LIMITS, 1, &mut |moment, image| {
+        let at = format!("crash at event {moment} of the mount that mends it");
+        let label = label_of(image, &at);
+        assert!(labels[1..].contains(&&*label), "{at}: {label}");
+    });
+}

@@ -69,8 +69,9 @@ pub(super) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<boo
         return Ok(false);
     }
     let w = region.window();
-    let pending = w.store(other, info.fixed.as_bytes())?;
-    let _ = w.fence(pending);
+    // Fenced with what the mount stores next, before anybody can store to the
+    // page that is whole.
+    drop(w.store(other, info.fixed.as_bytes())?);
     Ok(true)
 }
 
