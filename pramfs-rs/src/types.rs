@@ -251,7 +251,7 @@ pub enum XattrMode {
 }
 
 /// What `statfs` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes of a block.
     pub block_size: u32,

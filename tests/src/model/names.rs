@@ -255,12 +255,13 @@ impl Model {
         if let Some(t) = target
             && across
             && t_dir
+            && (flags.exchange || s_dir)
             && self.is_above(t, from)
         {
-            return fail(match (flags.exchange, s_dir) {
-                (true, _) => libc::EINVAL,
-                (false, true) => libc::ENOTEMPTY,
-                (false, false) => libc::EISDIR,
+            return fail(if flags.exchange {
+                libc::EINVAL
+            } else {
+                libc::ENOTEMPTY
             });
         }
         if target == Some(source) {
