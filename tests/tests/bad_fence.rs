@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Granularity, HeapBackend, Persistence, PmemBackend, Region, note_fault};
@@ -66,6 +67,8 @@ unsafe impl PmemBackend for Disk {
         true
     }
     unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
+        // As a host does that has something to do.
+        std::thread::sleep(Duration::from_micros(200));
         match self.refuses.load(Ordering::Relaxed) {
             0 => Ok(()),
             errno => Err(std::io::Error::from_raw_os_error(errno)),
@@ -169,5 +172,37 @@ fn a_host_that_takes_nothing_back_says_so() {
         (free - (128 << 10)..=free).contains(&again),
         "{again} of {free}"
     );
+    fs.close().unwrap();
+}
+
+/// What is out for trimming is not missing to who needs it: here all that is
+/// free goes in one piece.
+#[test]
+fn nobody_is_refused_for_what_is_being_trimmed() {
+    let fs = on_disk(Arc::default(), Arc::default());
+    let trims = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for _ in 0..200 {
+                fs.trim(0, u64::MAX, 0).unwrap();
+                trims.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut i = 0;
+        while trims.load(Ordering::Relaxed) < 200 {
+            let name = format!("{i}");
+            let made = fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644);
+            let file = made.unwrap_or_else(|e| panic!("file {i}: {e}")).ino;
+            let written = fs.write(file, 0, &[7; 100_000]);
+            assert!(matches!(written, Ok(100_000)), "file {i}: {written:?}");
+            i += 1;
+            // Not one by one: what a file before has left is at home.
+            if i % 25 == 0 {
+                for i in i - 25..i {
+                    fs.unlink(Ino::ROOT, i.to_string().as_bytes()).unwrap();
+                }
+            }
+        }
+    });
     fs.close().unwrap();
 }

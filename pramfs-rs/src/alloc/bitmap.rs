@@ -60,6 +60,9 @@ pub struct BitmapSet {
     cells: Box<[Cell]>,
     descs: MapRoot,
     hints: Box<[AtomicU64]>,
+    /// Held while [`each_free`](Self::each_free) has a piece; before the locks of
+    /// groups.
+    lending: Mutex<()>,
 }
 
 impl BitmapSet {
@@ -82,6 +85,7 @@ impl BitmapSet {
             cells: (0..groups).map(cell).collect(),
             descs,
             hints,
+            lending: Mutex::new(()),
         }
     }
 
@@ -509,6 +513,7 @@ impl BitmapSet {
             // What is left of the run that the last piece was of.
             let mut rest = 0;
             while result.is_ok() {
+                let _lent = self.lending.lock();
                 let Ok(mut guard) = self.lock(region, geo, group) else {
                     return;
                 };
@@ -552,6 +557,12 @@ impl BitmapSet {
             }
         });
         result.map(|()| bits)
+    }
+
+    /// Waits until no free bit is out with [`each_free`](Self::each_free), and
+    /// keeps it so: whoever finds nothing looks again before saying so.
+    pub fn all_at_home(&self) -> MutexGuard<'_, ()> {
+        self.lending.lock()
     }
 
     /// Renews the sum of a group whose bits live records have set and cleared,

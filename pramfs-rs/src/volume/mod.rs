@@ -253,12 +253,19 @@ impl Volume {
         mut find: impl FnMut(&BitmapSet) -> Result<Option<Run>, InitGroup>,
     ) -> Result<Option<Run>> {
         let mut reclaimed = false;
+        // Free blocks that are out for trimming are free all the same.
+        let mut at_home = None;
         loop {
             match find(self.bitmap(kind)) {
                 Ok(Some(run)) => return Ok(Some(run)),
                 Ok(None) if !reclaimed && self.reclaim()? => reclaimed = true,
+                Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).all_at_home()),
                 Ok(None) => return Ok(None),
-                Err(init) => self.make_group(kind, &init)?,
+                Err(init) => {
+                    // It may take blocks itself, and come to this point.
+                    at_home = None;
+                    self.make_group(kind, &init)?;
+                }
             }
         }
     }
