@@ -254,6 +254,10 @@ impl Fixer<'_, '_> {
                 _ => all = false,
             }
         }
+        if (g.lost || g.renewed) && !names.contains(acl::ACCESS) {
+            // There may have been a list, whose mask these bits are.
+            d.mode &= !0o070;
+        }
         if all {
             self.correct_in_place(&g, &mut d.xattr_root)?;
             if g.renewed {

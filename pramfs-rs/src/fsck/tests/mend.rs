@@ -319,3 +319,19 @@ fn records_that_name_what_no_record_may_are_not_replayed() {
         [""; 0]
     );
 }
+
+/// With the leaf goes a list of which nobody knows whether it was there. The
+/// group's bits were its mask, and more than the group had: they go, too.
+#[test]
+fn rights_do_not_widen_where_a_list_is_lost_with_its_leaf() {
+    use crate::media::pointer::Ptr;
+    let p = Plant::new();
+    assert_eq!(p.inode(p.sparse).mode & 0o777, 0o660);
+    let root = Ptr(p.inode(p.sparse).xattr_root);
+    let leaf = root.block();
+    p.put(p.geo.offset(leaf), &vec![0x55; p.geo.block_size as usize]);
+    assert!(!p.check().is_clean());
+    run(&p.region, Policy::Yes);
+    assert!(p.check().is_clean());
+    assert_eq!(p.inode(p.sparse).mode & 0o777, 0o600);
+}
