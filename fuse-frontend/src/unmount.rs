@@ -86,7 +86,12 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::FORCE, arguments.force);
     flags.set(UnmountFlags::DETACH, arguments.lazy);
-    match kernel::unmount(&path, flags) {
+    let unmounted = pramfs::pmem::unmount_after_release(
+        &path,
+        || kernel::unmount(&path, flags),
+        |error| error.raw_os_error() == Some(libc::EBUSY),
+    );
+    match unmounted {
         Ok(()) => {}
         Err(error) if arguments.read_only && error.raw_os_error() == Some(libc::EBUSY) => {
             return rustix::mount::mount_remount(&path, MountFlags::RDONLY, c"")

@@ -178,7 +178,11 @@ impl Mounted {
 
     /// The processes that have the region's path among their arguments.
     pub fn processes(&self) -> Vec<Pid> {
-        let region = self.region();
+        Mounted::processes_of(&self.region())
+    }
+
+    /// The processes that have a path among their arguments.
+    pub fn processes_of(region: &Path) -> Vec<Pid> {
         let Ok(entries) = fs::read_dir("/proc") else {
             return Vec::new();
         };

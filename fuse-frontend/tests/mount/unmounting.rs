@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,71 @@ fn a_region_that_was_just_unmounted_can_be_opened() {
         rustix::process::kill_process(server, Signal::CONT).unwrap();
         opening.join().unwrap().unwrap();
     });
+}
+
+/// A region in a mount, as an image of a disk in a file: what is below can be
+/// unmounted as soon as the umount(8) of the image has returned.
+#[test]
+fn what_is_below_a_region_that_was_just_unmounted_can_be_unmounted() {
+    below(|image| Some(image.to_owned()), |_| ());
+}
+
+#[test]
+fn what_is_below_a_loop_device_that_was_just_unmounted_can_be_unmounted() {
+    let losetup = |arg: &str, file: &Path| {
+        let out = Command::new("losetup")
+            .args(arg.split(' '))
+            .arg(file)
+            .output()
+            .unwrap();
+        if !out.status.success() {
+            eprintln!("\n*** SKIPPED: losetup {arg}: {out:?} ***\n");
+            return None;
+        }
+        Some(String::from_utf8(out.stdout).unwrap().trim().into())
+    };
+    below(
+        |image| losetup("--find --show", image),
+        |device| {
+            losetup("--detach", device).expect("to detach the loop device");
+        },
+    );
+}
+
+/// `device` makes of an image what is mounted, and `detach` ends that.
+fn below(device: impl Fn(&Path) -> Option<PathBuf>, detach: impl Fn(&Path)) {
+    let Some((mount, _dog)) = mounted("umount below", "") else {
+        return;
+    };
+    let (image, point) = (mount.at("image"), mount.at("point"));
+    let region = RegionOptions::new().create(&image, 16 << 20).unwrap();
+    pramfs::format::format(&region, &Default::default()).unwrap();
+    drop(region);
+    fs::create_dir(&point).unwrap();
+    let Some(image) = device(&image) else {
+        return;
+    };
+    let out = Command::new(crate::program())
+        .args([&image, &point])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let inner = *Mounted::processes_of(&image)
+        .first()
+        .expect("who serves the image");
+    rustix::process::kill_process(inner, Signal::STOP).unwrap();
+    rustix::mount::unmount(&point, UnmountFlags::empty()).unwrap();
+    detach(&image);
+    let out = std::thread::scope(|scope| {
+        let helper = scope.spawn(|| umount(&mount, &[]));
+        std::thread::sleep(Duration::from_millis(300));
+        let early = helper.is_finished();
+        rustix::process::kill_process(inner, Signal::CONT).unwrap();
+        assert!(!early, "it must wait for who serves the image");
+        helper.join().unwrap()
+    });
+    assert!(out.status.success(), "{out:?}");
+    assert!(!mount.is_mounted());
 }
 
 /// One that is mounted is refused at once.

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest wait. What is left to write out is what the page cache of a slow
@@ -44,17 +44,52 @@ pub fn open_after_release<T, E>(
     mut open: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
+    match region.as_ref().canonicalize() {
+        Ok(region) => patiently(open, is_busy, |name| name == region),
+        Err(_) => open(),
+    }
+}
+
+/// As [`open_after_release`], for what cannot be done to a directory (to unmount
+/// it, say) while the region of such a process lies below it, itself or as the
+/// file behind a loop device.
+///
+/// ```
+/// let unmount = || Err::<(), _>("it is in use by a program");
+/// assert!(pramfs::pmem::unmount_after_release("/nowhere", unmount, |_| true).is_err());
+/// ```
+///
+/// # Errors
+/// Those of the last try.
+pub fn unmount_after_release<T, E>(
+    dir: impl AsRef<Path>,
+    unmount: impl FnMut() -> Result<T, E>,
+    is_busy: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    patiently(unmount, is_busy, |name| {
+        name.starts_with(&dir) || behind_loop(name).is_some_and(|file| file.starts_with(&dir))
+    })
+}
+
+fn behind_loop(device: &Path) -> Option<PathBuf> {
+    let name = device.strip_prefix("/dev").ok()?.to_str()?;
+    let file = format!("/sys/block/{name}/loop/backing_file");
+    Some(fs::read_to_string(file).ok()?.trim_end().into())
+}
+
+fn patiently<T, E>(
+    mut open: impl FnMut() -> Result<T, E>,
+    is_busy: impl Fn(&E) -> bool,
+    is_region: impl Fn(&Path) -> bool,
+) -> Result<T, E> {
     let mut result = open();
-    let Ok(region) = region.as_ref().canonicalize() else {
-        return result;
-    };
     let started = Instant::now();
     let mut last_seen = started;
     while result.as_ref().is_err_and(&is_busy)
         && last_seen.elapsed() < GRACE
         && started.elapsed() < PATIENCE
     {
-        if is_being_released(&region) {
+        if is_being_released(&is_region) {
             last_seen = Instant::now();
         }
         std::thread::sleep(PAUSE);
@@ -63,7 +98,7 @@ pub fn open_after_release<T, E>(
     result
 }
 
-fn is_being_released(region: &Path) -> bool {
+fn is_being_released(is_region: &impl Fn(&Path) -> bool) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return false;
     };
@@ -71,7 +106,8 @@ fn is_being_released(region: &Path) -> bool {
         .flatten()
         .map(|entry| entry.path())
         .any(|process| {
-            is_server(&process) && has_open(&process, region) && !has_mounted(&process, region)
+            is_server(&process)
+                && open_in(&process).any(|name| is_region(&name) && !has_mounted(&process, &name))
         })
 }
 
@@ -79,12 +115,11 @@ fn is_server(process: &Path) -> bool {
     fs::read_to_string(process.join("comm")).is_ok_and(|name| SERVERS.contains(&name.trim_end()))
 }
 
-fn has_open(process: &Path, region: &Path) -> bool {
-    fs::read_dir(process.join("fd")).is_ok_and(|descriptors| {
-        descriptors
-            .flatten()
-            .any(|entry| fs::read_link(entry.path()).is_ok_and(|name| name == region))
-    })
+fn open_in(process: &Path) -> impl Iterator<Item = PathBuf> {
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+    descriptors
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
 }
 
 /// In the mount table that the process sees. One that is ending has none.
