@@ -174,6 +174,39 @@ fn writers_of_every_operation_find_what_they_did_after_an_unmount() {
     });
 }
 
+/// Where a fence writes pages out, it writes those that have changed. What lies
+/// in the page cache in larger pieces is written out whole.
+#[test]
+fn a_fence_writes_the_pages_that_have_changed() {
+    const PAGES: u64 = 4000;
+    on_each("pages of a fence", |medium| {
+        let region = medium.formatted(BackendKind::Native);
+        if region.info().granularity != pramfs::pmem::Granularity::Page {
+            println!("{}: not written by pages", medium.path.display());
+            return;
+        }
+        let written = || {
+            let io = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+            let line = io.lines().find_map(|l| l.strip_prefix("write_bytes: "))?;
+            line.parse::<u64>().ok()
+        };
+        let Some(before) = written() else {
+            eprintln!("\n*** SKIPPED: the kernel counts no bytes (/proc/thread-self/io) ***\n");
+            return;
+        };
+        let w = region.window();
+        for page in 0..PAGES {
+            let pending = w
+                .store((16 << 20) + page * 4096, &page.to_le_bytes())
+                .unwrap();
+            let _ = w.fence(pending);
+        }
+        let written = written().unwrap() - before;
+        println!("{} bytes written for each page", written / PAGES);
+        assert!(written <= PAGES * 4096 * 2, "{written} bytes");
+    });
+}
+
 #[test]
 fn a_view_is_the_medium() {
     on_each("views", |medium| {

@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 
+use super::error::PmemError;
 use super::source::SourceKind;
 
 /// The unit in which a medium makes stores durable.
@@ -147,6 +148,16 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     fn sync_all(&self) -> std::io::Result<()> {
         Ok(())
     }
+    /// Keeps everybody else out of the source, or lets those in who only read;
+    /// nothing where there is no lock.
+    ///
+    /// # Errors
+    /// EBUSY if somebody else reads it.
+    fn lock(&self, _exclusive: bool) -> Result<(), PmemError> {
+        Ok(())
+    }
+    /// Hints that a long range of the mapping is about to be read or stored to.
+    fn will_access(&self, _ptr: *const u8, _len: usize) {}
     /// Gives the memory of a freed range back to the host, contents become
     /// undefined. Parts of a unit of the host stay.
     ///

@@ -395,6 +395,12 @@ unsafe impl PmemBackend for Libpmem2Backend {
         self.fence();
         self.medium.sync_all()
     }
+    fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
+        self.medium.source.lock(exclusive)
+    }
+    fn will_access(&self, ptr: *const u8, len: usize) {
+        self.medium.will_access(ptr, len)
+    }
     fn can_discard(&self) -> bool {
         self.medium.can_discard()
     }

@@ -37,6 +37,8 @@ pub(super) struct Medium {
     base: *mut u8,
     len: usize,
     discard_unit: Option<usize>,
+    /// Nothing is read ahead unless [`Medium::will_access`] asks for it.
+    by_page: bool,
 }
 
 // SAFETY: `base` is an address and is given only to madvise, on ranges that
@@ -77,6 +79,12 @@ impl Medium {
             let _ =
                 unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxHugepage) };
         }
+        // What the kernel reads ahead into a mapping it keeps in large pieces,
+        // to megabytes, each of which is written out whole for one word that
+        // has changed.
+        let by_page = matches!(mode, Mode::Pages(_))
+            // SAFETY: as above.
+            && unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::Random) }.is_ok();
         let discard_unit = match source.kind() {
             _ if source.read_only() => None,
             // A hole in a huge page would split it.
@@ -99,6 +107,7 @@ impl Medium {
             base,
             len,
             discard_unit,
+            by_page,
         }
     }
 
@@ -109,6 +118,19 @@ impl Medium {
         }
         // Covers what was stored through mappings too.
         rustix::fs::fdatasync(self.source.fd()).map_err(Into::into)
+    }
+
+    /// Has a long range read from the medium, in large pieces.
+    pub fn will_access(&self, ptr: *const u8, len: usize) {
+        if !self.by_page {
+            return;
+        }
+        let page = rustix::param::page_size();
+        let start = ptr as usize & !(page - 1);
+        let len = ptr as usize + len - start;
+        // SAFETY: advice about a range of the mapping, which changes nothing.
+        // Without it each page is read when it is touched.
+        let _ = unsafe { rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::WillNeed) };
     }
 
     /// Whether the source takes anything back.

@@ -20,6 +20,9 @@ use super::source::SourceKind;
 /// Bytes of a cache line: the unit of flushing and of ordering.
 pub const LINE: u64 = 64;
 
+/// Bytes from which on an access is announced to the medium.
+const LONG: usize = 16 << 10;
+
 /// What a region is, for messages.
 #[derive(Debug, Clone)]
 pub struct RegionInfo {
@@ -125,6 +128,40 @@ impl Region {
     /// Whether the region has no byte at all.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Lets others open the region for reading, while this process has it open
+    /// for writing and stores nothing. [`keep_readers_out`](Self::keep_readers_out)
+    /// comes before the next store.
+    ///
+    /// ```
+    /// # use pramfs::pmem::RegionOptions;
+    /// # let path = std::env::temp_dir().join(format!("readers-{}", std::process::id()));
+    /// let region = RegionOptions::new().create(&path, 1 << 20)?;
+    /// let reader = RegionOptions::new().read_only(true);
+    /// assert!(reader.open(&path).is_err());
+    /// region.let_readers_in()?;
+    /// let second = reader.open(&path)?;
+    /// assert!(region.keep_readers_out().is_err());
+    /// drop(second);
+    /// region.keep_readers_out()?;
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), pramfs::pmem::PmemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PmemError::Os`] for what the system says.
+    pub fn let_readers_in(&self) -> Result<(), PmemError> {
+        self.backend.lock(false)
+    }
+
+    /// Takes the region for this process alone.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] with EBUSY if somebody else has it open;
+    /// [`PmemError::Os`].
+    pub fn keep_readers_out(&self) -> Result<(), PmemError> {
+        self.backend.lock(true)
     }
 
     /// What this region is.
@@ -243,6 +280,9 @@ impl Region {
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
         let src = self.at(offset, into.len() as u64)?;
+        if into.len() >= LONG {
+            self.backend.will_access(src, into.len());
+        }
         // SAFETY: `src` has into.len() readable bytes in the mapping; `into` is
         // an exclusive Rust buffer and so does not overlap the mapping, to
         // which no Rust reference exists.
@@ -342,6 +382,9 @@ impl Region {
         f: &mut dyn FnMut(&[u8]),
     ) -> Result<(), PmemError> {
         let at = self.at(offset, len)?;
+        if len as usize >= LONG {
+            self.backend.will_access(at, len as usize);
+        }
         // SAFETY: `at` has len initialised bytes in the mapping, which outlives
         // this call and so the slice. Another thread may store to them through
         // a direct mapping meanwhile; `f` only passes the address on to the
@@ -438,6 +481,9 @@ impl WriteWindow<'_> {
             return self.nt_store(offset, even);
         }
         let dst = self.region.at(offset, bytes.len() as u64)?;
+        if bytes.len() >= LONG {
+            self.region.backend.will_access(dst, bytes.len());
+        }
         // SAFETY: as in store_unflushed.
         unsafe {
             self.region
@@ -458,6 +504,9 @@ impl WriteWindow<'_> {
         if mutants::hit(Kind::Stream) {
             self.store_unflushed(offset, &vec![0; len as usize])?;
             return Ok(Unfenced::none());
+        }
+        if len as usize >= LONG {
+            self.region.backend.will_access(dst, len as usize);
         }
         // SAFETY: dst has len bytes in the mapping.
         unsafe { self.region.backend.nt_zero(dst, len as usize) };

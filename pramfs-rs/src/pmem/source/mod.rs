@@ -98,6 +98,7 @@ pub struct Source {
     alignment: u64,
     persistence: Persistence,
     read_only: bool,
+    locked: bool,
     created: bool,
 }
 
@@ -178,6 +179,7 @@ impl Source {
             alignment: found.alignment,
             persistence: found.persistence,
             read_only: access.read_only,
+            locked: access.lock,
             created: false,
         };
         // Only now, under the lock, is the length the one that will be mapped.
@@ -287,6 +289,15 @@ impl Source {
         })
     }
 
+    /// Makes a lock that was taken when the source was opened exclusive, or
+    /// shares it with those who read.
+    pub(super) fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
+        if !self.locked {
+            return Ok(());
+        }
+        lock::acquire(self.fd.as_fd(), &self.path, self.kind, exclusive)
+    }
+
     /// The open descriptor; the lock lives as long as it does.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -365,16 +376,15 @@ fn open_checked(path: &Path, access: Access) -> Result<OwnedFd, PmemError> {
         // use as swap, or part of another device.
         flags |= OFlags::EXCL;
     }
+    // The kernel opens a device that is write-protected for root, and refuses
+    // each store to it.
+    if block && !access.read_only && detect::block_is_read_only(st.st_rdev) {
+        return Err(write_protected(path));
+    }
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
         Errno::BUSY if block => lock::block_in_use(path, st.st_rdev),
         Errno::ACCESS | Errno::ROFS if block && detect::block_is_read_only(st.st_rdev) => {
-            PmemError::Unusable {
-                path: path.display().to_string(),
-                why:
-                    "the device is read-only; open it read-only, or lift it with `blockdev --setrw`"
-                        .into(),
-                errno: libc::EROFS,
-            }
+            write_protected(path)
         }
         e => open_error(path, e, access.read_only),
     })?;
@@ -387,6 +397,15 @@ fn open_checked(path: &Path, access: Access) -> Result<OwnedFd, PmemError> {
         });
     }
     Ok(fd)
+}
+
+fn write_protected(path: &Path) -> PmemError {
+    PmemError::Unusable {
+        path: path.display().to_string(),
+        why: "the device is read-only; open it read-only, or lift it with `blockdev --setrw`"
+            .into(),
+        errno: libc::EROFS,
+    }
 }
 
 fn open_error(path: &Path, e: Errno, read_only: bool) -> PmemError {
