@@ -114,13 +114,7 @@ pub enum Refused {
 pub fn parse(list: &str, settings: &mut MountSettings) -> Result<(), Refused> {
     list.split(',')
         .filter(|option| !option.is_empty())
-        .try_for_each(|option| apply(option, settings))?;
-    if settings.no_recovery && !settings.read_only {
-        return Err(Refused::Wrong(
-            "norecovery needs ro: what is changed must be whole first".into(),
-        ));
-    }
-    Ok(())
+        .try_for_each(|option| apply(option, settings))
 }
 
 fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
@@ -431,7 +425,6 @@ mod tests {
         assert!(parsed("nonempty").nonempty);
         assert!(parsed("discard").discard && !parsed("discard,nodiscard").discard);
         assert!(parsed("norecovery,ro").no_recovery && parsed("ro,norecovery").read_only);
-        assert!(matches!(refused("norecovery"), Refused::Wrong(why) if why.contains("needs ro")));
         assert!(parsed("require-dax").require_dax);
         assert!(parsed("require_dax").require_dax);
         assert!(parsed("remount").remount);

@@ -1,7 +1,8 @@
 //! `-o remount`: the flags of a live mount.
 //!
 //! The kernel keeps these flags, so no word with the serving process is
-//! needed, but for `rw`: whether it can write, only that process knows. Options that are ours (cache=, threads=, ...) are settled at mount
+//! needed, but for `rw`: that process has to begin to write, and may not be
+//! able to. Options that are ours (cache=, threads=, ...) are settled at mount
 //! time and ignored here, as mount(8) repeats them from fstab.
 
 use std::path::Path;
@@ -24,6 +25,9 @@ const FLAGS: [(&str, MountFlags); 9] = [
     ("nodiratime", MountFlags::NODIRATIME),
     ("relatime", MountFlags::RELATIME),
 ];
+
+/// Removing this attribute, which no file has, makes the mount writable.
+pub(crate) const BEGIN_TO_WRITE: &str = "trusted.pramfs.is-writable";
 
 /// Gives the mount on `mountpoint` the flags that `settings` names; the others
 /// stay as they are.
@@ -56,22 +60,35 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         Failure::mount(format!("cannot remount {shown}: {error}{hint}"))
     })?;
     let to_write = settings.flags_given.contains(&("ro".to_owned(), false));
-    if to_write && !flags.contains(MountFlags::RDONLY) && refuses_changes(&path) {
+    if to_write
+        && !flags.contains(MountFlags::RDONLY)
+        && let Some(error) = begin_to_write(&path)
+    {
         change(flags | MountFlags::RDONLY).map_err(|error| {
             Failure::mount(format!("cannot make {shown} read-only again: {error}"))
         })?;
-        return Err(Failure::mount(format!(
-            "{shown} stays read-only: the process that serves it has the region for reading only, or has met damage, as its log says; unmount it and mount it again to write"
-        )));
+        let why = match error {
+            Errno::ROFS => {
+                "the process that serves it has the region for reading only, or has met damage, as its log says; unmount it and mount it again to write".to_owned()
+            }
+            Errno::BUSY => {
+                "others have the region open for reading; end them first, fuser(1) names them".to_owned()
+            }
+            error => format!("the process that serves it cannot write: {error}"),
+        };
+        return Err(Failure::mount(format!("{shown} stays read-only: {why}")));
     }
     Ok(())
 }
 
-/// Whether the serving process takes no changes whatever the kernel's flags
-/// say: it has the region open for reading only, or has met damage. Asked by a
-/// change that would change nothing.
-fn refuses_changes(path: &Path) -> bool {
-    rustix::fs::removexattr(path, "trusted.pramfs.is-writable") == Err(Errno::ROFS)
+/// Has the serving process take changes, and gives the reason if it does not:
+/// it has the region open for reading only, or has met damage. Asked by a
+/// change that would change nothing, which only the administrator may make.
+fn begin_to_write(path: &Path) -> Option<Errno> {
+    match rustix::fs::removexattr(path, BEGIN_TO_WRITE) {
+        Ok(()) | Err(Errno::NODATA) => None,
+        Err(error) => Some(error),
+    }
 }
 
 pub(crate) fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlags {

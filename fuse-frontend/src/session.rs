@@ -60,8 +60,20 @@ pub fn mount(
     pramfs::pmem::install_fault_guard().map_err(|error| Failure::system(error.to_string()))?;
 
     let given = region;
-    let (region, path) = open_region(given, settings)?;
-    let fs = open_engine(region, &path, settings)?;
+    let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+    let (region, protected) = open_region(&path, settings)?;
+    // What is in force from here on.
+    let mut settings = settings.clone();
+    let mut notices = point.notices;
+    if protected {
+        settings.read_only = true;
+        notices.push(format!(
+            "WARNING: {} is write-protected, mounted read-only",
+            path.display()
+        ));
+    }
+    let settings = &settings;
+    let fs = open_engine(region, &path, settings, protected)?;
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, place) = kernel::connect(&point.path, &source, settings)?;
@@ -92,7 +104,7 @@ pub fn mount(
         fs,
         signals,
         place,
-        notices: point.notices,
+        notices,
     })
 }
 
@@ -129,19 +141,65 @@ impl Mounted {
     }
 }
 
-/// Opens the region. One that is just being let go after an unmount is waited
-/// for; one that is mounted is refused at once.
-fn open_region(given: &Path, settings: &MountSettings) -> Result<(Region, PathBuf), Failure> {
-    let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+/// Opens the region, and tells whether a mount that was to write finds its
+/// device write-protected and has it open for reading.
+///
+/// A read-only mount has the region open for writing, too, if that can be: what
+/// a crash has left is replayed on the medium, as kernel file systems do it,
+/// and `remount,rw` is possible. With `norecovery` it never is.
+fn open_region(path: &Path, settings: &MountSettings) -> Result<(Region, bool), Failure> {
     let options = RegionOptions::new()
         .backend(settings.backend)
         .durability(settings.durability)
-        .read_only(settings.read_only)
         .require_dax(settings.require_dax);
+    let to_read = || options.clone().read_only(true);
+    if settings.read_only {
+        // Whatever is against it, opening to read fails or does not.
+        if !settings.no_recovery
+            && let Ok(region) = options.open(path)
+        {
+            return Ok((region, false));
+        }
+        return Ok((open_patiently(path, &to_read())?.map_err(told)?, false));
+    }
+    match open_patiently(path, &options)? {
+        Ok(_) if settings.no_recovery => Err(Failure::mount(
+            "norecovery needs ro: what is changed must be whole first",
+        )),
+        Ok(region) => Ok((region, false)),
+        Err(error) if is_write_protected(path, &error) => {
+            Ok((open_patiently(path, &to_read())?.map_err(told)?, true))
+        }
+        Err(error) => Err(told(error)),
+    }
+}
+
+fn told(error: PmemError) -> Failure {
+    Failure::mount(error.to_string())
+}
+
+fn is_write_protected(path: &Path, error: &PmemError) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let unusable = matches!(
+        error,
+        PmemError::Unusable {
+            errno: libc::EROFS,
+            ..
+        }
+    );
+    unusable && std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+/// One that is just being let go after an unmount is waited for; one that is
+/// mounted is refused at once.
+fn open_patiently(
+    path: &Path,
+    options: &RegionOptions,
+) -> Result<Result<Region, PmemError>, Failure> {
     let started = Instant::now();
     loop {
-        let error = match options.open(&path) {
-            Ok(region) => return Ok((region, path)),
+        let error = match options.open(path) {
+            Ok(region) => return Ok(Ok(region)),
             Err(error) => error,
         };
         let busy = matches!(
@@ -151,14 +209,14 @@ fn open_region(given: &Path, settings: &MountSettings) -> Result<(Region, PathBu
                 ..
             }
         );
-        if busy && let Some(mount) = mountinfo::of_source(&path) {
+        if busy && let Some(mount) = mountinfo::of_source(path) {
             return Err(Failure::mount(format!(
                 "{error} (it is mounted on {})",
                 mount.target.display()
             )));
         }
         if !busy || started.elapsed() > CLOSING {
-            return Err(Failure::mount(error.to_string()));
+            return Ok(Err(error));
         }
         std::thread::sleep(PAUSE);
     }
@@ -174,7 +232,15 @@ fn name_to_show(given: &Path, path: &Path, settings: &MountSettings) -> PathBuf 
     }
 }
 
-fn open_engine(region: Region, path: &Path, settings: &MountSettings) -> Result<Arc<Fs>, Failure> {
+/// Mounts the region. Where it is write-protected and that was not expected, one
+/// that a crash has left is refused: what the mount would show is in memory only.
+fn open_engine(
+    region: Region,
+    path: &Path,
+    settings: &MountSettings,
+    protected: bool,
+) -> Result<Arc<Fs>, Failure> {
+    let shown = path.display();
     let defaults = MountOptions::default();
     let options = MountOptions {
         read_only: settings.read_only,
@@ -185,8 +251,16 @@ fn open_engine(region: Region, path: &Path, settings: &MountSettings) -> Result<
         cache_bytes: settings.cache_bytes.unwrap_or(defaults.cache_bytes),
         ..defaults
     };
-    let fs = Fs::open(region, options)
-        .map_err(|error| Failure::mount(format!("{}: {error}", path.display())))?;
+    let failed = |error: pramfs::Error| Failure::mount(format!("{shown}: {error}"));
+    let fs = Fs::open(region, options).map_err(failed)?;
+    if protected && !settings.no_recovery && !fs.recovery().was_clean {
+        return Err(Failure::mount(format!(
+            "no mount: {shown} needs recovery and is write-protected: cannot mount it read-only unless asked to, by ro or norecovery, which replay in memory"
+        )));
+    }
+    if settings.read_only {
+        fs.region().let_readers_in().map_err(told)?;
+    }
     Ok(Arc::new(fs))
 }
 

@@ -11,6 +11,7 @@ use super::Adapter;
 use super::caller::Caller;
 use super::convert::ino;
 use super::serve::{Refusal, Served};
+use crate::remount::BEGIN_TO_WRITE;
 
 fn fit(value: Vec<u8>, room: u32) -> Served<Vec<u8>> {
     if room != 0 && value.len() > room as usize {
@@ -76,7 +77,13 @@ impl Adapter {
     }
 
     pub(super) fn on_removexattr(&self, node: INodeNo, name: &[u8], reply: ReplyEmpty) {
-        let work = |fs: &Fs, _: &mut _| Ok(fs.removexattr(ino(node)?, name)?);
+        let work = |fs: &Fs, _: &mut _| {
+            // The kernel lets a change through, so the mount is to be writable.
+            if name == BEGIN_TO_WRITE.as_bytes() {
+                fs.make_writable()?;
+            }
+            Ok(fs.removexattr(ino(node)?, name)?)
+        };
         self.serve("removexattr", node, reply, work, |reply, ()| reply.ok());
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
+use pramfs::pmem::RegionOptions;
 use pramfs_tests::mounted::wait_until;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
@@ -282,10 +283,79 @@ fn remount_changes_the_flags_that_are_named() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("nothing to remount"));
 }
 
-/// The process that serves a read-only mount has the region for reading only.
+/// What a crash has left is on the medium once it is mounted, read-only too,
+/// and a mount that becomes writable is as good as one that was.
+#[test]
+fn a_read_only_mount_becomes_writable() {
+    let Some((mount, _dog)) = mounted("ro, then rw", "") else {
+        return;
+    };
+    fs::write(mount.at("kept"), "before").unwrap();
+    let open = fs::File::create(mount.at("gone")).unwrap();
+    open.set_len(1 << 20).unwrap();
+    fs::remove_file(mount.at("gone")).unwrap();
+    mount.crash();
+    drop(open);
+    mount.mount("ro");
+    assert_eq!(fs::read(mount.at("kept")).unwrap(), b"before");
+    let error = fs::write(mount.at("kept"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    // A file that was open before is the same after.
+    let kept = fs::File::open(mount.at("kept")).unwrap();
+    let out = mount.run(["-o", "remount,rw"]);
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    assert!(mount.mounts_line().unwrap().contains(" rw,"));
+    fs::write(mount.at("kept"), "behind").unwrap();
+    fs::write(mount.at("new"), "made").unwrap();
+    assert_eq!(std::io::read_to_string(kept).unwrap(), "behind");
+    mount.crash();
+    mount.mount("ro,norecovery");
+    assert_eq!(fs::read(mount.at("new")).unwrap(), b"made");
+    mount.unmount();
+    let region = RegionOptions::new().open(mount.region()).unwrap();
+    let fs = pramfs::Fs::open(region, pramfs::MountOptions::default()).unwrap();
+    assert!(
+        !fs.recovery().was_clean,
+        "norecovery has changed the medium"
+    );
+    fs.close().unwrap();
+    let region = RegionOptions::new().open(mount.region()).unwrap();
+    let report = pramfs::fsck::check(&region, &Default::default());
+    assert!(report.is_clean(), "{report}");
+}
+
+/// Others may read a region that is mounted read-only, and it can be written
+/// when they are gone.
+#[test]
+fn a_mount_becomes_writable_when_nobody_reads_the_region() {
+    let Some((mount, _dog)) = mounted("rw beside a reader", "ro") else {
+        return;
+    };
+    let reader = RegionOptions::new()
+        .read_only(true)
+        .open(mount.region())
+        .unwrap();
+    let out = mount.run(["-o", "remount,rw"]);
+    assert_eq!(out.status.code(), Some(32));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("open for reading"), "{said}");
+    assert!(mount.mounts_line().unwrap().contains(" ro,"));
+    drop(reader);
+    assert!(mount.run(["-o", "remount,rw"]).status.success());
+    fs::write(mount.at("file"), "x").unwrap();
+    assert!(
+        RegionOptions::new()
+            .read_only(true)
+            .open(mount.region())
+            .is_err(),
+        "a mount that writes has the region for itself"
+    );
+}
+
+/// With norecovery the process has the region open for reading only.
 #[test]
 fn a_mount_that_cannot_be_written_does_not_become_rw() {
-    let Some((mount, _dog)) = mounted("remount,rw of ro", "ro") else {
+    let Some((mount, _dog)) = mounted("remount,rw of ro", "ro,norecovery") else {
         return;
     };
     let before = fs::metadata(mount.path()).unwrap().ctime_nsec();

@@ -163,6 +163,90 @@ fn a_region_that_is_mounted_there_already() {
 }
 
 /// By a program that does not mount it, and by nobody any more.
+/// A read-only loop device of a region, detached at the end.
+struct Protected(String);
+
+impl Protected {
+    fn device(mount: &pramfs_tests::mounted::Mounted) -> Option<Protected> {
+        let out = Command::new("losetup")
+            .args(["--read-only", "--find", "--show"])
+            .arg(mount.region())
+            .output()
+            .unwrap();
+        if !out.status.success() {
+            let said = String::from_utf8_lossy(&out.stderr);
+            eprintln!("\n*** SKIPPED: no loop devices here: {said} ***\n");
+            return None;
+        }
+        Some(Protected(
+            String::from_utf8(out.stdout).unwrap().trim().to_owned(),
+        ))
+    }
+
+    /// Mounts it; gives status and words.
+    fn mount(&self, mount: &pramfs_tests::mounted::Mounted, options: &str) -> (i32, String) {
+        let out = Command::new(crate::program())
+            .arg(&self.0)
+            .arg(mount.path())
+            .args(["-o", options])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code().unwrap_or(-1), said)
+    }
+}
+
+impl Drop for Protected {
+    fn drop(&mut self) {
+        let out = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .output();
+        assert!(out.unwrap().status.success(), "{} stays", self.0);
+    }
+}
+
+#[test]
+fn a_write_protected_device_is_mounted_read_only() {
+    let Some((mount, _dog)) = mounted("write-protected", "") else {
+        return;
+    };
+    std::fs::write(mount.at("file"), "kept").unwrap();
+    mount.unmount();
+    let unmount = || rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::empty());
+    let Some(device) = Protected::device(&mount) else {
+        return;
+    };
+    let (status, said) = device.mount(&mount, "rw");
+    assert_eq!(status, 0, "{said}");
+    assert!(
+        said.contains("write-protected, mounted read-only"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read(mount.at("file")).unwrap(), b"kept");
+    let refused = std::fs::write(mount.at("file"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    unmount().unwrap();
+    drop(device);
+    // Where that shows what is not on the medium, it has to be asked for.
+    mount.mount("");
+    std::fs::write(mount.at("new"), "made").unwrap();
+    mount.crash();
+    let device = Protected::device(&mount).unwrap();
+    let (status, said) = device.mount(&mount, "rw");
+    assert!(status == 32 && said.contains("needs recovery"), "{said}");
+    for options in ["norecovery", "ro"] {
+        let (status, said) = device.mount(&mount, options);
+        assert_eq!(status, 0, "{options}: {said}");
+        assert_eq!(std::fs::read(mount.at("new")).unwrap(), b"made");
+        unmount().unwrap();
+    }
+    drop(device);
+    let out = mount.run(["-o", "norecovery"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("norecovery needs ro"), "{said}");
+}
+
 #[test]
 fn a_region_in_use() {
     let Some((mount, _dog)) = unmounted("busy region") else {

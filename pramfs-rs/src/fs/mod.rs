@@ -94,7 +94,9 @@ use table::InodeTable;
 #[derive(Debug)]
 pub struct Fs {
     shared: Arc<Shared>,
-    background: Option<background::Background>,
+    /// What a mount that writes has; taken to become one, and to end.
+    background: Mutex<Option<background::Background>>,
+    left: Mutex<mount::Left>,
 }
 
 impl std::ops::Deref for Fs {
@@ -121,7 +123,13 @@ pub struct Shared {
     rename: Mutex<()>,
     orphans: Mutex<BTreeSet<u64>>,
     lazy: Mutex<Vec<Ino>>,
+    /// Nothing is changed: the mount is read-only, or has met damage.
     read_only: AtomicBool,
+    /// Damage was met that forbids changes until the next mount.
+    damaged: AtomicBool,
+    /// The mount is read-only because it was asked to be, or because the region
+    /// is: not even an error is noted on the medium.
+    quiet: AtomicBool,
     closed: AtomicBool,
     /// The second that it was when the timer came by; 0 without a timer.
     tick: AtomicI64,

@@ -35,6 +35,16 @@ use crate::pmem::mutants::has_bug;
 use crate::types::Ino;
 use crate::volume::Volume;
 
+/// Inodes in the orphan table, with their slots: of a mount that is read-only
+/// they stay there.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Unlinked, and to be freed.
+    orphans: Vec<(Ino, u32)>,
+    /// Cut, with blocks past the end.
+    cut: Vec<(Ino, u32)>,
+}
+
 /// What a mount found, for people and tests.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryReport {
@@ -174,6 +184,8 @@ impl Fs {
             orphans: Mutex::new(BTreeSet::new()),
             lazy: Mutex::new(Vec::new()),
             read_only: AtomicBool::new(read_only),
+            damaged: AtomicBool::new(false),
+            quiet: AtomicBool::new(read_only),
             closed: AtomicBool::new(false),
             tick: AtomicI64::new(0),
             report: RecoveryReport {
@@ -220,20 +232,63 @@ impl Fs {
             .into_iter()
             .partition(|&(ino, slot)| shared.claim_orphan(ino, slot));
         let shared = Arc::new(shared);
-        let background = if read_only {
-            None
-        } else if shared.options.background {
-            Some(Background::start(&shared, orphans, cut)?)
-        } else {
-            for (ino, slot) in orphans {
-                shared.finish_orphan(ino, slot);
-            }
-            for (ino, _) in cut {
-                shared.finish_truncated(ino);
-            }
-            None
+        let left = Left { orphans, cut };
+        let fs = Fs {
+            shared,
+            background: Mutex::new(None),
+            left: Mutex::new(left),
         };
-        Ok(Fs { shared, background })
+        if !read_only {
+            fs.start_work(&mut fs.background.lock())?;
+        }
+        Ok(fs)
+    }
+
+    /// What a mount that writes does by itself: finishes what a crash has left,
+    /// and keeps times.
+    fn start_work(&self, background: &mut Option<Background>) -> Result<()> {
+        let Left { orphans, cut } = std::mem::take(&mut *self.left.lock());
+        if self.options.background {
+            *background = Some(Background::start(&self.shared, orphans, cut)?);
+            return Ok(());
+        }
+        for (ino, slot) in orphans {
+            self.finish_orphan(ino, slot);
+        }
+        for (ino, _) in cut {
+            self.finish_truncated(ino);
+        }
+        Ok(())
+    }
+
+    /// Makes a read-only mount writable, as `remount,rw` does. What the mount
+    /// has replayed is on the medium already; what else a crash has left is
+    /// finished from here on. Does nothing where the mount is writable.
+    ///
+    /// ```
+    /// # use pramfs::format::{FormatOptions, format};
+    /// # use pramfs::pmem::{HeapBackend, Region};
+    /// # use pramfs::{Ctx, Fs, Ino, MountOptions};
+    /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
+    /// # format(&region, &FormatOptions::default())?;
+    /// let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    /// let fs = Fs::open(region, read_only)?;
+    /// assert!(fs.create(&Ctx::default(), Ino::ROOT, b"a", 0o644).is_err());
+    /// fs.make_writable()?;
+    /// fs.create(&Ctx::default(), Ino::ROOT, b"a", 0o644)?;
+    /// # Ok::<(), pramfs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] where the region is open for reading only, or damage
+    /// was met; [`Error::NotMountable`] for what this version can only read;
+    /// EBUSY where somebody else has the region open. The mount stays read-only.
+    pub fn make_writable(&self) -> Result<()> {
+        let mut background = self.background.lock();
+        if self.become_writable()? {
+            self.start_work(&mut background)?;
+        }
+        Ok(())
     }
 
     /// Unmounts: everything goes to the medium, and the journal is left empty.
@@ -245,7 +300,7 @@ impl Fs {
     }
 
     fn shutdown(&mut self) -> Result<()> {
-        if let Some(background) = self.background.take() {
+        if let Some(background) = self.background.get_mut().take() {
             background.stop();
         }
         self.shared.finish()
@@ -266,6 +321,39 @@ impl Drop for Fs {
 }
 
 impl Shared {
+    /// True if the mount was read-only and is no longer.
+    fn become_writable(&self) -> Result<bool> {
+        let _all = self.gate.write().map_err(|_| super::failed())?;
+        if self.vol.has_failed() || self.closed.load(Ordering::Relaxed) {
+            return Err(super::failed());
+        }
+        if !self.is_read_only() {
+            return Ok(false);
+        }
+        let region = &self.vol.region;
+        if region.info().read_only {
+            return Err(Error::ReadOnly("the region is open for reading only"));
+        }
+        if self.damaged.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly("damage was found"));
+        }
+        check_features(&self.info.fixed, false)?;
+        region.keep_readers_out()?;
+        let faults = region.faults();
+        super::superblock::finish_label(region, &self.info)?;
+        // Nothing has been committed since the replay, so this is where that
+        // has put the checkpoint; and fenced before the first change.
+        let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
+        self.state
+            .mounted(region, &self.vol.geo, word, self.now().sec, true)?;
+        if region.faults() != faults {
+            return Err(failed_while_mounting(region));
+        }
+        self.quiet.store(false, Ordering::Relaxed);
+        self.read_only.store(false, Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// Frees an inode that the last mount left in the orphan table.
     pub(super) fn finish_orphan(&self, ino: Ino, slot: u32) {
         let result = self.op(Need::Write, || {
@@ -296,18 +384,14 @@ impl Shared {
         }
     }
 
-    /// Ends the file system as an unmount does, for good: everything that has
-    /// returned is durable, and every operation from here on answers EIO. The
-    /// next mount finds it clean.
+    /// Stops the file system, for good: everything that has returned is
+    /// durable, and every operation from here on answers EIO. The journal stays
+    /// as it is, so the next mount recovers as it does after a crash.
     ///
     /// # Errors
     /// Those of the medium; it is shut down in any case.
     pub fn shut_down(&self) -> Result<()> {
         tracing::warn!("the file system has been shut down; unmount it");
-        self.finish()
-    }
-
-    fn finish(&self) -> Result<()> {
         let _all = match self.gate.write() {
             Ok(g) => g,
             Err(poisoned) => poisoned.into_inner(),
@@ -317,6 +401,23 @@ impl Shared {
             || self.vol.has_failed()
         {
             return Ok(());
+        }
+        self.write_lazy_all(true)?;
+        self.sync_medium()
+    }
+
+    fn finish(&self) -> Result<()> {
+        let _all = match self.gate.write() {
+            Ok(g) => g,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        if self.closed.swap(true, Ordering::AcqRel) || self.vol.has_failed() {
+            return Ok(());
+        }
+        if self.read_only.load(Ordering::Relaxed) {
+            // What the mount has replayed, where a fence only orders.
+            let replayed = self.report.records > 0 && !self.vol.region.info().read_only;
+            return if replayed { self.sync_medium() } else { Ok(()) };
         }
         let faults = self.vol.region.faults();
         self.write_lazy_all(true)?;

@@ -156,6 +156,7 @@ impl Shared {
         match self.options.errors {
             ErrorPolicy::Continue => {}
             ErrorPolicy::RemountRo => {
+                self.damaged.store(true, Ordering::Relaxed);
                 if !self.read_only.swap(true, Ordering::Relaxed) {
                     tracing::error!(
                         "the file system is read-only from here on (errors=remount-ro)"
@@ -171,7 +172,7 @@ impl Shared {
 
     /// Records an error in the superblock.
     pub(super) fn note_error(&self, e: &Error) {
-        if self.options.read_only || self.vol.region.info().read_only {
+        if self.quiet.load(Ordering::Relaxed) {
             return;
         }
         let mut d = self.state.dynamic.lock();

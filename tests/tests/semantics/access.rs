@@ -82,6 +82,54 @@ fn a_read_only_region_is_recovered_in_private_memory() {
     assert!(std::fs::read(&path).unwrap() == image);
 }
 
+/// Nothing that a crash has left is finished by a read-only mount but what the
+/// journal holds; what is left is, when it becomes writable.
+#[test]
+fn a_mount_that_becomes_writable_finishes_what_a_crash_has_left() {
+    let (sim, fs) = small();
+    let kept = file(&fs, "kept");
+    fs.append(kept, b"bytes").unwrap();
+    let gone = file(&fs, "gone");
+    fs.append(gone, &[7; 1 << 20]).unwrap();
+    fs.pin(gone, 1);
+    fs.unlink(Ino::ROOT, b"gone").unwrap();
+    let crashed = SimBackend::from_image(&sim.image()).unwrap();
+    let fs = mount(&crashed, read_only()).unwrap();
+    assert_eq!(fs.recovery().orphans, 1);
+    let free = fs.statfs().unwrap().free;
+    assert!(fs.append(kept, b"!").is_err());
+    fs.make_writable().unwrap();
+    assert!(!fs.is_read_only());
+    assert!(fs.statfs().unwrap().free >= free + 256, "the orphan stays");
+    fs.append(kept, b"!").unwrap();
+    fs.make_writable().unwrap();
+    // Again a crash, and then an end.
+    let again = SimBackend::from_image(&crashed.image()).unwrap();
+    let after = mount(&again, quiet()).unwrap();
+    assert!(after.recovery().records > 0 && after.recovery().orphans == 0);
+    assert_eq!(contents(&after, find(&after, "kept").unwrap()), b"bytes!");
+    fs.close().unwrap();
+    let report = pramfs::fsck::check(
+        &pramfs_tests::region::region_of(&crashed),
+        &Default::default(),
+    );
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn a_mount_that_has_no_right_to_write_does_not_become_writable() {
+    let _one = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, 1 << 20).unwrap();
+    format(&region, &repeatable(4096)).unwrap();
+    drop(region);
+    let region = RegionOptions::new().read_only(true).open(&path).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
+    assert!(fs.is_read_only());
+}
+
 /// Everything that has returned is found, however the process ended.
 #[test]
 fn what_has_returned_survives_the_process() {

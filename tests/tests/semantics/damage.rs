@@ -55,6 +55,9 @@ fn errors_continue_goes_on_writing_and_remount_ro_stops() {
     assert!(fs.is_read_only());
     let after = fs.create(&ROOT, Ino::ROOT, b"after", 0o644);
     assert_eq!(after.unwrap_err().errno(), libc::EROFS);
+    // Until fsck has seen it.
+    assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
+    assert!(fs.is_read_only());
 }
 
 /// Name, number, whether there were attributes.
