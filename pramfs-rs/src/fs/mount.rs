@@ -239,6 +239,7 @@ impl Fs {
             left: Mutex::new(left),
         };
         if !read_only {
+            fs.region().backend().expect_small_changes();
             fs.start_work(&mut fs.background.lock())?;
         }
         Ok(fs)
@@ -349,6 +350,7 @@ impl Shared {
         if region.faults() != faults {
             return Err(failed_while_mounting(region));
         }
+        region.backend().expect_small_changes();
         self.quiet.store(false, Ordering::Relaxed);
         self.read_only.store(false, Ordering::Relaxed);
         Ok(true)

@@ -156,6 +156,10 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     fn lock(&self, _exclusive: bool) -> Result<(), PmemError> {
         Ok(())
     }
+    /// Hints that from here on small changes are fenced one by one, and long
+    /// ranges announced by [`will_access`](Self::will_access). Without it a medium
+    /// may read ahead as suits whoever reads all of it.
+    fn expect_small_changes(&self) {}
     /// Hints that a long range of the mapping is about to be read or stored to.
     fn will_access(&self, _ptr: *const u8, _len: usize) {}
     /// Gives the memory of a freed range back to the host, contents become

@@ -398,6 +398,9 @@ unsafe impl PmemBackend for Libpmem2Backend {
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
         self.medium.source.lock(exclusive)
     }
+    fn expect_small_changes(&self) {
+        self.medium.expect_small_changes();
+    }
     fn will_access(&self, ptr: *const u8, len: usize) {
         self.medium.will_access(ptr, len)
     }

@@ -1,6 +1,8 @@
 //! What every mapped source needs, whichever instructions serve it: how its
 //! fences work, write-out, giving memory back, faults.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustix::io::Errno;
 
 use super::backend::{Durability, Granularity};
@@ -38,7 +40,7 @@ pub(super) struct Medium {
     len: usize,
     discard_unit: Option<usize>,
     /// Nothing is read ahead unless [`Medium::will_access`] asks for it.
-    by_page: bool,
+    by_page: AtomicBool,
 }
 
 // SAFETY: `base` is an address and is given only to madvise, on ranges that
@@ -79,12 +81,6 @@ impl Medium {
             let _ =
                 unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxHugepage) };
         }
-        // What the kernel reads ahead into a mapping it keeps in large pieces,
-        // to megabytes, each of which is written out whole for one word that
-        // has changed.
-        let by_page = matches!(mode, Mode::Pages(_))
-            // SAFETY: as above.
-            && unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::Random) }.is_ok();
         let discard_unit = match source.kind() {
             _ if source.read_only() => None,
             // A hole in a huge page would split it.
@@ -107,7 +103,7 @@ impl Medium {
             base,
             len,
             discard_unit,
-            by_page,
+            by_page: AtomicBool::new(false),
         }
     }
 
@@ -120,9 +116,23 @@ impl Medium {
         rustix::fs::fdatasync(self.source.fd()).map_err(Into::into)
     }
 
+    /// See [`PmemBackend::expect_small_changes`].
+    ///
+    /// [`PmemBackend::expect_small_changes`]: super::backend::PmemBackend::expect_small_changes
+    pub fn expect_small_changes(&self) {
+        // What the kernel reads ahead into a mapping it keeps in large pieces,
+        // to megabytes, each of which is written out whole for one word that
+        // has changed.
+        let advice = rustix::mm::Advice::Random;
+        let pages = matches!(self.mode, Mode::Pages(_))
+            // SAFETY: advice about the whole mapping that changes no contents.
+            && unsafe { rustix::mm::madvise(self.base.cast(), self.len, advice) }.is_ok();
+        self.by_page.store(pages, Ordering::Relaxed);
+    }
+
     /// Has a long range read from the medium, in large pieces.
     pub fn will_access(&self, ptr: *const u8, len: usize) {
-        if !self.by_page {
+        if !self.by_page.load(Ordering::Relaxed) {
             return;
         }
         let page = rustix::param::page_size();
