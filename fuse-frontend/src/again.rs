@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::exit::Failure;
 use crate::kernel;
-use crate::mountinfo::{self, FS_TYPE, Mount};
+use crate::mountinfo::{self, Mount};
 use crate::mountpoint;
 use crate::options::MountSettings;
 use crate::{remount, unmount};
@@ -33,7 +33,7 @@ pub fn mount(
     mountpoint: &Path,
     settings: &MountSettings,
 ) -> Result<Option<Vec<String>>, Failure> {
-    let Some((first, region)) = first_place(region) else {
+    let Some((first, region)) = first_place(region, settings) else {
         return Ok(None);
     };
     if !rustix::process::geteuid().is_root() {
@@ -122,11 +122,11 @@ fn connection_of(region: &Path) -> Option<OwnedFd> {
 }
 
 /// A place where the whole of the region can be seen, and the region's path.
-fn first_place(region: &Path) -> Option<(Mount, PathBuf)> {
+fn first_place(region: &Path, settings: &MountSettings) -> Option<(Mount, PathBuf)> {
     let region = region.canonicalize().ok()?;
     let mounts = mountinfo::read().ok()?;
     let first = mounts.into_iter().find(|mount| {
-        mount.fs_type == FS_TYPE
+        settings.is_type(&mount.fs_type)
             && mount.root == "/"
             && mountinfo::is_source(mount, &region)
             && mountinfo::at(&mount.target).is_some_and(|top| top.device == mount.device)

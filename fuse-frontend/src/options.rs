@@ -8,6 +8,7 @@ use pramfs::pmem::{BackendKind, Durability};
 use pramfs::{AtimePolicy, ErrorPolicy};
 
 use crate::adapter::CacheMode;
+use crate::mountinfo::FS_TYPE;
 
 /// Everything that `-o` can say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +93,14 @@ impl Default for MountSettings {
             kernel_options: Vec::new(),
             flags_given: Vec::new(),
         }
+    }
+}
+
+impl MountSettings {
+    /// Whether a mount of this type can be one of ours. What is mounted as plain
+    /// `fuse` is known by its source and by who says so.
+    pub fn is_type(&self, fs_type: &str) -> bool {
+        fs_type == FS_TYPE || (self.plain_type && fs_type == "fuse")
     }
 }
 

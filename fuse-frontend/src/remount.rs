@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::exit::Failure;
-use crate::mountinfo::{self, FS_TYPE};
+use crate::mountinfo;
 use crate::options::MountSettings;
 
 const FLAGS: [(&str, MountFlags); 9] = [
@@ -40,7 +40,7 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         .canonicalize()
         .map_err(|error| Failure::mount(format!("mount point {shown}: {error}")))?;
     let mount = mountinfo::at(&path)
-        .filter(|mount| mount.fs_type == FS_TYPE)
+        .filter(|mount| settings.is_type(&mount.fs_type))
         .ok_or_else(|| {
             Failure::mount(format!(
                 "{shown} is not a mount of a pramfs region: there is nothing to remount"

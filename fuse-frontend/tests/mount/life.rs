@@ -283,6 +283,30 @@ fn remount_changes_the_flags_that_are_named() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("nothing to remount"));
 }
 
+/// As plain `fuse`, for what knows no other type.
+#[test]
+fn a_mount_of_the_plain_type_is_remounted() {
+    let Some((mount, _dog)) = mounted("plain type", "subtype=") else {
+        return;
+    };
+    assert!(mount.mounts_line().unwrap().contains(" fuse rw,"));
+    let out = mount.run(["-o", "subtype=,remount,ro"]);
+    assert!(out.status.success(), "{out:?}");
+    assert!(mount.mounts_line().unwrap().contains(" ro,"));
+    assert!(mount.run(["-o", "subtype=,remount,rw"]).status.success());
+    fs::write(mount.at("file"), "x").unwrap();
+    let second = mount.path().with_file_name("second");
+    fs::create_dir(&second).unwrap();
+    let out = Command::new(crate::program())
+        .args(["-o", "subtype="])
+        .args([mount.region(), second.clone()])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(fs::read(second.join("file")).unwrap(), b"x");
+    rustix::mount::unmount(&second, rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
 /// What a crash has left is on the medium once it is mounted, read-only too,
 /// and a mount that becomes writable is as good as one that was.
 #[test]
