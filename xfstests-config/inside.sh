@@ -70,8 +70,8 @@ arguments=(-x dangerous)
 excluded=$STAGE/tmp/exclude
 if [[ -n $RUN_GLUE ]]; then grep -v '# harness:' "$STAGE/config/exclude"; else cat "$STAGE/config/exclude"; fi >"$excluded"
 [[ $RUN_CONFIG == ext4 ]] && grep -E '^#|/650 ' "$STAGE/config/exclude" >"$excluded"
-# It makes something else of the device, and stock fuse has no mkfs to undo that.
-[[ $RUN_CONFIG == fuse ]] && echo generic/570 >>"$excluded"
+# They make something else of the device, and stock fuse has no mkfs to undo that.
+[[ $RUN_CONFIG == fuse ]] && printf 'generic/%s\n' 570 740 >>"$excluded"
 [[ -n $RUN_ALL ]] || arguments+=(-E "$excluded")
 
 # The watchdog. A test that is out of time is killed with its children; if

@@ -32,7 +32,8 @@ Options after -o:
   allow_other, noallow_other   let other users in; default if root mounts
   discard, nodiscard           give freed space back to the host at once, or
                                with fstrim(8) only, which is the default
-  norecovery                   with ro, which never changes the medium anyway
+  norecovery                   with ro: what a crash has left is replayed in
+                               memory only
   nonempty                     mount over a directory that has entries
   remount                      change the flags of a live mount
 Unknown options are refused, or ignored with -s.
