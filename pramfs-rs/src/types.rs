@@ -146,7 +146,7 @@ pub struct Ctx {
 }
 
 /// What `setattr` changes; `None` leaves a field alone.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (07777).
     pub perm: Option<u32>,

@@ -27,6 +27,8 @@ pub struct Node {
     pub blocks: u64,
     /// mtime and ctime.
     pub times: (Time, Time),
+    /// chattr flags.
+    pub flags: u32,
     /// Contents of a file, target of a symbolic link.
     pub data: Vec<u8>,
     /// Extended attributes.
@@ -122,7 +124,7 @@ impl Tree {
 
 fn brief(n: &Node) -> String {
     format!(
-        "{:?} {} gen {} {:o} links {} owner {:?} rdev {} size {} blocks {} times {}.{:09} {}.{:09} xattrs {:?}",
+        "{:?} {} gen {} {:o} links {} owner {:?} rdev {} flags {:#x} size {} blocks {} times {}.{:09} {}.{:09} xattrs {:?}",
         n.kind,
         n.id.0,
         n.id.1,
@@ -130,6 +132,7 @@ fn brief(n: &Node) -> String {
         n.nlink,
         n.owner,
         n.rdev,
+        n.flags,
         n.size,
         n.blocks,
         n.times.0.sec,
@@ -219,6 +222,7 @@ fn node(fs: &Fs, a: &Attr) -> Result<Node> {
         nlink: a.nlink,
         owner: (a.uid, a.gid),
         rdev: a.rdev,
+        flags: a.flags,
         size: a.size,
         blocks: a.blocks,
         times: (a.mtime, a.ctime),

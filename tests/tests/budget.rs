@@ -80,6 +80,25 @@ impl Row {
     }
 }
 
+const ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// A list that names user 9, and has this mask.
+fn list(mask: u8) -> Vec<u8> {
+    let entries = [
+        (1, 7, !0),
+        (2, 7, 9),
+        (4, 5, !0),
+        (16, mask, !0),
+        (32, 0, !0u32),
+    ];
+    let mut value = vec![2, 0, 0, 0];
+    for (tag, perm, id) in entries {
+        value.extend([tag, 0, perm, 0]);
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
 const HEAD: &str = "| operation | fences, mean | worst | lines flushed, mean | worst | bytes written, mean | worst | flushed twice |\n\
                     |---|---|---|---|---|---|---|---|";
 
@@ -354,6 +373,50 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 ..SetAttr::default()
             };
             b.count(|fs| fs.setattr(&cx, f, &set));
+        }
+    }));
+    rows.push(row("chmod of a file with an ACL", 1.0, 1, |b| {
+        let f = b.file(b"f");
+        b.fs.setxattr(f, ACCESS, &list(0), XattrMode::Set).unwrap();
+        for i in 0..OPS {
+            let set = SetAttr {
+                perm: Some(0o600 | (i & 0o77) as u32),
+                ..SetAttr::default()
+            };
+            b.count(|fs| fs.setattr(&cx, f, &set));
+        }
+    }));
+    rows.push(row("an ACL over another", 1.0, 1, |b| {
+        let f = b.file(b"f");
+        b.fs.setxattr(f, ACCESS, &list(0), XattrMode::Set).unwrap();
+        for i in 0..OPS {
+            let value = list(i as u8 & 7);
+            b.count(|fs| fs.setxattr(f, ACCESS, &value, XattrMode::Set));
+        }
+    }));
+    // The attributes of each file are a leaf of their own: new data.
+    rows.push(row("create under a default ACL", 2.05, 4, |b| {
+        let d = b.dir;
+        let name_of = b"system.posix_acl_default";
+        b.fs.setxattr(d, name_of, &list(5), XattrMode::Set).unwrap();
+        for i in 0..OPS {
+            b.count(|fs| fs.create(&cx, d, &name(i), 0o666));
+        }
+    }));
+    rows.push(row("chattr", 1.0, 1, |b| {
+        let f = b.file(b"f");
+        for i in 0..OPS {
+            let set = SetAttr {
+                flags: Some([0x40, 0x80][i as usize & 1]),
+                ..SetAttr::default()
+            };
+            b.count(|fs| fs.setattr(&cx, f, &set));
+        }
+    }));
+    rows.push(row("a new label", 2.0, 2, |b| {
+        for i in 0..OPS {
+            let label = format!("label {i}");
+            b.count(|fs| fs.set_label(&label));
         }
     }));
     rows.push(row("chown", 1.0, 1, |b| {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use pramfs::journal::{Rules, set_thread_lane};
+use pramfs::media::inode::{FL_IMMUTABLE, FL_NOATIME, FL_NODUMP};
 use pramfs::{Ctx, Fallocate, Fs, Ino, RenameFlags, SetAttr, XattrMode};
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
@@ -397,6 +398,145 @@ fn cases() -> Vec<Case> {
             }
         ),
         case!(
+            "chmod of a file with an ACL",
+            |fs| {
+                let f = file(fs, "f", b"");
+                set_list(fs, f, "access", 0o640);
+            },
+            |fs| setattr(
+                fs,
+                "/f",
+                SetAttr {
+                    perm: Some(0o2751),
+                    ..SetAttr::default()
+                }
+            )
+        ),
+        case!(
+            "an ACL for a file that others have the right to",
+            |fs| {
+                file(fs, "f", b"");
+            },
+            |fs| set_list(fs, ino(fs, "/f"), "access", 0o600)
+        ),
+        case!(
+            "an ACL that a mode can say, over one that it cannot",
+            |fs| {
+                let f = file(fs, "f", b"");
+                set_list(fs, f, "access", 0o640);
+            },
+            |fs| fs
+                .setxattr(ino(fs, "/f"), ACCESS, &list(0o604, false), XattrMode::Set)
+                .unwrap()
+        ),
+        case!(
+            "an ACL is removed",
+            |fs| {
+                let f = file(fs, "f", b"");
+                set_list(fs, f, "access", 0o640);
+            },
+            |fs| fs.removexattr(ino(fs, "/f"), ACCESS).unwrap()
+        ),
+        case!(
+            "create under a default ACL",
+            |fs| {
+                let d = fs.mkdir(&CX, Ino::ROOT, b"d", 0o755).unwrap().ino;
+                set_list(fs, d, "default", 0o750);
+            },
+            |fs| {
+                fs.create(&CX, ino(fs, "/d"), b"new", 0o666).unwrap();
+            }
+        ),
+        case!(
+            "mkdir under a default ACL",
+            |fs| {
+                let d = fs.mkdir(&CX, Ino::ROOT, b"d", 0o755).unwrap().ino;
+                set_list(fs, d, "default", 0o750);
+            },
+            |fs| {
+                fs.mkdir(&CX, ino(fs, "/d"), b"new", 0o777).unwrap();
+            },
+            block_size = 512
+        ),
+        case!(
+            "chattr",
+            |fs| {
+                file(fs, "f", b"");
+            },
+            |fs| setattr(
+                fs,
+                "/f",
+                SetAttr {
+                    flags: Some(FL_IMMUTABLE | FL_NOATIME),
+                    ..SetAttr::default()
+                }
+            )
+        ),
+        case!(
+            "create in a directory that hands its flags down",
+            |fs| {
+                fs.mkdir(&CX, Ino::ROOT, b"d", 0o755).unwrap();
+                setattr(
+                    fs,
+                    "/d",
+                    SetAttr {
+                        flags: Some(FL_NODUMP | FL_NOATIME),
+                        ..SetAttr::default()
+                    },
+                );
+            },
+            |fs| {
+                fs.create(&CX, ino(fs, "/d"), b"new", 0o666).unwrap();
+            }
+        ),
+        case!(
+            "a trim after an unlink",
+            |fs| {
+                file(fs, "f", &pattern(40_000, 1));
+                file(fs, "g", &pattern(9_000, 2));
+                fs.unlink(Ino::ROOT, b"f").unwrap();
+            },
+            |fs| {
+                fs.trim(0, u64::MAX, 0).unwrap();
+            }
+        ),
+        case!(
+            "a truncation by who may not keep sgid",
+            |fs| {
+                let f = file(fs, "f", &pattern(30_000, 5));
+                let set = SetAttr {
+                    perm: Some(0o2644),
+                    ..SetAttr::default()
+                };
+                fs.setattr(&CX, f, &set).unwrap();
+            },
+            |fs| {
+                let set = SetAttr {
+                    size: Some(5000),
+                    ..SetAttr::default()
+                };
+                let a = fs.setattr_by(&CX, ino(fs, "/f"), &set, &|_| false).unwrap();
+                assert_eq!(a.perm, 0o644);
+            }
+        ),
+        case!(
+            "a truncation and a mode in one call, of a fragmented file with an ACL",
+            |fs| {
+                fragmented(fs);
+                set_list(fs, ino(fs, "/f"), "access", 0o640);
+            },
+            |fs| setattr(
+                fs,
+                "/f",
+                SetAttr {
+                    size: Some(700),
+                    perm: Some(0o755),
+                    ..SetAttr::default()
+                }
+            ),
+            block_size = 512
+        ),
+        case!(
             "setxattr",
             |fs| {
                 file(fs, "f", b"");
@@ -621,6 +761,35 @@ fn rename(fs: &Fs, from: &str, name: &str, to: &str, new_name: &str, flags: Rena
 
 fn setattr(fs: &Fs, path: &str, set: SetAttr) {
     fs.setattr(&CX, ino(fs, path), &set).unwrap();
+}
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// A list that allows what the mode says, and names user 9 if asked to.
+fn list(mode: u32, named: bool) -> Vec<u8> {
+    let digit = |shift: u32| (mode >> shift & 7) as u8;
+    let nobody = u32::MAX;
+    let mut entries = vec![(1, digit(6), nobody)];
+    if named {
+        entries.push((2, 7, 9));
+    }
+    entries.push((4, digit(3), nobody));
+    if named {
+        entries.push((16, digit(3), nobody));
+    }
+    entries.push((32, digit(0), nobody));
+    let mut value = vec![2, 0, 0, 0];
+    for (tag, perm, id) in entries {
+        value.extend([tag, 0, perm, 0]);
+        value.extend(u32::to_le_bytes(id));
+    }
+    value
+}
+
+fn set_list(fs: &Fs, ino: Ino, which: &str, mode: u32) {
+    let name = format!("system.posix_acl_{which}");
+    fs.setxattr(ino, name.as_bytes(), &list(mode, true), XattrMode::Set)
+        .unwrap();
 }
 
 /// `/d/sub/`, `/e/file`, `/e/empty/`.

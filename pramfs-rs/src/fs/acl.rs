@@ -8,7 +8,6 @@
 //! Invariant: mode and access list of an inode agree ([`Acl::mode`]), and a
 //! list that a mode can say is not kept.
 
-use super::attr::InGroup;
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::{Shared, xattr};
 use crate::error::{Error, Result};
@@ -123,15 +122,15 @@ impl Shared {
         self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
     }
 
-    /// Sets or, with a value of no entries, removes a list. `in_group`: whether
-    /// who asks is in a group, or may keep its right without that.
+    /// Sets or, with a value of no entries, removes a list. `keeps_sgid`: who
+    /// asks is in the file's group, or may keep its right without that.
     pub(super) fn set_acl(
         &self,
         inode: &Inode,
         core: &mut Core,
         (name, value): (&[u8], &[u8]),
         mode: XattrMode,
-        in_group: InGroup<'_>,
+        keeps_sgid: bool,
     ) -> Result<()> {
         let mut acl = Acl::parse(value)?;
         match core.kind() {
@@ -155,7 +154,7 @@ impl Shared {
         if let Some(list) = acl.as_ref().filter(|_| name == ACCESS) {
             let (bits, all) = list.mode();
             new.mode = new.mode & !0o777 | bits;
-            if new.mode & libc::S_ISGID != 0 && !in_group(new.gid) {
+            if !keeps_sgid {
                 new.mode &= !libc::S_ISGID;
             }
             if all {

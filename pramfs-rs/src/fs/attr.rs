@@ -2,20 +2,23 @@
 
 use std::sync::atomic::Ordering;
 
+use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::options::AtimePolicy;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
 use crate::media::inode::{FL_NOATIME, FLAGS_KEPT};
-use crate::types::{Attr, FileType, Ino, SetAttr, SetTime};
+use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
+use crate::volume::Tx;
 
 /// Seconds after which relatime sets the atime anyway.
 pub(super) const DAY: i64 = 24 * 60 * 60;
 
 impl Shared {
-    /// Changes attributes: all of them in one record, a new size before it in
-    /// records of its own. Permission is the caller's business.
+    /// Changes attributes: all of them in one record, the size among them. What
+    /// a shorter size frees, and has no room there, follows in others.
+    /// Permission is the caller's business.
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
@@ -53,78 +56,81 @@ impl Shared {
                 return Err(Error::NotSupported("a flag that is not kept"));
             }
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
+            let asked = |core: &Core| {
+                let changes = set.perm.is_some() || set.size.is_some();
+                sgid(&with_owner_and_mode(core, set)).filter(|_| changes)
+            };
+            let (mut core, keeps_sgid) = lock_by(&inode, in_group, asked);
             core.alive(ino)?;
             core.may_set(set)?;
-            let now = self.now();
-            if let Some(size) = set.size {
-                match core.kind() {
-                    FileType::Regular => self.set_size(&inode, &mut core, size)?,
-                    FileType::Directory => return Err(Error::IsDirectory),
-                    _ => return Err(Error::Invalid("only regular files have a size to set")),
-                }
-            }
-            let mut new = core.d;
-            if let Some(perm) = set.perm {
-                new.mode = new.mode & libc::S_IFMT | perm & 0o7777;
-            }
-            if set.uid.is_some() || set.gid.is_some() {
-                new.uid = set.uid.unwrap_or(new.uid);
-                new.gid = set.gid.unwrap_or(new.gid);
-                if set.perm.is_none() && !core.is_dir() {
-                    new.mode = without_suid(new.mode);
-                }
-            }
-            let mut stripped = false;
-            if (set.perm.is_some() || set.size.is_some()) && !may_keep_sgid(&new, in_group) {
-                new.mode &= !libc::S_ISGID;
-                stripped = true;
-            }
-            let pick = |t: SetTime| match t {
-                SetTime::Now => now,
-                SetTime::At(t) => t,
+            let change = Change {
+                set,
+                keeps_sgid,
+                now: self.now(),
             };
-            if let Some(t) = set.atime.map(pick) {
-                (new.atime_sec, new.atime_nsec) = (t.sec, t.nsec);
-            }
-            if let Some(t) = set.mtime.map(pick) {
-                (new.mtime_sec, new.mtime_nsec) = (t.sec, t.nsec);
-            }
-            new.flags = set.flags.unwrap_or(new.flags);
-            let others = stripped
-                || set.perm.is_some()
-                || set.uid.is_some()
-                || set.gid.is_some()
-                || set.atime.is_some()
-                || set.mtime.is_some()
-                || set.flags.is_some()
-                || set.ctime.is_some();
-            if others {
-                touch_ctime(&mut new, set.ctime.unwrap_or(now));
-                let mut tx = self.vol.begin_at(&inode.place);
-                if set.perm.is_some() {
-                    self.chmod_acl(&mut tx, &mut core, &mut new)?;
+            match (set.size, core.kind()) {
+                (Some(size), FileType::Regular) => {
+                    self.set_size_and(&inode, &mut core, size, &change)?;
                 }
-                put_inode(&mut tx, &inode, &core, &mut new)?;
-                tx.commit()?;
-                core.committed(new);
+                (Some(_), FileType::Directory) => return Err(Error::IsDirectory),
+                (Some(_), _) => {
+                    return Err(Error::Invalid("only regular files have a size to set"));
+                }
+                (None, _) if *set == SetAttr::default() => {}
+                (None, _) => {
+                    let mut new = core.d;
+                    let mut tx = self.vol.begin_at(&inode.place);
+                    self.apply(&mut tx, &mut core, &mut new, &change)?;
+                    put_inode(&mut tx, &inode, &core, &mut new)?;
+                    tx.commit()?;
+                    core.committed(new);
+                }
             }
             Ok(core.attr(&self.vol.geo))
         })
     }
 
+    /// Puts all of a change but the size into a locked inode that is about to
+    /// be put into a record, and its access list with it.
+    pub(super) fn apply(
+        &self,
+        tx: &mut Tx<'_>,
+        core: &mut Core,
+        new: &mut DiskInode,
+        change: &Change<'_>,
+    ) -> Result<()> {
+        let &Change {
+            set,
+            keeps_sgid,
+            now,
+        } = change;
+        let changed = with_owner_and_mode(core, set);
+        (new.mode, new.uid, new.gid) = (changed.mode, changed.uid, changed.gid);
+        if !keeps_sgid {
+            new.mode &= !libc::S_ISGID;
+        }
+        let pick = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        if let Some(t) = set.atime.map(pick) {
+            (new.atime_sec, new.atime_nsec) = (t.sec, t.nsec);
+        }
+        if let Some(t) = set.mtime.map(pick) {
+            (new.mtime_sec, new.mtime_nsec) = (t.sec, t.nsec);
+        }
+        new.flags = set.flags.unwrap_or(new.flags);
+        touch_ctime(new, set.ctime.unwrap_or(now));
+        if set.perm.is_some() {
+            self.chmod_acl(tx, core, new)?;
+        }
+        Ok(())
+    }
+
     /// Takes sgid away from a locked file that is about to be changed by
     /// somebody who may not keep it.
-    #[inline]
-    pub(super) fn drop_sgid(
-        &self,
-        inode: &Inode,
-        core: &mut Core,
-        in_group: InGroup<'_>,
-    ) -> Result<()> {
-        if may_keep_sgid(&core.d, in_group) {
-            return Ok(());
-        }
+    #[cold]
+    pub(super) fn drop_sgid(&self, inode: &Inode, core: &mut Core) -> Result<()> {
         let mut new = core.d;
         new.mode &= !libc::S_ISGID;
         touch_ctime(&mut new, self.now());
@@ -202,10 +208,62 @@ pub(super) fn anybody(_group: u32) -> bool {
     true
 }
 
-/// Whether a file has no sgid that somebody would have to lose.
+/// A change of attributes by somebody.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    set: &'a SetAttr,
+    /// Whether a sgid that is there, or is set, stays.
+    keeps_sgid: bool,
+    now: Time,
+}
+
+/// The group by whose right a file runs, if it does: who is not in it may
+/// change the file, but leaves it no such right.
 #[inline]
-fn may_keep_sgid(d: &DiskInode, in_group: InGroup<'_>) -> bool {
-    d.mode & libc::S_ISGID == 0 || d.mode & libc::S_IFMT != libc::S_IFREG || in_group(d.gid)
+pub(super) fn sgid(d: &DiskInode) -> Option<u32> {
+    (d.mode & libc::S_ISGID != 0 && d.mode & libc::S_IFMT == libc::S_IFREG).then_some(d.gid)
+}
+
+/// Locks an inode for somebody of whom `in_group` tells whether a group is
+/// theirs; `group` names the one that it depends on. False: they are not in it.
+///
+/// They are asked about while nothing is locked: the answer may come from
+/// anywhere and take its time. Where the group is another one by then, it is
+/// asked for again.
+#[inline]
+pub(super) fn lock_by<'a>(
+    inode: &'a Inode,
+    in_group: InGroup<'_>,
+    group: impl Fn(&Core) -> Option<u32>,
+) -> (CoreGuard<'a>, bool) {
+    let mut answer = None;
+    loop {
+        let core = inode.core.write();
+        match (group(&core), answer) {
+            (None, _) => return (core, true),
+            (Some(group), Some((asked, is_in))) if group == asked => return (core, is_in),
+            (Some(group), _) => {
+                drop(core);
+                answer = Some((group, in_group(group)));
+            }
+        }
+    }
+}
+
+/// A locked inode with the owner and the mode that a change gives it.
+fn with_owner_and_mode(core: &Core, set: &SetAttr) -> DiskInode {
+    let mut new = core.d;
+    if let Some(perm) = set.perm {
+        new.mode = new.mode & libc::S_IFMT | perm & 0o7777;
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        new.uid = set.uid.unwrap_or(new.uid);
+        new.gid = set.gid.unwrap_or(new.gid);
+        if set.perm.is_none() && !core.is_dir() {
+            new.mode = without_suid(new.mode);
+        }
+    }
+    new
 }
 
 /// A mode without suid, and without sgid where the group may execute.

@@ -3,7 +3,7 @@
 //! Blocks are allocated in a chain of records; the last one sets the size. If
 //! the region fills up on the way, what the call had allocated is freed again.
 
-use super::attr::{InGroup, anybody};
+use super::attr::{InGroup, anybody, lock_by, sgid};
 use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
 use super::read::check_file;
 use super::{Need, Shared, protect};
@@ -48,13 +48,15 @@ impl Shared {
         self.op(Need::Write, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
+            let (mut core, keeps_sgid) = lock_by(&inode, in_group, |core| sgid(&core.d));
             check_file(&inode, &core)?;
             match what {
                 Fallocate::Allocate { .. } => protect::may_grow(&core.d)?,
                 _ => protect::may_change(&core.d)?,
             }
-            self.drop_sgid(&inode, &mut core, in_group)?;
+            if !keeps_sgid {
+                self.drop_sgid(&inode, &mut core)?;
+            }
             self.finish_truncate(&inode, &mut core)?;
             match what {
                 Fallocate::Allocate { keep_size } => {

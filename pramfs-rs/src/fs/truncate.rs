@@ -4,6 +4,7 @@
 //! it. What does not fit goes on in further records; meanwhile the file has a
 //! slot in the orphan table, so that after a crash the next mount goes on.
 
+use super::attr::Change;
 use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_mtime};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
@@ -11,13 +12,35 @@ use crate::map;
 use crate::media::DiskInode;
 use crate::types::{FileType, Ino};
 
+/// What else the record of a new size does.
+enum Also<'a> {
+    Nothing,
+    TimesOf(&'a DiskInode),
+    Change(&'a Change<'a>),
+}
+
 impl Shared {
     /// Sets the size of a locked regular file. New bytes read as zeros.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Corrupt`].
     pub(super) fn set_size(&self, inode: &Inode, core: &mut Core, size: u64) -> Result<()> {
-        self.resize(inode, core, size, None)
+        self.resize(inode, core, size, Also::Nothing)
+    }
+
+    /// The same, and in the record of the size another change of the inode: a
+    /// crash leaves both or none.
+    ///
+    /// # Errors
+    /// As for [`set_size`](Self::set_size).
+    pub(super) fn set_size_and(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        size: u64,
+        change: &Change<'_>,
+    ) -> Result<()> {
+        self.resize(inode, core, size, Also::Change(change))
     }
 
     /// Gives a locked regular file the size and the times that it had before
@@ -31,16 +54,10 @@ impl Shared {
         core: &mut Core,
         before: &DiskInode,
     ) -> Result<()> {
-        self.resize(inode, core, before.size, Some(before))
+        self.resize(inode, core, before.size, Also::TimesOf(before))
     }
 
-    fn resize(
-        &self,
-        inode: &Inode,
-        core: &mut Core,
-        size: u64,
-        before: Option<&DiskInode>,
-    ) -> Result<()> {
+    fn resize(&self, inode: &Inode, core: &mut Core, size: u64, also: Also<'_>) -> Result<()> {
         let geo = &self.vol.geo;
         if size > geo.max_file_size() {
             return Err(Error::TooLarge(size));
@@ -49,9 +66,12 @@ impl Shared {
         let mut tx = self.vol.begin_at(&inode.place);
         let mut new = core.d;
         new.size = size;
-        match before {
-            Some(before) => restore_times(&mut new, before),
-            None => touch_mtime(&mut new, self.now()),
+        touch_mtime(&mut new, self.now());
+        match also {
+            Also::Nothing => {}
+            Also::TimesOf(before) => restore_times(&mut new, before),
+            // First, so that what the size frees takes the room that is left.
+            Also::Change(change) => self.apply(&mut tx, core, &mut new, change)?,
         }
         let mut m = core.map();
         let mut slot = None;

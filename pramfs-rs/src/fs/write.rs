@@ -9,7 +9,7 @@
 //! extends the file zeroes it first, in [`Shared::zero_written`].
 
 use super::ExtentCache;
-use super::attr::{InGroup, anybody};
+use super::attr::{InGroup, anybody, lock_by, sgid};
 use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::{Need, Shared, protect};
@@ -53,13 +53,15 @@ impl Shared {
     ) -> Result<usize> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
+            let (mut core, keeps_sgid) = lock_by(&inode, in_group, |core| sgid(&core.d));
             check_file(&inode, &core)?;
-            if core.d.flags & HEEDED == 0 && core.d.mode & libc::S_ISGID == 0 {
+            if core.d.flags & HEEDED == 0 && keeps_sgid {
                 return self.write_locked(&inode, &mut core, offset, from);
             }
             protect::may_change(&core.d)?;
-            self.drop_sgid(&inode, &mut core, in_group)?;
+            if !keeps_sgid {
+                self.drop_sgid(&inode, &mut core)?;
+            }
             let n = self.write_locked(&inode, &mut core, offset, from)?;
             self.write_out(&core)?;
             Ok(n)
@@ -190,10 +192,12 @@ impl Shared {
         from: &[u8],
         in_group: InGroup<'_>,
     ) -> Result<u64> {
-        let mut core = inode.core.write();
+        let (mut core, keeps_sgid) = lock_by(inode, in_group, |core| sgid(&core.d));
         check_file(inode, &core)?;
         protect::may_grow(&core.d)?;
-        self.drop_sgid(inode, &mut core, in_group)?;
+        if !keeps_sgid {
+            self.drop_sgid(inode, &mut core)?;
+        }
         let size = core.d.size;
         let offset = offset.unwrap_or(size);
         if offset < size {

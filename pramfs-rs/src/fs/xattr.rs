@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use super::acl::is_acl;
-use super::attr::{InGroup, anybody};
+use super::attr::{InGroup, anybody, lock_by};
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::names::NAME_MAX;
 use super::{Need, Shared, protect};
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
+use crate::media::acl::ACCESS;
 use crate::media::checksum::crc;
 use crate::media::htree::{
     ItemHeader, LargeValue, VALUE_IN_BLOCKS as BLOCKS, VALUE_INLINE as INLINE, VALUE_MAX,
@@ -200,11 +201,15 @@ impl Shared {
                 return Err(Error::AttributeTooLarge(value.len(), VALUE_MAX));
             }
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
+            // An access list sets the mode, of a directory too.
+            let asked = |core: &Core| {
+                (name == ACCESS && core.d.mode & libc::S_ISGID != 0).then_some(core.d.gid)
+            };
+            let (mut core, keeps_sgid) = lock_by(&inode, in_group, asked);
             core.alive(ino)?;
             protect::may_change(&core.d)?;
             if is_acl(name) {
-                return self.set_acl(&inode, &mut core, (name, value), mode, in_group);
+                return self.set_acl(&inode, &mut core, (name, value), mode, keeps_sgid);
             }
             let old = self.find_value(&core.d, name)?;
             check_mode(old.is_some(), mode)?;

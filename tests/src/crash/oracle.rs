@@ -156,12 +156,12 @@ fn hash_of(state: &State) -> u64 {
     let mut h = DefaultHasher::new();
     for (path, n) in &state.tree.nodes {
         path.hash(&mut h);
-        (n.id.0, n.id.1, n.nlink, n.size, n.blocks, n.perm).hash(&mut h);
+        (n.id.0, n.id.1, n.nlink, n.size, n.blocks, n.perm, n.flags).hash(&mut h);
         n.data.hash(&mut h);
         n.xattrs.hash(&mut h);
         [n.times.0, n.times.1].map(|t| (t.sec, t.nsec)).hash(&mut h);
     }
-    state.pieces.hash(&mut h);
+    (&state.label, &state.pieces).hash(&mut h);
     h.finish()
 }
 

@@ -129,7 +129,15 @@ const REFUSALS: [i32; 7] = [
 /// False where the operation was refused.
 fn carry_out(fs: &Fs, bed: &Bed, actions: &[Action]) -> Result<bool, String> {
     for a in actions {
-        match bed.follower.engine(fs, &a.as_call()) {
+        let done = match a {
+            Action::Label(label) => fs.set_label(label),
+            Action::Trim => fs.trim(0, u64::MAX, 0).map(drop),
+            Action::Call(_) | Action::Map { .. } => {
+                let call = a.as_call().ok_or("no call stands for it")?;
+                bed.follower.engine(fs, &call)
+            }
+        };
+        match done {
             Ok(()) => {}
             Err(e) if REFUSALS.contains(&e.errno()) => return Ok(false),
             Err(e) => return Err(e.to_string()),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs::{Fallocate, FileType, Fs, Ino, Result, SetAttr, Time};
 
 use super::workload::Action;
@@ -20,8 +21,8 @@ pub type Piece = (u64, u64, bool);
 pub struct State {
     /// Names, attributes, contents.
     pub tree: Tree,
-    /// `chattr` flags, by path.
-    pub flags: BTreeMap<Vec<u8>, u32>,
+    /// The label.
+    pub label: String,
     /// What is allocated, by path; past the end of a file too, once
     /// [`stretch`](Self::stretch) has looked.
     pub pieces: BTreeMap<Vec<u8>, Vec<Piece>>,
@@ -38,13 +39,9 @@ impl State {
     pub fn of(fs: &Fs) -> Result<State> {
         let mut tree = Tree::of(fs)?;
         (tree.free, tree.free_inodes) = (0, 0);
-        let mut flags = BTreeMap::new();
-        for (path, n) in &tree.nodes {
-            flags.insert(path.clone(), fs.getattr(n.id.0)?.flags);
-        }
         let mut state = State {
             tree,
-            flags,
+            label: fs.label(),
             pieces: BTreeMap::new(),
         };
         state.read_pieces(fs)?;
@@ -93,6 +90,15 @@ impl State {
     pub fn stretch(&mut self, fs: &Fs) -> Result<()> {
         for n in self.tree.nodes.values() {
             if n.kind == FileType::Regular && n.size < STRETCH {
+                // First what forbids it goes.
+                let forbids = n.flags & (FL_IMMUTABLE | FL_APPEND);
+                if forbids != 0 {
+                    let set = SetAttr {
+                        flags: Some(n.flags ^ forbids),
+                        ..SetAttr::default()
+                    };
+                    fs.setattr(&Default::default(), n.id.0, &set)?;
+                }
                 let set = SetAttr {
                     size: Some(STRETCH),
                     ..SetAttr::default()
@@ -140,7 +146,7 @@ impl Expected {
         let (a, b) = (&self.state.tree.nodes, &found.tree.nodes);
         a.len() == b.len()
             && (a.iter().zip(b)).all(|((p, a), (q, b))| p == q && self.same_node(a, b))
-            && self.state.flags == found.flags
+            && self.state.label == found.label
             && self.state.pieces == found.pieces
     }
 
@@ -172,15 +178,9 @@ impl Expected {
                 let _ = writeln!(out, "{shown}: allocated {a:?}\n   is: {b:?}");
             }
         }
-        for (p, flags) in &self.state.flags {
-            if found.flags.get(p).is_some_and(|f| f != flags) {
-                let shown = String::from_utf8_lossy(p);
-                let _ = writeln!(
-                    out,
-                    "{shown}: flags {flags:#x}\n   are: {:#x}",
-                    found.flags[p]
-                );
-            }
+        if self.state.label != found.label {
+            let (a, b) = (&self.state.label, &found.label);
+            let _ = writeln!(out, "label {a:?}\n   is: {b:?}");
         }
         out
     }
@@ -216,13 +216,13 @@ impl Promise {
                 continue;
             }
             let grows = match action.as_call() {
-                Call::Write { bytes, .. } => {
+                Some(Call::Write { bytes, .. }) => {
                     let end = range.end as usize;
                     n.data.resize(n.data.len().max(end), 0);
                     n.data[range.start as usize..end].copy_from_slice(&bytes);
                     true
                 }
-                Call::Fallocate { what, .. } => !matches!(
+                Some(Call::Fallocate { what, .. }) => !matches!(
                     what,
                     Fallocate::PunchHole
                         | Fallocate::Allocate { keep_size: true }
@@ -246,7 +246,7 @@ impl Promise {
         };
         let (old, new) = (&before.state, &after.state);
         if !old.tree.nodes.keys().eq(found.tree.nodes.keys())
-            || old.flags != found.flags && new.flags != found.flags
+            || old.label != found.label && new.label != found.label
         {
             return false;
         }

@@ -34,12 +34,18 @@ pub enum Action {
         /// Whether `persist` follows; otherwise the stores may be lost.
         persist: bool,
     },
+    /// A new label.
+    Label(&'static str),
+    /// Everything that is free goes back to the host.
+    Trim,
 }
 
 impl Action {
-    /// The call that has the same effect in the model.
-    pub fn as_call(&self) -> Call {
-        match self {
+    /// The call that has the same effect in the model; `None` for what is no
+    /// matter of names and files.
+    pub fn as_call(&self) -> Option<Call> {
+        Some(match self {
+            Action::Label(_) | Action::Trim => return None,
             Action::Call(c) => c.clone(),
             Action::Map {
                 node,
@@ -51,7 +57,7 @@ impl Action {
                 offset: Some(*offset),
                 bytes: bytes.clone(),
             },
-        }
+        })
     }
 
     /// What a crash in it may leave.
@@ -62,14 +68,14 @@ impl Action {
         };
         let size = |node: &NodeId| f.model.node(*node).size();
         match self.as_call() {
-            Call::Write {
+            Some(Call::Write {
                 node,
                 offset,
                 bytes,
-            } => data(&node, offset.unwrap_or(size(&node)), bytes.len() as u64),
-            Call::Fallocate {
+            }) => data(&node, offset.unwrap_or(size(&node)), bytes.len() as u64),
+            Some(Call::Fallocate {
                 node, offset, len, ..
-            } => data(&node, offset, len),
+            }) => data(&node, offset, len),
             _ => Promise::Atomic,
         }
     }
@@ -345,6 +351,11 @@ pub fn ops() -> Vec<Op> {
         meta "setfacl -d /A" = |f| setacl(f, "/A", "default", 0o770);
         meta "chmod /A" = |f| set(f, "/A", SetAttr { perm: Some(0o2770), ..SetAttr::default() });
         meta "chown /foo" = |f| set(f, "/foo", SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() });
+        meta "truncate and chmod /foo" = |f| set(f, "/foo", SetAttr { size: Some(400), perm: Some(0o750), ..SetAttr::default() });
+        meta "chattr +d +A /A" = |f| set(f, "/A", SetAttr { flags: Some(0x40 | 0x80), ..SetAttr::default() });
+        meta "chattr +i /A/bar" = |f| set(f, "/A/bar", SetAttr { flags: Some(0x10), ..SetAttr::default() });
+        meta "label" = |_f| Some(vec![Action::Label("another")]);
+        meta "trim" = |_f| Some(vec![Action::Trim]);
         meta "utimes /A/bar" = |f| {
             let t = SetTime::At(Time { sec: -5, nsec: 999_999_999 });
             set(f, "/A/bar", SetAttr { atime: Some(t), mtime: Some(t), ..SetAttr::default() })
@@ -449,7 +460,7 @@ impl Bed {
                 now += 1;
                 clock.set(now);
                 f.model.now = Time { sec: now, nsec: 7 };
-                f.call(&fs, &a.as_call())?;
+                act(&fs, f, &a)?;
             }
             Ok::<(), String>(())
         };
@@ -593,6 +604,14 @@ pub fn sequences(
 pub fn act(fs: &Fs, f: &mut Follower, action: &Action) -> Result<bool, String> {
     match action {
         Action::Call(c) => f.call(fs, c),
+        Action::Label(label) => fs
+            .set_label(label)
+            .map(|()| true)
+            .map_err(|e| format!("the label: {e}")),
+        Action::Trim => fs
+            .trim(0, u64::MAX, 0)
+            .map(|_| true)
+            .map_err(|e| format!("trim: {e}")),
         Action::Map {
             node,
             offset,
