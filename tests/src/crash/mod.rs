@@ -21,6 +21,7 @@ pub mod pairs;
 pub mod report;
 pub mod scratch;
 pub mod state;
+pub mod sweep;
 pub mod turns;
 pub mod workload;
 
