@@ -41,6 +41,25 @@ pub fn path_of(handle: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd())
 }
 
+/// The chattr flags of a file or directory.
+///
+/// # Errors
+/// The errno.
+pub fn flags(fd: &impl AsFd) -> Sys<u32> {
+    let fd = open(fd, OFlags::RDONLY)?;
+    errno(rustix::fs::ioctl_getflags(&fd)).map(|f| f.bits())
+}
+
+/// Sets the chattr flags of a file or directory.
+///
+/// # Errors
+/// The errno.
+pub fn set_flags(fd: &impl AsFd, flags: u32) -> Sys {
+    let fd = open(fd, OFlags::RDONLY)?;
+    let flags = rustix::fs::IFlags::from_bits_retain(flags);
+    errno(rustix::fs::ioctl_setflags(&fd, flags))
+}
+
 /// Opens what a handle names.
 pub fn open(handle: &impl AsFd, flags: OFlags) -> Sys<OwnedFd> {
     errno(rustix::fs::openat(

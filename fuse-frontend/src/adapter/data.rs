@@ -184,31 +184,19 @@ fn copy(
     to: (Ino, u64),
     len: u64,
 ) -> Served<u64> {
-    let step = len.min(u64::from(MAX_REQUEST)) as usize;
-    with_buffer(step, |buffer| {
-        let mut copied = 0;
-        while copied < len {
-            let want = ((len - copied) as usize).min(step);
-            let done = fs
-                .read(from.0, from.1 + copied, &mut buffer[..want])
-                .and_then(|got| {
-                    if got == 0 {
-                        Ok(0)
-                    } else {
-                        removals.wait_for_space(|| {
-                            fs.write_by(to.0, to.1 + copied, &buffer[..got], in_group)
-                        })
-                    }
-                });
-            match done {
-                Ok(0) => break,
-                Ok(written) => copied += written as u64,
-                Err(_) if copied > 0 => break,
-                Err(error) => return Err(error.into()),
-            }
+    let mut copied = 0;
+    while copied < len {
+        // In steps, between which others come to the files.
+        let step = (len - copied).min(u64::from(MAX_REQUEST));
+        let (at, target) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
+        match removals.wait_for_space(|| fs.copy_range_by(at, target, step, in_group)) {
+            Ok(0) => break,
+            Ok(done) => copied += done,
+            Err(_) if copied > 0 => break,
+            Err(error) => return Err(error.into()),
         }
-        Ok(copied)
-    })
+    }
+    Ok(copied)
 }
 
 fn fallocate_mode(mode: i32) -> Served<Fallocate> {

@@ -64,18 +64,30 @@ impl Shared {
                 }
                 Fallocate::PunchHole => self.punch(&inode, &mut core, offset, end),
                 Fallocate::ZeroRange { keep_size } => {
-                    // What may fail for want of space comes first.
-                    let old = core.d.size;
-                    self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)?;
-                    let mut tx = self.vol.begin_at(&inode.place);
-                    self.zero_written(&mut tx, &core.map(), offset, end.min(old.max(offset)))?;
-                    tx.settle();
-                    drop(tx);
-                    self.overwritten(&inode, &mut core);
-                    Ok(())
+                    self.zero_range(&inode, &mut core, offset, end, keep_size)
                 }
             }
         })
+    }
+
+    /// Makes a range of a locked file read as zeros, in blocks of its own.
+    pub(super) fn zero_range(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        offset: u64,
+        end: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        // What may fail for want of space comes first.
+        let old = core.d.size;
+        self.allocate(inode, core, offset, end, State::Unwritten, !keep_size)?;
+        let mut tx = self.vol.begin_at(&inode.place);
+        self.zero_written(&mut tx, &core.map(), offset, end.min(old.max(offset)))?;
+        tx.settle();
+        drop(tx);
+        self.overwritten(inode, core);
+        Ok(())
     }
 
     /// Makes every block of a range allocated and written, so that a mapping

@@ -13,7 +13,7 @@ use crate::types::{Ctx, Fallocate, FileExtent, Ino, SeekWhence, SetAttr};
 /// What the region is full of before it is formatted: nobody may ever read it.
 const STALE: u8 = 0xd7;
 
-fn mount(backend: Box<dyn PmemBackend>, block_size: u32) -> Fs {
+pub(super) fn mount(backend: Box<dyn PmemBackend>, block_size: u32) -> Fs {
     let region = Region::new("test", backend);
     for at in (0..region.len()).step_by(1 << 20) {
         let n = (region.len() - at).min(1 << 20) as usize;
@@ -40,13 +40,13 @@ fn mount(backend: Box<dyn PmemBackend>, block_size: u32) -> Fs {
     .unwrap()
 }
 
-fn new_file(fs: &Fs, name: &[u8]) -> Ino {
+pub(super) fn new_file(fs: &Fs, name: &[u8]) -> Ino {
     fs.create(&Ctx::default(), Ino::ROOT, name, 0o644)
         .unwrap()
         .ino
 }
 
-fn truncate(fs: &Fs, ino: Ino, size: u64) -> crate::Result<()> {
+pub(super) fn truncate(fs: &Fs, ino: Ino, size: u64) -> crate::Result<()> {
     fs.setattr(
         &Ctx::default(),
         ino,
@@ -59,7 +59,7 @@ fn truncate(fs: &Fs, ino: Ino, size: u64) -> crate::Result<()> {
 }
 
 /// Every block of the map is counted in the inode.
-fn check_blocks(fs: &Fs, ino: Ino) {
+pub(super) fn check_blocks(fs: &Fs, ino: Ino) {
     let inode = fs.iget(ino).unwrap();
     let core = inode.core.read();
     let mut owned = 0;
@@ -75,10 +75,10 @@ fn check_blocks(fs: &Fs, ino: Ino) {
     assert_eq!(owned, core.d.blocks);
 }
 
-struct Rng(u64);
+pub(super) struct Rng(pub u64);
 
 impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -13,6 +13,9 @@
 mod acl;
 mod attr;
 mod background;
+mod copy;
+#[cfg(test)]
+mod copy_tests;
 mod core_lock;
 mod create;
 mod dcache;
@@ -37,6 +40,7 @@ mod readdir;
 mod refs;
 mod rename;
 mod seek;
+mod source;
 mod statfs;
 mod superblock;
 mod symlink;

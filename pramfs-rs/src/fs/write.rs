@@ -12,6 +12,7 @@ use super::ExtentCache;
 use super::attr::{InGroup, anybody, lock_by, sgid};
 use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
+use super::source::Source;
 use super::{Need, Shared, protect};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -125,7 +126,7 @@ impl Shared {
     /// `chattr +S`: where a fence only orders stores, what has been written
     /// goes out now.
     #[inline]
-    fn write_out(&self, core: &Core) -> Result<()> {
+    pub(super) fn write_out(&self, core: &Core) -> Result<()> {
         if core.d.flags & FL_SYNC != 0 {
             self.sync_medium()?;
         }
@@ -225,28 +226,34 @@ impl Shared {
         }
     }
 
-    fn write_locked(
+    pub(super) fn write_locked<S: Source>(
         &self,
         inode: &Inode,
         core: &mut Core,
         offset: u64,
-        from: &[u8],
+        from: S,
     ) -> Result<usize> {
-        if from.is_empty() {
+        if from.len() == 0 {
             return Ok(0);
         }
         let max = self.vol.geo.max_file_size();
         if offset >= max {
             return Err(Error::TooLarge(offset));
         }
-        let from = &from[..usize::try_from(max - offset).map_or(from.len(), |n| n.min(from.len()))];
+        let from =
+            from.part(0..usize::try_from(max - offset).map_or(from.len(), |n| n.min(from.len())));
         if offset + from.len() as u64 <= core.d.size && self.overwrite(inode, core, offset, from)? {
             return Ok(from.len());
         }
         self.finish_truncate(inode, core)?;
         let mut done = 0;
         while done < from.len() {
-            match self.write_some(inode, core, offset + done as u64, &from[done..]) {
+            match self.write_some(
+                inode,
+                core,
+                offset + done as u64,
+                from.part(done..from.len()),
+            ) {
                 Ok(n) => done += n,
                 Err(Error::NoSpace(_)) if done > 0 => break,
                 Err(e) => return Err(e),
@@ -257,7 +264,13 @@ impl Shared {
 
     /// The short way: the range lies in one run of written blocks.
     #[inline]
-    fn overwrite(&self, inode: &Inode, core: &mut Core, offset: u64, from: &[u8]) -> Result<bool> {
+    fn overwrite<S: Source>(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        offset: u64,
+        from: S,
+    ) -> Result<bool> {
         let geo = &self.vol.geo;
         let within = offset & (geo.block_size - 1);
         let blocks = (within + from.len() as u64).div_ceil(geo.block_size);
@@ -271,12 +284,17 @@ impl Shared {
 
     /// Overwrites written bytes of a file where they stand in the region.
     #[inline]
-    fn overwrite_at(&self, inode: &Inode, core: &mut Core, at: u64, from: &[u8]) -> Result<usize> {
-        let w = self.vol.region.window();
-        let pending = w.nt_store(at, from)?;
+    fn overwrite_at<S: Source>(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        at: u64,
+        from: S,
+    ) -> Result<usize> {
+        let pending = from.store(&self.vol.region, at)?;
         // In memory, while the bytes are on their way.
         self.overwritten(inode, core);
-        let _ = w.fence(pending);
+        let _ = self.vol.region.window().fence(pending);
         Ok(from.len())
     }
 
@@ -290,12 +308,12 @@ impl Shared {
     }
 
     /// Writes as much as one record takes, at least one byte.
-    fn write_some(
+    fn write_some<S: Source>(
         &self,
         inode: &Inode,
         core: &mut Core,
         offset: u64,
-        from: &[u8],
+        from: S,
     ) -> Result<usize> {
         let mut w = Writer {
             shared: self,
@@ -323,7 +341,7 @@ impl Shared {
                     half.min(from.len() as u64 / 2)
                 };
                 drop(w);
-                return self.write_some(inode, core, offset, &from[..less.max(1) as usize]);
+                return self.write_some(inode, core, offset, from.part(0..less.max(1) as usize));
             }
             Err(e) => return Err(e),
         }
@@ -386,7 +404,7 @@ impl Shared {
 }
 
 /// One record's part of a write.
-struct Writer<'a> {
+struct Writer<'a, S> {
     shared: &'a Shared,
     tx: Tx<'a>,
     m: MapRef,
@@ -394,7 +412,7 @@ struct Writer<'a> {
     size: u64,
     /// What is to be written, and where.
     offset: u64,
-    from: &'a [u8],
+    from: S,
     /// Everything before this is written.
     pos: u64,
     /// The block after the last that was written.
@@ -403,7 +421,7 @@ struct Writer<'a> {
     tried: u64,
 }
 
-impl Writer<'_> {
+impl<S: Source> Writer<'_, S> {
     fn end(&self) -> u64 {
         self.offset + self.from.len() as u64
     }
@@ -447,9 +465,12 @@ impl Writer<'_> {
             first << geo.block_log2,
             (end << geo.block_log2).min(self.end()),
         );
-        let bytes = &self.from[(self.pos - self.offset) as usize..(stop - self.offset) as usize];
-        self.tx
-            .write_new(geo.offset(block) + (self.pos - start), bytes)?;
+        let bytes = self
+            .from
+            .part((self.pos - self.offset) as usize..(stop - self.offset) as usize);
+        let at = geo.offset(block) + (self.pos - start);
+        let pending = bytes.store(&self.shared.vol.region, at)?;
+        self.tx.stored_new(pending);
         self.last = Some(block.0 + (end - first));
         self.pos = stop;
         Ok(())

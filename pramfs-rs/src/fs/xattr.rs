@@ -22,7 +22,7 @@ use crate::media::htree::{
 };
 use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
-use crate::types::{Ino, XattrMode};
+use crate::types::{FileType, Ino, XattrMode};
 use crate::volume::Tx;
 
 /// Longest list of names, bytes: what the kernel passes on.
@@ -278,7 +278,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes an attribute. The mode stays as a list that goes has left it.
+    /// Removes an attribute. The mode stays as a list that goes has left it; a
+    /// list that is not there is no error.
     ///
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::NotPermitted`] where the file is
@@ -290,7 +291,13 @@ impl Shared {
             let mut core = inode.core.write();
             core.alive(ino)?;
             protect::may_change(&core.d)?;
-            self.remove_xattr_locked(&inode, &mut core, name)
+            if is_acl(name) && core.kind() == FileType::Symlink {
+                return Err(Error::NotSupported("an ACL of a symbolic link"));
+            }
+            match self.remove_xattr_locked(&inode, &mut core, name) {
+                Err(Error::NoAttribute) if is_acl(name) => Ok(()),
+                done => done,
+            }
         })
     }
 

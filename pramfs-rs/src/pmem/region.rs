@@ -321,6 +321,23 @@ impl Region {
         Ok(word)
     }
 
+    /// Loads a byte of each page of a range, so that one that cannot be had is
+    /// known before its bytes are used for anything.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
+    pub fn touch(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        let page = rustix::param::page_size() as u64;
+        let p = self.at(offset, len)?;
+        let mut at = 0;
+        while at < len {
+            // SAFETY: the byte lies in the range, which lies in the mapping.
+            unsafe { std::ptr::read_volatile(p.add(at as usize)) };
+            at = (offset + at + 1).next_multiple_of(page) - offset;
+        }
+        self.sound(p, offset, len)
+    }
+
     /// Hints that a line will be read soon.
     #[inline]
     pub fn prefetch(&self, offset: u64) {
@@ -490,6 +507,26 @@ impl WriteWindow<'_> {
                 .backend
                 .nt_copy(dst, bytes.as_ptr(), bytes.len())
         };
+        mutants::stored(&*self.region.backend);
+        Ok(Unfenced::none())
+    }
+
+    /// Non-temporal copy of `len` bytes from another place of the region.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Faulted`] where a page of either
+    /// is known to be bad, see [`Region::touch`].
+    #[cfg_attr(feature = "mutants", track_caller)]
+    pub fn nt_copy(&self, offset: u64, from: u64, len: u64) -> Result<Unfenced, PmemError> {
+        let (src, dst) = (self.region.at(from, len)?, self.region.at(offset, len)?);
+        if mutants::hit(Kind::Stream) || from.abs_diff(offset) < len {
+            // Over itself: by way of other memory.
+            let mut bytes = vec![0; len as usize];
+            self.region.read(from, &mut bytes)?;
+            return self.nt_store(offset, &bytes);
+        }
+        // SAFETY: both have len bytes in the mapping, and do not overlap.
+        unsafe { self.region.backend.nt_copy(dst, src, len as usize) };
         mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())
     }

@@ -139,8 +139,15 @@ impl<'v> Tx<'v> {
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let pending = self.vol.region.window().nt_store(offset, bytes)?;
-        self.data = Some(self.data.take().unwrap_or_default().join(pending));
+        self.stored_new(pending);
         Ok(())
+    }
+
+    /// Takes over what was stored at a place that nothing names before this
+    /// commits.
+    #[inline]
+    pub fn stored_new(&mut self, pending: Unfenced) {
+        self.data = Some(self.data.take().unwrap_or_default().join(pending));
     }
 
     /// Zeroes a range that nothing names before this commits.
@@ -150,7 +157,7 @@ impl<'v> Tx<'v> {
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
         let pending = self.vol.region.window().nt_zero(offset, len)?;
-        self.data = Some(self.data.take().unwrap_or_default().join(pending));
+        self.stored_new(pending);
         Ok(())
     }
 

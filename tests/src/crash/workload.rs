@@ -73,9 +73,14 @@ impl Action {
                 offset,
                 bytes,
             }) => data(&node, offset.unwrap_or(size(&node)), bytes.len() as u64),
-            Some(Call::Fallocate {
-                node, offset, len, ..
-            }) => data(&node, offset, len),
+            Some(
+                Call::Fallocate {
+                    node, offset, len, ..
+                }
+                | Call::Copy {
+                    node, offset, len, ..
+                },
+            ) => data(&node, offset, len),
             _ => Promise::Atomic,
         }
     }
@@ -268,6 +273,17 @@ fn setacl(f: &Follower, path: &str, which: &str, mode: u32) -> Option<Vec<Action
     })
 }
 
+/// From the beginning of a file.
+fn copy(f: &Follower, path: &str, to: &str, offset: u64, len: u64) -> Option<Vec<Action>> {
+    one(Call::Copy {
+        from: file(f, path)?,
+        at: 0,
+        node: file(f, to)?,
+        offset,
+        len,
+    })
+}
+
 /// Unlink while it is open, then close.
 fn unlink_open(f: &Follower, path: &str) -> Option<Vec<Action>> {
     let node = file(f, path)?;
@@ -373,6 +389,8 @@ pub fn ops() -> Vec<Op> {
         data "punch /foo" = |f| fallocate(f, "/foo", PUNCH, 300, 800);
         data "zero /foo" = |f| fallocate(f, "/foo", ZERO, 700, 1100);
         data "zero keep /A/foo" = |f| fallocate(f, "/A/foo", ZERO_KEEP, 200, 1200);
+        data "copy /foo to /A/bar" = |f| copy(f, "/foo", "/A/bar", 100, 1300);
+        data "copy /A/foo into /foo" = |f| copy(f, "/A/foo", "/foo", 200, 600);
         data "fsync /foo" = |f| one(Call::Fsync { node: file(f, "/foo")? });
         mapped "map /foo, store, persist" = |f| map(f, "/foo", 100, 300, true);
         lossy "map /foo, store" = |f| map(f, "/foo", 600, 64, false);

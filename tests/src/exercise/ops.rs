@@ -96,6 +96,6 @@ fn op(frame: &[u8; FRAME]) -> Op {
         60 => Op::Thin(pick(a), b % 5),
         61 => Op::Remount,
         62 => Op::Crash,
-        _ => Op::Setattr(pick(a), b, long),
+        _ => Op::Copy(pick(a), word(0, c), pick(b), word(d, e), word(f, g)),
     }
 }

@@ -114,6 +114,13 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
             offset: None,
             bytes,
         } => Answer::Count(fs.append(ino(node), bytes)?),
+        Call::Copy {
+            from,
+            at,
+            node,
+            offset,
+            len,
+        } => Answer::Count(fs.copy_range((ino(from), *at), (ino(node), *offset), *len)?),
         Call::Fallocate {
             node,
             what,

@@ -3,7 +3,7 @@
 use pramfs::{Fallocate, SetAttr, SetTime, XattrMode};
 
 use super::acl;
-use super::state::{Body, Failure, Model, Node, NodeId, Value};
+use super::state::{Body, Call, Failure, Model, Node, NodeId, Value};
 
 type Result<T = Value> = std::result::Result<T, Failure>;
 
@@ -186,6 +186,63 @@ impl Model {
         Ok(Value::Count(if offset.is_some() { n as u64 } else { at }))
     }
 
+    pub(super) fn copy(&mut self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Result {
+        let size = file(self.node(from.0))?;
+        let old = file(self.node(to.0))?;
+        may_change(self.node(to.0))?;
+        let len = len.min(size.saturating_sub(from.1));
+        if len == 0 {
+            return Ok(Value::Count(0));
+        }
+        if to.1 >= MAX_SIZE {
+            return fail(libc::EFBIG);
+        }
+        let len = len.min(MAX_SIZE - to.1);
+        if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
+            return fail(libc::EINVAL);
+        }
+        let Value::Bytes(copied) = self.read(from.0, from.1, len as usize)? else {
+            return fail(libc::EINVAL);
+        };
+        let now = self.now;
+        let node = self.node_mut(to.0);
+        if let Body::File { size, bytes } = &mut node.body {
+            bytes.write(to.1, &copied);
+            *size = old.max(to.1 + len);
+        }
+        if to.1 + len <= old {
+            // What was a hole may have come with a record of its own.
+            node.older_times.push((node.mtime, now));
+            node.overwrite_times(now);
+        } else {
+            node.touch_mtime(now);
+        }
+        Ok(Value::Count(len))
+    }
+
+    /// How many bytes a write or a copy would take, if there is space.
+    pub(super) fn wanted(&self, c: &Call) -> Option<u64> {
+        let (offset, len) = match c {
+            Call::Write {
+                offset: Some(at),
+                bytes,
+                ..
+            } => (*at, bytes.len() as u64),
+            Call::Copy {
+                from,
+                at,
+                offset,
+                len,
+                ..
+            } => (
+                *offset,
+                (*len).min(file(self.node(*from)).ok()?.saturating_sub(*at)),
+            ),
+            _ => return None,
+        };
+        Some(len.min(MAX_SIZE.saturating_sub(offset)))
+    }
+
     pub(super) fn fallocate(
         &mut self,
         id: NodeId,
@@ -292,8 +349,17 @@ impl Model {
         may_change(self.node(id))?;
         let now = self.now;
         let n = self.node_mut(id);
+        let list = name == acl::ACCESS || name == acl::DEFAULT;
+        if list && matches!(n.body, Body::Symlink(_)) {
+            return fail(libc::EOPNOTSUPP);
+        }
         if n.xattrs.remove(name).is_none() {
-            return fail(libc::ENODATA);
+            // Of a list it is enough that it is not there.
+            return if list {
+                Ok(Value::Unit)
+            } else {
+                fail(libc::ENODATA)
+            };
         }
         n.touch_ctime(now);
         Ok(Value::Unit)

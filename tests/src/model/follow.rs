@@ -60,19 +60,10 @@ impl Follower {
         if self.full {
             match (&answer, c) {
                 (Err(Error::NoSpace(_)), _) => return self.refused(fs, c),
-                (
-                    Ok(Answer::Count(n)),
-                    Call::Write {
-                        node,
-                        offset: Some(at),
-                        bytes,
-                    },
-                ) if *n < bytes.len() as u64 => {
-                    let part = Call::Write {
-                        node: *node,
-                        offset: Some(*at),
-                        bytes: bytes[..*n as usize].to_vec(),
-                    };
+                (Ok(Answer::Count(n)), c)
+                    if self.model.wanted(c).is_some_and(|wanted| *n < wanted) =>
+                {
+                    let part = c.shortened(*n);
                     let value = self.model.call(&part).map_err(|e| format!("{e:?}"))?;
                     compare(&self.model, &self.ids, &part, &Answer::Count(*n), &value)?;
                     return Ok(true);
@@ -141,7 +132,8 @@ impl Follower {
         if let Err(Failure(errno)) = self.model.clone().call(c) {
             return Err(format!("no space where errno {errno} is right"));
         }
-        if let Call::Write { node, .. } | Call::Fallocate { node, .. } = c {
+        if let Call::Write { node, .. } | Call::Copy { node, .. } | Call::Fallocate { node, .. } = c
+        {
             let a = fs.getattr(self.ids.ino(*node)).map_err(|e| e.to_string())?;
             let n = self.model.node(*node);
             let (old, now) = ((n.mtime, n.ctime), self.model.now);

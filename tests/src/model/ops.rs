@@ -79,6 +79,8 @@ pub enum Op {
     Write(Pick, u16, u16, u8),
     /// append.
     Append(Pick, u16, u8),
+    /// copy_file_range: from where, to where, and length by index.
+    Copy(Pick, u16, Pick, u16, u16),
     /// read.
     Read(Pick, u16, u16),
     /// setattr of the size.
@@ -436,6 +438,13 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
             offset: None,
             bytes: bytes(*seed, length(*len, huge)),
         },
+        Op::Copy(from, at, to, target, len) => Call::Copy {
+            from: file(*from),
+            at: offset(model, file(*from), *at),
+            node: file(*to),
+            offset: offset(model, file(*to), *target),
+            len: length(*len, huge),
+        },
         Op::Read(p, at, len) => Call::Read {
             node: file(*p),
             offset: offset(model, file(*p), *at),
@@ -594,6 +603,7 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let data = prop_oneof![
         14 => (p(), w(), w(), n()).prop_map(|(a, b, c, d)| Op::Write(a, b, c, d)),
         6 => (p(), w(), n()).prop_map(|(a, b, c)| Op::Append(a, b, c)),
+        6 => (p(), w(), p(), w(), w()).prop_map(|(a, b, c, d, e)| Op::Copy(a, b, c, d, e)),
         6 => (p(), w(), w()).prop_map(|(a, b, c)| Op::Read(a, b, c)),
         7 => (p(), w()).prop_map(|(a, b)| Op::Truncate(a, b)),
         10 => (p(), n(), w(), w()).prop_map(|(a, b, c, d)| Op::Fallocate(a, b, c, d)),

@@ -14,9 +14,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pramfs::{Ctx, FileType, SetAttr, Time};
+use pramfs::{Ctx, FileType, SetAttr, Time, XattrMode};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::acl::DEFAULT;
 use super::compare::{Differs, compare_seek, no_data};
 use super::ops::{Op, expand};
 use super::runner::brief;
@@ -158,8 +159,12 @@ impl<'m> Pair<'m> {
     /// * a ctime cannot be set;
     /// * set-group-id without leave to execute for the group is kept by the
     ///   kernel's FUSE when a stranger writes, and by tmpfs it is not;
-    /// * chattr flags: we store them, tmpfs heeds them;
-    /// * POSIX ACLs: we store them, tmpfs heeds them.
+    /// * of the chattr flags, those that forbid something are
+    ///   `tests/posix/chattr.rs`'s: which of two reasons to refuse a call comes
+    ///   first, the kernel says for tmpfs and the engine for us. The others are
+    ///   of files and directories;
+    /// * whether an ACL may or must be there already: setting one does not ask;
+    /// * a whiteout where there is a default ACL: only tmpfs gives it a list.
     fn prepare(&self, c: Call) -> Vec<(Call, Caller)> {
         let kind = |id: &NodeId| self.model.get(*id).map(super::Node::kind);
         let regular = |id: &NodeId| kind(id) == Some(FileType::Regular);
@@ -218,11 +223,15 @@ impl<'m> Pair<'m> {
             }
             Call::Rename {
                 cx,
+                parent,
                 ref name,
                 ref new_name,
+                flags,
                 ..
             } => {
-                if sayable(name) && sayable(new_name) {
+                let lists = &self.model.node(parent).xattrs;
+                let listed = flags.whiteout && lists.contains_key(DEFAULT);
+                if sayable(name) && sayable(new_name) && !listed {
                     vec![(c, caller(&cx))]
                 } else {
                     Vec::new()
@@ -230,7 +239,10 @@ impl<'m> Pair<'m> {
             }
             Call::SetAttr { node, set } => {
                 let parts = parts_of(&set);
-                let allowed = |s: &SetAttr| s.size.is_none() || regular(&node);
+                let flagged = matches!(kind(&node), Some(FileType::Regular | FileType::Directory));
+                let allowed = |s: &SetAttr| {
+                    (s.size.is_none() || regular(&node)) && (s.flags.is_none() || flagged)
+                };
                 let call = |set| (Call::SetAttr { node, set }, Caller::ROOT);
                 parts.into_iter().filter(allowed).map(call).collect()
             }
@@ -240,18 +252,30 @@ impl<'m> Pair<'m> {
                     _ => Vec::new(),
                 }
             }
+            // A range that ends past the largest offset may be cut or refused.
+            Call::Copy {
+                from,
+                at,
+                node,
+                offset,
+                len,
+            } => match at.max(offset).checked_add(len) {
+                Some(end) if end <= i64::MAX as u64 && regular(&from) && regular(&node) => one(c),
+                _ => Vec::new(),
+            },
             Call::Seek { node, .. } if !regular(&node) => Vec::new(),
             Call::Fsync { node } => match kind(&node) {
                 Some(FileType::Regular | FileType::Directory) => one(c),
                 _ => Vec::new(),
             },
-            Call::SetXattr { ref name, .. }
-            | Call::GetXattr { ref name, .. }
-            | Call::RemoveXattr { ref name, .. }
-                if name.starts_with(b"system.posix_acl") =>
-            {
-                Vec::new()
-            }
+            Call::SetXattr {
+                node, name, value, ..
+            } if name.starts_with(b"system.posix_acl") => one(Call::SetXattr {
+                node,
+                name,
+                value,
+                mode: XattrMode::Set,
+            }),
             // What takes set-user-id away is a write by somebody else.
             Call::StripSuid { node } if regular(&node) && !self.half_set_group_id(node) => {
                 let write = Call::Write {
@@ -352,6 +376,9 @@ impl<'m> Pair<'m> {
     }
 }
 
+/// The chattr flags that both keep and that forbid nothing: no dump, no atime.
+pub(super) const FLAGS: u32 = 0x40 | 0x80;
+
 /// A user who is stopped by permissions.
 const STRANGER: Caller = Caller {
     uid: 1000,
@@ -398,6 +425,7 @@ fn nodes_of(c: &Call) -> Vec<NodeId> {
         | Call::Pin { node }
         | Call::Unpin { node }
         | Call::Fsync { node } => vec![*node],
+        Call::Copy { from, node, .. } => vec![*from, *node],
     }
 }
 
@@ -425,6 +453,10 @@ fn parts_of(set: &SetAttr) -> Vec<SetAttr> {
             mtime: set.mtime,
             ..none
         },
+        SetAttr {
+            flags: set.flags.map(|f| f & FLAGS),
+            ..none
+        },
     ];
     let asks = |s: &SetAttr| {
         s.size.is_some()
@@ -433,6 +465,7 @@ fn parts_of(set: &SetAttr) -> Vec<SetAttr> {
             || s.gid.is_some()
             || s.atime.is_some()
             || s.mtime.is_some()
+            || s.flags.is_some()
     };
     parts.into_iter().filter(asks).collect()
 }
@@ -453,6 +486,7 @@ fn shortened(c: &Call, got: &Got) -> Option<Call> {
             offset: *offset,
             bytes: bytes[..*n as usize].to_vec(),
         }),
+        (Call::Copy { len, .. }, Got::Count(n)) if n < len => Some(c.shortened(*n)),
         _ => None,
     }
 }

@@ -8,8 +8,7 @@
 //! * atime: the mount has `relatime`, and a read that the page cache serves
 //!   sets none;
 //! * times to more than what the clock can tell: a call must leave a time
-//!   between its start and its end. ctime of tmpfs not at all;
-//! * POSIX ACLs: no call sets any.
+//!   between its start and its end. ctime of tmpfs not at all.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +17,7 @@ use pramfs::{FileType, Time};
 use rustix::fs::{OFlags, SeekFrom, Stat};
 
 use super::compare::Differs;
-use super::pair::{FIRST_TICK, Pair, in_the_last_page};
+use super::pair::{FIRST_TICK, FLAGS, Pair, in_the_last_page};
 use super::state::{Body, NodeId};
 use super::system::{Side, seen};
 use crate::syscalls::{self as sys, Sys, errno};
@@ -61,7 +60,15 @@ impl Pair<'_> {
                 lengths(&others)
             ));
         }
-        match self.model.node(id).kind() {
+        let kind = self.model.node(id).kind();
+        if matches!(kind, FileType::Regular | FileType::Directory) {
+            let flags = |fd| sys::flags(fd).map(|f| f & FLAGS);
+            let (ours, theirs) = (flags(&fds[0]), flags(&fds[1]));
+            if ours != theirs || ours != Ok(self.model.node(id).flags & FLAGS) {
+                return Err(format!("flags: mount {ours:x?}, tmpfs {theirs:x?}"));
+            }
+        }
+        match kind {
             FileType::Regular => compare_contents(&fds[0], &fds[1]),
             FileType::Symlink => {
                 let target = |fd: &OwnedFd| errno(rustix::fs::readlinkat(fd, c"", Vec::new()));

@@ -246,27 +246,14 @@ impl Runner {
         let mut shortened = None;
         let next = self.model.next_id();
         let before = subject(c).map(|id| (id, self.model.node(id).clone()));
-        if let (
-            Ok(Answer::Count(n)),
-            Call::Write {
-                node,
-                offset: Some(at),
-                bytes,
-            },
-        ) = (&answer, c)
+        if let (Ok(Answer::Count(n)), Some(most)) = (&answer, self.model.wanted(c))
             && *n > 0
-            // What lies past the largest offset is cut off first.
-            && let most = (i64::MAX as u64).saturating_sub(*at).min(bytes.len() as u64)
             && *n < most
         {
             // As much as there was room for.
             self.full += 1;
             self.near_full(most - n)?;
-            shortened = Some(Call::Write {
-                node: *node,
-                offset: Some(*at),
-                bytes: bytes[..*n as usize].to_vec(),
-            });
+            shortened = Some(c.shortened(*n));
         }
         let c = shortened.as_ref().unwrap_or(c);
         match (answer, self.model.call(c)) {
@@ -368,7 +355,7 @@ impl Runner {
         let needs = match c {
             Call::Make { .. } | Call::Link { .. } | Call::Rename { .. } => 8,
             Call::Write { bytes, .. } => bytes.len() as u64,
-            Call::Fallocate { len, .. } => *len,
+            Call::Copy { len, .. } | Call::Fallocate { len, .. } => *len,
             Call::SetXattr { value, .. } => value.len() as u64,
             _ => {
                 return Err(format!(
@@ -421,9 +408,10 @@ impl Runner {
 /// The node that a call changes above all.
 fn subject(c: &Call) -> Option<NodeId> {
     match c {
-        Call::Write { node, .. } | Call::Fallocate { node, .. } | Call::SetXattr { node, .. } => {
-            Some(*node)
-        }
+        Call::Write { node, .. }
+        | Call::Copy { node, .. }
+        | Call::Fallocate { node, .. }
+        | Call::SetXattr { node, .. } => Some(*node),
         Call::Make { parent, .. } | Call::Link { parent, .. } | Call::Rename { parent, .. } => {
             Some(*parent)
         }

@@ -248,6 +248,19 @@ pub enum Call {
         /// What.
         bytes: Vec<u8>,
     },
+    /// `copy_file_range`.
+    Copy {
+        /// From which node.
+        from: NodeId,
+        /// Where there.
+        at: u64,
+        /// To which node.
+        node: NodeId,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+    },
     /// `fallocate`.
     Fallocate {
         /// Of which node.
@@ -330,6 +343,19 @@ pub enum Call {
         /// Of which node.
         node: NodeId,
     },
+}
+
+impl Call {
+    /// A write or a copy of which only the first `n` bytes were done.
+    pub fn shortened(&self, n: u64) -> Call {
+        let mut c = self.clone();
+        match &mut c {
+            Call::Write { bytes, .. } => bytes.truncate(n as usize),
+            Call::Copy { len, .. } => *len = n,
+            _ => {}
+        }
+        c
+    }
 }
 
 /// What a call gives.
@@ -486,6 +512,13 @@ impl Model {
                 offset,
                 bytes,
             } => self.write(*node, *offset, bytes),
+            Call::Copy {
+                from,
+                at,
+                node,
+                offset,
+                len,
+            } => self.copy((*from, *at), (*node, *offset), *len),
             Call::Fallocate {
                 node,
                 what,

@@ -222,6 +222,38 @@ impl Side {
                 let n = errno(rustix::io::write(&fd, bytes))?;
                 Ok(Got::Count(n as u64))
             }
+            Call::Copy {
+                from,
+                at,
+                node: id,
+                offset,
+                len,
+            } => {
+                // Both ends of a file may be one descriptor that is held.
+                let source = self.file(model, *from, OFlags::RDONLY)?;
+                let target = self.file(model, *id, OFlags::WRONLY)?;
+                let (mut at, mut offset, mut done) = (*at, *offset, 0);
+                // The kernel goes as far in one call as it likes, and a file that
+                // is copied to its own end has no end.
+                let size = sys::stat(&source)?.st_size as u64;
+                let len = (*len).min(size.saturating_sub(at)).max(1);
+                while done < len {
+                    let left = (len - done) as usize;
+                    match errno(rustix::fs::copy_file_range(
+                        &source,
+                        Some(&mut at),
+                        &target,
+                        Some(&mut offset),
+                        left,
+                    )) {
+                        Ok(0) => break,
+                        Ok(n) => done += n as u64,
+                        Err(e) if done == 0 => return Err(e),
+                        Err(_) => break,
+                    }
+                }
+                Ok(Got::Count(done))
+            }
             Call::Fallocate {
                 node: id,
                 what,
@@ -316,6 +348,9 @@ impl Side {
                 last_modification: timespec(set.mtime),
             };
             errno(rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()))?;
+        }
+        if let Some(flags) = set.flags {
+            sys::set_flags(&fd, flags)?;
         }
         Ok(())
     }

@@ -1,0 +1,212 @@
+//! Copying a range of one file to another, or to another place of the same, as
+//! copy_file_range(2) does: on the medium, with no buffer in between.
+//!
+//! To the target it is a write, by the same ways: in place where there are
+//! written blocks, record by record elsewhere; a crash leaves a prefix. What is
+//! a hole of the source, or reads as zeros, becomes blocks of the target that
+//! read as zeros and cost no time to write: as on other file systems, what was
+//! copied has its space.
+
+use parking_lot::RwLockReadGuard;
+
+use super::attr::{InGroup, anybody, sgid};
+use super::core_lock::CoreGuard;
+use super::inode::{Core, Inode};
+use super::read::check_file;
+use super::source::OnMedium;
+use super::{Need, Shared, protect};
+use crate::error::{Error, Result};
+use crate::map::{self, MapRef};
+use crate::types::Ino;
+
+/// Both ends, locked; the source by the target's lock where they are one.
+struct Ends<'a> {
+    source: Option<RwLockReadGuard<'a, Core>>,
+    target: CoreGuard<'a>,
+}
+
+impl<'a> Ends<'a> {
+    /// In ascending order, as all locks.
+    fn lock(source: &'a Inode, target: &'a Inode) -> Ends<'a> {
+        if source.ino < target.ino {
+            let read = source.core.read();
+            return Ends {
+                source: Some(read),
+                target: target.core.write(),
+            };
+        }
+        let write = target.core.write();
+        Ends {
+            source: (source.ino != target.ino).then(|| source.core.read()),
+            target: write,
+        }
+    }
+
+    fn source(&self) -> &Core {
+        self.source.as_deref().unwrap_or(&self.target)
+    }
+}
+
+impl Shared {
+    /// Copies `len` bytes from a place of one file to a place of another, or of
+    /// the same; durable when it returns. Fewer are copied where the source
+    /// ends, the region is full, or the largest offset is reached; none at or
+    /// past the end of the source.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for ranges of one file that overlap, and for what is
+    /// no regular file; those of [`read`](Self::read) and, where no byte was
+    /// written, of [`write`](Self::write).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> pramfs::Result<()> {
+    /// # use pramfs::{Ctx, Fs, Ino, MountOptions, format::FormatOptions};
+    /// # let region = pramfs::pmem::Region::new("test", pramfs::pmem::HeapBackend::boxed(4 << 20));
+    /// # pramfs::format::format(&region, &FormatOptions::default())?;
+    /// # let fs = Fs::open(region, MountOptions::default())?;
+    /// let from = fs.create(&Ctx::default(), Ino::ROOT, b"from", 0o644)?.ino;
+    /// let to = fs.create(&Ctx::default(), Ino::ROOT, b"to", 0o644)?.ino;
+    /// fs.write(from, 0, b"some bytes")?;
+    /// assert_eq!(fs.copy_range((from, 5), (to, 0), 100)?, 5);
+    /// # fs.close()
+    /// # }
+    /// ```
+    pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.copy_range_by(from, to, len, &anybody)
+    }
+
+    /// As [`copy_range`](Self::copy_range), as for [`write_by`](Self::write_by).
+    ///
+    /// # Errors
+    /// As for [`copy_range`](Self::copy_range).
+    pub fn copy_range_by(
+        &self,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+        in_group: InGroup<'_>,
+    ) -> Result<u64> {
+        self.op(Need::Write, || {
+            let (source, target) = (self.iget_user(from.0)?, self.iget_user(to.0)?);
+            self.touch_atime(&source);
+            let mut answer = None;
+            let mut ends = loop {
+                let ends = Ends::lock(&source, &target);
+                match (sgid(&ends.target.d), answer) {
+                    (Some(group), None) => answer = Some((group, false)),
+                    (Some(group), Some((asked, _))) if group != asked => {
+                        answer = Some((group, false));
+                    }
+                    _ => break ends,
+                }
+                drop(ends);
+                // While nothing is locked, see `lock_by`.
+                answer = answer.map(|(group, _)| (group, in_group(group)));
+            };
+            check_file(&source, ends.source())?;
+            check_file(&target, &ends.target)?;
+            protect::may_change(&ends.target.d)?;
+            let left = ends.source().d.size.saturating_sub(from.1);
+            let max = self.vol.geo.max_file_size();
+            let len = len.min(left);
+            if len == 0 {
+                return Ok(0);
+            }
+            if to.1 >= max {
+                return Err(Error::TooLarge(to.1));
+            }
+            let len = len.min(max - to.1);
+            if ends.source.is_none() && from.1 < to.1 + len && to.1 < from.1 + len {
+                return Err(Error::Invalid("ranges of one file that overlap"));
+            }
+            if sgid(&ends.target.d).is_some() && answer.is_some_and(|(_, is_in)| !is_in) {
+                self.drop_sgid(&target, &mut ends.target)?;
+            }
+            let done = self.copy_locked(&target, &mut ends, (from.1, to.1), len)?;
+            self.write_out(&ends.target)?;
+            Ok(done)
+        })
+    }
+
+    fn copy_locked(
+        &self,
+        target: &Inode,
+        ends: &mut Ends<'_>,
+        (from, to): (u64, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let mut done = 0;
+        while done < len {
+            let (place, n) = self.piece(&ends.source().map(), from + done, len - done)?;
+            let core = &mut ends.target;
+            let copied = match place {
+                Some(at) => {
+                    // A page that cannot be had is found before anything is
+                    // stored in its place.
+                    self.vol.region.touch(at, n)?;
+                    let bytes = OnMedium {
+                        at,
+                        len: n as usize,
+                    };
+                    self.write_locked(target, core, to + done, bytes)
+                        .map(|n| n as u64)
+                }
+                None => self.write_zeros(target, core, to + done, n),
+            };
+            match copied {
+                Ok(copied) => {
+                    done += copied;
+                    if copied < n {
+                        break;
+                    }
+                }
+                Err(Error::NoSpace(_)) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first bytes of a range that lie together, and where; `None` for
+    /// those that read as zeros without being stored.
+    fn piece(&self, m: &MapRef, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
+        let geo = &self.vol.geo;
+        let (mut index, last) = (
+            offset >> geo.block_log2,
+            (offset + len - 1) >> geo.block_log2,
+        );
+        let within = offset - (index << geo.block_log2);
+        let mut first: Option<Option<u64>> = None;
+        let mut blocks = 0;
+        while index <= last {
+            let e = map::run(&self.vol, m, index, last - index + 1)?;
+            let block = e.block.filter(|_| !e.unwritten).map(|b| b.0);
+            let goes_on = match first {
+                None => true,
+                Some(first) => block == first.map(|b| b + blocks),
+            };
+            if !goes_on {
+                break;
+            }
+            first.get_or_insert(block);
+            blocks += e.count;
+            index += e.count;
+        }
+        let place = first.flatten().map(|b| (b << geo.block_log2) + within);
+        Ok((place, len.min((blocks << geo.block_log2) - within)))
+    }
+
+    /// Zeros without bytes, of which as many as there is space for.
+    fn write_zeros(&self, inode: &Inode, core: &mut Core, offset: u64, len: u64) -> Result<u64> {
+        self.finish_truncate(inode, core)?;
+        let mut len = len;
+        loop {
+            match self.zero_range(inode, core, offset, offset + len, false) {
+                Ok(()) => return Ok(len),
+                Err(Error::NoSpace(_)) if len > self.vol.geo.block_size => len /= 2,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
