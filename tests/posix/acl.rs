@@ -182,6 +182,29 @@ fn a_default_acl_is_inherited_and_the_umask_ignored() {
     });
 }
 
+#[test]
+fn a_list_that_is_not_there_can_be_removed() {
+    agree("removing ACLs", &[Tmpfs, Ext4], |dir, n| {
+        let (f, d, l) = (dir.join("f"), dir.join("d"), dir.join("l"));
+        n.call("make", make(&f, 0o640));
+        n.call("mkdir", errno(rustix::fs::mkdir(&d, Mode::RWXU)));
+        n.call("symlink", errno(rustix::fs::symlink("f", &l)));
+        for (what, path) in [("a file", &f), ("a directory", &d), ("a link", &l)] {
+            for name in [ACCESS, DEFAULT] {
+                n.call(what, errno(rustix::fs::lremovexattr(path, name)));
+            }
+        }
+        n.call("set", set(&f, ACCESS, &full([7, 5, 3, 1, 7, 4])));
+        n.call("remove", errno(rustix::fs::removexattr(&f, ACCESS)));
+        n.call("again", errno(rustix::fs::removexattr(&f, ACCESS)));
+        let stranger = as_caller(user(500, 500), || {
+            errno(rustix::fs::removexattr(&f, ACCESS))
+        });
+        n.call("a stranger", stranger);
+        state(n, "left", &f);
+    });
+}
+
 fn path_bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_encoded_bytes()
 }

@@ -134,3 +134,74 @@ fn a_copy_is_a_write() {
         n.note("mtime", time(&after) > time(&before));
     });
 }
+
+/// Holes take space in the copy: what was copied can be overwritten.
+#[test]
+fn what_was_copied_has_its_space() {
+    agree("space of a copy", &[Tmpfs, Ext4], |dir, n| {
+        let (a, b) = (dir.join("a"), dir.join("b"));
+        let from = File::create(&a).expect("a file");
+        from.set_len(20 << 20).expect("its size");
+        std::os::unix::fs::FileExt::write_all_at(&from, &[7; 8192], 5 << 20).expect("write");
+        fs::write(&b, "").expect("a file");
+        // More than one request of a mount copies.
+        n.note("copied", copy(&both(&a), 0, &both(&b), 0, 20 << 20));
+        both(&b).sync_all().expect("fsync");
+        n.note("left", sum(&b));
+        let stat = rustix::fs::stat(&b).expect("stat");
+        n.note("space", stat.st_blocks as u64 * 512 >= 20 << 20);
+        // Into the middle of what is there, and beyond its end.
+        n.note(
+            "again",
+            copy(&both(&a), 5 << 20, &both(&b), (20 << 20) - 100, 8192),
+        );
+        n.note("left", sum(&b));
+    });
+}
+
+/// As much as there is space for, then ENOSPC; and the next copy that fits goes.
+#[test]
+fn a_copy_without_space_is_short() {
+    // ext4 keeps space back for what it has not placed yet.
+    agree("copy without space", &[Tmpfs], |dir, n| {
+        let (a, b, ballast) = (dir.join("a"), dir.join("b"), dir.join("ballast"));
+        fs::write(&a, vec![0x5a; 8 << 20]).expect("a file");
+        fs::write(&b, "").expect("a file");
+        let free = || {
+            let s = rustix::fs::statvfs(dir).expect("statvfs");
+            s.f_bavail * s.f_frsize
+        };
+        let file = both(&{
+            fs::write(&ballast, "").expect("a file");
+            ballast.clone()
+        });
+        let spare = 3 << 20;
+        rustix::fs::fallocate(
+            &file,
+            rustix::fs::FallocateFlags::empty(),
+            0,
+            free() - spare,
+        )
+        .expect("fallocate");
+        let done = copy(&both(&a), 0, &both(&b), 0, 8 << 20).expect("a short copy");
+        both(&b).sync_all().expect("fsync");
+        n.note(
+            "short",
+            done > 2 << 20 && done <= spare as usize + (1 << 20),
+        );
+        let size = fs::metadata(&b).expect("stat").len();
+        n.note("all of it is there", size == done as u64);
+        n.note(
+            "as it was",
+            fs::read(&b).expect("read").iter().all(|byte| *byte == 0x5a),
+        );
+        n.call(
+            "nothing more",
+            copy(&both(&a), 0, &both(&b), size, 4 << 20).map(|n| n == 0),
+        );
+        drop(file);
+        fs::remove_file(&ballast).expect("unlink");
+        n.call("with space", copy(&both(&a), 0, &both(&b), 0, 8 << 20));
+        n.note("left", sum(&b));
+    });
+}

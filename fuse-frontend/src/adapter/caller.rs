@@ -10,10 +10,12 @@
 
 use fuser::Request;
 
+/// The right to do with others' files what their owners may.
+const CAP_FOWNER: u32 = 3;
 /// The right to change files of others' groups and keep sgid.
 const CAP_FSETID: u32 = 4;
 /// The right to set and clear `chattr +i` and `+a`.
-pub(super) const CAP_LINUX_IMMUTABLE: u32 = 9;
+const CAP_LINUX_IMMUTABLE: u32 = 9;
 /// The right to administer file systems.
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
@@ -37,7 +39,7 @@ impl Caller {
             // is let through.
             caller = Caller::default();
             if req.uid() == 0 {
-                caller.capabilities = 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE;
+                caller.capabilities = 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE;
             }
         } else if !is_in_our_namespace(req.pid()) {
             caller.capabilities = 0;
@@ -79,6 +81,23 @@ impl Caller {
         self.capabilities >> capability & 1 != 0
     }
 
+    /// Whether it may change chattr flags, as user `uid`, of a file of `owner`:
+    /// `forbids` those that forbid something. Why not, if not.
+    pub(super) fn may_set_flags(
+        &self,
+        uid: u32,
+        owner: u32,
+        forbids: bool,
+    ) -> Result<(), &'static str> {
+        if uid != owner && !self.can(CAP_FOWNER) {
+            return Err("chattr is for the owner of a file, or needs CAP_FOWNER");
+        }
+        if forbids && !self.can(CAP_LINUX_IMMUTABLE) {
+            return Err("chattr +i and +a need CAP_LINUX_IMMUTABLE");
+        }
+        Ok(())
+    }
+
     /// Whether it is in this group.
     pub(super) fn is_in(&self, group: u32) -> bool {
         self.groups.contains(&group)
@@ -117,6 +136,26 @@ mod tests {
         assert_eq!(fs_user("Name:\tcat\n"), None);
         assert!(is_in_our_namespace(std::process::id()));
         assert!(!is_in_our_namespace(0));
+    }
+
+    #[test]
+    fn flags_are_changed_by_the_owner_and_those_that_forbid_by_who_may() {
+        let with = |capabilities: u64| Caller {
+            groups: Vec::new(),
+            capabilities,
+        };
+        let (none, fowner, both) = (with(0), with(1 << 3), with(1 << 3 | 1 << 9));
+        // Its own file; somebody else's.
+        assert!(none.may_set_flags(1000, 1000, false).is_ok());
+        assert!(none.may_set_flags(1000, 1001, false).is_err());
+        assert!(none.may_set_flags(0, 1001, false).is_err());
+        assert!(fowner.may_set_flags(1000, 1001, false).is_ok());
+        // What forbids something, of its own file too.
+        assert!(none.may_set_flags(1000, 1000, true).is_err());
+        assert!(fowner.may_set_flags(1000, 1001, true).is_err());
+        assert!(both.may_set_flags(1000, 1001, true).is_ok());
+        assert!(with(1 << 9).may_set_flags(1000, 1000, true).is_ok());
+        assert!(with(1 << 9).may_set_flags(1000, 1001, true).is_err());
     }
 
     #[test]

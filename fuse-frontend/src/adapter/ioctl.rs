@@ -5,8 +5,8 @@
 //! none to give: it is taken for the kind that loses nothing.
 //!
 //! Since 5.13 the kernel itself asks for the flags and sets them, and lets
-//! only who may do so change `+i` and `+a`; an older one passes the call on,
-//! so that is checked here as well.
+//! only owners do so, and only who may change `+i` and `+a`; an older one
+//! passes the call on, so that is checked here as well.
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
 use pramfs::Fs;
@@ -14,7 +14,7 @@ use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SY
 use pramfs::types::SetAttr;
 
 use super::Adapter;
-use super::caller::{CAP_LINUX_IMMUTABLE, CAP_SYS_ADMIN, Caller};
+use super::caller::{CAP_SYS_ADMIN, Caller};
 use super::convert::{ctx, ino};
 use super::serve::{Refusal, Served};
 
@@ -171,14 +171,10 @@ impl Adapter {
         let ino = ino(node)?;
         let attr = fs.getattr(ino)?;
         let flags = new(attr.flags)?;
-        if (attr.flags ^ flags) & (FL_IMMUTABLE | FL_APPEND) != 0
-            && !Caller::of(req).can(CAP_LINUX_IMMUTABLE)
-        {
-            return Err(Refusal::Request(
-                Errno::EPERM,
-                "chattr +i and +a need CAP_LINUX_IMMUTABLE",
-            ));
-        }
+        let forbids = (attr.flags ^ flags) & (FL_IMMUTABLE | FL_APPEND) != 0;
+        Caller::of(req)
+            .may_set_flags(req.uid(), attr.uid, forbids)
+            .map_err(|why| Refusal::Request(Errno::EPERM, why))?;
         let set = SetAttr {
             flags: Some(flags),
             ..SetAttr::default()

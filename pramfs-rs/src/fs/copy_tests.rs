@@ -1,7 +1,9 @@
 //! Copies between two files and within one, against two plain vectors, at every
 //! block size, on a region that was full of other bytes before.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::Fs;
 use super::file_tests::{Rng, check_blocks, mount, new_file, truncate};
@@ -200,6 +202,15 @@ fn groups_are_asked_for_while_nothing_is_locked() {
     let (f, g) = (new_file(&fs, b"f"), new_file(&fs, b"g"));
     fs.write(g, 0, b"from").unwrap();
     let asked = AtomicU32::new(0);
+    let done = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&done);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(60));
+        if !seen.load(Ordering::Relaxed) {
+            eprintln!("a group is asked for under a lock, and the answer waits for it");
+            std::process::abort();
+        }
+    });
     let in_group = |group: u32| {
         asked.fetch_add(1, Ordering::Relaxed);
         let set = SetAttr {
@@ -276,4 +287,5 @@ fn groups_are_asked_for_while_nothing_is_locked() {
         );
         truncate(&fs, f, 1).unwrap();
     }
+    done.store(true, Ordering::Relaxed);
 }

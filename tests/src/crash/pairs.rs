@@ -116,7 +116,8 @@ fn mount_options(settings: &Settings) -> MountOptions {
 }
 
 /// What the other operation may have taken away, or made.
-const REFUSALS: [i32; 7] = [
+const REFUSALS: [i32; 8] = [
+    libc::EPERM,
     libc::EEXIST,
     libc::ENOENT,
     libc::ENOTEMPTY,

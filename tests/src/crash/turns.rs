@@ -168,4 +168,13 @@ unsafe impl PmemBackend for Turns {
     fn source_kind(&self) -> Option<SourceKind> {
         self.sim.source_kind()
     }
+    fn can_discard(&self) -> bool {
+        self.sim.can_discard()
+    }
+    unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
+        let mut result = Ok(());
+        // SAFETY: passed on from the caller.
+        self.event(|| result = unsafe { self.sim.discard(ptr, len) });
+        result
+    }
 }

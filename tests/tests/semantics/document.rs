@@ -59,6 +59,59 @@ fn every_test_that_the_document_names_exists() {
     );
 }
 
+/// The parts of the document that promise something: each item of a list, and
+/// each table with the paragraph behind it, by their first lines.
+fn promises(text: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    let (mut open, mut table) = (false, false);
+    for line in text.lines() {
+        match line {
+            _ if line.starts_with('#') => (open, table) = (false, false),
+            _ if line.starts_with("- ") => {
+                parts.push(line.to_owned());
+                (open, table) = (true, false);
+            }
+            _ if line.starts_with('|') && table => {}
+            _ if line.starts_with('|') => {
+                parts.push(line.to_owned());
+                (open, table) = (true, true);
+            }
+            "" => {
+                // The tests of a table may stand behind it.
+                open &= table;
+                continue;
+            }
+            _ => {}
+        }
+        if open && let Some(part) = parts.last_mut() {
+            part.push('\n');
+            part.push_str(line);
+            if table && !line.starts_with('|') && line.ends_with('`') {
+                (open, table) = (false, false);
+            }
+        }
+    }
+    parts
+}
+
+#[test]
+fn every_promise_names_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let document = std::fs::read_to_string(root.join("docs/semantics.md")).unwrap();
+    let parts = promises(&document);
+    assert!(parts.len() > 60, "{} promises", parts.len());
+    let bare: Vec<_> = parts.iter().filter(|p| named(p).is_empty()).collect();
+    assert!(
+        bare.is_empty(),
+        "docs/semantics.md names no test of:\n{bare:#?}"
+    );
+    // It would notice.
+    let text = "- a promise\n  of two lines\n- another. Tests: `a`\n\n| a | table |\n|---|\n\nTests: `b`\n";
+    let parts = promises(text);
+    let bare: Vec<_> = parts.iter().filter(|p| named(p).is_empty()).collect();
+    assert_eq!((parts.len(), bare.len()), (3, 1), "{parts:?}");
+}
+
 #[test]
 fn every_test_of_the_promises_is_named_in_the_document() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

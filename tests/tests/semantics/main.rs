@@ -9,6 +9,7 @@ mod damage;
 mod direct;
 mod document;
 mod flags;
+mod limits;
 mod names;
 mod space;
 mod times;

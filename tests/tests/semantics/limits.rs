@@ -1,0 +1,96 @@
+//! Limits, and what is not kept: what the document says of them is so.
+
+use std::sync::Arc;
+
+use pramfs::fsck::{CheckOptions, check};
+use pramfs::pmem::SimBackend;
+use pramfs::{Error, Fallocate, Ino, SetAttr, StatFs, XattrMode};
+use pramfs_tests::region::{formatted, fresh, mount, quiet, region_of, repeatable};
+
+use super::{MIB, ROOT, Stopped, contents, file, fill, remount, small};
+
+/// The time of birth is kept: nothing that happens to a file changes it, nor do
+/// the calls that set times.
+#[test]
+fn the_time_of_birth_is_kept() {
+    let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
+    let clock = Stopped::at(1_000);
+    let fs = mount(&sim, clock.options()).unwrap();
+    let ino = file(&fs, "f");
+    clock.set(2_000);
+    fs.append(ino, b"bytes").unwrap();
+    let past = SetAttr {
+        mtime: Some(pramfs::SetTime::At(pramfs::Time { sec: 5, nsec: 0 })),
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, ino, &past).unwrap();
+    fs.link(ino, Ino::ROOT, b"g").unwrap();
+    let fs = remount(&sim, fs, clock.options());
+    let a = fs.getattr(ino).unwrap();
+    assert_eq!((a.btime.sec, a.mtime.sec, a.ctime.sec), (1_000, 5, 2_000));
+}
+
+/// A large value may lie in few pieces: where free space is scattered it is
+/// refused though there would be enough, and nothing has changed.
+#[test]
+fn a_large_value_needs_space_that_is_not_scattered() {
+    let (sim, fs) = fresh(2 * MIB, 512).unwrap();
+    let (holes, f) = (file(&fs, "holes"), file(&fs, "f"));
+    // Its pointers have blocks between them, so more than every other is freed.
+    fs.append(holes, &vec![1; 512 << 10]).unwrap();
+    fill(&fs);
+    for at in (0..512 << 10).step_by(2048) {
+        fs.fallocate(holes, Fallocate::PunchHole, at, 1024).unwrap();
+    }
+    // What is free is free at once, of no record's.
+    let fs = remount(&sim, fs, quiet());
+    let StatFs { available, .. } = fs.statfs().unwrap();
+    assert!(available * 512 > 128 << 10, "{available} blocks");
+    let value = vec![7; 65_536];
+    let refused = fs.setxattr(f, b"user.large", &value, XattrMode::Set);
+    assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
+    assert_eq!(fs.listxattr(f).unwrap(), b"");
+    // A value of few pieces it may have.
+    fs.setxattr(f, b"user.less", &value[..6 << 10], XattrMode::Set)
+        .unwrap();
+    fs.fallocate(holes, Fallocate::PunchHole, 0, 512 << 10)
+        .unwrap();
+    let fs = remount(&sim, fs, quiet());
+    fs.setxattr(f, b"user.large", &value, XattrMode::Set)
+        .unwrap();
+    assert_eq!(fs.getxattr(f, b"user.large").unwrap(), value);
+}
+
+/// A path of the direct API goes through 40 symbolic links, and no further.
+#[test]
+fn a_path_has_up_to_40_symbolic_links() {
+    let (_sim, fs) = small();
+    file(&fs, "link-0");
+    for i in 1..=41 {
+        let (name, target) = (format!("link-{i}"), format!("link-{}", i - 1));
+        fs.symlink(&ROOT, Ino::ROOT, name.as_bytes(), target.as_bytes())
+            .unwrap();
+    }
+    assert_eq!(fs.resolve(b"/link-40").unwrap().size, 0);
+    assert_eq!(fs.resolve(b"/link-41").unwrap_err().errno(), libc::ELOOP);
+}
+
+/// Contents have no checksum: whoever changes the medium changes the file.
+#[test]
+fn a_changed_byte_of_contents_is_noticed_by_nobody() {
+    let (sim, fs) = small();
+    let f = file(&fs, "f");
+    fs.append(f, &[0x5a; 4096]).unwrap();
+    let at = fs.file_extents(f, 0, 4096).unwrap()[0]
+        .region_offset
+        .unwrap();
+    fs.close().unwrap();
+    let mut image = sim.image();
+    image[at as usize + 100] ^= 1;
+    let sim = SimBackend::from_image(&image).unwrap();
+    let report = check(&region_of(&sim), &CheckOptions::default());
+    assert!(report.is_clean(), "{report}");
+    let fs = Arc::new(mount(&sim, quiet()).unwrap());
+    assert_eq!(contents(&fs, f)[99..102], [0x5a, 0x5b, 0x5a]);
+}
