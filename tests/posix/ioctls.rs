@@ -237,6 +237,48 @@ fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
     });
 }
 
+/// 623: a page of a mapping that is not in memory cannot be had any more: the
+/// process is told by SIGBUS, and does not hang.
+#[test]
+fn a_mapping_after_a_shutdown_ends_in_sigbus() {
+    alone("a mapping after FS_IOC_SHUTDOWN", "", |mount| {
+        fs::write(mount.at("f"), vec![7; 1 << 20]).unwrap();
+        let python = Path::new("/usr/bin/python3");
+        if !python.exists() {
+            eprintln!("\n*** SKIPPED: no python3: a mapping after FS_IOC_SHUTDOWN ***\n");
+            return;
+        }
+        // Maps, and touches the pages once it is told to.
+        let program = "import mmap, sys\n\
+            f = open(sys.argv[1], 'r+b')\n\
+            m = mmap.mmap(f.fileno(), 0)\n\
+            print('mapped', flush=True)\n\
+            sys.stdin.readline()\n\
+            m[0] = 1\n\
+            m[len(m) - 1] = 1\n";
+        // What reads ahead would bring pages in beforehand.
+        mount.unmount();
+        mount.mount("");
+        let mut child = Command::new(python)
+            .args(["-c", program])
+            .arg(mount.at("f"))
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 7];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+        ioctl(&mount.path(), SHUTDOWN, &mut [0; 256]).unwrap();
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+        let status = child.wait().unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(signal, Some(libc::SIGBUS), "{status}");
+        mount.unmount();
+        mount.mount("");
+        assert!(fs::read(mount.at("f")).unwrap().iter().all(|b| *b == 7));
+    });
+}
+
 /// Anybody is root in a namespace of their own; there it counts for nothing.
 #[test]
 fn root_of_another_namespace_administers_nothing() {

@@ -16,6 +16,7 @@ mod names;
 mod notes;
 mod readdir;
 mod seek;
+mod space;
 mod suid;
 mod times;
 mod xattrs;

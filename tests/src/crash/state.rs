@@ -89,16 +89,16 @@ impl State {
     /// As for [`of`](Self::of).
     pub fn stretch(&mut self, fs: &Fs) -> Result<()> {
         for n in self.tree.nodes.values() {
+            // What forbids to change it, or to remove it later, goes first.
+            let forbids = n.flags & (FL_IMMUTABLE | FL_APPEND);
+            if forbids != 0 {
+                let set = SetAttr {
+                    flags: Some(n.flags ^ forbids),
+                    ..SetAttr::default()
+                };
+                fs.setattr(&Default::default(), n.id.0, &set)?;
+            }
             if n.kind == FileType::Regular && n.size < STRETCH {
-                // First what forbids it goes.
-                let forbids = n.flags & (FL_IMMUTABLE | FL_APPEND);
-                if forbids != 0 {
-                    let set = SetAttr {
-                        flags: Some(n.flags ^ forbids),
-                        ..SetAttr::default()
-                    };
-                    fs.setattr(&Default::default(), n.id.0, &set)?;
-                }
                 let set = SetAttr {
                     size: Some(STRETCH),
                     ..SetAttr::default()

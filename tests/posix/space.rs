@@ -1,0 +1,125 @@
+//! Space that several writers share (371), reads and writes where offsets end
+//! (525), and owners as a user namespace sees them (317).
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use pramfs_tests::syscalls::errno;
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::Reference::{Ext4, Tmpfs};
+use crate::agree;
+
+fn new(path: &Path) -> File {
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .expect("a file")
+}
+
+/// 371: a writer and one who allocates take turns with space that is enough for
+/// both; what one has given back is there for the other, and nobody hears of
+/// ENOSPC.
+#[test]
+fn space_that_was_given_back_is_there_for_others() {
+    agree("write beside fallocate", &[Tmpfs], |dir, n| {
+        let free = {
+            let s = rustix::fs::statvfs(dir).expect("statvfs");
+            s.f_bavail * s.f_frsize
+        };
+        // Both together: nine tenths of what there is.
+        let each = free / 20 * 9 & !4095;
+        let refused = std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                let path = dir.join("written");
+                let bytes = vec![0x5a; 1 << 20];
+                (0..20).find_map(|_| {
+                    let file = new(&path);
+                    let mut at = 0;
+                    while at < each {
+                        let len = (each - at).min(1 << 20) as usize;
+                        if let Err(e) = file.write_all_at(&bytes[..len], at) {
+                            return Some(e.raw_os_error());
+                        }
+                        at += len as u64;
+                    }
+                    drop(file);
+                    fs::remove_file(&path).expect("unlink");
+                    None
+                })
+            });
+            let path = dir.join("allocated");
+            let allocated = (0..20).find_map(|_| {
+                let file = new(&path);
+                let done = errno(fallocate(&file, FallocateFlags::empty(), 0, each));
+                drop(file);
+                fs::remove_file(&path).expect("unlink");
+                done.err()
+            });
+            (writer.join().expect("the writer"), allocated)
+        });
+        n.note("refused", refused);
+    });
+}
+
+/// 525: nothing is there beyond the largest offset, and nothing breaks.
+#[test]
+fn offsets_end_at_the_largest() {
+    agree("the largest offset", &[Tmpfs], |dir, n| {
+        let most = i64::MAX as u64;
+        let file = new(&dir.join("f"));
+        for at in [most - 1, most - 4096, most] {
+            n.call(
+                format!("truncate {at}"),
+                errno(rustix::fs::ftruncate(&file, at)),
+            );
+        }
+        for at in [most - 4096, most - 100, most - 1, most] {
+            let mut bytes = [0xee; 4096];
+            let got = file.read_at(&mut bytes, at).map_err(|e| e.raw_os_error());
+            n.note(format!("read at {at}"), got);
+        }
+        n.note("size", file.metadata().expect("stat").len());
+        n.call("smaller", errno(rustix::fs::ftruncate(&file, 0)));
+        for at in [most - 1, most] {
+            let put = file.write_at(b"xy", at).map_err(|e| e.raw_os_error());
+            n.note(format!("write at {at}"), put);
+        }
+    });
+}
+
+/// 317: who is root in a user namespace makes files that are, outside of it, of
+/// who that is; and sees files of others there as nobody's.
+#[test]
+fn owners_are_seen_by_a_namespace_in_its_own_way() {
+    agree("owners in a user namespace", &[Tmpfs, Ext4], |dir, n| {
+        fs::write(dir.join("of-root"), "x").expect("a file");
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(dir, all).expect("chmod");
+        // Others come to the mount point only where they may pass what is above.
+        let above = dir.parent().expect("a directory").to_owned();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&above, open).expect("chmod");
+        let script = "cd \"$0\" && touch mine && mkdir d && stat -c '%n %u %g' mine d of-root";
+        let out = Command::new("setpriv")
+            .args(["--reuid=500", "--regid=500", "--clear-groups"])
+            .args(["unshare", "-Ur", "sh", "-c", script])
+            .arg(dir)
+            .output()
+            .expect("setpriv and unshare");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        if said.contains("unshare failed") {
+            eprintln!("\n*** SKIPPED: no user namespaces here: {said} ***\n");
+        }
+        n.note("inside", String::from_utf8_lossy(&out.stdout).into_owned());
+        for name in ["mine", "d", "of-root"] {
+            let owner = fs::metadata(dir.join(name)).map(|m| (m.uid(), m.gid()));
+            n.note(name, owner.map_err(|e| e.raw_os_error()));
+        }
+    });
+}
