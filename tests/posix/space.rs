@@ -33,7 +33,7 @@ fn space_that_was_given_back_is_there_for_others() {
             s.f_bavail * s.f_frsize
         };
         // Both together: nine tenths of what there is.
-        let each = free / 20 * 9 & !4095;
+        let each = (free / 20 * 9) & !4095;
         let refused = std::thread::scope(|s| {
             let writer = s.spawn(|| {
                 let path = dir.join("written");
