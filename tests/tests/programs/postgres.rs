@@ -41,6 +41,8 @@ const OPTIONS: [&str; 4] = [
     "shared_buffers=16MB",
     "max_wal_size=64MB",
     "min_wal_size=32MB",
+    // Otherwise a server that is killed leaves files in /dev/shm.
+    "dynamic_shared_memory_type=mmap",
 ];
 
 impl Server {
