@@ -95,6 +95,8 @@ pub struct Op {
     pub metadata: bool,
     /// Stores through a view, which needs blocks of 4096 bytes.
     pub map: bool,
+    /// Leaves so many lines uncertain that it is not explored with others.
+    pub wide: bool,
     /// What it stores is not durable when it returns, and never: it is the last
     /// of its sequence.
     pub lossy: bool,
@@ -319,6 +321,7 @@ pub fn ops() -> Vec<Op> {
                 name: $name,
                 metadata: stringify!($class) == "meta",
                 map: matches!(stringify!($class), "mapped" | "lossy"),
+                wide: stringify!($class) == "wide",
                 lossy: stringify!($class) == "lossy",
                 steps: |$f| $body,
             }),*]
@@ -371,7 +374,7 @@ pub fn ops() -> Vec<Op> {
         meta "chattr +d +A /A" = |f| set(f, "/A", SetAttr { flags: Some(0x40 | 0x80), ..SetAttr::default() });
         meta "chattr +i /A/bar" = |f| set(f, "/A/bar", SetAttr { flags: Some(0x10), ..SetAttr::default() });
         meta "label" = |_f| Some(vec![Action::Label("another")]);
-        meta "trim" = |_f| Some(vec![Action::Trim]);
+        wide "trim" = |_f| Some(vec![Action::Trim]);
         meta "utimes /A/bar" = |f| {
             let t = SetTime::At(Time { sec: -5, nsec: 999_999_999 });
             set(f, "/A/bar", SetAttr { atime: Some(t), mtime: Some(t), ..SetAttr::default() })
