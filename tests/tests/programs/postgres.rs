@@ -36,7 +36,7 @@ struct Server {
     child: Option<Child>,
 }
 
-const OPTIONS: [&str; 4] = [
+const OPTIONS: [&str; 5] = [
     "listen_addresses=",
     "shared_buffers=16MB",
     "max_wal_size=64MB",
