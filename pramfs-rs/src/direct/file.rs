@@ -34,7 +34,7 @@ pub struct File {
     pub(super) shared: Arc<Shared>,
     pub(super) ino: Ino,
     /// Held, so that no call has to look it up.
-    inode: Arc<Inode>,
+    pub(crate) inode: Arc<Inode>,
     pub(crate) extents: ExtentCache,
 }
 

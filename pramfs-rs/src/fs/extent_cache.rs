@@ -5,109 +5,209 @@
 //! the lines of this one are on their way, but only if few instructions stand
 //! between them. The walk through the pointer tree, which checks each pointer,
 //! is too many (measured: 350 ns a read with up to 80 instructions between two,
-//! 540 with 160). So its result is kept for each part of a file that one
-//! pointer block or one huge leaf covers.
+//! 540 with 160), and so is one checked pointer of the medium, whose page the
+//! address translation has forgotten by then. So what the walk found is kept,
+//! in one word for each block, or for each leaf of a whole part: what one
+//! pointer block covers.
 //!
-//! Invariant: an entry says what the file map said when so many records had
+//! Invariant: a word says what the file map said when so many records had
 //! changed the inode. Each record that changes a map changes its inode; an inode
 //! that is held stays in memory, where they are counted.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::map::Part;
-use crate::media::checksum::mix64;
 use crate::types::Bno;
 
-/// Parts that are kept, each in the slot of its number: with blocks of 4 KiB,
-/// those of 1 GiB.
-const SLOTS: usize = 512;
-/// Bits of a part's number; parts behind those are not kept, and neither is
-/// anything of an inode that was changed more often than the rest can count.
-const PART_BITS: u32 = 24;
-const PRESENT: u64 = 1 << 63;
-const LEAF: u64 = 1 << 62;
+/// Parts of the first chunk; each further chunk has twice as many.
+const FIRST: u64 = 64;
+/// Chunks: with blocks of 4 KiB, the parts of the first 512 GiB of a file.
+const CHUNKS: usize = 12;
+/// Bytes for the words of single blocks, at most: with blocks of 4 KiB, those
+/// of 8 GiB of a file.
+const MOST: usize = 16 << 20;
 
-/// See the module: 8 KiB once something is kept.
+/// See the module. It grows with what is read of the file: 32 bytes for each
+/// 2 MiB, and 4 KiB more where they lie in single blocks.
 #[derive(Debug, Default)]
 pub struct ExtentCache {
-    slots: OnceLock<Box<[Slot]>>,
+    chunks: [OnceLock<Box<[Part]>>; CHUNKS],
+    /// Bytes of the words of single blocks.
+    bytes: AtomicUsize,
 }
 
-/// An entry. Its words are stored one after the other and by several threads;
-/// they fit each other only if they are of one entry.
+/// A part of a file.
 #[derive(Debug, Default)]
-struct Slot {
-    value: AtomicU64,
-    tag: AtomicU64,
+struct Part {
+    /// Where it lies as a whole.
+    leaf: Word,
+    /// Where its blocks lie.
+    blocks: OnceLock<Box<[Word]>>,
 }
 
-/// `None` where these would not tell the entry from all others.
+/// A block number, and the number of records behind which it is true; zero for
+/// none, as no file has block 0. One word, so that who loads it while another
+/// stores it sees one of the two.
+#[derive(Debug, Default)]
+struct Word(AtomicU64);
+
+impl Word {
+    #[inline]
+    fn get(&self, records: u32) -> Option<Bno> {
+        let word = self.0.load(Ordering::Relaxed);
+        let block = word & u64::from(u32::MAX);
+        ((word >> 32) as u32 == records && block != 0).then_some(Bno(block))
+    }
+
+    /// Numbers that a word has no room for are not kept.
+    fn put(&self, records: u32, block: Bno) {
+        if let Ok(block) = u32::try_from(block.0) {
+            let word = u64::from(records) << 32 | u64::from(block);
+            self.0.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where a block of a file lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// The block itself; the next one may be anywhere.
+    Block(Bno),
+    /// The first block of its part, which lies in one piece.
+    Leaf(Bno),
+}
+
+/// Chunk of a part, and place in that.
 #[inline]
-fn tag(records: u64, part: u64, value: u64) -> Option<u64> {
-    let whole = part >> PART_BITS == 0 && records >> (64 - PART_BITS) == 0;
-    whole.then_some((records << PART_BITS | part) ^ mix64(value))
+fn place(part: u64) -> Option<(usize, usize)> {
+    let nth = part.checked_add(FIRST)?;
+    let chunk = nth.ilog2() - FIRST.ilog2();
+    Some((chunk as usize, (nth - (FIRST << chunk)) as usize))
 }
 
 impl ExtentCache {
-    /// What is known of a part of a file whose inode so many records have
-    /// changed.
+    /// What is known of the block `within` of a part of a file whose inode so
+    /// many records have changed.
     #[inline]
-    pub fn get(&self, records: u64, part: u64) -> Option<Part> {
-        let slot = &self.slots.get()?[part as usize % SLOTS];
-        let value = slot.value.load(Ordering::Relaxed);
-        if value & PRESENT == 0 || slot.tag.load(Ordering::Relaxed) != tag(records, part, value)? {
-            return None;
+    pub fn get(&self, records: u64, part: u64, within: usize) -> Option<Known> {
+        let records = u32::try_from(records).ok()?;
+        let (chunk, at) = place(part)?;
+        let part = self.chunks.get(chunk)?.get()?.get(at)?;
+        if let Some(first) = part.leaf.get(records) {
+            return Some(Known::Leaf(first));
         }
-        let block = Bno(value & !(PRESENT | LEAF));
-        Some(if value & LEAF != 0 {
-            Part::Leaf(block)
-        } else {
-            Part::Table(block)
-        })
+        let word = part.blocks.get()?.get(within)?;
+        word.get(records).map(Known::Block)
     }
 
-    /// Keeps what is known of a part.
-    pub fn put(&self, records: u64, part: u64, what: Part) {
-        let value = match what {
-            Part::Leaf(block) => block.0 | LEAF | PRESENT,
-            Part::Table(block) => block.0 | PRESENT,
-        };
-        let Some(tag) = tag(records, part, value) else {
+    /// Keeps what is known of the block `within` of a part of so many blocks.
+    pub fn put(&self, records: u64, part: u64, within: usize, blocks: usize, what: Known) {
+        let (Ok(records), Some((chunk, at))) = (u32::try_from(records), place(part)) else {
             return;
         };
-        let slots = self
-            .slots
-            .get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
-        let slot = &slots[part as usize % SLOTS];
-        slot.value.store(value, Ordering::Relaxed);
-        slot.tag.store(tag, Ordering::Relaxed);
+        let Some(chunk_cell) = self.chunks.get(chunk) else {
+            return;
+        };
+        let parts = chunk_cell.get_or_init(|| fresh((FIRST as usize) << chunk));
+        match what {
+            Known::Leaf(first) => parts[at].leaf.put(records, first),
+            Known::Block(block) => {
+                if let Some(words) = self.words(&parts[at], blocks) {
+                    words[within].put(records, block);
+                }
+            }
+        }
     }
+
+    /// The words of a part's blocks, unless there would be too many of them.
+    fn words<'a>(&self, part: &'a Part, blocks: usize) -> Option<&'a [Word]> {
+        if let Some(words) = part.blocks.get() {
+            return Some(words);
+        }
+        let bytes = blocks * size_of::<Word>();
+        if self.bytes.load(Ordering::Relaxed) + bytes > MOST {
+            return None;
+        }
+        Some(part.blocks.get_or_init(|| {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            fresh(blocks)
+        }))
+    }
+}
+
+fn fresh<T: Default>(len: usize) -> Box<[T]> {
+    std::iter::repeat_with(T::default).take(len).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const BLOCKS: usize = 512;
+
     #[test]
-    fn an_entry_counts_for_its_part_and_its_change_alone() {
+    fn a_word_counts_for_its_block_and_its_change_alone() {
         let cache = ExtentCache::default();
-        assert_eq!(cache.get(7, 3), None);
-        cache.put(7, 3, Part::Leaf(Bno(512)));
-        cache.put(7, 4, Part::Table(Bno(99)));
-        assert_eq!(cache.get(7, 3), Some(Part::Leaf(Bno(512))));
-        assert_eq!(cache.get(7, 4), Some(Part::Table(Bno(99))));
-        assert_eq!(cache.get(8, 3), None);
-        assert_eq!(cache.get(7, 3 + SLOTS as u64), None);
-        cache.put(7, 3 + SLOTS as u64, Part::Leaf(Bno(1024)));
-        assert_eq!(cache.get(7, 3), None);
-        // Too far behind to be told apart.
-        let far = 3 | 1 << PART_BITS;
-        cache.put(7, far, Part::Leaf(Bno(2048)));
-        assert_eq!(cache.get(7, far), None);
-        cache.put(7 | 1 << 40, 3, Part::Leaf(Bno(2048)));
-        assert_eq!(cache.get(7, 3), None);
-        assert_eq!(cache.get(7 | 1 << 40, 3), None);
+        assert_eq!(cache.get(7, 3, 0), None);
+        cache.put(7, 3, 1, BLOCKS, Known::Leaf(Bno(512)));
+        cache.put(7, 4, 9, BLOCKS, Known::Block(Bno(99)));
+        for within in [0, 1, 511] {
+            assert_eq!(cache.get(7, 3, within), Some(Known::Leaf(Bno(512))));
+        }
+        assert_eq!(cache.get(7, 4, 9), Some(Known::Block(Bno(99))));
+        assert_eq!(cache.get(7, 4, 8), None);
+        assert_eq!(cache.get(7, 5, 9), None);
+        assert_eq!(cache.get(8, 3, 0), None);
+        assert_eq!(cache.get(8, 4, 9), None);
+        // A leaf that has become blocks, and the other way round.
+        cache.put(8, 3, 5, BLOCKS, Known::Block(Bno(1000)));
+        assert_eq!(cache.get(8, 3, 5), Some(Known::Block(Bno(1000))));
+        assert_eq!(cache.get(8, 3, 6), None);
+        cache.put(9, 4, 9, BLOCKS, Known::Leaf(Bno(1024)));
+        assert_eq!(cache.get(9, 4, 9), Some(Known::Leaf(Bno(1024))));
+    }
+
+    #[test]
+    fn parts_do_not_meet_and_what_has_no_room_is_not_kept() {
+        let cache = ExtentCache::default();
+        let parts = [0, 1, 63, 64, 65, 191, 192, 193, 4095, 10_000];
+        for part in parts {
+            cache.put(7, part, 0, BLOCKS, Known::Leaf(Bno(part + 1)));
+        }
+        for part in parts {
+            assert_eq!(cache.get(7, part, 0), Some(Known::Leaf(Bno(part + 1))));
+        }
+        let most = FIRST * ((1 << CHUNKS) - 1);
+        for part in [most, 1 << 50, u64::MAX] {
+            cache.put(7, part, 0, BLOCKS, Known::Leaf(Bno(5)));
+            assert_eq!(cache.get(7, part, 0), None);
+        }
+        for (records, block) in [
+            (1 << 32, 5),
+            (7 | 1 << 32, 5),
+            (9, 1 << 32),
+            (9, 5 | 1 << 32),
+        ] {
+            cache.put(records, 2, 0, BLOCKS, Known::Leaf(Bno(block)));
+            cache.put(records, 2, 0, BLOCKS, Known::Block(Bno(block)));
+            for records in [records, records & u64::from(u32::MAX)] {
+                assert_eq!(cache.get(records, 2, 0), None);
+            }
+        }
+    }
+
+    #[test]
+    fn words_of_blocks_have_a_bound() {
+        let cache = ExtentCache::default();
+        let most = (MOST / BLOCKS / size_of::<Word>()) as u64;
+        for part in 0..most + 5 {
+            cache.put(7, part, 3, BLOCKS, Known::Block(Bno(5)));
+        }
+        assert_eq!(cache.get(7, most - 1, 3), Some(Known::Block(Bno(5))));
+        assert_eq!(cache.get(7, most, 3), None);
+        assert_eq!(cache.bytes.load(Ordering::Relaxed), MOST);
+        cache.put(7, most, 3, BLOCKS, Known::Leaf(Bno(6)));
+        assert_eq!(cache.get(7, most, 3), Some(Known::Leaf(Bno(6))));
     }
 
     /// What an open file reads after its map has changed in each way.
@@ -145,15 +245,17 @@ mod tests {
                 assert_eq!(bytes, [byte; 3000], "at {at}");
             }
         };
-        let known = || {
-            let slots = file.extents.slots.get().unwrap();
-            let kept = slots
-                .iter()
-                .filter(|s| s.value.load(Ordering::Relaxed) != 0);
-            kept.count()
-        };
         places.iter().for_each(|&at| expect(at, 1));
-        assert_eq!(known(), 2);
+        let records = file.inode.core.read().records;
+        let known = |at: u64| {
+            let (part, within) = (at / PART, at % PART / 4096);
+            file.extents.get(records, part, within as usize)
+        };
+        for &at in &places {
+            assert_eq!(matches!(known(at), Some(Known::Leaf(_))), at >= PART);
+            assert_eq!(matches!(known(at), Some(Known::Block(_))), at < PART);
+        }
+        assert_eq!(known(4096), None);
         for &at in &places {
             let block = at / 4096 * 4096;
             file.write_at(at, &[2; 3000]).unwrap();
@@ -182,16 +284,5 @@ mod tests {
         let mut theirs = vec![0; 2 * PART as usize];
         assert_eq!(other.read_at(0, &mut theirs).unwrap(), theirs.len());
         assert!(theirs.iter().all(|&b| b == 9));
-    }
-
-    #[test]
-    fn words_of_two_entries_do_not_pass_for_one() {
-        let cache = ExtentCache::default();
-        cache.put(7, 3, Part::Leaf(Bno(512)));
-        let slots = cache.slots.get().unwrap();
-        let tag = slots[3].tag.load(Ordering::Relaxed);
-        cache.put(7, 3, Part::Leaf(Bno(1024)));
-        slots[3].tag.store(tag, Ordering::Relaxed);
-        assert_eq!(cache.get(7, 3), None);
     }
 }

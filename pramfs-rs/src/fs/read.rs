@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockReadGuard;
 
-use super::ExtentCache;
 use super::core_lock::Glimpse;
+use super::extent_cache::{ExtentCache, Known};
 use super::inode::{Core, Inode};
 use super::options::AtimePolicy;
 use super::{Need, Shared};
@@ -39,16 +39,72 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
+        match self.read_known(inode, extents, offset, into) {
+            Some(()) => Ok(into.len()),
+            None => self.read_otherwise(inode, extents, offset, into),
+        }
+    }
+
+    /// Reads a range within the file whose place is known. `None`, and anything
+    /// in `into`, where it is not, or as for
+    /// [`read_unlocked`](Self::read_unlocked). Nothing else is in here: what
+    /// stands between two copies is counted in instructions.
+    #[inline]
+    fn read_known(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<()> {
+        let glimpse = self.glimpse(inode)?;
+        let end = offset.checked_add(into.len() as u64)?;
+        if end > glimpse.size {
+            return None;
+        }
+        let at = self.known_place(extents, glimpse.records, (offset, into.len()))?;
+        self.vol.region.read(at, into).ok()?;
+        self.still(inode, &glimpse).then_some(())
+    }
+
+    #[inline(never)]
+    fn read_otherwise(
+        &self,
+        inode: &Inode,
+        extents: &ExtentCache,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
         match self.read_unlocked(inode, extents, offset, into) {
             Some(n) => Ok(n),
             None => self.op(Need::Read, || self.read_inode(inode, offset, into)),
         }
     }
 
+    /// A look at a file that needs no lock to be read.
+    #[inline]
+    fn glimpse(&self, inode: &Inode) -> Option<Glimpse> {
+        if self.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let glimpse = inode.core.peek(inode.ino)?;
+        match self.options.atime {
+            AtimePolicy::NoAtime => Some(glimpse),
+            AtimePolicy::Relatime if self.about_now() < glimpse.atime_until => Some(glimpse),
+            AtimePolicy::Relatime | AtimePolicy::StrictAtime => None,
+        }
+    }
+
+    /// Whether what was read after a look is what the file has. A change that
+    /// failed half-way says so before it gives its lock back.
+    #[inline]
+    fn still(&self, inode: &Inode, glimpse: &Glimpse) -> bool {
+        inode.core.unchanged(glimpse) && !self.vol.has_failed()
+    }
+
     /// See [`core_lock`](super::core_lock). `None`, and anything in `into`,
     /// where a writer came between, the atime is due, or there is an error for
     /// the other way to find.
-    #[inline]
     fn read_unlocked(
         &self,
         inode: &Inode,
@@ -56,91 +112,68 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Option<usize> {
-        if self.closed.load(Ordering::Relaxed) {
-            return None;
-        }
-        let glimpse = inode.core.peek(inode.ino)?;
-        match self.options.atime {
-            AtimePolicy::NoAtime => {}
-            AtimePolicy::Relatime if self.about_now() < glimpse.atime_until => {}
-            AtimePolicy::Relatime | AtimePolicy::StrictAtime => return None,
-        }
+        let glimpse = self.glimpse(inode)?;
         let left = glimpse.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-        let into = &mut into[..len];
-        if self.read_known(extents, &glimpse, offset, into).is_none() {
-            self.read_map(&glimpse.map, offset, into).ok()?;
-            let still = || inode.core.unchanged(&glimpse);
-            self.learn(extents, glimpse.records, &glimpse.map, offset, still);
+        self.read_map(&glimpse.map, offset, &mut into[..len]).ok()?;
+        let still = || self.still(inode, &glimpse);
+        if len != 0 {
+            self.learn(extents, glimpse.records, &glimpse.map, (offset, len), still);
         }
-        // A change that failed half-way says so before it gives its lock back.
-        (inode.core.unchanged(&glimpse) && !self.vol.has_failed()).then_some(len)
+        still().then_some(len)
     }
 
-    /// Reads what lies in one known piece.
-    #[inline]
-    fn read_known(
-        &self,
-        extents: &ExtentCache,
-        glimpse: &Glimpse,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Option<()> {
-        let range = (offset, into.len());
-        let at = self.known_place(extents, glimpse.records, &glimpse.map, range)?;
-        self.vol.region.read(at, into).ok()
-    }
-
-    /// Where a range of a file (offset and length) stands in the region, if its
-    /// part of the file is known, and it lies in one written block or in a
-    /// large leaf.
+    /// Where a range of a file (offset and length) stands in the region, if
+    /// that is known, and it lies in one written block or in a large leaf.
     #[inline]
     pub(super) fn known_place(
         &self,
         extents: &ExtentCache,
         records: u64,
-        m: &MapRef,
         (offset, len): (u64, usize),
     ) -> Option<u64> {
         let geo = &self.vol.geo;
         let log2 = geo.block_log2 + geo.fan_log2;
         let last = offset.checked_add((len as u64).checked_sub(1)?)?;
-        if offset >> log2 != last >> log2 {
-            return None;
-        }
-        match extents.get(records, offset >> log2)? {
-            Part::Leaf(block) => Some(geo.offset(block) + (offset & ((1 << log2) - 1))),
-            Part::Table(table) => {
-                let index = offset >> geo.block_log2;
-                if index != last >> geo.block_log2 {
-                    return None;
-                }
-                let block = map::in_table(&self.vol, m, table, index).ok()??;
+        let part = offset >> log2;
+        let within = offset & ((1 << log2) - 1);
+        match extents.get(records, part, (within >> geo.block_log2) as usize)? {
+            Known::Leaf(first) if part == last >> log2 => Some(geo.offset(first) + within),
+            Known::Block(block) if offset >> geo.block_log2 == last >> geo.block_log2 => {
                 Some(geo.offset(block) + (offset & (geo.block_size - 1)))
             }
+            _ => None,
         }
     }
 
-    /// Keeps where a part of a file lies, unless `still` says that this may have
-    /// changed meanwhile. One place of eight is enough to find a part that is
-    /// used often; a file of more parts than are kept should not be looked at
-    /// each time.
-    #[cold]
+    /// Keeps where a range of a file lies that was not known, unless `still`
+    /// says that this may have changed meanwhile. Of a range of several blocks
+    /// only a large leaf is of use.
     pub(super) fn learn(
         &self,
         extents: &ExtentCache,
         records: u64,
         m: &MapRef,
-        offset: u64,
+        (offset, len): (u64, usize),
         still: impl FnOnce() -> bool,
     ) {
         let geo = &self.vol.geo;
         let index = offset >> geo.block_log2;
-        if index & 7 == 0
-            && let Ok(Some(part)) = map::part(&self.vol, m, index)
-            && still()
-        {
-            extents.put(records, index >> geo.fan_log2, part);
+        let within = (index & ((1 << geo.fan_log2) - 1)) as usize;
+        let one = (offset & (geo.block_size - 1)) + len as u64 <= geo.block_size;
+        let known = match map::part(&self.vol, m, index) {
+            Ok(Some(Part::Leaf(first))) => Known::Leaf(first),
+            Ok(Some(Part::Table(table))) if one => {
+                match map::in_table(&self.vol, m, table, index) {
+                    Ok(Some(block)) => Known::Block(block),
+                    _ => return,
+                }
+            }
+            _ => return,
+        };
+        if still() {
+            let part = index >> geo.fan_log2;
+            extents.put(records, part, within, 1 << geo.fan_log2, known);
         }
     }
 

@@ -109,16 +109,18 @@ impl Shared {
                 self.write_out(&core)?;
                 return Ok(n);
             }
+            let (range, records) = ((offset, from.len()), core.records);
             let end = offset.checked_add(from.len() as u64);
-            if end.is_some_and(|end| end <= core.d.size) {
-                let range = (offset, from.len());
-                let place = self.known_place(extents, core.records, &core.map(), range);
-                if let Some(at) = place {
-                    return self.overwrite_at(inode, &mut core, at, from);
-                }
+            if end.is_some_and(|end| end <= core.d.size)
+                && let Some(at) = self.known_place(extents, records, range)
+            {
+                return self.overwrite_at(inode, &mut core, at, from);
             }
             let n = self.write_locked(inode, &mut core, offset, from)?;
-            self.learn(extents, core.records, &core.map(), offset, || true);
+            // What makes records makes what is known worthless each time.
+            if core.records == records {
+                self.learn(extents, records, &core.map(), range, || true);
+            }
             Ok(n)
         })
     }
