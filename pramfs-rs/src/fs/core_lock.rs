@@ -46,6 +46,29 @@ struct Peeked {
 
 const NOT_A_FILE: u64 = u64::MAX;
 
+impl Peeked {
+    /// Shows what an inode is. The caller holds its lock, and has the number of
+    /// changes move after this.
+    #[inline]
+    fn show(&self, core: &Core) {
+        let d = &core.d;
+        let file = !core.gone && core.kind() == FileType::Regular;
+        let height = if file { d.height.into() } else { NOT_A_FILE };
+        let atime = (d.atime_sec, d.atime_nsec);
+        let settled = atime > (d.mtime_sec, d.mtime_nsec) && atime > (d.ctime_sec, d.ctime_nsec);
+        let until = if settled {
+            d.atime_sec.saturating_add(DAY)
+        } else {
+            i64::MIN
+        };
+        self.size.store(d.size, Ordering::Relaxed);
+        self.root.store(d.root, Ordering::Relaxed);
+        self.records.store(core.records, Ordering::Relaxed);
+        self.height.store(height, Ordering::Relaxed);
+        self.atime_until.store(until, Ordering::Relaxed);
+    }
+}
+
 /// A regular file as it was at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Glimpse {
@@ -63,12 +86,12 @@ pub struct Glimpse {
 impl CoreLock {
     /// An inode that nobody has locked.
     pub fn new(core: Core) -> CoreLock {
-        let lock = CoreLock {
-            peeked: Peeked::default(),
+        let peeked = Peeked::default();
+        peeked.show(&core);
+        CoreLock {
+            peeked,
             lock: RwLock::new(core),
-        };
-        drop(lock.write());
-        lock
+        }
     }
 
     /// Waits for a shared lock.
@@ -175,22 +198,8 @@ impl DerefMut for CoreGuard<'_> {
 impl Drop for CoreGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        let (p, core) = (self.peeked, &*self.core);
-        let d = &core.d;
-        let file = !core.gone && core.kind() == FileType::Regular;
-        let height = if file { d.height.into() } else { NOT_A_FILE };
-        let atime = (d.atime_sec, d.atime_nsec);
-        let settled = atime > (d.mtime_sec, d.mtime_nsec) && atime > (d.ctime_sec, d.ctime_nsec);
-        let until = if settled {
-            d.atime_sec.saturating_add(DAY)
-        } else {
-            i64::MIN
-        };
-        p.size.store(d.size, Ordering::Relaxed);
-        p.root.store(d.root, Ordering::Relaxed);
-        p.records.store(core.records, Ordering::Relaxed);
-        p.height.store(height, Ordering::Relaxed);
-        p.atime_until.store(until, Ordering::Relaxed);
+        let p = self.peeked;
+        p.show(&self.core);
         // Only the holder of the lock stores here. The lock is given back after
         // this: whoever sees it free sees the new number.
         let changes = p.changes.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
 //! Where the parts of a file lie, in ordinary memory: for who reads an open
-//! file here and there.
+//! file here and there, and for the inode table.
 //!
 //! A copy of 4 KiB is so short that a processor begins with the next one while
 //! the lines of this one are on their way, but only if few instructions stand

@@ -6,6 +6,7 @@
 
 use parking_lot::RwLock;
 
+use super::extent_cache::{ExtentCache, Known};
 use super::inode::{map_of, put_lines, store_map};
 use crate::error::{Error, Result};
 use crate::journal::Place;
@@ -24,7 +25,13 @@ const GROW: u64 = 16;
 pub struct InodeTable {
     inode: RwLock<DiskInode>,
     place: Place,
+    /// Where its blocks are. None ever moves or goes, so nothing that is known
+    /// becomes wrong.
+    known: ExtentCache,
 }
+
+/// Records behind which a block of the table is where it is: any.
+const ALWAYS: u64 = 0;
 
 impl InodeTable {
     /// The table whose inode was read from the superblock page.
@@ -32,13 +39,32 @@ impl InodeTable {
         InodeTable {
             inode: RwLock::new(inode),
             place: Place::default(),
+            known: ExtentCache::default(),
         }
     }
 
-    fn find(geo: &Geometry, vol: &Volume, d: &DiskInode, ino: Ino) -> Result<Option<u64>> {
+    /// Where an inode lives, without a lock, if its block was found before.
+    #[inline]
+    fn known(&self, geo: &Geometry, ino: Ino) -> Option<u64> {
         let at = ino.0 * INODE_SIZE;
-        let leaf = map::find(vol, &map_of(d), at >> geo.block_log2)?;
-        Ok(leaf.block.map(|b| geo.offset(b) + at % geo.block_size))
+        let (part, within) = part_of(geo, at >> geo.block_log2);
+        match self.known.get(ALWAYS, part, within)? {
+            Known::Block(block) => Some(geo.offset(block) + (at & (geo.block_size - 1))),
+            Known::Leaf(_) => None,
+        }
+    }
+
+    fn find(&self, vol: &Volume, d: &DiskInode, ino: Ino) -> Result<Option<u64>> {
+        let (geo, at) = (&vol.geo, ino.0 * INODE_SIZE);
+        let index = at >> geo.block_log2;
+        let Some(block) = map::find(vol, &map_of(d), index)?.block else {
+            return Ok(None);
+        };
+        let (part, within) = part_of(geo, index);
+        let known = Known::Block(block);
+        self.known
+            .put(ALWAYS, part, within, 1 << geo.fan_log2, known);
+        Ok(Some(geo.offset(block) + at % geo.block_size))
     }
 
     /// Where an inode lives.
@@ -51,7 +77,11 @@ impl InodeTable {
         if ino.0 >= vol.geo.inodes_max {
             return Err(Error::Stale(ino));
         }
-        Self::find(&vol.geo, vol, &self.inode.read(), ino)?.ok_or(Error::Stale(ino))
+        if let Some(home) = self.known(&vol.geo, ino) {
+            return Ok(home);
+        }
+        self.find(vol, &self.inode.read(), ino)?
+            .ok_or(Error::Stale(ino))
     }
 
     /// Where an inode lives; `None` where the table does not reach its number.
@@ -59,7 +89,10 @@ impl InodeTable {
     /// # Errors
     /// [`Error::Corrupt`].
     pub fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<u64>> {
-        Self::find(&vol.geo, vol, &self.inode.read(), ino)
+        match self.known(&vol.geo, ino) {
+            Some(home) => Ok(Some(home)),
+            None => self.find(vol, &self.inode.read(), ino),
+        }
     }
 
     /// As [`home`](Self::home), growing the table to reach a number that has
@@ -70,11 +103,14 @@ impl InodeTable {
     /// [`Error::NoSpace`], [`Error::Corrupt`].
     pub fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<u64> {
         let geo = &vol.geo;
-        if let Some(home) = Self::find(geo, vol, &self.inode.read(), ino)? {
+        if let Some(home) = self.known(geo, ino) {
+            return Ok(home);
+        }
+        if let Some(home) = self.find(vol, &self.inode.read(), ino)? {
             return Ok(home);
         }
         let mut inode = self.inode.write();
-        if let Some(home) = Self::find(geo, vol, &inode, ino)? {
+        if let Some(home) = self.find(vol, &inode, ino)? {
             return Ok(home);
         }
         let index = (ino.0 * INODE_SIZE) >> geo.block_log2;
@@ -103,7 +139,14 @@ impl InodeTable {
         // The pointer blocks of the table are guarded by `place` too.
         tx.commit()?;
         *inode = new;
-        Self::find(geo, vol, &inode, ino)?
+        self.find(vol, &inode, ino)?
             .ok_or_else(|| Error::corrupt("the inode table", "it did not grow"))
     }
+}
+
+/// Part of the table that holds a block of it, and the block's place in that.
+#[inline]
+fn part_of(geo: &Geometry, index: u64) -> (u64, usize) {
+    let within = index & ((1 << geo.fan_log2) - 1);
+    (index >> geo.fan_log2, within as usize)
 }

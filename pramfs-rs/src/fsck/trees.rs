@@ -178,7 +178,7 @@ impl<'c> Checker<'c> {
                 in_a_row
             }
         };
-        self.buffer = image.bytes;
+        self.buffer = std::mem::take(&mut image.bytes);
         Ok(end)
     }
 

@@ -1,8 +1,9 @@
 //! Building part of a tree from items, in blocks that nothing names yet.
 
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use super::leaf::{Image, Item, SUM_AT, find_run, home_of, tag_of};
+use super::leaf::{Image, Item, SUM_AT, TAG_BYTES, find_run, home_of, tag_of};
 use super::walk::{Spot, read_index, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, SPLIT_BITS, TreeRef, prefix_of};
 use crate::alloc::Run;
@@ -126,9 +127,7 @@ impl Builder<'_, '_> {
             used_slots: used as u16,
             ..LeafHeader::default()
         };
-        let mut image = Image {
-            bytes: vec![0; shape.block_size],
-        };
+        let mut image = Image::zeroed(shape.block_size);
         let bytes = &mut image.bytes;
         bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
         for (i, slot) in items.iter().zip(places(items, used, shape)) {
@@ -149,24 +148,28 @@ impl Builder<'_, '_> {
 /// The first slots of items in a new leaf: where look-up fetches first if there
 /// is much room; one after the other if there is little, so that what is free
 /// stays in one piece.
-fn places(items: &[Item], used: usize, shape: &LeafShape) -> Vec<usize> {
-    let mut free = (1u128 << shape.slots) - 1;
-    let mut place = |home: usize, n: usize| {
-        let slot = find_run(free, n, home)?;
-        free &= !(((1 << n) - 1) << slot);
-        Some(slot)
-    };
+fn places(items: &[Item], used: usize, shape: &LeafShape) -> SmallVec<[usize; TAG_BYTES]> {
+    let mut slots = SmallVec::new();
     if used <= shape.slots * 5 / 8 {
-        let at_home = items.iter().map(|i| place(home_of(i.hash, shape), i.slots));
-        if let Some(slots) = at_home.collect() {
+        let mut free = (1u128 << shape.slots) - 1;
+        for i in items {
+            let Some(slot) = find_run(free, i.slots, home_of(i.hash, shape)) else {
+                break;
+            };
+            free &= !(((1 << i.slots) - 1) << slot);
+            slots.push(slot);
+        }
+        if slots.len() == items.len() {
             return slots;
         }
+        slots.clear();
     }
-    let slots = items.iter().scan(0, |next, i| {
-        *next += i.slots;
-        Some(*next - i.slots)
-    });
-    slots.collect()
+    let mut next = 0;
+    for i in items {
+        slots.push(next);
+        next += i.slots;
+    }
+    slots
 }
 
 /// Puts new pointers into slots of the level where `spot` ended, the first of

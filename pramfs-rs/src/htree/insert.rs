@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
-use super::walk::{Spot, check_run, descend, fetch, read_index, slot_of};
+use super::walk::{Spot, check_run, descend, fetch, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -98,11 +98,12 @@ fn item_bytes(hash: u64, kind: u8, name: &[u8], value: &[u8]) -> SmallVec<[u8; 5
         name_len: name.len() as u8,
         kind,
     };
-    let mut bytes = SmallVec::new();
-    bytes.extend_from_slice(head.as_bytes());
-    bytes.extend_from_slice(value);
-    bytes.extend_from_slice(name);
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let (value_at, name_at) = (ItemHeader::SIZE, ItemHeader::SIZE + value.len());
+    let end = name_at + name.len();
+    let mut bytes = SmallVec::from_elem(0, end.next_multiple_of(8));
+    bytes[..value_at].copy_from_slice(head.as_bytes());
+    bytes[value_at..name_at].copy_from_slice(value);
+    bytes[name_at..end].copy_from_slice(name);
     bytes
 }
 
@@ -170,7 +171,9 @@ fn restructure(
     let mut image = Image::read(tx, block)?;
     let bad = |what| t.bad_leaf(block, what);
     let depth = image.depth(geo, spot.level, hash).map_err(bad)?;
-    let mut items = image.items(t, &geo.leaf).map_err(bad)?;
+    // What is written anew gets a new sum: damage would pass for what it was.
+    let seed = t.leaf_seed(geo, block);
+    let mut items = image.whole_items(&geo.leaf, seed).map_err(bad)?;
     let bits = spot.level * geo.fan_log2;
     let place = Place {
         level: spot.level,
@@ -179,17 +182,10 @@ fn restructure(
     };
     let mut out = vec![0; 1 << (bits - depth)];
     if spot.level > 0 {
-        let slots = read_index(tx, spot.index_block(spot.level))?;
-        let from = slot_of(geo, place.first) as usize;
-        check_run(
-            t,
-            geo,
-            spot.level,
-            place.first,
-            &slots[from..],
-            out.len(),
-            block,
-        )?;
+        let index = spot.index_block(spot.level);
+        read_slots(tx, index, slot_of(geo, place.first), &mut out)?;
+        let run = out.len();
+        check_run(t, geo, spot.level, place.first, &out, run, block)?;
     }
     items.push(add_item(&mut image.bytes, bytes, hash));
     items.sort_unstable_by_key(|i| i.hash);

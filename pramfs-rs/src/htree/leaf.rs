@@ -3,6 +3,9 @@
 //! A leaf is checked whole when it is first used after a mount. Later uses read
 //! only the lines they need, and still check every length against its bounds.
 
+use std::cell::Cell;
+
+use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
 use super::walk::Source;
@@ -202,6 +205,26 @@ pub struct Image {
     pub bytes: Vec<u8>,
 }
 
+thread_local! {
+    /// Memory of images that are gone: one that is read, one that is built.
+    static SPARE: Cell<[Vec<u8>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        // Not when the thread ends: then there is no more use for it.
+        let _ = SPARE.try_with(|s| {
+            let [a, b] = s.take();
+            s.set(if a.capacity() == 0 {
+                [bytes, b]
+            } else {
+                [a, bytes]
+            });
+        });
+    }
+}
+
 /// The head of the item at `at`, its value and its name; `None` where these
 /// are not in the bytes.
 pub fn item_parts(bytes: &[u8], at: usize) -> Option<(ItemHeader, &[u8], &[u8])> {
@@ -212,12 +235,32 @@ pub fn item_parts(bytes: &[u8], at: usize) -> Option<(ItemHeader, &[u8], &[u8])>
 }
 
 impl Image {
+    /// Of a leaf of so many bytes, which may be any.
+    fn any(len: usize) -> Image {
+        let mut bytes = SPARE
+            .try_with(|s| {
+                let [a, b] = s.take();
+                s.set([b, Vec::new()]);
+                a
+            })
+            .unwrap_or_default();
+        bytes.resize(len, 0);
+        Image { bytes }
+    }
+
+    /// All zeros.
+    pub fn zeroed(len: usize) -> Image {
+        let mut image = Image::any(len);
+        image.bytes.fill(0);
+        image
+    }
+
     /// Copies a leaf.
     pub fn read<S: Source>(s: &S, block: Bno) -> Result<Image> {
         let geo = &s.volume().geo;
-        let mut bytes = vec![0; geo.leaf.block_size];
-        s.bytes(geo.offset(block), &mut bytes)?;
-        Ok(Image { bytes })
+        let mut image = Image::any(geo.leaf.block_size);
+        s.bytes(geo.offset(block), &mut image.bytes)?;
+        Ok(image)
     }
 
     /// Its header.
@@ -282,22 +325,47 @@ impl Image {
         Ok(items)
     }
 
+    /// Its items in the order of their slots, where the sum says that it is as
+    /// it was stored: then it was checked before, and no more is looked at than
+    /// what keeps each item in slots of its own.
+    pub fn whole_items(
+        &self,
+        shape: &LeafShape,
+        seed: u64,
+    ) -> Result<SmallVec<[Item; TAG_BYTES]>, &'static str> {
+        if self.sum(seed) != self.header().sum {
+            return Err("its checksum does not fit");
+        }
+        let mut items = SmallVec::new();
+        let tags = &self.bytes[LeafShape::TAGS_AT..shape.slots_at];
+        let mut slot = 0;
+        while slot < shape.slots {
+            if tags[slot] == TAG_FREE {
+                slot += 1;
+                continue;
+            }
+            let at = shape.slots_at + slot * SLOT;
+            let head = ItemHeader::read_from_prefix(&self.bytes[at..shape.block_size]);
+            let (head, _) = head.map_err(|_| "an item leaves the block")?;
+            let n = slots_for(head.value_len.into(), head.name_len.into());
+            let more = tags.get(slot + 1..slot + n);
+            if slot + n > shape.slots || more.is_none_or(|m| m.iter().any(|&t| t != TAG_NEXT)) {
+                return Err("an item is longer than its slots");
+            }
+            items.push(Item {
+                hash: head.hash(),
+                at,
+                slots: n,
+            });
+            slot += n;
+        }
+        Ok(items)
+    }
+
     /// The depth, where it is possible for a leaf at `level` on the way of
     /// `hash`.
     pub fn depth(&self, geo: &Geometry, level: u32, hash: u64) -> Result<u32, &'static str> {
-        let h = self.header();
-        let depth = u32::from(h.depth);
-        let possible = match level {
-            0 => depth == 0,
-            _ => {
-                depth > (level - 1) * geo.fan_log2
-                    && depth <= (level * geo.fan_log2).min(SPLIT_BITS)
-            }
-        };
-        if !possible || h.prefix != prefix_of(hash, depth) {
-            return Err("it does not belong where it stands");
-        }
-        Ok(depth)
+        depth_of(&self.header(), geo, level, hash)
     }
 
     /// Checks everything about a leaf at `level` on the way of `hash`; `deep`
@@ -349,6 +417,24 @@ impl Image {
         }
         Ok(())
     }
+}
+
+/// The depth of a leaf with this header; see [`Image::depth`].
+pub fn depth_of(
+    h: &LeafHeader,
+    geo: &Geometry,
+    level: u32,
+    hash: u64,
+) -> Result<u32, &'static str> {
+    let depth = u32::from(h.depth);
+    let possible = match level {
+        0 => depth == 0,
+        _ => depth > (level - 1) * geo.fan_log2 && depth <= (level * geo.fan_log2).min(SPLIT_BITS),
+    };
+    if !possible || h.prefix != prefix_of(hash, depth) {
+        return Err("it does not belong where it stands");
+    }
+    Ok(depth)
 }
 
 fn good_name(kind: TreeKind, name: &[u8]) -> bool {

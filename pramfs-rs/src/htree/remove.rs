@@ -5,12 +5,12 @@
 use zerocopy::IntoBytes;
 
 use super::edit::LeafEdit;
-use super::leaf::{Image, TAG_BYTES};
+use super::leaf::{TAG_BYTES, depth_of};
 use super::walk::{Found, Spot, check_run, find_in, read_index, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
-use crate::media::htree::{ItemHeader, SLOT, TAG_FREE};
+use crate::media::htree::{ItemHeader, LeafHeader, SLOT, TAG_FREE};
 use crate::media::pointer::Ptr;
 use crate::types::Bno;
 use crate::volume::Tx;
@@ -54,9 +54,8 @@ pub fn remove_found(tx: &mut Tx<'_>, t: &mut TreeRef, found: &Found) -> Result<(
 
 fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, block: Bno, hash: u64) -> Result<()> {
     let geo = &tx.volume().geo;
-    let depth = Image::read(tx, block)?
-        .depth(geo, spot.level, hash)
-        .map_err(|what| t.bad_leaf(block, what))?;
+    let header: LeafHeader = tx.read_pod(geo.offset(block))?;
+    let depth = depth_of(&header, geo, spot.level, hash).map_err(|what| t.bad_leaf(block, what))?;
     free_block(tx, t, block)?;
     let mut run = 1usize << (spot.level * geo.fan_log2 - depth);
     let mut hash = prefix_of(hash, depth);

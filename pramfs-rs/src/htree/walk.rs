@@ -129,6 +129,16 @@ pub fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// Pointers of an index block, from slot `from` on; no more than it has.
+pub fn read_slots<S: Source>(s: &S, block: Bno, from: u64, into: &mut [u64]) -> Result<()> {
+    let geo = &s.volume().geo;
+    let most = (1usize << geo.fan_log2).saturating_sub(from as usize);
+    let n = into.len().min(most);
+    s.bytes(geo.offset(block) + from * 8, into[..n].as_mut_bytes())?;
+    into.iter_mut().for_each(|w| *w = u64::from_le(*w));
+    Ok(())
+}
+
 /// Asks for the lines of a leaf that a look-up and a change need: they are on
 /// their way together.
 #[inline]

@@ -70,6 +70,9 @@ impl Lines {
 /// Flushes lines; adjacent ones go in one call, unless a page ends between them:
 /// they may be sound on one side of it only.
 fn flush_each(region: &Region, lines: &[u64]) -> Result<Unfenced> {
+    if region.window().flush_lines(lines) {
+        return Ok(Unfenced::none());
+    }
     const PAGE: u64 = 4096 / LINE;
     let flush =
         |start: u64, end: u64| match region.window().flush(start * LINE, (end - start) * LINE) {

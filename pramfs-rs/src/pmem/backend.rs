@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 
+use super::cpu::Cpu;
 use super::error::PmemError;
 use super::source::SourceKind;
 
@@ -142,6 +143,15 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     unsafe fn flush(&self, ptr: *const u8, len: usize);
     /// Completes this thread's flushes and non-temporal stores.
     fn fence(&self);
+
+    /// The processor, where this backend does with the mapping what that does
+    /// and no more: ordinary stores, its streaming stores, its write-back of
+    /// lines and its fence. Then the region asks the processor and not the
+    /// backend for these, at once, which matters for what is so short.
+    #[doc(hidden)]
+    fn processor(&self) -> Option<Cpu> {
+        None
+    }
 
     /// Everything stored so far reaches the medium, whatever the granularity
     /// (msync where that is what it takes). For fsync, sync and unmount.

@@ -391,6 +391,9 @@ unsafe impl PmemBackend for Libpmem2Backend {
             Mode::Order | Mode::Cow(_) => std::sync::atomic::fence(Ordering::SeqCst),
         }
     }
+    fn processor(&self) -> Option<Cpu> {
+        (Cpu::WRITES_BACK && matches!(self.medium.mode, Mode::Lines)).then_some(self.cpu)
+    }
     fn sync_all(&self) -> std::io::Result<()> {
         self.fence();
         self.medium.sync_all()

@@ -153,6 +153,9 @@ unsafe impl PmemBackend for NativeBackend {
         }
     }
 
+    fn processor(&self) -> Option<Cpu> {
+        matches!(self.medium.mode, Mode::Lines).then_some(self.cpu)
+    }
     fn sync_all(&self) -> std::io::Result<()> {
         self.fence();
         self.medium.sync_all()

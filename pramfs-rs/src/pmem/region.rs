@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
+use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
 use super::mapping;
@@ -58,6 +59,8 @@ pub struct Region {
     backend: Box<dyn PmemBackend>,
     base: *mut u8,
     len: u64,
+    /// See [`PmemBackend::processor`].
+    cpu: Option<Cpu>,
     name: String,
     read_only: bool,
 }
@@ -108,6 +111,7 @@ impl Region {
         Region {
             base,
             len,
+            cpu: backend.processor(),
             backend,
             name: name.into(),
             read_only: false,
@@ -439,7 +443,12 @@ impl WriteWindow<'_> {
         let dst = self.region.at(offset, bytes.len() as u64)?;
         // SAFETY: dst has bytes.len() bytes in the mapping; `bytes` is a Rust
         // slice and cannot overlap it.
-        unsafe { self.region.backend.store(dst, bytes.as_ptr(), bytes.len()) };
+        unsafe {
+            match self.region.cpu {
+                Some(_) => cpu::store(dst, bytes.as_ptr(), bytes.len()),
+                None => self.region.backend.store(dst, bytes.as_ptr(), bytes.len()),
+            }
+        };
         Ok(())
     }
 
@@ -450,8 +459,14 @@ impl WriteWindow<'_> {
     #[inline]
     pub fn store_u64_unflushed(&self, offset: u64, value: u64) -> Result<(), PmemError> {
         let dst = self.region.word(offset)?;
-        // SAFETY: dst is aligned and in the mapping.
-        unsafe { self.region.backend.store_u64(dst, value) };
+        // SAFETY: dst is aligned and in the mapping; every concurrent access to
+        // a word that is stored so is atomic.
+        unsafe {
+            match self.region.cpu {
+                Some(_) => AtomicU64::from_ptr(dst).store(value, Ordering::Release),
+                None => self.region.backend.store_u64(dst, value),
+            }
+        };
         Ok(())
     }
 
@@ -503,9 +518,11 @@ impl WriteWindow<'_> {
         }
         // SAFETY: as in store_unflushed.
         unsafe {
-            self.region
-                .backend
-                .nt_copy(dst, bytes.as_ptr(), bytes.len())
+            let (src, len) = (bytes.as_ptr(), bytes.len());
+            match self.region.cpu {
+                Some(cpu) => cpu.nt_copy(dst, src, len),
+                None => self.region.backend.nt_copy(dst, src, len),
+            }
         };
         mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())
@@ -564,8 +581,33 @@ impl WriteWindow<'_> {
             return Ok(Unfenced::none());
         }
         // SAFETY: the range lies in the mapping.
-        unsafe { self.region.backend.flush(p, len as usize) };
+        unsafe {
+            match self.region.cpu {
+                Some(cpu) => cpu.flush(p, len as usize),
+                None => self.region.backend.flush(p, len as usize),
+            }
+        };
         Ok(Unfenced::none())
+    }
+
+    /// Starts the write-back of lines, by their numbers in the region, where that
+    /// is a matter of the processor alone and no page has faulted. False, and
+    /// nothing is done, where it is not: then [`flush`](Self::flush) is to be
+    /// asked for each.
+    #[inline]
+    #[must_use]
+    pub(crate) fn flush_lines(&self, lines: &[u64]) -> bool {
+        let Some(cpu) = self.region.cpu else {
+            return false;
+        };
+        let whole = self.region.len / LINE;
+        if fault::happened() || lines.iter().any(|line| *line >= whole) {
+            return false;
+        }
+        // SAFETY: a mapping begins with a page, so with a line; each line lies
+        // in it.
+        unsafe { cpu.flush_lines(self.region.base, lines) };
+        true
     }
 
     /// Completes this thread's flushes and non-temporal stores.
@@ -580,7 +622,10 @@ impl WriteWindow<'_> {
             mutants::later(&*self.region.backend);
             return fenced;
         }
-        self.region.backend.fence();
+        match self.region.cpu {
+            Some(cpu) => cpu.fence(),
+            None => self.region.backend.fence(),
+        }
         fenced
     }
 

@@ -157,7 +157,7 @@ impl Fixer<'_, '_> {
         }
         let sum = image.sum(t.leaf_seed(self.geo, block));
         image.bytes[SUM_AT..SUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
-        image.bytes
+        std::mem::take(&mut image.bytes)
     }
 
     /// A file map of data blocks by their number in the file; its root,

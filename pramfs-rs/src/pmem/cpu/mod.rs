@@ -6,12 +6,12 @@
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86_64::Cpu;
+pub use x86_64::Cpu;
 
 #[cfg(not(target_arch = "x86_64"))]
 mod portable;
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use portable::Cpu;
+pub use portable::Cpu;
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = super::region::LINE as usize;

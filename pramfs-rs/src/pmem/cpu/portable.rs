@@ -5,7 +5,7 @@
 
 /// The processor.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::pmem) struct Cpu;
+pub struct Cpu;
 
 impl Cpu {
     /// Whether flushing lines makes stores durable on persistent memory.
@@ -21,6 +21,7 @@ impl Cpu {
         "none"
     }
     pub unsafe fn flush(self, _ptr: *const u8, _len: usize) {}
+    pub unsafe fn flush_lines(self, _base: *const u8, _lines: &[u64]) {}
     pub unsafe fn nt_store_u64(self, dst: *mut u64, value: u64) {
         // SAFETY: aligned and writable, by contract.
         unsafe { std::sync::atomic::AtomicU64::from_ptr(dst) }

@@ -35,7 +35,7 @@ pub(super) enum StreamKind {
 
 /// The processor.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::pmem) struct Cpu {
+pub struct Cpu {
     flush: FlushKind,
     stream: StreamKind,
 }
@@ -140,6 +140,30 @@ impl Cpu {
                     while line < end {
                         _mm_clflush(line as *const u8);
                         line += LINE_BYTES;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts the write-back of lines, by their numbers from `base` on.
+    ///
+    /// # Safety
+    /// `base` is line-aligned, and each of the lines is mapped memory.
+    #[inline]
+    pub unsafe fn flush_lines(self, base: *const u8, lines: &[u64]) {
+        let at = |line: u64| base.wrapping_add(line as usize * LINE_BYTES);
+        // SAFETY: as in `flush`; the lines are mapped, by contract.
+        unsafe {
+            match self.flush {
+                FlushKind::Clwb => {
+                    for line in lines {
+                        asm!("clwb byte ptr [{}]", in(reg) at(*line), options(nostack, preserves_flags));
+                    }
+                }
+                _ => {
+                    for line in lines {
+                        self.flush(at(*line), LINE_BYTES);
                     }
                 }
             }
