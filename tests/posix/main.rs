@@ -11,6 +11,7 @@ mod chattr;
 mod copy_range;
 mod handles;
 mod ioctls;
+mod listings;
 mod locks;
 mod names;
 mod notes;

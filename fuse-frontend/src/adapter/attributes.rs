@@ -21,8 +21,10 @@ impl Adapter {
 
     pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
         let work = |fs: &Fs, _: &mut _| {
-            let in_group = Caller::in_group(req);
-            Ok(fs.setattr_by(&ctx(req, 0), ino(node)?, set, &in_group)?)
+            let (ino, in_group) = (ino(node)?, Caller::in_group(req));
+            let attr = fs.setattr_by(&ctx(req, 0), ino, set, &in_group)?;
+            self.listing_is_due(fs, ino);
+            Ok(attr)
         };
         self.serve("setattr", node, reply, work, send_attr);
     }

@@ -182,6 +182,7 @@ impl Adapter {
         fs.setattr(&ctx(req, 0), ino, &set)?;
         // To the kernel an ioctl changes nothing; but it sets the ctime.
         self.attributes_have_changed(node);
+        self.listing_is_due(fs, ino);
         Ok(Vec::new())
     }
 }

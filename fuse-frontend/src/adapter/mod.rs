@@ -22,6 +22,7 @@ mod data;
 mod dir;
 mod init;
 mod ioctl;
+mod listings;
 mod namespace;
 mod open;
 mod patience;
@@ -308,7 +309,7 @@ impl Filesystem for Adapter {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.on_release(ino, reply);
+        self.on_releasedir(ino, reply);
     }
 
     fn fsyncdir(

@@ -157,7 +157,16 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let flags = rename_flags(flags)?;
-            Ok(fs.rename(&ctx(req, 0), ino(from.0)?, from.1, ino(to.0)?, to.1, flags)?)
+            let (source, target) = (ino(from.0)?, ino(to.0)?);
+            fs.rename(&ctx(req, 0), source, from.1, target, to.1, flags)?;
+            // What was moved has a new ctime.
+            let exchanged = flags.exchange.then_some((source, from.1));
+            for (dir, name) in [(target, to.1)].into_iter().chain(exchanged) {
+                if let Ok(moved) = fs.lookup(dir, name) {
+                    self.listing_is_due(fs, moved.ino);
+                }
+            }
+            Ok(())
         };
         self.serve("rename", from.0, reply, work, |reply, ()| reply.ok());
     }

@@ -1,4 +1,4 @@
-//! create, open, release, fsync, and the same for directories.
+//! create, open, release and fsync.
 //!
 //! A handle carries nothing: every request names its node. An open file holds
 //! one reference of its own on the inode.
@@ -86,16 +86,6 @@ impl Adapter {
         };
         self.serve("open", node, reply, work, |reply, mode| {
             reply.opened(NO_HANDLE, mode)
-        });
-    }
-
-    pub(super) fn on_opendir(&self, node: INodeNo, reply: ReplyOpen) {
-        let work = |fs: &Fs, _: &mut _| {
-            fs.pin(ino(node)?, 1);
-            Ok(())
-        };
-        self.serve("opendir", node, reply, work, |reply, ()| {
-            reply.opened(NO_HANDLE, FopenFlags::empty())
         });
     }
 

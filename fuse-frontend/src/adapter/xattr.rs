@@ -57,6 +57,7 @@ impl Adapter {
             let in_group = Caller::in_group(req);
             self.removals
                 .wait_for_space(|| fs.setxattr_by(ino, name, value, mode, &in_group))?;
+            self.listing_is_due(fs, ino);
             Ok(())
         };
         self.serve("setxattr", node, reply, work, |reply, ()| reply.ok());
@@ -82,7 +83,10 @@ impl Adapter {
             if name == BEGIN_TO_WRITE.as_bytes() {
                 fs.make_writable()?;
             }
-            Ok(fs.removexattr(ino(node)?, name)?)
+            let ino = ino(node)?;
+            fs.removexattr(ino, name)?;
+            self.listing_is_due(fs, ino);
+            Ok(())
         };
         self.serve("removexattr", node, reply, work, |reply, ()| reply.ok());
     }

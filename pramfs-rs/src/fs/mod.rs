@@ -310,6 +310,11 @@ impl Shared {
         }
     }
 
+    /// The options it was mounted with.
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
     /// The region.
     pub fn region(&self) -> &Region {
         &self.vol.region

@@ -1,0 +1,174 @@
+//! Listings of one directory, over and over, while it changes: what a kernel
+//! may keep of them is not to be seen (`docs/semantics.md`, Directories).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, RawDir, RenameFlags};
+
+use crate::Reference::{Ext4, Tmpfs};
+use crate::{agree, alone};
+
+fn names(path: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(path).expect("list");
+    let name = |e: std::io::Result<fs::DirEntry>| e.expect("an entry").file_name();
+    entries
+        .map(|e| name(e).to_string_lossy().into_owned())
+        .collect()
+}
+
+#[test]
+fn a_listing_shows_each_change_at_once() {
+    agree("listing after a change", &[Tmpfs, Ext4], |dir, n| {
+        let (d, other) = (dir.join("d"), dir.join("other"));
+        fs::create_dir(&d).expect("a directory");
+        fs::create_dir(&other).expect("a directory");
+        fs::write(other.join("from elsewhere"), "").expect("a file");
+        let all = |what: &str, n: &mut crate::Notes| {
+            // More than once: what is kept is kept by then.
+            for _ in 0..3 {
+                n.note(what, names(&d));
+            }
+            n.note(what, names(&other));
+        };
+        all("empty", n);
+        fs::write(d.join("file"), "").expect("a file");
+        all("file", n);
+        fs::create_dir(d.join("sub")).expect("a directory");
+        all("mkdir", n);
+        std::os::unix::fs::symlink("file", d.join("symlink")).expect("a symlink");
+        all("symlink", n);
+        fs::hard_link(d.join("file"), d.join("second")).expect("a link");
+        all("link", n);
+        fs::rename(d.join("second"), d.join("third")).expect("rename");
+        all("rename", n);
+        fs::rename(d.join("third"), d.join("file")).expect("rename");
+        all("rename to itself", n);
+        fs::rename(other.join("from elsewhere"), d.join("new")).expect("rename");
+        all("rename from elsewhere", n);
+        fs::rename(d.join("new"), other.join("back")).expect("rename");
+        all("rename to elsewhere", n);
+        let (a, b) = (d.join("sub"), other.join("back"));
+        rustix::fs::renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).expect("exchange");
+        all("exchange", n);
+        let types = fs::read_dir(&d).expect("list").map(|e| {
+            let e = e.expect("an entry");
+            (e.file_name(), e.file_type().expect("its type").is_dir())
+        });
+        n.note("types", types.collect::<BTreeSet<_>>());
+        fs::remove_file(d.join("sub")).expect("unlink");
+        all("unlink", n);
+        fs::remove_dir(other.join("back")).expect("rmdir");
+        all("rmdir", n);
+        for name in ["file", "symlink"] {
+            fs::remove_file(d.join(name)).expect("unlink");
+        }
+        all("empty again", n);
+    });
+}
+
+/// Reads some of a directory, has the entry at which that stopped removed, and
+/// the directory listed by others, and reads the rest. `keep`: entries that are
+/// left of it. How many of those it misses.
+fn interrupted(dir: &Path, keep: usize) -> usize {
+    let d = dir.join(format!("d-{keep}"));
+    fs::create_dir(&d).expect("a directory");
+    for i in 0..500 {
+        fs::write(d.join(format!("name-{i}")), "").expect("a file");
+    }
+    // A kernel that keeps listings has this one now, and the next from that.
+    names(&d);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(&d, flags, Mode::empty()).expect("open the directory");
+    // Half of them with the buffer of a C library.
+    let mut room = vec![std::mem::MaybeUninit::uninit(); 8192];
+    let mut stream = RawDir::new(fd, &mut room);
+    let mut seen = BTreeSet::new();
+    let mut next = |seen: &mut BTreeSet<String>| {
+        let entry = stream.next()?.expect("an entry");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(
+            name.starts_with('.') || seen.insert(name.clone()),
+            "{name} twice"
+        );
+        Some(stream.is_buffer_empty())
+    };
+    while seen.len() < 250 {
+        next(&mut seen).expect("more entries");
+    }
+    // The rest of the buffer.
+    while !next(&mut seen).expect("more entries") {}
+    // What it has seen goes, and of the rest all but a few.
+    for name in &seen {
+        fs::remove_file(d.join(name)).expect("unlink");
+    }
+    let rest: Vec<_> = names(&d).into_iter().collect();
+    for name in &rest[keep.min(rest.len())..] {
+        fs::remove_file(d.join(name)).expect("unlink");
+    }
+    let left = names(&d);
+    for _ in 0..3 {
+        assert_eq!(names(&d), left);
+    }
+    let mut found = BTreeSet::new();
+    while next(&mut found).is_some() {}
+    // Names that have gone may be given still; those that are there must be.
+    assert!(!left.is_empty(), "nothing is left to be missed");
+    left.difference(&found).count()
+}
+
+#[test]
+fn who_is_in_the_middle_of_a_listing_misses_no_name() {
+    agree("interrupted listing", &[Tmpfs, Ext4], |dir, n| {
+        // A large directory still, and one that has become small.
+        for keep in [200, 5] {
+            n.note("missed", interrupted(dir, keep));
+        }
+    });
+}
+
+#[test]
+fn a_listing_sets_the_access_time_when_it_is_due() {
+    let tick = || std::thread::sleep(Duration::from_millis(30));
+    for (option, expected) in [
+        // After a change of the entries, again, after chmod, a new attribute
+        // and a move of the directory, and again.
+        ("relatime", [true, false, true, true, true, false]),
+        ("strictatime", [true; 6]),
+        ("noatime", [false; 6]),
+        ("nodiratime", [false; 6]),
+    ] {
+        alone(&format!("listing, {option}"), option, |mount| {
+            let (d, moved) = (mount.at("d"), mount.at("moved"));
+            fs::create_dir(&d).expect("a directory");
+            tick();
+            fs::write(d.join("f"), "").expect("a file");
+            let listed = |d: &Path| {
+                let atime = |d: &Path| {
+                    let s = rustix::fs::stat(d).expect("stat");
+                    (s.st_atime, s.st_atime_nsec)
+                };
+                let before = atime(d);
+                tick();
+                names(d);
+                atime(d) > before
+            };
+            let mut got = vec![listed(&d), listed(&d)];
+            tick();
+            fs::set_permissions(&d, fs::Permissions::from_mode(0o700)).expect("chmod");
+            got.push(listed(&d));
+            tick();
+            rustix::fs::setxattr(&d, "user.a", b"b", rustix::fs::XattrFlags::empty())
+                .expect("setxattr");
+            got.push(listed(&d));
+            tick();
+            fs::rename(&d, &moved).expect("rename");
+            got.push(listed(&moved));
+            got.push(listed(&moved));
+            assert_eq!(got, expected, "{option}");
+        });
+    }
+}
