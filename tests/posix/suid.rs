@@ -93,6 +93,40 @@ fn without_the_page_cache_too() {
     agree_with("suid, cache=none", "cache=none", &[Tmpfs], take_away);
 }
 
+/// `cap_net_raw` permitted and effective, as `setcap` writes it (revision 2).
+fn file_capability() -> Vec<u8> {
+    let words = [0x0200_0001u32, 1 << 13, 0, 0, 0];
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+/// Nobody keeps them, and not after several changes either, when a kernel may
+/// have stopped to look.
+#[test]
+fn a_change_takes_file_capabilities_away() {
+    const NAME: &str = "security.capability";
+    agree("file capabilities", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, vec![1; 20_000]).expect("a file");
+        n.call("chmod", chmod(&path, 0o777));
+        for (what, change) in CHANGES {
+            for who in [Caller::ROOT, STRANGER] {
+                for before in 0..3 {
+                    for _ in 0..before {
+                        n.call(what, as_caller(who, || change(&path)));
+                    }
+                    let flags = rustix::fs::XattrFlags::empty();
+                    let set = rustix::fs::setxattr(&path, NAME, &file_capability(), flags);
+                    n.call("setxattr", errno(set));
+                    let done = as_caller(who, || change(&path));
+                    n.call(format!("{what} as {}", who.uid), done);
+                    let left = rustix::fs::getxattr(&path, NAME, &mut [0; 64][..]);
+                    n.call(format!("{what} as {}, left", who.uid), errno(left));
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn a_new_owner_takes_suid_and_sgid_away() {
     agree("suid and chown", &[Tmpfs, Ext4], |dir, n| {

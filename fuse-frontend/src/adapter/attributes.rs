@@ -2,15 +2,31 @@
 
 use fuser::{INodeNo, ReplyAttr, ReplyStatfs, Request};
 use pramfs::Fs;
-use pramfs::types::{Attr, SetAttr};
+use pramfs::types::{Attr, Ino, SetAttr};
 
 use super::Adapter;
-use super::caller::Caller;
+use super::caller::{CAP_FSETID, Caller};
 use super::convert::{attr, ctx, ino};
 use super::namespace::attr_ttl;
+use super::serve::Served;
 
 fn send_attr(reply: ReplyAttr, of: Attr) {
     reply.attr(&attr_ttl(&of), &attr(&of));
+}
+
+/// Takes set-user-id and set-group-id away from a file that is about to be
+/// changed, unless who asks may keep them. The kernel leaves this to us, as
+/// HANDLE_KILLPRIV_V2 is negotiated: it says so with a write
+/// (FUSE_WRITE_KILL_SUIDGID); of a truncation the transport does not hand it on,
+/// and with fallocate and copy_file_range it says nothing.
+pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino) -> Served<()> {
+    const OF_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+    let perm = fs.getattr(ino)?.perm;
+    let has = perm & libc::S_ISUID != 0 || perm & OF_GROUP == OF_GROUP;
+    if has && !Caller::of(req).can(CAP_FSETID) {
+        fs.strip_suid(ino)?;
+    }
+    Ok(())
 }
 
 impl Adapter {
@@ -22,6 +38,9 @@ impl Adapter {
     pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, in_group) = (ino(node)?, Caller::in_group(req));
+            if set.size.is_some() {
+                drop_rights(fs, req, ino)?;
+            }
             let attr = fs.setattr_by(&ctx(req, 0), ino, set, &in_group)?;
             self.listing_is_due(fs, ino);
             Ok(attr)

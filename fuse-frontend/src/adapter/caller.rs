@@ -13,7 +13,7 @@ use fuser::Request;
 /// The right to do with others' files what their owners may.
 const CAP_FOWNER: u32 = 3;
 /// The right to change files of others' groups and keep sgid.
-const CAP_FSETID: u32 = 4;
+pub(super) const CAP_FSETID: u32 = 4;
 /// The right to set and clear `chattr +i` and `+a`.
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 /// The right to administer file systems.

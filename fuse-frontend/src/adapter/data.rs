@@ -6,12 +6,13 @@ use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Reque
 use pramfs::types::{Fallocate, Ino, SeekWhence};
 use pramfs::{Fs, InGroup};
 
-use super::Adapter;
+use super::attributes::drop_rights;
 use super::caller::Caller;
 use super::convert::ino;
 use super::init::MAX_REQUEST;
 use super::patience::Removals;
 use super::serve::{Refusal, Served};
+use super::{Adapter, CacheMode};
 
 thread_local! {
     /// For what cannot be answered from the medium itself: at most one request
@@ -74,6 +75,9 @@ impl Adapter {
             let ino = ino(node)?;
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
+            } else if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
+                // The kernel looks for it only on the way through its pages.
+                fs.strip_capability(ino)?;
             }
             // An append goes where the kernel says, too: it holds the inode
             // until the last part of one is answered, and sends parts of 1 MiB
@@ -114,6 +118,7 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
+            drop_rights(fs, req, ino)?;
             self.removals.wait_for_space(|| {
                 fs.fallocate_by(ino, mode, offset, len, &Caller::in_group(req))
             })?;
@@ -159,12 +164,14 @@ impl Adapter {
                     "copy_file_range with unknown flags",
                 ));
             }
+            let target = ino(to.0)?;
+            drop_rights(fs, req, target)?;
             copy(
                 fs,
                 &self.removals,
                 &Caller::in_group(req),
                 (ino(from.0)?, from.1),
-                (ino(to.0)?, to.1),
+                (target, to.1),
                 len.min(MAX_COPY),
             )
         };

@@ -2,12 +2,13 @@
 //!
 //! Never asked for, each for a reason found out the hard way with this version
 //! of the transport: SETXATTR_EXT (a longer request that it cannot parse),
-//! HANDLE_KILLPRIV_V2 (set-user-id bits would stay), ALLOW_IDMAP (every
-//! request refused), ATOMIC_O_TRUNC (O_TRUNC would have to be done by `open`,
+//! ALLOW_IDMAP (every request refused), ATOMIC_O_TRUNC (O_TRUNC would have to be done by `open`,
 //! which does not see all of it), WRITEBACK_CACHE (a write that has returned
 //! must be durable), POSIX_LOCKS and FLOCK_LOCKS (the kernel does them itself).
 //! With POSIX_ACL the kernel heeds the ACLs that it is shown, and DONT_MASK
 //! leaves the umask to us: a directory's default ACL replaces it.
+//! With HANDLE_KILLPRIV_V2 it does not look for `security.capability` before each
+//! write, and we take set-user-id away: see `attributes::drop_rights`.
 //! NO_OPEN_SUPPORT is not used either: whether a file is open, and whether it
 //! is open through the page cache, must stay known to this process.
 
@@ -31,6 +32,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_HAS_IOCTL_DIR)
+    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK);
 

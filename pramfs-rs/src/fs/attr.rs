@@ -9,6 +9,7 @@ use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
 use crate::media::inode::{FL_NOATIME, FLAGS_KEPT};
+use crate::media::pointer::Ptr;
 use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
 use crate::volume::Tx;
 
@@ -161,11 +162,33 @@ impl Shared {
                 tx.commit()?;
                 core.committed(new);
             }
-            match self.remove_xattr_locked(&inode, &mut core, b"security.capability") {
-                Err(Error::NoAttribute) => Ok(()),
-                other => other,
-            }
+            self.drop_capability(&inode, &mut core)
         })
+    }
+
+    /// Drops `security.capability`, as a write by anybody does.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::NoSpace`].
+    pub fn strip_capability(&self, ino: Ino) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            // Most files have no attributes at all.
+            if Ptr(inode.core.read().d.xattr_root).is_hole() {
+                return Ok(());
+            }
+            let mut core = inode.core.write();
+            core.alive(ino)?;
+            protect::may_grow(&core.d)?;
+            self.drop_capability(&inode, &mut core)
+        })
+    }
+
+    fn drop_capability(&self, inode: &Inode, core: &mut Core) -> Result<()> {
+        match self.remove_xattr_locked(inode, core, b"security.capability") {
+            Err(Error::NoAttribute) => Ok(()),
+            other => other,
+        }
     }
 
     /// Sets the atime after a read, if the policy asks for it. It reaches the
