@@ -130,20 +130,70 @@ fn who_is_in_the_middle_of_a_listing_misses_no_name() {
     });
 }
 
+/// Inode number of `..` as a listing has it, and as it is.
+fn parent_in_listing(path: &Path) -> (u64, u64) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).expect("open the directory");
+    let mut room = vec![std::mem::MaybeUninit::uninit(); 8192];
+    let mut stream = RawDir::new(fd, &mut room);
+    let mut listed = 0;
+    while let Some(entry) = stream.next() {
+        let entry = entry.expect("an entry");
+        if entry.file_name() == c".." {
+            listed = entry.ino();
+        }
+    }
+    let parent = path.parent().expect("a parent");
+    (listed, rustix::fs::stat(parent).expect("stat").st_ino)
+}
+
+#[test]
+fn a_directory_that_moves_lists_its_new_parent() {
+    for options in ["", "noatime"] {
+        alone(&format!("moved directories, {options}"), options, |mount| {
+            let [a, b] = ["a", "b"].map(|name| mount.at(name));
+            for d in [&a, &b] {
+                fs::create_dir_all(d.join("d")).expect("a directory");
+            }
+            let check = |path: &Path| {
+                for _ in 0..3 {
+                    let (listed, is) = parent_in_listing(path);
+                    assert_eq!(listed, is, "{}", path.display());
+                }
+            };
+            check(&a.join("d"));
+            check(&b.join("d"));
+            fs::rename(a.join("d"), b.join("moved")).expect("rename");
+            check(&b.join("moved"));
+            fs::create_dir(a.join("d")).expect("a directory");
+            check(&a.join("d"));
+            let (x, y) = (a.join("d"), b.join("d"));
+            rustix::fs::renameat_with(CWD, &x, CWD, &y, RenameFlags::EXCHANGE).expect("exchange");
+            check(&x);
+            check(&y);
+        });
+    }
+}
+
 #[test]
 fn a_listing_sets_the_access_time_when_it_is_due() {
     let tick = || std::thread::sleep(Duration::from_millis(30));
     for (option, expected) in [
         // After a change of the entries, again, after chmod, a new attribute
-        // and a move of the directory, and again.
-        ("relatime", [true, false, true, true, true, false]),
-        ("strictatime", [true; 6]),
-        ("noatime", [false; 6]),
-        ("nodiratime", [false; 6]),
+        // and a move of the directory, and again; of the root, after a change,
+        // again, and after chmod.
+        (
+            "relatime",
+            [true, false, true, true, true, false, true, false, true],
+        ),
+        ("strictatime", [true; 9]),
+        ("noatime", [false; 9]),
+        ("nodiratime", [false; 9]),
     ] {
         alone(&format!("listing, {option}"), option, |mount| {
-            let (d, moved) = (mount.at("d"), mount.at("moved"));
+            let (d, moved, root) = (mount.at("d"), mount.at("other/moved"), mount.at(""));
             fs::create_dir(&d).expect("a directory");
+            fs::create_dir(mount.at("other")).expect("a directory");
             tick();
             fs::write(d.join("f"), "").expect("a file");
             let listed = |d: &Path| {
@@ -156,9 +206,12 @@ fn a_listing_sets_the_access_time_when_it_is_due() {
                 names(d);
                 atime(d) > before
             };
+            let chmod = |d: &Path, mode| {
+                tick();
+                fs::set_permissions(d, fs::Permissions::from_mode(mode)).expect("chmod");
+            };
             let mut got = vec![listed(&d), listed(&d)];
-            tick();
-            fs::set_permissions(&d, fs::Permissions::from_mode(0o700)).expect("chmod");
+            chmod(&d, 0o700);
             got.push(listed(&d));
             tick();
             rustix::fs::setxattr(&d, "user.a", b"b", rustix::fs::XattrFlags::empty())
@@ -168,6 +221,10 @@ fn a_listing_sets_the_access_time_when_it_is_due() {
             fs::rename(&d, &moved).expect("rename");
             got.push(listed(&moved));
             got.push(listed(&moved));
+            got.push(listed(&root));
+            got.push(listed(&root));
+            chmod(&root, 0o711);
+            got.push(listed(&root));
             assert_eq!(got, expected, "{option}");
         });
     }

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use pramfs::pmem::{BackendKind, Durability, RegionOptions};
 use pramfs_tests::syscalls::{Caller, Sys, as_caller, errno};
-use rustix::fs::{FallocateFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{FallocateFlags, Gid, IFlags, Mode, OFlags, Uid};
 
 use crate::Reference::{Ext4, Tmpfs};
 use crate::{Notes, agree, agree_with};
@@ -124,6 +125,51 @@ fn a_change_takes_file_capabilities_away() {
                 }
             }
         }
+    });
+}
+
+/// Those are no change by whoever has the page written back.
+#[test]
+fn pages_written_back_take_no_file_capability_away() {
+    for options in ["", "cache=none"] {
+        let references: &[crate::Reference] = &[Tmpfs, Ext4];
+        agree_with("capabilities and mmap", options, references, |dir, n| {
+            let path = dir.join("f");
+            std::fs::write(&path, vec![1; 8192]).expect("a file");
+            let map = RegionOptions::new()
+                .backend(BackendKind::Native)
+                .durability(Durability::Process)
+                .lock(false)
+                .open(&path)
+                .expect("map the file");
+            drop(map.window().store(100, b"changed").expect("store"));
+            let flags = rustix::fs::XattrFlags::empty();
+            let set = rustix::fs::setxattr(&path, "security.capability", &file_capability(), flags);
+            n.call("setxattr", errno(set));
+            map.sync_all().expect("msync");
+            let left = rustix::fs::getxattr(&path, "security.capability", &mut [0; 64][..]);
+            n.call("left", errno(left));
+            n.note(
+                "bytes",
+                std::fs::read(&path).expect("read")[100..107].to_vec(),
+            );
+        });
+    }
+}
+
+#[test]
+fn a_change_that_is_refused_takes_nothing_away() {
+    agree("suid and chattr +a", &[Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, vec![1; 20_000]).expect("a file");
+        n.call("chmod", chmod(&path, 0o6777));
+        let fd = open(&path, OFlags::WRONLY).expect("open");
+        n.call("+a", errno(rustix::fs::ioctl_setflags(&fd, IFlags::APPEND)));
+        let truncated = as_caller(STRANGER, || errno(rustix::fs::ftruncate(&fd, 100)));
+        n.call("truncate", truncated);
+        n.note("truncate", mode(&path));
+        let none = IFlags::empty();
+        n.call("-a", errno(rustix::fs::ioctl_setflags(&fd, none)));
     });
 }
 

@@ -2,10 +2,11 @@
 
 use fuser::{INodeNo, ReplyAttr, ReplyStatfs, Request};
 use pramfs::Fs;
-use pramfs::types::{Attr, Ino, SetAttr};
+use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs::types::{Attr, FileType, Ino, SetAttr};
 
 use super::Adapter;
-use super::caller::{CAP_FSETID, Caller};
+use super::caller::Caller;
 use super::convert::{attr, ctx, ino};
 use super::namespace::attr_ttl;
 use super::serve::Served;
@@ -17,13 +18,17 @@ fn send_attr(reply: ReplyAttr, of: Attr) {
 /// Takes set-user-id and set-group-id away from a file that is about to be
 /// changed, unless who asks may keep them. The kernel leaves this to us, as
 /// HANDLE_KILLPRIV_V2 is negotiated: it says so with a write
-/// (FUSE_WRITE_KILL_SUIDGID); of a truncation the transport does not hand it on,
-/// and with fallocate and copy_file_range it says nothing.
-pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino) -> Served<()> {
+/// (FUSE_WRITE_KILL_SUIDGID), but not, or not so that the transport hands it on,
+/// with truncations, fallocate and copy_file_range.
+///
+/// A change that is going to be refused takes nothing away. `grows`: it is one
+/// that a file which can only grow allows.
+pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino, grows: bool) -> Served<()> {
     const OF_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
-    let perm = fs.getattr(ino)?.perm;
+    let Attr { perm, flags, .. } = fs.getattr(ino)?;
     let has = perm & libc::S_ISUID != 0 || perm & OF_GROUP == OF_GROUP;
-    if has && !Caller::of(req).can(CAP_FSETID) {
+    let refused = flags & FL_IMMUTABLE != 0 || flags & FL_APPEND != 0 && !grows;
+    if has && !refused && !Caller::keeps_rights(req) {
         fs.strip_suid(ino)?;
     }
     Ok(())
@@ -39,10 +44,17 @@ impl Adapter {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, in_group) = (ino(node)?, Caller::in_group(req));
             if set.size.is_some() {
-                drop_rights(fs, req, ino)?;
+                drop_rights(fs, req, ino, false)?;
+            }
+            // With nothing to set comes what is to lose its rights and nothing
+            // else: an overlay has that done before it writes.
+            if *set == SetAttr::default() {
+                fs.strip_suid(ino)?;
             }
             let attr = fs.setattr_by(&ctx(req, 0), ino, set, &in_group)?;
-            self.listing_is_due(fs, ino);
+            if attr.kind == FileType::Directory {
+                self.listing_is_due(fs, ino);
+            }
             Ok(attr)
         };
         self.serve("setattr", node, reply, work, send_attr);

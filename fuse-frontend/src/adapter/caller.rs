@@ -13,7 +13,7 @@ use fuser::Request;
 /// The right to do with others' files what their owners may.
 const CAP_FOWNER: u32 = 3;
 /// The right to change files of others' groups and keep sgid.
-pub(super) const CAP_FSETID: u32 = 4;
+const CAP_FSETID: u32 = 4;
 /// The right to set and clear `chattr +i` and `+a`.
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 /// The right to administer file systems.
@@ -24,6 +24,8 @@ pub(super) const CAP_SYS_ADMIN: u32 = 21;
 pub(super) struct Caller {
     groups: Vec<u32>,
     capabilities: u64,
+    /// It is who the request says.
+    in_own_name: bool,
 }
 
 impl Caller {
@@ -34,7 +36,8 @@ impl Caller {
             pid => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
         };
         let mut caller = Caller::parse(&status);
-        if fs_user(&status) != Some(req.uid()) {
+        caller.in_own_name = fs_user(&status) == Some(req.uid());
+        if !caller.in_own_name {
             // The kernel has asked whoever it is about what they may do: root
             // is let through.
             caller = Caller::default();
@@ -61,7 +64,16 @@ impl Caller {
                 .filter_map(|group| group.parse().ok())
                 .collect(),
             capabilities: u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0),
+            in_own_name: false,
         }
+    }
+
+    /// Whether who sent a request may change a file that runs with its owner's
+    /// rights, and leave it these: by the capability of that process itself. An
+    /// overlay asks in the name of who mounted it for anybody.
+    pub(super) fn keeps_rights(req: &Request) -> bool {
+        let caller = Caller::of(req);
+        caller.in_own_name && caller.can(CAP_FSETID)
     }
 
     /// Whether who sent a request is in a group, or need not be to keep sgid.
@@ -143,6 +155,7 @@ mod tests {
         let with = |capabilities: u64| Caller {
             groups: Vec::new(),
             capabilities,
+            in_own_name: true,
         };
         let (none, fowner, both) = (with(0), with(1 << 3), with(1 << 3 | 1 << 9));
         // Its own file; somebody else's.

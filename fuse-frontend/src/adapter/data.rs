@@ -6,13 +6,13 @@ use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Reque
 use pramfs::types::{Fallocate, Ino, SeekWhence};
 use pramfs::{Fs, InGroup};
 
+use super::Adapter;
 use super::attributes::drop_rights;
 use super::caller::Caller;
 use super::convert::ino;
 use super::init::MAX_REQUEST;
 use super::patience::Removals;
 use super::serve::{Refusal, Served};
-use super::{Adapter, CacheMode};
 
 thread_local! {
     /// For what cannot be answered from the medium itself: at most one request
@@ -73,9 +73,10 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
+            let paged = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
-            } else if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
+            } else if !paged {
                 // The kernel looks for it only on the way through its pages.
                 fs.strip_capability(ino)?;
             }
@@ -84,7 +85,6 @@ impl Adapter {
             // at once, which arrive in any order. Its size is the file's, as
             // nothing else changes it (docs/semantics.md, Appends). Pages
             // written back from a mapping are no append whatever the flags.
-            let paged = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
             let written = if paged {
                 self.removals
                     .wait_for_space(|| fs.write_back(ino, offset, data))?
@@ -118,7 +118,8 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
-            drop_rights(fs, req, ino)?;
+            let grows = matches!(mode, Fallocate::Allocate { .. });
+            drop_rights(fs, req, ino, grows)?;
             self.removals.wait_for_space(|| {
                 fs.fallocate_by(ino, mode, offset, len, &Caller::in_group(req))
             })?;
@@ -165,7 +166,7 @@ impl Adapter {
                 ));
             }
             let target = ino(to.0)?;
-            drop_rights(fs, req, target)?;
+            drop_rights(fs, req, target, false)?;
             copy(
                 fs,
                 &self.removals,

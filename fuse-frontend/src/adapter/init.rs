@@ -2,9 +2,10 @@
 //!
 //! Never asked for, each for a reason found out the hard way with this version
 //! of the transport: SETXATTR_EXT (a longer request that it cannot parse),
-//! ALLOW_IDMAP (every request refused), ATOMIC_O_TRUNC (O_TRUNC would have to be done by `open`,
-//! which does not see all of it), WRITEBACK_CACHE (a write that has returned
-//! must be durable), POSIX_LOCKS and FLOCK_LOCKS (the kernel does them itself).
+//! ALLOW_IDMAP (every request refused), ATOMIC_O_TRUNC (O_TRUNC would have to be
+//! done by `open`, which does not see all of it), WRITEBACK_CACHE (a write that
+//! has returned must be durable), POSIX_LOCKS and FLOCK_LOCKS (the kernel does
+//! them itself).
 //! With POSIX_ACL the kernel heeds the ACLs that it is shown, and DONT_MASK
 //! leaves the umask to us: a directory's default ACL replaces it.
 //! With HANDLE_KILLPRIV_V2 it does not look for `security.capability` before each
@@ -36,8 +37,16 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK);
 
+/// What the kernel can do without being asked to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Offers {
+    /// It opens directories itself where it is told that nobody else does
+    /// (Linux 5.1).
+    pub opens_directories: bool,
+}
+
 /// Settles capabilities and sizes.
-pub(super) fn negotiate(config: &mut KernelConfig) {
+pub(super) fn negotiate(config: &mut KernelConfig) -> Offers {
     let offered = config.capabilities() & WANTED;
     if let Err(refused) = config.add_capabilities(offered) {
         tracing::warn!("the kernel does not offer {refused:?}");
@@ -54,4 +63,9 @@ pub(super) fn negotiate(config: &mut KernelConfig) {
         config.kernel_abi(),
         offered
     );
+    Offers {
+        opens_directories: config
+            .capabilities()
+            .contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT),
+    }
 }

@@ -68,6 +68,7 @@ pub enum CacheMode {
 pub struct Adapter {
     fs: Arc<Fs>,
     cache: CacheMode,
+    offers: init::Offers,
     removals: Removals,
     /// Set by the first panic; nothing but EIO is answered from then on.
     failed: AtomicBool,
@@ -80,6 +81,7 @@ impl Adapter {
         Adapter {
             fs,
             cache,
+            offers: init::Offers::default(),
             removals: Removals::default(),
             failed: AtomicBool::new(false),
             kernel: Arc::default(),
@@ -105,7 +107,7 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        init::negotiate(config);
+        self.offers = init::negotiate(config);
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use super::serve::{Refusal, Served};
 use super::{Adapter, KEEP};
 
 /// How long attributes may be kept by the kernel. A file that runs with its
-/// owner's rights is asked about anew each time: a write that bypasses the
-/// page cache takes these rights away without the kernel noticing.
+/// owner's rights is asked about anew each time: a write by somebody else takes
+/// these rights away without the kernel noticing.
 pub(super) fn attr_ttl(attr: &Attr) -> Duration {
     if attr.kind == FileType::Regular && attr.perm & 0o6000 != 0 {
         Duration::ZERO
@@ -159,11 +159,10 @@ impl Adapter {
             let flags = rename_flags(flags)?;
             let (source, target) = (ino(from.0)?, ino(to.0)?);
             fs.rename(&ctx(req, 0), source, from.1, target, to.1, flags)?;
-            // What was moved has a new ctime.
-            let exchanged = flags.exchange.then_some((source, from.1));
-            for (dir, name) in [(target, to.1)].into_iter().chain(exchanged) {
-                if let Ok(moved) = fs.lookup(dir, name) {
-                    self.listing_is_due(fs, moved.ino);
+            if source != target {
+                self.has_moved(fs, (target, to.1));
+                if flags.exchange {
+                    self.has_moved(fs, (source, from.1));
                 }
             }
             Ok(())

@@ -48,7 +48,7 @@ const NOT_A_FILE: u64 = u64::MAX;
 
 impl Peeked {
     /// Shows what an inode is. The caller holds its lock, and has the number of
-    /// changes move after this.
+    /// changes move after this; or nobody else knows it yet.
     #[inline]
     fn show(&self, core: &Core) {
         let d = &core.d;

@@ -27,8 +27,9 @@ const CHUNKS: usize = 12;
 /// of 8 GiB of a file.
 const MOST: usize = 16 << 20;
 
-/// See the module. It grows with what is read of the file: 32 bytes for each
-/// 2 MiB, and 4 KiB more where they lie in single blocks.
+/// See the module. With blocks of 4 KiB: 32 bytes for each 2 MiB of a file up to
+/// the last that is read, or up to twice that, so 8 MiB at most; and 4 KiB for
+/// each 2 MiB that is read and lies in single blocks.
 #[derive(Debug, Default)]
 pub struct ExtentCache {
     chunks: [OnceLock<Box<[Part]>>; CHUNKS],

@@ -34,6 +34,14 @@ m = mmap.mmap(f, 0); m[0:5] = b"UPPER"; m.flush(); m.close()
 assert os.pread(f, 7, 0) == b"UPPER 7"
 os.rename("dir/f7", "dir/f8")
 P
+# What somebody else changes runs with nobody's rights any more.
+for how in "printf x >> dir/suid" "truncate -s 5 dir/suid" "fallocate -l 9000 dir/suid" \
+    "dd if=/dev/zero of=dir/suid bs=1 count=1 conv=notrunc status=none"; do
+    echo x > dir/suid; chmod 6777 dir/suid
+    setpriv --reuid 1000 --regid 1000 --clear-groups bash -c "$how"
+    left=$(stat -c %a dir/suid)
+    test "$left" = 777 || { echo "$how leaves $left"; exit 1; }
+done
 find . -printf '%P %y %m %s %l\n' | LC_ALL=C sort > "$1/before"
 find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum > "$1/sums"
 cd /; umount "$1/merged"
@@ -49,7 +57,12 @@ rm -r "$1/upper" "$1/work" "$1/merged"
 fn an_overlay_has_its_upper_layer_on_the_mount() {
     let test = "overlay";
     let _alone = alone();
-    let Some(mount) = mount_for(test, &["unshare", "setfattr", "python3"], 512, "") else {
+    let Some(mount) = mount_for(
+        test,
+        &["unshare", "setfattr", "setpriv", "python3"],
+        512,
+        "",
+    ) else {
         return;
     };
     let lower = tempfile::tempdir().unwrap();
