@@ -20,16 +20,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::types::Bno;
 
 /// Parts of the first chunk; each further chunk has twice as many.
-const FIRST: u64 = 64;
-/// Chunks: with blocks of 4 KiB, the parts of the first 512 GiB of a file.
-const CHUNKS: usize = 12;
+const FIRST: u64 = 512;
+/// Chunks: with blocks of 4 KiB, the parts of the first 511 GiB of a file.
+const CHUNKS: usize = 9;
 /// Bytes for the words of single blocks, at most: with blocks of 4 KiB, those
 /// of 8 GiB of a file.
 const MOST: usize = 16 << 20;
 
-/// See the module. With blocks of 4 KiB: 32 bytes for each 2 MiB of a file up to
-/// the last that is read, or up to twice that, so 8 MiB at most; and 4 KiB for
-/// each 2 MiB that is read and lies in single blocks.
+/// See the module. With blocks of 4 KiB: 16 KiB for the first GiB of a file, and
+/// 32 bytes for each 2 MiB behind that, up to the last that is read or twice as
+/// far, so 8 MiB at most; and 4 KiB for each 2 MiB that is read and lies in
+/// single blocks.
 #[derive(Debug, Default)]
 pub struct ExtentCache {
     chunks: [OnceLock<Box<[Part]>>; CHUNKS],
@@ -81,6 +82,10 @@ pub enum Known {
 /// Chunk of a part, and place in that.
 #[inline]
 fn place(part: u64) -> Option<(usize, usize)> {
+    // Most files end here, and what is to be quick has no more to compute.
+    if part < FIRST {
+        return Some((0, part as usize));
+    }
     let nth = part.checked_add(FIRST)?;
     let chunk = nth.ilog2() - FIRST.ilog2();
     Some((chunk as usize, (nth - (FIRST << chunk)) as usize))
@@ -171,7 +176,7 @@ mod tests {
     #[test]
     fn parts_do_not_meet_and_what_has_no_room_is_not_kept() {
         let cache = ExtentCache::default();
-        let parts = [0, 1, 63, 64, 65, 191, 192, 193, 4095, 10_000];
+        let parts = [0, 1, 511, 512, 513, 1535, 1536, 1537, 4095, 10_000];
         for part in parts {
             cache.put(7, part, 0, BLOCKS, Known::Leaf(Bno(part + 1)));
         }
