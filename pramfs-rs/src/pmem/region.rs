@@ -226,16 +226,22 @@ impl Region {
         self.backend.sync_all()
     }
 
+    /// The address of a range that is about to be accessed.
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        let p = self.bounded(offset, len)?;
+        self.sound(p, offset, len)?;
+        Ok(p)
+    }
+
+    /// The address of a range that is loaded from: whether it is
+    /// [`sound`](Self::sound) is asked after that, once.
+    #[inline]
+    fn bounded(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => {
-                // SAFETY: offset + len <= self.len, the size of the mapping at
-                // base, so the result points into it or one past its end.
-                let p = unsafe { self.base.add(offset as usize) };
-                self.sound(p, offset, len)?;
-                Ok(p)
-            }
+            // SAFETY: offset + len <= self.len, the size of the mapping at base,
+            // so the result points into it or one past its end.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.add(offset as usize) }),
             _ => Err(PmemError::OutOfBounds {
                 offset,
                 len,
@@ -245,8 +251,8 @@ impl Region {
     }
 
     /// Refuses a range that touches a page that has faulted. Such a page reads
-    /// as zeros, without another fault, so this is asked before every access;
-    /// and again after a load, which may be the one that faulted.
+    /// as zeros, without another fault, so this is asked before every store, and
+    /// after every load, which may be the one that faulted.
     #[inline]
     fn sound(&self, p: *const u8, offset: u64, len: u64) -> Result<(), PmemError> {
         if fault::happened() && self.backend.is_faulted(p, len as usize) {
@@ -283,7 +289,7 @@ impl Region {
     /// [`PmemError::OutOfBounds`].
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
-        let src = self.at(offset, into.len() as u64)?;
+        let src = self.bounded(offset, into.len() as u64)?;
         if into.len() >= LONG {
             self.backend.will_access(src, into.len());
         }
@@ -303,7 +309,7 @@ impl Region {
         &self,
         offset: u64,
     ) -> Result<T, PmemError> {
-        let src = self.at(offset, size_of::<T>() as u64)?;
+        let src = self.bounded(offset, size_of::<T>() as u64)?;
         // SAFETY: `src` has size_of::<T>() readable bytes; T: FromBytes is
         // valid for any bit pattern; read_unaligned asks for no alignment.
         let value = unsafe { std::ptr::read_unaligned(src.cast::<T>()) };
@@ -317,7 +323,10 @@ impl Region {
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
     #[inline]
     pub fn load_u64(&self, offset: u64) -> Result<u64, PmemError> {
-        let p = self.word(offset)?;
+        if !offset.is_multiple_of(8) {
+            return Err(PmemError::Misaligned { offset, align: 8 });
+        }
+        let p: *mut u64 = self.bounded(offset, 8)?.cast();
         // SAFETY: p is aligned and in the mapping for the life of &self; every
         // concurrent access to a word that is loaded so is an 8-byte store.
         let word = unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire);
