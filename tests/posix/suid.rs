@@ -179,7 +179,12 @@ fn a_new_owner_takes_suid_and_sgid_away() {
         let path = dir.join("f");
         std::fs::write(&path, "").expect("a file");
         for bits in [0o6777, 0o6766, 0o2711, 0o4700] {
-            for (uid, gid) in [(Some(1), None), (None, Some(1)), (Some(2), Some(2))] {
+            for (uid, gid) in [
+                (Some(1), None),
+                (None, Some(1)),
+                (Some(2), Some(2)),
+                (None, None),
+            ] {
                 n.call("chmod", chmod(&path, bits));
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
                 n.call("chown", errno(rustix::fs::chown(&path, uid, gid)));
@@ -192,6 +197,8 @@ fn a_new_owner_takes_suid_and_sgid_away() {
         let one = Some(Uid::from_raw(1));
         n.call("chown", errno(rustix::fs::chown(&d, one, None)));
         n.note("a directory", mode(&d));
+        n.call("chown", errno(rustix::fs::chown(&d, None, None)));
+        n.note("a directory, of nobody new", mode(&d));
     });
 }
 

@@ -142,8 +142,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Clears suid, and sgid of group-executable files, as a write by another
-    /// user does; and drops `security.capability`.
+    /// Clears suid of a regular file, and sgid if the group may execute it, as a
+    /// write by another user does; and drops `security.capability`. What sgid
+    /// means for a directory is no right to lose.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::NoSpace`].
@@ -155,7 +156,8 @@ impl Shared {
             {
                 let core = inode.core.read();
                 let nothing = Ptr(core.d.xattr_root).is_hole();
-                if nothing && without_suid(core.d.mode) == core.d.mode {
+                let file = core.kind() == FileType::Regular;
+                if !file || nothing && without_suid(core.d.mode) == core.d.mode {
                     return core.alive(ino);
                 }
             }
