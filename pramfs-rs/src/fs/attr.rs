@@ -155,10 +155,13 @@ impl Shared {
             // have mostly nothing to lose.
             {
                 let core = inode.core.read();
+                core.alive(ino)?;
+                if core.kind() != FileType::Regular {
+                    return Ok(());
+                }
                 let nothing = Ptr(core.d.xattr_root).is_hole();
-                let file = core.kind() == FileType::Regular;
-                if !file || nothing && without_suid(core.d.mode) == core.d.mode {
-                    return core.alive(ino);
+                if nothing && without_suid(core.d.mode) == core.d.mode {
+                    return protect::may_grow(&core.d);
                 }
             }
             let mut core = inode.core.write();

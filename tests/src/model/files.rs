@@ -365,7 +365,11 @@ impl Model {
         Ok(Value::Unit)
     }
 
+    /// Of a regular file; of others it is no right that somebody runs with.
     pub(super) fn strip_suid(&mut self, id: NodeId) -> Result {
+        if !matches!(self.node(id).body, Body::File { .. }) {
+            return Ok(Value::Unit);
+        }
         may_grow(self.node(id))?;
         let now = self.now;
         let n = self.node_mut(id);
