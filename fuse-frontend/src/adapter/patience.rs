@@ -4,22 +4,31 @@
 //! what it lets go of last is what frees the blocks. A program that removes a
 //! file and writes another one expects the space to be there; so whoever is
 //! told that there is none waits for removals that are under way, and asks
-//! again. Nobody waits where nothing is under way.
+//! again. Where nothing is under way, something may be on its way here: the
+//! kernel sends what it lets go of and does not wait for us to have read it. For
+//! that a moment is given, but not again for a second where it was in vain.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pramfs::{Error, Result};
 
 /// How often an operation asks again at most, and waits each time.
 const ATTEMPTS: u32 = 16;
 const WAIT: Duration = Duration::from_millis(250);
+/// How often it asks again for what may be on its way here, and waits each time.
+const MOMENTS: u32 = 4;
+const MOMENT: Duration = Duration::from_millis(25);
+/// For how long a region is full that was full after these.
+const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// Removals under way.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     under_way: Mutex<u64>,
     one_less: Condvar,
+    /// When moments were last given in vain.
+    full: Mutex<Option<Instant>>,
 }
 
 impl Removals {
@@ -61,13 +70,32 @@ impl Removals {
     /// # Errors
     /// Those of the operation.
     pub(super) fn wait_for_space<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
+        let mut moments = 0;
         for _ in 0..ATTEMPTS {
             match operation() {
                 Err(Error::NoSpace(_)) if self.wait() => {}
+                Err(Error::NoSpace(_)) if moments < MOMENTS && !self.is_full() => {
+                    moments += 1;
+                    std::thread::sleep(MOMENT);
+                }
+                Err(e @ Error::NoSpace(_)) => {
+                    if moments == MOMENTS {
+                        *self.full() = Some(Instant::now());
+                    }
+                    return Err(e);
+                }
                 result => return result,
             }
         }
         operation()
+    }
+
+    fn full(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_full(&self) -> bool {
+        self.full().is_some_and(|at| at.elapsed() < IN_VAIN)
     }
 }
 
@@ -77,10 +105,34 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn nobody_waits_for_nothing() {
+    fn a_full_region_is_full_after_a_moment_and_then_at_once() {
         let removals = Removals::default();
-        let full = removals.wait_for_space(|| Err::<(), _>(Error::NoSpace("full")));
-        assert!(matches!(full, Err(Error::NoSpace(_))));
+        let tried = std::cell::Cell::new(0);
+        let operation = || {
+            tried.set(tried.get() + 1);
+            Err::<(), _>(Error::NoSpace("full"))
+        };
+        for expected in [MOMENTS + 1, MOMENTS + 2] {
+            assert!(matches!(
+                removals.wait_for_space(operation),
+                Err(Error::NoSpace(_))
+            ));
+            assert_eq!(tried.get(), expected);
+        }
+    }
+
+    #[test]
+    fn space_that_is_about_to_be_freed_is_waited_for() {
+        let (removals, tried) = (Removals::default(), std::cell::Cell::new(0));
+        let operation = || {
+            tried.set(tried.get() + 1);
+            if tried.get() < 3 {
+                Err(Error::NoSpace("full"))
+            } else {
+                Ok(7)
+            }
+        };
+        assert_eq!(removals.wait_for_space(operation).unwrap(), 7);
     }
 
     #[test]

@@ -268,6 +268,12 @@ impl<'m> Pair<'m> {
                 Some(FileType::Regular | FileType::Directory) => one(c),
                 _ => Vec::new(),
             },
+            // To the kernel a list of no bytes is none.
+            Call::SetXattr {
+                node, name, value, ..
+            } if name.starts_with(b"system.posix_acl") && value.is_empty() => {
+                one(Call::RemoveXattr { node, name })
+            }
             Call::SetXattr {
                 node, name, value, ..
             } if name.starts_with(b"system.posix_acl") => one(Call::SetXattr {

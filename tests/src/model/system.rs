@@ -234,9 +234,11 @@ impl Side {
                 let target = self.file(model, *id, OFlags::WRONLY)?;
                 let (mut at, mut offset, mut done) = (*at, *offset, 0);
                 // The kernel goes as far in one call as it likes, and a file that
-                // is copied to its own end has no end.
+                // is copied to its own end has no end. One byte is asked for also
+                // at the end, but not where none is: it would overlap itself.
                 let size = sys::stat(&source)?.st_size as u64;
-                let len = (*len).min(size.saturating_sub(at)).max(1);
+                let least = u64::from(*len != 0);
+                let len = (*len).min(size.saturating_sub(at)).max(least);
                 while done < len {
                     let left = (len - done) as usize;
                     match errno(rustix::fs::copy_file_range(
