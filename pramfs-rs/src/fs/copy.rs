@@ -13,7 +13,7 @@ use super::attr::{InGroup, anybody, sgid};
 use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode};
 use super::read::check_file;
-use super::source::OnMedium;
+use super::source::MediumRange;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
@@ -145,7 +145,7 @@ impl Shared {
                     // A page that cannot be had is found before anything is
                     // stored in its place.
                     self.vol.region.touch(at, n)?;
-                    let bytes = OnMedium {
+                    let bytes = MediumRange {
                         at,
                         len: n as usize,
                     };

@@ -40,20 +40,20 @@ impl Source for &[u8] {
 
 /// Bytes of the region.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OnMedium {
+pub(super) struct MediumRange {
     /// Where they stand.
     pub at: u64,
     /// How many they are.
     pub len: usize,
 }
 
-impl Source for OnMedium {
+impl Source for MediumRange {
     fn len(self) -> usize {
         self.len
     }
 
     fn part(self, range: Range<usize>) -> Self {
-        OnMedium {
+        MediumRange {
             at: self.at + range.start as u64,
             len: range.len(),
         }
