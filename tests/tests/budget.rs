@@ -330,6 +330,23 @@ fn name_rows(rows: &mut Vec<Row>) {
             b.count(|fs| fs.unlink(d, &name(i)));
         }
     }));
+    rows.push(row("forget of an unlinked empty file", 0.07, 2, |b| {
+        let d = b.dir;
+        let files: Vec<Ino> = (0..OPS)
+            .map(|i| {
+                let f = b.file(&name(i));
+                b.fs.pin(f, 1);
+                b.fs.unlink(d, &name(i)).unwrap();
+                f
+            })
+            .collect();
+        for f in files {
+            b.count(|fs| {
+                fs.forget(f, 1);
+                Ok(())
+            });
+        }
+    }));
     rows.push(row("rmdir", 1.05, 2, |b| {
         let d = b.dir;
         (0..OPS).for_each(|i| {

@@ -172,6 +172,34 @@ fn cases() -> Vec<Case> {
             |fs| fs.unpin(Ino(17), 1),
         ),
         Case::new(
+            "forgotten files",
+            |fs| {
+                file(fs, "stays", &pattern(9000, 2));
+                for i in 0..5 {
+                    let f = file(fs, &format!("f{i}"), &pattern(i * 3000, 1));
+                    fs.pin(f, 1);
+                    fs.unlink(Ino::ROOT, format!("f{i}").as_bytes()).unwrap();
+                    fs.forget(f, 1);
+                }
+            },
+            |fs| assert_eq!(fs.free_forgotten(), 5),
+        ),
+        Case::new(
+            "forgotten files, one of them fragmented",
+            |fs| {
+                file(fs, "a", &pattern(3000, 1));
+                fragmented(fs);
+                file(fs, "z", &pattern(3000, 1));
+                for (name, f) in [("a", 17), ("f", 18), ("z", 19)] {
+                    fs.pin(Ino(f), 1);
+                    fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+                    assert_eq!(fs.getattr(Ino(f)).unwrap().nlink, 0);
+                }
+            },
+            |fs| (17..20).for_each(|i| fs.forget(Ino(i), 1)),
+        )
+        .blocks(512),
+        Case::new(
             "rmdir",
             |fs| {
                 fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap();

@@ -87,15 +87,16 @@ impl Adapter {
             // written back from a mapping are no append whatever the flags.
             let written = if paged {
                 self.removals
-                    .wait_for_space(|| fs.write_back(ino, offset, data))?
+                    .wait_for_space(fs, || fs.write_back(ino, offset, data))?
             } else if flags & libc::O_APPEND != 0 {
-                self.removals.wait_for_space(|| {
+                self.removals.wait_for_space(fs, || {
                     fs.append_part_by(ino, offset, data, &Caller::in_group(req))
                 })?;
                 data.len()
             } else {
-                self.removals
-                    .wait_for_space(|| fs.write_by(ino, offset, data, &Caller::in_group(req)))?
+                self.removals.wait_for_space(fs, || {
+                    fs.write_by(ino, offset, data, &Caller::in_group(req))
+                })?
             };
             if flags & libc::O_DSYNC != 0 {
                 fs.fsync(ino, flags & libc::O_SYNC != libc::O_SYNC)?;
@@ -120,7 +121,7 @@ impl Adapter {
             let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
             let grows = matches!(mode, Fallocate::Allocate { .. });
             drop_rights(fs, req, ino, grows)?;
-            self.removals.wait_for_space(|| {
+            self.removals.wait_for_space(fs, || {
                 fs.fallocate_by(ino, mode, offset, len, &Caller::in_group(req))
             })?;
             Ok(())
@@ -197,7 +198,7 @@ fn copy(
         // In steps, between which others come to the files.
         let step = (len - copied).min(u64::from(MAX_REQUEST));
         let (at, target) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
-        match removals.wait_for_space(|| fs.copy_range_by(at, target, step, in_group)) {
+        match removals.wait_for_space(fs, || fs.copy_range_by(at, target, step, in_group)) {
             Ok(0) => break,
             Ok(done) => copied += done,
             Err(_) if copied > 0 => break,

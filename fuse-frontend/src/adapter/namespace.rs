@@ -70,7 +70,7 @@ impl Adapter {
     pub(super) fn on_forget(&self, node: INodeNo, lookups: u64) {
         self.quietly("forget", node, |fs| {
             if let Ok(ino) = ino(node) {
-                self.removals.during(|| fs.unpin(ino, lookups));
+                self.removals.during(|| fs.forget(ino, lookups));
             }
         });
     }
@@ -88,7 +88,7 @@ impl Adapter {
             let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
             Ok(self
                 .removals
-                .wait_for_space(|| fs.mknod_pinned(cx, parent, name, mode, rdev))?)
+                .wait_for_space(fs, || fs.mknod_pinned(cx, parent, name, mode, rdev))?)
         };
         self.serve("mknod", parent, reply, work, send_entry);
     }
@@ -105,7 +105,7 @@ impl Adapter {
             let parent = ino(parent)?;
             Ok(self
                 .removals
-                .wait_for_space(|| fs.mkdir_pinned(cx, parent, name, mode & 0o7777))?)
+                .wait_for_space(fs, || fs.mkdir_pinned(cx, parent, name, mode & 0o7777))?)
         };
         self.serve("mkdir", parent, reply, work, send_entry);
     }
@@ -122,7 +122,7 @@ impl Adapter {
             let parent = ino(parent)?;
             Ok(self
                 .removals
-                .wait_for_space(|| fs.symlink_pinned(&ctx(req, 0), parent, name, target))?)
+                .wait_for_space(fs, || fs.symlink_pinned(&ctx(req, 0), parent, name, target))?)
         };
         self.serve("symlink", parent, reply, work, send_entry);
     }
@@ -132,7 +132,7 @@ impl Adapter {
             let (ino, parent) = (ino(node)?, ino(parent)?);
             Ok(self
                 .removals
-                .wait_for_space(|| fs.link_pinned(ino, parent, name))?)
+                .wait_for_space(fs, || fs.link_pinned(ino, parent, name))?)
         };
         self.serve("link", node, reply, work, send_entry);
     }

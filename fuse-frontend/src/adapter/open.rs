@@ -57,7 +57,7 @@ impl Adapter {
             let parent = ino(parent)?;
             let made = self
                 .removals
-                .wait_for_space(|| fs.create_pinned(cx, parent, name, mode & 0o7777))?;
+                .wait_for_space(fs, || fs.create_pinned(cx, parent, name, mode & 0o7777))?;
             fs.pin(made.ino, 1);
             Ok(made)
         };

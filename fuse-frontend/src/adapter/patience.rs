@@ -3,15 +3,16 @@
 //! `close` and `unlink` return before the kernel has let go of the file, and
 //! what it lets go of last is what frees the blocks. A program that removes a
 //! file and writes another one expects the space to be there; so whoever is
-//! told that there is none waits for removals that are under way, and asks
-//! again. Where nothing is under way, something may be on its way here: the
-//! kernel sends what it lets go of and does not wait for us to have read it. For
-//! that a moment is given, but not again for a second where it was in vain.
+//! told that there is none has forgotten inodes freed, waits for removals that
+//! are under way, and asks again. Where nothing is under way, something may be
+//! on its way here: the kernel sends what it lets go of and does not wait for us
+//! to have read it. For that a moment is given, but not again for a second where
+//! it was in vain.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pramfs::{Error, Result};
+use pramfs::{Error, Fs, Result};
 
 /// How often an operation asks again at most, and waits each time.
 const ATTEMPTS: u32 = 16;
@@ -69,11 +70,21 @@ impl Removals {
     ///
     /// # Errors
     /// Those of the operation.
-    pub(super) fn wait_for_space<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
+    pub(super) fn wait_for_space<T>(
+        &self,
+        fs: &Fs,
+        operation: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        self.wait_or(|| fs.free_forgotten() > 0, operation)
+    }
+
+    /// As [`wait_for_space`](Self::wait_for_space); `free` tells whether it has
+    /// freed something.
+    fn wait_or<T>(&self, free: impl Fn() -> bool, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut moments = 0;
         for _ in 0..ATTEMPTS {
             match operation() {
-                Err(Error::NoSpace(_)) if self.wait() => {}
+                Err(Error::NoSpace(_)) if free() || self.wait() => {}
                 Err(Error::NoSpace(_)) if moments < MOMENTS && !self.is_full() => {
                     moments += 1;
                     std::thread::sleep(MOMENT);
@@ -114,7 +125,7 @@ mod tests {
         };
         for expected in [MOMENTS + 1, MOMENTS + 2] {
             assert!(matches!(
-                removals.wait_for_space(operation),
+                removals.wait_or(|| false, operation),
                 Err(Error::NoSpace(_))
             ));
             assert_eq!(tried.get(), expected);
@@ -132,7 +143,7 @@ mod tests {
                 Ok(7)
             }
         };
-        assert_eq!(removals.wait_for_space(operation).unwrap(), 7);
+        assert_eq!(removals.wait_or(|| false, operation).unwrap(), 7);
     }
 
     #[test]
@@ -152,7 +163,7 @@ mod tests {
                 true => Ok(7),
                 false => Err(Error::NoSpace("full")),
             };
-            assert_eq!(removals.wait_for_space(operation).unwrap(), 7);
+            assert_eq!(removals.wait_or(|| false, operation).unwrap(), 7);
         });
     }
 }

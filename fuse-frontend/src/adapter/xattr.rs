@@ -56,7 +56,7 @@ impl Adapter {
             let ino = ino(node)?;
             let in_group = Caller::in_group(req);
             self.removals
-                .wait_for_space(|| fs.setxattr_by(ino, name, value, mode, &in_group))?;
+                .wait_for_space(fs, || fs.setxattr_by(ino, name, value, mode, &in_group))?;
             self.listing_is_due(fs, ino);
             Ok(())
         };

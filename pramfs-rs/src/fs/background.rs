@@ -48,6 +48,7 @@ impl Background {
                         return;
                     }
                     shared.tick.store(shared.now().sec, Ordering::Relaxed);
+                    shared.free_forgotten();
                     if let Err(e) = shared.write_lazy() {
                         tracing::warn!(error = %e, "times of changed files were not written");
                     }

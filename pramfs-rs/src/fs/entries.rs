@@ -87,7 +87,7 @@ impl Shared {
         name: &[u8],
         child: &DiskInode,
     ) -> Result<()> {
-        self.forget(dir, name);
+        self.forget_name(dir, name);
         let (kind, value) = (names::dt(child.mode), child.ino.to_le_bytes());
         match htree::set_value(tx, &dir_tree(dir), name, kind, &value)? {
             true => Ok(()),
@@ -104,7 +104,7 @@ impl Shared {
         name: &[u8],
         entry: &DirEntry,
     ) -> Result<()> {
-        self.forget(dir, name);
+        self.forget_name(dir, name);
         let mut tree = dir_tree(dir);
         htree::remove_found(tx, &mut tree, &entry.found)?;
         store_tree(dir, &tree);
@@ -114,7 +114,7 @@ impl Shared {
 
     /// Before an entry changes: the directory is locked exclusively, so nobody
     /// puts it back until that is done.
-    fn forget(&self, dir: &DiskInode, name: &[u8]) {
+    fn forget_name(&self, dir: &DiskInode, name: &[u8]) {
         if let Some(probe) = Probe::new(self.cache.names.key, Ino(dir.ino), name) {
             self.cache.names.forget(&probe);
         }

@@ -126,6 +126,8 @@ pub struct Shared {
     /// Held while a directory changes its parent.
     rename: Mutex<()>,
     orphans: Mutex<BTreeSet<u64>>,
+    /// Those of them that nobody holds and that are to be freed with others.
+    forgotten: Mutex<Vec<Ino>>,
     lazy: Mutex<Vec<Ino>>,
     /// Nothing is changed: the mount is read-only, or has met damage.
     read_only: AtomicBool,

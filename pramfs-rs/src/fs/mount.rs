@@ -182,6 +182,7 @@ impl Fs {
             gate: ShardedLock::new(()),
             rename: Mutex::new(()),
             orphans: Mutex::new(BTreeSet::new()),
+            forgotten: Mutex::new(Vec::new()),
             lazy: Mutex::new(Vec::new()),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
@@ -422,6 +423,7 @@ impl Shared {
             return if replayed { self.sync_medium() } else { Ok(()) };
         }
         let faults = self.vol.region.faults();
+        self.free_forgotten_inodes();
         self.write_lazy_all(true)?;
         self.vol.retire_all()?;
         if self.vol.region.faults() != faults {

@@ -7,8 +7,11 @@
 
 use std::sync::Arc;
 
-use super::Shared;
+use smallvec::SmallVec;
+
+use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode, put_inode, store_map};
+use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind};
 use crate::map;
@@ -21,6 +24,12 @@ use crate::volume::Tx;
 
 /// Bytes of a slot.
 const SLOT: u64 = 8;
+/// Forgotten inodes that are freed together, and blocks of one that may wait.
+const TOGETHER: usize = 16;
+const SMALL: u64 = 16;
+/// Bytes of a record in which freeing another inode is begun: its bits and its
+/// slot, or the inode with fewer blocks.
+const ANOTHER: usize = 1024;
 
 impl Shared {
     fn slot_word(&self, slot: u32, ino: Ino) -> u64 {
@@ -209,34 +218,56 @@ impl Shared {
     /// Finishes an orphan that nobody holds any more: a chain of records, each
     /// of which leaves a smaller orphan, and the last none.
     pub(super) fn reclaim_orphan(&self, ino: Ino) -> Result<()> {
-        let inode = self.iget(ino)?;
-        let mut core = inode.core.write();
-        if core.gone || core.d.nlink != 0 || self.refs.has(ino) {
-            return Ok(());
-        }
-        let Some(slot) = core.orphan_slot else {
-            return Ok(());
-        };
-        loop {
-            let mut tx = self.vol.begin_at(&inode.place);
+        self.free_orphans(&[self.iget(ino)?])
+    }
+
+    /// Finishes orphans, in ascending order, that nobody holds any more: as many
+    /// in a record as fit, and one that does not fit in a chain of records.
+    fn free_orphans(&self, inodes: &[Arc<Inode>]) -> Result<()> {
+        let mut cores: SmallVec<[CoreGuard<'_>; 1]> =
+            inodes.iter().map(|i| i.core.write()).collect();
+        let mut rest = inodes.iter().zip(&mut cores).peekable();
+        while let Some((first, _)) = rest.peek() {
+            let mut tx = self.vol.begin_at(&first.place);
             tx.allow_reserve();
-            tx.touch(&inode.place);
-            let mut new = core.d;
-            let done = self.free_some(&mut tx, &mut new)?;
-            if done {
+            let mut freed: SmallVec<[_; 1]> = SmallVec::new();
+            let mut smaller = None;
+            while let Some((inode, core)) = rest.peek_mut() {
+                let inode: &Arc<Inode> = inode;
+                let held = core.d.nlink != 0 || self.refs.has(inode.ino);
+                let (false, false, Some(slot)) = (core.gone, held, core.orphan_slot) else {
+                    rest.next();
+                    continue;
+                };
+                if !tx.has_no_record() && tx.room() < ANOTHER {
+                    break;
+                }
+                tx.touch(&inode.place);
+                let mut new = core.d;
+                if !self.free_some(&mut tx, &mut new)? {
+                    put_inode(&mut tx, inode, core, &mut new)?;
+                    smaller = Some(new);
+                    break;
+                }
                 self.clear_orphan(&mut tx, slot)?;
-                tx.free_inode(ino.0)?;
-                tx.commit()?;
-                core.gone = true;
-                core.committed(new);
-                self.cache.remove(&inode);
-                self.orphans.lock().remove(&ino.0);
+                tx.free_inode(inode.ino.0)?;
+                freed.extend(rest.next().map(|(inode, core)| (inode, core, new)));
+            }
+            if tx.has_no_record() {
                 return Ok(());
             }
-            put_inode(&mut tx, &inode, &core, &mut new)?;
             tx.commit()?;
-            core.committed(new);
+            for (inode, core, new) in freed {
+                core.gone = true;
+                core.committed(new);
+                self.cache.remove(inode);
+                self.orphans.lock().remove(&inode.ino.0);
+            }
+            if let (Some(new), Some((_, core))) = (smaller, rest.peek_mut()) {
+                core.committed(new);
+            }
         }
+        Ok(())
     }
 
     /// Adds references: see [`Shared::unpin`].
@@ -249,16 +280,76 @@ impl Shared {
     /// Takes references away. An inode that has no name and no reference left
     /// is freed.
     pub fn unpin(&self, ino: Ino, n: u64) {
-        if n == 0 || !self.refs.sub(ino, n) {
+        if n == 0 || !self.refs.sub(ino, n) || !self.orphans.lock().contains(&ino.0) {
             return;
         }
-        if self.orphans.lock().contains(&ino.0)
-            && let Err(e) = self.op(super::Need::Write, || self.reclaim_orphan(ino))
-        {
-            // The orphan table still names it: the next mount tries again.
-            tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
+        if let Err(e) = self.op(Need::Write, || self.reclaim_orphan(ino)) {
+            not_freed(ino, &e);
         }
     }
+
+    /// As [`unpin`](Self::unpin), but a small inode may wait for others that are
+    /// freed in the same record: sixteen of them, or fewer after half a second,
+    /// at [`statfs`](Self::statfs), [`sync`](Self::sync), unmount, and
+    /// [`free_forgotten`](Self::free_forgotten).
+    pub fn forget(&self, ino: Ino, n: u64) {
+        if n == 0 || !self.refs.sub(ino, n) || !self.orphans.lock().contains(&ino.0) {
+            return;
+        }
+        let small = self.cache.get(ino).is_some_and(|inode| {
+            let core = inode.core.try_read();
+            core.is_some_and(|c| c.d.blocks <= SMALL && c.d.xattr_root == 0)
+        });
+        let due = {
+            let mut forgotten = self.forgotten.lock();
+            forgotten.push(ino);
+            !small || forgotten.len() >= TOGETHER
+        };
+        if due {
+            self.free_forgotten();
+        }
+    }
+
+    /// Frees what [`forget`](Self::forget) has left for later. Tells how many
+    /// inodes that were.
+    pub fn free_forgotten(&self) -> usize {
+        if self.forgotten.lock().is_empty() {
+            return 0;
+        }
+        match self.op(Need::Write, || Ok(self.free_forgotten_inodes())) {
+            Ok(count) => count,
+            // The orphan table names them still.
+            Err(_) => 0,
+        }
+    }
+
+    /// As [`free_forgotten`](Self::free_forgotten), inside an operation.
+    pub(super) fn free_forgotten_inodes(&self) -> usize {
+        let mut forgotten = std::mem::take(&mut *self.forgotten.lock());
+        forgotten.sort_unstable();
+        forgotten.dedup();
+        for some in forgotten.chunks(TOGETHER) {
+            let inodes: Result<Vec<_>> = some.iter().map(|ino| self.iget(*ino)).collect();
+            if inodes.and_then(|inodes| self.free_orphans(&inodes)).is_ok() {
+                continue;
+            }
+            // One of them is damaged; the others are not to stay for it.
+            for ino in some {
+                if let Err(e) = self.reclaim_orphan(*ino) {
+                    if matches!(e, Error::Corrupt { .. }) {
+                        self.note_damage(&e);
+                    }
+                    not_freed(*ino, &e);
+                }
+            }
+        }
+        forgotten.len()
+    }
+}
+
+/// The orphan table still names it: the next mount tries again.
+fn not_freed(ino: Ino, e: &Error) {
+    tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
 }
 
 /// What became of an inode without names.

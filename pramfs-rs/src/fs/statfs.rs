@@ -30,6 +30,7 @@ impl Shared {
             // What a removal has freed counts as free, also while its record
             // is not dead.
             if !self.is_read_only() {
+                self.free_forgotten_inodes();
                 self.vol.reclaim()?;
             }
             let (free, available) = self.vol.free_blocks();

@@ -106,6 +106,7 @@ impl Shared {
             return Ok(());
         }
         self.op(Need::Write, || {
+            self.free_forgotten_inodes();
             self.write_lazy_all(true)?;
             self.sync_medium()
         })

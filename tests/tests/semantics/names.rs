@@ -245,6 +245,55 @@ fn an_unlinked_file_lives_until_its_last_reference_goes() {
     );
 }
 
+/// What the kernel has let go of is freed in the records of others: sixteen
+/// together, and the rest when somebody asks for the space.
+#[test]
+fn forgotten_files_are_freed_together() {
+    let (sim, fs) = small();
+    let make = |n: usize| -> Vec<Ino> {
+        (0..n)
+            .map(|i| {
+                let name = format!("f{i}");
+                let ino = file(&fs, &name);
+                fs.append(ino, &[7; 5000]).unwrap();
+                fs.pin(ino, 2);
+                fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+                ino
+            })
+            .collect()
+    };
+    let exist = |inos: &[Ino]| inos.iter().filter(|i| fs.getattr(**i).is_ok()).count();
+    // The directory and the tables grow once.
+    make(40).iter().for_each(|i| fs.unpin(*i, 2));
+    let free = fs.statfs().unwrap().free;
+
+    let inos = make(40);
+    inos.iter().for_each(|i| fs.forget(*i, 1));
+    assert_eq!(exist(&inos), 40, "each has a reference left");
+    let before = sim.counters().fences;
+    inos.iter().for_each(|i| fs.forget(*i, 1));
+    assert_eq!(exist(&inos), 8, "two times sixteen are gone");
+    let fences = sim.counters().fences - before;
+    assert!(fences <= 8, "{fences} fences for 32 inodes");
+    // Somebody takes a new reference to one of those that wait.
+    fs.pin(inos[39], 1);
+    assert_eq!((fs.statfs().unwrap().free, exist(&inos)), (free - 3, 1));
+    fs.unpin(inos[39], 1);
+    assert_eq!((exist(&inos), fs.statfs().unwrap().free), (0, free));
+
+    // A crash leaves those that wait to the next mount, an unmount does not.
+    let inos = make(5);
+    inos.iter().for_each(|i| fs.forget(*i, 2));
+    let (_image, after) = after_a_crash(&sim);
+    assert_eq!(after.recovery().orphans, 5);
+    assert_eq!(after.statfs().unwrap().free, free);
+    assert_eq!(fs.free_forgotten(), 5);
+    assert_eq!(exist(&inos), 0);
+    make(5).iter().for_each(|i| fs.forget(*i, 2));
+    fs.close().unwrap();
+    assert_eq!(mount(&sim, quiet()).unwrap().recovery().orphans, 0);
+}
+
 #[test]
 fn an_unlinked_file_that_was_open_at_a_crash_is_freed_by_the_next_mount() {
     let (sim, fs) = small();
