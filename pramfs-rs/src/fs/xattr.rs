@@ -213,16 +213,33 @@ impl Shared {
             }
             let old = self.find_value(&core.d, name)?;
             check_mode(old.is_some(), mode)?;
-            let mut tx = self.vol.begin_at(&inode.place);
-            tx.touch(&inode.place);
-            let mut new = core.d;
-            self.put_value(&mut tx, &mut new, name, value, old.as_ref())?;
-            touch_ctime(&mut new, self.now());
-            put_inode(&mut tx, &inode, &core, &mut new)?;
-            tx.commit()?;
-            core.committed(new);
-            Ok(())
+            let attribute = (name, value);
+            match self.set_value_locked(&inode, &mut core, attribute, old.as_ref()) {
+                // What lies in few pieces may have been freed just now.
+                Err(Error::NoSpace(_)) if self.vol.reclaim()? => {
+                    self.set_value_locked(&inode, &mut core, attribute, old.as_ref())
+                }
+                done => done,
+            }
         })
+    }
+
+    fn set_value_locked(
+        &self,
+        inode: &Inode,
+        core: &mut Core,
+        (name, value): (&[u8], &[u8]),
+        old: Option<&Stored>,
+    ) -> Result<()> {
+        let mut tx = self.vol.begin_at(&inode.place);
+        tx.touch(&inode.place);
+        let mut new = core.d;
+        self.put_value(&mut tx, &mut new, name, value, old)?;
+        touch_ctime(&mut new, self.now());
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(new);
+        Ok(())
     }
 
     /// Puts an attribute into the tree of an inode, in the place of an old
