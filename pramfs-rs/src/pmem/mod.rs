@@ -39,6 +39,7 @@ mod release;
 mod sim;
 mod source;
 mod stitch;
+mod window;
 
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;
@@ -50,12 +51,13 @@ pub use libpmem2::Libpmem2Backend;
 pub use native::NativeBackend;
 pub use options::{BackendKind, RegionOptions};
 pub use probe::{FileSystem, Report, probe};
-pub use region::{Fenced, LINE, Region, RegionInfo, Unfenced, WriteWindow};
+pub use region::{LINE, Region, RegionInfo};
 pub use release::{open_after_release, unmount_after_release};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
+pub use window::{Fenced, Unfenced, WriteWindow};
 
 /// Hints that all of an ordinary object will be read soon: its lines are
 /// fetched together instead of one after the other.

@@ -21,8 +21,9 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use super::error::PmemError;
 use super::fault::Guard;
 use super::mapping::{self, HUGE_2M, Reservation, Share};
-use super::region::{Region, Unfenced};
+use super::region::Region;
 use super::source::{REGION_UNIT, SourceKind};
+use super::window::Unfenced;
 
 mod memory;
 mod send;
