@@ -202,6 +202,38 @@ fn a_new_owner_takes_suid_and_sgid_away() {
     });
 }
 
+/// The rights of a program are not for whoever can see it to take away.
+#[test]
+fn a_chown_to_nobody_by_a_stranger_takes_nothing_away() {
+    agree("suid and chown by a stranger", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, "").expect("a file");
+        for bits in [0o4755, 0o6755, 0o4777, 0o2755, 0o755] {
+            n.call("chmod", chmod(&path, bits));
+            let done = as_caller(STRANGER, || errno(rustix::fs::chown(&path, None, None)));
+            if bits & 0o6000 == 0 {
+                n.call(format!("chown {bits:o}"), done);
+            } else {
+                for from in [Tmpfs, Ext4] {
+                    let why = "the kernel asks us as it asks for an overlay, \
+                               which must not be refused";
+                    n.differs("chown", done, from, (Ok(()), Err(libc::EPERM)), why);
+                }
+            }
+            n.note(format!("{bits:o}"), mode(&path));
+        }
+        // What the owner and root take away by it.
+        let owner = Some(Uid::from_raw(500));
+        n.call("chown", errno(rustix::fs::chown(&path, owner, None)));
+        for who in [Caller::ROOT, STRANGER] {
+            n.call("chmod", chmod(&path, 0o6755));
+            let done = as_caller(who, || errno(rustix::fs::chown(&path, None, None)));
+            n.call("chown of nothing", done);
+            n.note(format!("by {}", who.uid), mode(&path));
+        }
+    });
+}
+
 #[test]
 fn sgid_is_for_members_of_the_group() {
     agree("sgid and chmod", &[Tmpfs, Ext4], |dir, n| {

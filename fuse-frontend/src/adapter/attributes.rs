@@ -6,7 +6,7 @@ use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs::types::{Attr, FileType, Ino, SetAttr};
 
 use super::Adapter;
-use super::caller::Caller;
+use super::caller::{CAP_FOWNER, Caller};
 use super::convert::{attr, ctx, ino};
 use super::namespace::attr_ttl;
 use super::serve::Served;
@@ -47,9 +47,14 @@ impl Adapter {
                 drop_rights(fs, req, ino, false)?;
             }
             // With nothing to set comes what is to lose its rights and nothing
-            // else: an overlay has that done before it writes.
+            // else: an overlay has that done before it writes. So does a chown
+            // to nobody, which anybody can ask for who finds the file: from them
+            // it takes nothing.
             if *set == SetAttr::default() {
-                fs.strip_suid(ino)?;
+                let owner = fs.getattr(ino)?.uid;
+                if req.uid() == owner || Caller::of(req).can(CAP_FOWNER) {
+                    fs.strip_suid(ino)?;
+                }
             }
             let attr = fs.setattr_by(&ctx(req, 0), ino, set, &in_group)?;
             if attr.kind == FileType::Directory {

@@ -11,7 +11,7 @@
 use fuser::Request;
 
 /// The right to do with others' files what their owners may.
-const CAP_FOWNER: u32 = 3;
+pub(super) const CAP_FOWNER: u32 = 3;
 /// The right to change files of others' groups and keep sgid.
 const CAP_FSETID: u32 = 4;
 /// The right to set and clear `chattr +i` and `+a`.
@@ -86,6 +86,13 @@ impl Caller {
             let caller = Caller::of(req);
             caller.is_in(group) || caller.can(CAP_FSETID)
         }
+    }
+
+    /// Whether who sent a request is shown the names of `trusted.` attributes.
+    /// Root in whose name somebody else's request is made (an overlay's) is.
+    pub(super) fn sees_trusted(req: &Request) -> bool {
+        let caller = Caller::of(req);
+        caller.can(CAP_SYS_ADMIN) || !caller.in_own_name && req.uid() == 0
     }
 
     /// Whether it has this capability.

@@ -447,8 +447,8 @@ impl Filesystem for Adapter {
         self.on_getxattr(ino, name.as_bytes(), size, reply);
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.on_listxattr(ino, size, reply);
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.on_listxattr(req, ino, size, reply);
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

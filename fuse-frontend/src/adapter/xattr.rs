@@ -31,6 +31,19 @@ fn send(reply: ReplyXattr, value: &[u8], room: u32) {
     }
 }
 
+/// The names that are shown to a caller, each ended by a NUL: those of
+/// `trusted.` are for the administrator, as the kernel has it with the values.
+/// Asks about the caller only where there are any.
+fn shown(names: Vec<u8>, sees_trusted: impl FnOnce() -> bool) -> Vec<u8> {
+    const TRUSTED: &[u8] = b"trusted.";
+    let each = || names.split_inclusive(|byte| *byte == 0);
+    if !each().any(|name| name.starts_with(TRUSTED)) || sees_trusted() {
+        return names;
+    }
+    let others = each().filter(|name| !name.starts_with(TRUSTED));
+    others.flatten().copied().collect()
+}
+
 impl Adapter {
     pub(super) fn on_setxattr(
         &self,
@@ -70,8 +83,11 @@ impl Adapter {
         });
     }
 
-    pub(super) fn on_listxattr(&self, node: INodeNo, room: u32, reply: ReplyXattr) {
-        let work = |fs: &Fs, _: &mut _| fit(fs.listxattr(ino(node)?)?, room);
+    pub(super) fn on_listxattr(&self, req: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
+        let work = |fs: &Fs, _: &mut _| {
+            let names = fs.listxattr(ino(node)?)?;
+            fit(shown(names, || Caller::sees_trusted(req)), room)
+        };
         self.serve("listxattr", node, reply, work, |reply, names| {
             send(reply, &names, room)
         });
