@@ -9,6 +9,8 @@
 mod advice;
 mod mounts;
 
+pub(in crate::pmem) use mounts::of_device as mount_of_device;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 

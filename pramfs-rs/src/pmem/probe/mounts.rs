@@ -22,6 +22,16 @@ pub(super) fn of(fd: BorrowedFd<'_>) -> Option<FileSystem> {
         .and_then(parse)
 }
 
+/// The mount of the file system with this device number, if this process sees
+/// one.
+pub(in crate::pmem) fn of_device(dev: u64) -> Option<FileSystem> {
+    let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    text.lines()
+        .find(|line| line.split(' ').nth(2) == Some(device.as_str()))
+        .and_then(parse)
+}
+
 /// One line: `36 35 98:0 /root /mount options optional... - type device super`.
 fn parse(line: &str) -> Option<FileSystem> {
     let (left, right) = line.split_once(" - ")?;

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags};
 
-use super::{REGION_UNIT, SourceKind};
+use super::{REGION_UNIT, SourceKind, persistence};
 use crate::pmem::backend::Persistence;
 use crate::pmem::error::PmemError;
 
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const RAMFS_MAGIC: u64 = 0x8584_58f6;
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(super) const RAMFS_MAGIC: u64 = 0x8584_58f6;
+pub(super) const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// What was found out about a descriptor.
 #[derive(Debug)]
@@ -75,13 +75,13 @@ pub(in crate::pmem) fn identify(fd: BorrowedFd<'_>, path: &Path) -> Result<Found
             Ok(Found {
                 kind: SourceKind::DevDax,
                 alignment: device.dax_alignment(),
-                persistence: device.persistence(),
+                persistence: persistence::of_device(&device),
             })
         }
         FileType::BlockDevice => Ok(Found {
             kind: SourceKind::BlockDevice,
             alignment: REGION_UNIT,
-            persistence: SysDevice::block(st.st_rdev).persistence(),
+            persistence: persistence::of_device(&SysDevice::block(st.st_rdev)),
         }),
         _ => identify_by_filesystem(fd, path),
     }
@@ -118,7 +118,10 @@ pub(in crate::pmem) fn identify_by_filesystem(
         TMPFS_MAGIC | RAMFS_MAGIC if is_memfd(fd) => found(SourceKind::Memfd, Persistence::Process),
         TMPFS_MAGIC | RAMFS_MAGIC => found(SourceKind::Tmpfs, Persistence::Machine),
         _ if has_dax_attribute(fd) => found(SourceKind::FsDax, Persistence::Power),
-        _ => found(SourceKind::File, Persistence::Power),
+        _ => {
+            let dev = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
+            found(SourceKind::File, persistence::of_file_system(dev))
+        }
     })
 }
 
@@ -239,29 +242,5 @@ impl SysDevice {
         self.dir
             .components()
             .any(|c| c.as_os_str().as_encoded_bytes().starts_with(b"ndbus"))
-    }
-
-    /// What the bytes of the device survive. devdax also serves memory that is
-    /// not persistent (HBM, volatile CXL); RAM disks are memory, and a loop
-    /// device is what its file is.
-    pub fn persistence(&self) -> Persistence {
-        let name = self.dir.file_name().unwrap_or_default().as_encoded_bytes();
-        if self.is_devdax() {
-            return if self.is_nvdimm() {
-                Persistence::Power
-            } else {
-                Persistence::Machine
-            };
-        }
-        if name.starts_with(b"ram") || name.starts_with(b"zram") {
-            return Persistence::Machine;
-        }
-        if let Some(file) = self.text("loop/backing_file")
-            && let Ok(fs) = rustix::fs::statfs(file.as_str())
-            && matches!(fs.f_type as u64 & 0xffff_ffff, TMPFS_MAGIC | RAMFS_MAGIC)
-        {
-            return Persistence::Machine;
-        }
-        Persistence::Power
     }
 }

@@ -12,6 +12,7 @@
 
 mod detect;
 mod lock;
+mod persistence;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

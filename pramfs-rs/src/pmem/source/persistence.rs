@@ -1,0 +1,89 @@
+//! What bytes survive that lie on something that lies on something.
+//!
+//! A file is what the device of its file system is, a loop device what its
+//! file is, a partition what its disk is, a mapped device what the least of its
+//! parts is; and a file of a file system in user space is what the source of
+//! that mount is, where that is a path (as with pramfs itself). Looks at names
+//! and numbers only; what cannot be found out counts as a disk.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::detect::{HUGETLBFS_MAGIC, RAMFS_MAGIC, SysDevice, TMPFS_MAGIC};
+use crate::pmem::backend::Persistence;
+use crate::pmem::probe::mount_of_device;
+
+/// Most steps down. What is deeper is no set-up but a circle.
+const DEPTH: u32 = 8;
+
+/// Of an ordinary file of the file system with this device number.
+pub(super) fn of_file_system(dev: u64) -> Persistence {
+    below_file_system(dev, DEPTH)
+}
+
+/// Of a device.
+pub(super) fn of_device(device: &SysDevice) -> Persistence {
+    below_device(device, DEPTH)
+}
+
+fn below_file_system(dev: u64, depth: u32) -> Persistence {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Persistence::Power;
+    };
+    if rustix::fs::major(dev) != 0 {
+        return below_device(&SysDevice::block(dev), depth);
+    }
+    // One without a device: its source may be a path.
+    match mount_of_device(dev).map(|mount| PathBuf::from(mount.device)) {
+        Some(source) if source.is_absolute() => below_path(&source, depth),
+        _ => Persistence::Power,
+    }
+}
+
+fn below_path(path: &Path, depth: u32) -> Persistence {
+    let (Ok(stat), Ok(fs)) = (rustix::fs::stat(path), rustix::fs::statfs(path)) else {
+        return Persistence::Power;
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => below_device(&SysDevice::block(stat.st_rdev), depth),
+        FileType::CharacterDevice => below_device(&SysDevice::character(stat.st_rdev), depth),
+        _ => match fs.f_type as u64 & 0xffff_ffff {
+            TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC => Persistence::Machine,
+            _ => below_file_system(stat.st_dev, depth),
+        },
+    }
+}
+
+/// devdax also serves memory that is not persistent (HBM, volatile CXL); RAM
+/// disks are memory.
+fn below_device(device: &SysDevice, depth: u32) -> Persistence {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Persistence::Power;
+    };
+    let name = device.dir.file_name().unwrap_or_default();
+    let name = name.as_encoded_bytes();
+    if device.is_devdax() {
+        return match device.is_nvdimm() {
+            true => Persistence::Power,
+            false => Persistence::Machine,
+        };
+    }
+    if name.starts_with(b"ram") || name.starts_with(b"zram") {
+        return Persistence::Machine;
+    }
+    if let Some(file) = device.text("loop/backing_file") {
+        return below_path(Path::new(&file), depth);
+    }
+    if let (Some(_), Some(disk)) = (device.text("partition"), device.dir.parent()) {
+        let disk = SysDevice { dir: disk.into() };
+        return below_device(&disk, depth);
+    }
+    let parts = std::fs::read_dir(device.dir.join("slaves"));
+    let parts = parts.into_iter().flatten().flatten();
+    parts
+        .filter_map(|part| std::fs::canonicalize(part.path()).ok())
+        .map(|dir| below_device(&SysDevice { dir }, depth))
+        .min()
+        .unwrap_or(Persistence::Power)
+}
