@@ -20,7 +20,8 @@ Options after -o:
   ro, rw                       read-only, read-write
   noatime, relatime, strictatime, nodiratime
                                access times; relatime is the default
-  dev, suid, exec, sync, dirsync and nodev, nosuid, noexec, async
+  dev, suid, exec, symfollow, sync, dirsync and nodev, nosuid, noexec,
+  nosymfollow, async
   cache=auto|none              let the page cache serve hot reads, or not
   threads=N                    threads that serve requests
   cache_mem=BYTES              bound of the inode cache, 128M by default

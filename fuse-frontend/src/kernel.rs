@@ -121,6 +121,7 @@ fn flags(settings: &MountSettings) -> MountFlags {
     flags.set(MountFlags::NODEV, !settings.dev);
     flags.set(MountFlags::NOSUID, !settings.suid);
     flags.set(MountFlags::NOEXEC, !settings.exec);
+    flags.set(MountFlags::NOSYMFOLLOW, !settings.symlinks);
     flags.set(MountFlags::SYNCHRONOUS, settings.sync);
     flags.set(MountFlags::DIRSYNC, settings.dirsync);
     flags.set(MountFlags::NODIRATIME, !settings.dir_atime);
@@ -145,6 +146,8 @@ fn by_helper(path: &Path, source: &str, settings: &MountSettings) -> Result<Owne
     );
     for (wanted, option) in [
         (!settings.exec, ",noexec"),
+        // Refused by a helper that does not know it.
+        (!settings.symlinks, ",nosymfollow"),
         (settings.sync, ",sync"),
         (settings.dirsync, ",dirsync"),
         (settings.atime == AtimePolicy::NoAtime, ",noatime"),

@@ -21,9 +21,12 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
-    /// Every write is followed by what fsync does.
+    /// Symbolic links are followed.
+    pub symlinks: bool,
+    /// Every change is durable when it returns. The kernel sees to that for
+    /// writes, and for nothing else of FUSE: see [`Self::durability`].
     pub sync: bool,
-    /// Every change of a directory as well.
+    /// Every change of a directory is.
     pub dirsync: bool,
     /// Access times.
     pub atime: AtimePolicy,
@@ -72,6 +75,7 @@ impl Default for MountSettings {
             dev: true,
             suid: true,
             exec: true,
+            symlinks: true,
             sync: false,
             dirsync: false,
             atime: AtimePolicy::Relatime,
@@ -101,6 +105,15 @@ impl MountSettings {
     /// `fuse` is known by its source and by who says so.
     pub fn is_type(&self, fs_type: &str) -> bool {
         fs_type == FS_TYPE || (self.plain_type && fs_type == "fuse")
+    }
+
+    /// What a completed operation is to survive: what `durability=` says, but
+    /// with `sync` and `dirsync` a power failure in any case.
+    pub fn durability(&self) -> Durability {
+        match self.sync || self.dirsync {
+            true => Durability::Power,
+            false => self.durability,
+        }
     }
 }
 
@@ -140,6 +153,8 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
         ("nosuid", None) => to.set_flag("nosuid", true),
         ("exec", None) => to.set_flag("noexec", false),
         ("noexec", None) => to.set_flag("noexec", true),
+        ("symfollow", None) => to.set_flag("nosymfollow", false),
+        ("nosymfollow", None) => to.set_flag("nosymfollow", true),
         ("sync", None) => to.set_flag("sync", true),
         ("async", None) => to.set_flag("sync", false),
         ("dirsync", None) => to.set_flag("dirsync", true),
@@ -195,7 +210,9 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
 
         // For mount(8) and fstab, not for us.
         ("defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "nouser", None) => {}
-        ("silent" | "loud" | "noiversion" | "nomand", None) => {}
+        ("silent" | "loud" | "iversion" | "noiversion" | "mand" | "nomand", None) => {}
+        // What there is in any case, and is said of other file systems in fstab.
+        ("acl" | "user_xattr", None) => {}
         ("comment", Some(_)) => {}
         (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
 
@@ -223,6 +240,7 @@ impl MountSettings {
             "nodev" => self.dev = !on,
             "nosuid" => self.suid = !on,
             "noexec" => self.exec = !on,
+            "nosymfollow" => self.symlinks = !on,
             "sync" => self.sync = on,
             _ => self.dirsync = on,
         }
@@ -349,6 +367,7 @@ mod tests {
             ("dev", "nodev", |s| s.dev),
             ("suid", "nosuid", |s| s.suid),
             ("exec", "noexec", |s| s.exec),
+            ("symfollow", "nosymfollow", |s| s.symlinks),
             ("sync", "async", |s| s.sync),
         ] {
             assert!(get(&parsed(on)), "{on}");
@@ -392,6 +411,18 @@ mod tests {
         assert_eq!(parsed("direct=off"), MountSettings::default());
         assert_eq!(parsed("subtype=pramfs"), MountSettings::default());
         assert_eq!(parsed("default_permissions"), MountSettings::default());
+    }
+
+    #[test]
+    fn what_is_to_be_synchronous_survives_a_power_failure() {
+        for (list, durability) in [
+            ("durability=process", Durability::Process),
+            ("durability=process,sync", Durability::Power),
+            ("dirsync,durability=process", Durability::Power),
+            ("durability=process,sync,async", Durability::Process),
+        ] {
+            assert_eq!(parsed(list).durability(), durability, "{list}");
+        }
     }
 
     #[test]
@@ -444,7 +475,8 @@ mod tests {
 
     #[test]
     fn what_fstab_needs_is_let_through() {
-        let list = "auto,noauto,nofail,_netdev,nouser,silent,loud,nomand,noiversion,comment=a b,x-systemd.automount,\
+        let list = "auto,noauto,nofail,_netdev,nouser,silent,loud,mand,nomand,iversion,noiversion,acl,user_xattr,\
+                    comment=a b,x-systemd.automount,\
                     x-gvfs-name=P,X-mount.mkdir";
         assert_eq!(parsed(list), MountSettings::default());
     }

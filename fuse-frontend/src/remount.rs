@@ -14,11 +14,12 @@ use crate::exit::Failure;
 use crate::mountinfo;
 use crate::options::MountSettings;
 
-const FLAGS: [(&str, MountFlags); 9] = [
+const FLAGS: [(&str, MountFlags); 10] = [
     ("ro", MountFlags::RDONLY),
     ("nodev", MountFlags::NODEV),
     ("nosuid", MountFlags::NOSUID),
     ("noexec", MountFlags::NOEXEC),
+    ("nosymfollow", MountFlags::NOSYMFOLLOW),
     ("sync", MountFlags::SYNCHRONOUS),
     ("dirsync", MountFlags::DIRSYNC),
     ("noatime", MountFlags::NOATIME),

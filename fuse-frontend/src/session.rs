@@ -150,7 +150,7 @@ impl Mounted {
 fn open_region(path: &Path, settings: &MountSettings) -> Result<(Region, bool), Failure> {
     let options = RegionOptions::new()
         .backend(settings.backend)
-        .durability(settings.durability)
+        .durability(settings.durability())
         .require_dax(settings.require_dax);
     let to_read = || options.clone().read_only(true);
     if settings.read_only {

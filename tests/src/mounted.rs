@@ -82,6 +82,15 @@ impl Mounted {
         } else {
             std::env::temp_dir()
         };
+        Mounted::formatted_in(&base, program, len, options)
+    }
+
+    /// As [`formatted`](Self::formatted), with region and mount point in a
+    /// directory of their own in `base`.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    pub fn formatted_in(base: &Path, program: &Path, len: u64, options: &FormatOptions) -> Mounted {
         let dir = tempfile::Builder::new()
             .prefix("pramfs-test-")
             .tempdir_in(base)

@@ -3,10 +3,14 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use pramfs::pmem::RegionOptions;
-use pramfs_tests::mounted::wait_until;
+use pramfs::format::FormatOptions;
+use pramfs::pmem::{Persistence, RegionOptions, SourceKind};
+use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::watchdog::Watchdog;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
@@ -283,6 +287,89 @@ fn remount_changes_the_flags_that_are_named() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("nothing to remount"));
 }
 
+#[test]
+fn nosymfollow_is_taken_and_can_be_changed() {
+    let Some((mount, _dog)) = mounted("nosymfollow", "nosymfollow") else {
+        return;
+    };
+    fs::write(mount.at("file"), "x").unwrap();
+    std::os::unix::fs::symlink("file", mount.at("link")).unwrap();
+    let follow = || fs::read(mount.at("link")).map_err(|e| e.raw_os_error());
+    assert_eq!(follow(), Err(Some(libc::ELOOP)));
+    // What is not named stays.
+    assert!(mount.run(["-o", "remount,noatime"]).status.success());
+    assert_eq!(follow(), Err(Some(libc::ELOOP)));
+    assert!(mount.run(["-o", "remount,symfollow"]).status.success());
+    assert_eq!(follow(), Ok(b"x".to_vec()));
+}
+
+/// The kernel answers syncfs(2) itself, and does not say so.
+#[test]
+fn syncfs_does_not_reach_the_server_and_fsync_does() {
+    if !pramfs_tests::mounted::available("syncfs") {
+        return;
+    }
+    let disk = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    if pramfs::pmem::probe(disk).unwrap().kind != Some(SourceKind::File) {
+        eprintln!("\n*** SKIPPED: {} is no disk: syncfs ***\n", disk.display());
+        return;
+    }
+    let _dog = Watchdog::new("syncfs", Duration::from_secs(60));
+    let mount = Mounted::formatted_in(disk, crate::program(), 64 << 20, &FormatOptions::default());
+    mount.mount("durability=process");
+    // What the server has stored and the disk has not.
+    let dirty = || {
+        let path = format!("/proc/{}/smaps", mount.process().as_raw_nonzero());
+        let region = mount.region();
+        let mut of_region = false;
+        let mut kib = 0;
+        for line in fs::read_to_string(path).unwrap().lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().unwrap_or_default();
+            if !first.ends_with(':') {
+                of_region = line.ends_with(region.to_str().unwrap());
+            } else if of_region && first.ends_with("_Dirty:") {
+                kib += words.next().unwrap().parse::<u64>().unwrap();
+            }
+        }
+        kib
+    };
+    let file = File::create(mount.at("file")).unwrap();
+    (&file).write_all(&vec![0x5a; 4 << 20]).unwrap();
+    let written = dirty();
+    assert!(written >= 4 << 10, "{written} KiB");
+    rustix::fs::syncfs(File::open(mount.path()).unwrap()).unwrap();
+    assert!(dirty() >= 4 << 10, "syncfs reaches the server now: say so");
+    file.sync_all().unwrap();
+    assert!(dirty() < 1 << 10, "{} KiB", dirty());
+}
+
+/// A region is no more lasting than what its file system lies on.
+#[test]
+fn a_region_in_a_mount_is_as_volatile_as_the_medium_below() {
+    let Some((mount, _dog)) = mounted("volatile below", "") else {
+        return;
+    };
+    let inner = mount.at("region");
+    drop(RegionOptions::new().create(&inner, 1 << 20).unwrap());
+    let report = pramfs::pmem::probe(&inner).unwrap();
+    assert_eq!(report.kind, Some(SourceKind::File));
+    assert_eq!(report.persistence, Some(Persistence::Machine));
+    // As the file behind a loop device.
+    let device = Command::new("losetup")
+        .args(["--find", "--show"])
+        .arg(&inner)
+        .output()
+        .unwrap();
+    assert!(device.status.success(), "{device:?}");
+    let device = String::from_utf8(device.stdout).unwrap();
+    let device = device.trim();
+    let report = pramfs::pmem::probe(device);
+    let detached = Command::new("losetup").args(["-d", device]).status();
+    assert!(detached.unwrap().success());
+    assert_eq!(report.unwrap().persistence, Some(Persistence::Machine));
+}
+
 /// As plain `fuse`, for what knows no other type.
 #[test]
 fn a_mount_of_the_plain_type_is_remounted() {
@@ -399,13 +486,21 @@ fn a_mount_that_cannot_be_written_does_not_become_rw() {
 fn options_reach_the_kernel() {
     let Some((mount, _dog)) = mounted(
         "options",
-        "nodev,nosuid,noexec,noatime,sync,dirsync,noallow_other,fsname=a pool",
+        "nodev,nosuid,noexec,nosymfollow,noatime,sync,dirsync,noallow_other,fsname=a pool",
     ) else {
         return;
     };
     let line = mount.mounts_line().unwrap();
     assert!(line.starts_with("a\\040pool "), "{line}");
-    for option in ["nodev", "nosuid", "noexec", "noatime", "sync", "dirsync"] {
+    for option in [
+        "nodev",
+        "nosuid",
+        "noexec",
+        "nosymfollow",
+        "noatime",
+        "sync",
+        "dirsync",
+    ] {
         assert!(
             line.split([' ', ',']).any(|o| o == option),
             "{option} in {line}"

@@ -45,6 +45,30 @@ fn the_region_is_free_when_umount_returns() {
     }
 }
 
+/// Force is for a server that does not answer: the mount stays as long as it is
+/// in use, and nothing works in it any more. Nothing that had returned is lost.
+#[test]
+fn umount_with_force_ends_a_mount_that_is_in_use() {
+    let Some((mount, _dog)) = mounted("umount -f", "") else {
+        return;
+    };
+    fs::write(mount.at("file"), "x").unwrap();
+    let open = File::open(mount.at("file")).unwrap();
+    let out = umount(&mount, &[]);
+    assert_eq!(out.status.code(), Some(32), "{out:?}");
+    fs::write(mount.at("file"), "y").expect("without force nothing has ended");
+    let out = umount(&mount, &["-f"]);
+    assert_eq!(out.status.code(), Some(32), "{out:?}");
+    let error = fs::write(mount.at("file"), "z").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    drop(open);
+    let out = umount(&mount, &[]);
+    assert!(out.status.success(), "{out:?}");
+    assert!(is_free(&mount));
+    mount.mount("");
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"y");
+}
+
 /// Until the process lets go, however long that takes.
 #[test]
 fn umount_waits_for_a_server_that_is_stopped() {
