@@ -9,10 +9,12 @@
 mod acl;
 mod chattr;
 mod copy_range;
+mod fallocate;
 mod handles;
 mod ioctls;
 mod listings;
 mod locks;
+mod mmap;
 mod names;
 mod notes;
 mod readdir;

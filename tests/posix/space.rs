@@ -6,11 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
+use pramfs::pmem::{BackendKind, Durability, RegionOptions};
 use pramfs_tests::syscalls::errno;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::agree;
+use crate::{SIZE, agree, alone};
 
 fn new(path: &Path) -> File {
     File::options()
@@ -64,6 +65,37 @@ fn space_that_was_given_back_is_there_for_others() {
             (writer.join().expect("the writer"), allocated)
         });
         n.note("refused", refused);
+    });
+}
+
+/// On a page of the kernel's, the lack of space shows when it is stored to; of
+/// ours, when it is written back.
+#[test]
+fn a_store_through_mmap_to_a_full_region_is_told_by_msync() {
+    alone("mmap on a full region", "", |mount| {
+        let path = mount.at("f");
+        let file = new(&path);
+        file.set_len(SIZE * 2).expect("a hole");
+        let map = RegionOptions::new()
+            .backend(BackendKind::Native)
+            .durability(Durability::Process)
+            .lock(false)
+            .open(&path)
+            .expect("map the file");
+        for at in (0..SIZE * 2).step_by(4096) {
+            drop(map.window().store(at, b"changed!").expect("store"));
+        }
+        let error = map.sync_all().expect_err("more than there is space for");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        // Whoever opens it after that is told nothing: it was told.
+        drop(map);
+        file.sync_all().expect_err("each descriptor is told once");
+        file.sync_all().expect("it was told");
+        let bytes = file.metadata().expect("stat").blocks() * 512;
+        assert!(bytes > SIZE / 2 && bytes <= SIZE, "{bytes}");
+        drop(file);
+        fs::remove_file(&path).expect("unlink");
+        fs::write(mount.at("g"), vec![1; 1 << 20]).expect("there is space again");
     });
 }
 

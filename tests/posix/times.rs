@@ -134,6 +134,61 @@ fn each_operation_moves_the_times_it_has_to() {
     });
 }
 
+/// Where all others set a time and we do not.
+#[test]
+fn times_that_stay_where_others_set_them() {
+    agree("times that stay", &[Tmpfs, Ext4], |dir, n| {
+        let (path, link, other) = (dir.join("f"), dir.join("l"), dir.join("g"));
+        std::fs::write(&path, vec![1; 10_000]).expect("a file");
+        std::fs::write(&other, "").expect("a file");
+        rustix::fs::symlink("f", &link).expect("a link");
+        let open = |path: &Path| {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).expect("open")
+        };
+        let file = open(&path);
+        let of = |path: &Path| {
+            let s = rustix::fs::lstat(path).expect("lstat");
+            [
+                (s.st_atime, s.st_atime_nsec as i64),
+                (s.st_mtime, s.st_mtime_nsec as i64),
+                (s.st_ctime, s.st_ctime_nsec as i64),
+            ]
+        };
+        // Which of the three it is about, and whether all are as they were.
+        let mut step = |what: &str, path: &Path, which: usize, why: &str, work: &dyn Fn()| {
+            let before = of(path);
+            tick();
+            work();
+            let stayed = match of(path)[which] == before[which] {
+                true => Ok(()),
+                false => Err(0),
+            };
+            for from in [Tmpfs, Ext4] {
+                n.differs(what, stayed, from, (Ok(()), Err(0)), why);
+            }
+        };
+        tick();
+        step("readlink", &link, 0, "the kernel keeps targets", &|| {
+            rustix::fs::readlink(&link, Vec::new()).expect("readlink");
+        });
+        step("copy", &path, 0, "nothing is read out", &|| {
+            let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), open(&other), None, 100);
+            assert_eq!(copied, Ok(100));
+        });
+        step("chown", &path, 2, "nothing has changed", &|| {
+            rustix::fs::chown(&path, None, None).expect("chown");
+        });
+        let allocate = || {
+            let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, flags, 0, 100_000).expect("fallocate");
+        };
+        step("fallocate", &path, 1, "no byte has changed", &allocate);
+        step("fallocate again", &path, 2, "all is allocated", &allocate);
+        n.note("size", std::fs::metadata(&path).expect("stat").len());
+    });
+}
+
 #[test]
 fn utimes_by_whom_and_to_what() {
     agree("utimes", &[Tmpfs, Ext4], |dir, n| {

@@ -2,7 +2,10 @@
 //! `docs/semantics.md`, on a real mount. A mapping through the mount is made
 //! by opening the file as a region, which maps it shared.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +16,7 @@ use pramfs::pmem::{BackendKind, Durability, Region, RegionOptions};
 use pramfs::{Fs, MountOptions};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::watchdog::Watchdog;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 fn mounted(test: &str, options: &str) -> Option<(Mounted, Watchdog)> {
     let dog = Watchdog::new(test, Duration::from_secs(60));
@@ -222,4 +225,67 @@ fn what_is_not_supported_is_refused() {
             Err(Errno::OPNOTSUPP)
         );
     }
+    let unshare = rustix::fs::fallocate(&file, FallocateFlags::UNSHARE_RANGE, 0, 4096);
+    assert_eq!(unshare, Err(Errno::OPNOTSUPP));
+
+    /// `_IOWR('f', 11, struct fiemap)`, `_IOWR(0x94, 54, ...)`, `_IOWR('X', 119, int)`.
+    const REQUESTS: [(&str, libc::c_ulong); 3] = [
+        ("FS_IOC_FIEMAP", 0xc020_660b),
+        ("FIDEDUPERANGE", 0xc018_9436),
+        ("FIFREEZE", 0xc004_5877),
+    ];
+    for (what, request) in REQUESTS {
+        let mut argument = [0u64; 32];
+        // SAFETY: the argument is longer than any of these, with room for no
+        // extents and no files, as its zeros say.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), request, &mut argument) };
+        assert_eq!(done, -1, "{what}");
+    }
+
+    file.write_all_at(b"x", 0).unwrap();
+    // 0x80: RWF_DONTCACHE.
+    for flag in [
+        ReadWriteFlags::NOWAIT,
+        ReadWriteFlags::from_bits_retain(0x80),
+    ] {
+        let mut byte = [0];
+        let mut room = [std::io::IoSliceMut::new(&mut byte)];
+        let read = rustix::io::preadv2(&file, &mut room, 0, flag);
+        assert_eq!(read, Err(Errno::OPNOTSUPP), "{flag:?}");
+    }
+
+    let swap = mount.at("swap");
+    std::fs::write(&swap, vec![0; 10 << 20]).unwrap();
+    let made = Command::new("mkswap").arg("-q").arg(&swap).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkswap");
+    let name = CString::new(swap.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the name is a string that outlives the call.
+    let done = unsafe { libc::swapon(name.as_ptr(), 0) };
+    assert_eq!((done, errno()), (-1, libc::EINVAL));
+
+    // Watching: an inode, but no more of the file system at a time, where file
+    // handles are to be told.
+    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
+    // SAFETY: makes a descriptor, and touches no memory.
+    let watch = unsafe { libc::fanotify_init(flags, 0) };
+    assert!(watch >= 0, "fanotify_init: {}", errno());
+    // SAFETY: it is new, and nobody else's.
+    let watch = unsafe { OwnedFd::from_raw_fd(watch) };
+    let path = CString::new(mount.path().as_os_str().as_bytes()).unwrap();
+    let mark = |extent| {
+        let flags = libc::FAN_MARK_ADD | extent;
+        let (watch, mask) = (watch.as_raw_fd(), libc::FAN_MODIFY);
+        // SAFETY: the path is a string that outlives the call.
+        match unsafe { libc::fanotify_mark(watch, flags, mask, libc::AT_FDCWD, path.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
+    };
+    assert_eq!(mark(libc::FAN_MARK_INODE), Ok(()));
+    assert_eq!(mark(libc::FAN_MARK_MOUNT), Err(libc::ENODEV));
+    assert_eq!(mark(libc::FAN_MARK_FILESYSTEM), Err(libc::ENODEV));
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
