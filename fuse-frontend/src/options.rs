@@ -24,7 +24,7 @@ pub struct MountSettings {
     /// Symbolic links are followed.
     pub symlinks: bool,
     /// Every change is durable when it returns. The kernel sees to that for
-    /// writes, and for nothing else of FUSE: see [`Self::durability`].
+    /// writes, and for nothing else of FUSE: see [`Self::durability()`].
     pub sync: bool,
     /// Every change of a directory is.
     pub dirsync: bool,

@@ -60,7 +60,10 @@ fn attributes_of_every_type_of_file() {
                 "a",
             ] {
                 let what = format!("{:?} {name}", path.file_name());
+                let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+                n.call(&what, set(&path, name, b"value", both));
                 n.call(&what, set(&path, name, b"value", XattrFlags::empty()));
+                n.call(&what, set(&path, name, b"value", both));
                 n.call(&what, set(&path, name, b"x", XattrFlags::CREATE));
                 n.call(
                     &what,

@@ -54,11 +54,16 @@ impl Adapter {
         flags: i32,
         reply: ReplyEmpty,
     ) {
+        // Can only fail, and does so by what there is.
+        const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let work = |fs: &Fs, _: &mut _| {
+            let ino = ino(node)?;
             let mode = match flags {
                 0 => XattrMode::Set,
                 libc::XATTR_CREATE => XattrMode::Create,
                 libc::XATTR_REPLACE => XattrMode::Replace,
+                BOTH if fs.getxattr(ino, name).is_ok() => XattrMode::Create,
+                BOTH => XattrMode::Replace,
                 _ => {
                     return Err(Refusal::Request(
                         Errno::EINVAL,
@@ -66,7 +71,6 @@ impl Adapter {
                     ));
                 }
             };
-            let ino = ino(node)?;
             let in_group = Caller::in_group(req);
             self.removals
                 .wait_for_space(fs, || fs.setxattr_by(ino, name, value, mode, &in_group))?;
