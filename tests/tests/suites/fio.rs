@@ -5,6 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use pramfs_tests::random::Random;
 use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 
 use crate::{alone, long};
@@ -12,11 +13,11 @@ use crate::{alone, long};
 /// Engine, its queue.
 const ENGINES: [(&str, u32); 3] = [("psync", 1), ("libaio", 16), ("io_uring", 16)];
 
-fn jobs() -> String {
+fn jobs(seed: u64) -> String {
     let size = if long() { "256m" } else { "32m" };
     let mut text = format!(
         "[global]\nverify=crc32c\nverify_fatal=1\ndo_verify=1\nrw=randrw\n\
-         bsrange=512-128k\nbs_unaligned=0\nblockalign=512\nsize={size}\nrandrepeat=0\n"
+         bsrange=512-128k\nbs_unaligned=0\nblockalign=512\nsize={size}\nrandseed={seed}\n"
     );
     for (engine, depth) in ENGINES {
         for direct in [0, 1] {
@@ -37,7 +38,9 @@ fn fio(test: &str, options: &str) {
     };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("jobs");
-    std::fs::write(&file, jobs()).unwrap();
+    let seed = Random::seed_from_env("PRAMFS_FIO_SEED");
+    say(format_args!("{test}: the seed is PRAMFS_FIO_SEED={seed}"));
+    std::fs::write(&file, jobs(seed)).unwrap();
     let out = Run::new("fio", find("fio").unwrap(), Duration::from_secs(600))
         // It leaves a file of its state where it runs.
         .dir(dir.path())
