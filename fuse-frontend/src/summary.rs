@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo};
+use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
 use pramfs::{Fs, RecoveryReport};
 
 use crate::adapter::CacheMode;
@@ -44,6 +44,9 @@ pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
     let mut all = Vec::new();
     match info.persistence {
         Persistence::Power => {}
+        Persistence::Machine if info.kind == Some(SourceKind::File) => all.push(
+            "the file lies on volatile memory: contents survive the death of every process, but neither a reboot nor a power failure".to_owned()
+        ),
         Persistence::Machine => all.push(format!(
             "{kind} is volatile memory: contents survive the death of every process, but neither a reboot nor a power failure"
         )),

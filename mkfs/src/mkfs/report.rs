@@ -173,6 +173,9 @@ fn warnings(info: &RegionInfo) -> Vec<String> {
     let mut all = Vec::new();
     match info.persistence {
         Persistence::Power => {}
+        Persistence::Machine if info.kind == Some(SourceKind::File) => all.push(
+            "the file lies on volatile memory: the file system survives the death of every process, but neither a reboot nor a power failure".to_owned()
+        ),
         Persistence::Machine => all.push(format!(
             "{kind} is volatile memory: the file system survives the death of every process, but neither a reboot nor a power failure"
         )),
