@@ -314,6 +314,25 @@ fn cases() -> Vec<Case> {
                 fs.write(ino(fs, "/f"), 300_000, &pattern(500, 6)).unwrap();
             },
         ),
+        // Zeros around it, in place of what the block had before.
+        Case::new(
+            "write into a hole, to a block that was another file's",
+            |fs| {
+                let f = file(fs, "f", &pattern(1300, 1));
+                let old = file(fs, "old", b"");
+                while fs.append(old, &pattern(4096, 3)).is_ok() {}
+                fs.unlink(Ino::ROOT, b"old").unwrap();
+                let longer = SetAttr {
+                    size: Some(3000),
+                    ..SetAttr::default()
+                };
+                fs.setattr(&CX, f, &longer).unwrap();
+            },
+            |fs| {
+                fs.write(ino(fs, "/f"), 2100, &pattern(100, 2)).unwrap();
+            },
+        )
+        .blocks(512),
         Case::new(
             "write of many scattered blocks",
             |fs| {

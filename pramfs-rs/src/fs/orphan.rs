@@ -316,11 +316,9 @@ impl Shared {
         if self.forgotten.lock().is_empty() {
             return 0;
         }
-        match self.op(Need::Write, || Ok(self.free_forgotten_inodes())) {
-            Ok(count) => count,
-            // The orphan table names them still.
-            Err(_) => 0,
-        }
+        // Where it is refused the orphan table names them still.
+        self.op(Need::Write, || Ok(self.free_forgotten_inodes()))
+            .unwrap_or_default()
     }
 
     /// As [`free_forgotten`](Self::free_forgotten), inside an operation.
