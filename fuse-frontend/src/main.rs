@@ -57,22 +57,32 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
     match invocation.place {
         _ if invocation.fake => fake(&invocation),
         Place::Background => {
-            let again = again::mount(
-                &invocation.region,
-                &invocation.mountpoint,
-                &invocation.settings,
-            )?;
-            if let Some(notices) = again {
-                eprint!("{}", words(&notices, ""));
-                return Ok(());
-            }
-            let text = daemon::start(args)?;
-            eprint!("{text}");
+            eprint!("{}", in_background(&invocation, args)?);
             Ok(())
         }
         Place::BackgroundChild => serve_in_background(&invocation),
         Place::Foreground => serve_in_foreground(&invocation),
     }
+}
+
+/// Mounts, in earnest or once more, and gives what the user should know.
+fn in_background(invocation: &Invocation, args: &[OsString]) -> Result<String, Failure> {
+    let again = || {
+        let mounted = again::mount(
+            &invocation.region,
+            &invocation.mountpoint,
+            &invocation.settings,
+        )?;
+        Ok(mounted.map(|notices| words(&notices, "")))
+    };
+    if let Some(text) = again()? {
+        return Ok(text);
+    }
+    daemon::start(args).or_else(|failure| {
+        // Somebody else may have mounted it meanwhile, as at boot, when all of
+        // fstab is mounted at the same time.
+        again()?.ok_or(failure)
+    })
 }
 
 /// All that can be said without touching anything.

@@ -10,7 +10,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::mounted;
+use crate::{mounted, unmounted};
 
 fn mount_also(mount: &Mounted, place: &Path, options: &str) -> Output {
     Command::new(crate::program())
@@ -46,6 +46,34 @@ impl Second {
 impl Drop for Second {
     fn drop(&mut self) {
         while rustix::mount::unmount(self.path(), UnmountFlags::DETACH).is_ok() {}
+    }
+}
+
+/// As at boot: whoever comes first mounts it, the others find it mounted.
+#[test]
+fn mounts_of_one_region_at_the_same_time_all_work() {
+    let Some((mount, _dog)) = unmounted("at the same time") else {
+        return;
+    };
+    for _ in 0..5 {
+        let places: Vec<Second> = (0..6).map(|_| Second::new()).collect();
+        let outs: Vec<Output> = std::thread::scope(|scope| {
+            let mounts = places
+                .iter()
+                .map(|place| scope.spawn(|| mount_also(&mount, place.path(), "rw")));
+            let mounts: Vec<_> = mounts.collect();
+            mounts.into_iter().map(|m| m.join().unwrap()).collect()
+        });
+        for out in outs {
+            assert!(out.status.success(), "{out:?}");
+        }
+        mount.process();
+        fs::write(places[0].path().join("file"), "seen by all").unwrap();
+        for place in &places {
+            assert_eq!(fs::read(place.path().join("file")).unwrap(), b"seen by all");
+        }
+        drop(places);
+        mount.wait_for_end();
     }
 }
 
