@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Run;
 use super::group::{Group, for_words};
+use super::{Reserved, Run};
 use crate::error::{Error, Result};
 use crate::journal::Lines;
 use crate::journal::recovery::{Step, Touched};
@@ -49,6 +49,9 @@ struct Cell {
     /// Free bits when last looked at; `u32::MAX`: not known.
     free: AtomicU32,
     damaged: AtomicBool,
+    /// Offset of its bitmap block, which never moves; 0: there is none, or it is
+    /// not known.
+    bitmap_offset: AtomicU64,
 }
 
 /// One bitmap of the file system.
@@ -57,6 +60,8 @@ pub struct BitmapSet {
     kind: BitmapKind,
     bits: u64,
     per_group: u64,
+    /// Its binary logarithm.
+    group_log2: u32,
     cells: Box<[Cell]>,
     descs: MapRoot,
     hints: Box<[AtomicU64]>,
@@ -74,6 +79,7 @@ impl BitmapSet {
             state: Mutex::new(None),
             free: AtomicU32::new(u32::MAX),
             damaged: AtomicBool::new(false),
+            bitmap_offset: AtomicU64::new(0),
         };
         let hints = (0..u64::from(geo.lanes))
             .map(|l| AtomicU64::new(l % groups * per_group))
@@ -82,6 +88,7 @@ impl BitmapSet {
             kind,
             bits,
             per_group,
+            group_log2: per_group.ilog2(),
             cells: (0..groups).map(cell).collect(),
             descs,
             hints,
@@ -168,6 +175,7 @@ impl BitmapSet {
         Ok(Box::new(Group::loaded(bits.into(), len, bitmap, desc)))
     }
 
+    #[inline]
     fn lock(
         &self,
         region: &Region,
@@ -180,16 +188,28 @@ impl BitmapSet {
             .ok_or_else(|| self.damaged(group, "there is no such group"))?;
         let mut g = cell.state.lock();
         if g.is_none() {
-            match self.load(region, geo, group) {
-                Ok(loaded) => *g = Some(loaded),
-                Err(e) => {
-                    cell.damaged.store(true, Ordering::Relaxed);
-                    cell.free.store(0, Ordering::Relaxed);
-                    return Err(e);
-                }
-            }
+            *g = Some(self.load_now(region, geo, group, cell)?);
         }
         Ok(g)
+    }
+
+    #[cold]
+    fn load_now(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+        cell: &Cell,
+    ) -> Result<Box<Group>> {
+        let loaded = self.load(region, geo, group);
+        match &loaded {
+            Ok(g) => cell.bitmap_offset.store(g.bitmap_offset, Ordering::Relaxed),
+            Err(_) => {
+                cell.damaged.store(true, Ordering::Relaxed);
+                cell.free.store(0, Ordering::Relaxed);
+            }
+        }
+        loaded
     }
 
     fn note_free(&self, group: u64, g: &Group) {
@@ -209,10 +229,16 @@ impl BitmapSet {
         mut pick: impl FnMut(u64, &mut Group) -> Option<T>,
     ) -> Result<Option<T>, InitGroup> {
         let n = self.groups();
-        let first = (near / self.per_group) % n;
+        let first = match near >> self.group_log2 {
+            group if group < n => group,
+            _ => 0,
+        };
         let mut to_init = None;
         for i in 0..n {
-            let group = (first + i) % n;
+            let group = match first + i {
+                group if group < n => group,
+                group => group - n,
+            };
             let free = self.cells[group as usize].free.load(Ordering::Relaxed);
             if free < least {
                 continue;
@@ -262,13 +288,13 @@ impl BitmapSet {
         goal: Option<u64>,
         want: u32,
         full: bool,
-    ) -> Result<Option<Run>, InitGroup> {
+    ) -> Result<Option<Reserved>, InitGroup> {
         let hint = &self.hints[lane as usize];
         let near = goal
             .filter(|g| *g < self.bits)
             .unwrap_or_else(|| hint.load(Ordering::Relaxed));
         let least = if full { want } else { 1 };
-        let run = self.search(region, geo, near, least, |group, g| {
+        let found = self.search(region, geo, near, least, |group, g| {
             let base = group * self.per_group;
             let from = if near >= base && near < base + self.per_group {
                 (near - base) as u32
@@ -284,15 +310,38 @@ impl BitmapSet {
             };
             let (start, len) = found(from).or_else(|| found(0))?;
             g.take(start, len);
-            Some(Run {
-                start: base + u64::from(start),
-                len: u64::from(len),
-            })
+            Some(self.reserved(group, g, start, len))
         })?;
-        if let (Some(r), None) = (run, goal) {
-            hint.store(r.start + r.len, Ordering::Relaxed);
+        if let (Some(Reserved { run, .. }), None) = (found, goal) {
+            hint.store(run.start + run.len, Ordering::Relaxed);
         }
-        Ok(run)
+        Ok(found)
+    }
+
+    /// Where the bit of one that is reserved stands.
+    ///
+    /// # Errors
+    /// Those of its group.
+    pub fn at(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<Reserved> {
+        let group = bit >> self.group_log2;
+        let guard = self.lock(region, geo, group)?;
+        let g = guard.as_deref().filter(|g| g.is_initialised());
+        let first = (bit & (self.per_group - 1)) as u32;
+        g.map(|g| self.reserved(group, g, first, 1))
+            .ok_or_else(|| self.damaged(group, "bits in use in a group that is not"))
+    }
+
+    #[inline]
+    fn reserved(&self, group: u64, g: &Group, first: u32, len: u32) -> Reserved {
+        Reserved {
+            run: Run {
+                start: group * self.per_group + u64::from(first),
+                len: u64::from(len),
+            },
+            group,
+            first,
+            bitmap_offset: g.bitmap_offset,
+        }
     }
 
     /// Reserves `len` bits aligned to `len`, which is a power of two from 64.
@@ -302,7 +351,7 @@ impl BitmapSet {
         geo: &Geometry,
         near: u64,
         len: u32,
-    ) -> Result<Option<Run>, InitGroup> {
+    ) -> Result<Option<Reserved>, InitGroup> {
         if u64::from(len) > self.per_group {
             return Ok(None);
         }
@@ -310,10 +359,7 @@ impl BitmapSet {
             let base = group * self.per_group;
             let start = g.find_aligned(base, len)?;
             g.take(start, len);
-            Some(Run {
-                start: base + u64::from(start),
-                len: u64::from(len),
-            })
+            Some(self.reserved(group, g, start, len))
         })
     }
 
@@ -342,12 +388,13 @@ impl BitmapSet {
         });
     }
 
+    #[inline]
     fn for_groups(&self, run: Run, mut f: impl FnMut(u64, u32, u32)) {
         let (mut at, end) = (run.start, (run.start + run.len).min(self.bits));
         while at < end {
-            let group = at / self.per_group;
-            let n = (end - at).min((group + 1) * self.per_group - at);
-            f(group, (at % self.per_group) as u32, n as u32);
+            let (group, first) = (at >> self.group_log2, at & (self.per_group - 1));
+            let n = (end - at).min(self.per_group - first);
+            f(group, first as u32, n as u32);
             at += n;
         }
     }
@@ -356,21 +403,27 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the run or its group cannot be right.
+    #[inline]
     pub fn words_of(
         &self,
         region: &Region,
         geo: &Geometry,
         run: Run,
-        f: &mut dyn FnMut(u64, u64, u64),
+        mut f: impl FnMut(u64, u64, u64),
     ) -> Result<()> {
         if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {
             return Err(self.damaged(run.start / self.per_group, "a run leaves the bitmap"));
         }
         let mut result = Ok(());
         self.for_groups(run, |group, start, len| {
-            let found = self
-                .lock(region, geo, group)
-                .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset));
+            let known = self.cells.get(group as usize);
+            let known = known.map_or(0, |c| c.bitmap_offset.load(Ordering::Relaxed));
+            let found = match known {
+                0 => self
+                    .lock(region, geo, group)
+                    .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset)),
+                known => Ok(known),
+            };
             match found {
                 Ok(0) => result = Err(self.damaged(group, "bits in use in a group that is not")),
                 Ok(bitmap) => for_words(start, len, |word, mask| {
@@ -435,6 +488,9 @@ impl BitmapSet {
             && !g.is_initialised()
         {
             g.initialise((self.per_group / 64) as usize, bitmap_offset);
+            self.cells[group as usize]
+                .bitmap_offset
+                .store(bitmap_offset, Ordering::Relaxed);
             if let Some(bit) = used {
                 g.take(bit, 1);
             }

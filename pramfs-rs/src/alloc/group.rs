@@ -166,6 +166,7 @@ impl Group {
 }
 
 /// Calls `f` with each word index and mask that a run of bits touches.
+#[inline]
 pub fn for_words(start: u32, len: u32, mut f: impl FnMut(usize, u64)) {
     let (mut at, end) = (start, start + len);
     while at < end {

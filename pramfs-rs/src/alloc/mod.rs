@@ -14,6 +14,7 @@ pub use bitmap::{BitmapSet, Bits, InitGroup};
 pub use pins::BlockPins;
 
 use crate::media::bitmap::BitmapKind;
+use group::for_words;
 
 /// A run of blocks or inode numbers, or an orphan slot, on its way back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,4 +39,27 @@ pub struct Run {
     pub start: u64,
     /// Blocks.
     pub len: u64,
+}
+
+/// A run of one group of a bitmap that was reserved, and where its bits stand.
+#[derive(Debug, Clone, Copy)]
+pub struct Reserved {
+    /// The run.
+    pub run: Run,
+    /// Group.
+    pub group: u64,
+    /// Its first bit in the group.
+    first: u32,
+    /// Offset of the group's bitmap block.
+    bitmap_offset: u64,
+}
+
+impl Reserved {
+    /// The words and masks that it touches, as region offset and mask.
+    #[inline]
+    pub fn words(&self, mut f: impl FnMut(u64, u64)) {
+        for_words(self.first, self.run.len as u32, |word, mask| {
+            f(self.bitmap_offset + word as u64 * 8, mask)
+        });
+    }
 }

@@ -177,7 +177,7 @@ impl Shared {
         touch_ctime(&mut new, self.now());
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         core.lists = Lists::default();
         Ok(())
     }

@@ -84,7 +84,7 @@ impl Shared {
                     self.apply(&mut tx, &mut core, &mut new, &change)?;
                     put_inode(&mut tx, &inode, &core, &mut new)?;
                     tx.commit()?;
-                    core.committed(new);
+                    core.committed(&new);
                 }
             }
             Ok(core.attr(&self.vol.geo))
@@ -138,7 +138,7 @@ impl Shared {
         let mut tx = self.vol.begin_at(&inode.place);
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl Shared {
                 let mut tx = self.vol.begin_at(&inode.place);
                 put_inode(&mut tx, &inode, &core, &mut new)?;
                 tx.commit()?;
-                core.committed(new);
+                core.committed(&new);
             }
             self.drop_capability(&inode, &mut core)
         })

@@ -85,6 +85,7 @@ pub struct Glimpse {
 
 impl CoreLock {
     /// An inode that nobody has locked.
+    #[inline]
     pub fn new(core: Core) -> CoreLock {
         let peeked = Peeked::default();
         peeked.show(&core);

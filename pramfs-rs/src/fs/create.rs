@@ -189,6 +189,9 @@ impl Shared {
 
     /// Puts a symlink's target into its inode or into blocks of its own.
     fn put_target(&self, tx: &mut Tx<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
+        if target.is_empty() {
+            return Ok(());
+        }
         d.size = target.len() as u64;
         if target.len() <= INLINE_TARGET {
             d.target[..target.len()].copy_from_slice(target);
@@ -230,12 +233,13 @@ impl Shared {
         let mut pc = dir.core.write();
         self.check_linked_dir(&dir, &pc)?;
         protect::may_grow(&pc.d)?;
-        match self.make_locked(cx, &dir, &mut pc, name, what, pin, None) {
+        let made = self.make_locked(cx, &dir, &mut pc, name, what, pin, None);
+        if matches!(made, Err(Error::NoSpace(_))) {
             // The next free number may lie where the table would have to grow;
             // a lower one does not.
-            Err(Error::NoSpace(_)) => self.make_locked(cx, &dir, &mut pc, name, what, pin, Some(0)),
-            other => other,
+            return self.make_locked(cx, &dir, &mut pc, name, what, pin, Some(0));
         }
+        made
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call, two lines above")]
@@ -286,8 +290,10 @@ impl Shared {
 
         // The name is durable after this, but nobody can find it while the
         // directory is locked.
-        let attr = self.commit_new(tx, Inode::new(ino, home, d), pin)?;
-        pc.committed(new_dir);
-        Ok(attr)
+        let made = self.commit_new(&mut tx, Inode::new(ino, home, d), pin);
+        if made.is_ok() {
+            pc.committed(&new_dir);
+        }
+        made
     }
 }

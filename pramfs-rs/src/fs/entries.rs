@@ -54,10 +54,10 @@ impl Shared {
         if ino < Ino::FIRST_FREE {
             return Err(dangling(core, name, ino));
         }
-        match self.iget(ino) {
-            Err(Error::Stale(_)) => Err(dangling(core, name, ino)),
+        self.iget(ino).map_err(|e| match e {
+            Error::Stale(_) => dangling(core, name, ino),
             other => other,
-        }
+        })
     }
 
     /// Puts an entry into a directory, for an inode of this number and mode.
@@ -121,6 +121,7 @@ impl Shared {
     }
 }
 
+#[cold]
 fn dangling(core: &Core, name: &[u8], ino: Ino) -> Error {
     Error::corrupt(
         format!("directory {}", Ino(core.d.ino)),

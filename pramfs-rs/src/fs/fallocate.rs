@@ -175,7 +175,7 @@ impl Shared {
             }
             put_inode(&mut tx, inode, core, &mut new)?;
             tx.commit()?;
-            core.committed(new);
+            core.committed(&new);
             filled.append(&mut step.filled);
             if done {
                 return Ok(());
@@ -236,7 +236,7 @@ impl Shared {
         }
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         Ok(next)
     }
 

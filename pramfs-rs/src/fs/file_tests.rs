@@ -508,7 +508,7 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
         let slot = fs.put_orphan(&mut tx, a).unwrap();
         super::inode::put_inode(&mut tx, &inode, &core, &mut new).unwrap();
         tx.commit().unwrap();
-        core.committed(new);
+        core.committed(&new);
         slot
     };
     let image = {

@@ -75,9 +75,9 @@ impl Shared {
         if pin {
             self.refs.add(ino, 1);
         }
-        set.core_mut(&dir)?.committed(new_dir);
+        set.core_mut(&dir)?.committed(&new_dir);
         let c = set.core_mut(&inode)?;
-        c.committed(new);
+        c.committed(&new);
         Ok(c.attr(&self.vol.geo))
     }
 }

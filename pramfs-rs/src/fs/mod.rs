@@ -263,9 +263,10 @@ impl Shared {
     }
 
     /// Puts a new inode in reach, around the commit of its record.
+    #[inline]
     pub(crate) fn commit_new(
         &self,
-        tx: crate::volume::Tx<'_>,
+        tx: &mut crate::volume::Tx<'_>,
         inode: Inode,
         pin: bool,
     ) -> Result<Attr> {

@@ -98,7 +98,7 @@ impl Shared {
         put_inode(&mut grow, &table, &core, &mut new)?;
         grow.commit()?;
         let slots = (core.d.size / SLOT) as u32..(new.size / SLOT) as u32;
-        core.committed(new);
+        core.committed(&new);
         self.vol
             .release(slots.rev().map(crate::alloc::Freed::OrphanSlot));
         tx.take_orphan_slot()
@@ -199,7 +199,7 @@ impl Shared {
         &self,
         inode: &Arc<Inode>,
         core: &mut Core,
-        new: DiskInode,
+        new: &DiskInode,
         what: Dropped,
     ) {
         core.committed(new);
@@ -259,12 +259,12 @@ impl Shared {
             tx.commit()?;
             for (inode, core, new) in freed {
                 core.gone = true;
-                core.committed(new);
+                core.committed(&new);
                 self.cache.remove(inode);
                 self.orphans.lock().remove(&inode.ino.0);
             }
             if let (Some(new), Some((_, core))) = (smaller, rest.peek_mut()) {
-                core.committed(new);
+                core.committed(&new);
             }
         }
         Ok(())

@@ -264,12 +264,12 @@ impl Shared {
         put_inode(&mut tx, e.source, set.core(e.source)?, &mut s)?;
         put_inode(&mut tx, target, set.core(target)?, &mut t)?;
         tx.commit()?;
-        set.core_mut(e.from)?.committed(from);
+        set.core_mut(e.from)?.committed(&from);
         if across {
-            set.core_mut(e.to)?.committed(to);
+            set.core_mut(e.to)?.committed(&to);
         }
-        set.core_mut(e.source)?.committed(s);
-        set.core_mut(target)?.committed(t);
+        set.core_mut(e.source)?.committed(&s);
+        set.core_mut(target)?.committed(&t);
         Ok(())
     }
 
@@ -355,19 +355,19 @@ impl Shared {
             }
         }
         match white {
-            Some(white) => drop(self.commit_new(tx, white, false)?),
+            Some(white) => drop(self.commit_new(&mut tx, white, false)?),
             None => drop(tx.commit()?),
         }
-        set.core_mut(e.from)?.committed(from);
+        set.core_mut(e.from)?.committed(&from);
         if let Some(to) = to {
-            set.core_mut(e.to)?.committed(to);
+            set.core_mut(e.to)?.committed(&to);
         }
-        set.core_mut(e.source)?.committed(s);
+        set.core_mut(e.source)?.committed(&s);
         if let (Some(target), Some(t)) = (e.target, t) {
             let core: &mut Core = set.core_mut(target)?;
             match dropped {
-                Some(what) => self.dropped(target, core, t, what),
-                None => core.committed(t),
+                Some(what) => self.dropped(target, core, &t, what),
+                None => core.committed(&t),
             }
         }
         Ok(match (dropped, e.target) {

@@ -17,7 +17,7 @@ impl Shared {
         let mut new = core.d;
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         Ok(())
     }
 

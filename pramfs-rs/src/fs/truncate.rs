@@ -89,7 +89,7 @@ impl Shared {
         }
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         if slot.is_some() {
             core.orphan_slot = slot;
         }
@@ -162,7 +162,7 @@ impl Shared {
             }
             put_inode(&mut tx, inode, core, &mut new)?;
             tx.commit()?;
-            core.committed(new);
+            core.committed(&new);
             if slot.is_some() {
                 core.orphan_slot = None;
             }

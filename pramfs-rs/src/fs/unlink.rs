@@ -40,7 +40,9 @@ impl Shared {
                 None => {
                     let mut pc = dir.core.write();
                     self.check_dir(&dir, &pc)?;
-                    let entry = self.entry(&pc, name)?.ok_or(Error::NotFound)?;
+                    let Some(entry) = self.entry(&pc, name)? else {
+                        return Err(Error::NotFound);
+                    };
                     let child = self.inode_of(&pc, name, Ino(entry.ino))?;
                     match child.core.try_write() {
                         Some(mut c) => {
@@ -145,10 +147,10 @@ impl Shared {
             None
         };
         tx.commit()?;
-        pc.committed(new_dir);
+        pc.committed(&new_dir);
         match dropped {
-            Some(what) => self.dropped(child, c, new, what),
-            None => c.committed(new),
+            Some(what) => self.dropped(child, c, &new, what),
+            None => c.committed(&new),
         }
         Ok(matches!(dropped, Some(Dropped::Orphan(_))).then_some(child.ino))
     }

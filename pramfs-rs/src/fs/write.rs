@@ -347,19 +347,19 @@ impl Shared {
             }
             Err(e) => return Err(e),
         }
-        let Writer { mut tx, m, pos, .. } = w;
-        if pos <= core.d.size && m == core.map() && tx.has_no_record() {
-            tx.settle();
-            drop(tx);
+        let pos = w.pos;
+        if pos <= core.d.size && w.m == core.map() && w.tx.has_no_record() {
+            w.tx.settle();
+            drop(w);
             self.overwritten(inode, core);
         } else {
             let mut new = core.d;
-            store_map(&mut new, &m);
+            store_map(&mut new, &w.m);
             new.size = new.size.max(pos);
             touch_mtime(&mut new, self.now());
-            put_inode(&mut tx, inode, core, &mut new)?;
-            tx.commit()?;
-            core.committed(new);
+            put_inode(&mut w.tx, inode, core, &mut new)?;
+            w.tx.commit()?;
+            core.committed(&new);
         }
         Ok((pos - offset) as usize)
     }
@@ -518,6 +518,20 @@ impl<S: Source> Writer<'_, S> {
         Ok(true)
     }
 
+    /// Where a hole is best filled from: behind the block before it.
+    #[inline]
+    fn goal(&self, e: &Extent) -> Result<Option<u64>> {
+        let Shared { vol, .. } = self.shared;
+        // Mostly that stands in the same pointer block.
+        if let Some(table) = e.table
+            && e.index & ((1 << vol.geo.fan_log2) - 1) != 0
+            && let Some(block) = map::in_table(vol, &self.m, table, e.index - 1)?
+        {
+            return Ok(Some(block.0 + 1));
+        }
+        self.shared.goal(&self.m, e.index)
+    }
+
     /// Writes to a hole; false where the record has no room, or the region has
     /// none and something has been written.
     fn allocate(&mut self, e: &Extent, aligned: bool) -> Result<bool> {
@@ -525,7 +539,7 @@ impl<S: Source> Writer<'_, S> {
         let span = 1u64 << geo.fan_log2;
         let goal = match self.last {
             Some(next) => Some(next),
-            None => self.shared.goal(&self.m, e.index)?,
+            None => self.goal(e)?,
         };
         let left = self.end() - self.pos;
         let huge = aligned
@@ -556,7 +570,13 @@ impl<S: Source> Writer<'_, S> {
             Err(e) => return Err(e),
         };
         self.tried = run.len;
-        map::insert(&mut self.tx, &mut self.m, e.index, run, false)?;
+        let left = span - (e.index & (span - 1));
+        match e.table {
+            Some(table) if run.len <= left => {
+                map::insert_into(&mut self.tx, &mut self.m, table, e.index, run)?;
+            }
+            _ => map::insert(&mut self.tx, &mut self.m, e.index, run, false)?,
+        }
         let Run { start, len } = run;
         self.store_whole(Bno(start), e.index, e.index + len)?;
         Ok(true)

@@ -238,7 +238,7 @@ impl Shared {
         touch_ctime(&mut new, self.now());
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         Ok(())
     }
 
@@ -333,7 +333,7 @@ impl Shared {
         touch_ctime(&mut new, self.now());
         put_inode(&mut tx, inode, core, &mut new)?;
         tx.commit()?;
-        core.committed(new);
+        core.committed(&new);
         if is_acl(name) {
             Shared::forget_acls(core);
         }

@@ -443,6 +443,7 @@ fn a_tree_built_and_emptied_in_one_transaction_takes_nothing() {
         assert!(remove(&mut tx, &mut t, format!("{i}").as_bytes()).unwrap());
     }
     tx.commit().unwrap();
+    drop(tx);
     assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
     assert_eq!(free_blocks(&vol), free);
     // As the medium has it, too.

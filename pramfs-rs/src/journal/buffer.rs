@@ -2,39 +2,28 @@
 
 use std::cell::Cell;
 
-use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::media::record::{ENTRIES_AT, EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
 
 /// Most bytes of any record slot.
 const MAX: usize = 1 << 16;
-/// Usual size of a slot.
-const USUAL: usize = 4096;
 
 thread_local! {
     /// The memory of the last record of this thread.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A record under construction: its bytes, and where its entries stand in them,
-/// so that nobody has to take them apart again to bring them home.
+/// A record under construction.
 #[derive(Debug)]
 pub struct RecordBuf {
-    /// As much as has been needed so far; what is behind `len` means nothing.
+    /// As long as a record can be; what is behind `len` means nothing.
     bytes: Vec<u8>,
     len: usize,
-    entries: SmallVec<[Mark; 16]>,
     limit: usize,
-}
-
-/// Where an entry stands.
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    offset: u64,
-    at: u32,
-    len: u32,
-    kind: EntryKind,
+    /// Bytes that are kept for entries to come.
+    kept: usize,
+    entries: u32,
 }
 
 /// One entry of a record.
@@ -52,24 +41,45 @@ impl RecordBuf {
     /// An empty record of at most `limit` bytes.
     #[inline]
     pub fn new(limit: usize) -> RecordBuf {
+        let limit = limit.min(MAX);
+        let mut bytes = SPARE.try_with(Cell::take).unwrap_or_default();
+        if bytes.len() < limit {
+            grow(&mut bytes, limit);
+        }
         RecordBuf {
-            bytes: SPARE.with(Cell::take),
+            bytes,
             len: ENTRIES_AT,
-            entries: SmallVec::new(),
-            limit: limit.min(MAX),
+            limit,
+            kept: 0,
+            entries: 0,
         }
     }
 
     /// Payload bytes that still fit, in one entry.
     #[inline]
     pub fn room(&self) -> usize {
-        self.limit.saturating_sub(self.len + 8)
+        self.limit.saturating_sub(self.len + self.kept + 8)
+    }
+
+    /// Keeps so many bytes for entries that are added last, see
+    /// [`use_kept`](Self::use_kept); false when there is not so much room.
+    #[inline]
+    #[must_use]
+    pub fn keep(&mut self, bytes: usize) -> bool {
+        self.kept += bytes;
+        self.len + self.kept + 8 <= self.limit
+    }
+
+    /// Lets what was kept be used.
+    #[inline]
+    pub fn use_kept(&mut self) {
+        self.kept = 0;
     }
 
     /// Whether it has no entry.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries == 0
     }
 
     /// Adds an entry; false when it does not fit.
@@ -78,33 +88,22 @@ impl RecordBuf {
     pub fn push(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> bool {
         debug_assert!(payload.len().is_multiple_of(8) && offset.is_multiple_of(8));
         let words = payload.len() / 8;
-        if payload.len() > self.room() || words > EntryWord::MAX_WORDS {
+        let (head, at) = (self.len, self.len + 8);
+        let end = at + payload.len();
+        if end + self.kept > self.limit || words > EntryWord::MAX_WORDS {
             return false;
         }
-        let (head, at) = (self.len, self.len + 8);
-        self.len = at + payload.len();
-        if self.bytes.len() < self.len {
-            self.grow();
-        }
         let word = EntryWord::new(kind, offset, words).0;
-        self.bytes[head..at].copy_from_slice(&word.to_le_bytes());
-        self.bytes[at..self.len].copy_from_slice(payload);
-        self.entries.push(Mark {
-            offset,
-            at: at as u32,
-            len: payload.len() as u32,
-            kind,
-        });
+        let to = &mut self.bytes[head..end];
+        to[..8].copy_from_slice(&word.to_le_bytes());
+        to[8..].copy_from_slice(payload);
+        self.len = end;
+        self.entries += 1;
         true
     }
 
-    #[cold]
-    fn grow(&mut self) {
-        let more = self.len.next_power_of_two().max(USUAL);
-        self.bytes.resize(more, 0);
-    }
-
     /// Adds an entry of words; false when it does not fit.
+    #[inline]
     #[must_use]
     pub fn push_words(&mut self, kind: EntryKind, offset: u64, words: &[u64]) -> bool {
         self.push(kind, offset, words.as_bytes())
@@ -112,15 +111,12 @@ impl RecordBuf {
 
     /// Completes header and CRC; the bytes to store.
     pub fn seal(&mut self, fs_seed: u64, lsn: u64, lane: u32, slot: u32) -> &[u8] {
-        if self.bytes.len() < self.len {
-            self.grow();
-        }
         let mut h = RecordHeader {
             magic: RECORD_MAGIC,
             crc: 0,
             lsn,
             len: self.len as u32,
-            entries: self.entries.len() as u32,
+            entries: self.entries,
             lane,
             slot,
         };
@@ -134,28 +130,32 @@ impl RecordBuf {
     /// The entries in order.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.entries.iter().map(|m| Entry {
-            kind: m.kind,
-            offset: m.offset,
-            payload: &self.bytes[m.at as usize..(m.at + m.len) as usize],
-        })
+        parse(&self.bytes[ENTRIES_AT..self.len])
     }
 }
 
+#[cold]
+fn grow(bytes: &mut Vec<u8>, len: usize) {
+    bytes.resize(len, 0);
+}
+
 impl Drop for RecordBuf {
+    #[inline]
     fn drop(&mut self) {
-        SPARE.with(|s| s.set(std::mem::take(&mut self.bytes)));
+        // Not when the thread ends: then there is no more use for it.
+        let _ = SPARE.try_with(|s| s.set(std::mem::take(&mut self.bytes)));
     }
 }
 
 /// The entries of a record's bytes after its header; stops at the first that
 /// is cut short or has no kind.
-pub fn parse(bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
-    let mut at = 0;
+#[inline]
+pub fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     std::iter::from_fn(move || {
-        let word = EntryWord(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let payload = bytes.get(at + 8..at + 8 + word.words() * 8)?;
-        at += 8 + payload.len();
+        let (word, rest) = bytes.split_first_chunk::<8>()?;
+        let word = EntryWord(u64::from_le_bytes(*word));
+        let (payload, rest) = rest.split_at_checked(word.words() * 8)?;
+        bytes = rest;
         Some(Entry {
             kind: word.kind()?,
             offset: word.offset(),

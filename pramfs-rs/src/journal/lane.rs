@@ -30,7 +30,7 @@ struct LaneState {
     /// any more.
     broken: bool,
     /// What records freed, until they are dead.
-    pending: VecDeque<(u64, SmallVec<[Freed; 4]>)>,
+    pending: VecDeque<(u64, Freed)>,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub struct Change<'a> {
     /// What the record makes reachable, stored and not fenced.
     pub data: Option<Unfenced>,
     /// What the record frees.
-    pub freed: SmallVec<[Freed; 4]>,
+    pub freed: &'a [Freed],
 }
 
 /// What a commit gives back.
@@ -112,8 +112,11 @@ pub struct Committed {
     /// Lane and LSN of the record.
     pub stamp: Stamp,
     /// What may go back to the allocator now.
-    pub released: SmallVec<[Freed; 4]>,
+    pub released: Released,
 }
+
+/// What is named by nothing any more, on its way back to the allocators.
+pub type Released = SmallVec<[Freed; 2]>;
 
 impl Journal {
     /// Lanes whose records up to `checkpoint` are all dead.
@@ -194,13 +197,14 @@ impl Journal {
     /// Rule 1. Before a record of `lane` changes `place`, the record of another
     /// lane that changed it last must be dead, or its replay could overwrite
     /// ours after ours has been overwritten in its slot.
+    #[inline]
     pub fn hand_over(
         &self,
         region: &Region,
         geo: &Geometry,
         lane: u32,
         place: &Place,
-        release: &mut dyn FnMut(SmallVec<[Freed; 4]>),
+        release: impl FnOnce(Released),
     ) -> Result<()> {
         match place.last() {
             Some(s) if s.lane != lane && self.rules.hand_over && !self.is_dead(s) => {
@@ -213,12 +217,7 @@ impl Journal {
 
     /// Makes every record of a lane dead: completes its homes, then says so on
     /// the medium. Two fences.
-    pub fn retire(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        lane: u32,
-    ) -> Result<SmallVec<[Freed; 4]>> {
+    pub fn retire(&self, region: &Region, geo: &Geometry, lane: u32) -> Result<Released> {
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
         let newest = st.last[1];
@@ -247,7 +246,7 @@ impl Journal {
         let _ = w.fence(retired);
         st.homes.clear();
         l.dead.store(newest, Ordering::Release);
-        Ok(st.pending.drain(..).flat_map(|(_, f)| f).collect())
+        Ok(st.pending.drain(..).map(|(_, f)| f).collect())
     }
 
     /// Flushes and fences the homes of lanes that nobody is using: otherwise that
@@ -277,7 +276,7 @@ impl Journal {
         &self,
         region: &Region,
         geo: &Geometry,
-        release: &mut dyn FnMut(SmallVec<[Freed; 4]>),
+        release: &mut dyn FnMut(Released),
     ) -> Result<()> {
         for lane in 0..self.lanes.len() as u32 {
             release(self.retire(region, geo, lane)?);
@@ -299,7 +298,7 @@ impl Journal {
         region: &Region,
         geo: &Geometry,
         change: Change<'_>,
-        apply: &mut dyn FnMut(&RecordBuf, &mut Lines) -> Result<()>,
+        apply: impl FnOnce(&RecordBuf, &mut Lines) -> Result<()>,
     ) -> Result<Committed> {
         let Change {
             lane,
@@ -361,18 +360,17 @@ impl Journal {
         st.broken = false;
 
         let dead = l.dead.load(Ordering::Relaxed);
-        let mut released = SmallVec::new();
-        if !freed.is_empty() {
-            if self.rules.delayed_release {
-                st.pending.push_back((lsn, freed));
-            } else {
-                released = freed;
+        let mut released = Released::new();
+        if self.rules.delayed_release {
+            for f in freed {
+                st.pending.push_back((lsn, *f));
             }
+        } else {
+            released.extend_from_slice(freed);
         }
-        while st.pending.front().is_some_and(|(at, _)| *at <= dead) {
-            if let Some((_, f)) = st.pending.pop_front() {
-                released.extend(f);
-            }
+        while let Some((_, f)) = st.pending.front().copied().filter(|(at, _)| *at <= dead) {
+            st.pending.pop_front();
+            released.push(f);
         }
         Ok(Committed {
             stamp: Stamp { lane, lsn },

@@ -11,8 +11,8 @@ const FEW: usize = 24;
 pub struct Lines {
     few: [u64; FEW],
     len: usize,
-    /// A bit for each of the few, by its number modulo 64: one that is clear
-    /// says that the line is not among them.
+    /// A bit for each of the few, by its number: one that is clear says that the
+    /// line is not among them.
     seen: u64,
     /// The others, with repetitions.
     more: Vec<u64>,
@@ -22,19 +22,35 @@ impl Lines {
     /// Adds the lines of a range.
     #[inline]
     pub fn add(&mut self, offset: u64, len: u64) {
-        for line in offset / LINE..(offset + len).div_ceil(LINE) {
-            let bit = 1 << (line % 64);
-            if self.seen & bit != 0 && self.few[..self.len].contains(&line) {
-                continue;
+        let (mut line, end) = (offset / LINE, (offset + len).div_ceil(LINE));
+        while line < end {
+            // Not by its place in its block alone: much stands at the start of one.
+            let bit = 1 << ((line ^ line >> 6) % 64);
+            if self.seen & bit == 0
+                && let Some(slot) = self.few.get_mut(self.len)
+            {
+                *slot = line;
+                self.len += 1;
+                self.seen |= bit;
+            } else {
+                self.add_slowly(line);
             }
-            match self.few.get_mut(self.len) {
-                Some(slot) => {
-                    *slot = line;
-                    self.len += 1;
-                    self.seen |= bit;
-                }
-                None => self.more.push(line),
+            line += 1;
+        }
+    }
+
+    /// A line that may be there already.
+    #[inline(never)]
+    fn add_slowly(&mut self, line: u64) {
+        if self.few[..self.len].contains(&line) {
+            return;
+        }
+        match self.few.get_mut(self.len) {
+            Some(slot) => {
+                *slot = line;
+                self.len += 1;
             }
+            None => self.more.push(line),
         }
     }
 

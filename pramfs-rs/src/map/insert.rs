@@ -4,7 +4,8 @@ use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
 
 use super::{
-    BIT_WORD, KEEP, MapRef, ONE_WORD, descend, fan, height_for, put_pointer, put_slots, slot,
+    BIT_WORD, KEEP, MapRef, ONE_WORD, check_last, descend, fan, height_for, put_pointer, put_slots,
+    slot,
 };
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -131,6 +132,10 @@ fn new_table(
 fn grow(tx: &mut Tx<'_>, m: &mut MapRef, last: u64, least: u32) -> Result<()> {
     let geo = &tx.volume().geo;
     let root = m.checked(geo)?;
+    check_last(geo, last)?;
+    if m.height >= least && last < root.capacity(geo) {
+        return Ok(());
+    }
     let height = height_for(tx.volume(), last)?.max(least);
     if m.height >= height {
         return Ok(());
@@ -193,14 +198,10 @@ pub fn insert(
         let first = slot(geo, 0, at);
         let n = (run.len - done).min(fan(geo) - first);
         words.clear();
-        words.extend((0..n).map(|i| {
-            Ptr::new(
-                Bno(run.start + done + i),
-                flag(unwritten),
-                m.at(geo, 0, at + i),
-            )
-            .0
-        }));
+        for i in 0..n {
+            let block = Bno(run.start + done + i);
+            words.push(Ptr::new(block, flag(unwritten), m.at(geo, 0, at + i)).0);
+        }
         let step = descend(tx, m, at, 0)?;
         match step.home {
             Some(table) if step.level == 0 => {
@@ -228,6 +229,27 @@ pub fn insert(
         }
         done += n;
     }
+    m.blocks += run.len as i64;
+    Ok(())
+}
+
+/// As [`insert`], where the pointer block that covers all of the run is known,
+/// and that it has holes there.
+///
+/// # Errors
+/// A record that is full.
+#[inline]
+pub fn insert_into(
+    tx: &mut Tx<'_>,
+    m: &mut MapRef,
+    table: Bno,
+    index: u64,
+    run: Run,
+) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let word = |i| Ptr::new(Bno(run.start + i), 0, m.at(geo, 0, index + i)).0;
+    let words: SmallVec<[u64; 16]> = (0..run.len).map(word).collect();
+    put_slots(tx, table, slot(geo, 0, index), &words)?;
     m.blocks += run.len as i64;
     Ok(())
 }

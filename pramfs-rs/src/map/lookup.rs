@@ -18,6 +18,9 @@ pub struct Extent {
     pub block: Option<Bno>,
     /// Allocated, reads as zeros.
     pub unwritten: bool,
+    /// The pointer block of the lowest level that covers its first block, if
+    /// there is one.
+    pub table: Option<Bno>,
 }
 
 /// The leaf or hole that covers `index`.
@@ -46,6 +49,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             count: max,
             block: None,
             unwritten: false,
+            table: None,
         });
     }
     // Down to the pointer block of the lowest level.
@@ -53,7 +57,8 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
     let mut home = None;
     let block = loop {
         if ptr.is_hole() {
-            return hole(vol, m, index, level, max);
+            let table = home.filter(|_| level == 0);
+            return hole(vol, m, index, (level, table), max);
         }
         let block = root.open(geo, ptr, m.at(geo, level, index))?;
         if level == 0 || ptr.is_leaf() {
@@ -74,6 +79,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             count,
             block: Some(Bno(block.0 + within)),
             unwritten,
+            table: None,
         });
     }
     let mut count = 1;
@@ -98,12 +104,20 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
         count,
         block: Some(block),
         unwritten,
+        table: home,
     })
 }
 
-/// The hole at `index`, whose pointer of level `level` is zero.
+/// The hole at `index`, whose pointer of level `level` is zero, and stands in
+/// `table` if that is the lowest.
 #[cold]
-fn hole(vol: &Volume, m: &MapRef, index: u64, level: u32, max: u64) -> Result<Extent> {
+fn hole(
+    vol: &Volume,
+    m: &MapRef,
+    index: u64,
+    (level, table): (u32, Option<Bno>),
+    max: u64,
+) -> Result<Extent> {
     let geo = &vol.geo;
     let end_of = |level: u32, i: u64| ((i >> (geo.fan_log2 * level)) + 1) << (geo.fan_log2 * level);
     let mut end = end_of(level, index);
@@ -119,6 +133,7 @@ fn hole(vol: &Volume, m: &MapRef, index: u64, level: u32, max: u64) -> Result<Ex
         count: max.min(end - index),
         block: None,
         unwritten: false,
+        table,
     })
 }
 

@@ -17,7 +17,7 @@ mod tests;
 #[cfg(test)]
 mod visit;
 
-pub use insert::{insert, insert_huge, plan, plan_huge, set_written};
+pub use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written};
 pub use lookup::{Extent, Part, find, in_table, part, run};
 pub use remove::remove;
 #[cfg(test)]
@@ -122,12 +122,19 @@ fn fan(geo: &Geometry) -> u64 {
     1 << geo.fan_log2
 }
 
-/// Levels that a map needs to have a block `last`.
-fn height_for(vol: &Volume, last: u64) -> Result<u32> {
-    let geo = &vol.geo;
+/// A file may have a block `last`.
+#[inline]
+fn check_last(geo: &Geometry, last: u64) -> Result<()> {
     if last > geo.max_file_size() >> geo.block_log2 {
         return Err(Error::TooLarge(last.saturating_mul(geo.block_size)));
     }
+    Ok(())
+}
+
+/// Levels that a map needs to have a block `last`.
+fn height_for(vol: &Volume, last: u64) -> Result<u32> {
+    let geo = &vol.geo;
+    check_last(geo, last)?;
     let mut height = 0;
     while last >> (geo.fan_log2 * height) != 0 {
         height += 1;

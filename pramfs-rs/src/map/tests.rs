@@ -410,6 +410,7 @@ fn a_full_region_can_still_cut_a_large_leaf() {
     let run = tx.alloc_aligned(0, 512).unwrap().unwrap();
     insert_huge(&mut tx, &mut m, 512, run, false).unwrap();
     tx.commit().unwrap();
+    drop(tx);
     bed.m = m;
     (0..512).for_each(|i| assert!(bed.model.insert(512 + i, (run.start + i, false)).is_none()));
     let mut filler = MapRef {

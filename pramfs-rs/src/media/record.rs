@@ -56,6 +56,7 @@ pub enum EntryKind {
 
 impl EntryKind {
     /// From its code on the medium.
+    #[inline]
     pub fn from_code(code: u64) -> Option<EntryKind> {
         Some(match code {
             1 => EntryKind::Inode,
@@ -84,6 +85,7 @@ impl EntryWord {
     pub const MAX_WORDS: usize = (1 << WORDS_BITS) - 1;
 
     /// An entry for the byte offset `offset`, a multiple of 8.
+    #[inline]
     pub fn new(kind: EntryKind, offset: u64, words: usize) -> EntryWord {
         debug_assert!(offset.is_multiple_of(8) && words <= Self::MAX_WORDS);
         EntryWord(
@@ -94,16 +96,19 @@ impl EntryWord {
     }
 
     /// Byte offset in the region.
+    #[inline]
     pub fn offset(self) -> u64 {
         (self.0 & ((1 << PLACE_BITS) - 1)) * 8
     }
 
     /// Words of payload.
+    #[inline]
     pub fn words(self) -> usize {
         (self.0 >> PLACE_BITS & Self::MAX_WORDS as u64) as usize
     }
 
     /// Kind; `None` for a code without meaning.
+    #[inline]
     pub fn kind(self) -> Option<EntryKind> {
         EntryKind::from_code(self.0 >> (PLACE_BITS + WORDS_BITS))
     }

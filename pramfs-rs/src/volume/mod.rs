@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub use tx::Tx;
 pub use verified::Verified;
 
-use crate::alloc::{BitmapSet, BlockPins, Freed, InitGroup, Run};
+use crate::alloc::{BitmapSet, BlockPins, Freed, InitGroup, Reserved, Run};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Place, Rules};
 use crate::media::Geometry;
@@ -115,39 +115,43 @@ impl Volume {
     /// The one way back to the allocators. What comes here is named by nothing
     /// on the medium and by no record that replay could see; blocks that a
     /// direct mapping still holds are parked until it is gone.
+    #[inline]
     pub fn release(&self, freed: impl IntoIterator<Item = Freed>) {
-        self.let_go(freed, self.discard);
+        for f in freed {
+            self.let_go(f, self.discard);
+        }
     }
 
     /// As [`release`](Self::release), for what an operation took that came to
     /// nothing: the host has lost nothing by it.
-    fn put_back(&self, taken: impl IntoIterator<Item = Freed>) {
-        self.let_go(taken, false);
+    #[inline]
+    fn put_back(&self, taken: &[Freed]) {
+        for f in taken {
+            self.let_go(*f, false);
+        }
     }
 
-    fn let_go(&self, freed: impl IntoIterator<Item = Freed>, discard: bool) {
-        for f in freed {
-            match f {
-                Freed::Bits {
-                    kind: BitmapKind::Blocks,
-                    start,
-                    len,
-                } => {
-                    let run = Run { start, len };
-                    if self.pins.release(run) {
-                        self.give_back_blocks(run, discard);
-                    }
+    fn let_go(&self, freed: Freed, discard: bool) {
+        match freed {
+            Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start,
+                len,
+            } => {
+                let run = Run { start, len };
+                if self.pins.release(run) {
+                    self.give_back_blocks(run, discard);
                 }
-                Freed::Bits {
-                    kind: BitmapKind::Inodes,
-                    start,
-                    len,
-                } => {
-                    self.inodes
-                        .give_back(&self.region, &self.geo, Run { start, len });
-                }
-                Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
             }
+            Freed::Bits {
+                kind: BitmapKind::Inodes,
+                start,
+                len,
+            } => {
+                self.inodes
+                    .give_back(&self.region, &self.geo, Run { start, len });
+            }
+            Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
         }
     }
 
@@ -250,14 +254,14 @@ impl Volume {
     fn reserve_bits(
         &self,
         kind: BitmapKind,
-        mut find: impl FnMut(&BitmapSet) -> Result<Option<Run>, InitGroup>,
-    ) -> Result<Option<Run>> {
+        mut find: impl FnMut(&BitmapSet) -> Result<Option<Reserved>, InitGroup>,
+    ) -> Result<Option<Reserved>> {
         let mut reclaimed = false;
         // Free blocks that are out for trimming are free all the same.
         let mut at_home = None;
         loop {
             match find(self.bitmap(kind)) {
-                Ok(Some(run)) => return Ok(Some(run)),
+                Ok(Some(found)) => return Ok(Some(found)),
                 Ok(None) if !reclaimed && self.reclaim()? => reclaimed = true,
                 Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).all_at_home()),
                 Ok(None) => return Ok(None),
@@ -272,13 +276,22 @@ impl Volume {
 
     /// A home that a record is to change: once the record is durable, a store
     /// that fails would fail the whole volume.
+    #[inline]
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         match self.region.check(offset, len) {
-            Err(PmemError::OutOfBounds { .. }) => Err(Error::corrupt(
-                "the region",
-                format!("a change of {len} bytes at {offset:#x} leaves it"),
-            )),
-            other => Ok(other?),
+            Ok(()) => Ok(()),
+            Err(e) => Err(outside(e, offset, len)),
         }
+    }
+}
+
+#[cold]
+fn outside(e: PmemError, offset: u64, len: u64) -> Error {
+    match e {
+        PmemError::OutOfBounds { .. } => Error::corrupt(
+            "the region",
+            format!("a change of {len} bytes at {offset:#x} leaves it"),
+        ),
+        other => other.into(),
     }
 }

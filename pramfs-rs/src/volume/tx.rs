@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Volume;
-use crate::alloc::{Bits, Freed, Run};
+use crate::alloc::{Bits, Freed, Reserved, Run};
 use crate::error::{Error, Result};
-use crate::journal::records::{OnMedium, apply, group_word};
+use crate::journal::records::{Homes, OnMedium, apply, group_word};
 use crate::journal::{Change, Entry, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
@@ -20,6 +20,8 @@ use crate::types::Bno;
 /// Bytes that an entry of bits takes in a record.
 const BITS_ENTRY: usize = 24;
 
+const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
+
 /// See the module.
 #[derive(Debug)]
 pub struct Tx<'v> {
@@ -27,16 +29,19 @@ pub struct Tx<'v> {
     lane: u32,
     rec: RecordBuf,
     data: Option<Unfenced>,
-    places: SmallVec<[&'v Place; 8]>,
-    bits: SmallVec<[Bits; 8]>,
-    taken: SmallVec<[Freed; 4]>,
-    freed: SmallVec<[Freed; 4]>,
+    places: SmallVec<[&'v Place; 4]>,
+    bits: SmallVec<[Bits; 4]>,
+    taken: SmallVec<[Freed; 2]>,
+    freed: SmallVec<[Freed; 2]>,
     use_reserve: bool,
+    /// It has been committed, or was to be.
+    over: bool,
     /// Faults of the medium when it began.
     faults: u64,
 }
 
 impl<'v> Tx<'v> {
+    #[inline]
     pub(super) fn new(vol: &'v Volume, lane: u32) -> Tx<'v> {
         Tx {
             vol,
@@ -48,6 +53,7 @@ impl<'v> Tx<'v> {
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             use_reserve: false,
+            over: false,
             faults: vol.region.faults_seen(),
         }
     }
@@ -72,8 +78,9 @@ impl<'v> Tx<'v> {
     }
 
     /// Payload bytes that still fit in one entry of the record.
+    #[inline]
     pub fn room(&self) -> usize {
-        self.rec.room().saturating_sub(self.bits.len() * BITS_ENTRY)
+        self.rec.room()
     }
 
     // ---- reading what is and what will be
@@ -82,6 +89,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// Those of the region.
+    #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.vol.region.read(offset, into)?;
         self.overlay(offset, into);
@@ -91,6 +99,12 @@ impl<'v> Tx<'v> {
     /// Puts what the record changes over bytes of the region.
     #[inline]
     fn overlay(&self, offset: u64, into: &mut [u8]) {
+        if !self.rec.is_empty() {
+            self.overlay_entries(offset, into);
+        }
+    }
+
+    fn overlay_entries(&self, offset: u64, into: &mut [u8]) {
         let end = offset + into.len() as u64;
         for e in self.rec.entries() {
             let len = home_len(&e);
@@ -113,6 +127,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// Those of the region.
+    #[inline]
     pub fn load_u64(&self, offset: u64) -> Result<u64> {
         let mut word = self.vol.region.load_u64(offset)?;
         self.overlay(offset, word.as_mut_bytes());
@@ -177,19 +192,19 @@ impl<'v> Tx<'v> {
         self.rec.is_empty() && self.bits.is_empty()
     }
 
+    #[inline]
     fn push(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> Result<()> {
-        if self.room() < payload.len() || !self.rec.push(kind, offset, payload) {
-            return Err(Error::NotSupported(
-                "a change too large for one journal record",
-            ));
+        match self.rec.push(kind, offset, payload) {
+            true => Ok(()),
+            false => Err(TOO_LARGE),
         }
-        Ok(())
     }
 
     /// The bytes at `offset` become `bytes`. Both are multiples of 8.
     ///
     /// # Errors
     /// Those of the region; a record that is full.
+    #[inline]
     pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
         debug_assert!(matches!(
             kind,
@@ -224,48 +239,68 @@ impl<'v> Tx<'v> {
 
     // ---- allocation
 
-    fn note_bits(&mut self, kind: BitmapKind, run: Run, set: bool) -> Result<()> {
-        let vol = self.vol;
-        let bits = &mut self.bits;
-        vol.bitmap(kind)
-            .words_of(&vol.region, &vol.geo, run, &mut |word, mut mask, group| {
-                // What this transaction took itself and frees again is not set.
-                if !set && let Some(b) = bits.iter_mut().find(|b| b.word == word && b.set) {
-                    let own = b.mask & mask;
-                    b.mask &= !own;
-                    mask &= !own;
-                }
-                if mask == 0 {
-                    return;
-                }
-                match bits.iter_mut().find(|b| b.word == word && b.set == set) {
-                    Some(b) => b.mask |= mask,
-                    None => bits.push(Bits {
-                        kind,
-                        group,
-                        word,
-                        mask,
-                        set,
-                    }),
-                }
-            })?;
-        if self.rec.room() < self.bits.len() * BITS_ENTRY {
-            return Err(Error::NotSupported(
-                "a change too large for one journal record",
-            ));
+    /// Notes bits of one word to be set or cleared; false when the record has no
+    /// room for that.
+    fn note_word(&mut self, mut b: Bits) -> bool {
+        // What this transaction took itself and frees again is not set.
+        if !b.set
+            && let Some(own) = self.bits.iter_mut().find(|o| o.word == b.word && o.set)
+        {
+            let both = own.mask & b.mask;
+            own.mask &= !both;
+            b.mask &= !both;
         }
-        Ok(())
+        if b.mask == 0 {
+            return true;
+        }
+        let mut noted = self.bits.iter_mut();
+        match noted.find(|o| o.word == b.word && o.set == b.set) {
+            Some(o) => {
+                o.mask |= b.mask;
+                true
+            }
+            None => {
+                self.bits.push(b);
+                self.rec.keep(BITS_ENTRY)
+            }
+        }
     }
 
-    fn took(&mut self, kind: BitmapKind, run: Run) -> Result<Run> {
+    fn gave(&mut self, kind: BitmapKind, run: Run) -> Result<()> {
+        let vol = self.vol;
+        let mut fits = true;
+        vol.bitmap(kind)
+            .words_of(&vol.region, &vol.geo, run, |word, mask, group| {
+                fits &= self.note_word(Bits {
+                    kind,
+                    group,
+                    word,
+                    mask,
+                    set: false,
+                });
+            })?;
+        if fits { Ok(()) } else { Err(TOO_LARGE) }
+    }
+
+    fn took(&mut self, kind: BitmapKind, found: Reserved) -> Result<Run> {
         // First for Drop, then for the record.
+        let Reserved { run, group, .. } = found;
         self.taken.push(Freed::Bits {
             kind,
             start: run.start,
             len: run.len,
         });
-        self.note_bits(kind, run, true)?;
-        Ok(run)
+        let mut fits = true;
+        found.words(|word, mask| {
+            fits &= self.note_word(Bits {
+                kind,
+                group,
+                word,
+                mask,
+                set: true,
+            });
+        });
+        if fits { Ok(run) } else { Err(TOO_LARGE) }
     }
 
     fn keep_reserve(&self) -> Result<()> {
@@ -275,8 +310,8 @@ impl<'v> Tx<'v> {
                 set.reserve(&vol.region, &vol.geo, self.lane, None, 1, true)
             })?;
             match found {
-                Some(run) if vol.reserve.refill(run) => {}
-                Some(run) => vol.blocks.give_back(&vol.region, &vol.geo, run),
+                Some(found) if vol.reserve.refill(found.run) => {}
+                Some(found) => vol.blocks.give_back(&vol.region, &vol.geo, found.run),
                 None => break,
             }
         }
@@ -296,18 +331,18 @@ impl<'v> Tx<'v> {
         let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
             set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full)
         })?;
-        let run = match found {
-            Some(run) => run,
+        let found = match found {
+            Some(found) => found,
             None if self.use_reserve && (want == 1 || !full) => {
                 let start = vol
                     .reserve
                     .take()
                     .ok_or(Error::NoSpace("no free block, and the reserve is used up"))?;
-                Run { start, len: 1 }
+                vol.blocks.at(&vol.region, &vol.geo, start)?
             }
             None => return Err(Error::NoSpace("no free block")),
         };
-        self.took(BitmapKind::Blocks, run)
+        self.took(BitmapKind::Blocks, found)
     }
 
     /// Takes `len` consecutive blocks aligned to `len`; `None` where there are
@@ -324,7 +359,7 @@ impl<'v> Tx<'v> {
             set.reserve_aligned(&vol.region, &vol.geo, near, len)
         })?;
         found
-            .map(|run| self.took(BitmapKind::Blocks, run))
+            .map(|found| self.took(BitmapKind::Blocks, found))
             .transpose()
     }
 
@@ -335,7 +370,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::Corrupt`] where the blocks cannot be in use.
     pub fn free_blocks(&mut self, run: Run) -> Result<()> {
-        self.note_bits(BitmapKind::Blocks, run, false)?;
+        self.gave(BitmapKind::Blocks, run)?;
         match self.freed.last_mut() {
             Some(Freed::Bits {
                 kind: BitmapKind::Blocks,
@@ -379,8 +414,8 @@ impl<'v> Tx<'v> {
         let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
             set.reserve(&vol.region, &vol.geo, lane, near, 1, true)
         })?;
-        let run = found.ok_or(Error::NoSpace("no free inode"))?;
-        Ok(self.took(BitmapKind::Inodes, run)?.start)
+        let found = found.ok_or(Error::NoSpace("no free inode"))?;
+        Ok(self.took(BitmapKind::Inodes, found)?.start)
     }
 
     /// Gives an inode number back.
@@ -388,7 +423,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::Corrupt`].
     pub fn free_inode(&mut self, ino: u64) -> Result<()> {
-        self.note_bits(BitmapKind::Inodes, Run { start: ino, len: 1 }, false)?;
+        self.gave(BitmapKind::Inodes, Run { start: ino, len: 1 })?;
         self.freed.push(Freed::Bits {
             kind: BitmapKind::Inodes,
             start: ino,
@@ -411,12 +446,16 @@ impl<'v> Tx<'v> {
 
     // ---- the end
 
-    /// Makes the change: atomic, and durable at return.
+    /// Makes the change: atomic, and durable at return. The transaction is over
+    /// by that, and whatever becomes of it later changes nothing.
     ///
     /// # Errors
     /// [`Error::Io`] where the volume has failed before.
-    pub fn commit(mut self) -> Result<Stamp> {
+    pub fn commit(&mut self) -> Result<Stamp> {
         let vol = self.vol;
+        if std::mem::replace(&mut self.over, true) {
+            return Err(Error::Io("a transaction is committed once".into()));
+        }
         let (region, geo) = (&vol.region, &vol.geo);
         if vol.has_failed() {
             return Err(Error::Io(
@@ -432,6 +471,7 @@ impl<'v> Tx<'v> {
                 vol.bitmap(b.kind).check_homes(region, geo, b)?;
             }
         }
+        self.rec.use_kept();
         for b in &self.bits {
             let ok = if vol.journal.rules.bit_masks {
                 let kind = if b.set {
@@ -452,33 +492,34 @@ impl<'v> Tx<'v> {
                         .push_words(EntryKind::ClearBits, b.word, &[!new, group])
             };
             if !ok {
-                return Err(Error::NotSupported(
-                    "a change too large for one journal record",
-                ));
+                return Err(TOO_LARGE);
             }
         }
         for place in &self.places {
             vol.journal
-                .hand_over(region, geo, self.lane, place, &mut |f| vol.release(f))?;
+                .hand_over(region, geo, self.lane, place, |f| vol.release(f))?;
         }
-        let bits = std::mem::take(&mut self.bits);
-        let freed = std::mem::take(&mut self.freed);
+        let bits = &self.bits;
         let change = Change {
             lane: self.lane,
             record: &mut self.rec,
             data: self.data.take(),
-            freed,
+            freed: &self.freed,
         };
         let faults = self.faults;
-        let done = vol.journal.commit(region, geo, change, &mut |rec, lines| {
+        let done = vol.journal.commit(region, geo, change, |rec, lines| {
             // Bits first: their lock has the stores before it to wait for, and
             // there are none yet.
-            for b in &bits {
+            for b in bits {
                 vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
             }
+            let mut homes = OnMedium { region, lines };
             for e in rec.entries() {
-                if !matches!(e.kind, EntryKind::SetBits | EntryKind::ClearBits) {
-                    apply(&mut OnMedium { region, lines }, &e)?;
+                match e.kind {
+                    EntryKind::SetBits | EntryKind::ClearBits => {}
+                    // Most are these, and `apply` does no more with them.
+                    EntryKind::Inode | EntryKind::Leaf => homes.store(e.offset, e.payload)?,
+                    _ => apply(&mut homes, &e)?,
                 }
             }
             // A home that was lost is in the record still, for a recovery that
@@ -488,7 +529,7 @@ impl<'v> Tx<'v> {
                 for e in rec.entries() {
                     region.check(e.offset, home_len(&e))?;
                 }
-                for b in &bits {
+                for b in bits {
                     vol.bitmap(b.kind).check_homes(region, geo, b)?;
                 }
             }
@@ -531,7 +572,6 @@ impl Drop for Tx<'_> {
         // New data on its way to blocks that go back must have arrived before
         // the next owner writes there.
         self.settle();
-        let taken = std::mem::take(&mut self.taken);
-        self.vol.put_back(taken);
+        self.vol.put_back(&self.taken);
     }
 }

@@ -40,6 +40,7 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     // has checked, from `src`, which is read unaligned.
     unsafe {
         match len {
+            9.. => std::ptr::copy_nonoverlapping(src, dst, len),
             8 if (dst as usize).is_multiple_of(8) => dst
                 .cast::<u64>()
                 .write_volatile(src.cast::<u64>().read_unaligned()),
