@@ -45,11 +45,10 @@ impl Builder<'_, '_> {
     }
 
     /// Fills `out`, the pointers of the slots of a place, with leaves for
-    /// `items`, which are in the order of their hashes; divides where they do
-    /// not fit `most` slots.
+    /// `items`; divides where they do not fit `most` slots.
     pub fn fill(
         &mut self,
-        items: &[Item],
+        items: &mut [Item],
         place: Place,
         out: &mut [u64],
         most: usize,
@@ -93,10 +92,10 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    fn halves(&mut self, items: &[Item], place: Place, out: &mut [u64]) -> Result<()> {
+    fn halves(&mut self, items: &mut [Item], place: Place, out: &mut [u64]) -> Result<()> {
         let most = self.tx.volume().geo.leaf.slots;
         let bit = 1u64 << (HASH_BITS - 1 - place.depth);
-        let (low, high) = items.split_at(items.partition_point(|i| i.hash & bit == 0));
+        let (low, high) = divide(items, bit);
         let half = out.len() / 2;
         let (out_low, out_high) = out.split_at_mut(half);
         let depth = place.depth + 1;
@@ -143,6 +142,19 @@ impl Builder<'_, '_> {
         vol.verified.note(block);
         Ok(block)
     }
+}
+
+/// Parts items into those whose hashes have a bit clear and those that have it
+/// set.
+fn divide(items: &mut [Item], bit: u64) -> (&mut [Item], &mut [Item]) {
+    let mut clear = 0;
+    for i in 0..items.len() {
+        if items[i].hash & bit == 0 {
+            items.swap(i, clear);
+            clear += 1;
+        }
+    }
+    items.split_at_mut(clear)
 }
 
 /// The first slots of items in a new leaf: where look-up fetches first if there

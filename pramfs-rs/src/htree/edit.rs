@@ -1,12 +1,14 @@
 //! Changing a leaf in place: what changes of a line is put into the record as
 //! it is written, and at the end the header with the renewed sum.
 
-use zerocopy::{FromBytes, IntoBytes};
+use std::mem::offset_of;
+
+use zerocopy::IntoBytes;
 
 use super::TreeRef;
 use super::leaf::LINE;
 use crate::error::Result;
-use crate::media::checksum::line_sum_of;
+use crate::media::checksum::{line_base_change, line_base_of, line_sum_of, mix64};
 use crate::media::htree::{LeafHeader, LeafShape};
 use crate::media::record::EntryKind;
 use crate::pmem::mutants::has_bug;
@@ -21,10 +23,14 @@ pub struct LeafEdit<'a, 'v> {
     tx: &'a mut Tx<'v>,
     base: u64,
     seed: u64,
-    /// The header's line as it was.
+    /// The header as it was.
     old: Line,
-    /// The header as it will be, its sum that of the lines put so far.
-    pub header: LeafHeader,
+    /// The sum with the lines put so far.
+    sum: u64,
+    /// Items, as they will be.
+    pub items: u16,
+    /// Slots in use, likewise.
+    pub used_slots: u16,
 }
 
 impl<'a, 'v> LeafEdit<'a, 'v> {
@@ -32,17 +38,20 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     ///
     /// # Errors
     /// Those of the region.
+    #[inline]
     pub fn begin(tx: &'a mut Tx<'v>, t: &TreeRef, block: Bno) -> Result<LeafEdit<'a, 'v>> {
         let geo = &tx.volume().geo;
         let (base, seed) = (geo.offset(block), t.leaf_seed(geo, block));
-        let old: Line = tx.read_pod(base)?;
-        let header = LeafHeader::read_from_bytes(old.as_bytes()).unwrap_or_default();
+        let mut old = Line::default();
+        tx.read(base, old.as_mut_bytes())?;
         Ok(LeafEdit {
             tx,
             base,
             seed,
+            sum: old[SUM_WORD],
+            items: (old[COUNTS] >> ITEMS_SHIFT) as u16,
+            used_slots: old[USED] as u16,
             old,
-            header,
         })
     }
 
@@ -55,20 +64,17 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
             let (index, within) = (at / LINE, at % LINE);
             let n = bytes.len().min(LINE - within);
             let place = self.base + (index * LINE) as u64;
-            let old: Line = self.tx.read_pod(place)?;
-            let mut new = old;
-            new.as_mut_bytes()[within..within + n].copy_from_slice(&bytes[..n]);
+            let mut line = Line::default();
+            self.tx.read(place, line.as_mut_bytes())?;
             let sum = |line| line_sum_of(self.seed, index as u64, line);
-            self.header.sum = self
-                .header
-                .sum
-                .wrapping_sub(sum(old))
-                .wrapping_add(sum(new));
+            let before = sum(line);
+            line.as_mut_bytes()[within..within + n].copy_from_slice(&bytes[..n]);
+            self.sum = self.sum.wrapping_sub(before).wrapping_add(sum(line));
             let (first, end) = (within / 8, (within + n).div_ceil(8));
             self.tx.put(
                 EntryKind::Leaf,
                 place + first as u64 * 8,
-                new[first..end].as_bytes(),
+                line[first..end].as_bytes(),
             )?;
             at += n;
             bytes = &bytes[n..];
@@ -88,20 +94,21 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     ///
     /// # Errors
     /// As for [`write`](Self::write).
+    #[inline]
     pub fn finish(self) -> Result<()> {
         // The sum takes itself for zero.
-        let sum = |line: &Line| {
-            let mut line = *line;
-            line[SUM_WORD] = 0;
-            line_sum_of(self.seed, 0, line)
-        };
-        let mut new = Line::default();
-        new.as_mut_bytes().copy_from_slice(self.header.as_bytes());
+        let mut old = self.old;
+        old[SUM_WORD] = 0;
+        let mut new = old;
+        new[COUNTS] = old[COUNTS] & !(0xffff << ITEMS_SHIFT) | u64::from(self.items) << ITEMS_SHIFT;
+        new[USED] = old[USED] & !0xffff | u64::from(self.used_slots);
+        let before = line_base_of(self.seed, 0, old);
+        let after = [COUNTS, USED].map(|i| line_base_change(i, old[i], new[i]));
+        let after = after.into_iter().fold(before, u64::wrapping_add);
         new[SUM_WORD] = self
-            .header
             .sum
-            .wrapping_sub(sum(&self.old))
-            .wrapping_add(sum(&new));
+            .wrapping_sub(mix64(before))
+            .wrapping_add(mix64(after));
         if has_bug!(EntryBeforeName) {
             drop(
                 self.tx
@@ -111,13 +118,17 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
                     .store(self.base, new.as_bytes())?,
             );
         }
-        // Counts and sum; owner and prefix between them stay.
+        // Owner and prefix stand between what changes, and stay.
         self.tx
-            .put(EntryKind::Leaf, self.base, new[..CHANGING].as_bytes())
+            .put(EntryKind::Leaf, self.base, new[..=USED].as_bytes())
     }
 }
 
 /// Word of the header that is the sum.
 const SUM_WORD: usize = super::leaf::SUM_AT / 8;
-/// Words from the start of the header up to the last that changes.
-const CHANGING: usize = std::mem::offset_of!(LeafHeader, used_slots) / 8 + 1;
+/// Words of it that change besides: the numbers of items and of slots in use.
+const COUNTS: usize = offset_of!(LeafHeader, items) / 8;
+const USED: usize = offset_of!(LeafHeader, used_slots) / 8;
+/// Where in their word the items stand; the slots stand lowest.
+const ITEMS_SHIFT: usize = offset_of!(LeafHeader, items) % 8 * 8;
+const _: () = assert!(offset_of!(LeafHeader, used_slots).is_multiple_of(8));

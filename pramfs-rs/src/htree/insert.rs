@@ -1,13 +1,12 @@
 //! Insertion: into free slots of the leaf, or else by writing the leaf anew,
 //! divided where it must be.
 
-use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
-use super::walk::{Spot, check_run, descend, fetch, read_index, read_slots, slot_of};
+use super::walk::{check_run, descend, fetch, find_leaf, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -18,6 +17,8 @@ use crate::volume::Tx;
 /// Bytes that an item with its header, tags and sum takes in a record, beyond
 /// its own.
 const IN_PLACE_ROOM: usize = 128;
+/// Bytes that most items fit: the entries of directories do.
+const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
 
 /// Inserts an item that is not there, and gives its hash: the readdir cookie.
 /// After an error the transaction must be dropped.
@@ -49,14 +50,17 @@ pub fn insert(
         ));
     }
     let hash = name_hash(geo, name);
-    let spot = descend(tx, t, hash)?;
-    let Some(block) = spot.leaf else {
-        return plant(tx, t, &spot, &item_bytes(hash, kind, name, value), hash);
+    let (level, leaf) = find_leaf(tx, t, hash, |_, _| ())?;
+    let room = (&mut [0; USUAL_ITEM], &mut Vec::new());
+    let Some(block) = leaf else {
+        let bytes = item_bytes(room, hash, kind, name, value);
+        return plant(tx, t, bytes, hash);
     };
     fetch(vol, geo.offset(block), hash);
-    verify(vol, t, block, spot.level, hash)?;
+    verify(vol, t, block, level, hash)?;
 
-    let tags = Tags::read(tx, &geo.leaf, geo.offset(block))?;
+    let mut tags = Tags::FREE;
+    tags.read(tx, &geo.leaf, geo.offset(block))?;
     let mut ties = [0u64; 4];
     let found = look_up(tx, t, block, &tags, hash, name, |tie| {
         ties[usize::from(tie / 64)] |= 1 << (tie % 64)
@@ -64,9 +68,12 @@ pub fn insert(
     if found.is_some() {
         return Err(Error::Exists);
     }
-    let tie = (0..256u64).find(|i| ties[*i as usize / 64] >> (i % 64) & 1 == 0);
-    let hash = hash | tie.ok_or(Error::NoSpace("too many names with the same hash"))?;
-    let bytes = item_bytes(hash, kind, name, value);
+    let Some(part) = ties.iter().position(|t| *t != u64::MAX) else {
+        return Err(Error::NoSpace("too many names with the same hash"));
+    };
+    let tie = part as u64 * 64 + u64::from(ties[part].trailing_ones());
+    let hash = hash | tie;
+    let bytes = item_bytes(room, hash, kind, name, value);
 
     // Each line of it is an entry of its own.
     let in_place = bytes.len() * 9 / 8 + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
@@ -76,21 +83,27 @@ pub fn insert(
     {
         Some(slot) => {
             let mut edit = LeafEdit::begin(tx, t, block)?;
-            edit.header.items = edit.header.items.wrapping_add(1);
-            edit.header.used_slots = edit.header.used_slots.wrapping_add(need as u16);
+            edit.items = edit.items.wrapping_add(1);
+            edit.used_slots = edit.used_slots.wrapping_add(need as u16);
             let mut new = [TAG_NEXT; TAG_BYTES];
             new[0] = tag_of(hash);
             edit.set_tags(slot, &new[..need])?;
-            edit.write(geo.leaf.slots_at + slot * SLOT, &bytes)?;
+            edit.write(geo.leaf.slots_at + slot * SLOT, bytes)?;
             edit.finish()?;
         }
-        None => restructure(tx, t, &spot, block, &bytes, hash)?,
+        None => restructure(tx, t, block, bytes, hash)?,
     }
     Ok(hash)
 }
 
-/// An item as in a leaf, a multiple of 8 bytes.
-fn item_bytes(hash: u64, kind: u8, name: &[u8], value: &[u8]) -> SmallVec<[u8; 512]> {
+/// An item as in a leaf, a multiple of 8 bytes, made up in `usual` if it fits.
+fn item_bytes<'a>(
+    (usual, large): (&'a mut [u8; USUAL_ITEM], &'a mut Vec<u8>),
+    hash: u64,
+    kind: u8,
+    name: &[u8],
+    value: &[u8],
+) -> &'a [u8] {
     let head = ItemHeader {
         hash_low: hash as u32,
         hash_high: (hash >> 32) as u32,
@@ -100,7 +113,13 @@ fn item_bytes(hash: u64, kind: u8, name: &[u8], value: &[u8]) -> SmallVec<[u8; 5
     };
     let (value_at, name_at) = (ItemHeader::SIZE, ItemHeader::SIZE + value.len());
     let end = name_at + name.len();
-    let mut bytes = SmallVec::from_elem(0, end.next_multiple_of(8));
+    let len = end.next_multiple_of(8);
+    let bytes = if len <= USUAL_ITEM {
+        &mut usual[..len]
+    } else {
+        large.resize(len, 0);
+        &mut large[..]
+    };
     bytes[..value_at].copy_from_slice(head.as_bytes());
     bytes[value_at..name_at].copy_from_slice(value);
     bytes[name_at..end].copy_from_slice(name);
@@ -116,8 +135,9 @@ fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
 }
 
 /// Puts a first leaf where there is a hole.
-fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, bytes: &[u8], hash: u64) -> Result<u64> {
+fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
+    let spot = descend(tx, t, hash)?;
     let mut place = Place {
         level: spot.level,
         first: first_bits(hash, spot.level * geo.fan_log2),
@@ -150,9 +170,9 @@ fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, bytes: &[u8], hash: u64)
         goal,
         taken: 0,
     };
-    b.fill(&[item], place, &mut out, geo.leaf.slots)?;
+    b.fill(&mut [item], place, &mut out, geo.leaf.slots)?;
     let taken = b.taken;
-    put_pointers(tx, t, spot, place.first, &out)?;
+    put_pointers(tx, t, &spot, place.first, &out)?;
     t.blocks += taken;
     Ok(hash)
 }
@@ -162,12 +182,12 @@ fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, bytes: &[u8], hash: u64)
 fn restructure(
     tx: &mut Tx<'_>,
     t: &mut TreeRef,
-    spot: &Spot,
     block: Bno,
     bytes: &[u8],
     hash: u64,
 ) -> Result<()> {
     let geo = &tx.volume().geo;
+    let spot = descend(tx, t, hash)?;
     let mut image = Image::read(tx, block)?;
     let bad = |what| t.bad_leaf(block, what);
     let depth = image.depth(geo, spot.level, hash).map_err(bad)?;
@@ -188,7 +208,6 @@ fn restructure(
         check_run(t, geo, spot.level, place.first, &out, run, block)?;
     }
     items.push(add_item(&mut image.bytes, bytes, hash));
-    items.sort_unstable_by_key(|i| i.hash);
     // A leaf that is almost full would soon be written anew again.
     let most = geo.leaf.slots * 7 / 8;
     let mut b = Builder {
@@ -198,9 +217,9 @@ fn restructure(
         goal: Some(block.0),
         taken: 0,
     };
-    b.fill(&items, place, &mut out, most)?;
+    b.fill(&mut items, place, &mut out, most)?;
     let taken = b.taken;
-    put_pointers(tx, t, spot, place.first, &out)?;
+    put_pointers(tx, t, &spot, place.first, &out)?;
     tx.free_blocks(Run {
         start: block.0,
         len: 1,

@@ -54,17 +54,17 @@ pub fn home_of(hash: u64, shape: &LeafShape) -> usize {
 pub struct Tags([u8; TAG_BYTES]);
 
 impl Tags {
+    /// Those of a leaf without items.
+    pub const FREE: Tags = Tags([TAG_FREE; TAG_BYTES]);
+
     /// Reads the tags of the leaf at region offset `base`.
     #[inline]
-    pub fn read<S: Source>(s: &S, shape: &LeafShape, base: u64) -> Result<Tags> {
+    pub fn read<S: Source>(&mut self, s: &S, shape: &LeafShape, base: u64) -> Result<()> {
         let at = base + LeafShape::TAGS_AT as u64;
-        let n = shape.slots_at - LeafShape::TAGS_AT;
-        if n == TAG_BYTES {
-            return Ok(Tags(s.pod(at)?));
+        match shape.slots_at - LeafShape::TAGS_AT {
+            TAG_BYTES => s.bytes(at, &mut self.0),
+            n => s.bytes(at, &mut self.0[..n.min(TAG_BYTES)]),
         }
-        let mut tags = [TAG_FREE; TAG_BYTES];
-        s.bytes(at, &mut tags[..n.min(TAG_BYTES)])?;
-        Ok(Tags(tags))
     }
 
     /// The slots that have a tag, as bits.
@@ -175,7 +175,8 @@ pub fn look_up<S: Source>(
 fn name_is<S: Source>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Result<bool> {
     let mut from = ItemHeader::SIZE + usize::from(head.value_len);
     while !name.is_empty() {
-        let slot: [u8; SLOT] = s.pod(at + (from / SLOT * SLOT) as u64)?;
+        let mut slot = [0; SLOT];
+        s.bytes(at + (from / SLOT * SLOT) as u64, &mut slot)?;
         let part = &slot[from % SLOT..];
         let n = part.len().min(name.len());
         if part[..n] != name[..n] {

@@ -2,11 +2,14 @@
 //!
 //! Removal never takes a block, so it works in a full region.
 
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
 
 use super::edit::LeafEdit;
 use super::leaf::{TAG_BYTES, depth_of};
-use super::walk::{Found, Spot, check_run, find_in, read_index, slot_of};
+use super::walk::{Found, check_run, descend, find_in, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -38,22 +41,24 @@ pub fn remove(tx: &mut Tx<'_>, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
 /// # Errors
 /// As for [`remove`].
 pub fn remove_found(tx: &mut Tx<'_>, t: &mut TreeRef, found: &Found) -> Result<()> {
-    let Found { spot, block, hit } = found;
+    let Found { level, block, hit } = found;
     let mut edit = LeafEdit::begin(tx, t, *block)?;
     // A directory that is emptied is often filled again: it keeps its only leaf
     // until it is removed itself.
-    let keep = t.kind == TreeKind::Directory && spot.level == 0;
-    if edit.header.items <= 1 && !keep {
-        return free_leaf(tx, t, spot, *block, hit.head.hash());
+    let keep = t.kind == TreeKind::Directory && *level == 0;
+    if edit.items <= 1 && !keep {
+        return free_leaf(tx, t, *block, hit.head.hash());
     }
-    edit.header.items = edit.header.items.saturating_sub(1);
-    edit.header.used_slots = edit.header.used_slots.saturating_sub(hit.slots() as u16);
+    edit.items = edit.items.saturating_sub(1);
+    edit.used_slots = edit.used_slots.saturating_sub(hit.slots() as u16);
     edit.set_tags(hit.slot, &[TAG_FREE; TAG_BYTES][..hit.slots()])?;
     edit.finish()
 }
 
-fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, block: Bno, hash: u64) -> Result<()> {
+/// Frees the leaf that a hash leads to.
+fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno, hash: u64) -> Result<()> {
     let geo = &tx.volume().geo;
+    let spot = descend(tx, t, hash)?;
     let header: LeafHeader = tx.read_pod(geo.offset(block))?;
     let depth = depth_of(&header, geo, spot.level, hash).map_err(|what| t.bad_leaf(block, what))?;
     free_block(tx, t, block)?;
@@ -63,18 +68,15 @@ fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, block: Bno, hash: u6
     let mut leaf = Some(block);
     while level > 0 {
         let index = spot.index_block(level);
-        let slots = read_index(tx, index)?;
         let first = first_bits(hash, level * geo.fan_log2);
-        let from = slot_of(geo, first) as usize;
+        let from = slot_of(geo, first);
         if let Some(leaf) = leaf.take() {
-            check_run(t, geo, level, first, &slots[from..], run, leaf)?;
+            let mut own: SmallVec<[u64; 64]> = smallvec![0; run];
+            read_slots(tx, index, from, &mut own)?;
+            check_run(t, geo, level, first, &own, run, leaf)?;
         }
-        let mut others = slots
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| !(from..from + run).contains(i));
-        if others.any(|(_, w)| *w != 0) {
-            return tx.put_zeros(geo.offset(index) + from as u64 * 8, run as u64);
+        if others(tx, index, from..from + run as u64)? {
+            return tx.put_zeros(geo.offset(index) + from * 8, run as u64);
         }
         free_block(tx, t, index)?;
         level -= 1;
@@ -83,6 +85,17 @@ fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, spot: &Spot, block: Bno, hash: u6
     }
     t.root = Ptr::HOLE;
     Ok(())
+}
+
+/// Whether an index block has a pointer outside of some slots.
+fn others(tx: &Tx<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
+    let geo = &tx.volume().geo;
+    for slot in (slots.end..1 << geo.fan_log2).chain(0..slots.start) {
+        if tx.load_u64(geo.offset(index) + slot * 8)? != 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn free_block(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno) -> Result<()> {

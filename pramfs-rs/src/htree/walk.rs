@@ -47,15 +47,19 @@ impl Source for Volume {
 }
 
 impl Source for Tx<'_> {
+    #[inline]
     fn volume(&self) -> &Volume {
         Tx::volume(self)
     }
+    #[inline]
     fn word(&self, offset: u64) -> Result<u64> {
         self.load_u64(offset)
     }
+    #[inline]
     fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.read(offset, into)
     }
+    #[inline]
     fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
         self.read_pod(offset)
     }
@@ -79,32 +83,40 @@ impl Spot {
     }
 }
 
-/// Follows a hash to its leaf.
-#[inline]
+/// Follows a hash to its leaf, and notes the way.
 pub fn descend<S: Source>(s: &S, t: &TreeRef, hash: u64) -> Result<Spot> {
+    let mut path = [Bno(0); MAX_LEVELS];
+    let (level, leaf) = find_leaf(s, t, hash, |level, block| path[level as usize] = block)?;
+    Ok(Spot { level, leaf, path })
+}
+
+/// Follows a hash to the level of its leaf, and the leaf; `None` for a hole. On
+/// the way `through` is told the level of each pointer to an index block, and
+/// that.
+#[inline]
+pub fn find_leaf<S: Source>(
+    s: &S,
+    t: &TreeRef,
+    hash: u64,
+    mut through: impl FnMut(u32, Bno),
+) -> Result<(u32, Option<Bno>)> {
     let geo = &s.volume().geo;
-    let mut spot = Spot {
-        level: 0,
-        leaf: None,
-        path: [Bno(0); MAX_LEVELS],
-    };
+    let (mut level, mut index) = (0, 0);
     let mut ptr = t.root;
-    let mut index = 0;
     loop {
         if ptr.is_hole() {
-            return Ok(spot);
+            return Ok((level, None));
         }
-        let block = t.open(geo, ptr, spot.level, index)?;
+        let block = t.open(geo, ptr, level, index)?;
         if ptr.is_leaf() {
-            spot.leaf = Some(block);
-            return Ok(spot);
+            return Ok((level, Some(block)));
         }
-        let bits = (spot.level + 1) * geo.fan_log2;
-        if bits > HASH_BITS || spot.level as usize == MAX_LEVELS {
-            return Err(t.bad_pointer(spot.level, index, "an index block where there can be none"));
+        let bits = (level + 1) * geo.fan_log2;
+        if bits > HASH_BITS || level as usize == MAX_LEVELS {
+            return Err(t.bad_pointer(level, index, "an index block where there can be none"));
         }
-        spot.path[spot.level as usize] = block;
-        spot.level += 1;
+        through(level, block);
+        level += 1;
         index = first_bits(hash, bits);
         ptr = Ptr(s.word(geo.offset(block) + slot_of(geo, index) * 8)?);
     }
@@ -118,15 +130,9 @@ pub fn slot_of(geo: &Geometry, index: u64) -> u64 {
 
 /// The pointers of an index block.
 pub fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
-    let geo = &s.volume().geo;
-    let mut bytes = vec![0; geo.block_size as usize];
-    s.bytes(geo.offset(block), &mut bytes)?;
-    Ok(bytes
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|w| u64::from_le_bytes(*w))
-        .collect())
+    let mut slots = vec![0; 1 << s.volume().geo.fan_log2];
+    read_slots(s, block, 0, &mut slots)?;
+    Ok(slots)
 }
 
 /// Pointers of an index block, from slot `from` on; no more than it has.
@@ -154,7 +160,8 @@ pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
 /// An item, and where it stands.
 #[derive(Debug)]
 pub struct Found {
-    pub(super) spot: Spot,
+    /// Level of the pointer to the leaf.
+    pub(super) level: u32,
     pub(super) block: Bno,
     pub(super) hit: super::leaf::Hit,
 }
@@ -167,16 +174,16 @@ pub struct Found {
 pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Option<Found>> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
-    let spot = descend(s, t, hash)?;
-    let Some(block) = spot.leaf else {
+    let (level, Some(block)) = find_leaf(s, t, hash, |_, _| ())? else {
         return Ok(None);
     };
     let (base, shape) = (vol.geo.offset(block), &vol.geo.leaf);
     fetch(vol, base, hash);
-    verify(vol, t, block, spot.level, hash)?;
-    let tags = Tags::read(s, shape, base)?;
+    verify(vol, t, block, level, hash)?;
+    let mut tags = Tags::FREE;
+    tags.read(s, shape, base)?;
     let hit = look_up(s, t, block, &tags, hash, name, |_| ())?;
-    Ok(hit.map(|hit| Found { spot, block, hit }))
+    Ok(hit.map(|hit| Found { level, block, hit }))
 }
 
 /// Looks a name up and shows the item to `f`. False when there is none.

@@ -85,13 +85,20 @@ pub fn line_base(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
     )
 }
 
+/// As [`line_base`], of a line's words.
 #[inline]
-fn line_base_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
+pub fn line_base_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
     let mut h = word_base(seed, index);
     for (w, k) in line.iter().zip(LINE_KEYS) {
         h = h.wrapping_add(w.wrapping_mul(k));
     }
     h
+}
+
+/// What a change of word `i` of a line adds to its [`line_base`].
+#[inline]
+pub fn line_base_change(i: usize, old: u64, new: u64) -> u64 {
+    new.wrapping_sub(old).wrapping_mul(LINE_KEYS[i])
 }
 
 /// Bits of an LSN in a sealed word.

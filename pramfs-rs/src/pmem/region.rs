@@ -318,15 +318,7 @@ impl Region {
     /// Hints that a line will be read soon.
     #[inline]
     pub fn prefetch(&self, offset: u64) {
-        #[cfg(target_arch = "x86_64")]
-        if let Ok(p) = self.at(offset, 1) {
-            // SAFETY: a prefetch has no effect on memory and does not fault.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
-            };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        super::prefetch_address::<u8>(self.base.addr().wrapping_add(offset as usize));
     }
 
     /// Has the kernel set up the pages of a range now (for stores too, unless
