@@ -305,7 +305,11 @@ impl Dcache {
     /// Takes a name out. The caller holds the lock of the directory
     /// exclusively, and is about to remove or replace the entry.
     pub fn forget(&self, p: &Probe) {
-        self.take(p.hash, None);
+        // Who put it in held that lock: a table that has not been made by now
+        // does not have it.
+        if self.shard(p.hash).address.load(Ordering::Relaxed) != 0 {
+            self.take(p.hash, None);
+        }
     }
 
     /// Lets go of an inode that is to leave the inode cache.

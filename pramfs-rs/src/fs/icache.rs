@@ -6,7 +6,7 @@
 //! inodes go last.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::RwLock;
@@ -51,10 +51,12 @@ impl Shard {
         self.pages.get(&page)?[at].as_ref()
     }
 
-    fn insert(&mut self, inode: Arc<Inode>) {
+    /// Gives back the inode whose place it takes.
+    fn insert(&mut self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         let (page, at) = place(inode.ino);
         let old = self.pages.entry(page).or_default()[at].replace(inode);
         self.len += usize::from(old.is_none());
+        old
     }
 
     fn remove(&mut self, ino: Ino) -> Option<Arc<Inode>> {
@@ -76,7 +78,6 @@ pub struct InodeCache {
     /// meet.
     shards: Box<[CachePadded<RwLock<Shard>>]>,
     per_shard: usize,
-    count: AtomicUsize,
     /// Their names. It holds inodes too, and lets go of those that leave.
     pub names: Dcache,
 }
@@ -89,7 +90,6 @@ impl InodeCache {
         InodeCache {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             per_shard,
-            count: AtomicUsize::new(0),
             names: Dcache::new(per_shard * SHARDS, key),
         }
     }
@@ -103,7 +103,7 @@ impl InodeCache {
 
     /// Inodes in memory.
     pub fn len(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.shards.iter().map(|s| s.read().len).sum()
     }
 
     /// An inode that is in memory.
@@ -142,18 +142,17 @@ impl InodeCache {
     /// gone.
     pub fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
-        if shard.remove(inode.ino).is_some() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.add(vol, &mut shard, inode.clone());
+        let old = self.add(vol, &mut shard, inode.clone());
+        // Memory is given back outside the lock.
+        drop(shard);
+        drop(old);
     }
 
-    fn add(&self, vol: &Volume, shard: &mut Shard, inode: Arc<Inode>) {
+    fn add(&self, vol: &Volume, shard: &mut Shard, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         if shard.len >= self.per_shard {
             self.evict(vol, shard);
         }
-        shard.insert(inode);
-        self.count.fetch_add(1, Ordering::Relaxed);
+        shard.insert(inode)
     }
 
     /// Takes an inode out that is gone.
@@ -161,7 +160,6 @@ impl InodeCache {
         let mut shard = self.shard(inode.ino).write();
         if shard.get(inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
             shard.remove(inode.ino);
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -169,7 +167,6 @@ impl InodeCache {
     /// atime is given up only where that is not enough.
     fn evict(&self, vol: &Volume, shard: &mut Shard) {
         let mut want = (self.per_shard / 8).max(1);
-        let before = shard.len;
         for atime_too in [false, true] {
             if want == 0 {
                 break;
@@ -191,7 +188,6 @@ impl InodeCache {
                 !empty
             });
         }
-        self.count.fetch_sub(before - shard.len, Ordering::Relaxed);
     }
 
     /// Whether an inode of a shard that is locked for writing can leave.

@@ -59,9 +59,10 @@ impl Refs {
         true
     }
 
-    /// Whether there are any.
+    /// Whether there are any. Those that were added before something that the
+    /// caller knows of are seen.
     pub fn has(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().contains_key(&ino.0)
+        self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0)
     }
 
     /// Inodes with references.
