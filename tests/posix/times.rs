@@ -179,13 +179,39 @@ fn times_that_stay_where_others_set_them() {
         step("chown", &path, 2, "nothing has changed", &|| {
             rustix::fs::chown(&path, None, None).expect("chown");
         });
-        let allocate = || {
-            let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&file, flags, 0, 100_000).expect("fallocate");
-        };
-        step("fallocate", &path, 1, "no byte has changed", &allocate);
-        step("fallocate again", &path, 2, "all is allocated", &allocate);
         n.note("size", std::fs::metadata(&path).expect("stat").len());
+    });
+}
+
+/// Also where all is allocated, or nothing there is to punch.
+#[test]
+fn fallocate_sets_mtime_and_ctime() {
+    use rustix::fs::FallocateFlags as F;
+    use std::os::unix::fs::MetadataExt as _;
+    agree("times of fallocate", &[Tmpfs, Ext4], |dir, n| {
+        let path = dir.join("f");
+        std::fs::write(&path, vec![1; 10_000]).expect("a file");
+        let file = std::fs::File::options().write(true).open(&path);
+        let file = file.expect("open");
+        let keep = F::KEEP_SIZE;
+        for (what, flags, from, len) in [
+            ("past the end", keep, 0, 100_000),
+            ("all allocated, kept", keep, 0, 100_000),
+            ("all allocated", F::empty(), 0, 4096),
+            ("grows", F::empty(), 0, 50_000),
+            ("punch", F::PUNCH_HOLE | keep, 0, 4096),
+            ("punch a hole", F::PUNCH_HOLE | keep, 0, 4096),
+        ] {
+            let times = || {
+                let m = std::fs::metadata(&path).expect("stat");
+                [(m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec())]
+            };
+            let before = times();
+            tick();
+            rustix::fs::fallocate(&file, flags, from, len).expect("fallocate");
+            let after = times();
+            n.note(what, [0, 1].map(|i| after[i] != before[i]));
+        }
     });
 }
 

@@ -160,6 +160,10 @@ impl Shared {
             if new.size == core.d.size && tx.has_no_record() && step.m == core.map() {
                 tx.settle();
                 return if done {
+                    // Nothing to record, but it was asked for.
+                    if state == State::Unwritten {
+                        self.overwritten(inode, core);
+                    }
                     Ok(())
                 } else {
                     Err(Error::NotSupported(
@@ -168,10 +172,9 @@ impl Shared {
                 };
             }
             store_map(&mut new, &step.m);
-            if new.size == core.d.size {
-                touch_ctime(&mut new, self.now())
-            } else {
-                touch_mtime(&mut new, self.now())
+            match state {
+                State::Unwritten => touch_mtime(&mut new, self.now()),
+                State::Zeroed => touch_ctime(&mut new, self.now()),
             }
             put_inode(&mut tx, inode, core, &mut new)?;
             tx.commit()?;

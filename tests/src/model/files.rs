@@ -278,14 +278,9 @@ impl Model {
             *size = old.max(end);
         }
         match what {
-            // Whether there was something to do, the engine knows.
-            Fallocate::Allocate { .. } => {}
             Fallocate::PunchHole => n.touch_mtime(now),
-            Fallocate::ZeroRange { .. } => {
-                // Its blocks may have come with a record of their own.
-                n.older_times.push((n.mtime, now));
-                n.overwrite_times(now);
-            }
+            // Whether there was something to record, the engine knows.
+            Fallocate::Allocate { .. } | Fallocate::ZeroRange { .. } => n.overwrite_times(now),
         }
         Ok(Value::Unit)
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use pramfs::{Error, Fallocate, FileType, Fs, Ino, Time};
+use pramfs::{Error, FileType, Fs, Ino, Time};
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree};
 use super::state::{Body, Call, Failure, Model, Node, NodeId, ROOT, Value};
@@ -52,10 +52,6 @@ impl Follower {
     /// What differs.
     pub fn call(&mut self, fs: &Fs, c: &Call) -> Differs<bool> {
         let next = self.model.next_id();
-        let before = match c {
-            Call::Fallocate { node, .. } => Some(self.model.node(*node).clone()),
-            _ => None,
-        };
         let answer = call(fs, &self.ids, c);
         if self.full {
             match (&answer, c) {
@@ -87,30 +83,6 @@ impl Follower {
                         return Err(format!("the whiteout is a {:?}", white.kind));
                     }
                     self.ids.made(next, &white)?;
-                }
-                if let (
-                    Call::Fallocate {
-                        node,
-                        what: Fallocate::Allocate { .. },
-                        ..
-                    },
-                    Some(before),
-                ) = (c, before)
-                {
-                    // Whether there was something to allocate, the engine knows.
-                    let a = fs.getattr(self.ids.ino(*node)).map_err(|e| e.to_string())?;
-                    let now = self.model.now;
-                    let possible = [
-                        (now, now),
-                        (before.mtime, now),
-                        (before.mtime, before.ctime),
-                    ];
-                    if !possible.contains(&(a.mtime, a.ctime)) {
-                        return Err(format!("times after fallocate: {a:?}"));
-                    }
-                    if (a.mtime, a.ctime) != (before.mtime, before.ctime) {
-                        self.model.set_times(*node, a.mtime, a.ctime);
-                    }
                 }
                 compare(&self.model, &self.ids, c, &answer, &value)?;
                 Ok(true)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::SimBackend;
-use pramfs::{AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, Fs, MountOptions, Time};
+use pramfs::{AtimePolicy, Clock, Error, ErrorPolicy, FileType, Fs, MountOptions, Time};
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree, no_data};
 use super::ops::{Op, expand};
@@ -245,7 +245,6 @@ impl Runner {
         }
         let mut shortened = None;
         let next = self.model.next_id();
-        let before = subject(c).map(|id| (id, self.model.node(id).clone()));
         if let (Ok(Answer::Count(n)), Some(most)) = (&answer, self.model.wanted(c))
             && *n > 0
             && *n < most
@@ -281,17 +280,6 @@ impl Runner {
                     }
                     self.ids.made(next, &white)?;
                 }
-                if let (
-                    Call::Fallocate {
-                        node,
-                        what: Fallocate::Allocate { .. },
-                        ..
-                    },
-                    Some((_, before)),
-                ) = (c, &before)
-                {
-                    self.loose_times(*node, before.size(), before.mtime, before.ctime)?;
-                }
                 compare(&self.model, &self.ids, c, &answer, &value)?;
                 self.gone(c)
             }
@@ -322,30 +310,6 @@ impl Runner {
                 "its last reference is gone, and getattr gives {other:?}"
             )),
         }
-    }
-
-    /// Times of an allocation: those before where there was nothing to do.
-    fn loose_times(&mut self, node: NodeId, size: u64, mtime: Time, ctime: Time) -> Differs {
-        let a = self
-            .fs()
-            .getattr(self.ids.ino(node))
-            .map_err(|e| e.to_string())?;
-        let now = self.model.now;
-        let mut allowed = vec![(now, now)];
-        if a.size == size {
-            allowed.extend([(mtime, ctime), (mtime, now)]);
-        }
-        if (a.mtime, a.ctime) == (mtime, ctime) {
-            return Ok(());
-        }
-        if !allowed.contains(&(a.mtime, a.ctime)) {
-            return Err(format!(
-                "mtime and ctime are {:?}, {:?}; allowed: {allowed:?}",
-                a.mtime, a.ctime
-            ));
-        }
-        self.model.set_times(node, a.mtime, a.ctime);
-        Ok(())
     }
 
     /// The region is full: that is true, the call may say so, and nothing has
