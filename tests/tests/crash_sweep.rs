@@ -182,7 +182,7 @@ fn cases() -> Vec<Case> {
                     fs.forget(f, 1);
                 }
             },
-            |fs| assert_eq!(fs.free_forgotten(), 5),
+            |fs| assert!(fs.free_forgotten()),
         ),
         Case::new(
             "forgotten files, one of them fragmented",

@@ -158,7 +158,9 @@ impl Adapter {
         let work = |fs: &Fs, _: &mut _| {
             let flags = rename_flags(flags)?;
             let (source, target) = (ino(from.0)?, ino(to.0)?);
-            fs.rename(&ctx(req, 0), source, from.1, target, to.1, flags)?;
+            self.removals.wait_for_space(fs, || {
+                fs.rename(&ctx(req, 0), source, from.1, target, to.1, flags)
+            })?;
             if source != target {
                 self.has_moved(fs, (target, to.1));
                 if flags.exchange {

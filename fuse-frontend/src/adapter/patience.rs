@@ -75,16 +75,21 @@ impl Removals {
         fs: &Fs,
         operation: impl Fn() -> Result<T>,
     ) -> Result<T> {
-        self.wait_or(|| fs.free_forgotten() > 0, operation)
+        self.wait_or(|| fs.free_forgotten(), operation)
     }
 
     /// As [`wait_for_space`](Self::wait_for_space); `free` tells whether it has
     /// freed something.
     fn wait_or<T>(&self, free: impl Fn() -> bool, operation: impl Fn() -> Result<T>) -> Result<T> {
-        let mut moments = 0;
+        let (mut moments, mut helped) = (0, false);
         for _ in 0..ATTEMPTS {
             match operation() {
-                Err(Error::NoSpace(_)) if free() || self.wait() => {}
+                // Not twice in a row: others may be taking what it frees.
+                Err(Error::NoSpace(_)) if !helped && free() => {
+                    helped = true;
+                    continue;
+                }
+                Err(Error::NoSpace(_)) if self.wait() => {}
                 Err(Error::NoSpace(_)) if moments < MOMENTS && !self.is_full() => {
                     moments += 1;
                     std::thread::sleep(MOMENT);
@@ -97,6 +102,7 @@ impl Removals {
                 }
                 result => return result,
             }
+            helped = false;
         }
         operation()
     }

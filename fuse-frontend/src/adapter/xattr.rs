@@ -54,7 +54,7 @@ impl Adapter {
         flags: i32,
         reply: ReplyEmpty,
     ) {
-        // Can only fail, and does so by what there is.
+        // Fails, by what there is; unless that changes in between.
         const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;

@@ -88,6 +88,7 @@ impl Group {
         let Some(bits) = &mut self.bits else { return };
         let mut cleared = 0;
         for_words(start, len, |word, mask| {
+            debug_assert_eq!(bits[word] & mask, mask, "given back twice");
             cleared += (bits[word] & mask).count_ones();
             bits[word] &= !mask;
         });

@@ -60,7 +60,14 @@ impl Shared {
             self.finish_truncate(&inode, &mut core)?;
             match what {
                 Fallocate::Allocate { keep_size } => {
-                    self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)
+                    let records = core.records;
+                    self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)?;
+                    // There was nothing to allocate, but it was asked for.
+                    if core.records == records {
+                        self.overwritten(&inode, &mut core);
+                        self.write_times(&inode, &mut core)?;
+                    }
+                    Ok(())
                 }
                 Fallocate::PunchHole => self.punch(&inode, &mut core, offset, end),
                 Fallocate::ZeroRange { keep_size } => {
@@ -160,10 +167,6 @@ impl Shared {
             if new.size == core.d.size && tx.has_no_record() && step.m == core.map() {
                 tx.settle();
                 return if done {
-                    // Nothing to record, but it was asked for.
-                    if state == State::Unwritten {
-                        self.overwritten(inode, core);
-                    }
                     Ok(())
                 } else {
                     Err(Error::NotSupported(

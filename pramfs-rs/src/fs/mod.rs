@@ -128,6 +128,8 @@ pub struct Shared {
     orphans: Mutex<BTreeSet<u64>>,
     /// Those of them that nobody holds and that are to be freed with others.
     forgotten: Mutex<Vec<Ino>>,
+    /// Held by who frees those.
+    freeing: Mutex<()>,
     lazy: Mutex<Vec<Ino>>,
     /// Nothing is changed: the mount is read-only, or has met damage.
     read_only: AtomicBool,

@@ -183,6 +183,7 @@ impl Fs {
             rename: Mutex::new(()),
             orphans: Mutex::new(BTreeSet::new()),
             forgotten: Mutex::new(Vec::new()),
+            freeing: Mutex::new(()),
             lazy: Mutex::new(Vec::new()),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),

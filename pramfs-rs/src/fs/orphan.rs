@@ -19,6 +19,7 @@ use crate::media::DiskInode;
 use crate::media::checksum::{seal, unseal};
 use crate::media::pointer::Ptr;
 use crate::media::record::EntryKind;
+use crate::pmem::PmemError;
 use crate::types::{FileType, Ino};
 use crate::volume::Tx;
 
@@ -256,18 +257,33 @@ impl Shared {
             if tx.has_no_record() {
                 return Ok(());
             }
-            tx.commit()?;
+            // Before the numbers can be taken again.
+            self.mark(&freed, false);
+            if let Err(e) = tx.commit() {
+                self.mark(&freed, true);
+                return Err(e);
+            }
             for (inode, core, new) in freed {
                 core.gone = true;
                 core.committed(&new);
                 self.cache.remove(inode);
-                self.orphans.lock().remove(&inode.ino.0);
             }
             if let (Some(new), Some((_, core))) = (smaller, rest.peek_mut()) {
                 core.committed(&new);
             }
         }
         Ok(())
+    }
+
+    fn mark<T>(&self, freed: &[(&Arc<Inode>, T, DiskInode)], orphans: bool) {
+        let mut set = self.orphans.lock();
+        for (inode, ..) in freed {
+            if orphans {
+                set.insert(inode.ino.0);
+            } else {
+                set.remove(&inode.ino.0);
+            }
+        }
     }
 
     /// Adds references: see [`Shared::unpin`].
@@ -284,22 +300,19 @@ impl Shared {
             return;
         }
         if let Err(e) = self.op(Need::Write, || self.reclaim_orphan(ino)) {
-            not_freed(ino, &e);
+            self.not_freed(ino, &e);
         }
     }
 
     /// As [`unpin`](Self::unpin), but a small inode may wait for others that are
-    /// freed in the same record: sixteen of them, or fewer after half a second,
-    /// at [`statfs`](Self::statfs), [`sync`](Self::sync), unmount, and
+    /// freed in the same record: sixteen of them, or fewer when the timer comes
+    /// by, at [`statfs`](Self::statfs), [`sync`](Self::sync), unmount, and
     /// [`free_forgotten`](Self::free_forgotten).
     pub fn forget(&self, ino: Ino, n: u64) {
         if n == 0 || !self.refs.sub(ino, n) || !self.orphans.lock().contains(&ino.0) {
             return;
         }
-        let small = self.cache.get(ino).is_some_and(|inode| {
-            let core = inode.core.try_read();
-            core.is_some_and(|c| c.d.blocks <= SMALL && c.d.xattr_root == 0)
-        });
+        let small = self.cache.get(ino).is_some_and(|inode| is_small(&inode));
         let due = {
             let mut forgotten = self.forgotten.lock();
             forgotten.push(ino);
@@ -310,44 +323,67 @@ impl Shared {
         }
     }
 
-    /// Frees what [`forget`](Self::forget) has left for later. Tells how many
-    /// inodes that were.
-    pub fn free_forgotten(&self) -> usize {
-        if self.forgotten.lock().is_empty() {
-            return 0;
-        }
+    /// Frees what [`forget`](Self::forget) has left for later, or waits for who
+    /// is at it. Tells whether there was something.
+    pub fn free_forgotten(&self) -> bool {
         // Where it is refused the orphan table names them still.
         self.op(Need::Write, || Ok(self.free_forgotten_inodes()))
             .unwrap_or_default()
     }
 
-    /// As [`free_forgotten`](Self::free_forgotten), inside an operation.
-    pub(super) fn free_forgotten_inodes(&self) -> usize {
+    /// As [`free_forgotten`](Self::free_forgotten), inside an operation that has
+    /// locked no inode.
+    pub(super) fn free_forgotten_inodes(&self) -> bool {
+        let (_freeing, waited) = match self.freeing.try_lock() {
+            Some(guard) => (guard, false),
+            None => (self.freeing.lock(), true),
+        };
         let mut forgotten = std::mem::take(&mut *self.forgotten.lock());
+        if forgotten.is_empty() {
+            return waited;
+        }
         forgotten.sort_unstable();
         forgotten.dedup();
-        for some in forgotten.chunks(TOGETHER) {
-            let inodes: Result<Vec<_>> = some.iter().map(|ino| self.iget(*ino)).collect();
-            if inodes.and_then(|inodes| self.free_orphans(&inodes)).is_ok() {
-                continue;
-            }
-            // One of them is damaged; the others are not to stay for it.
-            for ino in some {
-                if let Err(e) = self.reclaim_orphan(*ino) {
-                    if matches!(e, Error::Corrupt { .. }) {
-                        self.note_damage(&e);
-                    }
-                    not_freed(*ino, &e);
-                }
+        let mut small = Vec::new();
+        for ino in forgotten {
+            match self.iget(ino) {
+                Ok(inode) if is_small(&inode) => small.push(inode),
+                Ok(inode) => self.free_or_note(&inode),
+                // Who had looked at it meanwhile has freed it.
+                Err(Error::Stale(_)) => {}
+                Err(e) => self.not_freed(ino, &e),
             }
         }
-        forgotten.len()
+        for some in small.chunks(TOGETHER) {
+            // One of them is damaged; the others are not to stay for it.
+            if self.free_orphans(some).is_err() {
+                some.iter().for_each(|inode| self.free_or_note(inode));
+            }
+        }
+        true
+    }
+
+    fn free_or_note(&self, inode: &Arc<Inode>) {
+        if let Err(e) = self.free_orphans(std::slice::from_ref(inode)) {
+            self.not_freed(inode.ino, &e);
+        }
+    }
+
+    /// The orphan table still names it: the next mount tries again.
+    fn not_freed(&self, ino: Ino, e: &Error) {
+        match e {
+            Error::Corrupt { .. } => self.note_damage(e),
+            Error::Pmem(PmemError::Faulted { .. }) => self.note_error(e),
+            _ => {}
+        }
+        tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
     }
 }
 
-/// The orphan table still names it: the next mount tries again.
-fn not_freed(ino: Ino, e: &Error) {
-    tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
+/// Whether an orphan may wait for others. One that is locked may not.
+fn is_small(inode: &Inode) -> bool {
+    let core = inode.core.try_read();
+    core.is_some_and(|c| c.d.blocks <= SMALL && c.d.xattr_root == 0)
 }
 
 /// What became of an inode without names.

@@ -46,7 +46,9 @@ impl Shared {
             if !self.vol.region.backend().can_discard() {
                 return Err(Error::NotSupported("the medium takes nothing back"));
             }
-            // What records have freed that are not dead yet counts as well.
+            // What is to be freed, and what records have freed that are not dead
+            // yet, counts as well.
+            self.free_forgotten_inodes();
             self.vol.reclaim()?;
             let end = start.saturating_add(len) >> geo.block_log2;
             let range = start.div_ceil(geo.block_size)..end.min(geo.blocks);

@@ -88,8 +88,10 @@ impl Medium {
             SourceKind::Tmpfs | SourceKind::Memfd | SourceKind::File | SourceKind::FsDax => {
                 Some(rustix::param::page_size())
             }
-            // The kernel refuses where a device would have to be zeroed.
-            SourceKind::BlockDevice => Some(rustix::param::page_size()),
+            // The kernel refuses where a device would have to be zeroed. What it
+            // has read ahead it keeps in pieces of up to 2 MiB, and Linux 6.18
+            // loses stores through a mapping to a piece of which a part is taken.
+            SourceKind::BlockDevice => Some(HUGE_2M),
             // Not by page.
             SourceKind::Hugetlbfs | SourceKind::DevDax => None,
         };

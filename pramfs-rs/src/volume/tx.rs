@@ -338,7 +338,11 @@ impl<'v> Tx<'v> {
                     .reserve
                     .take()
                     .ok_or(Error::NoSpace("no free block, and the reserve is used up"))?;
-                vol.blocks.at(&vol.region, &vol.geo, start)?
+                let found = vol.blocks.at(&vol.region, &vol.geo, start);
+                if found.is_err() {
+                    vol.reserve.refill(Run { start, len: 1 });
+                }
+                found?
             }
             None => return Err(Error::NoSpace("no free block")),
         };

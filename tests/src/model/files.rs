@@ -278,9 +278,8 @@ impl Model {
             *size = old.max(end);
         }
         match what {
-            Fallocate::PunchHole => n.touch_mtime(now),
-            // Whether there was something to record, the engine knows.
-            Fallocate::Allocate { .. } | Fallocate::ZeroRange { .. } => n.overwrite_times(now),
+            Fallocate::Allocate { .. } | Fallocate::PunchHole => n.touch_mtime(now),
+            Fallocate::ZeroRange { .. } => n.overwrite_times(now),
         }
         Ok(Value::Unit)
     }

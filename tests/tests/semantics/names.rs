@@ -287,7 +287,7 @@ fn forgotten_files_are_freed_together() {
     let (_image, after) = after_a_crash(&sim);
     assert_eq!(after.recovery().orphans, 5);
     assert_eq!(after.statfs().unwrap().free, free);
-    assert_eq!(fs.free_forgotten(), 5);
+    assert!(fs.free_forgotten());
     assert_eq!(exist(&inos), 0);
     make(5).iter().for_each(|i| fs.forget(*i, 2));
     fs.close().unwrap();
