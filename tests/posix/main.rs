@@ -30,6 +30,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pramfs::pmem::{BackendKind, Durability, Region, RegionOptions};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -187,4 +188,15 @@ pub fn alone(test: &str, options: &str, work: impl FnOnce(&Mounted)) {
     let _one = one_at_a_time();
     let _dog = Watchdog::new(test, LIMIT);
     work(&Mounted::new(&program(), SIZE, options));
+}
+
+/// Maps a file shared: loads and stores go to the page cache, `sync_all` is
+/// fdatasync.
+fn map_file(path: &Path) -> Region {
+    RegionOptions::new()
+        .backend(BackendKind::Native)
+        .durability(Durability::Process)
+        .lock(false)
+        .open(path)
+        .expect("map the file")
 }

@@ -6,12 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use pramfs::pmem::{BackendKind, Durability, RegionOptions};
 use pramfs_tests::syscalls::errno;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{SIZE, agree, alone};
+use crate::{SIZE, agree, alone, map_file};
 
 fn new(path: &Path) -> File {
     File::options()
@@ -76,12 +75,7 @@ fn a_store_through_mmap_to_a_full_region_is_told_by_msync() {
         let path = mount.at("f");
         let file = new(&path);
         file.set_len(SIZE * 2).expect("a hole");
-        let map = RegionOptions::new()
-            .backend(BackendKind::Native)
-            .durability(Durability::Process)
-            .lock(false)
-            .open(&path)
-            .expect("map the file");
+        let map = map_file(&path);
         for at in (0..SIZE * 2).step_by(4096) {
             drop(map.window().store(at, b"changed!").expect("store"));
         }

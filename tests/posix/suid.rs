@@ -3,12 +3,11 @@
 
 use std::path::Path;
 
-use pramfs::pmem::{BackendKind, Durability, RegionOptions};
 use pramfs_tests::syscalls::{Caller, Sys, as_caller, errno};
 use rustix::fs::{FallocateFlags, Gid, IFlags, Mode, OFlags, Uid};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree, agree_with};
+use crate::{Notes, agree, agree_with, map_file};
 
 const STRANGER: Caller = Caller {
     uid: 500,
@@ -136,12 +135,7 @@ fn pages_written_back_take_no_file_capability_away() {
         agree_with("capabilities and mmap", options, references, |dir, n| {
             let path = dir.join("f");
             std::fs::write(&path, vec![1; 8192]).expect("a file");
-            let map = RegionOptions::new()
-                .backend(BackendKind::Native)
-                .durability(Durability::Process)
-                .lock(false)
-                .open(&path)
-                .expect("map the file");
+            let map = map_file(&path);
             drop(map.window().store(100, b"changed").expect("store"));
             let flags = rustix::fs::XattrFlags::empty();
             let set = rustix::fs::setxattr(&path, "security.capability", &file_capability(), flags);

@@ -4,12 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pramfs::pmem::{BackendKind, Durability, Region, RegionOptions};
 use pramfs_tests::syscalls::{Caller, as_caller, errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree, agree_with, alone};
+use crate::{Notes, agree, agree_with, alone, map_file};
 
 fn tick() {
     std::thread::sleep(Duration::from_millis(30));
@@ -32,24 +31,13 @@ fn moved(before: [Time; 3], after: [Time; 3]) -> [bool; 3] {
     [0, 1, 2].map(|i| after[i] > before[i])
 }
 
-/// Maps a file shared: loads and stores go to the page cache, `sync_all` is
-/// fdatasync.
-fn mmap(path: &Path) -> Region {
-    RegionOptions::new()
-        .backend(BackendKind::Native)
-        .durability(Durability::Process)
-        .lock(false)
-        .open(path)
-        .expect("map the file")
-}
-
 /// 080 215: mtime and ctime after a store to a mapping.
 #[test]
 fn a_store_through_mmap_sets_mtime_and_ctime() {
     agree("mmap and mtime", &[Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, vec![1; 8192]).expect("a file");
-        let map = mmap(&path);
+        let map = map_file(&path);
         let before = times(&path);
         tick();
         let pending = map.window().store(0, b"changed!").expect("store");

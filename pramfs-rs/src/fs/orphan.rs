@@ -275,6 +275,7 @@ impl Shared {
         Ok(())
     }
 
+    /// Notes that these are orphans, or are none any more.
     fn mark<T>(&self, freed: &[(&Arc<Inode>, T, DiskInode)], orphans: bool) {
         let mut set = self.orphans.lock();
         for (inode, ..) in freed {
