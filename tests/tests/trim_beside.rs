@@ -17,7 +17,7 @@ use pramfs::{Ctx, Fs, Ino, MountOptions};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 
-/// By pages, one run in three of this length lost something.
+/// By pages, one of four runs of eight seconds lost something.
 const TIME: Duration = Duration::from_secs(12);
 const TARGET: [u8; 200] = [b'x'; 200];
 
