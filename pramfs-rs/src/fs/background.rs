@@ -47,7 +47,7 @@ impl Background {
                     if shared.closed.load(Ordering::Relaxed) {
                         return;
                     }
-                    shared.tick.store(shared.now().sec, Ordering::Relaxed);
+                    shared.note_time();
                     shared.free_forgotten();
                     if let Err(e) = shared.write_lazy() {
                         tracing::warn!(error = %e, "times of changed files were not written");

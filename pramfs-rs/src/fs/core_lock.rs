@@ -57,7 +57,8 @@ impl Peeked {
         let atime = (d.atime_sec, d.atime_nsec);
         let settled = atime > (d.mtime_sec, d.mtime_nsec) && atime > (d.ctime_sec, d.ctime_nsec);
         let until = if settled {
-            d.atime_sec.saturating_add(DAY)
+            // Never behind all times.
+            d.atime_sec.saturating_add(DAY).min(i64::MAX - 1)
         } else {
             i64::MIN
         };
@@ -72,7 +73,8 @@ impl Peeked {
 /// A regular file as it was at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Glimpse {
-    changes: u64,
+    /// For [`CoreLock::unchanged`].
+    pub changes: u64,
     /// Size, bytes.
     pub size: u64,
     /// File map.
@@ -80,6 +82,19 @@ pub struct Glimpse {
     /// See [`Core::records`]: each record that changes the map counts.
     pub records: u64,
     /// Second up to which a read leaves the atime alone, by relatime.
+    pub atime_until: i64,
+}
+
+/// As much of a [`Glimpse`] as a read needs whose place is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Glance {
+    /// For [`CoreLock::unchanged`].
+    pub changes: u64,
+    /// Size, bytes.
+    pub size: u64,
+    /// See [`Core::records`].
+    pub records: u64,
+    /// See [`Glimpse::atime_until`].
     pub atime_until: i64,
 }
 
@@ -148,9 +163,29 @@ impl CoreLock {
         })
     }
 
-    /// Whether no writer has had the lock since the glimpse was taken.
+    /// As [`peek`](Self::peek), without the file map.
     #[inline]
-    pub fn unchanged(&self, glimpse: &Glimpse) -> bool {
+    pub fn glance(&self) -> Option<Glance> {
+        let p = &self.peeked;
+        let changes = p.changes.load(Ordering::Acquire);
+        if self.lock.is_locked_exclusive() {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        if p.height.load(Ordering::Relaxed) == NOT_A_FILE {
+            return None;
+        }
+        Some(Glance {
+            changes,
+            size: p.size.load(Ordering::Relaxed),
+            records: p.records.load(Ordering::Relaxed),
+            atime_until: p.atime_until.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Whether no writer has had the lock since a look at so many changes.
+    #[inline]
+    pub fn unchanged(&self, changes: u64) -> bool {
         // All that was loaded in between comes before the two loads here: a
         // writer whose stores it met had taken the lock by then.
         fence(Ordering::Acquire);
@@ -160,7 +195,7 @@ impl CoreLock {
         // The lock before the number: a writer that was gone by then has moved
         // it.
         fence(Ordering::Acquire);
-        self.peeked.changes.load(Ordering::Relaxed) == glimpse.changes
+        self.peeked.changes.load(Ordering::Relaxed) == changes
     }
 }
 
@@ -231,15 +266,15 @@ mod tests {
         let inode = file();
         let look = || inode.core.peek(inode.ino);
         let first = look().unwrap();
-        assert!(inode.core.unchanged(&first));
+        assert!(inode.core.unchanged(first.changes));
         drop(inode.core.read());
-        assert!(inode.core.unchanged(&first));
+        assert!(inode.core.unchanged(first.changes));
         let mut guard = inode.core.write();
-        assert!(!inode.core.unchanged(&first) && look().is_none());
+        assert!(!inode.core.unchanged(first.changes) && look().is_none());
         guard.d.size = 5000;
         guard.d.root = 77;
         drop(guard);
-        assert!(!inode.core.unchanged(&first));
+        assert!(!inode.core.unchanged(first.changes));
         let second = look().unwrap();
         assert_eq!((second.size, second.map.root), (5000, Ptr(77)));
         inode.core.write().gone = true;
@@ -270,7 +305,7 @@ mod tests {
             let mut good = 0;
             while !stop.load(Ordering::Acquire) {
                 if let Some(g) = inode.core.peek(inode.ino)
-                    && inode.core.unchanged(&g)
+                    && inode.core.unchanged(g.changes)
                 {
                     assert_eq!(g.map.root.0, g.size * 3);
                     good += 1;

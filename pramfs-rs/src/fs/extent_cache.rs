@@ -6,66 +6,193 @@
 //! between them. The walk through the pointer tree, which checks each pointer,
 //! is too many (measured: 350 ns a read with up to 80 instructions between two,
 //! 540 with 160), and so is one checked pointer of the medium, whose page the
-//! address translation has forgotten by then. So what the walk found is kept,
-//! in one word for each block, or for each leaf of a whole part: what one
-//! pointer block covers.
+//! address translation has forgotten by then. So what the walk found is kept, by
+//! parts: what one pointer block covers.
 //!
-//! Invariant: a word says what the file map said when so many records had
-//! changed the inode. Each record that changes a map changes its inode; an inode
-//! that is held stays in memory, where they are counted.
+//! A part is a leaf of its own, or mostly its blocks lie at equal distances, since
+//! a file grows alone or by turns with others. Then a bit for each block says that
+//! it is known to lie so: what is looked at here and there has to be small, or the
+//! data that are copied drive it out of the cache. Of those that do not, half a
+//! word for each says where it is.
+//!
+//! Invariant: what is kept of a part says what the file map said when so many
+//! records had changed the inode, as stands beside it. Each record that changes a
+//! map changes its inode; an inode that is held stays in memory, where they are
+//! counted. Who keeps something does so under a lock, and asks there whether it
+//! is still so; who looks, takes none.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::types::Bno;
 
-/// Parts of the first chunk; each further chunk has twice as many.
+/// Parts of the first chunk; each further chunk has twice as many as the one
+/// before it.
 const FIRST: u64 = 512;
-/// Chunks: with blocks of 4 KiB, the parts of the first 511 GiB of a file.
-const CHUNKS: usize = 9;
-/// Bytes for the words of single blocks, at most: with blocks of 4 KiB, those
-/// of 8 GiB of a file.
-const MOST: usize = 16 << 20;
+/// Further chunks: with blocks of 4 KiB, all of them are the first 511 GiB of a
+/// file.
+const FURTHER: usize = 8;
+/// Bytes for the blocks of parts, at most: with blocks of 4 KiB, those of 8 GiB
+/// of a file.
+const MOST: usize = 8 << 20;
 
 /// See the module. With blocks of 4 KiB: 16 KiB for the first GiB of a file, and
 /// 32 bytes for each 2 MiB behind that, up to the last that is read or twice as
-/// far, so 8 MiB at most; and 4 KiB for each 2 MiB that is read and lies in
-/// single blocks.
+/// far, so 8 MiB at most; and for each 2 MiB that is read and lies in single
+/// blocks 96 bytes, and 2 KiB more where some distances differ.
 #[derive(Debug, Default)]
 pub struct ExtentCache {
-    chunks: [OnceLock<Box<[Part]>>; CHUNKS],
-    /// Bytes of the words of single blocks.
-    bytes: AtomicUsize,
+    first: OnceLock<Box<[Part; FIRST as usize]>>,
+    further: [OnceLock<Box<[Part]>>; FURTHER],
+    /// Bytes for the blocks of parts; the lock of whoever keeps something.
+    bytes: Mutex<usize>,
 }
 
 /// A part of a file.
 #[derive(Debug, Default)]
 struct Part {
+    /// One more than the number of records behind which the rest is true.
+    valid: AtomicU64,
     /// Where it lies as a whole.
-    leaf: Word,
+    leaf: Place,
     /// Where its blocks lie.
-    blocks: OnceLock<Box<[Word]>>,
+    blocks: OnceLock<Box<Blocks>>,
 }
 
-/// A block number, and the number of records behind which it is true; zero for
-/// none, as no file has block 0. One word, so that who loads it while another
-/// stores it sees one of the two.
+/// A block number; zero for none, as no file has block 0.
 #[derive(Debug, Default)]
-struct Word(AtomicU64);
+struct Place(AtomicU32);
 
-impl Word {
+impl Place {
     #[inline]
-    fn get(&self, records: u32) -> Option<Bno> {
-        let word = self.0.load(Ordering::Relaxed);
-        let block = word & u64::from(u32::MAX);
-        ((word >> 32) as u32 == records && block != 0).then_some(Bno(block))
+    fn get(&self) -> Option<Bno> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            block => Some(Bno(block.into())),
+        }
     }
 
-    /// Numbers that a word has no room for are not kept.
-    fn put(&self, records: u32, block: Bno) {
-        if let Ok(block) = u32::try_from(block.0) {
-            let word = u64::from(records) << 32 | u64::from(block);
-            self.0.store(word, Ordering::Relaxed);
+    fn put(&self, block: u32) {
+        self.0.store(block, Ordering::Relaxed);
+    }
+}
+
+/// The blocks of a part.
+#[derive(Debug, Default)]
+struct Blocks {
+    /// The [`Line`] on which those lie that are known.
+    line: AtomicU64,
+    /// A bit for each that is known, and lies on it.
+    known: [AtomicU64; 8],
+    /// Where each of the others lies.
+    others: OnceLock<Box<[Place]>>,
+}
+
+/// Blocks at equal distances: where the first would be, modulo 2^32, and how far
+/// it is from one to the next. In one word, so that who loads it while another
+/// stores it sees one of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Line {
+    first: u32,
+    step: u32,
+}
+
+impl Line {
+    /// None yet.
+    const NONE: Line = Line { first: 0, step: 0 };
+
+    #[inline]
+    fn of(word: u64) -> Line {
+        Line {
+            first: word as u32,
+            step: (word >> 32) as u32,
+        }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.step) << 32 | u64::from(self.first)
+    }
+
+    #[inline]
+    fn at(self, within: usize) -> u32 {
+        self.first
+            .wrapping_add(self.step.wrapping_mul(within as u32))
+    }
+
+    /// The line of step `step` through a block.
+    fn through(within: usize, block: u32, step: u32) -> Line {
+        let first = block.wrapping_sub(step.wrapping_mul(within as u32));
+        Line { first, step }
+    }
+
+    /// The line upwards through two blocks, if there is one.
+    fn joining(one: (usize, u32), other: (usize, u32)) -> Option<Line> {
+        let apart = other.0 as i64 - one.0 as i64;
+        let far = i64::from(other.1) - i64::from(one.1);
+        if apart == 0 || far % apart != 0 {
+            return None;
+        }
+        let step = u32::try_from(far / apart).ok().filter(|s| *s != 0)?;
+        Some(Line::through(one.0, one.1, step))
+    }
+}
+
+impl Blocks {
+    #[inline]
+    fn get(&self, within: usize) -> Option<Bno> {
+        // The bit before the line: who set it had stored the line.
+        let bits = self.known.get(within / 64)?.load(Ordering::Acquire);
+        if bits >> (within % 64) & 1 != 0 {
+            let line = Line::of(self.line.load(Ordering::Relaxed));
+            return Some(Bno(line.at(within).into()));
+        }
+        self.others.get()?.get(within)?.get()
+    }
+
+    fn is_known(&self, within: usize) -> bool {
+        self.known[within / 64].load(Ordering::Relaxed) >> (within % 64) & 1 != 0
+    }
+
+    fn note(&self, within: usize) {
+        let bits = &self.known[within / 64];
+        let with = bits.load(Ordering::Relaxed) | 1 << (within % 64);
+        bits.store(with, Ordering::Release);
+    }
+
+    fn clear(&self) {
+        self.line.store(Line::NONE.word(), Ordering::Relaxed);
+        let others = self.others.get().into_iter().flatten();
+        others.for_each(|b| b.put(0));
+        for bits in &self.known {
+            bits.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps where one of `count` blocks lies; `room` gives so many bytes, or does
+    /// not. Whoever looks meanwhile sees of each other block what was known, or
+    /// nothing.
+    fn put(&self, within: usize, block: u32, count: usize, room: impl FnOnce(usize) -> bool) {
+        let line = Line::of(self.line.load(Ordering::Relaxed));
+        let fitting = match line {
+            Line::NONE => Some(Line::through(within, block, 1)),
+            line if line.at(within) == block => Some(line),
+            line => {
+                let mut known = (0..count).filter(|&i| self.is_known(i));
+                match (known.next(), known.next()) {
+                    // One alone lies on any.
+                    (Some(one), None) => Line::joining((one, line.at(one)), (within, block)),
+                    _ => None,
+                }
+            }
+        };
+        if let Some(fitting) = fitting {
+            self.line.store(fitting.word(), Ordering::Relaxed);
+            return self.note(within);
+        }
+        if self.others.get().is_some() || room(count * size_of::<Place>()) {
+            self.others.get_or_init(|| fresh(count))[within].put(block);
         }
     }
 }
@@ -79,66 +206,105 @@ pub enum Known {
     Leaf(Bno),
 }
 
-/// Chunk of a part, and place in that.
-#[inline]
-fn place(part: u64) -> Option<(usize, usize)> {
-    // Most files end here, and what is to be quick has no more to compute.
-    if part < FIRST {
-        return Some((0, part as usize));
-    }
-    let nth = part.checked_add(FIRST)?;
-    let chunk = nth.ilog2() - FIRST.ilog2();
-    Some((chunk as usize, (nth - (FIRST << chunk)) as usize))
-}
-
 impl ExtentCache {
     /// What is known of the block `within` of a part of a file whose inode so
     /// many records have changed.
+    ///
+    /// Where they change it meanwhile, this may be what was known of another
+    /// number: the caller asks afterwards, or keeps them from it.
     #[inline]
     pub fn get(&self, records: u64, part: u64, within: usize) -> Option<Known> {
-        let records = u32::try_from(records).ok()?;
-        let (chunk, at) = place(part)?;
-        let part = self.chunks.get(chunk)?.get()?.get(at)?;
-        if let Some(first) = part.leaf.get(records) {
+        // Most files end here, and what is to be quick has no more to compute.
+        let part = if part < FIRST {
+            &self.first.get()?[part as usize]
+        } else {
+            self.further_part(part)?
+        };
+        if part.valid.load(Ordering::Acquire) != records.wrapping_add(1) {
+            return None;
+        }
+        if let Some(first) = part.leaf.get() {
             return Some(Known::Leaf(first));
         }
-        let word = part.blocks.get()?.get(within)?;
-        word.get(records).map(Known::Block)
+        part.blocks.get()?.get(within).map(Known::Block)
     }
 
-    /// Keeps what is known of the block `within` of a part of so many blocks.
-    pub fn put(&self, records: u64, part: u64, within: usize, blocks: usize, what: Known) {
-        let (Ok(records), Some((chunk, at))) = (u32::try_from(records), place(part)) else {
+    #[cold]
+    #[inline(never)]
+    fn further_part(&self, part: u64) -> Option<&Part> {
+        let (chunk, at) = further(part)?;
+        self.further.get(chunk)?.get()?.get(at)
+    }
+
+    /// Keeps what is known of the block `within` of a part of so many blocks, if
+    /// `still` says that it is so: that no more records have changed the inode.
+    /// Numbers that there is no room for are not kept.
+    pub fn put(
+        &self,
+        records: u64,
+        part: u64,
+        (within, blocks): (usize, usize),
+        what: Known,
+        still: impl FnOnce() -> bool,
+    ) {
+        let (Known::Block(block) | Known::Leaf(block)) = what;
+        let (Ok(block), Some(valid)) = (u32::try_from(block.0), records.checked_add(1)) else {
             return;
         };
-        let Some(chunk_cell) = self.chunks.get(chunk) else {
+        // Two that know of different numbers of records would leave a mixture.
+        let mut bytes = self.bytes.lock();
+        if !still() {
+            return;
+        }
+        let Some(part) = self.part_to_keep(part) else {
             return;
         };
-        let parts = chunk_cell.get_or_init(|| fresh((FIRST as usize) << chunk));
+        if part.valid.load(Ordering::Relaxed) != valid {
+            part.valid.store(0, Ordering::Relaxed);
+            part.leaf.put(0);
+            if let Some(blocks) = part.blocks.get() {
+                blocks.clear();
+            }
+            // Who sees this sees that there is nothing of before.
+            part.valid.store(valid, Ordering::Release);
+        }
         match what {
-            Known::Leaf(first) => parts[at].leaf.put(records, first),
-            Known::Block(block) => {
-                if let Some(words) = self.words(&parts[at], blocks) {
-                    words[within].put(records, block);
+            Known::Leaf(_) => part.leaf.put(block),
+            Known::Block(_) => {
+                let mut room = |more: usize| {
+                    let fits = *bytes + more <= MOST;
+                    *bytes += if fits { more } else { 0 };
+                    fits
+                };
+                if part.blocks.get().is_some() || room(size_of::<Blocks>()) {
+                    let of = part.blocks.get_or_init(Box::default);
+                    of.put(within, block, blocks, room);
                 }
             }
         }
     }
 
-    /// The words of a part's blocks, unless there would be too many of them.
-    fn words<'a>(&self, part: &'a Part, blocks: usize) -> Option<&'a [Word]> {
-        if let Some(words) = part.blocks.get() {
-            return Some(words);
+    fn part_to_keep(&self, part: u64) -> Option<&Part> {
+        if part < FIRST {
+            let chunk = self
+                .first
+                .get_or_init(|| Box::new(std::array::from_fn(|_| Part::default())));
+            return chunk.get(part as usize);
         }
-        let bytes = blocks * size_of::<Word>();
-        if self.bytes.load(Ordering::Relaxed) + bytes > MOST {
-            return None;
-        }
-        Some(part.blocks.get_or_init(|| {
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
-            fresh(blocks)
-        }))
+        let (chunk, at) = further(part)?;
+        let parts = (FIRST as usize) << (chunk + 1);
+        self.further
+            .get(chunk)?
+            .get_or_init(|| fresh(parts))
+            .get(at)
     }
+}
+
+/// Which of the further chunks a part is in, and its place there.
+fn further(part: u64) -> Option<(usize, usize)> {
+    let nth = part.checked_add(FIRST)?;
+    let chunk = nth.ilog2().checked_sub(FIRST.ilog2() + 1)?;
+    Some((chunk as usize, (nth - (FIRST << (chunk + 1))) as usize))
 }
 
 fn fresh<T: Default>(len: usize) -> Box<[T]> {
@@ -155,8 +321,11 @@ mod tests {
     fn a_word_counts_for_its_block_and_its_change_alone() {
         let cache = ExtentCache::default();
         assert_eq!(cache.get(7, 3, 0), None);
-        cache.put(7, 3, 1, BLOCKS, Known::Leaf(Bno(512)));
-        cache.put(7, 4, 9, BLOCKS, Known::Block(Bno(99)));
+        let keep = |records, part, within, what| {
+            cache.put(records, part, (within, BLOCKS), what, || true);
+        };
+        keep(7, 3, 1, Known::Leaf(Bno(512)));
+        keep(7, 4, 9, Known::Block(Bno(99)));
         for within in [0, 1, 511] {
             assert_eq!(cache.get(7, 3, within), Some(Known::Leaf(Bno(512))));
         }
@@ -166,54 +335,102 @@ mod tests {
         assert_eq!(cache.get(8, 3, 0), None);
         assert_eq!(cache.get(8, 4, 9), None);
         // A leaf that has become blocks, and the other way round.
-        cache.put(8, 3, 5, BLOCKS, Known::Block(Bno(1000)));
+        keep(8, 3, 5, Known::Block(Bno(1000)));
         assert_eq!(cache.get(8, 3, 5), Some(Known::Block(Bno(1000))));
         assert_eq!(cache.get(8, 3, 6), None);
-        cache.put(9, 4, 9, BLOCKS, Known::Leaf(Bno(1024)));
+        keep(9, 4, 9, Known::Leaf(Bno(1024)));
         assert_eq!(cache.get(9, 4, 9), Some(Known::Leaf(Bno(1024))));
+        // Nothing of before comes back with the next thing that is known.
+        keep(10, 4, 8, Known::Block(Bno(7)));
+        assert_eq!(cache.get(10, 4, 8), Some(Known::Block(Bno(7))));
+        assert_eq!((cache.get(10, 4, 9), cache.get(9, 4, 9)), (None, None));
+        // What is not so any more is not kept.
+        cache.put(10, 4, (9, BLOCKS), Known::Block(Bno(8)), || false);
+        assert_eq!(cache.get(10, 4, 9), None);
     }
 
     #[test]
     fn parts_do_not_meet_and_what_has_no_room_is_not_kept() {
         let cache = ExtentCache::default();
+        let keep = |records, part, what| cache.put(records, part, (0, BLOCKS), what, || true);
         let parts = [0, 1, 511, 512, 513, 1535, 1536, 1537, 4095, 10_000];
         for part in parts {
-            cache.put(7, part, 0, BLOCKS, Known::Leaf(Bno(part + 1)));
+            keep(7, part, Known::Leaf(Bno(part + 1)));
         }
         for part in parts {
             assert_eq!(cache.get(7, part, 0), Some(Known::Leaf(Bno(part + 1))));
         }
-        let most = FIRST * ((1 << CHUNKS) - 1);
+        let most = FIRST * ((2 << FURTHER) - 1);
+        keep(7, most - 1, Known::Leaf(Bno(3)));
+        assert_eq!(cache.get(7, most - 1, 0), Some(Known::Leaf(Bno(3))));
         for part in [most, 1 << 50, u64::MAX] {
-            cache.put(7, part, 0, BLOCKS, Known::Leaf(Bno(5)));
+            keep(7, part, Known::Leaf(Bno(5)));
             assert_eq!(cache.get(7, part, 0), None);
         }
-        for (records, block) in [
-            (1 << 32, 5),
-            (7 | 1 << 32, 5),
-            (9, 1 << 32),
-            (9, 5 | 1 << 32),
-        ] {
-            cache.put(records, 2, 0, BLOCKS, Known::Leaf(Bno(block)));
-            cache.put(records, 2, 0, BLOCKS, Known::Block(Bno(block)));
-            for records in [records, records & u64::from(u32::MAX)] {
-                assert_eq!(cache.get(records, 2, 0), None);
-            }
+        for (records, block) in [(9, 1 << 32), (9, 5 | 1 << 32), (u64::MAX, 5)] {
+            keep(records, 2, Known::Leaf(Bno(block)));
+            keep(records, 2, Known::Block(Bno(block)));
+            assert_eq!(cache.get(records, 2, 0), None);
         }
+        keep(9 | 1 << 32, 2, Known::Leaf(Bno(5)));
+        assert_eq!(cache.get(9, 2, 0), None);
     }
 
     #[test]
-    fn words_of_blocks_have_a_bound() {
+    fn blocks_of_parts_have_a_bound() {
         let cache = ExtentCache::default();
-        let most = (MOST / BLOCKS / size_of::<Word>()) as u64;
+        let keep = |part, within, block| {
+            cache.put(7, part, (within, BLOCKS), Known::Block(Bno(block)), || true);
+        };
+        let most = (MOST / (size_of::<Blocks>() + BLOCKS * size_of::<Place>())) as u64;
         for part in 0..most + 5 {
-            cache.put(7, part, 3, BLOCKS, Known::Block(Bno(5)));
+            for (within, block) in [(3, 50), (4, 90), (5, 70)] {
+                keep(part, within, block);
+            }
         }
-        assert_eq!(cache.get(7, most - 1, 3), Some(Known::Block(Bno(5))));
-        assert_eq!(cache.get(7, most, 3), None);
-        assert_eq!(cache.bytes.load(Ordering::Relaxed), MOST);
-        cache.put(7, most, 3, BLOCKS, Known::Leaf(Bno(6)));
-        assert_eq!(cache.get(7, most, 3), Some(Known::Leaf(Bno(6))));
+        let get = |part, within| cache.get(7, part, within);
+        assert_eq!(get(most - 1, 3), Some(Known::Block(Bno(50))));
+        assert_eq!(get(most - 1, 5), Some(Known::Block(Bno(70))));
+        assert_eq!(get(most + 4, 5), None);
+        assert!(*cache.bytes.lock() <= MOST && *cache.bytes.lock() > MOST - (4 << 10));
+        cache.put(7, most, (0, BLOCKS), Known::Leaf(Bno(6)), || true);
+        assert_eq!(get(most, 3), Some(Known::Leaf(Bno(6))));
+    }
+
+    /// In any order, on any line or none, what is known is what was kept.
+    #[test]
+    fn blocks_are_known_whatever_their_distances() {
+        let order = |i: usize| (i * 77 + 13) % BLOCKS;
+        let ways: [fn(usize) -> u32; 7] = [
+            |i| 5 + i as u32,
+            |i| 1000 + 2 * i as u32,
+            |i| 100_000 - 3 * i as u32,
+            |i| u32::MAX - 7 * (BLOCKS - i) as u32,
+            |i| (i as u32).wrapping_mul(0x9e37_79b9) | 1,
+            |i| if i == 400 { 9 } else { 1000 + 2 * i as u32 },
+            |_| 44,
+        ];
+        for (way, place) in ways.into_iter().enumerate() {
+            let cache = ExtentCache::default();
+            // The second time after another record has changed the inode.
+            for records in [7, 8] {
+                for n in 0..BLOCKS {
+                    let what = Known::Block(Bno(place(order(n)).into()));
+                    cache.put(records, 2, (order(n), BLOCKS), what, || true);
+                    for m in (0..BLOCKS).filter(|&m| m < 9 || m.abs_diff(n) < 3) {
+                        let expect = Known::Block(Bno(place(order(m)).into()));
+                        let found = cache.get(records, 2, order(m));
+                        assert_eq!(found, (m <= n).then_some(expect), "{way}: {m} after {n}");
+                    }
+                }
+            }
+            let part = &cache.first.get().unwrap()[2];
+            let blocks = part.blocks.get().unwrap();
+            let regular = blocks.others.get().is_none();
+            assert_eq!(regular, [0, 1, 3].contains(&way), "{way}");
+            let on_line = (0..BLOCKS).filter(|&i| blocks.is_known(i)).count();
+            assert_eq!(on_line, [512, 512, 1, 512, 2, 511, 1][way], "{way}");
+        }
     }
 
     /// What an open file reads after its map has changed in each way.

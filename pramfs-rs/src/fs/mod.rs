@@ -141,6 +141,10 @@ pub struct Shared {
     closed: AtomicBool,
     /// The second that it was when the timer came by; 0 without a timer.
     tick: AtomicI64,
+    /// A read leaves the atime alone where it is settled for this second: the one
+    /// after the timer's, if the mount sets atimes by relatime; before all times
+    /// if it sets none, and behind them where somebody has to look.
+    atime_line: AtomicI64,
     report: RecoveryReport,
 }
 
@@ -304,6 +308,17 @@ impl Shared {
     #[inline]
     pub(crate) fn now(&self) -> crate::types::Time {
         self.options.clock.now()
+    }
+
+    /// Notes the second that it is, for those who need it about so. Only a timer
+    /// does: it comes again.
+    fn note_time(&self) {
+        let sec = self.now().sec;
+        self.tick.store(sec, Ordering::Relaxed);
+        if self.options.atime == AtimePolicy::Relatime {
+            let line = sec.saturating_add(1);
+            self.atime_line.store(line, Ordering::Relaxed);
+        }
     }
 
     /// The second that it is, or was not long ago.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::background::Background;
 use super::icache::InodeCache;
 use super::inode::map_of;
-use super::options::MountOptions;
+use super::options::{AtimePolicy, MountOptions};
 use super::refs::Refs;
 use super::superblock::SuperState;
 use super::table::InodeTable;
@@ -190,6 +190,10 @@ impl Fs {
             quiet: AtomicBool::new(read_only),
             closed: AtomicBool::new(false),
             tick: AtomicI64::new(0),
+            atime_line: AtomicI64::new(match options.atime {
+                AtimePolicy::NoAtime => i64::MIN,
+                AtimePolicy::Relatime | AtimePolicy::StrictAtime => i64::MAX,
+            }),
             report: RecoveryReport {
                 was_clean: info.is_clean(),
                 records: replay.records,

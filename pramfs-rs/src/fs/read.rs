@@ -11,7 +11,8 @@ use super::options::AtimePolicy;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef, Part};
-use crate::types::{FileType, Ino};
+use crate::pmem::Region;
+use crate::types::{Bno, FileType, Ino};
 
 impl Shared {
     /// Copies bytes of a file out; returns how many there were before its end.
@@ -39,32 +40,42 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        match self.read_known(inode, extents, offset, into) {
-            Some(()) => Ok(into.len()),
+        match self.read_known(inode, extents, offset, into, Region::read_wide) {
+            Some(n) => Ok(n),
             None => self.read_otherwise(inode, extents, offset, into),
         }
     }
 
     /// Reads a range within the file whose place is known. `None`, and anything
-    /// in `into`, where it is not, or as for
-    /// [`read_unlocked`](Self::read_unlocked). Nothing else is in here: what
-    /// stands between two copies is counted in instructions.
-    #[inline]
+    /// in `into`, where it is not, where `copy` does not do it, or as for
+    /// [`read_unlocked`](Self::read_unlocked).
+    ///
+    /// Nothing else is in here, and with a `copy` that calls nothing there are no
+    /// registers to be saved: what stands between two copies is counted in
+    /// instructions.
+    #[inline(always)]
     fn read_known(
         &self,
         inode: &Inode,
         extents: &ExtentCache,
         offset: u64,
         into: &mut [u8],
-    ) -> Option<()> {
-        let glimpse = self.glimpse(inode)?;
-        let end = offset.checked_add(into.len() as u64)?;
-        if end > glimpse.size {
+        copy: impl FnOnce(&Region, u64, &mut [u8]) -> bool,
+    ) -> Option<usize> {
+        if self.closed.load(Ordering::Relaxed) {
             return None;
         }
-        let at = self.known_place(extents, glimpse.records, (offset, into.len()))?;
-        self.vol.region.read(at, into).ok()?;
-        self.still(inode, &glimpse).then_some(())
+        let glance = inode.core.glance()?;
+        if self.atime_line.load(Ordering::Relaxed) > glance.atime_until {
+            return None;
+        }
+        let end = offset.checked_add(into.len() as u64)?;
+        if end > glance.size {
+            return None;
+        }
+        let at = self.known_place(extents, glance.records, (offset, into.len()))?;
+        let done = copy(&self.vol.region, at, into) && self.still(inode, glance.changes);
+        done.then_some(into.len())
     }
 
     #[inline(never)]
@@ -75,7 +86,9 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        match self.read_unlocked(inode, extents, offset, into) {
+        let copy = |region: &Region, at, into: &mut [u8]| region.read(at, into).is_ok();
+        let known = self.read_known(inode, extents, offset, into, copy);
+        match known.or_else(|| self.read_unlocked(inode, extents, offset, into)) {
             Some(n) => Ok(n),
             None => self.op(Need::Read, || self.read_inode(inode, offset, into)),
         }
@@ -98,8 +111,8 @@ impl Shared {
     /// Whether what was read after a look is what the file has. A change that
     /// failed half-way says so before it gives its lock back.
     #[inline]
-    fn still(&self, inode: &Inode, glimpse: &Glimpse) -> bool {
-        inode.core.unchanged(glimpse) && !self.vol.has_failed()
+    fn still(&self, inode: &Inode, changes: u64) -> bool {
+        inode.core.unchanged(changes) && !self.vol.has_failed()
     }
 
     /// See [`core_lock`](super::core_lock). `None`, and anything in `into`,
@@ -115,8 +128,12 @@ impl Shared {
         let glimpse = self.glimpse(inode)?;
         let left = glimpse.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
+        let still = || self.still(inode, glimpse.changes);
+        if let Some(at) = self.known_place(extents, glimpse.records, (offset, len)) {
+            self.vol.region.read(at, &mut into[..len]).ok()?;
+            return still().then_some(len);
+        }
         self.read_map(&glimpse.map, offset, &mut into[..len]).ok()?;
-        let still = || self.still(inode, &glimpse);
         if len != 0 {
             self.learn(extents, glimpse.records, &glimpse.map, (offset, len), still);
         }
@@ -133,17 +150,23 @@ impl Shared {
         (offset, len): (u64, usize),
     ) -> Option<u64> {
         let geo = &self.vol.geo;
-        let log2 = geo.block_log2 + geo.fan_log2;
-        let last = offset.checked_add((len as u64).checked_sub(1)?)?;
-        let part = offset >> log2;
-        let within = offset & ((1 << log2) - 1);
-        match extents.get(records, part, (within >> geo.block_log2) as usize)? {
-            Known::Leaf(first) if part == last >> log2 => Some(geo.offset(first) + within),
-            Known::Block(block) if offset >> geo.block_log2 == last >> geo.block_log2 => {
-                Some(geo.offset(block) + (offset & (geo.block_size - 1)))
-            }
-            _ => None,
+        // Constants where they mostly are: fewer instructions.
+        if geo.block_log2 == 12 {
+            return known_in(extents, records, (offset, len), (12, 9));
         }
+        self.known_in_small_blocks(extents, records, (offset, len))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn known_in_small_blocks(
+        &self,
+        extents: &ExtentCache,
+        records: u64,
+        range: (u64, usize),
+    ) -> Option<u64> {
+        let geo = &self.vol.geo;
+        known_in(extents, records, range, (geo.block_log2, geo.fan_log2))
     }
 
     /// Keeps where a range of a file lies that was not known, unless `still`
@@ -171,10 +194,8 @@ impl Shared {
             }
             _ => return,
         };
-        if still() {
-            let part = index >> geo.fan_log2;
-            extents.put(records, part, within, 1 << geo.fan_log2, known);
-        }
+        let part = index >> geo.fan_log2;
+        extents.put(records, part, (within, 1 << geo.fan_log2), known, still);
     }
 
     #[inline]
@@ -300,6 +321,28 @@ impl Shared {
                     || self.now().sec.saturating_sub(d.atime_sec) >= super::attr::DAY
             }
         }
+    }
+}
+
+/// See [`Shared::known_place`], for blocks of such a size with so many pointers.
+#[inline(always)]
+fn known_in(
+    extents: &ExtentCache,
+    records: u64,
+    (offset, len): (u64, usize),
+    (block_log2, fan_log2): (u32, u32),
+) -> Option<u64> {
+    let part_log2 = block_log2 + fan_log2;
+    let index = (offset >> block_log2) & ((1 << fan_log2) - 1);
+    // Neither of no bytes nor past the end of what is there.
+    let place = |first: Bno, log2: u32| {
+        let within = offset & ((1 << log2) - 1);
+        let fits = (len as u64).wrapping_sub(1) < (1 << log2) - within;
+        fits.then_some((first.0 << block_log2) + within)
+    };
+    match extents.get(records, offset >> part_log2, index as usize)? {
+        Known::Leaf(first) => place(first, part_log2),
+        Known::Block(block) => place(block, block_log2),
     }
 }
 

@@ -61,9 +61,9 @@ impl InodeTable {
             return Ok(None);
         };
         let (part, within) = part_of(geo, index);
-        let known = Known::Block(block);
+        let of = (within, 1 << geo.fan_log2);
         self.known
-            .put(ALWAYS, part, within, 1 << geo.fan_log2, known);
+            .put(ALWAYS, part, of, Known::Block(block), || true);
         Ok(Some(geo.offset(block) + at % geo.block_size))
     }
 

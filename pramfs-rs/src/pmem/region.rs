@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
-use super::cpu::Cpu;
+use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
 use super::mapping;
@@ -56,6 +56,8 @@ pub struct Region {
     len: u64,
     /// See [`PmemBackend::processor`].
     pub(super) cpu: Option<Cpu>,
+    /// See [`cpu::copy_wide`].
+    wide: bool,
     name: String,
     pub(super) read_only: bool,
 }
@@ -76,6 +78,7 @@ impl Region {
             base,
             len,
             cpu: backend.processor(),
+            wide: backend.processor().is_some_and(Cpu::is_wide),
             backend,
             name: name.into(),
             read_only: false,
@@ -202,16 +205,19 @@ impl Region {
     /// [`sound`](Self::sound) is asked after that, once.
     #[inline]
     pub(super) fn bounded(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
-        match offset.checked_add(len) {
-            // SAFETY: offset + len <= self.len, the size of the mapping at base,
-            // so the result points into it or one past its end.
-            Some(end) if end <= self.len => Ok(unsafe { self.base.add(offset as usize) }),
-            _ => Err(PmemError::OutOfBounds {
-                offset,
-                len,
-                region_len: self.len,
-            }),
-        }
+        self.within(offset, len).ok_or(PmemError::OutOfBounds {
+            offset,
+            len,
+            region_len: self.len,
+        })
+    }
+
+    #[inline]
+    fn within(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: offset + len <= self.len, the size of the mapping at base,
+        // so the result points into it or one past its end.
+        (end <= self.len).then(|| unsafe { self.base.add(offset as usize) })
     }
 
     /// Refuses a range that touches a page that has faulted. Such a page reads
@@ -262,6 +268,28 @@ impl Region {
         // which no Rust reference exists.
         unsafe { std::ptr::copy_nonoverlapping(src, into.as_mut_ptr(), into.len()) };
         self.sound(src, offset, into.len() as u64)
+    }
+
+    /// As [`read`](Self::read), of a few pages at most, where the processor can
+    /// copy by whole lines. False, and anything in `into`, where it cannot, or
+    /// there is an error for `read` to find.
+    ///
+    /// It is as short as it can be, and calls nothing: a processor has the lines
+    /// of the next copy come while it waits for those of this one, if no more
+    /// instructions stand between than it looks ahead.
+    #[inline]
+    #[must_use]
+    pub(crate) fn read_wide(&self, offset: u64, into: &mut [u8]) -> bool {
+        let len = into.len();
+        if !self.wide || !(cpu::WIDE..LONG).contains(&len) {
+            return false;
+        }
+        let Some(src) = self.within(offset, len as u64) else {
+            return false;
+        };
+        // SAFETY: as in `read`; the processor is one that can, and `len` enough.
+        unsafe { cpu::copy_wide(into.as_mut_ptr(), src, len) };
+        !fault::happened()
     }
 
     /// Copies a structure out.

@@ -6,12 +6,12 @@
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::Cpu;
+pub use x86_64::{Cpu, WIDE, copy_wide};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod portable;
 #[cfg(not(target_arch = "x86_64"))]
-pub use portable::Cpu;
+pub use portable::{Cpu, WIDE, copy_wide};
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = super::region::LINE as usize;

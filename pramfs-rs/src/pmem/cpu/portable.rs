@@ -35,7 +35,18 @@ impl Cpu {
         // SAFETY: passed on from the caller.
         unsafe { std::ptr::write_bytes(dst, 0, len) }
     }
+    pub fn is_wide(self) -> bool {
+        false
+    }
     pub fn fence(self) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
+}
+
+/// No processor here is [wide](Cpu::is_wide).
+pub const WIDE: usize = usize::MAX;
+
+pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }

@@ -52,6 +52,19 @@ fn lens() -> impl Iterator<Item = usize> + Clone {
 }
 
 #[test]
+fn copy_wide_everywhere() {
+    if !Cpu::get().is_wide() {
+        return eprintln!("SKIPPED, NOT TESTED: copies by whole lines: no AVX-512 here");
+    }
+    compare(
+        (WIDE..AREA).step_by(37).chain([WIDE, 576, 768, 1023]),
+        // SAFETY: both ranges are slices of just this length, which is enough.
+        |dst, src, len| unsafe { copy_wide(dst, src, len) },
+        |dst, src| dst.copy_from_slice(src),
+    );
+}
+
+#[test]
 fn nt_copy_everywhere() {
     for cpu in choices() {
         compare(

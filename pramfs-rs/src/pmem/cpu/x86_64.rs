@@ -16,6 +16,9 @@ use std::sync::OnceLock;
 
 use super::LINE_BYTES;
 
+/// Least bytes of a [`copy_wide`].
+pub const WIDE: usize = 512;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushKind {
     /// Writes back, may keep the line.
@@ -238,6 +241,11 @@ impl Cpu {
         }
     }
 
+    /// Whether it can [`copy_wide`].
+    pub fn is_wide(self) -> bool {
+        self.stream == StreamKind::Avx512
+    }
+
     /// Zeroes past the cache; complete after the next fence.
     ///
     /// # Safety
@@ -273,6 +281,51 @@ impl Cpu {
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
         // SAFETY: sfence exists on every x86_64 and touches no memory.
         unsafe { _mm_sfence() };
+    }
+}
+
+/// Copies to ordinary memory by whole lines. A page is half as many instructions
+/// so as with registers of half a line, and more of what comes next has room
+/// beside it in the processor.
+///
+/// # Safety
+/// `len` is [`WIDE`] or more, `dst..dst+len` writable, `src..src+len` readable, no
+/// overlap; the processor [is wide](Cpu::is_wide).
+#[inline(always)]
+pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the loop copies four lines from src+i to dst+i for each i below
+    // len-256 that is a multiple of 256, and then the last four of the range,
+    // some of them for the second time. Registers from 16 on have no part that
+    // older instructions use, and leave nothing to be cleared.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovdqu64 zmm16, zmmword ptr [{src} + {i}]",
+            "vmovdqu64 zmm17, zmmword ptr [{src} + {i} + 64]",
+            "vmovdqu64 zmm18, zmmword ptr [{src} + {i} + 128]",
+            "vmovdqu64 zmm19, zmmword ptr [{src} + {i} + 192]",
+            "vmovdqu64 zmmword ptr [{dst} + {i}], zmm16",
+            "vmovdqu64 zmmword ptr [{dst} + {i} + 64], zmm17",
+            "vmovdqu64 zmmword ptr [{dst} + {i} + 128], zmm18",
+            "vmovdqu64 zmmword ptr [{dst} + {i} + 192], zmm19",
+            "add {i}, 256",
+            "cmp {i}, {last}",
+            "jb 2b",
+            "vmovdqu64 zmm16, zmmword ptr [{src} + {last}]",
+            "vmovdqu64 zmm17, zmmword ptr [{src} + {last} + 64]",
+            "vmovdqu64 zmm18, zmmword ptr [{src} + {last} + 128]",
+            "vmovdqu64 zmm19, zmmword ptr [{src} + {last} + 192]",
+            "vmovdqu64 zmmword ptr [{dst} + {last}], zmm16",
+            "vmovdqu64 zmmword ptr [{dst} + {last} + 64], zmm17",
+            "vmovdqu64 zmmword ptr [{dst} + {last} + 128], zmm18",
+            "vmovdqu64 zmmword ptr [{dst} + {last} + 192], zmm19",
+            src = in(reg) src,
+            dst = in(reg) dst,
+            last = in(reg) len - 256,
+            i = inout(reg) 0usize => _,
+            out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
+            options(nostack),
+        );
     }
 }
 
