@@ -13,11 +13,13 @@
 //! taken, and before it is given back the number of changes has moved.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::attr::DAY;
+use super::attr_cache::Shown;
 use super::inode::Core;
 use crate::map::MapRef;
 use crate::media::pointer::Ptr;
@@ -27,6 +29,8 @@ use crate::types::{FileType, Ino};
 #[derive(Debug)]
 pub struct CoreLock {
     peeked: Peeked,
+    /// Its place in the attribute cache, once that has shown it.
+    shown: OnceLock<Shown>,
     lock: RwLock<Core>,
 }
 
@@ -106,6 +110,7 @@ impl CoreLock {
         peeked.show(&core);
         CoreLock {
             peeked,
+            shown: OnceLock::new(),
             lock: RwLock::new(core),
         }
     }
@@ -125,13 +130,19 @@ impl CoreLock {
     /// Waits for the exclusive lock.
     #[inline]
     pub fn write(&self) -> CoreGuard<'_> {
-        CoreGuard::new(self.lock.write(), &self.peeked)
+        CoreGuard::new(self.lock.write(), self)
     }
 
     /// The exclusive lock, if it is free.
     #[inline]
     pub fn try_write(&self) -> Option<CoreGuard<'_>> {
-        Some(CoreGuard::new(self.lock.try_write()?, &self.peeked))
+        Some(CoreGuard::new(self.lock.try_write()?, self))
+    }
+
+    /// Has the attribute cache told of every exclusive lock from now on. The
+    /// caller holds the lock, shared, and shows the inode after this.
+    pub fn showing(&self, shown: impl FnOnce() -> Shown) {
+        self.shown.get_or_init(shown);
     }
 
     /// A look at a regular file without a lock. It counts for nothing unless
@@ -208,11 +219,18 @@ pub struct CoreGuard<'a> {
 
 impl<'a> CoreGuard<'a> {
     #[inline]
-    fn new(core: RwLockWriteGuard<'a, Core>, peeked: &'a Peeked) -> CoreGuard<'a> {
-        // Nothing that the holder stores is seen before the lock is. On x86 the
-        // locked instruction sees to that, for streaming stores too.
+    fn new(core: RwLockWriteGuard<'a, Core>, lock: &'a CoreLock) -> CoreGuard<'a> {
+        if let Some(shown) = lock.shown.get() {
+            shown.hide();
+        }
+        // Nothing that the holder stores is seen before the lock is, or while
+        // the inode is shown. On x86 the locked instruction sees to that, for
+        // streaming stores too.
         fence(Ordering::Release);
-        CoreGuard { core, peeked }
+        CoreGuard {
+            core,
+            peeked: &lock.peeked,
+        }
     }
 }
 

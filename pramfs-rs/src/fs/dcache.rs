@@ -2,49 +2,44 @@
 //!
 //! A look-up in the htree of a large directory waits for four or five cache
 //! lines of the medium, each named by the one before, and then for the inode.
-//! Here it waits for a line of the table and for the inode, which keeps the
-//! name by which it was found last ([`KnownAs`]) beside what `stat` shows.
+//! Here it waits for a line of the table and for the inode's slot in the
+//! [`AttrCache`], which keeps the name by which it was found last beside what
+//! `stat` shows.
 //!
-//! Invariant: what is found is what the directory says. An entry is put in
-//! under the lock of its directory, shared or not, as found on the medium; it
-//! is taken out under the exclusive lock, by the functions of
-//! [`entries`](super::entries), before the record that removes or replaces it
-//! is committed. A directory is named by number and generation, so that names
-//! in one that is gone are never found again. An inode has one entry, that of
-//! the name it is known as; the other names of a file with several take the
-//! way over the medium and become that name in their turn.
+//! The table holds hints: part of a hash, and a number. Whether the name leads
+//! there is for the slot to say, so that a hint may be lost, be late or be wrong,
+//! and nothing has to be taken out when a name goes. An inode has one name
+//! here, that by which it was found last; the other names of a file with several
+//! take the way over the medium and become that name in their turn.
 //!
 //! Caches of the registry keep the keys in memory of their own, which is one
 //! more line to wait for; that wait is all that is to be saved here.
-//!
-//! Locks: a shard is taken after everything else, and nothing is waited for
-//! under it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crossbeam::utils::CachePadded;
-use parking_lot::RwLock;
+use super::attr_cache::{AttrCache, Seen};
+use crate::pmem::AtomicWords;
+use crate::types::{Attr, Ino};
 
-use super::inode::Inode;
-use crate::pmem;
-use crate::types::Ino;
-
-const NAME_WORDS: usize = 4;
+pub(super) const NAME_WORDS: usize = 6;
 /// Longest name that is kept, bytes; its length takes one more.
 pub const LONGEST: usize = NAME_WORDS * 8 - 1;
-const SHARDS: usize = 64;
-/// Entries of a set: one cache line.
-const WAYS: usize = 4;
-/// Entries of a shard when it is first used.
-const FIRST: usize = 64;
+/// Hints of a line: one cache line.
+const WAYS: usize = 8;
+/// Bits of a hint that are the number of the inode.
+const INO_BITS: u32 = 40;
+
+/// Slots that have been filled before huge pages are asked for: a cache that
+/// stays small takes no more memory than it needs.
+const MANY: usize = 4096;
 
 /// A name of a directory, made ready to be looked for.
 #[derive(Debug)]
 pub struct Probe {
     hash: u64,
-    dir: Ino,
-    name: [u64; NAME_WORDS],
+    pub(super) dir: Ino,
+    pub(super) name: [u64; NAME_WORDS],
 }
 
 impl Probe {
@@ -55,391 +50,239 @@ impl Probe {
         if name.len() > LONGEST {
             return None;
         }
-        let mut bytes = [0; NAME_WORDS * 8];
-        bytes[0] = name.len() as u8;
-        bytes[1..=name.len()].copy_from_slice(name);
+        const K: u64 = 0xf135_7aea_2e62_a9c5;
+        // A multiplication for each word, as FxHash has it. Who guesses the key
+        // and makes names that collide has them looked up on the medium.
+        let mut hash = (dir.0 ^ key ^ name.len() as u64).wrapping_mul(K);
         let mut words = [0; NAME_WORDS];
-        for (w, b) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *w = u64::from_le_bytes(*b);
+        let (parts, rest) = name.as_chunks::<8>();
+        let mut put = |at: usize, w: u64| {
+            hash = (hash.rotate_left(23) ^ w).wrapping_mul(K);
+            words[at] = w;
+        };
+        for (i, p) in parts.iter().enumerate() {
+            put(i, u64::from_le_bytes(*p));
         }
+        if !rest.is_empty() {
+            let last = match name.last_chunk::<8>() {
+                Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+                None => rest.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)),
+            };
+            put(parts.len(), last);
+        }
+        words[NAME_WORDS - 1] |= (name.len() as u64) << 56;
+        hash = (hash ^ hash >> 32).wrapping_mul(K);
         Some(Probe {
-            hash: hash(key, dir.0, &words),
+            hash: hash ^ hash >> 32,
             dir,
             name: words,
         })
     }
-}
 
-/// A multiplication for each word that is used, as FxHash has it. Who guesses
-/// the key and makes names that collide has them looked up on the medium.
-#[inline]
-fn hash(key: u64, dir: u64, name: &[u64; NAME_WORDS]) -> u64 {
-    const K: u64 = 0xf135_7aea_2e62_a9c5;
-    let used = (name[0] & 0xff) as usize / 8 + 1;
-    let mut hash = (dir ^ key).wrapping_mul(K);
-    for w in name.iter().take(used) {
-        hash = (hash.rotate_left(23) ^ w).wrapping_mul(K);
-    }
-    hash = (hash ^ hash >> 32).wrapping_mul(K);
-    hash ^ hash >> 32
-}
-
-/// The name by which an inode was found last, under a sequence lock: a reader
-/// takes no lock, and believes what it read if the number was even and has not
-/// moved.
-#[derive(Debug, Default)]
-pub struct KnownAs {
-    sequence: AtomicU64,
-    dir: AtomicU64,
-    generation: AtomicU64,
-    name: [AtomicU64; NAME_WORDS],
-}
-
-impl KnownAs {
+    /// The bits of the hash that a hint keeps.
     #[inline]
-    fn is(&self, p: &Probe, generation: u64) -> bool {
-        let sequence = self.sequence.load(Ordering::Acquire);
-        let same = self.dir.load(Ordering::Relaxed) == p.dir.0
-            && self.generation.load(Ordering::Relaxed) == generation
-            && self
-                .name
-                .iter()
-                .zip(p.name)
-                .all(|(w, n)| w.load(Ordering::Relaxed) == n);
-        fence(Ordering::Acquire);
-        same && sequence & 1 == 0 && self.sequence.load(Ordering::Relaxed) == sequence
-    }
-
-    /// Gives the hash of the name before, if there was one; an error where
-    /// another thread is at it.
-    fn set(&self, key: u64, p: &Probe, generation: u64) -> Result<Option<u64>, ()> {
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        let mine = sequence & 1 == 0
-            && self
-                .sequence
-                .compare_exchange(sequence, sequence + 1, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
-        if !mine {
-            return Err(());
-        }
-        let before = self.hash(key);
-        // No word is stored before the number is odd.
-        fence(Ordering::Release);
-        self.dir.store(p.dir.0, Ordering::Relaxed);
-        self.generation.store(generation, Ordering::Relaxed);
-        for (to, w) in self.name.iter().zip(p.name) {
-            to.store(w, Ordering::Relaxed);
-        }
-        self.sequence.store(sequence + 2, Ordering::Release);
-        Ok(before)
-    }
-
-    /// Hash of the name, if there is one. A hint: it may be changing.
-    fn hash(&self, key: u64) -> Option<u64> {
-        let dir = self.dir.load(Ordering::Relaxed);
-        let mut name = [0; NAME_WORDS];
-        for (to, w) in name.iter_mut().zip(&self.name) {
-            *to = w.load(Ordering::Relaxed);
-        }
-        (dir != 0).then(|| hash(key, dir, &name))
-    }
-}
-
-#[derive(Debug, Default)]
-struct Entry {
-    hash: u64,
-    inode: Option<Arc<Inode>>,
-}
-
-#[derive(Debug, Default)]
-struct Shard {
-    table: RwLock<Table>,
-    /// Where the table is, for prefetching: this may be the old one.
-    address: AtomicUsize,
-    mask: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    /// Sets of [`WAYS`]; a power of two of them.
-    entries: Vec<Entry>,
-    filled: usize,
-}
-
-impl Table {
-    /// First entry of the set of a hash. Of a table that has none yet it may be
-    /// any number.
-    #[inline]
-    fn set(&self, hash: u64) -> usize {
-        (hash as usize / SHARDS * WAYS) & self.entries.len().wrapping_sub(1)
-    }
-
-    #[inline]
-    fn ways(&self, hash: u64) -> &[Entry] {
-        let set = self.set(hash);
-        let ways = self.entries.get(set..set.saturating_add(WAYS));
-        ways.unwrap_or(&[])
-    }
-
-    fn ways_mut(&mut self, hash: u64) -> &mut [Entry] {
-        let set = self.set(hash);
-        let ways = self.entries.get_mut(set..set.saturating_add(WAYS));
-        ways.unwrap_or(&mut [])
-    }
-
-    /// Puts an entry in; gives back what had to go for it.
-    fn put(&mut self, entry: Entry) -> Option<Arc<Inode>> {
-        let hash = entry.hash;
-        let ways = self.ways_mut(hash);
-        let at = ways
-            .iter()
-            .position(|e| e.hash == hash && e.inode.is_some())
-            .or_else(|| ways.iter().position(|e| e.inode.is_none()))
-            // Any will do; the same name does not always meet the same.
-            .unwrap_or((hash >> 61) as usize % WAYS);
-        let old = std::mem::replace(&mut ways[at], entry).inode;
-        if old.is_none() {
-            self.filled += 1;
-        }
-        old
+    fn tag(&self) -> u64 {
+        self.hash >> INO_BITS
     }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Dcache {
-    shards: Box<[CachePadded<Shard>]>,
-    /// Most entries of a shard.
-    most: usize,
+    hints: AtomicWords,
+    /// Number of lines, less one.
+    mask: usize,
     /// Key of the hashes, for [`Probe::new`].
     pub key: u64,
+    /// What is known of the inodes.
+    pub attrs: Arc<AttrCache>,
+    shown: AtomicUsize,
 }
 
 impl Dcache {
     /// A cache for the names of so many inodes.
     pub fn new(inodes: usize, key: u64) -> Dcache {
+        let lines = (inodes * 2).div_ceil(WAYS).next_power_of_two();
+        let hints = AtomicWords::new(lines * WAYS);
         Dcache {
+            hints,
+            mask: lines - 1,
             key,
-            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            most: (inodes * 4 / SHARDS).next_power_of_two().max(FIRST),
+            attrs: Arc::new(AttrCache::new(inodes)),
+            shown: AtomicUsize::new(0),
         }
     }
 
     #[inline]
-    fn shard(&self, hash: u64) -> &Shard {
-        &self.shards[hash as usize % SHARDS]
+    fn line(&self, p: &Probe) -> Option<&[AtomicU64; WAYS]> {
+        let first = (p.hash as usize & self.mask) * WAYS;
+        self.hints.get(first..)?.first_chunk()
     }
 
-    /// Has the line of the table fetched that [`with`](Self::with) will need.
+    /// Where in its line a name is put if there is a choice.
     #[inline]
-    pub fn prefetch(&self, p: &Probe) {
-        let shard = self.shard(p.hash);
-        let set = (p.hash as usize / SHARDS * WAYS) & shard.mask.load(Ordering::Relaxed);
-        let at = shard.address.load(Ordering::Relaxed);
-        pmem::prefetch_address::<Entry>(at.wrapping_add(set * size_of::<Entry>()));
+    fn way(p: &Probe, nth: usize) -> usize {
+        (p.tag() as usize + nth) % WAYS
     }
 
-    /// Shows the inode that a name leads to, if it is known. The caller holds
-    /// the lock of the directory, which has this generation; `f` waits for
-    /// nothing.
+    /// Attributes of the inode that a name leads to, if that is known, and
+    /// when that was so.
     #[inline]
-    pub fn with<T>(
-        &self,
-        p: &Probe,
-        generation: u64,
-        f: impl FnOnce(&Arc<Inode>) -> T,
-    ) -> Option<T> {
-        let table = self.shard(p.hash).table.read();
-        let mut same = table.ways(p.hash).iter().filter(|e| e.hash == p.hash);
-        let found = same.find_map(|e| {
-            let inode = e.inode.as_ref()?;
-            // All its lines at once.
-            pmem::prefetch_object(&**inode);
-            inode.known_as.is(p, generation).then_some(inode)
-        });
-        found.map(f)
+    pub fn find(&self, p: &Probe) -> Option<(Attr, Seen)> {
+        let line = self.line(p)?;
+        for nth in 0..WAYS {
+            let hint = line[Self::way(p, nth)].load(Ordering::Relaxed);
+            if hint == 0 {
+                return None;
+            }
+            if hint >> INO_BITS == p.tag() {
+                let ino = Ino(hint & ((1 << INO_BITS) - 1));
+                if let Some(found) = self.attrs.find(ino, p) {
+                    return Some(found);
+                }
+            }
+        }
+        None
     }
 
-    /// Puts a name in. The caller holds the lock of the directory and has found
-    /// this on the medium.
-    pub fn put(&self, p: &Probe, generation: u64, inode: &Arc<Inode>) {
-        let shard = self.shard(p.hash);
-        let mut table = shard.table.write();
-        // The name before the entry: an entry never leads to an inode that is
-        // known by an older name with the same hash.
-        let Ok(before) = inode.known_as.set(self.key, p, generation) else {
+    /// Shows an inode from now on, and a name that leads to it. The caller holds
+    /// its lock, and that of the directory if there is a name, has found this
+    /// under them, and has given the lock a [`Shown`](super::attr_cache::Shown).
+    pub fn show(&self, attr: &Attr, name: Option<&Probe>) {
+        self.attrs.show(attr, name);
+        if let Some(p) = name {
+            self.put(p, attr.ino);
+        }
+        if self.shown.fetch_add(1, Ordering::Relaxed) == MANY {
+            self.attrs.advise_huge();
+            self.hints.advise_huge();
+        }
+    }
+
+    fn put(&self, p: &Probe, ino: Ino) {
+        let Some(line) = self.line(p).filter(|_| ino.0 >> INO_BITS == 0) else {
             return;
         };
-        let mut dropped = None;
-        let most = self.most;
-        // Sets overflow long before the table is full.
-        if table.filled * 4 >= table.entries.len() && table.entries.len() < most {
-            let len = (table.entries.len() * 2).clamp(FIRST, most);
-            let new = Table {
-                entries: std::iter::repeat_with(Entry::default).take(len).collect(),
-                filled: 0,
-            };
-            let old = std::mem::replace(&mut *table, new);
-            for e in old.entries.into_iter().filter(|e| e.inode.is_some()) {
-                dropped = table.put(e).or(dropped);
-            }
-            shard
-                .address
-                .store(table.entries.as_ptr().addr(), Ordering::Relaxed);
-            shard.mask.store(len - 1, Ordering::Relaxed);
-        }
-        let old = table.put(Entry {
-            hash: p.hash,
-            inode: Some(inode.clone()),
-        });
-        drop(table);
-        // Memory is given back outside the lock.
-        drop((old, dropped));
-        // An inode has one entry. Whoever put the one before held its shard
-        // until it was there.
-        if let Some(before) = before.filter(|b| *b != p.hash) {
-            self.take(before, Some(inode));
-        }
-    }
-
-    /// Takes a name out. The caller holds the lock of the directory
-    /// exclusively, and is about to remove or replace the entry.
-    pub fn forget(&self, p: &Probe) {
-        // Who put it in held that lock: a table that has not been made by now
-        // does not have it.
-        if self.shard(p.hash).address.load(Ordering::Relaxed) != 0 {
-            self.take(p.hash, None);
-        }
-    }
-
-    /// Lets go of an inode that is to leave the inode cache.
-    pub fn let_go(&self, inode: &Arc<Inode>) {
-        if let Some(hash) = inode.known_as.hash(self.key) {
-            self.take(hash, Some(inode));
-        }
-    }
-
-    /// Takes out every entry with a hash, or those of one inode.
-    fn take(&self, hash: u64, only: Option<&Arc<Inode>>) {
-        let mut table = self.shard(hash).table.write();
-        let mut taken: [Option<Arc<Inode>>; WAYS] = Default::default();
-        for (e, to) in table.ways_mut(hash).iter_mut().zip(&mut taken) {
-            let it = |i: &Arc<Inode>| only.is_none_or(|o| Arc::ptr_eq(i, o));
-            if e.hash == hash && e.inode.as_ref().is_some_and(it) {
-                *to = e.inode.take();
-            }
-        }
-        table.filled -= taken.iter().flatten().count();
-        drop(table);
-        drop(taken);
+        let hint = p.tag() << INO_BITS | ino.0;
+        let ways = || (0..WAYS).map(|nth| &line[Self::way(p, nth)]);
+        let is = |w: u64| move |way: &&AtomicU64| way.load(Ordering::Relaxed) == w;
+        // Two threads may take the same place: one of the names is lost.
+        let free = ways().find(is(hint)).or_else(|| ways().find(is(0)));
+        let way = free.unwrap_or(&line[Self::way(p, 0)]);
+        way.store(hint, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use zerocopy::FromZeros;
-
     use super::*;
-    use crate::media::DiskInode;
+    use crate::types::{FileType, Time};
 
     const KEY: u64 = 0x1234_5678_9abc_def1;
 
-    fn inode(ino: u64) -> Arc<Inode> {
-        Arc::new(Inode::new(Ino(ino), 0, DiskInode::new_zeroed()))
+    fn attr(ino: u64) -> Attr {
+        let time = Time { sec: 1, nsec: 2 };
+        Attr {
+            ino: Ino(ino),
+            generation: 1,
+            kind: FileType::Regular,
+            perm: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            flags: 0,
+            change: 1,
+        }
     }
 
-    fn probe(dir: u64, name: &str) -> Probe {
-        Probe::new(KEY, Ino(dir), name.as_bytes()).unwrap()
+    fn probe(dir: u64, name: &[u8]) -> Probe {
+        Probe::new(KEY, Ino(dir), name).unwrap()
     }
 
-    fn found(cache: &Dcache, p: &Probe, generation: u64) -> Option<u64> {
-        cache.with(p, generation, |i| i.ino.0)
+    fn found(cache: &Dcache, p: &Probe) -> Option<u64> {
+        cache.find(p).map(|(a, _)| a.ino.0)
     }
 
     #[test]
-    fn a_name_is_found_until_it_is_forgotten() {
+    fn names_are_found_while_their_inodes_are_shown() {
         let cache = Dcache::new(1 << 16, KEY);
-        let inodes: Vec<_> = (0..20_000).map(|i| inode(100 + i)).collect();
-        let name = |i: usize| probe(2, &format!("name {i}"));
-        for (i, inode) in inodes.iter().enumerate() {
-            cache.put(&name(i), 7, inode);
+        let name = |i: u64| probe(2, format!("name {i}").as_bytes());
+        for i in 0..20_000 {
+            cache.show(&attr(100 + i), Some(&name(i)));
         }
-        let all = |i: &usize| found(&cache, &name(*i), 7) == Some(100 + *i as u64);
-        let kept = (0..inodes.len()).filter(all).count();
-        // A set that is full loses some.
-        assert!(kept > 19_000, "{kept}");
-        for i in (0..inodes.len()).step_by(2) {
-            cache.forget(&name(i));
-            assert_eq!(found(&cache, &name(i), 7), None);
+        let all = |i: &u64| found(&cache, &name(*i)) == Some(100 + *i);
+        let kept = (0..20_000).filter(all).count();
+        // A line that is full loses some.
+        assert!(kept > 19_900, "{kept}");
+        // Names that moved to others' inodes.
+        for i in (0..20_000).step_by(2) {
+            cache.show(&attr(50_000 + i), Some(&name(i)));
+            cache.show(&attr(100 + i), Some(&probe(3, b"elsewhere")));
         }
-        let left = (1..inodes.len()).step_by(2).filter(all).count();
-        assert!(left > 9_400, "{left}");
+        for i in (0..20_000).step_by(2) {
+            let now = found(&cache, &name(i));
+            assert!(now.is_none() || now == Some(50_000 + i), "{i} {now:?}");
+        }
     }
 
     #[test]
-    fn directory_generation_and_every_byte_count() {
+    fn the_directory_and_every_byte_count() {
         let cache = Dcache::new(1000, KEY);
-        let long = "x".repeat(LONGEST);
-        cache.put(&probe(2, &long), 7, &inode(50));
-        assert_eq!(found(&cache, &probe(2, &long), 7), Some(50));
-        assert_eq!(found(&cache, &probe(2, &long), 8), None);
-        assert_eq!(found(&cache, &probe(3, &long), 7), None);
-        for at in 0..LONGEST {
-            let mut other = long.clone().into_bytes();
-            other[at] = b'y';
-            let p = Probe::new(KEY, Ino(2), &other).unwrap();
-            assert_eq!(found(&cache, &p, 7), None, "{at}");
+        for len in 1..=LONGEST {
+            let long = &b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[..len];
+            cache.show(&attr(50), Some(&probe(2, long)));
+            assert_eq!(found(&cache, &probe(2, long)), Some(50));
+            assert_eq!(found(&cache, &probe(3, long)), None);
+            for at in 0..len {
+                let mut other = long.to_vec();
+                other[at] = b'-';
+                assert_eq!(found(&cache, &probe(2, &other)), None, "{len} {at}");
+                // Its hash alone does not make it another.
+                let p = Probe {
+                    hash: probe(2, long).hash,
+                    ..probe(2, &other)
+                };
+                assert_eq!(found(&cache, &p), None, "{len} {at}");
+            }
+            for other in [&long[1..], &[long, b"\0"].concat()] {
+                if let Some(p) = Probe::new(KEY, Ino(2), other) {
+                    let hash = probe(2, long).hash;
+                    assert_eq!(found(&cache, &Probe { hash, ..p }), None, "{len}");
+                }
+            }
         }
-        assert_eq!(found(&cache, &probe(2, &long[1..]), 7), None);
         assert!(Probe::new(KEY, Ino(2), &[b'x'; LONGEST + 1]).is_none());
     }
 
     #[test]
-    fn a_table_without_entries_has_no_name_of_any_hash() {
+    fn a_line_that_is_full_has_the_name_that_came_last() {
         let cache = Dcache::new(1000, KEY);
-        for hash in (0..200).chain([u64::MAX, 1 << 63]) {
-            let p = Probe {
-                hash,
-                ..probe(2, "a")
-            };
-            cache.prefetch(&p);
-            assert_eq!(found(&cache, &p, 7), None);
-            cache.forget(&p);
+        let same_line = |i: u64| Probe {
+            hash: i << INO_BITS,
+            ..probe(2, format!("{i}").as_bytes())
+        };
+        for i in 1..100 {
+            cache.show(&attr(100 + i), Some(&same_line(i)));
+            assert_eq!(found(&cache, &same_line(i)), Some(100 + i));
         }
-        for hash in 0..200 {
-            let p = Probe {
-                hash,
-                ..probe(2, "a")
-            };
-            let file = inode(50);
-            cache.put(&p, 7, &file);
-            assert_eq!(found(&cache, &p, 7), Some(50), "{hash}");
-        }
+        let kept = (1..100).filter(|i| found(&cache, &same_line(*i)).is_some());
+        assert_eq!(kept.count(), WAYS);
     }
 
     #[test]
-    fn an_inode_is_held_once_and_let_go() {
+    fn a_number_too_large_for_a_hint_is_not_noted() {
         let cache = Dcache::new(1000, KEY);
-        let file = inode(50);
-        for name in ["a", "b", "a", "c"] {
-            cache.put(&probe(2, name), 7, &file);
-            assert_eq!(found(&cache, &probe(2, name), 7), Some(50));
-            assert_eq!(Arc::strong_count(&file), 2, "{name}");
-        }
-        assert_eq!(found(&cache, &probe(2, "a"), 7), None);
-        cache.let_go(&file);
-        assert_eq!(Arc::strong_count(&file), 1);
-        assert_eq!(found(&cache, &probe(2, "c"), 7), None);
-    }
-
-    #[test]
-    fn a_name_that_moves_leads_to_the_new_inode_only() {
-        let cache = Dcache::new(1000, KEY);
-        let (old, new) = (inode(50), inode(51));
-        cache.put(&probe(2, "a"), 7, &old);
-        cache.forget(&probe(2, "a"));
-        cache.put(&probe(2, "a"), 7, &new);
-        assert_eq!(found(&cache, &probe(2, "a"), 7), Some(51));
-        assert_eq!(Arc::strong_count(&old), 1);
+        let ino = (1 << INO_BITS) + 50;
+        cache.show(&attr(ino), Some(&probe(2, b"a")));
+        assert_eq!(found(&cache, &probe(2, b"a")), None);
+        assert_eq!(cache.attrs.get(Ino(ino)), Some(attr(ino)));
     }
 }

@@ -1,9 +1,10 @@
-//! Entries of a directory: finding, adding, replacing and removing them. The
-//! dentry cache is kept right here and nowhere else.
+//! Entries of a directory: finding, adding, replacing and removing them.
+//!
+//! Who replaces or removes one holds the exclusive lock of the inode that it led
+//! to: the dentry cache has forgotten it by then.
 
 use std::sync::Arc;
 
-use super::dcache::Probe;
 use super::inode::{Core, Inode};
 use super::orphan::{dir_tree, store_tree};
 use super::{Shared, names};
@@ -87,7 +88,6 @@ impl Shared {
         name: &[u8],
         child: &DiskInode,
     ) -> Result<()> {
-        self.forget_name(dir, name);
         let (kind, value) = (names::dt(child.mode), child.ino.to_le_bytes());
         match htree::set_value(tx, &dir_tree(dir), name, kind, &value)? {
             true => Ok(()),
@@ -101,23 +101,13 @@ impl Shared {
         &self,
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
-        name: &[u8],
         entry: &DirEntry,
     ) -> Result<()> {
-        self.forget_name(dir, name);
         let mut tree = dir_tree(dir);
         htree::remove_found(tx, &mut tree, &entry.found)?;
         store_tree(dir, &tree);
         dir.size = dir.size.saturating_sub(1);
         Ok(())
-    }
-
-    /// Before an entry changes: the directory is locked exclusively, so nobody
-    /// puts it back until that is done.
-    fn forget_name(&self, dir: &DiskInode, name: &[u8]) {
-        if let Some(probe) = Probe::new(self.cache.names.key, Ino(dir.ino), name) {
-            self.cache.names.forget(&probe);
-        }
     }
 }
 

@@ -78,7 +78,7 @@ pub struct InodeCache {
     /// meet.
     shards: Box<[CachePadded<RwLock<Shard>>]>,
     per_shard: usize,
-    /// Their names. It holds inodes too, and lets go of those that leave.
+    /// Their names and attributes, to be had without a lock.
     pub names: Dcache,
 }
 
@@ -198,13 +198,13 @@ impl InodeCache {
                 !c.lazy.mtime && c.orphan_slot.is_none() && (atime_too || !c.lazy.atime)
             })
         };
-        if inode.used.swap(false, Ordering::Relaxed) || !saved() {
+        let used = inode.used.swap(false, Ordering::Relaxed);
+        if self.names.attrs.take_used(inode.ino) || used || !saved() {
             return false;
         }
-        // Nobody can get it while the shard is locked and the dentry cache does
-        // not have it; and once nobody else holds it, what the last holder has
-        // done to it is seen, and asked for again.
-        self.names.let_go(inode);
+        // Nobody can get it while the shard is locked; and once nobody else
+        // holds it, what the last holder has done to it is seen, and asked for
+        // again.
         if Arc::strong_count(inode) > 1 {
             return false;
         }

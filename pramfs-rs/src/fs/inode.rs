@@ -10,7 +10,6 @@ use zerocopy::{IntoBytes, transmute_ref};
 
 use super::acl::Lists;
 use super::core_lock::CoreLock;
-use super::dcache::KnownAs;
 use crate::error::{Error, Result};
 use crate::journal::Place;
 use crate::map::MapRef;
@@ -66,8 +65,6 @@ pub struct Inode {
     /// The record that wrote its homes last: the inode, its pointer blocks and
     /// its htrees.
     pub place: Place,
-    /// The name by which the dentry cache finds it.
-    pub known_as: KnownAs,
     /// The lock.
     pub core: CoreLock,
 }
@@ -80,7 +77,6 @@ impl Inode {
             ino,
             home,
             place: Place::default(),
-            known_as: KnownAs::default(),
             core: CoreLock::new(Core {
                 d,
                 lazy: Lazy::default(),

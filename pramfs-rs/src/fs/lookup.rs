@@ -1,9 +1,11 @@
 //! lookup and getattr.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
+use super::attr_cache::{Seen, Shown};
 use super::dcache::Probe;
-use super::inode::Inode;
+use super::inode::{Core, Inode};
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
 use crate::types::{Attr, Ino};
@@ -14,11 +16,18 @@ impl Shared {
     /// # Errors
     /// [`Error::Stale`] for a number that names nothing.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        match self.cache.names.attrs.get(ino) {
+            Some(attr) if self.is_up() => Ok(attr),
+            _ => self.getattr_locked(ino),
+        }
+    }
+
+    fn getattr_locked(&self, ino: Ino) -> Result<Attr> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
             let core = inode.core.read();
             core.alive(ino)?;
-            Ok(core.attr(&self.vol.geo))
+            Ok(self.show(&inode, &core, None))
         })
     }
 
@@ -39,6 +48,13 @@ impl Shared {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`].
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        match self.known(parent, name) {
+            Some((attr, _)) => Ok(attr),
+            None => self.lookup_locked(parent, name),
+        }
+    }
+
+    fn lookup_locked(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
         self.op(Need::Read, || self.lookup_inode(parent, name, false))
     }
 
@@ -48,19 +64,39 @@ impl Shared {
     /// # Errors
     /// As for [`lookup`](Self::lookup).
     pub fn lookup_pinned(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        if let Some((attr, seen)) = self.known(parent, name) {
+            self.refs.add(attr.ino, 1);
+            // Who removes the name hides the inode and then asks for references:
+            // either it meets this one, or what was seen is shown no more.
+            fence(Ordering::SeqCst);
+            if self.cache.names.attrs.still(&seen) {
+                return Ok(attr);
+            }
+            self.unpin(attr.ino, 1);
+        }
         self.op_pinned(Need::Read, || self.lookup_inode(parent, name, true))
+    }
+
+    /// What a name leads to, without a lock. `None` says nothing: the name may
+    /// not be there, its inode be changing, or the file system have ended.
+    #[inline]
+    fn known(&self, parent: Ino, name: &[u8]) -> Option<(Attr, Seen)> {
+        let names = &self.cache.names;
+        let found = names.find(&Probe::new(names.key, parent, name)?)?;
+        self.is_up().then_some(found)
+    }
+
+    /// Whether operations go on: what was found before this was asked could be
+    /// had from the caches.
+    #[inline]
+    fn is_up(&self) -> bool {
+        !self.vol.has_failed() && !self.closed.load(Ordering::Relaxed)
     }
 
     fn lookup_inode(&self, parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
         names::check_lookup(name)?;
-        let probe = Probe::new(self.cache.names.key, parent, name);
-        if let Some(probe) = &probe {
-            self.cache.names.prefetch(probe);
-        }
+        let mut probe = Probe::new(self.cache.names.key, parent, name);
         let dir = self.iget_user(parent)?;
-        if let Some(attr) = probe.as_ref().and_then(|p| self.known(&dir, p, pin)) {
-            return Ok(attr);
-        }
         loop {
             let pc = dir.core.read();
             self.check_dir(&dir, &pc)?;
@@ -69,26 +105,24 @@ impl Shared {
                     if pin {
                         self.refs.add(dir.ino, 1);
                     }
-                    return Ok(pc.attr(&self.vol.geo));
+                    return Ok(self.show(&dir, &pc, None));
                 }
                 // Where a removed directory stood may be anything by now.
                 b".." if pc.d.nlink == 0 => return Err(Error::NotFound),
-                b".." => self.iget_user(Ino(pc.d.parent_or_rdev))?,
-                _ => {
-                    let child = self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?;
-                    if let Some(probe) = &probe {
-                        self.cache.names.put(probe, pc.d.generation, &child);
-                    }
-                    child
+                b".." => {
+                    // No entry, and kept by no directory's lock.
+                    probe = None;
+                    self.iget_user(Ino(pc.d.parent_or_rdev))?
                 }
+                _ => self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?,
             };
             // Which inode it is, is settled; its lock may be lower than the
             // directory's and is not waited for under that.
-            let core = match child.core.try_read() {
-                Some(core) => core,
+            let (core, probe) = match child.core.try_read() {
+                Some(core) => (core, probe.as_ref()),
                 None => {
                     drop(pc);
-                    child.core.read()
+                    (child.core.read(), None)
                 }
             };
             if core.gone {
@@ -97,29 +131,18 @@ impl Shared {
             if pin {
                 self.refs.add(child.ino, 1);
             }
-            return Ok(core.attr(&self.vol.geo));
+            return Ok(self.show(&child, &core, probe));
         }
     }
 
-    /// What a name leads to, by the dentry cache. `None` says nothing: the
-    /// name may not be there, or a lock not be free.
-    #[inline]
-    fn known(&self, dir: &Inode, probe: &Probe, pin: bool) -> Option<Attr> {
-        let pc = dir.core.try_read()?;
-        if pc.gone || !pc.is_dir() {
-            return None;
-        }
-        let attr = |child: &Arc<Inode>| {
-            let core = child.core.try_read()?;
-            if core.gone {
-                return None;
-            }
-            child.note_use();
-            if pin {
-                self.refs.add(child.ino, 1);
-            }
-            Some(core.attr(&self.vol.geo))
-        };
-        self.cache.names.with(probe, pc.d.generation, attr)?
+    /// Attributes of a locked inode, which the caches show from now on, by a
+    /// name if the lock of its directory is held too.
+    fn show(&self, inode: &Inode, core: &Core, name: Option<&Probe>) -> Attr {
+        let attr = core.attr(&self.vol.geo);
+        let names = &self.cache.names;
+        // Before it is shown: whoever locks the inode after this finds out.
+        inode.core.showing(|| Shown::new(&names.attrs, inode.ino));
+        names.show(&attr, name);
+        attr
     }
 }

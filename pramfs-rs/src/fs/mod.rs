@@ -12,6 +12,7 @@
 
 mod acl;
 mod attr;
+mod attr_cache;
 mod background;
 mod copy;
 #[cfg(test)]

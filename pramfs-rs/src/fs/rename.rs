@@ -310,7 +310,7 @@ impl Shared {
         let white = if whiteout {
             Some(self.put_whiteout(cx, &mut tx, &mut from, e.name, now)?)
         } else {
-            self.take_entry(&mut tx, &mut from, e.name, e.entry)?;
+            self.take_entry(&mut tx, &mut from, e.entry)?;
             None
         };
         if has_bug!(RenameRemovesFirst) && white.is_none() {

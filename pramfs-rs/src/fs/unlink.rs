@@ -46,7 +46,7 @@ impl Shared {
                     let child = self.inode_of(&pc, name, Ino(entry.ino))?;
                     match child.core.try_write() {
                         Some(mut c) => {
-                            let what = (name, &entry);
+                            let what = &entry;
                             (
                                 self.remove_locked(&dir, &mut pc, &child, &mut c, what, directory)?,
                                 None,
@@ -78,7 +78,7 @@ impl Shared {
                     match self.entry(pc, name)? {
                         None => return Err(Error::NotFound),
                         Some(entry) if entry.ino == child.ino.0 && !c.gone => {
-                            let what = (name, &entry);
+                            let what = &entry;
                             (
                                 self.remove_locked(&dir, pc, &child, c, what, directory)?,
                                 None,
@@ -116,7 +116,7 @@ impl Shared {
         pc: &mut Core,
         child: &Arc<Inode>,
         c: &mut Core,
-        (name, entry): (&[u8], &DirEntry),
+        entry: &DirEntry,
         directory: bool,
     ) -> Result<Option<Ino>> {
         protect::may_change(&pc.d)?;
@@ -130,7 +130,7 @@ impl Shared {
         let (mut new_dir, mut new) = (pc.d, c.d);
         let mut tx = self.vol.begin_at(&dir.place);
         tx.allow_reserve();
-        self.take_entry(&mut tx, &mut new_dir, name, entry)?;
+        self.take_entry(&mut tx, &mut new_dir, entry)?;
         touch_mtime(&mut new_dir, now);
         touch_ctime(&mut new, now);
         if directory {

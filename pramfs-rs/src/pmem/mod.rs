@@ -40,6 +40,7 @@ mod sim;
 mod source;
 mod stitch;
 mod window;
+mod words;
 
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;
@@ -58,6 +59,7 @@ pub use source::{REGION_UNIT, Source, SourceKind, inherit_standard_streams_only}
 pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
 pub use window::{Fenced, Unfenced, WriteWindow};
+pub(crate) use words::AtomicWords;
 
 /// Hints that all of an ordinary object will be read soon: its lines are
 /// fetched together instead of one after the other.

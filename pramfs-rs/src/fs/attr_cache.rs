@@ -1,0 +1,450 @@
+//! The attribute cache: what `stat` shows of the inodes in memory, and the name
+//! by which each was found last, to be read without a lock.
+//!
+//! A look-up that takes locks takes a dozen of them, and each waits for all
+//! loads before it: the memory is waited for once after the other. Here a
+//! reader only loads, so that the processor begins the next look-up while this
+//! one waits.
+//!
+//! Each inode has a slot, which its number gives; two numbers may share one,
+//! and the later takes it. A slot is under a sequence lock: a reader believes
+//! what it read if the number was even and has not moved.
+//!
+//! Invariant: what a slot shows of an inode is what its core says. It is put
+//! in under the lock of the inode, shared or not, and taken out when somebody
+//! takes that lock exclusively ([`CoreLock::write`](super::core_lock)), before
+//! anything changes. The name is put in under the lock of the directory, too;
+//! whoever removes or replaces a name holds the exclusive lock of the inode that
+//! it leads to. A slot shows no inode that is not in memory: a [`Shown`] takes
+//! it out as it goes.
+//!
+//! So a directory that is gone has no names here, if it was empty, as its
+//! count of entries said. On a damaged medium that count may have been wrong:
+//! then the names in it are found until their inodes change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::dcache::{NAME_WORDS, Probe};
+use crate::pmem::{self, AtomicWords};
+use crate::types::{Attr, FileType, Ino, Time};
+
+/// Words of a slot: three cache lines.
+const WORDS: usize = 24;
+type Slot = [AtomicU64; WORDS];
+
+// The first line is what a look-up compares.
+const SEQUENCE: usize = 0;
+/// Number of the inode; 0 where the slot shows nothing.
+const INO: usize = 1;
+/// Directory of the name; 0 where there is none.
+const DIR: usize = 2;
+const NAME: usize = 3;
+const ATTR: usize = NAME + NAME_WORDS;
+const ATTR_WORDS: usize = 14;
+/// Looked at since the clock hand passed. Not under the sequence lock.
+const USED: usize = ATTR + ATTR_WORDS;
+const _: () = assert!(USED + 1 == WORDS);
+
+/// See the module.
+#[derive(Debug)]
+pub struct AttrCache {
+    words: AtomicWords,
+    slots: u64,
+}
+
+/// An inode's part in the cache, kept beside its lock.
+#[derive(Debug)]
+pub struct Shown {
+    cache: Arc<AttrCache>,
+    ino: Ino,
+}
+
+/// Where something was found, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    ino: Ino,
+    sequence: u64,
+}
+
+impl AttrCache {
+    /// A cache of so many slots. It takes memory as they are filled.
+    pub fn new(slots: usize) -> AttrCache {
+        AttrCache {
+            words: AtomicWords::new(slots.saturating_mul(WORDS)),
+            slots: slots.max(1) as u64,
+        }
+    }
+
+    #[inline]
+    fn slot(&self, ino: Ino) -> Option<&Slot> {
+        let at = (ino.0 % self.slots) as usize * WORDS;
+        self.words.get(at..)?.first_chunk()
+    }
+
+    /// Attributes of an inode.
+    #[inline]
+    pub fn get(&self, ino: Ino) -> Option<Attr> {
+        let slot = self.slot(ino)?;
+        let (attr, _) = read(slot, |s| {
+            (s[INO].load(Ordering::Relaxed) == ino.0).then(|| attr(s))
+        })?;
+        note_use(slot);
+        Some(attr)
+    }
+
+    /// Attributes of an inode, if it is the one that a name leads to.
+    #[inline]
+    pub fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, Seen)> {
+        let slot = self.slot(ino)?;
+        // Its lines are asked for at once.
+        pmem::prefetch_object(slot);
+        let (attr, sequence) = read(slot, |s| {
+            let word = |at: usize| s[at].load(Ordering::Relaxed);
+            let mut differ = (word(INO) ^ ino.0) | (word(DIR) ^ p.dir.0);
+            for (i, n) in p.name.iter().enumerate() {
+                differ |= word(NAME + i) ^ n;
+            }
+            (differ == 0).then(|| attr(s))
+        })?;
+        note_use(slot);
+        Some((attr, Seen { ino, sequence }))
+    }
+
+    /// Whether what was seen is still shown.
+    #[inline]
+    pub fn still(&self, seen: &Seen) -> bool {
+        self.slot(seen.ino)
+            .is_some_and(|s| s[SEQUENCE].load(Ordering::Acquire) == seen.sequence)
+    }
+
+    /// Shows an inode, and the name that leads to it. The caller holds its lock,
+    /// and that of the directory if there is a name; the inode is not gone.
+    /// `shown` is given to the lock first.
+    pub fn show(&self, attr: &Attr, name: Option<&Probe>) {
+        let Some(slot) = self.slot(attr.ino) else {
+            return;
+        };
+        let now = |at: usize| slot[at].load(Ordering::Relaxed);
+        // Who has only a number takes no name away.
+        if name.is_none() && now(INO) == attr.ino.0 {
+            return;
+        }
+        let Some(sequence) = begin(slot, now(SEQUENCE)) else {
+            return;
+        };
+        let put = |at: usize, word: u64| slot[at].store(word, Ordering::Relaxed);
+        put(INO, attr.ino.0);
+        put(DIR, name.map_or(0, |n| n.dir.0));
+        for i in 0..NAME_WORDS {
+            put(NAME + i, name.map_or(0, |n| n.name[i]));
+        }
+        for (i, word) in to_words(attr).into_iter().enumerate() {
+            put(ATTR + i, word);
+        }
+        end(slot, sequence);
+    }
+
+    /// Takes an inode out. The caller holds its exclusive lock, or is the last
+    /// to hold it at all. Nobody else can be putting it in: who is at the slot
+    /// puts another in its place.
+    fn hide(&self, ino: Ino) {
+        let Some(slot) = self.slot(ino) else {
+            return;
+        };
+        let sequence = slot[SEQUENCE].load(Ordering::Relaxed);
+        if slot[INO].load(Ordering::Relaxed) == ino.0
+            && let Some(sequence) = begin(slot, sequence)
+        {
+            slot[INO].store(0, Ordering::Relaxed);
+            end(slot, sequence);
+            // Who asks for references after this, and who takes one and asks
+            // whether the inode is still shown: one of them sees the other.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Whether an inode has been looked at since this was asked last.
+    pub fn take_used(&self, ino: Ino) -> bool {
+        self.slot(ino).is_some_and(|s| {
+            s[INO].load(Ordering::Relaxed) == ino.0 && s[USED].swap(0, Ordering::Relaxed) != 0
+        })
+    }
+
+    /// See [`AtomicWords::advise_huge`].
+    pub fn advise_huge(&self) {
+        self.words.advise_huge();
+    }
+}
+
+impl Shown {
+    /// For the lock of an inode that the cache will show.
+    pub fn new(cache: &Arc<AttrCache>, ino: Ino) -> Shown {
+        Shown {
+            cache: cache.clone(),
+            ino,
+        }
+    }
+
+    /// Takes the inode out of the cache, before it changes.
+    #[inline]
+    pub fn hide(&self) {
+        self.cache.hide(self.ino);
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.hide();
+    }
+}
+
+#[inline]
+fn note_use(slot: &Slot) {
+    // Read first: a line that many threads share is seldom written.
+    if slot[USED].load(Ordering::Relaxed) == 0 {
+        slot[USED].store(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads a slot as it was at one moment, and tells its sequence number.
+#[inline]
+fn read<T>(slot: &Slot, f: impl FnOnce(&Slot) -> Option<T>) -> Option<(T, u64)> {
+    let sequence = slot[SEQUENCE].load(Ordering::Acquire);
+    let found = f(slot)?;
+    fence(Ordering::Acquire);
+    let same = slot[SEQUENCE].load(Ordering::Relaxed) == sequence;
+    (same && sequence & 1 == 0).then_some((found, sequence))
+}
+
+/// Begins to write a slot; `None` where another thread is at it.
+fn begin(slot: &Slot, sequence: u64) -> Option<u64> {
+    let odd = sequence.wrapping_add(1);
+    let mine = sequence & 1 == 0
+        && slot[SEQUENCE]
+            .compare_exchange(sequence, odd, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
+    // No word is stored before the number is odd.
+    fence(Ordering::Release);
+    mine.then_some(odd)
+}
+
+fn end(slot: &Slot, odd: u64) {
+    slot[SEQUENCE].store(odd.wrapping_add(1), Ordering::Release);
+}
+
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+fn to_words(a: &Attr) -> [u64; ATTR_WORDS] {
+    [
+        a.generation,
+        pair(a.kind.mode_bits() | a.perm, a.nlink),
+        pair(a.uid, a.gid),
+        a.rdev,
+        a.size,
+        a.blocks,
+        a.atime.sec as u64,
+        a.mtime.sec as u64,
+        a.ctime.sec as u64,
+        a.btime.sec as u64,
+        pair(a.atime.nsec, a.mtime.nsec),
+        pair(a.ctime.nsec, a.btime.nsec),
+        pair(a.flags, a.blksize),
+        a.change,
+    ]
+}
+
+#[inline]
+fn attr(slot: &Slot) -> Attr {
+    let word = |i: usize| slot[ATTR + i].load(Ordering::Relaxed);
+    let low = |i: usize| word(i) as u32;
+    let high = |i: usize| (word(i) >> 32) as u32;
+    let time = |sec: usize, nsec: u32| Time {
+        sec: word(sec) as i64,
+        nsec,
+    };
+    Attr {
+        ino: Ino(slot[INO].load(Ordering::Relaxed)),
+        generation: word(0),
+        // In a slot that is being written it may be anything.
+        kind: FileType::from_mode(low(1)).unwrap_or(FileType::Regular),
+        perm: low(1) & 0o7777,
+        nlink: high(1),
+        uid: low(2),
+        gid: high(2),
+        rdev: word(3),
+        size: word(4),
+        blocks: word(5),
+        atime: time(6, low(10)),
+        mtime: time(7, high(10)),
+        ctime: time(8, low(11)),
+        btime: time(9, high(11)),
+        flags: low(12),
+        blksize: high(12),
+        change: word(13),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::fs::inode::Inode;
+    use crate::media::DiskInode;
+
+    const KEY: u64 = 77;
+
+    fn attr_of(ino: u64) -> Attr {
+        let time = |n: u32| Time {
+            sec: -(ino as i64) - i64::from(n),
+            nsec: 999_999_990 + n,
+        };
+        Attr {
+            ino: Ino(ino),
+            generation: ino << 40 | 1,
+            kind: FileType::Symlink,
+            perm: 0o7531,
+            nlink: u32::MAX - 1,
+            uid: u32::MAX - 2,
+            gid: u32::MAX - 3,
+            rdev: u64::MAX - 4,
+            size: u64::MAX - 5,
+            blocks: u64::MAX - 6,
+            blksize: 1 << 31,
+            atime: time(1),
+            mtime: time(2),
+            ctime: time(3),
+            btime: time(4),
+            flags: u32::MAX - 7,
+            change: u64::MAX - 8,
+        }
+    }
+
+    fn probe(name: &str) -> Probe {
+        Probe::new(KEY, Ino(2), name.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn every_field_is_shown_until_it_is_hidden() {
+        let cache = Arc::new(AttrCache::new(1000));
+        for ino in [1, 50, 999, 123_456_789] {
+            assert_eq!(cache.get(Ino(ino)), None);
+            cache.show(&attr_of(ino), None);
+            assert_eq!(cache.get(Ino(ino)), Some(attr_of(ino)));
+            drop(Shown::new(&cache, Ino(ino)));
+            assert_eq!(cache.get(Ino(ino)), None);
+        }
+    }
+
+    #[test]
+    fn a_name_is_the_last_one_and_outlives_a_getattr() {
+        let cache = AttrCache::new(1000);
+        let found = |name| cache.find(Ino(50), &probe(name)).is_some();
+        cache.show(&attr_of(50), None);
+        assert!(!found("a"));
+        cache.show(&attr_of(50), Some(&probe("a")));
+        cache.show(&attr_of(50), None);
+        assert!(found("a") && !found("b"));
+        cache.show(&attr_of(50), Some(&probe("b")));
+        assert!(!found("a") && found("b"));
+        assert!(cache.find(Ino(51), &probe("b")).is_none());
+    }
+
+    #[test]
+    fn two_inodes_of_one_slot_take_it_from_each_other() {
+        let cache = Arc::new(AttrCache::new(1000));
+        cache.show(&attr_of(50), None);
+        cache.show(&attr_of(1050), None);
+        assert_eq!(cache.get(Ino(50)), None);
+        // Who has lost it takes nothing away.
+        drop(Shown::new(&cache, Ino(50)));
+        assert_eq!(cache.get(Ino(1050)), Some(attr_of(1050)));
+    }
+
+    #[test]
+    fn what_was_seen_is_not_still_there_after_a_change() {
+        let cache = Arc::new(AttrCache::new(1000));
+        cache.show(&attr_of(50), Some(&probe("a")));
+        let (_, seen) = cache.find(Ino(50), &probe("a")).unwrap();
+        assert!(cache.still(&seen));
+        Shown::new(&cache, Ino(50)).hide();
+        assert!(!cache.still(&seen));
+        cache.show(&attr_of(50), Some(&probe("a")));
+        assert!(!cache.still(&seen));
+    }
+
+    #[test]
+    fn an_exclusive_lock_hides_and_a_shared_one_does_not() {
+        let cache = Arc::new(AttrCache::new(1000));
+        let inode = Inode::new(Ino(50), 0, DiskInode::new_zeroed());
+        inode.core.showing(|| Shown::new(&cache, Ino(50)));
+        let show = || cache.show(&attr_of(50), None);
+        let shown = || cache.get(Ino(50)).is_some();
+        show();
+        drop(inode.core.read());
+        assert!(shown());
+        drop(inode.core.write());
+        assert!(!shown());
+        show();
+        drop(inode.core.try_write());
+        assert!(!shown());
+        show();
+        drop(inode);
+        assert!(!shown());
+    }
+
+    #[test]
+    fn use_is_noted_for_the_one_who_was_used() {
+        let cache = AttrCache::new(1000);
+        cache.show(&attr_of(50), None);
+        assert!(!cache.take_used(Ino(50)));
+        cache.get(Ino(50));
+        assert!(!cache.take_used(Ino(1050)));
+        assert!(cache.take_used(Ino(50)));
+        assert!(!cache.take_used(Ino(50)));
+    }
+
+    #[test]
+    fn without_memory_nothing_is_shown() {
+        let cache = Arc::new(AttrCache::new(usize::MAX));
+        cache.show(&attr_of(50), None);
+        assert_eq!(cache.get(Ino(50)), None);
+        assert!(cache.find(Ino(50), &probe("a")).is_none() && !cache.take_used(Ino(50)));
+        drop(Shown::new(&cache, Ino(50)));
+    }
+
+    /// Two inodes of one slot, shown and hidden by two threads: what a reader
+    /// gets is one of them, whole.
+    #[test]
+    fn what_is_read_is_never_a_mixture() {
+        let cache = Arc::new(AttrCache::new(1000));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for ino in [50, 1050] {
+                let (cache, stop) = (&cache, &stop);
+                s.spawn(move || {
+                    for _ in 0..100_000 {
+                        cache.show(&attr_of(ino), Some(&probe("a")));
+                        Shown::new(cache, Ino(ino)).hide();
+                    }
+                    stop.store(true, Ordering::Release);
+                });
+            }
+            let mut good = 0;
+            while !stop.load(Ordering::Acquire) {
+                for ino in [50, 1050] {
+                    if let Some(a) = cache.get(Ino(ino)) {
+                        assert_eq!(a, attr_of(ino));
+                        good += 1;
+                    }
+                }
+            }
+            println!("{good} read");
+        });
+    }
+}
