@@ -22,7 +22,7 @@ const SHARDS: usize = 64;
 
 /// Bytes that one cached inode takes, with its place in the maps. Checked by a
 /// test.
-pub const BYTES_PER_INODE: u64 = 512;
+pub const BYTES_PER_INODE: u64 = 640;
 
 /// Inodes of a page: those of a shard with numbers in a row. Numbers are given
 /// out in order, so a map of pages is a tenth of a map of inodes and stays in
