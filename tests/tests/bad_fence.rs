@@ -126,6 +126,8 @@ fn what_cannot_be_written_is_not_called_durable() {
     let cx = Ctx::default();
     let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
     fs.write(file, 0, &[1; 8192]).unwrap();
+    let other = fs.mkdir(&cx, Ino::ROOT, b"directory", 0o755).unwrap().ino;
+    fs.lookup(Ino::ROOT, b"directory").unwrap();
 
     broken.store(true, Ordering::Relaxed);
     // In place, without a record.
@@ -140,6 +142,14 @@ fn what_cannot_be_written_is_not_called_durable() {
     let e = fs.create(&cx, Ino::ROOT, b"third", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     assert!(fs.getattr(file).is_err());
+    // Nor is anything shown that the caches know.
+    assert!(fs.getattr(other).is_err());
+    for found in [
+        fs.lookup(Ino::ROOT, b"directory"),
+        fs.lookup_pinned(Ino::ROOT, b"directory"),
+    ] {
+        assert_eq!(found.unwrap_err().errno(), libc::EIO);
+    }
 }
 
 /// Trimming does not call given back what the host has kept.

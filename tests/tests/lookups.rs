@@ -1,0 +1,226 @@
+//! What `lookup` and `getattr` show beside changes of the same inodes and names:
+//! they take no lock where the caches know, and must still never show what was
+//! before a call that has returned, nor what is not so yet.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pramfs::format::{FormatOptions, format};
+use pramfs::fsck::{self, CheckOptions};
+use pramfs::pmem::{HeapBackend, Region};
+use pramfs::types::{RenameFlags, SetAttr};
+use pramfs::{Ctx, Error, Fs, Ino, MountOptions};
+
+const CX: Ctx = Ctx {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const TIME: Duration = Duration::from_millis(1500);
+
+fn fresh() -> Fs {
+    let region = Region::new("look-ups", HeapBackend::boxed(16 << 20));
+    format(&region, &FormatOptions::default()).unwrap();
+    Fs::open(region, MountOptions::default()).unwrap()
+}
+
+/// Has the others stop, also where the changes ended in a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Some tenths of a microsecond.
+fn pause(tenths: u64) {
+    (0..tenths * 10).for_each(|_| std::hint::spin_loop());
+}
+
+/// One thread changes, others look; what is seen is checked where no change was
+/// under way from before the look until after it.
+struct Steps {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Steps {
+    fn run(change: impl Fn(u64) + Sync, look: impl Fn() -> u64 + Sync, what: impl Fn(u64) -> u64) {
+        let steps = &Steps {
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        };
+        std::thread::scope(|s| {
+            let (change, look) = (&change, &look);
+            s.spawn(move || {
+                let _stop = Stop(&steps.stop);
+                let until = Instant::now() + TIME;
+                let mut step = 0;
+                while Instant::now() < until {
+                    step += 1;
+                    steps.begun.store(step, Ordering::SeqCst);
+                    change(step);
+                    steps.ended.store(step, Ordering::SeqCst);
+                    // Time for others to look at it, now and then.
+                    pause(step % 16);
+                }
+            });
+            let (mut settled, mut all) = (0u64, 0u64);
+            while !steps.stop.load(Ordering::SeqCst) {
+                let step = steps.ended.load(Ordering::SeqCst);
+                let seen = look();
+                let wanted = what(step);
+                all += 1;
+                if steps.begun.load(Ordering::SeqCst) == step {
+                    assert_eq!(seen, wanted, "step {step}");
+                    settled += 1;
+                }
+            }
+            println!("{settled} of {all} looks between changes");
+            assert!(settled > 1000);
+        });
+    }
+}
+
+#[test]
+fn attributes_are_those_of_the_last_call() {
+    let fs = fresh();
+    let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let change = |step| {
+        let set = SetAttr {
+            size: Some(step),
+            ..SetAttr::default()
+        };
+        fs.setattr(&CX, file, &set).unwrap();
+        // Who made the change sees it.
+        assert_eq!(fs.getattr(file).unwrap().size, step);
+    };
+    let look = || {
+        let by_name = fs.lookup(Ino::ROOT, b"file").unwrap().size;
+        let by_number = fs.getattr(file).unwrap().size;
+        assert!(by_name <= by_number, "{by_name} and then {by_number}");
+        by_number
+    };
+    Steps::run(change, look, |step| step);
+}
+
+#[test]
+fn a_name_leads_where_the_last_rename_put_it() {
+    let fs = fresh();
+    let dirs = [b"d0", b"d1"].map(|n| fs.mkdir(&CX, Ino::ROOT, n, 0o755).unwrap().ino);
+    let file = fs.create(&CX, dirs[0], b"name", 0o644).unwrap().ino;
+    // Between two directories, and within one.
+    let place = |step: u64| match step % 4 {
+        0 => (dirs[0], b"name"),
+        1 => (dirs[1], b"name"),
+        2 => (dirs[1], b"eman"),
+        _ => (dirs[0], b"eman"),
+    };
+    let change = |step| {
+        let ((from, name), (to, new_name)) = (place(step - 1), place(step));
+        fs.rename(&CX, from, name, to, new_name, RenameFlags::default())
+            .unwrap();
+        if step % 2 == 0 {
+            assert_eq!(fs.lookup(to, new_name).unwrap().ino, file);
+        }
+    };
+    let look = || {
+        let mut found = 0;
+        for step in 0..4 {
+            let (dir, name) = place(step);
+            match fs.lookup(dir, name) {
+                Ok(attr) => {
+                    assert_eq!(attr.ino, file);
+                    found |= 1 << step;
+                }
+                Err(Error::NotFound) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+        found
+    };
+    Steps::run(change, look, |step| 1 << (step % 4));
+}
+
+#[test]
+fn a_name_leads_to_what_took_its_place() {
+    let fs = fresh();
+    let number = AtomicU64::new(0);
+    let first = fs.create(&CX, Ino::ROOT, b"name", 0o644).unwrap();
+    number.store(first.generation, Ordering::SeqCst);
+    let change = |step: u64| {
+        if step % 2 == 0 {
+            fs.unlink(Ino::ROOT, b"name").unwrap();
+            assert!(matches!(
+                fs.lookup(Ino::ROOT, b"name"),
+                Err(Error::NotFound)
+            ));
+        }
+        let new = fs.create(&CX, Ino::ROOT, b"new", 0o644).unwrap();
+        fs.rename(
+            &CX,
+            Ino::ROOT,
+            b"new",
+            Ino::ROOT,
+            b"name",
+            RenameFlags::default(),
+        )
+        .unwrap();
+        number.store(new.generation, Ordering::SeqCst);
+    };
+    let look = || match fs.lookup(Ino::ROOT, b"name") {
+        Ok(attr) => attr.generation,
+        Err(Error::NotFound) => 0,
+        Err(e) => panic!("{e}"),
+    };
+    Steps::run(change, look, |_| number.load(Ordering::SeqCst));
+}
+
+/// Who has a reference keeps the inode, and an inode that nobody refers to any
+/// more is freed, whichever came first.
+#[test]
+fn what_is_pinned_stays_and_what_is_not_is_freed() {
+    let fs = fresh();
+    let free = fs.statfs().unwrap().free_inodes;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let _stop = Stop(&stop);
+            let until = Instant::now() + TIME;
+            let mut rounds = 0;
+            while Instant::now() < until {
+                let made = fs.create(&CX, Ino::ROOT, b"name", 0o644).unwrap();
+                fs.write(made.ino, 0, b"bytes").unwrap();
+                // Known from here on.
+                fs.lookup(Ino::ROOT, b"name").unwrap();
+                pause(rounds % 16);
+                fs.unlink(Ino::ROOT, b"name").unwrap();
+                rounds += 1;
+            }
+            println!("{rounds} files");
+        });
+        let mut pinned = 0;
+        while !stop.load(Ordering::SeqCst) {
+            match fs.lookup_pinned(Ino::ROOT, b"name") {
+                Ok(attr) => {
+                    let still = fs.getattr(attr.ino).unwrap();
+                    assert_eq!(still.generation, attr.generation);
+                    fs.unpin(attr.ino, 1);
+                    pinned += 1;
+                }
+                Err(Error::NotFound) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+        println!("{pinned} references");
+        assert!(pinned > 100);
+    });
+    assert_eq!(fs.memory().referenced, 0);
+    assert_eq!(fs.statfs().unwrap().free_inodes, free);
+    let report = fsck::check(fs.region(), &CheckOptions::default());
+    drop(fs);
+    assert!(!report.to_string().contains("orphan"), "{report}");
+}
