@@ -123,7 +123,7 @@ fn a_name_leads_where_the_last_rename_put_it() {
         let ((from, name), (to, new_name)) = (place(step - 1), place(step));
         fs.rename(&CX, from, name, to, new_name, RenameFlags::default())
             .unwrap();
-        if step % 2 == 0 {
+        if step.is_multiple_of(2) {
             assert_eq!(fs.lookup(to, new_name).unwrap().ino, file);
         }
     };
@@ -152,7 +152,7 @@ fn a_name_leads_to_what_took_its_place() {
     let first = fs.create(&CX, Ino::ROOT, b"name", 0o644).unwrap();
     number.store(first.generation, Ordering::SeqCst);
     let change = |step: u64| {
-        if step % 2 == 0 {
+        if step.is_multiple_of(2) {
             fs.unlink(Ino::ROOT, b"name").unwrap();
             assert!(matches!(
                 fs.lookup(Ino::ROOT, b"name"),
