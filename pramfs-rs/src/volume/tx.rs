@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::Volume;
 use crate::alloc::{Bits, Freed, Reserved, Run};
 use crate::error::{Error, Result};
-use crate::journal::records::{Homes, OnMedium, apply, group_word};
-use crate::journal::{Change, Entry, Place, RecordBuf, Stamp};
+use crate::journal::records::{Homes, InPlace, apply, group_word, home_len};
+use crate::journal::{Change, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
@@ -512,12 +512,9 @@ impl<'v> Tx<'v> {
         };
         let faults = self.faults;
         let done = vol.journal.commit(region, geo, change, |rec, lines| {
-            // Bits first: their lock has the stores before it to wait for, and
-            // there are none yet.
-            for b in bits {
-                vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
-            }
-            let mut homes = OnMedium { region, lines };
+            // All of this but the bits is done while the fence is waited for: that
+            // is where the next locked instruction is.
+            let mut homes = InPlace(region);
             for e in rec.entries() {
                 match e.kind {
                     EntryKind::SetBits | EntryKind::ClearBits => {}
@@ -525,6 +522,9 @@ impl<'v> Tx<'v> {
                     EntryKind::Inode | EntryKind::Leaf => homes.store(e.offset, e.payload)?,
                     _ => apply(&mut homes, &e)?,
                 }
+            }
+            for b in bits {
+                vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
             }
             // A home that was lost is in the record still, for a recovery that
             // finds the page whole again: nothing may retire it. The fault may
@@ -555,19 +555,6 @@ impl<'v> Tx<'v> {
         }
         vol.release(done.released);
         Ok(done.stamp)
-    }
-}
-
-/// Bytes that an entry changes at its home.
-fn home_len(e: &Entry<'_>) -> u64 {
-    match e.kind {
-        EntryKind::SetBits | EntryKind::ClearBits => 8,
-        EntryKind::Desc => GroupDesc::SIZE as u64,
-        EntryKind::Zero => e
-            .payload
-            .first_chunk::<8>()
-            .map_or(0, |b| u64::from_le_bytes(*b).saturating_mul(8)),
-        _ => e.payload.len() as u64,
     }
 }
 
