@@ -30,7 +30,11 @@ impl<'a> LockSet<'a> {
 
     /// Locks one inode, to which others are added by trying.
     pub(super) fn first(inode: &'a Arc<Inode>) -> LockSet<'a> {
-        LockSet::new(&[inode])
+        let mut set = LockSet {
+            held: SmallVec::new(),
+        };
+        set.held.push((inode, inode.core.write()));
+        set
     }
 
     /// Adds an inode if its lock is free: it may be lower than those held, and
@@ -54,7 +58,7 @@ impl<'a> LockSet<'a> {
             .iter()
             .find(|(i, _)| i.ino == inode.ino)
             .map(|(_, c)| &**c)
-            .ok_or(Error::Stale(inode.ino))
+            .ok_or_else(|| Error::Stale(inode.ino))
     }
 
     /// The core of a member, to be changed.
@@ -63,6 +67,6 @@ impl<'a> LockSet<'a> {
             .iter_mut()
             .find(|(i, _)| i.ino == inode.ino)
             .map(|(_, c)| &mut **c)
-            .ok_or(Error::Stale(inode.ino))
+            .ok_or_else(|| Error::Stale(inode.ino))
     }
 }

@@ -73,15 +73,16 @@ impl Shared {
         names::check(name)?;
         names::check(new_name)?;
         let from = self.iget_user(parent)?;
-        let to = self.iget_user(new_parent)?;
         // Within one directory nothing has to be locked before it, and the
         // others' locks are mostly free.
-        if from.ino == to.ino {
+        if parent == new_parent {
             let (source, target);
             let mut set = LockSet::first(&from);
             let core = set.core(&from)?;
             self.check_linked_dir(&from, core)?;
-            let entry = self.entry(core, name)?.ok_or(Error::NotFound)?;
+            let Some(entry) = self.entry(core, name)? else {
+                return Err(Error::NotFound);
+            };
             source = self.inode_of(core, name, Ino(entry.ino))?;
             target = self.entry_inode(core, new_name)?;
             if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
@@ -89,7 +90,7 @@ impl Shared {
                     from: &from,
                     name,
                     entry: &entry,
-                    to: &to,
+                    to: &from,
                     new_name,
                     source: &source,
                     target: target.as_ref(),
@@ -99,6 +100,7 @@ impl Shared {
                 return self.after_removal(orphan);
             }
         }
+        let to = self.iget_user(new_parent)?;
         loop {
             let source = self.peek(&from, name)?.ok_or(Error::NotFound)?;
             let target = self.peek(&to, new_name)?;

@@ -17,8 +17,12 @@ use crate::volume::Tx;
 /// Bytes that an item with its header, tags and sum takes in a record, beyond
 /// its own.
 const IN_PLACE_ROOM: usize = 128;
-/// Bytes that most items fit: the entries of directories do.
+/// Bytes that most items fit.
+const SMALL_ITEM: usize = 64;
+/// Bytes that the entries of directories fit.
 const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
+/// Slots that most items take at most.
+const FEW_SLOTS: usize = 8;
 
 /// Inserts an item that is not there, and gives its hash: the readdir cookie.
 /// After an error the transaction must be dropped.
@@ -51,7 +55,7 @@ pub fn insert(
     }
     let hash = name_hash(geo, name);
     let (level, leaf) = find_leaf(tx, t, hash, |_, _| ())?;
-    let room = (&mut [0; USUAL_ITEM], &mut Vec::new());
+    let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
     let Some(block) = leaf else {
         let bytes = item_bytes(room, hash, kind, name, value);
         return plant(tx, t, bytes, hash);
@@ -85,9 +89,16 @@ pub fn insert(
             let mut edit = LeafEdit::begin(tx, t, block)?;
             edit.items = edit.items.wrapping_add(1);
             edit.used_slots = edit.used_slots.wrapping_add(need as u16);
-            let mut new = [TAG_NEXT; TAG_BYTES];
-            new[0] = tag_of(hash);
-            edit.set_tags(slot, &new[..need])?;
+            let first = tag_of(hash);
+            if need <= FEW_SLOTS {
+                let mut new = [TAG_NEXT; FEW_SLOTS];
+                new[0] = first;
+                edit.set_tags(slot, &new[..need])?;
+            } else {
+                let mut new = [TAG_NEXT; TAG_BYTES];
+                new[0] = first;
+                edit.set_tags(slot, &new[..need])?;
+            }
             edit.write(geo.leaf.slots_at + slot * SLOT, bytes)?;
             edit.finish()?;
         }
@@ -96,9 +107,17 @@ pub fn insert(
     Ok(hash)
 }
 
-/// An item as in a leaf, a multiple of 8 bytes, made up in `usual` if it fits.
+/// Zeros, of which no more are made than an item needs.
+enum ItemRoom {
+    Small([u8; SMALL_ITEM]),
+    Usual([u8; USUAL_ITEM]),
+    Large(Vec<u8>),
+}
+
+/// An item as in a leaf, a multiple of 8 bytes.
+#[inline]
 fn item_bytes<'a>(
-    (usual, large): (&'a mut [u8; USUAL_ITEM], &'a mut Vec<u8>),
+    room: &'a mut ItemRoom,
     hash: u64,
     kind: u8,
     name: &[u8],
@@ -114,11 +133,16 @@ fn item_bytes<'a>(
     let (value_at, name_at) = (ItemHeader::SIZE, ItemHeader::SIZE + value.len());
     let end = name_at + name.len();
     let len = end.next_multiple_of(8);
-    let bytes = if len <= USUAL_ITEM {
-        &mut usual[..len]
-    } else {
-        large.resize(len, 0);
-        &mut large[..]
+    if len > SMALL_ITEM {
+        *room = match len {
+            ..=USUAL_ITEM => ItemRoom::Usual([0; USUAL_ITEM]),
+            _ => ItemRoom::Large(vec![0; len]),
+        };
+    }
+    let bytes = match room {
+        ItemRoom::Small(bytes) => &mut bytes[..len],
+        ItemRoom::Usual(bytes) => &mut bytes[..len],
+        ItemRoom::Large(bytes) => &mut bytes[..len],
     };
     bytes[..value_at].copy_from_slice(head.as_bytes());
     bytes[value_at..name_at].copy_from_slice(value);

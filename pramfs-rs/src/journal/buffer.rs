@@ -127,6 +127,32 @@ impl RecordBuf {
         bytes
     }
 
+    /// The entries that may change bytes of a range, in order, and few others.
+    #[inline]
+    pub fn entries_near(&self, from: u64, end: u64) -> impl Iterator<Item = Entry<'_>> {
+        let mut bytes = &self.bytes[ENTRIES_AT..self.len];
+        std::iter::from_fn(move || {
+            loop {
+                let (word, rest) = bytes.split_first_chunk::<8>()?;
+                let word = EntryWord(u64::from_le_bytes(*word));
+                let (payload, rest) = rest.split_at_checked(word.words() * 8)?;
+                bytes = rest;
+                let offset = word.offset();
+                // Only the home of zeros is longer than its payload.
+                let behind = offset + payload.len() as u64 <= from;
+                if offset >= end || behind && word.kind() != Some(EntryKind::Zero) {
+                    continue;
+                }
+                let kind = word.kind()?;
+                return Some(Entry {
+                    kind,
+                    offset,
+                    payload,
+                });
+            }
+        })
+    }
+
     /// The entries in order.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {

@@ -11,12 +11,10 @@ use smallvec::SmallVec;
 use super::buffer::RecordBuf;
 use super::lines::Lines;
 use super::place::{Place, Stamp};
-use super::records::home_len;
 use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::{SEALED_BITS, seal};
-use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
 
 #[derive(Debug)]
@@ -293,9 +291,8 @@ impl Journal {
             .any(|l| !l.state.lock().pending.is_empty())
     }
 
-    /// Commits a record and brings its contents home. `apply` stores the homes,
-    /// and notes the lines of bits, which are not noted here; it runs after the
-    /// record is durable and must not fail.
+    /// Commits a record and brings its contents home. `apply` stores the homes;
+    /// it runs after the record is durable and must not fail.
     pub fn commit(
         &self,
         region: &Region,
@@ -327,16 +324,7 @@ impl Journal {
         // it, and there are many on the way from one record to the next, while
         // here they wait together with the record.
         let homes = st.homes.flush(region)?;
-        // Until all of the record is at home: its lines take the place of those
-        // here, and these are not durable yet.
-        st.broken = true;
-        st.homes.clear();
         // The record is made up while these and new data are on their way.
-        for e in record.entries() {
-            if !matches!(e.kind, EntryKind::SetBits | EntryKind::ClearBits) {
-                st.homes.add(e.offset, home_len(&e));
-            }
-        }
         let slot = st.slot;
         let bytes = record.seal(geo.seed, lsn, lane, slot);
         // (a) What the record will make reachable is durable before it.
@@ -354,6 +342,7 @@ impl Journal {
         if region.failed_fences() != failed {
             // Which of them reached the medium is not known. The slot stays the
             // next: the record before this one is in the other.
+            st.broken = true;
             return Err(unwritten());
         }
         if self.rules.two_slots {
@@ -365,6 +354,8 @@ impl Journal {
             l.dead.store(dead, Ordering::Release);
         }
         // (c) Homes: stored; flushed and fenced by this lane's next record.
+        st.homes.clear();
+        st.broken = true;
         apply(record, &mut st.homes)?;
         st.broken = false;
 

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::buffer::{Entry, parse};
 use super::lines::Lines;
 use crate::error::{Error, Result};
-use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::{SEALED_BITS, unseal};
 use crate::media::record::{ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, SlotState};
 use crate::media::superblock::INODE_TABLE_OFFSET;
@@ -64,45 +64,6 @@ impl Source for Region {
     }
 }
 
-/// Homes on the medium whose lines have been noted: stored.
-#[derive(Debug)]
-pub struct InPlace<'a>(pub &'a Region);
-
-impl Source for InPlace<'_> {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    #[inline]
-    fn load_u64(&self, at: u64) -> Result<u64> {
-        Source::load_u64(self.0, at)
-    }
-
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        Source::read(self.0, at, into)
-    }
-}
-
-impl Homes for InPlace<'_> {
-    #[inline]
-    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        Ok(self.0.window().store_unflushed(at, bytes)?)
-    }
-
-    #[inline]
-    fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
-        Ok(self.0.window().store_u64_unflushed(at, word)?)
-    }
-
-    fn zero(&mut self, at: u64, words: u64) -> Result<()> {
-        let w = self.0.window();
-        for i in 0..words {
-            w.store_u64_unflushed(at + i * 8, 0)?;
-        }
-        Ok(())
-    }
-}
-
 /// Homes on the medium: stored, and noted to be flushed.
 #[derive(Debug)]
 pub struct OnMedium<'a> {
@@ -130,36 +91,25 @@ impl Source for OnMedium<'_> {
 impl Homes for OnMedium<'_> {
     #[inline]
     fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        InPlace(self.region).store(at, bytes)?;
+        self.region.window().store_unflushed(at, bytes)?;
         self.lines.add(at, bytes.len() as u64);
         Ok(())
     }
 
     #[inline]
     fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
-        InPlace(self.region).store_u64(at, word)?;
+        self.region.window().store_u64_unflushed(at, word)?;
         self.lines.add(at, 8);
         Ok(())
     }
 
     fn zero(&mut self, at: u64, words: u64) -> Result<()> {
-        InPlace(self.region).zero(at, words)?;
+        let w = self.region.window();
+        for i in 0..words {
+            w.store_u64_unflushed(at + i * 8, 0)?;
+        }
         self.lines.add(at, words * 8);
         Ok(())
-    }
-}
-
-/// Bytes that an entry changes at its home.
-#[inline]
-pub fn home_len(e: &Entry<'_>) -> u64 {
-    match e.kind {
-        EntryKind::SetBits | EntryKind::ClearBits => 8,
-        EntryKind::Desc => GroupDesc::SIZE as u64,
-        EntryKind::Zero => e
-            .payload
-            .first_chunk::<8>()
-            .map_or(0, |b| u64::from_le_bytes(*b).saturating_mul(8)),
-        _ => e.payload.len() as u64,
     }
 }
 

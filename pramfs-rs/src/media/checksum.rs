@@ -26,8 +26,8 @@ pub fn crc(seed: u64, bytes: &[u8]) -> u32 {
 #[cfg(target_arch = "x86_64")]
 mod short {
     use std::arch::x86_64::{
-        _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi64_si128, _mm_cvtsi128_si64,
-        _mm_xor_si128,
+        _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm_cvtsi64_si128,
+        _mm_cvtsi128_si64, _mm_xor_si128,
     };
 
     /// The polynomial, its lowest bit that of the highest power.
@@ -67,8 +67,15 @@ mod short {
 
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     pub fn crc(before: u32, bytes: &[u8]) -> u32 {
-        let (mut words, rest) = bytes.as_chunks::<8>();
         let mut crc = u64::from(!before);
+        // What was stored just now is loaded soonest where it was stored whole.
+        let (mut words, rest) = match bytes.split_first_chunk::<4>() {
+            Some((half, rest)) if bytes.as_ptr().addr() % 8 == 4 => {
+                crc = u64::from(_mm_crc32_u32(crc as u32, u32::from_le_bytes(*half)));
+                rest.as_chunks::<8>()
+            }
+            _ => bytes.as_chunks::<8>(),
+        };
         while words.len() >= LEAST * 3 {
             let n = (words.len() / 3).min(MOST);
             let (first, more) = words.split_at(n);

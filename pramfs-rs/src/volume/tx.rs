@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::Volume;
 use crate::alloc::{Bits, Freed, Reserved, Run};
 use crate::error::{Error, Result};
-use crate::journal::records::{Homes, InPlace, apply, group_word, home_len};
-use crate::journal::{Change, Place, RecordBuf, Stamp};
+use crate::journal::records::{Homes, OnMedium, apply, group_word};
+use crate::journal::{Change, Entry, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
@@ -106,7 +106,7 @@ impl<'v> Tx<'v> {
 
     fn overlay_entries(&self, offset: u64, into: &mut [u8]) {
         let end = offset + into.len() as u64;
-        for e in self.rec.entries() {
+        for e in self.rec.entries_near(offset, end) {
             let len = home_len(&e);
             let (from, to) = (e.offset.max(offset), (e.offset + len).min(end));
             if from >= to {
@@ -418,7 +418,7 @@ impl<'v> Tx<'v> {
         let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
             set.reserve(&vol.region, &vol.geo, lane, near, 1, true)
         })?;
-        let found = found.ok_or(Error::NoSpace("no free inode"))?;
+        let found = found.ok_or_else(|| Error::NoSpace("no free inode"))?;
         Ok(self.took(BitmapKind::Inodes, found)?.start)
     }
 
@@ -512,9 +512,7 @@ impl<'v> Tx<'v> {
         };
         let faults = self.faults;
         let done = vol.journal.commit(region, geo, change, |rec, lines| {
-            // All of this but the bits is done while the fence is waited for: that
-            // is where the next locked instruction is.
-            let mut homes = InPlace(region);
+            let mut homes = OnMedium { region, lines };
             for e in rec.entries() {
                 match e.kind {
                     EntryKind::SetBits | EntryKind::ClearBits => {}
@@ -523,8 +521,10 @@ impl<'v> Tx<'v> {
                     _ => apply(&mut homes, &e)?,
                 }
             }
+            // Bits last: their lock is the first instruction that waits for the
+            // fence, and all of the above is done meanwhile.
             for b in bits {
-                vol.bitmap(b.kind).apply_bits(region, geo, b, lines)?;
+                vol.bitmap(b.kind).apply_bits(region, geo, b, homes.lines)?;
             }
             // A home that was lost is in the record still, for a recovery that
             // finds the page whole again: nothing may retire it. The fault may
@@ -555,6 +555,19 @@ impl<'v> Tx<'v> {
         }
         vol.release(done.released);
         Ok(done.stamp)
+    }
+}
+
+/// Bytes that an entry changes at its home.
+fn home_len(e: &Entry<'_>) -> u64 {
+    match e.kind {
+        EntryKind::SetBits | EntryKind::ClearBits => 8,
+        EntryKind::Desc => GroupDesc::SIZE as u64,
+        EntryKind::Zero => e
+            .payload
+            .first_chunk::<8>()
+            .map_or(0, |b| u64::from_le_bytes(*b).saturating_mul(8)),
+        _ => e.payload.len() as u64,
     }
 }
 
