@@ -9,7 +9,7 @@ use super::inode::{Core, Inode};
 use super::orphan::{dir_tree, store_tree};
 use super::{Shared, names};
 use crate::error::{Error, Result};
-use crate::htree::{self, DirEntry};
+use crate::htree::{self, DirEntry, Gap};
 use crate::media::DiskInode;
 use crate::types::Ino;
 use crate::volume::Tx;
@@ -61,6 +61,20 @@ impl Shared {
         })
     }
 
+    /// As [`entry_inode`](Self::entry_inode), of a name that is likely not to be
+    /// there: then, if possible, with the place for it, for
+    /// [`add_entry_at`](Self::add_entry_at).
+    pub(super) fn entry_inode_or_gap(
+        &self,
+        core: &Core,
+        name: &[u8],
+    ) -> Result<(Option<Arc<Inode>>, Option<Gap>)> {
+        match htree::find_dir_or_gap(&self.vol, &dir_tree(&core.d), name)? {
+            Ok(entry) => Ok((Some(self.inode_of(core, name, Ino(entry.ino))?), None)),
+            Err(gap) => Ok((None, gap)),
+        }
+    }
+
     /// Puts an entry into a directory, for an inode of this number and mode.
     ///
     /// # Errors
@@ -72,9 +86,30 @@ impl Shared {
         name: &[u8],
         (ino, mode): (u64, u32),
     ) -> Result<()> {
+        self.add_entry_at(tx, dir, name, None, (ino, mode))
+    }
+
+    /// As [`add_entry`](Self::add_entry), of a name that was looked for and not
+    /// found; the directory has been locked exclusively since, and `tx` has done
+    /// no more to it than to remove entries.
+    ///
+    /// # Errors
+    /// As for [`add_entry`](Self::add_entry).
+    #[inline]
+    pub(super) fn add_entry_at(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &mut DiskInode,
+        name: &[u8],
+        gap: Option<&Gap>,
+        (ino, mode): (u64, u32),
+    ) -> Result<()> {
         let mut tree = dir_tree(dir);
         let (kind, value) = (names::dt(mode), ino.to_le_bytes());
-        htree::insert(tx, &mut tree, name, kind, &value)?;
+        match gap {
+            Some(gap) => htree::insert_at(tx, &mut tree, gap, name, kind, &value)?,
+            None => htree::insert(tx, &mut tree, name, kind, &value)?,
+        };
         store_tree(dir, &tree);
         dir.size = dir.size.saturating_add(1);
         Ok(())

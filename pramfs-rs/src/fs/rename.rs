@@ -9,7 +9,7 @@ use super::orphan::Dropped;
 use super::unlink::check_empty_dir;
 use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
-use crate::htree::DirEntry;
+use crate::htree::{DirEntry, Gap};
 use crate::media::DiskInode;
 use crate::pmem::mutants::has_bug;
 use crate::types::{Ctx, FileType, Ino, RenameFlags};
@@ -27,6 +27,8 @@ struct Ends<'a> {
     entry: &'a DirEntry,
     to: &'a Arc<Inode>,
     new_name: &'a [u8],
+    /// Where the new name would stand, if it was looked for under the locks.
+    gap: Option<&'a Gap>,
     source: &'a Arc<Inode>,
     target: Option<&'a Arc<Inode>>,
 }
@@ -84,7 +86,8 @@ impl Shared {
                 return Err(Error::NotFound);
             };
             source = self.inode_of(core, name, Ino(entry.ino))?;
-            target = self.entry_inode(core, new_name)?;
+            let gap;
+            (target, gap) = self.entry_inode_or_gap(core, new_name)?;
             if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
                 let ends = Ends {
                     from: &from,
@@ -92,6 +95,7 @@ impl Shared {
                     entry: &entry,
                     to: &from,
                     new_name,
+                    gap: gap.as_ref(),
                     source: &source,
                     target: target.as_ref(),
                 };
@@ -155,6 +159,7 @@ impl Shared {
                 entry: &entry,
                 to: &to,
                 new_name,
+                gap: None,
                 source: &source,
                 target: target.as_ref(),
             };
@@ -315,7 +320,9 @@ impl Shared {
             self.take_entry(&mut tx, &mut from, e.entry)?;
             None
         };
+        let mut gap = e.gap;
         if has_bug!(RenameRemovesFirst) && white.is_none() {
+            gap = None;
             put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
             tx.commit()?;
             tx = self.vol.begin_at(&e.from.place);
@@ -324,7 +331,7 @@ impl Shared {
         if t.is_some() {
             self.replace_entry(&mut tx, dest, e.new_name, &s)?;
         } else {
-            self.add_entry(&mut tx, dest, e.new_name, (s.ino, s.mode))?;
+            self.add_entry_at(&mut tx, dest, e.new_name, gap, (s.ino, s.mode))?;
         }
         if s_dir {
             if t.is_some() {

@@ -6,7 +6,9 @@ use zerocopy::IntoBytes;
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
-use super::walk::{check_run, descend, fetch, find_leaf, read_index, read_slots, slot_of};
+use super::walk::{
+    Gap, Ties, check_run, descend, fetch, find_leaf, read_index, read_slots, slot_of,
+};
 use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -65,20 +67,57 @@ pub fn insert(
 
     let mut tags = Tags::FREE;
     tags.read(tx, &geo.leaf, geo.offset(block))?;
-    let mut ties = [0u64; 4];
-    let found = look_up(tx, t, block, &tags, hash, name, |tie| {
-        ties[usize::from(tie / 64)] |= 1 << (tie % 64)
-    })?;
+    let mut ties = Ties::default();
+    let found = look_up(tx, t, block, &tags, hash, name, |tie| ties.note(tie))?;
     if found.is_some() {
         return Err(Error::Exists);
     }
-    let Some(part) = ties.iter().position(|t| *t != u64::MAX) else {
+    let Some(tie) = ties.free() else {
         return Err(Error::NoSpace("too many names with the same hash"));
     };
-    let tie = part as u64 * 64 + u64::from(ties[part].trailing_ones());
     let hash = hash | tie;
     let bytes = item_bytes(room, hash, kind, name, value);
+    put_item(tx, t, (block, &tags), bytes, hash)?;
+    Ok(hash)
+}
 
+/// As [`insert`] of a name of at most [`NAME_MAX`] bytes with a value of
+/// [`USUAL_ITEM`] at most, that was looked for and not found.
+///
+/// # Errors
+/// As for [`insert`].
+pub fn insert_at(
+    tx: &mut Tx<'_>,
+    t: &mut TreeRef,
+    gap: &Gap,
+    name: &[u8],
+    kind: u8,
+    value: &[u8],
+) -> Result<u64> {
+    if !gap.holds(tx, t) {
+        return insert(tx, t, name, kind, value);
+    }
+    let geo = &tx.volume().geo;
+    let &Gap { hash, block, .. } = gap;
+    let mut tags = Tags::FREE;
+    tags.read(tx, &geo.leaf, geo.offset(block))?;
+    let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
+    let bytes = item_bytes(room, hash, kind, name, value);
+    put_item(tx, t, (block, &tags), bytes, hash)?;
+    Ok(hash)
+}
+
+/// Puts an item into a leaf, or writes that anew.
+#[inline]
+fn put_item(
+    tx: &mut Tx<'_>,
+    t: &mut TreeRef,
+    (block, tags): (Bno, &Tags),
+    bytes: &[u8],
+    hash: u64,
+) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let need = bytes.len().div_ceil(SLOT);
     // Each line of it is an entry of its own.
     let in_place = bytes.len() * 9 / 8 + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
     match tags
@@ -104,7 +143,7 @@ pub fn insert(
         }
         None => restructure(tx, t, block, bytes, hash)?,
     }
-    Ok(hash)
+    Ok(())
 }
 
 /// Zeros, of which no more are made than an item needs.

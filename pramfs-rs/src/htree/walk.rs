@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::leaf::{Image, Tags, home_of, item_parts, look_up, verify};
+use super::leaf::{Hit, Image, Tags, home_of, item_parts, look_up, verify};
 use super::{HASH_BITS, MAX_LEVELS, TreeRef, first_bits, name_hash, prefix_of, width};
 use crate::error::Result;
 use crate::media::Geometry;
@@ -163,7 +163,70 @@ pub struct Found {
     /// Level of the pointer to the leaf.
     pub(super) level: u32,
     pub(super) block: Bno,
-    pub(super) hit: super::leaf::Hit,
+    pub(super) hit: Hit,
+}
+
+/// Where a name would stand that is not there.
+#[derive(Debug)]
+pub struct Gap {
+    /// Root of the tree that was searched.
+    root: Ptr,
+    /// Hash of the name; its tie-breaker is one that is free.
+    pub(super) hash: u64,
+    pub(super) block: Bno,
+}
+
+impl Gap {
+    /// Whether a change may begin with this: since the name was looked for, the
+    /// owner's lock has been held and its tree has had no other change than the
+    /// removals of this transaction, which have left all blocks in place.
+    #[inline]
+    pub(super) fn holds(&self, tx: &Tx<'_>, t: &TreeRef) -> bool {
+        self.root == t.root && !tx.frees()
+    }
+}
+
+/// The tie-breakers of items with one hash.
+#[derive(Debug, Default)]
+pub(super) struct Ties([u64; 4]);
+
+impl Ties {
+    #[inline]
+    pub fn note(&mut self, tie: u8) {
+        self.0[usize::from(tie / 64)] |= 1 << (tie % 64);
+    }
+
+    /// The first that none has.
+    #[inline]
+    pub fn free(&self) -> Option<u64> {
+        let part = self.0.iter().position(|t| *t != u64::MAX)?;
+        Some(part as u64 * 64 + u64::from(self.0[part].trailing_ones()))
+    }
+}
+
+/// Looks for an entry of a directory that is likely not to be there; an error
+/// has the place for it, if there is one.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn find_dir_or_gap(
+    vol: &Volume,
+    t: &TreeRef,
+    name: &[u8],
+) -> Result<Result<DirEntry, Option<Gap>>> {
+    let mut ties = Ties::default();
+    let (hash, leaf, hit) = seek(vol, t, name, |tie| ties.note(tie))?;
+    let gap = |(_, block)| {
+        Some(Gap {
+            root: t.root,
+            hash: hash | ties.free()?,
+            block,
+        })
+    };
+    match (leaf, hit) {
+        (Some((level, block)), Some(hit)) => entry_of(vol, t, Found { level, block, hit }).map(Ok),
+        (leaf, _) => Ok(Err(leaf.and_then(gap))),
+    }
 }
 
 /// Looks a name up.
@@ -172,18 +235,33 @@ pub struct Found {
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Option<Found>> {
+    let (_, leaf, hit) = seek(s, t, name, |_| ())?;
+    Ok(leaf
+        .zip(hit)
+        .map(|((level, block), hit)| Found { level, block, hit }))
+}
+
+/// The hash of a name, the leaf that it leads to with its level, and the item
+/// there; `ties` is told the tie-breaker of each item with the same hash.
+#[inline]
+fn seek<S: Source>(
+    s: &S,
+    t: &TreeRef,
+    name: &[u8],
+    ties: impl FnMut(u8),
+) -> Result<(u64, Option<(u32, Bno)>, Option<Hit>)> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
     let (level, Some(block)) = find_leaf(s, t, hash, |_, _| ())? else {
-        return Ok(None);
+        return Ok((hash, None, None));
     };
     let (base, shape) = (vol.geo.offset(block), &vol.geo.leaf);
     fetch(vol, base, hash);
     verify(vol, t, block, level, hash)?;
     let mut tags = Tags::FREE;
     tags.read(s, shape, base)?;
-    let hit = look_up(s, t, block, &tags, hash, name, |_| ())?;
-    Ok(hit.map(|hit| Found { level, block, hit }))
+    let hit = look_up(s, t, block, &tags, hash, name, ties)?;
+    Ok((hash, Some((level, block)), hit))
 }
 
 /// Looks a name up and shows the item to `f`. False when there is none.
@@ -220,17 +298,22 @@ pub struct DirEntry {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 pub fn find_dir(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<DirEntry>> {
-    let Some(found) = find_in(vol, t, name)? else {
-        return Ok(None);
-    };
+    match find_in(vol, t, name)? {
+        Some(found) => entry_of(vol, t, found).map(Some),
+        None => Ok(None),
+    }
+}
+
+#[inline]
+fn entry_of(vol: &Volume, t: &TreeRef, found: Found) -> Result<DirEntry> {
     let hit = &found.hit;
     if hit.head.value_len != 8 {
         return Err(t.bad_leaf(found.block, "an entry without an inode number"));
     }
-    Ok(Some(DirEntry {
+    Ok(DirEntry {
         ino: vol.region.read_pod(hit.at + ItemHeader::SIZE as u64)?,
         found,
-    }))
+    })
 }
 
 /// What [`scan`] shows items to: head, value, name.

@@ -404,6 +404,12 @@ impl<'v> Tx<'v> {
         })
     }
 
+    /// Whether this transaction frees anything.
+    #[inline]
+    pub fn frees(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
     /// Whether so many more runs of freed or taken blocks fit the record.
     pub fn fits_runs(&self, runs: usize) -> bool {
         self.room() >= runs * 2 * BITS_ENTRY
