@@ -54,19 +54,17 @@ impl<'a> LockSet<'a> {
 
     /// The core of a member.
     pub(super) fn core(&self, inode: &Inode) -> Result<&Core> {
-        self.held
-            .iter()
-            .find(|(i, _)| i.ino == inode.ino)
-            .map(|(_, c)| &**c)
-            .ok_or_else(|| Error::Stale(inode.ino))
+        match self.held.iter().find(|(i, _)| i.ino == inode.ino) {
+            Some((_, core)) => Ok(core),
+            None => Err(Error::Stale(inode.ino)),
+        }
     }
 
     /// The core of a member, to be changed.
     pub(super) fn core_mut(&mut self, inode: &Inode) -> Result<&mut Core> {
-        self.held
-            .iter_mut()
-            .find(|(i, _)| i.ino == inode.ino)
-            .map(|(_, c)| &mut **c)
-            .ok_or_else(|| Error::Stale(inode.ino))
+        match self.held.iter_mut().find(|(i, _)| i.ino == inode.ino) {
+            Some((_, core)) => Ok(core),
+            None => Err(Error::Stale(inode.ino)),
+        }
     }
 }

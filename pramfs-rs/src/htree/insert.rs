@@ -147,6 +147,7 @@ fn put_item(
 }
 
 /// Zeros, of which no more are made than an item needs.
+#[expect(clippy::large_enum_variant, reason = "it stays where it is made")]
 enum ItemRoom {
     Small([u8; SMALL_ITEM]),
     Usual([u8; USUAL_ITEM]),

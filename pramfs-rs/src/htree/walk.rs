@@ -215,7 +215,7 @@ pub fn find_dir_or_gap(
     name: &[u8],
 ) -> Result<Result<DirEntry, Option<Gap>>> {
     let mut ties = Ties::default();
-    let (hash, leaf, hit) = seek(vol, t, name, |tie| ties.note(tie))?;
+    let Sought { hash, leaf, hit } = seek(vol, t, name, |tie| ties.note(tie))?;
     let gap = |(_, block)| {
         Some(Gap {
             root: t.root,
@@ -235,25 +235,32 @@ pub fn find_dir_or_gap(
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Option<Found>> {
-    let (_, leaf, hit) = seek(s, t, name, |_| ())?;
+    let Sought { leaf, hit, .. } = seek(s, t, name, |_| ())?;
     Ok(leaf
         .zip(hit)
         .map(|((level, block), hit)| Found { level, block, hit }))
 }
 
-/// The hash of a name, the leaf that it leads to with its level, and the item
-/// there; `ties` is told the tie-breaker of each item with the same hash.
+/// The way of a name.
+struct Sought {
+    hash: u64,
+    /// Where it ends: level and leaf, if there is one.
+    leaf: Option<(u32, Bno)>,
+    hit: Option<Hit>,
+}
+
+/// Follows a name to its item; `ties` is told the tie-breaker of each item with
+/// the same hash.
 #[inline]
-fn seek<S: Source>(
-    s: &S,
-    t: &TreeRef,
-    name: &[u8],
-    ties: impl FnMut(u8),
-) -> Result<(u64, Option<(u32, Bno)>, Option<Hit>)> {
+fn seek<S: Source>(s: &S, t: &TreeRef, name: &[u8], ties: impl FnMut(u8)) -> Result<Sought> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
     let (level, Some(block)) = find_leaf(s, t, hash, |_, _| ())? else {
-        return Ok((hash, None, None));
+        return Ok(Sought {
+            hash,
+            leaf: None,
+            hit: None,
+        });
     };
     let (base, shape) = (vol.geo.offset(block), &vol.geo.leaf);
     fetch(vol, base, hash);
@@ -261,7 +268,11 @@ fn seek<S: Source>(
     let mut tags = Tags::FREE;
     tags.read(s, shape, base)?;
     let hit = look_up(s, t, block, &tags, hash, name, ties)?;
-    Ok((hash, Some((level, block)), hit))
+    Ok(Sought {
+        hash,
+        leaf: Some((level, block)),
+        hit,
+    })
 }
 
 /// Looks a name up and shows the item to `f`. False when there is none.

@@ -205,11 +205,20 @@ impl Region {
     /// [`sound`](Self::sound) is asked after that, once.
     #[inline]
     pub(super) fn bounded(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
-        self.within(offset, len).ok_or(PmemError::OutOfBounds {
+        match self.within(offset, len) {
+            Some(p) => Ok(p),
+            // Made up here and not before: it would be dropped again each time.
+            None => Err(self.out_of_bounds(offset, len)),
+        }
+    }
+
+    #[cold]
+    fn out_of_bounds(&self, offset: u64, len: u64) -> PmemError {
+        PmemError::OutOfBounds {
             offset,
             len,
             region_len: self.len,
-        })
+        }
     }
 
     #[inline]

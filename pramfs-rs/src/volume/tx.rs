@@ -424,8 +424,10 @@ impl<'v> Tx<'v> {
         let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
             set.reserve(&vol.region, &vol.geo, lane, near, 1, true)
         })?;
-        let found = found.ok_or_else(|| Error::NoSpace("no free inode"))?;
-        Ok(self.took(BitmapKind::Inodes, found)?.start)
+        match found {
+            Some(found) => Ok(self.took(BitmapKind::Inodes, found)?.start),
+            None => Err(Error::NoSpace("no free inode")),
+        }
     }
 
     /// Gives an inode number back.
