@@ -1,5 +1,6 @@
 mod damage;
 mod durable;
+mod gaps;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

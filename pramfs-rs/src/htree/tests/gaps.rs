@@ -1,0 +1,94 @@
+//! Names that are put where they were looked for.
+
+use super::*;
+
+/// Moves a name as a rename does; gives whether the place that was found before
+/// the removal was still good.
+fn rename(vol: &Volume, t: &mut TreeRef, old: &[u8], new: &[u8]) -> bool {
+    let Ok(Some(from)) = find_dir(vol, t, old) else {
+        panic!("{old:?} is not there");
+    };
+    let Err(gap) = find_dir_or_gap(vol, t, new).unwrap() else {
+        panic!("{new:?} is there");
+    };
+    let mut after = *t;
+    let mut tx = vol.begin();
+    remove_found(&mut tx, &mut after, &from.found).unwrap();
+    let value = from.ino.to_le_bytes();
+    let held = gap.as_ref().is_some_and(|g| g.holds(&tx, &after));
+    match &gap {
+        Some(gap) => insert_at(&mut tx, &mut after, gap, new, 8, &value).unwrap(),
+        None => insert(&mut tx, &mut after, new, 8, &value).unwrap(),
+    };
+    tx.commit().unwrap();
+    *t = after;
+    held
+}
+
+fn name(i: u64) -> Vec<u8> {
+    let mut name = format!("{i:06}").into_bytes();
+    name.resize(6 + (mix64(i) % 70) as usize, b'x');
+    name
+}
+
+/// Moves names about in a directory of so many; gives how many places were good
+/// and how many were not.
+fn move_about(block_size: u32, names: u64, moves: u64) -> (usize, usize) {
+    let vol = volume(block_size, 8 << 20);
+    let mut t = dir();
+    let mut there: Vec<u64> = (0..names).collect();
+    for i in &there {
+        put(&vol, &mut t, &name(*i), 8, &i.to_le_bytes()).unwrap();
+    }
+    let (mut rng, mut held) = (Rng(names), 0);
+    for i in names..names + moves {
+        let at = rng.below(names) as usize;
+        let old = std::mem::replace(&mut there[at], i);
+        held += usize::from(rename(&vol, &mut t, &name(old), &name(i)));
+        if i % 64 == 0 || names < 10 {
+            assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+        }
+    }
+    assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+    let listed = list(&vol, &t, 0, usize::MAX).unwrap();
+    let mut found: Vec<_> = listed.into_values().map(|(name, ..)| name).collect();
+    let mut want: Vec<_> = there.iter().map(|i| name(*i)).collect();
+    found.sort();
+    want.sort();
+    assert_eq!(found, want);
+    (held, moves as usize - held)
+}
+
+#[test]
+fn a_name_goes_where_it_was_looked_for() {
+    let (held, not) = move_about(4096, 400, 2000);
+    assert!(held > 1900, "{held} and {not}");
+}
+
+/// Leaves that lose their last item go, and so do the places in them.
+#[test]
+fn a_place_in_a_leaf_that_goes_is_not_used() {
+    let (held, not) = move_about(512, 60, 4000);
+    assert!(held > 1000 && not > 100, "{held} and {not}");
+}
+
+#[test]
+fn names_that_collide_have_places_of_their_own() {
+    HASH_MASK.set(0x7f << 56);
+    let (held, not) = move_about(4096, 60, 1000);
+    HASH_MASK.set(u64::MAX);
+    assert!(held > 900, "{held} and {not}");
+}
+
+/// The place is that of a tree: another one has not got it.
+#[test]
+fn a_place_in_a_tree_that_was_planted_since_is_not_used() {
+    let vol = volume(4096, 4 << 20);
+    let mut t = dir();
+    put(&vol, &mut t, b"a", 8, &1u64.to_le_bytes()).unwrap();
+    let Err(Some(gap)) = find_dir_or_gap(&vol, &t, b"b").unwrap() else {
+        panic!("there is a leaf, and no such name in it");
+    };
+    let tx = vol.begin();
+    assert!(gap.holds(&tx, &t) && !gap.holds(&tx, &dir()));
+}
