@@ -306,6 +306,43 @@ fn cases() -> Vec<Case> {
             },
         ),
         Case::new(
+            "append of blocks to an open file",
+            |fs| {
+                file(fs, "f", &pattern(4096, 5));
+                file(fs, "beside", b"one block");
+            },
+            |fs| {
+                let f = fs.open_file(ino(fs, "/f")).unwrap();
+                for blocks in [1, 1, 2, 1] {
+                    f.append(&pattern(blocks * 4096, 6)).unwrap();
+                }
+            },
+        )
+        .allow(Allowed::Between(|before, found, after| {
+            grown(before, found, after, &[1, 2, 3, 5, 6].map(|n| n * 4096))
+        })),
+        Case::new(
+            "append of a block to an open file, behind those of another",
+            |fs| {
+                let f = file(fs, "f", &pattern(3 * 512, 5));
+                file(fs, "beside", &pattern(512, 4));
+                // A place that another file had, and a pointer block.
+                file(fs, "old", &pattern(20 * 512, 3));
+                fs.append(f, &pattern(512, 6)).unwrap();
+                fs.unlink(Ino::ROOT, b"old").unwrap();
+            },
+            |fs| {
+                let f = fs.open_file(ino(fs, "/f")).unwrap();
+                for fill in 0..4 {
+                    f.append(&pattern(512, fill)).unwrap();
+                }
+            },
+        )
+        .blocks(512)
+        .allow(Allowed::Between(|before, found, after| {
+            grown(before, found, after, &[4, 5, 6, 7, 8].map(|n| n * 512))
+        })),
+        Case::new(
             "write far past the end",
             |fs| {
                 file(fs, "f", &pattern(1000, 5));
@@ -501,6 +538,20 @@ fn prefix(before: &Tree, found: &Tree, after: &Tree) -> bool {
                 let whole = &after.nodes[path];
                 n.data.len() as u64 == n.size && whole.data.starts_with(&n.data)
             })
+}
+
+/// Appends to `/f`, each of which is there as a whole or not at all.
+fn grown(before: &Tree, found: &Tree, after: &Tree, sizes: &[u64]) -> bool {
+    found.nodes.keys().eq(after.nodes.keys())
+        && found.nodes.iter().all(|(path, n)| {
+            let whole = &after.nodes[path];
+            let grows = path == b"/f"
+                && n.data.len() as u64 == n.size
+                && n.data.len() >= before.nodes[path].data.len()
+                && sizes.contains(&n.size)
+                && whole.data.starts_with(&n.data);
+            n == whole || grows
+        })
 }
 
 #[test]

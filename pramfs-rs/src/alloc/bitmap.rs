@@ -289,6 +289,9 @@ impl BitmapSet {
         want: u32,
         full: bool,
     ) -> Result<Option<Reserved>, InitGroup> {
+        if let Some(found) = goal.and_then(|at| self.reserve_here(region, geo, at, want)) {
+            return Ok(Some(found));
+        }
         let hint = &self.hints[lane as usize];
         let near = goal
             .filter(|g| *g < self.bits)
@@ -316,6 +319,29 @@ impl BitmapSet {
             hint.store(run.start + run.len, Ordering::Relaxed);
         }
         Ok(found)
+    }
+
+    /// Reserves just these bits, if they are free and easily found to be.
+    #[inline]
+    fn reserve_here(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        start: u64,
+        len: u32,
+    ) -> Option<Reserved> {
+        let group = start >> self.group_log2;
+        if start >= self.bits {
+            return None;
+        }
+        let mut guard = self.lock(region, geo, group).ok()?;
+        let g = guard.as_deref_mut()?;
+        let first = (start & (self.per_group - 1)) as u32;
+        if !g.take_here(first, len) {
+            return None;
+        }
+        self.note_free(group, g);
+        Some(self.reserved(group, g, first, len))
     }
 
     /// Where the bit of one that is reserved stands.

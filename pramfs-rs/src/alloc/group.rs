@@ -96,6 +96,31 @@ impl Group {
         self.low = self.low.min(start);
     }
 
+    /// Sets a run of clear bits, if it is one, and stands in one word.
+    #[inline]
+    pub fn take_here(&mut self, start: u32, len: u32) -> bool {
+        let Some(bits) = &mut self.bits else {
+            return false;
+        };
+        let first = start % 64;
+        if len == 0 || first + len > 64 || start + len > self.len {
+            return false;
+        }
+        let mask = u64::MAX >> (64 - len) << first;
+        let Some(word) = bits
+            .get_mut(start as usize / 64)
+            .filter(|w| **w & mask == 0)
+        else {
+            return false;
+        };
+        *word |= mask;
+        self.free -= len;
+        if start <= self.low {
+            self.low = start + len;
+        }
+        true
+    }
+
     /// The first run of clear bits at or after `from`, at most `want` long.
     pub fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
         let bits = self.bits.as_ref()?;

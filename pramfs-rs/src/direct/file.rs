@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::mapped::{Access, MappedFile};
 use crate::error::Result;
 use crate::fs::inode::Inode;
-use crate::fs::{ExtentCache, Fs, Shared};
+use crate::fs::{ExtentCache, Fs, Shared, Tail};
 use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 
 /// An open file of a mounted file system. Calls need no path and no
@@ -36,6 +36,8 @@ pub struct File {
     /// Held, so that no call has to look it up.
     pub(crate) inode: Arc<Inode>,
     pub(crate) extents: ExtentCache,
+    /// Where appends go on.
+    pub(crate) tail: Tail,
 }
 
 impl Fs {
@@ -53,6 +55,7 @@ impl Fs {
                 ino,
                 inode,
                 extents: ExtentCache::default(),
+                tail: Tail::default(),
             }),
             Err(e) => {
                 self.unpin(ino, 1);
@@ -116,7 +119,7 @@ impl File {
     /// As for [`write_at`](Self::write_at).
     #[inline]
     pub fn append(&self, from: &[u8]) -> Result<u64> {
-        self.shared.append_held(&self.inode, from)
+        self.shared.append_held(&self.inode, &self.tail, from)
     }
 
     /// Sets the size.

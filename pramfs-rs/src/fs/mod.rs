@@ -11,6 +11,7 @@
 //! nothing is waited for under them.
 
 mod acl;
+mod append;
 mod attr;
 mod attr_cache;
 mod background;
@@ -60,6 +61,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use crossbeam::sync::ShardedLock;
 use parking_lot::Mutex;
 
+pub(crate) use append::Tail;
 pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
 

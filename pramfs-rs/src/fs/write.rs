@@ -16,6 +16,7 @@ use super::source::Source;
 use super::{Need, Shared, protect};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
+use crate::journal::Place;
 use crate::map::{self, Extent, MapRef};
 use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
 use crate::types::{Bno, Ino};
@@ -26,7 +27,7 @@ use crate::volume::Tx;
 const HUGE_APPEND: u64 = 1 << 20;
 
 /// Flags that a write has to look at.
-const HEEDED: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
+pub(super) const HEEDED: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 
 impl Shared {
     /// Writes to a file; durable when it returns. Fewer bytes than asked for
@@ -146,17 +147,6 @@ impl Shared {
         })
     }
 
-    /// As [`append`](Self::append), for who holds the inode.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
-    #[inline]
-    pub(crate) fn append_held(&self, inode: &Inode, from: &[u8]) -> Result<u64> {
-        self.op(Need::Write, || {
-            self.append_inode(inode, None, from, &anybody)
-        })
-    }
-
     /// One part of an append whose caller has laid it out: it keeps other
     /// writers away from the file, and knows its end. Parts may come in any
     /// order; one that comes early leaves zeros for those before it. All of
@@ -188,7 +178,7 @@ impl Shared {
     }
 
     /// At `offset`, or at the end of the file.
-    fn append_inode(
+    pub(super) fn append_inode(
         &self,
         inode: &Inode,
         offset: Option<u64>,
@@ -319,6 +309,7 @@ impl Shared {
     ) -> Result<usize> {
         let mut w = Writer {
             shared: self,
+            place: &inode.place,
             tx: self.vol.begin_at(&inode.place),
             m: core.map(),
             size: core.d.size,
@@ -408,6 +399,8 @@ impl Shared {
 /// One record's part of a write.
 struct Writer<'a, S> {
     shared: &'a Shared,
+    /// Of the inode.
+    place: &'a Place,
     tx: Tx<'a>,
     m: MapRef,
     /// Size of the file before.
@@ -571,14 +564,22 @@ impl<S: Source> Writer<'_, S> {
         };
         self.tried = run.len;
         let left = span - (e.index & (span - 1));
-        match e.table {
-            Some(table) if run.len <= left => {
-                map::insert_into(&mut self.tx, &mut self.m, table, e.index, run)?;
-            }
-            _ => map::insert(&mut self.tx, &mut self.m, e.index, run, false)?,
-        }
         let Run { start, len } = run;
-        self.store_whole(Bno(start), e.index, e.index + len)?;
+        let (first, end) = (e.index, e.index + len);
+        match e.table {
+            Some(table) if len <= left => {
+                if end << geo.block_log2 >= self.end() {
+                    self.tx.enter(self.place);
+                }
+                // First: the rest is done while the bytes are on their way.
+                self.store_whole(Bno(start), first, end)?;
+                map::insert_into(&mut self.tx, &mut self.m, table, first, run)?;
+            }
+            _ => {
+                map::insert(&mut self.tx, &mut self.m, first, run, false)?;
+                self.store_whole(Bno(start), first, end)?;
+            }
+        }
         Ok(true)
     }
 }

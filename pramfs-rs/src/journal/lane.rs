@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::buffer::RecordBuf;
@@ -93,11 +93,19 @@ pub fn set_thread_lane(lane: u32) {
     THREAD_LANE.with(|l| l.set((lane & 0xffff) | CHOSEN));
 }
 
+/// A lane that is taken, for the record to come.
+#[derive(Debug)]
+pub struct Entered<'a> {
+    st: MutexGuard<'a, LaneState>,
+    lane: u32,
+    lsn: u64,
+    /// Fences of the medium that had failed.
+    failed: u64,
+}
+
 /// What is to be committed.
 #[derive(Debug)]
 pub struct Change<'a> {
-    /// Lane.
-    pub lane: u32,
     /// The record.
     pub record: &'a mut RecordBuf,
     /// What the record makes reachable, stored and not fenced.
@@ -194,6 +202,12 @@ impl Journal {
         self.lanes[s.lane as usize].dead.load(Ordering::Acquire) >= s.lsn
     }
 
+    /// Whether [`hand_over`](Self::hand_over) has something to do.
+    #[inline]
+    pub fn must_hand_over(&self, lane: u32, place: &Place) -> bool {
+        matches!(place.last(), Some(s) if s.lane != lane && self.rules.hand_over && !self.is_dead(s))
+    }
+
     /// Rule 1. Before a record of `lane` changes `place`, the record of another
     /// lane that changed it last must be dead, or its replay could overwrite
     /// ours after ours has been overwritten in its slot.
@@ -206,13 +220,12 @@ impl Journal {
         place: &Place,
         release: impl FnOnce(Released),
     ) -> Result<()> {
-        match place.last() {
-            Some(s) if s.lane != lane && self.rules.hand_over && !self.is_dead(s) => {
-                release(self.retire(region, geo, s.lane)?);
-                Ok(())
-            }
-            _ => Ok(()),
+        if self.must_hand_over(lane, place)
+            && let Some(s) = place.last()
+        {
+            release(self.retire(region, geo, s.lane)?);
         }
+        Ok(())
     }
 
     /// Makes every record of a lane dead: completes its homes, then says so on
@@ -291,27 +304,13 @@ impl Journal {
             .any(|l| !l.state.lock().pending.is_empty())
     }
 
-    /// Commits a record and brings its contents home. `apply` stores the homes;
-    /// it runs after the record is durable and must not fail.
-    pub fn commit(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        change: Change<'_>,
-        apply: impl FnOnce(&RecordBuf, &mut Lines) -> Result<()>,
-    ) -> Result<Committed> {
-        let Change {
-            lane,
-            record,
-            data,
-            freed,
-        } = change;
-        let l = &self.lanes[lane as usize];
-        let mut st = l.state.lock();
+    /// Takes a lane for a record. Until the [`commit`](Self::commit) no other lane
+    /// is taken, and none is retired.
+    pub fn enter(&self, region: &Region, lane: u32) -> Result<Entered<'_>> {
+        let st = self.lanes[lane as usize].state.lock();
         if st.broken {
             return Err(broken());
         }
-        let w = region.window();
         let failed = region.failed_fences();
         let lsn = self.next_lsn.fetch_add(1, Ordering::Relaxed);
         if lsn >> SEALED_BITS != 0 {
@@ -319,6 +318,37 @@ impl Journal {
                 "the log sequence numbers of this file system are used up".into(),
             ));
         }
+        Ok(Entered {
+            st,
+            lane,
+            lsn,
+            failed,
+        })
+    }
+
+    /// Commits a record and brings its contents home. `apply` stores the homes;
+    /// it runs after the record is durable and must not fail.
+    pub fn commit(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        entered: Entered<'_>,
+        change: Change<'_>,
+        apply: impl FnOnce(&RecordBuf, &mut Lines) -> Result<()>,
+    ) -> Result<Committed> {
+        let Change {
+            record,
+            data,
+            freed,
+        } = change;
+        let Entered {
+            mut st,
+            lane,
+            lsn,
+            failed,
+        } = entered;
+        let l = &self.lanes[lane as usize];
+        let w = region.window();
         // Homes of the record before this one. They are flushed here and not when
         // they are stored: a locked instruction waits for the write-backs before
         // it, and there are many on the way from one record to the next, while

@@ -15,6 +15,6 @@ pub(crate) mod records;
 pub mod recovery;
 
 pub use buffer::{Entry, RecordBuf, parse};
-pub use lane::{Change, Committed, Journal, Released, Rules, set_thread_lane};
+pub use lane::{Change, Committed, Entered, Journal, Released, Rules, set_thread_lane};
 pub use lines::Lines;
 pub use place::{Place, Stamp};

@@ -1,6 +1,8 @@
 //! Blocks kept aside so that a full region can still be emptied: cutting a
 //! 2 MiB leaf on truncate takes a block.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use parking_lot::Mutex;
 
 use crate::alloc::Run;
@@ -9,6 +11,8 @@ use crate::alloc::Run;
 pub(super) struct Reserve {
     want: u64,
     held: Mutex<Vec<u64>>,
+    /// What `held` lacks; changed under its lock.
+    missing: AtomicU64,
 }
 
 impl Reserve {
@@ -16,12 +20,15 @@ impl Reserve {
         Reserve {
             want,
             held: Mutex::new(Vec::new()),
+            missing: AtomicU64::new(want),
         }
     }
 
-    /// Blocks still to be put aside.
+    /// Blocks still to be put aside. Without the lock: who asks does so before
+    /// each allocation.
+    #[inline]
     pub(super) fn missing(&self) -> u64 {
-        self.want.saturating_sub(self.held.lock().len() as u64)
+        self.missing.load(Ordering::Relaxed)
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -36,11 +43,20 @@ impl Reserve {
             return false;
         }
         held.extend(run.start..run.start + run.len);
+        self.note(&held);
         true
     }
 
     /// Takes one block, for an operation that will free more.
     pub(super) fn take(&self) -> Option<u64> {
-        self.held.lock().pop()
+        let mut held = self.held.lock();
+        let block = held.pop();
+        self.note(&held);
+        block
+    }
+
+    fn note(&self, held: &[u64]) {
+        let missing = self.want.saturating_sub(held.len() as u64);
+        self.missing.store(missing, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,7 @@ use super::Volume;
 use crate::alloc::{Bits, Freed, Reserved, Run};
 use crate::error::{Error, Result};
 use crate::journal::records::{Homes, OnMedium, apply, group_word};
-use crate::journal::{Change, Entry, Place, RecordBuf, Stamp};
+use crate::journal::{Change, Entered, Entry, Lines, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{Region, Unfenced};
@@ -29,6 +29,8 @@ pub struct Tx<'v> {
     lane: u32,
     rec: RecordBuf,
     data: Option<Unfenced>,
+    /// The lane, if it has been taken before the commit.
+    entered: Option<Entered<'v>>,
     places: SmallVec<[&'v Place; 4]>,
     bits: SmallVec<[Bits; 4]>,
     taken: SmallVec<[Freed; 2]>,
@@ -48,6 +50,7 @@ impl<'v> Tx<'v> {
             lane,
             rec: RecordBuf::new(vol.geo.slot_size as usize),
             data: None,
+            entered: None,
             places: SmallVec::new(),
             bits: SmallVec::new(),
             taken: SmallVec::new(),
@@ -146,6 +149,18 @@ impl<'v> Tx<'v> {
     }
 
     // ---- new data, not reachable before commit
+
+    /// Takes the lane before the new data are stored, where `place` is all that
+    /// the record will change, and nothing is allocated any more. A locked
+    /// instruction waits for the streaming stores before it, while all else that
+    /// a record takes can be done as they are on their way: so locks are taken
+    /// first. Where the lane cannot be taken, the commit sees to it.
+    pub fn enter(&mut self, place: &Place) {
+        let vol = self.vol;
+        if !vol.journal.must_hand_over(self.lane, place) {
+            self.entered = vol.journal.enter(&vol.region, self.lane).ok();
+        }
+    }
 
     /// Stores bytes at a place that nothing names before this commits.
     ///
@@ -511,21 +526,26 @@ impl<'v> Tx<'v> {
             vol.journal
                 .hand_over(region, geo, self.lane, place, |f| vol.release(f))?;
         }
+        let entered = match self.entered.take() {
+            Some(entered) => Ok(entered),
+            None => vol.journal.enter(region, self.lane),
+        };
         let bits = &self.bits;
         let change = Change {
-            lane: self.lane,
             record: &mut self.rec,
             data: self.data.take(),
             freed: &self.freed,
         };
         let faults = self.faults;
-        let done = vol.journal.commit(region, geo, change, |rec, lines| {
+        let bring_home = |rec: &RecordBuf, lines: &mut Lines| {
             let mut homes = OnMedium { region, lines };
             for e in rec.entries() {
                 match e.kind {
                     EntryKind::SetBits | EntryKind::ClearBits => {}
                     // Most are these, and `apply` does no more with them.
-                    EntryKind::Inode | EntryKind::Leaf => homes.store(e.offset, e.payload)?,
+                    EntryKind::Inode | EntryKind::Leaf | EntryKind::Pointer => {
+                        homes.store(e.offset, e.payload)?;
+                    }
                     _ => apply(&mut homes, &e)?,
                 }
             }
@@ -546,7 +566,8 @@ impl<'v> Tx<'v> {
                 }
             }
             Ok(())
-        });
+        };
+        let done = entered.and_then(|e| vol.journal.commit(region, geo, e, change, bring_home));
         let done = match done {
             Ok(done) => done,
             Err(e) => {
@@ -581,6 +602,7 @@ fn home_len(e: &Entry<'_>) -> u64 {
 
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
+        self.entered = None;
         // New data on its way to blocks that go back must have arrived before
         // the next owner writes there.
         self.settle();

@@ -1,0 +1,256 @@
+//! Appending whole blocks, again and again, to an open file.
+//!
+//! A file that grows does so behind the block that it got last, and in the same
+//! pointer block: [`Tail`] knows both, so that neither the tree is walked nor a
+//! place searched for. What remains is done in the order that costs least: what
+//! needs a lock first, then the data, and everything else while these are on
+//! their way.
+//!
+//! Left to others: all other writes (`write.rs`), which do the same step by step.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::inode::{Inode, put_inode, store_map, touch_mtime};
+use super::read::check_file;
+use super::{Need, Shared};
+use crate::error::Result;
+use crate::map;
+use crate::types::Bno;
+
+/// Most blocks that are appended at once here: those of a small record.
+const MOST: u64 = 16;
+
+/// Where an open file grows, if it is known; changed under the exclusive lock of
+/// its inode.
+///
+/// Invariant: it is so while no more records have changed the inode. Each that
+/// changes its map or its size does.
+#[derive(Debug, Default)]
+pub struct Tail {
+    /// One more than the number of records that have changed the inode; zero
+    /// where nothing is known.
+    valid: AtomicU64,
+    /// The pointer block of the last block of the file.
+    table: AtomicU64,
+    /// The block of the region behind that last block.
+    next: AtomicU64,
+}
+
+impl Tail {
+    fn get(&self, records: u64) -> Option<(Bno, u64)> {
+        let known = self.valid.load(Ordering::Relaxed) == records.wrapping_add(1);
+        known.then(|| {
+            let table = self.table.load(Ordering::Relaxed);
+            (Bno(table), self.next.load(Ordering::Relaxed))
+        })
+    }
+
+    fn put(&self, records: u64, table: Bno, next: u64) {
+        self.valid.store(records.wrapping_add(1), Ordering::Relaxed);
+        self.table.store(table.0, Ordering::Relaxed);
+        self.next.store(next, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// As [`append`](Self::append), for who holds the inode.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    #[inline]
+    pub(crate) fn append_held(&self, inode: &Inode, tail: &Tail, from: &[u8]) -> Result<u64> {
+        self.op(Need::Write, || {
+            let part = self.vol.geo.block_size - 1;
+            let whole = from.len() as u64 & part == 0;
+            if whole
+                && tail.valid.load(Ordering::Relaxed) != 0
+                && let Some(at) = self.append_behind(inode, tail, from)?
+            {
+                return Ok(at);
+            }
+            let at = self.append_inode(inode, None, from, &super::attr::anybody)?;
+            if whole && at & part == 0 {
+                self.find_tail(inode, tail);
+            }
+            Ok(at)
+        })
+    }
+
+    /// `None`, and nothing has happened, where it is not known where the file
+    /// grows, or there is more to do than to put blocks behind its last.
+    fn append_behind(&self, inode: &Inode, tail: &Tail, from: &[u8]) -> Result<Option<u64>> {
+        let geo = &self.vol.geo;
+        let len = from.len() as u64;
+        let blocks = len >> geo.block_log2;
+        let core = &mut *inode.core.write();
+        let Some((table, next)) = tail.get(core.records) else {
+            return Ok(None);
+        };
+        let size = core.d.size;
+        let index = size >> geo.block_log2;
+        let slot = index & ((1 << geo.fan_log2) - 1);
+        let fits = (1..=MOST).contains(&blocks) && slot != 0 && slot + blocks <= 1 << geo.fan_log2;
+        let whole = (size | len) & (geo.block_size - 1) == 0;
+        let plain = core.d.flags & super::write::HEEDED == 0 && core.orphan_slot.is_none();
+        if !fits || !whole || !plain || size + len > geo.max_file_size() {
+            return Ok(None);
+        }
+        check_file(inode, core)?;
+        // Nobody has put blocks there ahead of the size.
+        let slots = geo.offset(table) + slot * 8;
+        for i in 0..blocks {
+            if self.vol.region.load_u64(slots + i * 8)? != 0 {
+                return Ok(None);
+            }
+        }
+        let mut tx = self.vol.begin_at(&inode.place);
+        let Ok(run) = tx.alloc_blocks(Some(next), blocks as u32, false) else {
+            return Ok(None);
+        };
+        if run.len != blocks {
+            return Ok(None);
+        }
+        tx.enter(&inode.place);
+        tx.write_new(geo.offset(Bno(run.start)), from)?;
+        let mut m = core.map();
+        map::insert_into(&mut tx, &mut m, table, index, run)?;
+        let mut new = core.d;
+        store_map(&mut new, &m);
+        new.size = size + len;
+        touch_mtime(&mut new, self.now());
+        put_inode(&mut tx, inode, core, &mut new)?;
+        tx.commit()?;
+        core.committed(&new);
+        tail.put(core.records, table, run.start + run.len);
+        Ok(Some(size))
+    }
+
+    /// Looks where a file that has grown will grow on.
+    fn find_tail(&self, inode: &Inode, tail: &Tail) {
+        let geo = &self.vol.geo;
+        let core = inode.core.write();
+        if core.d.size == 0 || core.d.size & (geo.block_size - 1) != 0 {
+            return;
+        }
+        let last = (core.d.size - 1) >> geo.block_log2;
+        // An error is for the next append to find.
+        if let Ok(e) = map::run(&self.vol, &core.map(), last, 1)
+            && let (Some(table), Some(block)) = (e.table, e.block)
+        {
+            tail.put(core.records, table, block.0 + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::direct::{File, OpenOptions};
+    use crate::format::{FormatOptions, format};
+    use crate::pmem::{HeapBackend, Region};
+    use crate::types::Fallocate;
+    use crate::{Fs, MountOptions};
+
+    const BLOCK: u64 = 4096;
+
+    fn small() -> Fs {
+        let region = Region::new("test", HeapBackend::boxed(16 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        Fs::open(region, MountOptions::default()).unwrap()
+    }
+
+    fn open(fs: &Fs, name: &str) -> File {
+        OpenOptions::new().create(true).open(fs, name).unwrap()
+    }
+
+    /// Whether the next append of whole blocks goes the short way.
+    fn knows(file: &File) -> bool {
+        file.tail.get(file.inode.core.read().records).is_some()
+    }
+
+    struct Grown {
+        file: File,
+        expect: Vec<u8>,
+    }
+
+    impl Grown {
+        fn append(&mut self, len: u64) {
+            let bytes = vec![self.expect.len() as u8 | 1; len as usize];
+            assert_eq!(self.file.append(&bytes).unwrap(), self.expect.len() as u64);
+            self.expect.extend(bytes);
+            self.check();
+        }
+
+        fn check(&self) {
+            let mut found = vec![0xee; self.expect.len() + 1];
+            let n = self.file.read_at(0, &mut found).unwrap();
+            assert!(found[..n] == self.expect[..], "{n} bytes");
+        }
+    }
+
+    /// By turns with everything else that changes where the file goes on.
+    #[test]
+    fn a_file_grows_whatever_happens_between() {
+        let fs = small();
+        let (file, other) = (open(&fs, "/file"), open(&fs, "/other"));
+        let same = open(&fs, "/file");
+        let mut f = Grown {
+            file,
+            expect: Vec::new(),
+        };
+        // Across pointer blocks, among blocks of another file.
+        for i in 0..1100 {
+            f.append(BLOCK * (1 + i % 17 / 16));
+            assert!(knows(&f.file) || f.expect.len() < 3 * 4096);
+            if i % 3 == 0 {
+                other.append(&[9; 4096]).unwrap();
+            }
+        }
+        // As much as no one record takes, as little as no block is.
+        for len in [40 * BLOCK, 17 * BLOCK, 100, BLOCK - 100, BLOCK, 1, BLOCK] {
+            f.append(len);
+        }
+        f.append(2 * BLOCK - f.expect.len() as u64 % BLOCK);
+        f.append(BLOCK);
+        assert!(knows(&f.file));
+        // Another handle, which knows less.
+        let at = same.append(&[7; 4096]).unwrap();
+        assert_eq!(at, f.expect.len() as u64);
+        f.expect.extend([7; 4096]);
+        assert!(!knows(&f.file));
+        f.append(BLOCK);
+        // Blocks beyond the end.
+        let end = f.expect.len() as u64;
+        let ahead = Fallocate::Allocate { keep_size: true };
+        f.file.fallocate(ahead, end, 5 * BLOCK).unwrap();
+        for _ in 0..7 {
+            f.append(BLOCK);
+        }
+        // Shorter, and longer.
+        f.expect.truncate(3 * 4096);
+        f.file.set_size(3 * BLOCK).unwrap();
+        other.append(&[9; 4096]).unwrap();
+        f.append(BLOCK);
+        f.append(BLOCK);
+        f.expect.resize(700 * 4096, 0);
+        f.file.set_size(700 * BLOCK).unwrap();
+        f.append(BLOCK);
+        f.append(BLOCK);
+        // A hole before the end, and an overwrite, which makes no record.
+        f.append(BLOCK);
+        let end = f.expect.len();
+        f.file
+            .fallocate(Fallocate::PunchHole, end as u64 - BLOCK, BLOCK)
+            .unwrap();
+        f.expect[end - 4096..].fill(0);
+        f.append(BLOCK);
+        f.append(BLOCK);
+        f.file.write_at(5, &[1, 2, 3]).unwrap();
+        f.expect[5..8].copy_from_slice(&[1, 2, 3]);
+        assert!(knows(&f.file));
+        f.append(BLOCK);
+        drop((f, other, same));
+        let options = crate::fsck::CheckOptions::default();
+        let (_, report) = crate::fsck::check_fs(fs, &options).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
