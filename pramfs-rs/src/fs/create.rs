@@ -263,6 +263,9 @@ impl Shared {
             Err(_) if self.entry(pc, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
+        // Its generation is a locked instruction: here, behind another, it has
+        // little to wait for.
+        let mut d = self.new_inode(cx, &pc.d, ino, what, now);
         let known = self.table.find_now(&self.vol, ino)?;
         if let Some(home) = known {
             // Its lines are stored to when the record is durable; they have been
@@ -277,7 +280,6 @@ impl Shared {
             Some(home) => home,
             None => self.table.home_or_grow(&self.vol, ino)?,
         };
-        let mut d = self.new_inode(cx, &pc.d, ino, what, now);
         self.inherit_acl(&mut tx, pc, &mut d, what.mode)?;
         self.put_target(&mut tx, &mut d, what.target)?;
         put_new_inode(&mut tx, home, ino, &mut d)?;
