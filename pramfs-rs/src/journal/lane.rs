@@ -101,6 +101,8 @@ pub struct Entered<'a> {
     lsn: u64,
     /// Fences of the medium that had failed.
     failed: u64,
+    /// Homes of the lane's last record, on their way.
+    homes: Unfenced,
 }
 
 /// What is to be committed.
@@ -307,7 +309,7 @@ impl Journal {
     /// Takes a lane for a record. Until the [`commit`](Self::commit) no other lane
     /// is taken, and none is retired.
     pub fn enter(&self, region: &Region, lane: u32) -> Result<Entered<'_>> {
-        let st = self.lanes[lane as usize].state.lock();
+        let mut st = self.lanes[lane as usize].state.lock();
         if st.broken {
             return Err(broken());
         }
@@ -318,11 +320,19 @@ impl Journal {
                 "the log sequence numbers of this file system are used up".into(),
             ));
         }
+        // Homes of the record before the one to come. They are flushed here and not
+        // when they are stored: a locked instruction waits for the write-backs
+        // before it, and there are many on the way from one record to the next,
+        // while here they wait together with the record. And before new data are
+        // stored: the next record mostly changes the same lines, and a line cannot
+        // be stored to before its write-back has had its turn.
+        let homes = st.homes.flush(region)?;
         Ok(Entered {
             st,
             lane,
             lsn,
             failed,
+            homes,
         })
     }
 
@@ -346,14 +356,10 @@ impl Journal {
             lane,
             lsn,
             failed,
+            homes,
         } = entered;
         let l = &self.lanes[lane as usize];
         let w = region.window();
-        // Homes of the record before this one. They are flushed here and not when
-        // they are stored: a locked instruction waits for the write-backs before
-        // it, and there are many on the way from one record to the next, while
-        // here they wait together with the record.
-        let homes = st.homes.flush(region)?;
         // The record is made up while these and new data are on their way.
         let slot = st.slot;
         let bytes = record.seal(geo.seed, lsn, lane, slot);
