@@ -3,8 +3,10 @@
 use zerocopy::FromZeros;
 
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
+use super::orphan::dir_tree;
 use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
+use crate::htree;
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
 use crate::media::checksum::crc;
@@ -256,6 +258,9 @@ impl Shared {
         let now = self.now();
         let mut new_dir = pc.d;
         let mut tx = self.vol.begin_at(&dir.place);
+        // In a large directory the lines of the name's leaf take as long as all
+        // that comes before the insertion.
+        let way = htree::approach(&self.vol, &dir_tree(&new_dir), name)?;
         // Whether the name exists is found out by its insertion; but that it
         // does goes before there being no inode for it.
         let ino = match tx.alloc_inode(near) {
@@ -275,7 +280,7 @@ impl Shared {
             }
         }
         // Whether the name exists goes before there being no room to grow.
-        self.add_entry(&mut tx, &mut new_dir, name, (ino.0, what.mode))?;
+        self.add_entry_on(&mut tx, &mut new_dir, (name, &way), (ino.0, what.mode))?;
         let home = match known {
             Some(home) => home,
             None => self.table.home_or_grow(&self.vol, ino)?,

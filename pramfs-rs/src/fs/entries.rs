@@ -9,7 +9,7 @@ use super::inode::{Core, Inode};
 use super::orphan::{dir_tree, store_tree};
 use super::{Shared, names};
 use crate::error::{Error, Result};
-use crate::htree::{self, DirEntry, Gap};
+use crate::htree::{self, DirEntry, Gap, Way};
 use crate::media::DiskInode;
 use crate::types::Ino;
 use crate::volume::Tx;
@@ -87,6 +87,27 @@ impl Shared {
         (ino, mode): (u64, u32),
     ) -> Result<()> {
         self.add_entry_at(tx, dir, name, None, (ino, mode))
+    }
+
+    /// As [`add_entry`](Self::add_entry), of a name to which the way is known:
+    /// the directory has been locked exclusively since that was found, and `tx`
+    /// has done nothing to it.
+    ///
+    /// # Errors
+    /// As for [`add_entry`](Self::add_entry).
+    pub(super) fn add_entry_on(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &mut DiskInode,
+        (name, way): (&[u8], &Way),
+        (ino, mode): (u64, u32),
+    ) -> Result<()> {
+        let mut tree = dir_tree(dir);
+        let (kind, value) = (names::dt(mode), ino.to_le_bytes());
+        htree::insert_on(tx, &mut tree, way, name, kind, &value)?;
+        store_tree(dir, &tree);
+        dir.size = dir.size.saturating_add(1);
+        Ok(())
     }
 
     /// As [`add_entry`](Self::add_entry), of a name that was looked for and not

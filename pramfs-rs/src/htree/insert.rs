@@ -6,10 +6,8 @@ use zerocopy::IntoBytes;
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
-use super::walk::{
-    Gap, Ties, check_run, descend, fetch, find_leaf, read_index, read_slots, slot_of,
-};
-use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, name_hash, prefix_of};
+use super::walk::{Gap, Ties, Way, approach, check_run, descend, read_index, read_slots, slot_of};
+use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::htree::{ItemHeader, SLOT, TAG_NEXT};
@@ -55,14 +53,32 @@ pub fn insert(
             geo.leaf.max_item() - ItemHeader::SIZE - name.len(),
         ));
     }
-    let hash = name_hash(geo, name);
-    let (level, leaf) = find_leaf(tx, t, hash, |_, _| ())?;
+    let way = approach(tx, t, name)?;
+    insert_on(tx, t, &way, name, kind, value)
+}
+
+/// As [`insert`] of a name of at most [`NAME_MAX`] bytes with a value that an
+/// item can have, which a [`Way`] leads to: the owner's lock has been held since
+/// that was found, and its tree has not been changed.
+///
+/// # Errors
+/// As for [`insert`].
+pub fn insert_on(
+    tx: &mut Tx<'_>,
+    t: &mut TreeRef,
+    way: &Way,
+    name: &[u8],
+    kind: u8,
+    value: &[u8],
+) -> Result<u64> {
+    let vol = tx.volume();
+    let geo = &vol.geo;
+    let &Way { hash, leaf } = way;
     let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
-    let Some(block) = leaf else {
+    let Some((level, block)) = leaf else {
         let bytes = item_bytes(room, hash, kind, name, value);
         return plant(tx, t, bytes, hash);
     };
-    fetch(vol, geo.offset(block), hash);
     verify(vol, t, block, level, hash)?;
 
     let mut tags = Tags::FREE;

@@ -28,12 +28,12 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use insert::{insert, insert_at};
+pub use insert::{insert, insert_at, insert_on};
 pub use leaf::{Image, Item, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;
-pub use walk::{DirEntry, Gap, find, find_dir, find_dir_or_gap, scan};
+pub use walk::{DirEntry, Gap, Way, approach, find, find_dir, find_dir_or_gap, scan};
 
 use siphasher::sip::SipHasher13;
 

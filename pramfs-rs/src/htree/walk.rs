@@ -241,6 +241,33 @@ pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Opti
         .map(|((level, block), hit)| Found { level, block, hit }))
 }
 
+/// Where a name leads: its hash, and the leaf with its level; no leaf for a hole.
+#[derive(Debug)]
+pub struct Way {
+    pub(super) hash: u64,
+    pub(super) leaf: Option<(u32, Bno)>,
+}
+
+/// Finds the leaf that a name leads to and has its lines fetched, to be looked
+/// at after something else has been done.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+#[inline]
+pub fn approach<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Way> {
+    let vol = s.volume();
+    let hash = name_hash(&vol.geo, name);
+    let (level, block) = find_leaf(s, t, hash, |_, _| ())?;
+    if let Some(block) = block {
+        vol.verified.prefetch(block);
+        fetch(vol, vol.geo.offset(block), hash);
+    }
+    Ok(Way {
+        hash,
+        leaf: block.map(|block| (level, block)),
+    })
+}
+
 /// The way of a name.
 struct Sought {
     hash: u64,
@@ -254,8 +281,8 @@ struct Sought {
 #[inline]
 fn seek<S: Source>(s: &S, t: &TreeRef, name: &[u8], ties: impl FnMut(u8)) -> Result<Sought> {
     let vol = s.volume();
-    let hash = name_hash(&vol.geo, name);
-    let (level, Some(block)) = find_leaf(s, t, hash, |_, _| ())? else {
+    let Way { hash, leaf } = approach(s, t, name)?;
+    let Some((level, block)) = leaf else {
         return Ok(Sought {
             hash,
             leaf: None,
@@ -263,7 +290,6 @@ fn seek<S: Source>(s: &S, t: &TreeRef, name: &[u8], ties: impl FnMut(u8)) -> Res
         });
     };
     let (base, shape) = (vol.geo.offset(block), &vol.geo.leaf);
-    fetch(vol, base, hash);
     verify(vol, t, block, level, hash)?;
     let mut tags = Tags::FREE;
     tags.read(s, shape, base)?;

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::pmem;
 use crate::types::Bno;
 
 const SLOTS: usize = 1 << 16;
@@ -22,6 +23,12 @@ impl Verified {
 
     fn slot(&self, b: Bno) -> &AtomicU64 {
         &self.slots[b.0 as usize % SLOTS]
+    }
+
+    /// Has fetched what [`knows`](Self::knows) will look at.
+    #[inline]
+    pub fn prefetch(&self, b: Bno) {
+        pmem::prefetch_object(self.slot(b));
     }
 
     /// Whether the block is known to be good.
