@@ -570,3 +570,42 @@ fn a_directory_with_as_many_links_as_can_be_refuses_another() {
             .expect("files do not count");
     }
 }
+
+/// A directory that counts no entries and has some is not taken for empty: its
+/// files would be lost, and found in the next directory of its number.
+#[test]
+fn a_directory_is_not_empty_because_it_says_so() {
+    let image = image(4096, End::Clean).expect("the image is made");
+    let name_of = |wanted: &[u8]| {
+        let mut names = image.model.names.iter();
+        let found = names.find(|n| n.1 == wanted);
+        found.map(|n| (n.0, n.2)).expect("the image has it")
+    };
+    // One leaf, and an index.
+    for name in [&b"keep"[..], b"many"] {
+        let (parent, dir) = name_of(name);
+        let (geo, homes) = homes(&image, dir);
+        let mut d = inode_at(&image.bytes, homes[0]);
+        d.size = 0;
+        // Nothing but the count is in the way of its removal.
+        d.nlink = 2;
+        let mut bytes = image.bytes.clone();
+        store(&mut bytes, &homes, d, &geo, dir);
+        let fs = Fs::open(region_with(&bytes), steady()).expect("it can be mounted");
+        let mut inside = image.model.names.iter().filter(|n| n.0 == dir);
+        let (_, child, ino) = inside.next().expect("it has entries");
+        assert_eq!(fs.lookup(dir, child).expect("it is there").ino, *ino);
+        let over = |fs: &Fs| {
+            fs.mkdir(&CX, parent, NEW, 0o755)?;
+            fs.rename(&CX, parent, NEW, parent, name, RenameFlags::default())
+        };
+        let tries = [fs.rmdir(parent, name), over(&fs)];
+        for (i, tried) in tries.into_iter().enumerate() {
+            let e = tried.expect_err("it is not empty");
+            // After damage has been met nothing is changed any more.
+            let says = matches!(e, Error::ReadOnly(_)) || e.errno() == libc::EUCLEAN;
+            assert!(says && (i > 0 || e.to_string().contains("has some")), "{e}");
+        }
+        assert_eq!(fs.lookup(dir, child).expect("it is there").ino, *ino);
+    }
+}

@@ -18,9 +18,8 @@
 //! it leads to. A slot shows no inode that is not in memory: a [`Shown`] takes
 //! it out as it goes.
 //!
-//! So a directory that is gone has no names here, if it was empty, as its
-//! count of entries said. On a damaged medium that count may have been wrong:
-//! then the names in it are found until their inodes change.
+//! So a directory that is gone has no names here, since it was empty: what it
+//! counts is not believed (`check_empty_dir` in [`unlink`](super::unlink)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -78,6 +77,9 @@ impl AttrCache {
 
     #[inline]
     fn slot(&self, ino: Ino) -> Option<&Slot> {
+        if ino.0 == 0 {
+            return None;
+        }
         let at = (ino.0 % self.slots) as usize * WORDS;
         self.words.get(at..)?.first_chunk()
     }
@@ -120,18 +122,18 @@ impl AttrCache {
 
     /// Shows an inode, and the name that leads to it. The caller holds its lock,
     /// and that of the directory if there is a name; the inode is not gone.
-    /// `shown` is given to the lock first.
-    pub fn show(&self, attr: &Attr, name: Option<&Probe>) {
+    /// A [`Shown`] is given to the lock first. True when its slot was never used.
+    pub fn show(&self, attr: &Attr, name: Option<&Probe>) -> bool {
         let Some(slot) = self.slot(attr.ino) else {
-            return;
+            return false;
         };
         let now = |at: usize| slot[at].load(Ordering::Relaxed);
         // Who has only a number takes no name away.
         if name.is_none() && now(INO) == attr.ino.0 {
-            return;
+            return false;
         }
         let Some(sequence) = begin(slot, now(SEQUENCE)) else {
-            return;
+            return false;
         };
         let put = |at: usize, word: u64| slot[at].store(word, Ordering::Relaxed);
         put(INO, attr.ino.0);
@@ -143,11 +145,13 @@ impl AttrCache {
             put(ATTR + i, word);
         }
         end(slot, sequence);
+        sequence == 1
     }
 
-    /// Takes an inode out. The caller holds its exclusive lock, or is the last
-    /// to hold it at all. Nobody else can be putting it in: who is at the slot
-    /// puts another in its place.
+    /// Takes an inode out. The caller holds its exclusive lock, so that nobody
+    /// else is putting it in: who is at the slot puts another in its place. Or the
+    /// inode leaves memory; if its number has a new one by then, that is hidden
+    /// once too often.
     fn hide(&self, ino: Ino) {
         let Some(slot) = self.slot(ino) else {
             return;
@@ -158,9 +162,6 @@ impl AttrCache {
         {
             slot[INO].store(0, Ordering::Relaxed);
             end(slot, sequence);
-            // Who asks for references after this, and who takes one and asks
-            // whether the inode is still shown: one of them sees the other.
-            fence(Ordering::SeqCst);
         }
     }
 
@@ -396,6 +397,25 @@ mod tests {
         show();
         drop(inode);
         assert!(!shown());
+    }
+
+    #[test]
+    fn number_zero_is_never_shown() {
+        let cache = Arc::new(AttrCache::new(1000));
+        assert_eq!(cache.get(Ino(0)), None);
+        // Of the place that it would have.
+        cache.show(&attr_of(1000), None);
+        drop(Shown::new(&cache, Ino(1000)));
+        assert_eq!(cache.get(Ino(0)), None);
+        assert!(cache.find(Ino(0), &probe("a")).is_none());
+    }
+
+    #[test]
+    fn a_slot_is_new_once() {
+        let cache = AttrCache::new(1000);
+        assert!(cache.show(&attr_of(50), None));
+        assert!(!cache.show(&attr_of(50), Some(&probe("a"))));
+        assert!(!cache.show(&attr_of(1050), None));
     }
 
     #[test]

@@ -43,11 +43,11 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// `None` for a name that is too long to be kept. `key` is that of the
+    /// `None` for a name that is too long to be kept, and for none. `key` is that of the
     /// [`Dcache`].
     #[inline]
     pub fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
-        if name.len() > LONGEST {
+        if name.is_empty() || name.len() > LONGEST {
             return None;
         }
         const K: u64 = 0xf135_7aea_2e62_a9c5;
@@ -96,7 +96,7 @@ pub struct Dcache {
     pub key: u64,
     /// What is known of the inodes.
     pub attrs: Arc<AttrCache>,
-    shown: AtomicUsize,
+    filled: AtomicUsize,
 }
 
 impl Dcache {
@@ -109,7 +109,7 @@ impl Dcache {
             mask: lines - 1,
             key,
             attrs: Arc::new(AttrCache::new(inodes)),
-            shown: AtomicUsize::new(0),
+            filled: AtomicUsize::new(0),
         }
     }
 
@@ -149,11 +149,11 @@ impl Dcache {
     /// its lock, and that of the directory if there is a name, has found this
     /// under them, and has given the lock a [`Shown`](super::attr_cache::Shown).
     pub fn show(&self, attr: &Attr, name: Option<&Probe>) {
-        self.attrs.show(attr, name);
+        let first = self.attrs.show(attr, name);
         if let Some(p) = name {
             self.put(p, attr.ino);
         }
-        if self.shown.fetch_add(1, Ordering::Relaxed) == MANY {
+        if first && self.filled.fetch_add(1, Ordering::Relaxed) == MANY {
             self.attrs.advise_huge();
             self.hints.advise_huge();
         }

@@ -1,6 +1,6 @@
 //! References to inodes from outside.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -39,6 +39,11 @@ impl Refs {
             self.total.fetch_add(1, Ordering::Relaxed);
         }
         *count += n;
+        drop(s);
+        // Who takes a reference and then asks whether the inode is still shown
+        // (`fs/attr_cache.rs`), and who hides it and then asks for references:
+        // one of them sees the other.
+        fence(Ordering::SeqCst);
     }
 
     /// Takes references away; true when none are left.
@@ -62,6 +67,8 @@ impl Refs {
     /// Whether there are any. Those that were added before something that the
     /// caller knows of are seen.
     pub fn has(&self, ino: Ino) -> bool {
+        // See `add`.
+        fence(Ordering::SeqCst);
         self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0)
     }
 

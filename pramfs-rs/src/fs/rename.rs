@@ -6,7 +6,6 @@ use super::create::New;
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::orphan::Dropped;
-use super::unlink::check_empty_dir;
 use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree::{DirEntry, Gap};
@@ -295,7 +294,7 @@ impl Shared {
         if let Some(target) = e.target {
             let core = set.core(target)?;
             match (s_dir, core.is_dir()) {
-                (true, _) => check_empty_dir(core)?,
+                (true, _) => self.check_empty_dir(core)?,
                 (false, true) => return Err(Error::IsDirectory),
                 (false, false) => {}
             }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::inode::{Core, Inode, put_inode};
+use super::inode::{Core, Inode, Lazy, put_inode};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::types::Ino;
@@ -67,8 +67,10 @@ impl Shared {
             }
         }
         if atime {
-            for inode in self.cache.all() {
-                let written = self.write_times(&inode, &mut inode.core.write());
+            // The exclusive lock only where it is needed: it empties the caches.
+            let lags = |inode: &Inode| inode.core.read().lazy != Lazy::default();
+            for inode in self.cache.all().iter().filter(|i| lags(i)) {
+                let written = self.write_times(inode, &mut inode.core.write());
                 result = result.and(written);
             }
         }

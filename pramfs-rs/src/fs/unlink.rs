@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
-use super::orphan::Dropped;
+use super::orphan::{Dropped, dir_tree};
 use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
-use crate::htree::DirEntry;
+use crate::htree::{self, DirEntry};
 use crate::types::Ino;
 
 impl Shared {
@@ -45,6 +45,8 @@ impl Shared {
                     };
                     let child = self.inode_of(&pc, name, Ino(entry.ino))?;
                     match child.core.try_write() {
+                        // On a damaged medium another name may have taken it.
+                        Some(c) if c.gone => continue,
                         Some(mut c) => {
                             let what = &entry;
                             (
@@ -122,7 +124,7 @@ impl Shared {
         protect::may_change(&pc.d)?;
         protect::may_change(&c.d)?;
         if directory {
-            check_empty_dir(c)?;
+            self.check_empty_dir(c)?;
         } else if c.is_dir() {
             return Err(Error::IsDirectory);
         }
@@ -154,16 +156,24 @@ impl Shared {
         }
         Ok(matches!(dropped, Some(Dropped::Orphan(_))).then_some(child.ino))
     }
-}
 
-/// A directory that may be removed.
-pub(super) fn check_empty_dir(c: &Core) -> Result<()> {
-    if !c.is_dir() {
-        return Err(Error::NotDirectory);
-    }
-    if c.d.size != 0 {
-        Err(Error::NotEmpty)
-    } else {
-        Ok(())
+    /// A locked directory that may be removed. What it counts is not enough: its
+    /// entries would be lost with it, and be found in the next directory of the
+    /// same number by whoever remembers them.
+    pub(super) fn check_empty_dir(&self, c: &Core) -> Result<()> {
+        if !c.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        if c.d.size != 0 {
+            return Err(Error::NotEmpty);
+        }
+        if htree::is_empty(&self.vol, &dir_tree(&c.d))? {
+            Ok(())
+        } else {
+            Err(Error::corrupt(
+                format!("directory {}", Ino(c.d.ino)),
+                "it counts no entries, and has some",
+            ))
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::leaf::{Hit, Image, Tags, home_of, item_parts, look_up, verify};
 use super::{HASH_BITS, MAX_LEVELS, TreeRef, first_bits, name_hash, prefix_of, width};
 use crate::error::Result;
 use crate::media::Geometry;
-use crate::media::htree::{ItemHeader, LeafShape, SLOT};
+use crate::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT};
 use crate::media::pointer::Ptr;
 use crate::pmem::LINE;
 use crate::types::Bno;
@@ -299,6 +299,25 @@ fn seek<S: Source>(s: &S, t: &TreeRef, name: &[u8], ties: impl FnMut(u8)) -> Res
         leaf: Some((level, block)),
         hit,
     })
+}
+
+/// Whether a directory has no entries. Its owner counts them, but a damaged count
+/// must not pass for an empty directory.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn is_empty(vol: &Volume, t: &TreeRef) -> Result<bool> {
+    if t.root.is_hole() {
+        return Ok(true);
+    }
+    let block = t.open(&vol.geo, t.root, 0, 0)?;
+    // An index goes with its last leaf.
+    if !t.root.is_leaf() {
+        return Ok(false);
+    }
+    verify(vol, t, block, 0, 0)?;
+    let header: LeafHeader = vol.region.read_pod(vol.geo.offset(block))?;
+    Ok(header.items == 0)
 }
 
 /// Looks a name up and shows the item to `f`. False when there is none.

@@ -29,7 +29,8 @@ impl AtomicWords {
             base: NonNull::dangling(),
             len: 0,
         };
-        let Some(bytes) = len.checked_mul(size_of::<AtomicU64>()).filter(|b| *b > 0) else {
+        let fits = |bytes: &usize| (1..=isize::MAX as usize).contains(bytes);
+        let Some(bytes) = len.checked_mul(size_of::<AtomicU64>()).filter(fits) else {
             return none;
         };
         // SAFETY: a new anonymous mapping where the kernel chooses; it replaces
@@ -42,8 +43,18 @@ impl AtomicWords {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        let base = mapped.ok().and_then(|at| NonNull::new(at.cast()));
-        base.map_or(none, |base| AtomicWords { base, len })
+        match mapped.map(|at| NonNull::new(at.cast())) {
+            Ok(Some(base)) => AtomicWords { base, len },
+            Ok(None) => none,
+            Err(e) => {
+                tracing::warn!(
+                    "no memory for a cache of {} MiB, look-ups will be slower ({e}); \
+                     a smaller cache_mem takes less",
+                    bytes >> 20
+                );
+                none
+            }
+        }
     }
 
     /// Asks for huge pages for what has not been touched so far. Random reads of
