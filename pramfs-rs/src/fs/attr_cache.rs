@@ -168,7 +168,12 @@ impl AttrCache {
     /// Whether an inode has been looked at since this was asked last.
     pub fn take_used(&self, ino: Ino) -> bool {
         self.slot(ino).is_some_and(|s| {
-            s[INO].load(Ordering::Relaxed) == ino.0 && s[USED].swap(0, Ordering::Relaxed) != 0
+            let word = |at: usize| s[at].load(Ordering::Relaxed);
+            let used = word(INO) == ino.0 && word(USED) != 0;
+            if used {
+                s[USED].store(0, Ordering::Relaxed);
+            }
+            used
         })
     }
 

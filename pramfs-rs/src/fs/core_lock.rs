@@ -127,6 +127,11 @@ impl CoreLock {
         self.lock.try_read()
     }
 
+    /// What nobody else can have locked.
+    pub fn get_mut(&mut self) -> &mut Core {
+        self.lock.get_mut()
+    }
+
     /// Waits for the exclusive lock.
     #[inline]
     pub fn write(&self) -> CoreGuard<'_> {

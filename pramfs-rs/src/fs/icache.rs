@@ -6,7 +6,7 @@
 //! inodes go last.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use crossbeam::utils::CachePadded;
 use parking_lot::RwLock;
@@ -176,7 +176,7 @@ impl InodeCache {
                 for slot in page.iter_mut() {
                     if want != 0
                         && slot
-                            .as_ref()
+                            .as_mut()
                             .is_some_and(|i| self.may_go(vol, i, atime_too))
                     {
                         *slot = None;
@@ -191,25 +191,25 @@ impl InodeCache {
     }
 
     /// Whether an inode of a shard that is locked for writing can leave.
-    fn may_go(&self, vol: &Volume, inode: &Arc<Inode>, atime_too: bool) -> bool {
-        let saved = || {
-            let dead = inode.place.last().is_none_or(|s| vol.journal.is_dead(s));
-            dead && inode.core.try_read().is_some_and(|c| {
-                !c.lazy.mtime && c.orphan_slot.is_none() && (atime_too || !c.lazy.atime)
-            })
+    fn may_go(&self, vol: &Volume, inode: &mut Arc<Inode>, atime_too: bool) -> bool {
+        let used = inode.used.load(Ordering::Relaxed);
+        if used {
+            inode.used.store(false, Ordering::Relaxed);
+        }
+        if self.names.attrs.take_used(inode.ino) || used {
+            return false;
+        }
+        // Nobody can get it while the shard is locked: what nobody else holds
+        // stays as it is.
+        let Some(inode) = Arc::get_mut(inode) else {
+            return false;
         };
-        let used = inode.used.swap(false, Ordering::Relaxed);
-        if self.names.attrs.take_used(inode.ino) || used || !saved() {
-            return false;
-        }
-        // Nobody can get it while the shard is locked; and once nobody else
-        // holds it, what the last holder has done to it is seen, and asked for
-        // again.
-        if Arc::strong_count(inode) > 1 {
-            return false;
-        }
-        fence(Ordering::Acquire);
-        saved()
+        let last = inode.place.last();
+        let core = inode.core.get_mut();
+        last.is_none_or(|s| vol.journal.is_dead(s))
+            && !core.lazy.mtime
+            && core.orphan_slot.is_none()
+            && (atime_too || !core.lazy.atime)
     }
 
     /// Every inode in memory, for the timer and the unmount.

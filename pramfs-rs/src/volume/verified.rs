@@ -7,48 +7,116 @@ use crate::pmem;
 use crate::types::Bno;
 
 const SLOTS: usize = 1 << 16;
+/// Slots of a set, one cache line: a directory of a million entries has some
+/// twelve thousand leaves, of which with single slots every sixth would meet
+/// another.
+const WAYS: usize = 8;
+const SETS: usize = SLOTS / WAYS;
 
 /// 512 KiB, whatever the size of the region.
 #[derive(Debug)]
 pub struct Verified {
-    slots: Box<[AtomicU64]>,
+    sets: Box<[Set]>,
 }
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set([AtomicU64; WAYS]);
 
 impl Verified {
     pub(super) fn new() -> Verified {
         Verified {
-            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            sets: (0..SETS).map(|_| Set::default()).collect(),
         }
     }
 
-    fn slot(&self, b: Bno) -> &AtomicU64 {
-        &self.slots[b.0 as usize % SLOTS]
+    /// The slots where a block can be, and the first to look at.
+    #[inline]
+    fn place(&self, b: Bno) -> (&[AtomicU64; WAYS], usize) {
+        let n = b.0 as usize;
+        (&self.sets[n % SETS].0, n / SETS % WAYS)
     }
 
     /// Has fetched what [`knows`](Self::knows) will look at.
     #[inline]
     pub fn prefetch(&self, b: Bno) {
-        pmem::prefetch_object(self.slot(b));
+        pmem::prefetch_object(self.place(b).0);
     }
 
     /// Whether the block is known to be good.
     #[inline]
     pub fn knows(&self, b: Bno) -> bool {
-        self.slot(b).load(Ordering::Relaxed) == b.0
+        let (set, first) = self.place(b);
+        let is = |slot: &AtomicU64| slot.load(Ordering::Relaxed) == b.0;
+        is(&set[first]) || set.iter().any(is)
     }
 
     /// Notes a block as good.
     #[inline]
     pub fn note(&self, b: Bno) {
-        self.slot(b).store(b.0, Ordering::Relaxed);
+        let (set, first) = self.place(b);
+        let of = |slot: &AtomicU64| slot.load(Ordering::Relaxed);
+        // Two threads may take the same slot: one of the blocks is forgotten.
+        let free = || set.iter().find(|s| of(s) == 0);
+        let slot = match of(&set[first]) {
+            there if there == 0 || there == b.0 => &set[first],
+            _ => free().unwrap_or(&set[first]),
+        };
+        slot.store(b.0, Ordering::Relaxed);
     }
 
     /// Forgets a block that is given back.
     #[inline]
     pub fn forget(&self, b: Bno) {
-        let slot = self.slot(b);
-        if slot.load(Ordering::Relaxed) == b.0 {
-            slot.store(0, Ordering::Relaxed);
+        // It may have been noted twice.
+        for slot in self.place(b).0 {
+            if slot.load(Ordering::Relaxed) == b.0 {
+                slot.store(0, Ordering::Relaxed);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_blocks_of_a_set_are_kept_and_each_is_forgotten_for_itself() {
+        let verified = Verified::new();
+        let block = |i: usize| Bno((77 + i * SETS) as u64);
+        for i in 0..WAYS {
+            verified.note(block(i));
+            verified.note(block(i));
+        }
+        assert!((0..WAYS).all(|i| verified.knows(block(i))));
+        verified.forget(block(3));
+        for i in 0..WAYS {
+            assert_eq!(verified.knows(block(i)), i != 3, "{i}");
+        }
+        // Into what is free, though it is not its own.
+        verified.note(block(WAYS));
+        assert!(verified.knows(block(WAYS)) && verified.knows(block(0)));
+        // And where nothing is free, in the place of one.
+        verified.note(block(WAYS + 1));
+        assert!(verified.knows(block(WAYS + 1)));
+        let known = (0..2 * WAYS).filter(|i| verified.knows(block(*i)));
+        assert_eq!(known.count(), WAYS);
+    }
+
+    /// Concurrent notes may put a block into two slots.
+    #[test]
+    fn a_block_that_was_noted_twice_is_forgotten() {
+        let verified = Verified::new();
+        let (a, b) = (Bno(5), Bno(5 + (SETS * WAYS) as u64));
+        verified.note(b);
+        verified.note(a);
+        verified.forget(b);
+        verified.note(a);
+        let (set, _) = verified.place(a);
+        let slots = set.iter().filter(|s| s.load(Ordering::Relaxed) == a.0);
+        assert_eq!(slots.count(), 2);
+        verified.forget(a);
+        assert!(!verified.knows(a) && !verified.knows(Bno(0x1234)));
     }
 }
