@@ -18,7 +18,7 @@ use crate::map;
 use crate::types::Bno;
 
 /// Most blocks that are appended at once here: those of a small record.
-const MOST: u64 = 16;
+pub(super) const MOST: u64 = 16;
 
 /// Where an open file grows, if it is known; changed under the exclusive lock of
 /// its inode.
@@ -129,7 +129,8 @@ impl Shared {
     fn find_tail(&self, inode: &Inode, tail: &Tail) {
         let geo = &self.vol.geo;
         let core = inode.core.write();
-        if core.d.size == 0 || core.d.size & (geo.block_size - 1) != 0 {
+        let plain = core.d.flags & super::write::HEEDED == 0 && core.orphan_slot.is_none();
+        if !plain || core.d.size == 0 || core.d.size & (geo.block_size - 1) != 0 {
             return;
         }
         let last = (core.d.size - 1) >> geo.block_log2;

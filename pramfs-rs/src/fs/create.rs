@@ -181,7 +181,7 @@ impl Shared {
         d.nlink = if is_dir { 2 } else { 1 };
         d.parent_or_rdev = if is_dir { dir.ino } else { what.rdev };
         d.ino = ino.0;
-        // Below the LSN of every record to come: unique for ever.
+        // Below the LSN of the record that will hold it: unique for ever.
         d.generation = self.vol.journal.unique();
         touch_mtime(&mut d, now);
         (d.atime_sec, d.atime_nsec) = (now.sec, now.nsec);
@@ -268,10 +268,11 @@ impl Shared {
             Err(_) if self.entry(pc, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
-        // Its generation is a locked instruction: here, behind another, it has
-        // little to wait for.
-        let mut d = self.new_inode(cx, &pc.d, ino, what, now);
         let known = self.table.find_now(&self.vol, ino)?;
+        let new = || self.new_inode(cx, &pc.d, ino, what, now);
+        // Its generation is a locked instruction: here, behind another, it has
+        // little to wait for. It is above the records that make room for it.
+        let early = known.map(|_| new());
         if let Some(home) = known {
             // Its lines are stored to when the record is durable; they have been
             // read by then.
@@ -285,6 +286,7 @@ impl Shared {
             Some(home) => home,
             None => self.table.home_or_grow(&self.vol, ino)?,
         };
+        let mut d = early.unwrap_or_else(new);
         self.inherit_acl(&mut tx, pc, &mut d, what.mode)?;
         self.put_target(&mut tx, &mut d, what.target)?;
         put_new_inode(&mut tx, home, ino, &mut d)?;

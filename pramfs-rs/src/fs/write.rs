@@ -568,7 +568,8 @@ impl<S: Source> Writer<'_, S> {
         let (first, end) = (e.index, e.index + len);
         match e.table {
             Some(table) if len <= left => {
-                if end << geo.block_log2 >= self.end() {
+                // Others wait for the lane as long as the bytes take.
+                if end << geo.block_log2 >= self.end() && len <= super::append::MOST {
                     self.tx.enter(self.place);
                 }
                 // First: the rest is done while the bytes are on their way.

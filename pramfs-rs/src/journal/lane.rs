@@ -47,6 +47,8 @@ pub struct Journal {
     next_lsn: CachePadded<AtomicU64>,
     /// Switches for tests.
     pub rules: Rules,
+    /// Fences of the medium that had failed when it was mounted.
+    failed_fences: u64,
 }
 
 /// Switches that break a rule of the protocol, so that tests can show what
@@ -99,8 +101,6 @@ pub struct Entered<'a> {
     st: MutexGuard<'a, LaneState>,
     lane: u32,
     lsn: u64,
-    /// Fences of the medium that had failed.
-    failed: u64,
     /// Homes of the lane's last record, on their way.
     homes: Unfenced,
 }
@@ -130,7 +130,8 @@ pub type Released = SmallVec<[Freed; 2]>;
 
 impl Journal {
     /// Lanes whose records up to `checkpoint` are all dead.
-    pub fn new(geo: &Geometry, checkpoint: u64, rules: Rules) -> Journal {
+    /// `failed_fences`: those of the region by now.
+    pub fn new(geo: &Geometry, checkpoint: u64, rules: Rules, failed_fences: u64) -> Journal {
         let lane = |_| {
             CachePadded::new(Lane {
                 state: Mutex::new(LaneState {
@@ -147,6 +148,7 @@ impl Journal {
             lanes: (0..geo.lanes).map(lane).collect(),
             next_lsn: CachePadded::new(AtomicU64::new(checkpoint + 1)),
             rules,
+            failed_fences,
         }
     }
 
@@ -188,7 +190,7 @@ impl Journal {
         }
     }
 
-    /// A number below the LSN of every record to come and never given before.
+    /// A number never given before, and below the LSN of whatever record names it.
     pub fn unique(&self) -> u64 {
         self.next_lsn.fetch_add(1, Ordering::Relaxed)
     }
@@ -243,15 +245,10 @@ impl Journal {
         if st.broken {
             return Err(broken());
         }
-        let failed = region.failed_fences();
+        self.check_fences(region, &mut st)?;
         let homes = st.homes.flush(region)?;
         let fenced = w.fence(homes);
-        if region.failed_fences() != failed {
-            // Another try may succeed without having written anything: the
-            // system reports a failed write-out once.
-            st.broken = true;
-            return Err(unwritten());
-        }
+        self.check_fences(region, &mut st)?;
         let mut retired = Unfenced::none();
         for copy in 0..2 {
             let word = seal(geo.retired_seed(copy), newest);
@@ -259,9 +256,24 @@ impl Journal {
             retired = retired.join(w.publish_u64(at, word, fenced)?);
         }
         let _ = w.fence(retired);
+        self.check_fences(region, &mut st)?;
         st.homes.clear();
         l.dead.store(newest, Ordering::Release);
         Ok(st.pending.drain(..).map(|(_, f)| f).collect())
+    }
+
+    /// Fails, and the lane with it, where a fence of the medium has failed since
+    /// the mount, whoever's that was. A system reports a failed write-out once and
+    /// takes the pages for clean from then on: those of the homes of any record,
+    /// flushed or not, may be among them, and no later fence would write them. The
+    /// records still have them; the next mount brings them home.
+    #[inline]
+    fn check_fences(&self, region: &Region, st: &mut LaneState) -> Result<()> {
+        if region.failed_fences() == self.failed_fences {
+            return Ok(());
+        }
+        st.broken = true;
+        Err(unwritten())
     }
 
     /// Flushes and fences the homes of lanes that nobody is using: otherwise that
@@ -274,13 +286,10 @@ impl Journal {
             if st.broken || st.homes.is_empty() {
                 continue;
             }
-            let failed = region.failed_fences();
+            self.check_fences(region, &mut st)?;
             let homes = st.homes.flush(region)?;
             let _ = region.window().fence(homes);
-            if region.failed_fences() != failed {
-                st.broken = true;
-                return Err(unwritten());
-            }
+            self.check_fences(region, &mut st)?;
             st.homes.clear();
         }
         Ok(())
@@ -313,7 +322,7 @@ impl Journal {
         if st.broken {
             return Err(broken());
         }
-        let failed = region.failed_fences();
+        self.check_fences(region, &mut st)?;
         let lsn = self.next_lsn.fetch_add(1, Ordering::Relaxed);
         if lsn >> SEALED_BITS != 0 {
             return Err(Error::Io(
@@ -331,7 +340,6 @@ impl Journal {
             st,
             lane,
             lsn,
-            failed,
             homes,
         })
     }
@@ -355,7 +363,6 @@ impl Journal {
             mut st,
             lane,
             lsn,
-            failed,
             homes,
         } = entered;
         let l = &self.lanes[lane as usize];
@@ -375,12 +382,9 @@ impl Journal {
         // fence at the latest: its slot is free the time after this.
         let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
         let _ = w.fence(pending);
-        if region.failed_fences() != failed {
-            // Which of them reached the medium is not known. The slot stays the
-            // next: the record before this one is in the other.
-            st.broken = true;
-            return Err(unwritten());
-        }
+        // Which of them reached the medium is not known otherwise. The slot stays
+        // the next: the record before this one is in the other.
+        self.check_fences(region, &mut st)?;
         if self.rules.two_slots {
             st.slot ^= 1;
         }

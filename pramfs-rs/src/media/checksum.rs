@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_crc_is_that_of_the_crate_whatever_its_length() {
         let bytes: Vec<u8> = (0..5000u64).map(|i| mix64(i) as u8).collect();
-        for len in (0..600).chain([1535, 1536, 1537, 1560, 3072, 4000, 4096, 4900]) {
+        for len in (0..1600).chain([3072, 4000, 4096, 4900]) {
             for at in [0, 1, 4, 8] {
                 let part = &bytes[at..at + len];
                 for seed in [0, 7, u64::MAX, 0x1234_5678_9abc_def0] {

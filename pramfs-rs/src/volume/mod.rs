@@ -68,7 +68,7 @@ impl Volume {
     ) -> Volume {
         let (block_groups, inode_groups) = roots;
         Volume {
-            journal: Journal::new(&geo, checkpoint, rules),
+            journal: Journal::new(&geo, checkpoint, rules, region.failed_fences()),
             blocks: BitmapSet::new(BitmapKind::Blocks, geo.blocks, &geo, block_groups),
             inodes: BitmapSet::new(BitmapKind::Inodes, geo.inodes_max, &geo, inode_groups),
             pins: BlockPins::default(),

@@ -28,15 +28,17 @@ test "$(./main)" = "41 1"
 
 # A library is replaced under a running program, as a package manager does.
 coproc RUNNING { ./main wait; }
-read -r line <&"${RUNNING[0]}"; test "$line" = "41 0"
+# The shell forgets all three as soon as the program has ended.
+running=$RUNNING_PID; exec {from}<&"${RUNNING[0]}" {to}>&"${RUNNING[1]}"
+read -r line <&"$from"; test "$line" = "41 0"
 cc -shared -fPIC -DANSWER=42 -o new.so lib.c; mv new.so libanswer.so
 test "$(./main)" = "42 1"
 # A program that runs cannot be written, and can be replaced.
 if { printf x >> main; } 2> said; then echo "a program that runs was written"; exit 1; fi
 grep -q "Text file busy" said
 cp main new; mv new main; ./main > /dev/null
-echo >&"${RUNNING[1]}"; read -r line <&"${RUNNING[0]}"; test "$line" = 41
-wait "$RUNNING_PID"
+echo >&"$to"; read -r line <&"$from"; test "$line" = 41
+wait "$running"
 
 # Programs of the system with all of their libraries, by the loader here.
 mkdir bin lib
