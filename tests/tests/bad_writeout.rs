@@ -146,8 +146,8 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) -> Result<()> {
     fs.setattr(&Ctx::default(), ino, &set).map(drop)
 }
 
-/// A chmod returns; `fails` is tried while nothing can be written; more records
-/// follow. The power fails, and what the disk has is mounted.
+/// In `fails` a chmod of the sixth file to 0777 returns, and something is tried
+/// while nothing can be written; more records follow. The power fails, and what the disk has is mounted.
 fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &State)) {
     let state = Arc::new(State::default());
     *state.on_disk.lock() = vec![0; LEN];
@@ -171,9 +171,6 @@ fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &St
     for perm in [0o600, 0o611, 0o622] {
         chmod(&fs, inos[90], perm).unwrap();
     }
-    chmod(&fs, inos[5], 0o777).unwrap();
-
-    state.fails.store(true, Ordering::Relaxed);
     fails(&fs, &inos, &state);
     state.fails.store(false, Ordering::Relaxed);
 
@@ -194,7 +191,9 @@ fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &St
     assert_eq!(fs.getattr(inos[5]).unwrap().perm, 0o777);
 }
 
-fn overwrite(fs: &Fs, inos: &[Ino], _: &State) {
+fn overwrite(fs: &Fs, inos: &[Ino], state: &State) {
+    chmod(fs, inos[5], 0o777).unwrap();
+    state.fails.store(true, Ordering::Relaxed);
     let e = fs.write(inos[50], 0, &[3; PAGE]).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
 }
@@ -202,7 +201,6 @@ fn overwrite(fs: &Fs, inos: &[Ino], _: &State) {
 /// An append that takes its lane, and then meets a page that takes no bytes.
 fn append_to_nothing(fs: &Fs, inos: &[Ino], state: &State) {
     let file = fs.open_file(inos[50]).unwrap();
-    state.fails.store(false, Ordering::Relaxed);
     // It knows where it goes from the second on.
     file.append(&[1; PAGE]).unwrap();
     chmod(fs, inos[90], 0o633).unwrap();
