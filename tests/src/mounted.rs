@@ -311,15 +311,8 @@ impl Mounted {
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
 
-    /// Another thread of the test that starts a program holds our descriptors
-    /// for a moment, and with them the mount.
     fn try_unmount(&self, flags: UnmountFlags) -> io::Result<()> {
-        let mut result = Ok(());
-        wait_until(|| {
-            result = rustix::mount::unmount(self.path(), flags | UnmountFlags::NOFOLLOW);
-            result != Err(rustix::io::Errno::BUSY)
-        });
-        result.map_err(io::Error::from)
+        try_unmount(&self.path(), flags)
     }
 }
 
@@ -335,6 +328,25 @@ impl Drop for Mounted {
             }
         }
     }
+}
+
+/// Unmounts a directory that nobody uses.
+///
+/// # Panics
+/// Where that fails.
+pub fn unmount_when_free(path: &Path) {
+    try_unmount(path, UnmountFlags::empty()).expect("umount");
+}
+
+/// Another thread of the test that starts a program holds our descriptors for a
+/// moment, and with them the mount.
+fn try_unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
+    let mut result = Ok(());
+    wait_until(|| {
+        result = rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW);
+        result != Err(rustix::io::Errno::BUSY)
+    });
+    result.map_err(io::Error::from)
 }
 
 /// Waits until `done` is true; tells whether it became so in time.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -100,9 +100,9 @@ fn a_second_directory_shows_the_same_file_system() {
     assert_eq!(out.status.code(), Some(32), "it is there already: {out:?}");
 
     // Whichever goes first, the other one stays.
-    rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+    unmount_when_free(&mount.path());
     assert_eq!(fs::read(second.path().join("file")).unwrap(), b"seen");
-    rustix::mount::unmount(second.path(), UnmountFlags::empty()).unwrap();
+    unmount_when_free(second.path());
     mount.wait_for_end();
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use pramfs::format::FormatOptions;
 use pramfs::pmem::{Persistence, RegionOptions, SourceKind};
-use pramfs_tests::mounted::{Mounted, wait_until};
+use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use pramfs_tests::watchdog::Watchdog;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use rustix::process::Signal;
 
 use crate::{mounted, unmounted};
@@ -137,7 +137,7 @@ fn umount_ends_the_server_and_the_region_can_be_mounted_at_once() {
     };
     for round in 0..5 {
         fs::write(mount.at(format!("file{round}")), round.to_string()).unwrap();
-        rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+        unmount_when_free(&mount.path());
         // Not waiting for the server: the next mount does.
         mount.mount("");
     }
@@ -391,7 +391,7 @@ fn a_mount_of_the_plain_type_is_remounted() {
         .unwrap();
     assert!(out.status.success(), "{out:?}");
     assert_eq!(fs::read(second.join("file")).unwrap(), b"x");
-    rustix::mount::unmount(&second, rustix::mount::UnmountFlags::empty()).unwrap();
+    unmount_when_free(&second);
 }
 
 /// What a crash has left is on the medium once it is mounted, read-only too,
@@ -545,7 +545,7 @@ fn what_lies_under_or_over_the_mount_is_left_alone() {
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     mount.wait_for_end();
     assert!(top().starts_with("under "), "{}", top());
-    rustix::mount::unmount(mount.path(), UnmountFlags::empty()).unwrap();
+    unmount_when_free(&mount.path());
     // What was covered could only be cut off, and is cleared by the next mount.
     assert!(top().contains(" fuse.pramfs "), "{}", top());
     mount.mount("");

@@ -165,6 +165,22 @@ fn huge_memfd_and_hugetlbfs_have_the_alignment_of_their_page() {
     assert_eq!(source.persistence(), Persistence::Machine);
 }
 
+/// A child that another test has just forked has all descriptors of the process,
+/// locks of files among them, until its exec: for that long a file is in use.
+fn create_when_free(path: &Path, len: u64) -> Source {
+    let started = std::time::Instant::now();
+    loop {
+        match Source::create(path, len, RW) {
+            Err(PmemError::Unusable {
+                errno: libc::EBUSY, ..
+            }) if started.elapsed().as_secs() < 10 => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            created => return created.unwrap(),
+        }
+    }
+}
+
 #[test]
 fn creating_destroys_nothing() {
     let dir = shm();
@@ -176,16 +192,17 @@ fn creating_destroys_nothing() {
     );
     drop(source);
     std::fs::write(&path, vec![7; 8192]).unwrap();
-    let source = Source::create(&path, 8192, RW).unwrap();
+    let source = create_when_free(&path, 8192);
     assert!(!source.created());
     drop(source);
     assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
+    drop(create_when_free(&path, 8192));
     let (errno, text) = refused(Source::create(&path, 16384, RW));
     assert_eq!(errno, libc::EEXIST);
     assert!(text.contains("8192") && text.contains("16384"), "{text}");
     // An empty file is no loss.
     std::fs::write(&path, b"").unwrap();
-    assert_eq!(Source::create(&path, 16384, RW).unwrap().len(), 16384);
+    assert_eq!(create_when_free(&path, 16384).len(), 16384);
     // A wrong length leaves no file behind.
     for len in [0, 5000, u64::MAX / 4096 * 4096] {
         let path = dir.path().join("none");
