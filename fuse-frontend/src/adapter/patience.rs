@@ -7,7 +7,7 @@
 //! are under way, and asks again. Where nothing is under way, something may be
 //! on its way here: the kernel sends what it lets go of and does not wait for us
 //! to have read it. For that a moment is given, but not again for a second where
-//! it was in vain.
+//! it was in vain and no name has been removed since.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -52,6 +52,11 @@ impl Removals {
         *self.count() += 1;
         let _done = Done(self);
         work()
+    }
+
+    /// Notes that a name was removed: what it led to may be on its way here.
+    pub(super) fn expect(&self) {
+        *self.full() = None;
     }
 
     /// Waits for the end of a removal; tells whether there was one.
@@ -136,6 +141,20 @@ mod tests {
             ));
             assert_eq!(tried.get(), expected);
         }
+    }
+
+    #[test]
+    fn a_full_region_may_not_be_once_a_name_is_removed() {
+        let (removals, tried) = (Removals::default(), std::cell::Cell::new(0));
+        let full = || {
+            tried.set(tried.get() + 1);
+            Err::<(), _>(Error::NoSpace("full"))
+        };
+        removals.wait_or(|| false, full).unwrap_err();
+        removals.expect();
+        tried.set(0);
+        removals.wait_or(|| false, full).unwrap_err();
+        assert_eq!(tried.get(), MOMENTS + 1);
     }
 
     #[test]
