@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::pmem;
+use crate::pmem::{self, AtomicWords};
 use crate::types::Bno;
 
 const SLOTS: usize = 1 << 16;
@@ -16,37 +16,40 @@ const SETS: usize = SLOTS / WAYS;
 /// 512 KiB, whatever the size of the region.
 #[derive(Debug)]
 pub struct Verified {
-    sets: Box<[Set]>,
+    /// At the start of a page: each set is a line.
+    slots: AtomicWords,
 }
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Set([AtomicU64; WAYS]);
 
 impl Verified {
     pub(super) fn new() -> Verified {
         Verified {
-            sets: (0..SETS).map(|_| Set::default()).collect(),
+            slots: AtomicWords::new(SLOTS),
         }
     }
 
-    /// The slots where a block can be, and the first to look at.
+    /// The slots where a block can be, and the first to look at. `None` where
+    /// there was no memory for any.
     #[inline]
-    fn place(&self, b: Bno) -> (&[AtomicU64; WAYS], usize) {
+    fn place(&self, b: Bno) -> Option<(&[AtomicU64; WAYS], usize)> {
         let n = b.0 as usize;
-        (&self.sets[n % SETS].0, n / SETS % WAYS)
+        let set = self.slots.get(n % SETS * WAYS..)?.first_chunk()?;
+        Some((set, n / SETS % WAYS))
     }
 
     /// Has fetched what [`knows`](Self::knows) will look at.
     #[inline]
     pub fn prefetch(&self, b: Bno) {
-        pmem::prefetch_object(self.place(b).0);
+        if let Some((set, _)) = self.place(b) {
+            pmem::prefetch_object(set);
+        }
     }
 
     /// Whether the block is known to be good.
     #[inline]
     pub fn knows(&self, b: Bno) -> bool {
-        let (set, first) = self.place(b);
+        let Some((set, first)) = self.place(b) else {
+            return false;
+        };
         let is = |slot: &AtomicU64| slot.load(Ordering::Relaxed) == b.0;
         is(&set[first]) || set.iter().any(is)
     }
@@ -54,7 +57,9 @@ impl Verified {
     /// Notes a block as good.
     #[inline]
     pub fn note(&self, b: Bno) {
-        let (set, first) = self.place(b);
+        let Some((set, first)) = self.place(b) else {
+            return;
+        };
         let of = |slot: &AtomicU64| slot.load(Ordering::Relaxed);
         // Two threads may take the same slot: one of the blocks is forgotten.
         let free = || set.iter().find(|s| of(s) == 0);
@@ -69,7 +74,7 @@ impl Verified {
     #[inline]
     pub fn forget(&self, b: Bno) {
         // It may have been noted twice.
-        for slot in self.place(b).0 {
+        for slot in self.place(b).map_or(&[][..], |(set, _)| &set[..]) {
             if slot.load(Ordering::Relaxed) == b.0 {
                 slot.store(0, Ordering::Relaxed);
             }
@@ -113,7 +118,7 @@ mod tests {
         verified.note(a);
         verified.forget(b);
         verified.note(a);
-        let (set, _) = verified.place(a);
+        let (set, _) = verified.place(a).unwrap();
         let slots = set.iter().filter(|s| s.load(Ordering::Relaxed) == a.0);
         assert_eq!(slots.count(), 2);
         verified.forget(a);
