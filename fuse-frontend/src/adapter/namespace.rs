@@ -140,7 +140,7 @@ impl Adapter {
     pub(super) fn on_unlink(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
         let work = |fs: &Fs, _: &mut _| {
             fs.unlink(ino(parent)?, name)?;
-            self.removals.expect();
+            self.removals.note_removed();
             Ok(())
         };
         self.serve("unlink", parent, reply, work, |reply, ()| reply.ok());
@@ -149,7 +149,7 @@ impl Adapter {
     pub(super) fn on_rmdir(&self, parent: INodeNo, name: &[u8], reply: ReplyEmpty) {
         let work = |fs: &Fs, _: &mut _| {
             fs.rmdir(ino(parent)?, name)?;
-            self.removals.expect();
+            self.removals.note_removed();
             Ok(())
         };
         self.serve("rmdir", parent, reply, work, |reply, ()| reply.ok());
@@ -169,7 +169,7 @@ impl Adapter {
             self.removals.wait_for_space(fs, || {
                 fs.rename(&ctx(req, 0), source, from.1, target, to.1, flags)
             })?;
-            self.removals.expect();
+            self.removals.note_removed();
             if source != target {
                 self.has_moved(fs, (target, to.1));
                 if flags.exchange {

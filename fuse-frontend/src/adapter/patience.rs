@@ -55,7 +55,7 @@ impl Removals {
     }
 
     /// Notes that a name was removed: what it led to may be on its way here.
-    pub(super) fn expect(&self) {
+    pub(super) fn note_removed(&self) {
         *self.full() = None;
     }
 
@@ -151,7 +151,7 @@ mod tests {
             Err::<(), _>(Error::NoSpace("full"))
         };
         removals.wait_or(|| false, full).unwrap_err();
-        removals.expect();
+        removals.note_removed();
         tried.set(0);
         removals.wait_or(|| false, full).unwrap_err();
         assert_eq!(tried.get(), MOMENTS + 1);

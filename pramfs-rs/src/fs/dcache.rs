@@ -43,8 +43,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// `None` for a name that is too long to be kept, and for none. `key` is that of the
-    /// [`Dcache`].
+    /// `None` for a name that is too long to be kept, and for an empty one. `key` is
+    /// that of the [`Dcache`].
     #[inline]
     pub fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
         if name.is_empty() || name.len() > LONGEST {
