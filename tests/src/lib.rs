@@ -2,6 +2,7 @@
 //!
 //! * [`crash`]: the crash explorer: images that a power failure could leave,
 //!   and the oracle that judges them.
+//! * [`disk`]: a disk that fails to write, or says that it has.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
 //! * [`life`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
@@ -19,6 +20,7 @@
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 
 pub mod crash;
+pub mod disk;
 pub mod exercise;
 pub mod life;
 pub mod model;

@@ -7,66 +7,25 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::{Granularity, HeapBackend, Persistence, PmemBackend, Region, note_fault};
 use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs_tests::disk::{Drive, region_on};
 
-/// Memory whose fences fail when they are told to.
-#[derive(Debug)]
-struct Disk {
-    memory: Box<dyn PmemBackend>,
-    broken: Arc<AtomicBool>,
-    failed: AtomicU64,
+/// A disk whose fences fail when it is told to.
+#[derive(Debug, Default)]
+struct Told {
+    broken: AtomicBool,
     /// What it answers to who would give memory back; 0: nothing is wrong.
-    refuses: Arc<AtomicI32>,
+    refuses: AtomicI32,
 }
 
-// SAFETY: the mapping is that of `memory`, which lives as long.
-unsafe impl PmemBackend for Disk {
-    fn name(&self) -> &'static str {
-        "disk"
-    }
-    fn base(&self) -> *mut u8 {
-        self.memory.base()
-    }
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-    fn granularity(&self) -> Granularity {
-        self.memory.granularity()
-    }
-    fn persistence(&self) -> Persistence {
-        self.memory.persistence()
-    }
-    unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.store(dst, src, len) }
-    }
-    unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.store_u64(dst, value) }
-    }
-    unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.nt_copy(dst, src, len) }
-    }
-    unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.nt_zero(dst, len) }
-    }
-    unsafe fn flush(&self, ptr: *const u8, len: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.flush(ptr, len) }
-    }
-    fn fence(&self) {
-        if self.broken.load(Ordering::Relaxed) {
-            self.failed.fetch_add(1, Ordering::Release);
-            note_fault();
-        }
+impl Drive for Told {
+    fn fence(&self, _read: &dyn Fn(usize, &mut [u8])) -> bool {
+        !self.broken.load(Ordering::Relaxed)
     }
     fn can_discard(&self) -> bool {
         true
     }
-    unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
+    fn discard(&self) -> std::io::Result<()> {
         // As a host does that has something to do.
         std::thread::sleep(Duration::from_micros(200));
         match self.refuses.load(Ordering::Relaxed) {
@@ -74,47 +33,31 @@ unsafe impl PmemBackend for Disk {
             errno => Err(std::io::Error::from_raw_os_error(errno)),
         }
     }
-    fn faults(&self) -> u64 {
-        self.failed.load(Ordering::Acquire)
-    }
-    fn failed_fences(&self) -> u64 {
-        self.faults()
-    }
 }
 
-/// A file system on a disk, and the switch that breaks it.
-fn mounted() -> (Fs, Arc<AtomicBool>) {
-    let broken = Arc::new(AtomicBool::new(false));
-    (on_disk(broken.clone(), Arc::default()), broken)
-}
-
-fn on_disk(broken: Arc<AtomicBool>, refuses: Arc<AtomicI32>) -> Fs {
-    let disk = Disk {
-        memory: HeapBackend::boxed(4 << 20),
-        broken,
-        failed: AtomicU64::new(0),
-        refuses,
-    };
-    let region = Region::new("a disk", Box::new(disk));
+/// A file system on a disk, and the disk.
+fn mounted() -> (Fs, Arc<Told>) {
+    let disk = Arc::new(Told::default());
+    let region = region_on(disk.clone(), 4 << 20);
     format(&region, &FormatOptions::default()).unwrap();
     let options = MountOptions {
         background: false,
         ..MountOptions::default()
     };
-    Fs::open(region, options).unwrap()
+    (Fs::open(region, options).unwrap(), disk)
 }
 
 /// The system says once that a write-out failed: the next that succeeds has
 /// written nothing of it.
 #[test]
 fn what_the_timer_could_not_write_is_not_forgotten() {
-    let (fs, broken) = mounted();
+    let (fs, disk) = mounted();
     let cx = Ctx::default();
     fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap();
-    broken.store(true, Ordering::Relaxed);
+    disk.broken.store(true, Ordering::Relaxed);
     let e = fs.settle().unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
-    broken.store(false, Ordering::Relaxed);
+    disk.broken.store(false, Ordering::Relaxed);
     // Its slot would be taken by the second record from here.
     let e = fs.create(&cx, Ino::ROOT, b"other", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
@@ -122,14 +65,14 @@ fn what_the_timer_could_not_write_is_not_forgotten() {
 
 #[test]
 fn what_cannot_be_written_is_not_called_durable() {
-    let (fs, broken) = mounted();
+    let (fs, disk) = mounted();
     let cx = Ctx::default();
     let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
     fs.write(file, 0, &[1; 8192]).unwrap();
     let other = fs.mkdir(&cx, Ino::ROOT, b"directory", 0o755).unwrap().ino;
     fs.lookup(Ino::ROOT, b"directory").unwrap();
 
-    broken.store(true, Ordering::Relaxed);
+    disk.broken.store(true, Ordering::Relaxed);
     // In place, without a record.
     let e = fs.write(file, 0, &[2; 4096]).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
@@ -138,7 +81,7 @@ fn what_cannot_be_written_is_not_called_durable() {
     assert_eq!(e.errno(), libc::EIO, "{e}");
 
     // Whole again: what would follow that record waits for the next mount.
-    broken.store(false, Ordering::Relaxed);
+    disk.broken.store(false, Ordering::Relaxed);
     let e = fs.create(&cx, Ino::ROOT, b"third", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     assert!(fs.getattr(file).is_err());
@@ -155,8 +98,7 @@ fn what_cannot_be_written_is_not_called_durable() {
 /// Trimming does not call given back what the host has kept.
 #[test]
 fn a_host_that_takes_nothing_back_says_so() {
-    let refuses = Arc::new(AtomicI32::new(0));
-    let fs = on_disk(Arc::default(), refuses.clone());
+    let (fs, disk) = mounted();
     let free = fs.trim(0, u64::MAX, 0).unwrap();
     assert!(free > 3 << 20, "{free}");
     for (host, ours) in [
@@ -164,7 +106,7 @@ fn a_host_that_takes_nothing_back_says_so() {
         (libc::ENOSYS, libc::EOPNOTSUPP),
         (libc::EIO, libc::EIO),
     ] {
-        refuses.store(host, Ordering::Relaxed);
+        disk.refuses.store(host, Ordering::Relaxed);
         let error = fs.trim(0, u64::MAX, 0).unwrap_err();
         assert_eq!(error.errno(), ours, "{error}");
         // What was taken for it is free again.
@@ -175,7 +117,7 @@ fn a_host_that_takes_nothing_back_says_so() {
         assert_eq!(fs.write(file.ino, 0, &half).unwrap(), half.len());
         fs.unlink(Ino::ROOT, b"all").unwrap();
     }
-    refuses.store(0, Ordering::Relaxed);
+    disk.refuses.store(0, Ordering::Relaxed);
     // But for the directory's leaf and the reserve, which has been taken.
     let again = fs.trim(0, u64::MAX, 0).unwrap();
     assert!(
@@ -189,7 +131,7 @@ fn a_host_that_takes_nothing_back_says_so() {
 /// free goes in one piece.
 #[test]
 fn nobody_is_refused_for_what_is_being_trimmed() {
-    let fs = on_disk(Arc::default(), Arc::default());
+    let (fs, _disk) = mounted();
     let trims = AtomicU64::new(0);
     std::thread::scope(|s| {
         s.spawn(|| {

@@ -4,14 +4,16 @@
 //! after the next mount all the same.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::{Granularity, HeapBackend, Persistence, PmemBackend, Region, note_fault};
+use pramfs::pmem::{HeapBackend, Region, note_fault};
 use pramfs::types::SetAttr;
 use pramfs::{Ctx, Fs, Ino, MountOptions, Result};
+use pramfs_tests::disk::{Drive, region_on};
 
 const PAGE: usize = 4096;
 const LEN: usize = 4 << 20;
@@ -29,105 +31,39 @@ struct State {
     fails: AtomicBool,
     /// Two pages of new data cannot be stored.
     no_room: AtomicBool,
-    failed: AtomicU64,
 }
 
-#[derive(Debug)]
-struct Disk {
-    memory: Box<dyn PmemBackend>,
-    state: Arc<State>,
+fn pages(range: Range<usize>) -> Range<usize> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
-impl Disk {
-    fn pages(&self, at: *const u8, len: usize) -> std::ops::Range<usize> {
-        let at = at.addr() - self.base().addr();
-        at / PAGE..(at + len).div_ceil(PAGE)
+impl Drive for State {
+    fn stored(&self, range: Range<usize>) {
+        self.dirty.lock().extend(pages(range));
     }
-
-    fn dirty(&self, at: *const u8, len: usize) {
-        self.state.dirty.lock().extend(self.pages(at, len));
+    fn flushed(&self, range: Range<usize>) {
+        self.flushed.lock().extend(pages(range));
     }
-}
-
-// SAFETY: the mapping is that of `memory`, which lives as long.
-unsafe impl PmemBackend for Disk {
-    fn name(&self) -> &'static str {
-        "disk"
-    }
-    fn base(&self) -> *mut u8 {
-        self.memory.base()
-    }
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-    fn granularity(&self) -> Granularity {
-        self.memory.granularity()
-    }
-    fn persistence(&self) -> Persistence {
-        self.memory.persistence()
-    }
-    unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
-        self.dirty(dst, len);
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.store(dst, src, len) }
-    }
-    unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
-        self.dirty(dst.cast(), 8);
-        // SAFETY: passed on from the caller.
-        unsafe { self.memory.store_u64(dst, value) }
-    }
-    unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize) {
-        self.dirty(dst, len);
-        // SAFETY: passed on from the caller.
-        unsafe {
-            self.memory.nt_copy(dst, src, len);
-            self.flush(dst, len);
-        }
-    }
-    unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
-        self.dirty(dst, len);
-        // SAFETY: passed on from the caller.
-        unsafe {
-            self.memory.nt_zero(dst, len);
-            self.flush(dst, len);
-        }
-    }
-    unsafe fn flush(&self, ptr: *const u8, len: usize) {
-        self.state.flushed.lock().extend(self.pages(ptr, len));
-    }
-    fn fence(&self) {
-        let state = &self.state;
-        let flushed = std::mem::take(&mut *state.flushed.lock());
+    fn fence(&self, read: &dyn Fn(usize, &mut [u8])) -> bool {
+        let flushed = std::mem::take(&mut *self.flushed.lock());
         let (Some(&first), Some(&last)) = (flushed.first(), flushed.last()) else {
-            return;
+            return true;
         };
-        let precise = state.precise.load(Ordering::Relaxed);
-        let fails = state.fails.load(Ordering::Relaxed);
-        state.dirty.lock().retain(|&page| {
+        let precise = self.precise.load(Ordering::Relaxed);
+        let fails = self.fails.load(Ordering::Relaxed);
+        self.dirty.lock().retain(|&page| {
             let asked = (first..=last).contains(&page) && (!precise || flushed.contains(&page));
             if asked && !fails {
                 let at = page * PAGE;
-                // SAFETY: a page of the mapping, whose length is one of pages.
-                // Stores of other threads would be torn, and there are none.
-                let bytes = unsafe { std::slice::from_raw_parts(self.base().add(at), PAGE) };
-                state.on_disk.lock()[at..at + PAGE].copy_from_slice(bytes);
+                read(at, &mut self.on_disk.lock()[at..at + PAGE]);
             }
             // Clean now, written or not.
             !asked
         });
-        if fails {
-            state.failed.fetch_add(1, Ordering::Release);
-            note_fault();
-        }
+        !fails
     }
-    fn faults(&self) -> u64 {
-        self.state.failed.load(Ordering::Acquire)
-    }
-    fn failed_fences(&self) -> u64 {
-        self.faults()
-    }
-    fn is_faulted(&self, _ptr: *const u8, len: usize) -> bool {
-        self.state.no_room.load(Ordering::Relaxed) && len == 2 * PAGE
+    fn is_faulted(&self, len: usize) -> bool {
+        self.no_room.load(Ordering::Relaxed) && len == 2 * PAGE
     }
 }
 
@@ -151,11 +87,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) -> Result<()> {
 fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &State)) {
     let state = Arc::new(State::default());
     *state.on_disk.lock() = vec![0; LEN];
-    let disk = Disk {
-        memory: HeapBackend::boxed(LEN),
-        state: state.clone(),
-    };
-    let region = Region::new("a disk", Box::new(disk));
+    let region = region_on(state.clone(), LEN);
     format(&region, &FormatOptions::default()).unwrap();
     let fs = Fs::open(region, quiet()).unwrap();
     let make = |i: usize| {
