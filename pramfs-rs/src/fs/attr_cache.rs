@@ -70,7 +70,10 @@ impl AttrCache {
     /// A cache of so many slots. It takes memory as they are filled.
     pub fn new(slots: usize) -> AttrCache {
         AttrCache {
-            words: AtomicWords::new(slots.saturating_mul(WORDS)),
+            words: AtomicWords::new(
+                slots.saturating_mul(WORDS),
+                "the attribute cache (a smaller cache_mem takes less)",
+            ),
             slots: slots.max(1) as u64,
         }
     }

@@ -103,7 +103,10 @@ impl Dcache {
     /// A cache for the names of so many inodes.
     pub fn new(inodes: usize, key: u64) -> Dcache {
         let lines = (inodes * 2).div_ceil(WAYS).next_power_of_two();
-        let hints = AtomicWords::new(lines * WAYS);
+        let hints = AtomicWords::new(
+            lines * WAYS,
+            "the dentry cache (a smaller cache_mem takes less)",
+        );
         Dcache {
             hints,
             mask: lines - 1,

@@ -23,8 +23,9 @@ unsafe impl Sync for AtomicWords {}
 
 impl AtomicWords {
     /// That many words, at the start of a page; none where there is no memory
-    /// for them, which a cache can live with.
-    pub fn new(len: usize) -> AtomicWords {
+    /// for them, which a cache can live with. `what` they are, and what would
+    /// take less memory, is for the warning that says so.
+    pub fn new(len: usize, what: &str) -> AtomicWords {
         let none = AtomicWords {
             base: NonNull::dangling(),
             len: 0,
@@ -48,9 +49,8 @@ impl AtomicWords {
             Ok(None) => none,
             Err(e) => {
                 tracing::warn!(
-                    "no memory for a cache of {} MiB, look-ups will be slower ({e}); \
-                     a smaller cache_mem takes less",
-                    bytes >> 20
+                    "no memory for {what}, {} KiB: look-ups will be slower ({e})",
+                    bytes >> 10
                 );
                 none
             }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn words_are_zero_and_kept() {
-        let words = AtomicWords::new(1 << 20);
+        let words = AtomicWords::new(1 << 20, "a table");
         assert_eq!(words.len(), 1 << 20);
         assert_eq!(words.as_ptr().addr() % 4096, 0);
         let last = words.len() - 1;
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_none() {
         for len in [0, usize::MAX, usize::MAX / 8 - 4096] {
-            let words = AtomicWords::new(len);
+            let words = AtomicWords::new(len, "a table");
             assert!(words.is_empty());
             words.advise_huge();
         }

@@ -23,7 +23,7 @@ pub struct Verified {
 impl Verified {
     pub(super) fn new() -> Verified {
         Verified {
-            slots: AtomicWords::new(SLOTS),
+            slots: AtomicWords::new(SLOTS, "the table of checked leaves"),
         }
     }
 
