@@ -200,9 +200,12 @@ for _ in {1..300}; do
     kill -0 "$copier" 2>/dev/null || break
 done
 kill -0 "$copier" 2>/dev/null || die "the copy had ended before it could be interrupted"
-kill -KILL "$daemon"
-# In braces, so that the shell does not announce what we did on purpose.
-{ wait "$daemon"; } 2>/dev/null
+# In braces, both: the shell announces who was killed as soon as it learns of it,
+# and this was on purpose.
+{
+    kill -KILL "$daemon"
+    wait "$daemon"
+} 2>/dev/null
 daemon=''
 { wait "$copier"; } 2>/dev/null
 copier=''
