@@ -57,13 +57,19 @@ pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
     if report.used_copy {
         all.push("the first superblock is damaged, its copy is in use".to_owned());
     }
+    if report.copy_damaged {
+        all.push(format!(
+            "the copy of the superblock is damaged: unmount, and `fsck.pramfs -p {}` makes it anew",
+            info.name
+        ));
+    }
     if let Some((first, others)) = report.damage.split_first() {
         let more = match others.len() {
             0 => String::new(),
             n => format!(" (and {n} more)"),
         };
         all.push(format!(
-            "DAMAGED: {first}{more}; unmount and run `pramfs check {}`",
+            "DAMAGED: {first}{more}; unmount and run `fsck.pramfs {}`",
             info.name
         ));
     }
@@ -118,6 +124,9 @@ fn recovery(report: &RecoveryReport) -> String {
     if report.used_copy {
         text.push_str("; the first superblock is damaged, its copy is in use");
     }
+    if report.copy_damaged {
+        text.push_str("; the copy of the superblock is damaged");
+    }
     for damage in &report.damage {
         text.push_str("; DAMAGED: ");
         text.push_str(damage);
@@ -158,13 +167,15 @@ mod tests {
 
         let damaged = RecoveryReport {
             used_copy: true,
+            copy_damaged: true,
             damage: vec!["lane 3".to_owned(), "lane 4".to_owned()],
             ..RecoveryReport::default()
         };
         let said = warnings(&info(Persistence::Power, Granularity::Byte), &damaged);
-        assert_eq!(said.len(), 2);
+        assert_eq!(said.len(), 3);
         assert!(said[0].contains("first superblock"));
-        assert!(said[1].contains("lane 3 (and 1 more)"));
-        assert!(said[1].contains("pramfs check /region"));
+        assert!(said[1].contains("copy of the superblock") && said[1].contains("-p /region"));
+        assert!(said[2].contains("lane 3 (and 1 more)"));
+        assert!(said[2].contains("`fsck.pramfs /region`"));
     }
 }

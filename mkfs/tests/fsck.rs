@@ -166,6 +166,14 @@ fn a_preen_skips_what_is_clean_and_mends_what_loses_nothing() {
         assert!(a.out.contains("not checked"), "{a:?}");
     }
     assert!(fsck(&["-p", "-f", r]).ok().out.contains("clean;"));
+    // The key of the hashes, in either page: there is nothing to fall back on.
+    for page in [0x10000, 0] {
+        flip(&region, page + 0x78, 3);
+        let a = fsck(&["-p", "--json", r]);
+        assert_eq!(a.status, 1, "{a:?}");
+        assert_eq!(a.json()["findings"][0]["code"], "superblock-damaged");
+        assert!(fsck(&["-p", r]).ok().out.contains("not checked"));
+    }
     // The state word of both pages: mounted.
     flip(&region, 0x200, 3);
     flip(&region, 0x10200, 3);

@@ -112,6 +112,21 @@ fn info_reads_the_copy() {
         .ok()
         .json();
     assert_eq!(info["read_from_copy"], true);
+
+    // The other way round nothing is amiss but that there is no copy.
+    let dir = scratch();
+    let region = made(dir.path(), "1M");
+    let r = region.to_str().unwrap();
+    let sound = pramfs(["info", r]).ok().out;
+    assert!(!sound.contains("damaged"), "{sound}");
+    let mut bytes = fs::read(&region).unwrap();
+    bytes[65536..65536 + 512].fill(0);
+    fs::write(&region, bytes).unwrap();
+    let info = pramfs(["info", "--json", r]).ok().json();
+    assert_eq!(info["read_from_copy"], false);
+    assert_eq!(info["copy_damaged"], true);
+    let text = pramfs(["info", r]).ok().out;
+    assert!(text.contains("at byte 65536, damaged"), "{text}");
 }
 
 #[test]
@@ -325,5 +340,7 @@ fn the_doctor_knows_what_cannot_be_a_region() {
     pramfs(["doctor", "/dev/null"]).refused(&["/dev/null", "character device"]);
     let a = pramfs(["doctor", "--json", "/dev/null"]);
     assert_eq!((a.status, &a.json()["usable"]), (1, &false.into()));
+    let missing = "/dev/pmem-that-is-not-there";
+    pramfs(["doctor", missing]).refused(&[missing, "no such device"]);
     pramfs(["doctor", "/no/such/directory/x"]).refused(&["/no/such/directory"]);
 }

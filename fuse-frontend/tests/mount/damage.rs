@@ -80,3 +80,21 @@ fn a_mount_in_the_background_tells_of_damage() {
     assert!(out.status.success() && out.stdout.is_empty(), "{said}");
     assert!(said.contains("first superblock is damaged"), "{said}");
 }
+
+#[test]
+fn a_mount_tells_that_there_is_nothing_to_fall_back_on() {
+    let Some((mount, _dog)) = unmounted("damaged copy") else {
+        return;
+    };
+    let region = fs::File::options().write(true).open(mount.region());
+    region.unwrap().write_all_at(&[0xff; 16], 0x10078).unwrap();
+    let out = mount.run::<&str>([]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success() && out.stdout.is_empty(), "{said}");
+    assert!(
+        said.contains("copy of the superblock is damaged") && said.contains("fsck.pramfs -p"),
+        "{said}"
+    );
+    // What is there is whole, and can be changed.
+    fs::write(mount.at("file"), b"new").unwrap();
+}

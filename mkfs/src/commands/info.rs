@@ -56,6 +56,7 @@ struct Report {
     inodes: u64,
     inodes_per_group: u32,
     superblock_copy: u64,
+    copy_damaged: bool,
     journal_offset: u64,
     journal_bytes: u64,
     lanes: u32,
@@ -122,6 +123,7 @@ impl Report {
             inodes: f.inodes_max,
             inodes_per_group: f.inodes_per_group,
             superblock_copy: f.copy_offset,
+            copy_damaged: info.copy_damaged,
             journal_offset: f.journal_offset,
             journal_bytes: f.journal_len,
             lanes: f.lanes,
@@ -194,7 +196,11 @@ impl Report {
             ),
             (
                 "superblock copy",
-                format!("at byte {}", self.superblock_copy),
+                format!(
+                    "at byte {}{}",
+                    self.superblock_copy,
+                    if self.copy_damaged { ", damaged" } else { "" }
+                ),
             ),
             (
                 "journal",

@@ -130,6 +130,7 @@ fn was_clean(region: &Region) -> bool {
     probe_superblock(region).is_ok_and(|info| {
         info.is_clean()
             && !info.from_copy
+            && !info.copy_damaged
             && info.checkpoint().is_some()
             && info.dynamic.last_error.count == 0
     })

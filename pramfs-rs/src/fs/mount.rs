@@ -60,6 +60,9 @@ pub struct RecoveryReport {
     pub damage: Vec<String>,
     /// The first superblock was damaged and the copy was used.
     pub used_copy: bool,
+    /// The copy of the superblock is damaged: nothing is lost yet, and there is
+    /// nothing to fall back on.
+    pub copy_damaged: bool,
     /// Time of the mount, orphans not counted.
     pub time: Duration,
 }
@@ -200,6 +203,7 @@ impl Fs {
                 torn: replay.torn,
                 damage: replay.damage,
                 used_copy: info.from_copy && !relabelled,
+                copy_damaged: info.copy_damaged,
                 ..RecoveryReport::default()
             },
             info,

@@ -17,6 +17,9 @@ pub struct SuperblockInfo {
     pub dynamic: SuperDynamic,
     /// Whether the page at offset 0 was damaged and the copy was used.
     pub from_copy: bool,
+    /// Whether the first page is sound and the copy is not: nothing is lost yet,
+    /// and there is nothing to fall back on.
+    pub copy_damaged: bool,
 }
 
 impl SuperblockInfo {
@@ -69,7 +72,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// [`Error::NotMountable`] says what is wrong with the first page.
 pub fn probe_superblock(region: &Region) -> Result<SuperblockInfo> {
     match read_page(region, 0) {
-        Ok(info) => Ok(info),
+        Ok(info) => Ok(SuperblockInfo {
+            copy_damaged: !copy_is_sound(region, &info.fixed),
+            ..info
+        }),
         Err(first) => match read_page(region, COPY_OFFSET) {
             Ok(info) if info.fixed.copy_offset == COPY_OFFSET => Ok(SuperblockInfo {
                 from_copy: true,
@@ -133,6 +139,20 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
         fixed,
         dynamic,
         from_copy: false,
+        copy_damaged: false,
+    })
+}
+
+/// Whether the copy would do if the first page were lost. A label that a crash has
+/// cut short is no damage: the next mount that writes finishes it.
+fn copy_is_sound(region: &Region, first: &SuperStatic) -> bool {
+    let copy = region.read_pod::<SuperStatic>(first.copy_offset);
+    copy.is_ok_and(|copy| {
+        copy == SuperStatic {
+            label: copy.label,
+            crc: copy.crc,
+            ..*first
+        }
     })
 }
 
