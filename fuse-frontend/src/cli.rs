@@ -37,6 +37,8 @@ Options after -o:
                                memory only
   nonempty                     mount over a directory that has entries
   remount                      change the flags of a live mount
+  direct=off                   no direct access beside the mount; reserved
+  uid=, gid=, mode=            of the root directory: options of mkfs.pramfs
 Unknown options are refused, or ignored with -s.
 
 Unmount with umount(8), or fusermount3 -u without root.

@@ -410,6 +410,12 @@ fn things_that_hold_no_file_system() {
     mkfs(["/dev/null", "1M"]).refused(&["/dev/null", "character device"]);
     let missing = dir.path().join("missing");
     mkfs([s(&missing)]).refused(&["does not exist", "give a size"]);
+    // A file among the devices would hide that the device is missing.
+    let device = "/dev/pmem-that-is-not-there";
+    for args in [&[device, "1M"][..], &[device], &["-n", "-f", device, "1M"]] {
+        mkfs(args).refused(&[device, "no such device"]);
+    }
+    assert!(!Path::new(device).exists());
     mkfs([s(&missing.join("r")), "1M"]).refused(&["no directory"]);
     let empty = file(dir.path(), "empty", 0);
     mkfs([s(&empty)]).refused(&["is empty", "give a size"]);

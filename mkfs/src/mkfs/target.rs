@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use pramfs::media::superblock::MIN_REGION;
-use pramfs::pmem::{REGION_UNIT, Region, RegionOptions, open_after_release};
+use pramfs::pmem::{REGION_UNIT, Region, RegionOptions, open_after_release, probe};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -112,6 +112,10 @@ impl Target {
     }
 
     fn missing(path: &Path, size: Option<u64>, empty_file: bool) -> Result<Target, Failure> {
+        // A name among the devices, say.
+        if let Ok(Some(why)) = probe(path).map(|report| report.problem) {
+            return Err(Failure::new("not-found", format!("{}: {why}", shown(path))));
+        }
         let Some(len) = size else {
             let what = if empty_file {
                 "is empty"

@@ -203,8 +203,8 @@ impl fmt::Display for Issue {
             ErrorsRecorded { count, errno } => {
                 write!(
                     f,
-                    "{count} error{} were recorded while it was mounted, the first with errno {errno}",
-                    plural(u64::from(*count))
+                    "{count} error{} recorded while it was mounted, the first with errno {errno}",
+                    if *count == 1 { " was" } else { "s were" }
                 )
             }
             InternalInodeDamaged { page, ino } => {

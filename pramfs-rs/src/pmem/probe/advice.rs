@@ -20,10 +20,12 @@ pub(super) fn advise(report: &mut Report, subject: &Subject) {
     }
     let Some(kind) = report.kind else {
         if let Some(problem) = report.problem.clone() {
-            report.warnings.push(format!(
-                "{} cannot hold a region: it {problem}.",
-                report.path.display()
-            ));
+            let path = report.path.display();
+            report.warnings.push(if report.exists {
+                format!("{path} cannot hold a region: it {problem}.")
+            } else {
+                format!("{path} cannot hold a region: {problem}.")
+            });
         }
         return;
     };

@@ -9,7 +9,7 @@
 mod advice;
 mod mounts;
 
-pub(in crate::pmem) use mounts::of_device as mount_of_device;
+pub(in crate::pmem) use mounts::{of as mount_of, of_device as mount_of_device};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -227,6 +227,10 @@ impl Report {
     }
 
     fn fill(&mut self, subject: &Subject) {
+        if let Some(why) = source::missing_device(&self.path) {
+            self.problem = Some(why.into());
+            return;
+        }
         let found = if subject.file_type == FileType::Directory {
             self.in_directory(subject)
         } else {

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use super::FileSystem;
 
 /// The mount that a descriptor lies on, if it is one that this process sees.
-pub(super) fn of(fd: BorrowedFd<'_>) -> Option<FileSystem> {
+pub(in crate::pmem) fn of(fd: BorrowedFd<'_>) -> Option<FileSystem> {
     let stx = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     if stx.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
         return None;

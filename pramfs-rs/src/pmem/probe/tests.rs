@@ -33,6 +33,23 @@ fn a_missing_path_is_judged_by_its_directory() {
 }
 
 #[test]
+fn a_missing_device_is_no_file_to_be() {
+    let path = "/dev/pmem-that-is-not-there";
+    let report = probe(path).unwrap();
+    assert!(!report.exists && report.kind.is_none());
+    let why = report.problem.unwrap();
+    assert!(why.contains("no such device"), "{why}");
+    assert!(report.advice.is_empty(), "{:?}", report.advice);
+    // Nor is one made.
+    let e = RegionOptions::new().create(path, 1 << 20).unwrap_err();
+    assert_eq!(e.errno(), libc::ENODEV, "{e}");
+    assert!(!Path::new(path).exists());
+    // What is memory by name is not among the devices.
+    let memory = probe("/dev/shm/no-such-name").unwrap();
+    assert_eq!(memory.problem, None);
+}
+
+#[test]
 fn an_ordinary_file() {
     let dir = disk();
     let path = dir.path().join("r");

@@ -3,14 +3,15 @@
 //! From the file type, the magic of its file system, the DAX attribute of
 //! statx, and for devices from sysfs. No guess from a name.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 
 use super::{REGION_UNIT, SourceKind, persistence};
 use crate::pmem::backend::Persistence;
 use crate::pmem::error::PmemError;
+use crate::pmem::probe::mount_of;
 
 pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub(super) const RAMFS_MAGIC: u64 = 0x8584_58f6;
@@ -50,6 +51,25 @@ pub(super) fn refuse_type(file_type: FileType, path: &Path) -> Result<(), PmemEr
         why: why.into(),
         errno,
     })
+}
+
+/// Why no file is made of a name that does not exist, where that is because it
+/// would be the name of a device. What is in such a directory comes and goes with
+/// drivers, and a file there hides that the device is missing.
+pub(in crate::pmem) fn missing_device(path: &Path) -> Option<&'static str> {
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+    let among_devices = || {
+        let dir = rustix::fs::open(&parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(mount_of(dir.as_fd())?.fs_type == "devtmpfs")
+    };
+    let memory = parent.starts_with("/dev/shm");
+    (!memory && (parent == Path::new("/dev") || among_devices() == Some(true))).then_some(
+        "there is no such device: is its driver loaded, and has it a namespace (ndctl list -N)? No file is made among the devices",
+    )
 }
 
 /// Identifies an open descriptor.

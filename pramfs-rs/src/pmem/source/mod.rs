@@ -21,7 +21,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 pub(super) use detect::{
-    Found, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder,
+    Found, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder, missing_device,
 };
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
@@ -114,6 +114,13 @@ impl Source {
     /// (mode 0600, sparse) and an empty one is extended; a file that has bytes
     /// must have `len` of them; a device must have at least `len`.
     pub(super) fn create(path: &Path, len: u64, access: Access) -> Result<Source, PmemError> {
+        if let Some(why) = missing_device(path) {
+            return Err(PmemError::Unusable {
+                path: path.display().to_string(),
+                why: why.into(),
+                errno: libc::ENODEV,
+            });
+        }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
         match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
             Ok(fd) => {
@@ -131,6 +138,11 @@ impl Source {
                 let fd = open_checked(path, access)?;
                 Source::finish(fd, path.to_owned(), access, Some(len))
             }
+            Err(Errno::NOENT) => Err(PmemError::Unusable {
+                path: path.display().to_string(),
+                why: "there is no such directory to make a region in".into(),
+                errno: libc::ENOENT,
+            }),
             Err(e) => Err(open_error(path, e, false)),
         }
     }
@@ -248,7 +260,7 @@ impl Source {
                 SourceKind::DevDax | SourceKind::BlockDevice => {
                     "the device has no bytes; is its medium there?"
                 }
-                _ => "has no bytes; give a size to make a region of it",
+                _ => "has no bytes; make a file system of it: mkfs.pramfs REGION SIZE",
             };
             return Err(self.unusable(libc::EINVAL, why.into()));
         }
@@ -412,7 +424,10 @@ fn write_protected(path: &Path) -> PmemError {
 fn open_error(path: &Path, e: Errno, read_only: bool) -> PmemError {
     let why = match e {
         Errno::NOENT => {
-            "no such file or device; give a size to create a region file, or check the path (and that its directory exists)"
+            "no such file or device; check the path, or make a file system of that name: mkfs.pramfs REGION SIZE"
+        }
+        Errno::PERM if !read_only => {
+            "the system lets nobody write it: it is immutable or append-only (lsattr(1) shows that), or sealed; lift that, or open it read-only"
         }
         Errno::ACCESS | Errno::PERM if read_only => {
             "permission denied for reading; run as its owner or as root, or change its mode"
