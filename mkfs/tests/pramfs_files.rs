@@ -253,6 +253,16 @@ fn extents_are_where_the_bytes_are() {
         "{}",
         a.out
     );
+    let small = dir.path().join("small");
+    fs::write(&small, [1; 10]).unwrap();
+    pramfs(["put", s(&region), s(&small), "/small"]).ok();
+    let a = pramfs(["extents", s(&region), "/small"]).ok();
+    assert!(
+        a.out
+            .ends_with("\n1 extent, 10 of 10 bytes in the region\n"),
+        "{}",
+        a.out
+    );
 }
 
 #[test]

@@ -100,10 +100,8 @@ pub fn run(region: Option<&Path>) -> Result<()> {
     view.read(0, &mut bytes)?;
     let crc = crc32c::crc32c(&bytes);
     drop(bytes);
-    println!(
-        "{LEN} bytes in {} extents, CRC {crc:#010x}",
-        view.extents().len()
-    );
+    let extents = view.extents().len();
+    println!("{LEN} bytes, CRC {crc:#010x}; extents: {extents}");
 
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let socket = TcpStream::connect(listener.local_addr()?)?;

@@ -73,7 +73,8 @@ impl Subcommand for Extents {
         let mapped = rows.iter().filter(|r| r.region_offset.is_some());
         let (count, bytes) = mapped.fold((0, 0), |(n, b), r| (n + 1, b + r.len));
         output::line(&format!(
-            "{count} extents, {bytes} of {} bytes in the region",
+            "{count} extent{}, {bytes} of {} bytes in the region",
+            if count == 1 { "" } else { "s" },
             attr.size
         ))
     }
