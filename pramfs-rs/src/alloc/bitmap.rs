@@ -315,8 +315,16 @@ impl BitmapSet {
             g.take(start, len);
             Some(self.reserved(group, g, start, len))
         })?;
-        if let (Some(Reserved { run, .. }), None) = (found, goal) {
-            hint.store(run.start + run.len, Ordering::Relaxed);
+        if let (Some(Reserved { run, group, .. }), None) = (found, goal) {
+            let next = match self.kind {
+                // The lowest number first: the homes of inodes that come and go,
+                // and what memory has about them, stay in the processor's caches.
+                BitmapKind::Inodes => group * self.per_group,
+                BitmapKind::Blocks => run.start + run.len,
+            };
+            if next != near {
+                hint.store(next, Ordering::Relaxed);
+            }
         }
         Ok(found)
     }

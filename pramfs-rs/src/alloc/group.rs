@@ -162,8 +162,12 @@ impl Group {
     }
 
     /// As [`find`](Self::find), but only runs of the full length `want`.
-    pub fn find_full(&self, mut from: u32, want: u32) -> Option<u32> {
+    pub fn find_full(&mut self, mut from: u32, want: u32) -> Option<u32> {
         while let Some((start, len)) = self.find(from, want) {
+            // Not to be looked through again.
+            if from <= self.low {
+                self.low = start;
+            }
             if len == want {
                 return Some(start);
             }
