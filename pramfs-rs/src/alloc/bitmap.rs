@@ -304,14 +304,17 @@ impl BitmapSet {
             } else {
                 0
             };
-            let found = |from| {
+            let mut found = |from| {
                 if full {
                     g.find_full(from, want).map(|s| (s, want))
                 } else {
                     g.find(from, want)
                 }
             };
-            let (start, len) = found(from).or_else(|| found(0))?;
+            let (start, len) = match found(from) {
+                Some(found) => found,
+                None => found(0)?,
+            };
             g.take(start, len);
             Some(self.reserved(group, g, start, len))
         })?;

@@ -317,9 +317,7 @@ pub fn put_lines<'v>(
     // Line 0 has the CRC: it always differs.
     let mut differs = force | 1;
     for i in 1..LINES {
-        let bits = |j: usize| before[i][j] ^ after[i][j];
-        let any = (0..8).fold(0, |any, j| any | bits(j));
-        differs |= u8::from(any != 0) << i;
+        differs |= u8::from(before[i] != after[i]) << i;
     }
     for &home in homes {
         let mut rest = differs;

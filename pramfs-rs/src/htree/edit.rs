@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use zerocopy::IntoBytes;
 
 use super::TreeRef;
-use super::leaf::LINE;
+use super::leaf::{LINE, TAG_BYTES};
 use crate::error::Result;
 use crate::media::checksum::{line_base_change, line_base_of, line_sum_of, mix64};
 use crate::media::htree::{LeafHeader, LeafShape};
@@ -61,33 +61,65 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     /// Those of the region; a record that is full.
     pub fn write(&mut self, mut at: usize, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let (index, within) = (at / LINE, at % LINE);
-            let n = bytes.len().min(LINE - within);
-            let place = self.base + (index * LINE) as u64;
-            let mut line = Line::default();
-            self.tx.read(place, line.as_mut_bytes())?;
-            let sum = |line| line_sum_of(self.seed, index as u64, line);
-            let before = sum(line);
-            line.as_mut_bytes()[within..within + n].copy_from_slice(&bytes[..n]);
-            self.sum = self.sum.wrapping_sub(before).wrapping_add(sum(line));
-            let (first, end) = (within / 8, (within + n).div_ceil(8));
-            self.tx.put(
-                EntryKind::Leaf,
-                place + first as u64 * 8,
-                line[first..end].as_bytes(),
-            )?;
-            at += n;
-            bytes = &bytes[n..];
+            let within = at % LINE;
+            let (now, rest) = bytes.split_at(bytes.len().min(LINE - within));
+            self.change(at, now.len(), |line| match now.as_chunks::<8>() {
+                // Items are whole words, and loaded soonest where they were
+                // stored so.
+                (words, []) if within % 8 == 0 => {
+                    for (to, from) in line[within / 8..].iter_mut().zip(words) {
+                        *to = u64::from_le_bytes(*from);
+                    }
+                }
+                _ => line.as_mut_bytes()[within..within + now.len()].copy_from_slice(now),
+            })?;
+            at += now.len();
+            bytes = rest;
         }
         Ok(())
     }
 
-    /// Changes the tags from a slot on.
+    /// Changes the tags of so many slots: `first`, and behind it `next`.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
-    pub fn set_tags(&mut self, slot: usize, tags: &[u8]) -> Result<()> {
-        self.write(LeafShape::TAGS_AT + slot, tags)
+    #[inline]
+    pub fn set_tags(&mut self, slot: usize, count: usize, first: u8, next: u8) -> Result<()> {
+        let at = LeafShape::TAGS_AT + slot;
+        let (word, byte) = (at % LINE / 8, at % 8);
+        if count == 0 || count > 8 || word == 7 && byte + count > 8 {
+            let mut tags = [next; TAG_BYTES];
+            tags[0] = first;
+            return self.write(at, &tags[..count]);
+        }
+        let tags = u64::from(first) | (u64::MAX / 255 * u64::from(next)) << 8;
+        let mask = u128::from(u64::MAX >> (64 - count * 8)) << (byte * 8);
+        let tags = u128::from(tags) << (byte * 8) & mask;
+        self.change(at, count, |line| {
+            line[word] = line[word] & !(mask as u64) | tags as u64;
+            if let Some(second) = line.get_mut(word + 1) {
+                *second = *second & !((mask >> 64) as u64) | (tags >> 64) as u64;
+            }
+        })
+    }
+
+    /// Puts what `f` changes of `n` bytes of one line into the record.
+    #[inline]
+    fn change(&mut self, at: usize, n: usize, f: impl FnOnce(&mut Line)) -> Result<()> {
+        let (index, within) = (at / LINE, at % LINE);
+        let place = self.base + (index * LINE) as u64;
+        let mut line = Line::default();
+        self.tx.read(place, line.as_mut_bytes())?;
+        let sum = |line| line_sum_of(self.seed, index as u64, line);
+        let before = sum(line);
+        f(&mut line);
+        self.sum = self.sum.wrapping_sub(before).wrapping_add(sum(line));
+        let (first, end) = (within / 8, (within + n).div_ceil(8));
+        self.tx.put(
+            EntryKind::Leaf,
+            place + first as u64 * 8,
+            line[first..end].as_bytes(),
+        )
     }
 
     /// Renews the sum and puts the header into the record.

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
-use super::leaf::{Image, Item, TAG_BYTES, Tags, home_of, look_up, slots_for, tag_of, verify};
+use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
 use super::walk::{Gap, Ties, Way, approach, check_run, descend, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
@@ -21,8 +21,6 @@ const IN_PLACE_ROOM: usize = 128;
 const SMALL_ITEM: usize = 64;
 /// Bytes that the entries of directories fit.
 const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
-/// Slots that most items take at most.
-const FEW_SLOTS: usize = 8;
 
 /// Inserts an item that is not there, and gives its hash: the readdir cookie.
 /// After an error the transaction must be dropped.
@@ -144,16 +142,7 @@ fn put_item(
             let mut edit = LeafEdit::begin(tx, t, block)?;
             edit.items = edit.items.wrapping_add(1);
             edit.used_slots = edit.used_slots.wrapping_add(need as u16);
-            let first = tag_of(hash);
-            if need <= FEW_SLOTS {
-                let mut new = [TAG_NEXT; FEW_SLOTS];
-                new[0] = first;
-                edit.set_tags(slot, &new[..need])?;
-            } else {
-                let mut new = [TAG_NEXT; TAG_BYTES];
-                new[0] = first;
-                edit.set_tags(slot, &new[..need])?;
-            }
+            edit.set_tags(slot, need, tag_of(hash), TAG_NEXT)?;
             edit.write(geo.leaf.slots_at + slot * SLOT, bytes)?;
             edit.finish()?;
         }

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
 
 use super::edit::LeafEdit;
-use super::leaf::{TAG_BYTES, depth_of};
+use super::leaf::depth_of;
 use super::walk::{Found, check_run, descend, find_in, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
@@ -51,7 +51,7 @@ pub fn remove_found(tx: &mut Tx<'_>, t: &mut TreeRef, found: &Found) -> Result<(
     }
     edit.items = edit.items.saturating_sub(1);
     edit.used_slots = edit.used_slots.saturating_sub(hit.slots() as u16);
-    edit.set_tags(hit.slot, &[TAG_FREE; TAG_BYTES][..hit.slots()])?;
+    edit.set_tags(hit.slot, hit.slots(), TAG_FREE, TAG_FREE)?;
     edit.finish()
 }
 
