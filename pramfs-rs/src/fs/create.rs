@@ -1,7 +1,8 @@
 //! create, mkdir, mknod: a new inode and its first name, in one record.
 
-use zerocopy::FromZeros;
+use std::sync::Arc;
 
+use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
 use super::orphan::dir_tree;
 use super::{Need, Shared, names, protect};
@@ -150,17 +151,16 @@ impl Shared {
         })
     }
 
-    /// The inode that a new file in `dir` starts as.
-    pub(super) fn new_inode(
+    /// Fills in, where all is zero, what a new file in `dir` starts as.
+    pub(super) fn fill_new(
         &self,
         cx: &Ctx,
         dir: &DiskInode,
-        ino: Ino,
         what: &New<'_>,
         now: Time,
-    ) -> DiskInode {
+        (ino, d): (Ino, &mut DiskInode),
+    ) {
         let is_dir = what.mode & libc::S_IFMT == libc::S_IFDIR;
-        let mut d = DiskInode::new_zeroed();
         let umask = if what.mode & libc::S_IFMT == libc::S_IFLNK {
             0
         } else {
@@ -183,10 +183,9 @@ impl Shared {
         d.ino = ino.0;
         // Below the LSN of the record that will hold it: unique for ever.
         d.generation = self.vol.journal.unique();
-        touch_mtime(&mut d, now);
+        touch_mtime(d, now);
         (d.atime_sec, d.atime_nsec) = (now.sec, now.nsec);
         (d.btime_sec, d.btime_nsec) = (now.sec, now.nsec);
-        d
     }
 
     /// Puts a symlink's target into its inode or into blocks of its own.
@@ -269,27 +268,40 @@ impl Shared {
             Err(e) => return Err(e),
         };
         let known = self.table.find_now(&self.vol, ino)?;
-        let new = || self.new_inode(cx, &pc.d, ino, what, now);
-        // Its generation is a locked instruction: here, behind another, it has
-        // little to wait for. It is above the records that make room for it.
-        let early = known.map(|_| new());
         if let Some(home) = known {
             // Its lines are stored to when the record is durable; they have been
             // read by then.
             for line in 0..INODE_SIZE / LINE {
                 self.vol.region.prefetch(home + line * LINE);
             }
+            if what.target.is_empty() && pc.d.xattr_root == 0 {
+                // Nothing but a leaf that is divided takes blocks.
+                tx.may_enter(&[&dir.place]);
+            }
+        }
+        // All that takes locks comes first: its generation is a locked
+        // instruction, too. That is above the records that make room for it.
+        let early = known.map(|home| Inode::empty(ino, home));
+        let mut early = early.as_ref().map(|inode| Newborn::new(self, inode));
+        if let Some(new) = &mut early {
+            self.fill_new(cx, &pc.d, what, now, (ino, &mut new.core.d));
         }
         // Whether the name exists goes before there being no room to grow.
         self.add_entry_on(&mut tx, &mut new_dir, (name, &way), (ino.0, what.mode))?;
-        let home = match known {
-            Some(home) => home,
-            None => self.table.home_or_grow(&self.vol, ino)?,
+        let late;
+        let mut new = match early {
+            Some(new) => new,
+            None => {
+                late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
+                let mut new = Newborn::new(self, &late);
+                self.fill_new(cx, &pc.d, what, now, (ino, &mut new.core.d));
+                new
+            }
         };
-        let mut d = early.unwrap_or_else(new);
-        self.inherit_acl(&mut tx, pc, &mut d, what.mode)?;
-        self.put_target(&mut tx, &mut d, what.target)?;
-        put_new_inode(&mut tx, home, ino, &mut d)?;
+        let d = &mut new.core.d;
+        self.inherit_acl(&mut tx, pc, d, what.mode)?;
+        self.put_target(&mut tx, d, what.target)?;
+        put_new_inode(&mut tx, new.inode.home, ino, d)?;
 
         if d.mode & libc::S_IFMT == libc::S_IFDIR {
             add_link(&mut new_dir)?;
@@ -299,10 +311,58 @@ impl Shared {
 
         // The name is durable after this, but nobody can find it while the
         // directory is locked.
-        let made = self.commit_new(&mut tx, Inode::new(ino, home, d), pin);
+        let made = new.commit(&mut tx, pin);
         if made.is_ok() {
             pc.committed(&new_dir);
         }
         made
+    }
+}
+
+/// A new inode that is in the cache and locked: whoever finds it waits. It goes
+/// again unless its record is committed.
+pub(super) struct Newborn<'a> {
+    shared: &'a Shared,
+    inode: &'a Arc<Inode>,
+    pub core: CoreGuard<'a>,
+    committed: bool,
+}
+
+impl<'a> Newborn<'a> {
+    /// Puts an inode in reach that nobody knows yet.
+    #[inline]
+    pub fn new(shared: &'a Shared, inode: &'a Arc<Inode>) -> Newborn<'a> {
+        let core = inode.core.write();
+        shared.cache.insert_new(&shared.vol, inode);
+        Newborn {
+            shared,
+            inode,
+            core,
+            committed: false,
+        }
+    }
+
+    /// Commits the record that makes it.
+    ///
+    /// # Errors
+    /// Those of the commit.
+    #[inline]
+    pub fn commit(mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
+        self.inode.place.set(tx.commit()?);
+        self.committed = true;
+        if pin {
+            self.shared.refs.add(self.inode.ino, 1);
+        }
+        Ok(self.core.attr(&self.shared.vol.geo))
+    }
+}
+
+impl Drop for Newborn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.committed {
+            self.core.gone = true;
+            self.shared.cache.remove(self.inode);
+        }
     }
 }

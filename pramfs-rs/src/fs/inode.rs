@@ -4,9 +4,10 @@
 //! its core equals its home on the medium but for what `lazy` names. The lock
 //! order is ascending inode number.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use zerocopy::{IntoBytes, transmute_ref};
+use zerocopy::{FromZeros, IntoBytes, transmute_ref};
 
 use super::acl::Lists;
 use super::core_lock::CoreLock;
@@ -88,6 +89,12 @@ impl Inode {
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
         }
+    }
+
+    /// An inode in memory whose bytes are all zero, to be filled in where it is.
+    #[inline]
+    pub fn empty(ino: Ino, home: u64) -> Arc<Inode> {
+        Arc::new(Inode::new(ino, home, DiskInode::new_zeroed()))
     }
 
     /// Keeps it in memory for another round of the clock hand.

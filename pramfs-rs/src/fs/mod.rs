@@ -271,33 +271,6 @@ impl Shared {
         })
     }
 
-    /// Puts a new inode in reach, around the commit of its record.
-    #[inline]
-    pub(crate) fn commit_new(
-        &self,
-        tx: &mut crate::volume::Tx<'_>,
-        inode: Inode,
-        pin: bool,
-    ) -> Result<Attr> {
-        let inode = Arc::new(inode);
-        let mut core = inode.core.write();
-        self.cache.insert_new(&self.vol, &inode);
-        match tx.commit() {
-            Ok(stamp) => {
-                inode.place.set(stamp);
-                if pin {
-                    self.refs.add(inode.ino, 1);
-                }
-                Ok(core.attr(&self.vol.geo))
-            }
-            Err(e) => {
-                core.gone = true;
-                self.cache.remove(&inode);
-                Err(e)
-            }
-        }
-    }
-
     /// As [`iget`](Self::iget), for a number that comes from a caller.
     #[inline]
     pub(crate) fn iget_user(&self, ino: Ino) -> Result<Arc<Inode>> {

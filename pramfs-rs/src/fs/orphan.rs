@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::core_lock::CoreGuard;
-use super::inode::{Core, Inode, put_inode, store_map};
+use super::inode::{Core, Inode, Lazy, put_inode, store_map};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind};
@@ -193,6 +193,26 @@ impl Shared {
         };
         put_inode(tx, inode, core, new)?;
         Ok(Dropped::Orphan(slot))
+    }
+
+    /// Whether nobody holds an inode and nothing is its own but its number: then
+    /// there is no more to its end than that.
+    #[inline]
+    pub(super) fn owns_nothing(&self, inode: &Inode, core: &Core) -> bool {
+        core.d.root == 0
+            && core.d.xattr_root == 0
+            && core.orphan_slot.is_none()
+            && !self.refs.has(inode.ino)
+    }
+
+    /// A record has ended an inode that owned nothing.
+    #[inline]
+    pub(super) fn gone(&self, inode: &Arc<Inode>, core: &mut Core) {
+        core.d.nlink = 0;
+        core.lazy = Lazy::default();
+        core.records += 1;
+        core.gone = true;
+        self.cache.remove(inode);
     }
 
     /// What [`drop_inode`](Self::drop_inode) has done is durable now.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::create::New;
+use zerocopy::FromZeros;
+
+use super::create::{New, Newborn};
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::orphan::Dropped;
@@ -363,7 +365,7 @@ impl Shared {
             }
         }
         match white {
-            Some(white) => drop(self.commit_new(&mut tx, white, false)?),
+            Some(white) => drop(Newborn::new(self, &white).commit(&mut tx, false)?),
             None => drop(tx.commit()?),
         }
         set.core_mut(e.from)?.committed(&from);
@@ -392,23 +394,19 @@ impl Shared {
         dir: &mut DiskInode,
         name: &[u8],
         now: crate::types::Time,
-    ) -> Result<Inode> {
+    ) -> Result<Arc<Inode>> {
         let ino = Ino(tx.alloc_inode(None)?);
         let home = self.table.home_or_grow(&self.vol, ino)?;
         let mode = FileType::CharDevice.mode_bits();
-        let mut d = self.new_inode(
-            cx,
-            dir,
-            ino,
-            &New {
-                mode,
-                rdev: 0,
-                target: b"",
-            },
-            now,
-        );
+        let mut d = DiskInode::new_zeroed();
+        let what = New {
+            mode,
+            rdev: 0,
+            target: b"",
+        };
+        self.fill_new(cx, dir, &what, now, (ino, &mut d));
         put_new_inode(tx, home, ino, &mut d)?;
         self.replace_entry(tx, dir, name, &d)?;
-        Ok(Inode::new(ino, home, d))
+        Ok(Arc::new(Inode::new(ino, home, d)))
     }
 }

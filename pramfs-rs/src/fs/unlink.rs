@@ -129,9 +129,26 @@ impl Shared {
             return Err(Error::IsDirectory);
         }
         let now = self.now();
-        let (mut new_dir, mut new) = (pc.d, c.d);
+        let mut new_dir = pc.d;
         let mut tx = self.vol.begin_at(&dir.place);
         tx.allow_reserve();
+        let last = directory || c.d.nlink <= 1;
+        if last && self.owns_nothing(child, c) {
+            tx.may_enter(&[&dir.place, &child.place]);
+            self.take_entry(&mut tx, &mut new_dir, entry)?;
+            touch_mtime(&mut new_dir, now);
+            if directory {
+                new_dir.nlink = new_dir.nlink.saturating_sub(1);
+            }
+            put_inode(&mut tx, dir, pc, &mut new_dir)?;
+            tx.touch(&child.place);
+            tx.free_inode(child.ino.0)?;
+            tx.commit()?;
+            pc.committed(&new_dir);
+            self.gone(child, c);
+            return Ok(None);
+        }
+        let mut new = c.d;
         self.take_entry(&mut tx, &mut new_dir, entry)?;
         touch_mtime(&mut new_dir, now);
         touch_ctime(&mut new, now);

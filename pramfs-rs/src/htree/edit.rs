@@ -34,7 +34,8 @@ pub struct LeafEdit<'a, 'v> {
 }
 
 impl<'a, 'v> LeafEdit<'a, 'v> {
-    /// Begins a change of a leaf, as the transaction leaves it so far.
+    /// Begins a change of a leaf, as the transaction leaves it so far. It takes no
+    /// block.
     ///
     /// # Errors
     /// Those of the region.
@@ -42,6 +43,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     pub fn begin(tx: &'a mut Tx<'v>, t: &TreeRef, block: Bno) -> Result<LeafEdit<'a, 'v>> {
         let geo = &tx.volume().geo;
         let (base, seed) = (geo.offset(block), t.leaf_seed(geo, block));
+        tx.enter_if_allowed();
         let mut old = Line::default();
         tx.read(base, old.as_mut_bytes())?;
         Ok(LeafEdit {

@@ -31,6 +31,8 @@ pub struct Tx<'v> {
     data: Option<Unfenced>,
     /// The lane, if it has been taken before the commit.
     entered: Option<Entered<'v>>,
+    /// The lane may be taken once nothing more is allocated.
+    may_enter: bool,
     places: SmallVec<[&'v Place; 4]>,
     bits: SmallVec<[Bits; 4]>,
     taken: SmallVec<[Freed; 2]>,
@@ -51,6 +53,7 @@ impl<'v> Tx<'v> {
             rec: RecordBuf::new(vol.geo.slot_size as usize),
             data: None,
             entered: None,
+            may_enter: false,
             places: SmallVec::new(),
             bits: SmallVec::new(),
             taken: SmallVec::new(),
@@ -159,6 +162,24 @@ impl<'v> Tx<'v> {
         let vol = self.vol;
         if !vol.journal.must_hand_over(self.lane, place) {
             self.entered = vol.journal.enter(&vol.region, self.lane).ok();
+        }
+    }
+
+    /// Says that besides the change of one htree nothing is going to be allocated,
+    /// and that `places` are all that the record will change. Then the lane is
+    /// taken before the first leaf is changed in place, and the write-back of its
+    /// last homes is under way while the record is made up. The caller takes no
+    /// lock in the meantime: a locked instruction would wait for them.
+    pub fn may_enter(&mut self, places: &[&Place]) {
+        let journal = &self.vol.journal;
+        self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
+    }
+
+    /// Takes the lane if that is allowed: nothing is allocated after this.
+    #[inline]
+    pub fn enter_if_allowed(&mut self) {
+        if std::mem::take(&mut self.may_enter) {
+            self.entered = self.vol.journal.enter(&self.vol.region, self.lane).ok();
         }
     }
 
