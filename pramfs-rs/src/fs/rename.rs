@@ -332,6 +332,9 @@ impl Shared {
         if t.is_some() {
             self.replace_entry(&mut tx, dest, e.new_name, &s)?;
         } else {
+            if white.is_none() {
+                tx.may_enter(&[&e.from.place, &e.to.place, &e.source.place]);
+            }
             self.add_entry_at(&mut tx, dest, e.new_name, gap, (s.ino, s.mode))?;
         }
         if s_dir {
