@@ -68,7 +68,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
             self.change(at, now.len(), |line| match now.as_chunks::<8>() {
                 // Items are whole words, and loaded soonest where they were
                 // stored so.
-                (words, []) if within % 8 == 0 => {
+                (words, []) if within.is_multiple_of(8) => {
                     for (to, from) in line[within / 8..].iter_mut().zip(words) {
                         *to = u64::from_le_bytes(*from);
                     }
