@@ -36,7 +36,8 @@ Options after -o:
   norecovery                   with ro: what a crash has left is replayed in
                                memory only
   nonempty                     mount over a directory that has entries
-  remount                      change the flags of a live mount
+  remount                      change ro, access times and the kernel's flags of
+                               a live mount; other options stay as mounted
   direct=off                   no direct access beside the mount; reserved
   uid=, gid=, mode=            of the root directory: options of mkfs.pramfs
 Unknown options are refused, or ignored with -s.

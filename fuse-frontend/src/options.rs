@@ -169,8 +169,8 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
         ("noatime", None) => to.set_atime(AtimePolicy::NoAtime),
         ("atime" | "relatime" | "nostrictatime", None) => to.set_atime(AtimePolicy::Relatime),
         ("strictatime" | "norelatime", None) => to.set_atime(AtimePolicy::StrictAtime),
-        ("diratime", None) => to.dir_atime = true,
-        ("nodiratime", None) => to.dir_atime = false,
+        ("diratime", None) => to.set_dir_atime(true),
+        ("nodiratime", None) => to.set_dir_atime(false),
         // Times reach the medium within a second in any case.
         ("lazytime" | "nolazytime", None) => {}
 
@@ -249,8 +249,18 @@ impl MountSettings {
 
     fn set_atime(&mut self, atime: AtimePolicy) {
         self.atime = atime;
-        self.flags_given
-            .push(("noatime".to_owned(), atime == AtimePolicy::NoAtime));
+        for (flag, policy) in [
+            ("noatime", AtimePolicy::NoAtime),
+            ("relatime", AtimePolicy::Relatime),
+            ("strictatime", AtimePolicy::StrictAtime),
+        ] {
+            self.flags_given.push((flag.to_owned(), atime == policy));
+        }
+    }
+
+    fn set_dir_atime(&mut self, on: bool) {
+        self.dir_atime = on;
+        self.flags_given.push(("nodiratime".to_owned(), !on));
     }
 }
 
@@ -389,7 +399,8 @@ mod tests {
                 AtimePolicy::Relatime
             );
         }
-        for other in ["diratime", "lazytime", "nolazytime"] {
+        assert!(parsed("diratime").dir_atime);
+        for other in ["lazytime", "nolazytime"] {
             assert_eq!(parsed(other), MountSettings::default());
         }
         assert!(!parsed("nodiratime").dir_atime);

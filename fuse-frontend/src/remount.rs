@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps these flags, so no word with the serving process is
 //! needed, but for `rw`: that process has to begin to write, and may not be
-//! able to. Options that are ours (cache=, threads=, ...) are settled at mount
+//! able to; and for access times, which that process sets. Options that are ours (cache=, threads=, ...) are settled at mount
 //! time and ignored here, as mount(8) repeats them from fstab.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::exit::Failure;
 use crate::mountinfo;
 use crate::options::MountSettings;
 
-const FLAGS: [(&str, MountFlags); 10] = [
+const FLAGS: [(&str, MountFlags); 11] = [
     ("ro", MountFlags::RDONLY),
     ("nodev", MountFlags::NODEV),
     ("nosuid", MountFlags::NOSUID),
@@ -25,10 +25,24 @@ const FLAGS: [(&str, MountFlags); 10] = [
     ("noatime", MountFlags::NOATIME),
     ("nodiratime", MountFlags::NODIRATIME),
     ("relatime", MountFlags::RELATIME),
+    ("strictatime", MountFlags::STRICTATIME),
 ];
 
 /// Removing this attribute, which no file has, makes the mount writable.
 pub(crate) const BEGIN_TO_WRITE: &str = "trusted.pramfs.is-writable";
+
+/// Removing one of these makes the mount set access times so.
+pub(crate) const SET_ATIMES: [(&str, MountFlags); 3] = [
+    ("trusted.pramfs.atime-is-never", MountFlags::NOATIME),
+    ("trusted.pramfs.atime-is-relative", MountFlags::RELATIME),
+    ("trusted.pramfs.atime-is-strict", MountFlags::STRICTATIME),
+];
+
+/// The same for directories: not at all, and as for files.
+pub(crate) const SET_DIR_ATIMES: [&str; 2] = [
+    "trusted.pramfs.atime-of-directories-is-never",
+    "trusted.pramfs.atime-of-directories-is-the-same",
+];
 
 /// Gives the mount on `mountpoint` the flags that `settings` names; the others
 /// stay as they are.
@@ -47,12 +61,20 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
                 "{shown} is not a mount of a pramfs region: there is nothing to remount"
             ))
         })?;
-    let flags = new_flags(
-        &[&mount.options, &mount.super_options],
-        &settings.flags_given,
-    );
+    let current = [&*mount.options, &*mount.super_options];
+    let before = new_flags(&current, &[]);
+    let flags = new_flags(&current, &settings.flags_given);
     let change = |flags| rustix::mount::mount_remount(&path, flags, c"");
+    // The process cannot be told while nothing may be written.
+    let was_writable = !before.contains(MountFlags::RDONLY);
+    if was_writable && (before ^ flags).intersects(atimes()) {
+        tell_atimes(&path, flags)
+            .map_err(|error| Failure::mount(format!("cannot remount {shown}: {error}")))?;
+    }
     change(flags).map_err(|error| {
+        if was_writable && let Err(error) = tell_atimes(&path, before) {
+            tracing::warn!("access times of {shown} are set as if it were remounted: {error}");
+        }
         let hint = if error == rustix::io::Errno::BUSY {
             "; files are open for writing"
         } else {
@@ -79,6 +101,32 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         };
         return Err(Failure::mount(format!("{shown} stays read-only: {why}")));
     }
+    if !was_writable && !flags.contains(MountFlags::RDONLY) {
+        tell_atimes(&path, flags).map_err(|error| {
+            Failure::mount(format!(
+                "cannot set the access times of {shown} so: {error}"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+fn atimes() -> MountFlags {
+    SET_ATIMES
+        .iter()
+        .fold(MountFlags::NODIRATIME, |all, (_, flag)| all | *flag)
+}
+
+/// Has the serving process set access times as the flags say.
+fn tell_atimes(path: &Path, flags: MountFlags) -> rustix::io::Result<()> {
+    let policy = SET_ATIMES.iter().find(|(_, flag)| flags.contains(*flag));
+    let of_dirs = SET_DIR_ATIMES[usize::from(!flags.contains(MountFlags::NODIRATIME))];
+    for name in policy.map(|(name, _)| *name).into_iter().chain([of_dirs]) {
+        match rustix::fs::removexattr(path, name) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(())
 }
 
@@ -104,6 +152,10 @@ pub(crate) fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlag
             flags.set(*flag, *on);
         }
     }
+    // What no list of flags names is what the kernel would not take for it.
+    if !flags.intersects(MountFlags::NOATIME | MountFlags::RELATIME) {
+        flags |= MountFlags::STRICTATIME;
+    }
     flags
 }
 
@@ -121,7 +173,37 @@ mod tests {
         );
         assert_eq!(
             new_flags(&["ro,noexec"], &[("ro".to_owned(), false)]),
-            MountFlags::NOEXEC
+            MountFlags::NOEXEC | MountFlags::STRICTATIME
         );
+    }
+
+    #[test]
+    fn of_the_ways_to_set_access_times_there_is_one() {
+        for (now, flag) in [
+            ("rw,noatime", MountFlags::NOATIME),
+            ("rw,relatime", MountFlags::RELATIME),
+            ("rw", MountFlags::STRICTATIME),
+        ] {
+            assert_eq!(new_flags(&[now], &[]), flag);
+            for (option, flag) in [
+                ("noatime", MountFlags::NOATIME),
+                ("relatime", MountFlags::RELATIME),
+                ("strictatime", MountFlags::STRICTATIME),
+                ("nodiratime", flag | MountFlags::NODIRATIME),
+                ("nodiratime,diratime", flag),
+                (
+                    "noatime,nodiratime,strictatime",
+                    MountFlags::NODIRATIME | MountFlags::STRICTATIME,
+                ),
+            ] {
+                let mut settings = MountSettings::default();
+                crate::options::parse(option, &mut settings).unwrap();
+                assert_eq!(
+                    new_flags(&[now], &settings.flags_given),
+                    flag,
+                    "{now}, {option}"
+                );
+            }
+        }
     }
 }

@@ -35,8 +35,7 @@ use super::{Adapter, CacheMode};
 
 impl Adapter {
     fn keeps_listings(&self) -> bool {
-        let options = self.fs.options();
-        let each_counts = options.dir_atime && options.atime == AtimePolicy::StrictAtime;
+        let each_counts = self.fs.atime_policy() == (AtimePolicy::StrictAtime, true);
         self.offers.opens_directories && self.cache == CacheMode::Auto && !each_counts
     }
 
@@ -64,8 +63,7 @@ impl Adapter {
     /// as something about it has changed that is no entry. The caller of this
     /// request has its lock, see the module.
     pub(super) fn listing_is_due(&self, fs: &Fs, changed: Ino) {
-        let options = fs.options();
-        if options.dir_atime && options.atime == AtimePolicy::Relatime {
+        if fs.atime_policy() == (AtimePolicy::Relatime, true) {
             self.let_go_of_listing(fs, changed);
         }
     }

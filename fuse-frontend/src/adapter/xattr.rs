@@ -4,14 +4,14 @@
 //! room gets ERANGE.
 
 use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
-use pramfs::Fs;
 use pramfs::types::XattrMode;
+use pramfs::{AtimePolicy, Fs};
 
 use super::Adapter;
 use super::caller::Caller;
 use super::convert::ino;
 use super::serve::{Refusal, Served};
-use crate::remount::BEGIN_TO_WRITE;
+use crate::remount::{BEGIN_TO_WRITE, SET_ATIMES, SET_DIR_ATIMES};
 
 fn fit(value: Vec<u8>, room: u32) -> Served<Vec<u8>> {
     if room != 0 && value.len() > room as usize {
@@ -28,6 +28,20 @@ fn send(reply: ReplyXattr, value: &[u8], room: u32) {
         reply.size(value.len() as u32)
     } else {
         reply.data(value)
+    }
+}
+
+/// What a remount asks for by a name that no attribute has.
+fn set_atimes(fs: &Fs, name: &[u8]) {
+    let [never, relative, strict] = SET_ATIMES.map(|(name, _)| name.as_bytes());
+    let [no_dirs, dirs] = SET_DIR_ATIMES.map(str::as_bytes);
+    match name {
+        n if n == never => fs.set_atime_policy(AtimePolicy::NoAtime),
+        n if n == relative => fs.set_atime_policy(AtimePolicy::Relatime),
+        n if n == strict => fs.set_atime_policy(AtimePolicy::StrictAtime),
+        n if n == no_dirs => fs.set_dir_atime(false),
+        n if n == dirs => fs.set_dir_atime(true),
+        _ => {}
     }
 }
 
@@ -103,6 +117,7 @@ impl Adapter {
             if name == BEGIN_TO_WRITE.as_bytes() {
                 fs.make_writable()?;
             }
+            set_atimes(fs, name);
             let ino = ino(node)?;
             fs.removexattr(ino, name)?;
             self.listing_is_due(fs, ino);

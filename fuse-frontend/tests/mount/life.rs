@@ -11,6 +11,7 @@ use pramfs::format::FormatOptions;
 use pramfs::pmem::{Persistence, RegionOptions, SourceKind};
 use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use pramfs_tests::watchdog::Watchdog;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::mount::MountFlags;
 use rustix::process::Signal;
 
@@ -285,6 +286,67 @@ fn remount_changes_the_flags_that_are_named() {
     let out = mount.run(["-o", "remount,ro"]);
     assert_eq!(out.status.code(), Some(32));
     assert!(String::from_utf8_lossy(&out.stderr).contains("nothing to remount"));
+}
+
+#[test]
+fn a_remount_changes_how_access_times_are_set() {
+    let Some((mount, _dog)) = mounted("access times", "relatime") else {
+        return;
+    };
+    let (file, dir) = (mount.at("file"), mount.at("dir"));
+    fs::write(&file, "x").unwrap();
+    fs::create_dir(&dir).unwrap();
+    // Which of the two have an atime after they were read: where it is due, and
+    // a second time.
+    let set = |path: &Path, is_dir: bool| {
+        let old = Timespec {
+            tv_sec: 1_000_000_000,
+            tv_nsec: 0,
+        };
+        let times = Timestamps {
+            last_access: old,
+            last_modification: old,
+        };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
+        [(); 2].map(|()| {
+            let atime = || {
+                let stat = rustix::fs::stat(path).unwrap();
+                (stat.st_atime, stat.st_atime_nsec)
+            };
+            let before = atime();
+            // Longer than a tick of the clock, in which nothing is due twice.
+            std::thread::sleep(Duration::from_millis(30));
+            if is_dir {
+                assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+            } else {
+                assert_eq!(fs::read(path).unwrap(), b"x");
+            }
+            atime() != before
+        })
+    };
+    const NEVER: [bool; 2] = [false, false];
+    const ONCE: [bool; 2] = [true, false];
+    const EACH: [bool; 2] = [true, true];
+    for (options, shown, of_file, of_dir) in [
+        ("noatime", "rw,noatime,", NEVER, NEVER),
+        ("ro", "ro,noatime,", NEVER, NEVER),
+        ("rw,relatime", "rw,relatime,", ONCE, ONCE),
+        ("nodiratime", "rw,nodiratime,relatime,", ONCE, NEVER),
+        ("strictatime", "rw,nodiratime,", EACH, NEVER),
+        ("ro,noatime,diratime", "ro,noatime,", NEVER, NEVER),
+        // Nobody could be told while nothing was writable.
+        ("relatime", "ro,relatime,", NEVER, NEVER),
+        ("rw", "rw,relatime,", ONCE, ONCE),
+    ] {
+        let out = mount.run(["-o", &format!("remount,{options}")]);
+        assert!(out.status.success(), "{options}: {out:?}");
+        let line = mount.mounts_line().unwrap();
+        assert!(line.contains(&format!(" {shown}")), "{options}: {line}");
+        if shown.starts_with("rw") {
+            assert_eq!(set(&file, false), of_file, "{options}: the file");
+            assert_eq!(set(&dir, true), of_dir, "{options}: the directory");
+        }
+    }
 }
 
 #[test]

@@ -209,13 +209,13 @@ impl Shared {
     /// medium with the inode's next record.
     #[inline]
     pub(crate) fn touch_atime(&self, inode: &Inode) {
-        if self.options.atime == AtimePolicy::NoAtime || self.read_only.load(Ordering::Relaxed) {
+        if self.atime.policy() == AtimePolicy::NoAtime || self.read_only.load(Ordering::Relaxed) {
             return;
         }
         let now = self.now();
         let due = |d: &crate::media::DiskInode| {
             let at = (d.atime_sec, d.atime_nsec);
-            self.options.atime == AtimePolicy::StrictAtime && at != (now.sec, now.nsec)
+            self.atime.policy() == AtimePolicy::StrictAtime && at != (now.sec, now.nsec)
                 || at <= (d.mtime_sec, d.mtime_nsec)
                 || at <= (d.ctime_sec, d.ctime_nsec)
                 || now.sec.saturating_sub(d.atime_sec) >= DAY

@@ -12,6 +12,7 @@
 
 mod acl;
 mod append;
+mod atime;
 mod attr;
 mod attr_cache;
 mod background;
@@ -144,10 +145,7 @@ pub struct Shared {
     closed: AtomicBool,
     /// The second that it was when the timer came by; 0 without a timer.
     tick: AtomicI64,
-    /// A read leaves the atime alone where it is settled for this second: the one
-    /// after the timer's, if the mount sets atimes by relatime; before all times
-    /// if it sets none, and behind them where somebody has to look.
-    atime_line: AtomicI64,
+    atime: atime::AtimeRule,
     report: RecoveryReport,
 }
 
@@ -291,10 +289,7 @@ impl Shared {
     fn note_time(&self) {
         let sec = self.now().sec;
         self.tick.store(sec, Ordering::Relaxed);
-        if self.options.atime == AtimePolicy::Relatime {
-            let line = sec.saturating_add(1);
-            self.atime_line.store(line, Ordering::Relaxed);
-        }
+        self.atime.draw_line(sec);
     }
 
     /// The second that it is, or was not long ago.

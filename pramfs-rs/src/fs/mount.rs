@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use crossbeam::sync::ShardedLock;
 use parking_lot::Mutex;
 
+use super::atime::AtimeRule;
 use super::background::Background;
 use super::icache::InodeCache;
 use super::inode::map_of;
-use super::options::{AtimePolicy, MountOptions};
+use super::options::MountOptions;
 use super::refs::Refs;
 use super::superblock::SuperState;
 use super::table::InodeTable;
@@ -193,10 +194,7 @@ impl Fs {
             quiet: AtomicBool::new(read_only),
             closed: AtomicBool::new(false),
             tick: AtomicI64::new(0),
-            atime_line: AtomicI64::new(match options.atime {
-                AtimePolicy::NoAtime => i64::MIN,
-                AtimePolicy::Relatime | AtimePolicy::StrictAtime => i64::MAX,
-            }),
+            atime: AtimeRule::new(&options),
             report: RecoveryReport {
                 was_clean: info.is_clean(),
                 records: replay.records,

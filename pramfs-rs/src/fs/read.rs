@@ -66,7 +66,7 @@ impl Shared {
             return None;
         }
         let glance = inode.core.glance()?;
-        if self.atime_line.load(Ordering::Relaxed) > glance.atime_until {
+        if self.atime.line() > glance.atime_until {
             return None;
         }
         let end = offset.checked_add(into.len() as u64)?;
@@ -101,7 +101,7 @@ impl Shared {
             return None;
         }
         let glimpse = inode.core.peek(inode.ino)?;
-        match self.options.atime {
+        match self.atime.policy() {
             AtimePolicy::NoAtime => Some(glimpse),
             AtimePolicy::Relatime if self.about_now() < glimpse.atime_until => Some(glimpse),
             AtimePolicy::Relatime | AtimePolicy::StrictAtime => None,
@@ -311,7 +311,7 @@ impl Shared {
     fn atime_due(&self, core: &Core) -> bool {
         let d = &core.d;
         let at = (d.atime_sec, d.atime_nsec);
-        match self.options.atime {
+        match self.atime.policy() {
             AtimePolicy::NoAtime => false,
             _ if d.flags & crate::media::inode::FL_NOATIME != 0 => false,
             AtimePolicy::StrictAtime => true,

@@ -63,7 +63,7 @@ impl Shared {
                     at = e.cookie;
                 }
                 if end {
-                    if self.options.dir_atime {
+                    if self.atime.dirs() {
                         self.touch_atime(&dir);
                     }
                     return Ok(());
@@ -152,7 +152,7 @@ impl Shared {
                 }
             }
             if end {
-                if self.options.dir_atime {
+                if self.atime.dirs() {
                     self.touch_atime(&dir);
                 }
                 return Ok(());
