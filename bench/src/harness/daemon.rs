@@ -43,6 +43,7 @@ impl Daemon {
             .stdout(out.try_clone()?)
             .stderr(out);
         sys::tie_to_us(&mut command);
+        sys::own_session(&mut command);
         let child = command
             .spawn()
             .with_context(|| format!("starting {name}"))?;
