@@ -87,6 +87,14 @@ impl AttrCache {
         self.words.get(at..)?.first_chunk()
     }
 
+    /// Has fetched where an inode is shown.
+    #[inline]
+    pub fn prefetch(&self, ino: Ino) {
+        if let Some(slot) = self.slot(ino) {
+            pmem::prefetch_object(slot);
+        }
+    }
+
     /// Attributes of an inode.
     #[inline]
     pub fn get(&self, ino: Ino) -> Option<Attr> {

@@ -114,7 +114,12 @@ impl Shared {
                     probe = None;
                     self.iget_user(Ino(pc.d.parent_or_rdev))?
                 }
-                _ => self.entry_inode(&pc, name)?.ok_or(Error::NotFound)?,
+                _ => {
+                    let entry = self.entry(&pc, name)?.ok_or(Error::NotFound)?;
+                    // Where it is going to be shown; finding it takes as long.
+                    self.cache.names.attrs.prefetch(Ino(entry.ino));
+                    self.inode_of(&pc, name, Ino(entry.ino))?
+                }
             };
             // Which inode it is, is settled; its lock may be lower than the
             // directory's and is not waited for under that.
