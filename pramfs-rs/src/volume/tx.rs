@@ -544,6 +544,11 @@ impl<'v> Tx<'v> {
             }
         }
         for place in &self.places {
+            // Two lanes that retired each other's records would wait for ever.
+            debug_assert!(
+                self.entered.is_none() || !vol.journal.must_hand_over(self.lane, place),
+                "a lane is taken before the records of others are retired"
+            );
             vol.journal
                 .hand_over(region, geo, self.lane, place, |f| vol.release(f))?;
         }
