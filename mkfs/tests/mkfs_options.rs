@@ -123,7 +123,7 @@ fn the_root_belongs_to_who_makes_it() {
     fs::File::create(&region).unwrap().set_len(1 << 20).unwrap();
     // The program itself may lie where that user cannot go.
     let program = dir.path().join("mkfs.pramfs");
-    fs::copy(MKFS, &program).unwrap();
+    copy_program(MKFS, &program);
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(&region, Some(65534), Some(65533)).unwrap();
     let user = ["--reuid", "65534", "--regid", "65533", "--clear-groups"];
@@ -268,7 +268,7 @@ fn the_summary_names_what_was_made() {
 fn volatile_memory_is_named_so() {
     let dir = scratch();
     if !dir.path().starts_with("/dev/shm") {
-        eprintln!("SKIPPED, there is no /dev/shm");
+        skipped("there is no /dev/shm");
         return;
     }
     let a = mkfs([dir.path().join("r").to_str().unwrap(), "1M"]).ok();

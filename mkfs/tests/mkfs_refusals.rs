@@ -246,7 +246,7 @@ fn without_blkid_unknown_data_is_not_overwritten() {
     };
     let (with_data, with_zeros) = (hidden(&data), hidden(&zeros));
     if with_zeros.status != 0 && !with_zeros.err.contains("mkfs.pramfs") {
-        eprintln!("SKIPPED, no mount namespace: {}", with_zeros.err);
+        skipped(format_args!("no mount namespace: {}", with_zeros.err));
         return;
     }
     with_data.refused(&["data of unknown kind", "blkid", "util-linux", "-f"]);
@@ -283,7 +283,7 @@ fn a_file_behind_a_loop_device() {
     let image = file(dir.path(), "l", 2 << 20);
     let a = run(&losetup, ["-f", "--show", s(&image)]);
     if a.status != 0 {
-        eprintln!("SKIPPED, no loop device: {}", a.err);
+        skipped(format_args!("no loop device: {}", a.err));
         return;
     }
     let device = a.out.trim().to_owned();
@@ -324,7 +324,7 @@ fn a_mounted_device() {
     run(&mkfs_ext4, ["-q", s(&image)]).ok();
     let a = run(&losetup, ["-f", "--show", s(&image)]);
     if a.status != 0 {
-        eprintln!("SKIPPED, no loop device: {}", a.err);
+        skipped(format_args!("no loop device: {}", a.err));
         return;
     }
     let device = a.out.trim().to_owned();
@@ -337,7 +337,7 @@ fn a_mounted_device() {
     }
     run(&losetup, ["-d", &device]).ok();
     if mounted.status != 0 {
-        eprintln!("SKIPPED, ext4 cannot be mounted: {}", mounted.err);
+        skipped(format_args!("ext4 cannot be mounted: {}", mounted.err));
         return;
     }
     answer.refused(&["mounted on", s(&on)]);
@@ -433,7 +433,7 @@ fn a_file_on_a_read_only_file_system() {
     fs::create_dir(&on).unwrap();
     let a = run("mount", ["-t", "tmpfs", "-o", "size=4m", "none", s(&on)]);
     if a.status != 0 {
-        eprintln!("SKIPPED, no tmpfs can be mounted: {}", a.err);
+        skipped(format_args!("no tmpfs can be mounted: {}", a.err));
         return;
     }
     let image = file(&on, "r", 1 << 20);
@@ -464,7 +464,7 @@ fn a_file_of_somebody_else() {
     fs::set_permissions(&image, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     // The program itself may lie where that user cannot go.
     let program = dir.path().join("mkfs.pramfs");
-    fs::copy(MKFS, &program).unwrap();
+    copy_program(MKFS, &program);
     let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
     run(
         &setpriv,

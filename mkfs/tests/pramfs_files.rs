@@ -110,7 +110,7 @@ fn extended_attributes_are_kept() {
         rustix::fs::XattrFlags::empty(),
     );
     if let Err(e) = set {
-        eprintln!("SKIPPED, no extended attributes here: {e}");
+        skipped(format_args!("no extended attributes here: {e}"));
         return;
     }
     pramfs(["put", s(&region), s(&file), "/"]).ok();

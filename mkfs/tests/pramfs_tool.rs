@@ -305,7 +305,7 @@ fn check_reports_damage_as_fsck_does() {
 fn the_doctor_knows_tmpfs() {
     let dir = scratch();
     if !dir.path().starts_with("/dev/shm") {
-        eprintln!("SKIPPED, there is no /dev/shm");
+        skipped("there is no /dev/shm");
         return;
     }
     let region = made(dir.path(), "1M");

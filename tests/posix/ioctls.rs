@@ -245,7 +245,7 @@ fn a_mapping_after_a_shutdown_ends_in_sigbus() {
         fs::write(mount.at("f"), vec![7; 1 << 20]).unwrap();
         let python = Path::new("/usr/bin/python3");
         if !python.exists() {
-            eprintln!("\n*** SKIPPED: no python3: a mapping after FS_IOC_SHUTDOWN ***\n");
+            pramfs_tests::skip::skipped("no python3: a mapping after FS_IOC_SHUTDOWN");
             return;
         }
         // Maps, and touches the pages once it is told to.
@@ -292,7 +292,7 @@ fn root_of_another_namespace_administers_nothing() {
             .expect("setpriv and unshare");
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         if said.contains("unshare failed") {
-            eprintln!("\n*** SKIPPED: no user namespaces here: {said} ***\n");
+            pramfs_tests::skip::skipped(format_args!("no user namespaces here: {said}"));
             return;
         }
         assert!(!out.status.success(), "{said}");

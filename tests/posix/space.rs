@@ -140,7 +140,7 @@ fn owners_are_seen_by_a_namespace_in_its_own_way() {
             .expect("setpriv and unshare");
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         if said.contains("unshare failed") {
-            eprintln!("\n*** SKIPPED: no user namespaces here: {said} ***\n");
+            pramfs_tests::skip::skipped(format_args!("no user namespaces here: {said}"));
         }
         n.note("inside", String::from_utf8_lossy(&out.stdout).into_owned());
         for name in ["mine", "d", "of-root"] {

@@ -13,6 +13,7 @@
 //! * [`region`]: regions to test on, formatted and mounted with one call.
 //! * [`seen`]: what can be read of a damaged image, to be held against a
 //!   repaired one.
+//! * [`skip`]: says what was not tested so that it is seen.
 //! * [`stress`]: threads of mixed operations whose every byte can be explained.
 //! * [`suite`]: suites and programs of others, run and judged.
 //! * [`syscalls`]: system calls on what a tree holds, by descriptor.
@@ -29,6 +30,7 @@ pub mod random;
 pub mod recorded;
 pub mod region;
 pub mod seen;
+pub mod skip;
 pub mod stress;
 pub mod suite;
 pub mod syscalls;

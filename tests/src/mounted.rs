@@ -31,7 +31,7 @@ pub fn available(test: &str) -> bool {
     } else {
         return true;
     };
-    eprintln!("\n*** SKIPPED: {missing}: {test} has not been run ***\n");
+    crate::skip::skipped(format_args!("{missing}: {test} has not been run"));
     false
 }
 

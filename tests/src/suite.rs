@@ -6,9 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -17,16 +15,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use crate::mounted::{Mounted, available, program};
+use crate::skip::skipped;
+
+pub use crate::skip::say;
 
 const MIB: u64 = 1 << 20;
-
-/// Prints a line that is seen although the test passes: the harness keeps what
-/// `println!` says of such a test to itself.
-pub fn say(line: impl Display) {
-    let text = format!("{line}\n");
-    // Nobody listens: then there is nobody to be told so.
-    let _unheard = std::io::stderr().write_all(text.as_bytes());
-}
 
 /// The value of a variable that sets how long a test is.
 pub fn number(variable: &str, otherwise: u64) -> u64 {
@@ -47,8 +40,8 @@ pub fn missing(test: &str, what: &str) {
         std::env::var_os("CI").is_none(),
         "{test}: {what}; type: scripts/deps.sh --suites --programs"
     );
-    say(format_args!(
-        "\n*** SKIPPED: {what}: {test} has not been run (scripts/deps.sh --suites --programs installs it) ***\n"
+    skipped(format_args!(
+        "{what}: {test} has not been run (scripts/deps.sh --suites --programs installs it)"
     ));
 }
 
@@ -74,10 +67,6 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// Where `CI` is set and a program is missing.
 pub fn mount_for(test: &str, programs: &[&str], mib: u64, options: &str) -> Option<Mounted> {
     if !available(test) {
-        // Said already, and seen only where the test fails.
-        say(format_args!(
-            "\n*** SKIPPED: nothing can be mounted here: {test} has not been run ***\n"
-        ));
         return None;
     }
     for name in programs {
@@ -312,6 +301,8 @@ impl Expected {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn expected(text: &str) -> Expected {

@@ -191,7 +191,7 @@ fn a_fence_writes_the_pages_that_have_changed() {
             line.parse::<u64>().ok()
         };
         let Some(before) = written() else {
-            eprintln!("\n*** SKIPPED: the kernel counts no bytes (/proc/thread-self/io) ***\n");
+            pramfs_tests::skip::skipped("the kernel counts no bytes (/proc/thread-self/io)");
             return;
         };
         // As a mount that writes does; who reads all, as fsck, is read ahead.

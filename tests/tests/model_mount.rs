@@ -28,7 +28,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// none, said loudly.
 fn tmpfs(test: &str) -> Option<tempfile::TempDir> {
     let missing = |what: &str| {
-        eprintln!("\n*** SKIPPED: {what}: {test} has not been run ***\n");
+        pramfs_tests::skip::skipped(format_args!("{what}: {test} has not been run"));
         None
     };
     let dir = tempfile::Builder::new()

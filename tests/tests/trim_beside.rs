@@ -37,7 +37,9 @@ impl Loop {
                 Some(Loop(name.trim().into()))
             }
             refused => {
-                eprintln!("\n*** SKIPPED: no loop device, so none is trimmed: {refused:?} ***\n");
+                pramfs_tests::skip::skipped(format_args!(
+                    "no loop device, so none is trimmed: {refused:?}"
+                ));
                 None
             }
         }

@@ -187,7 +187,7 @@ fn a_write_that_opts_out_of_appending_goes_where_it_says() {
         let file = append_to(&path, flags);
         match rustix::io::pwritev2(&file, &[IoSlice::new(b"ab")], 3, no_append) {
             Err(Errno::OPNOTSUPP) => {
-                eprintln!("\n*** SKIPPED: the kernel has no RWF_NOAPPEND ***\n");
+                pramfs_tests::skip::skipped("the kernel has no RWF_NOAPPEND");
                 return;
             }
             written => assert_eq!(written, Ok(2)),

@@ -164,7 +164,7 @@ fn fusermount_unmounts() {
         .arg(mount.path())
         .status()
     else {
-        eprintln!("\n*** SKIPPED: no fusermount3 ***\n");
+        pramfs_tests::skip::skipped("no fusermount3");
         return;
     };
     assert!(status.success());
@@ -373,7 +373,7 @@ fn syncfs_does_not_reach_the_server_and_fsync_does() {
     }
     let disk = Path::new(env!("CARGO_TARGET_TMPDIR"));
     if pramfs::pmem::probe(disk).unwrap().kind != Some(SourceKind::File) {
-        eprintln!("\n*** SKIPPED: {} is no disk: syncfs ***\n", disk.display());
+        pramfs_tests::skip::skipped(format_args!("{} is no disk: syncfs", disk.display()));
         return;
     }
     let _dog = Watchdog::new("syncfs", Duration::from_secs(60));

@@ -175,7 +175,7 @@ impl Protected {
             .unwrap();
         if !out.status.success() {
             let said = String::from_utf8_lossy(&out.stderr);
-            eprintln!("\n*** SKIPPED: no loop devices here: {said} ***\n");
+            pramfs_tests::skip::skipped(format_args!("no loop devices here: {said}"));
             return None;
         }
         Some(Protected(

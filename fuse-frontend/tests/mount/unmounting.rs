@@ -127,7 +127,7 @@ fn what_is_below_a_loop_device_that_was_just_unmounted_can_be_unmounted() {
             .output()
             .unwrap();
         if !out.status.success() {
-            eprintln!("\n*** SKIPPED: losetup {arg}: {out:?} ***\n");
+            pramfs_tests::skip::skipped(format_args!("losetup {arg}: {out:?}"));
             return None;
         }
         Some(String::from_utf8(out.stdout).unwrap().trim().into())

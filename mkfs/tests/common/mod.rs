@@ -139,11 +139,27 @@ pub fn made(dir: &Path, size: &str) -> PathBuf {
     region
 }
 
+/// Copies a program that is to be run. By another one: a descriptor for writing of
+/// ours would be inherited by what other threads start meanwhile, and who is open
+/// for writing cannot be run ("Text file busy").
+pub fn copy_program(from: &str, to: &Path) {
+    run("cp", [from, to.to_str().unwrap()]).ok();
+}
+
+/// Says loudly that something is not tested: past the harness, which keeps what
+/// `eprintln!` says of a test that passes to itself.
+pub fn skipped(what: impl std::fmt::Display) {
+    use std::io::Write;
+    let line = format!("\n*** SKIPPED: {what} ***\n\n");
+    // Nobody listens: then there is nobody to be told so.
+    let _unheard = std::io::stderr().write_all(line.as_bytes());
+}
+
 /// Whether we are root; says loudly what is skipped if not.
 pub fn root_or_skip(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED, needs root: {what}");
+        skipped(format_args!("needs root: {what}"));
     }
     root
 }
@@ -155,7 +171,7 @@ pub fn find_or_skip(program: &str) -> Option<String> {
         .map(|d| format!("{d}/{program}"));
     let found = path.into_iter().find(|p| Path::new(p).exists());
     if found.is_none() {
-        eprintln!("SKIPPED, {program} is not installed");
+        skipped(format_args!("{program} is not installed"));
     }
     found
 }

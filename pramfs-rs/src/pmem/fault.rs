@@ -393,7 +393,9 @@ mod tests {
         };
         let mount = match mount() {
             Ok(mount) => mount,
-            Err(e) => return eprintln!("SKIPPED, NOT TESTED: full tmpfs: {e} (run as root)"),
+            Err(e) => {
+                return crate::pmem::tests::skipped(format_args!("full tmpfs: {e} (run as root)"));
+            }
         };
         install_fault_guard().unwrap();
         use std::os::fd::AsRawFd;

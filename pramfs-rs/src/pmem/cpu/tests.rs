@@ -54,7 +54,7 @@ fn lens() -> impl Iterator<Item = usize> + Clone {
 #[test]
 fn copy_wide_everywhere() {
     if !Cpu::get().is_wide() {
-        return eprintln!("SKIPPED, NOT TESTED: copies by whole lines: no AVX-512 here");
+        return crate::pmem::tests::skipped("copies by whole lines: no AVX-512 here");
     }
     compare(
         (WIDE..AREA).step_by(37).chain([WIDE, 576, 768, 1023]),

@@ -47,9 +47,9 @@ impl HugePool {
         match HugePool::try_borrow(pages, turn) {
             Ok(pool) => Some(pool),
             Err(why) => {
-                eprintln!(
-                    "SKIPPED, NOT TESTED: hugetlbfs: {why} (run as root with 2 MiB pages free)"
-                );
+                crate::pmem::tests::skipped(format_args!(
+                    "hugetlbfs: {why} (run as root with 2 MiB pages free)"
+                ));
                 None
             }
         }
@@ -152,7 +152,7 @@ fn huge_memfd_and_hugetlbfs_have_the_alignment_of_their_page() {
             );
             assert_eq!(source.persistence(), Persistence::Process);
         }
-        Err(e) => eprintln!("SKIPPED, NOT TESTED: memfd of huge pages: {e}"),
+        Err(e) => crate::pmem::tests::skipped(format_args!("memfd of huge pages: {e}")),
     }
     let Some(pool) = HugePool::borrow(1) else {
         return;
@@ -329,12 +329,12 @@ fn block_devices() {
     let device = match out {
         Ok(o) if o.status.success() => PathBuf::from(String::from_utf8(o.stdout).unwrap().trim()),
         Ok(o) => {
-            return eprintln!(
-                "SKIPPED, NOT TESTED: block device: {}",
+            return crate::pmem::tests::skipped(format_args!(
+                "block device: {}",
                 String::from_utf8_lossy(&o.stderr).trim()
-            );
+            ));
         }
-        Err(e) => return eprintln!("SKIPPED, NOT TESTED: block device: losetup: {e}"),
+        Err(e) => return crate::pmem::tests::skipped(format_args!("block device: losetup: {e}")),
     };
     struct Detach(PathBuf);
     impl Drop for Detach {

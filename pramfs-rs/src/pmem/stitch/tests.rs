@@ -268,7 +268,11 @@ fn huge_pages_of_tmpfs_are_mapped() {
     };
     let mount = match mount() {
         Ok(mount) => mount,
-        Err(e) => return eprintln!("SKIPPED, NOT TESTED: tmpfs of huge pages: {e} (run as root)"),
+        Err(e) => {
+            return crate::pmem::tests::skipped(format_args!(
+                "tmpfs of huge pages: {e} (run as root)"
+            ));
+        }
     };
     let path = format!("/proc/self/fd/{}/r", mount.as_raw_fd());
     let region = RegionOptions::new().create(&path, 16 << 20).unwrap();
@@ -293,8 +297,8 @@ fn huge_pages_of_tmpfs_are_mapped() {
             .unwrap()
     };
     if huge(region.backend().base()) == 0 {
-        return eprintln!(
-            "SKIPPED, NOT TESTED: huge pages in a view: the kernel had none for the region"
+        return crate::pmem::tests::skipped(
+            "huge pages in a view: the kernel had none for the region",
         );
     }
     assert_eq!(huge(map.as_ptr()), 2 << 10, "KiB of the first piece");
