@@ -13,6 +13,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use pramfs::AtimePolicy;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
@@ -60,6 +61,7 @@ pub fn mount(
             "{shown} is mounted on {there} {how}; a second mount of it can only be {how}, too"
         )));
     }
+    let settings = &alike(&first, settings);
     let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
     let mounted = match connection_of(&region) {
         Some(connection) => in_earnest(&connection, &first, &point.path, settings),
@@ -96,6 +98,20 @@ fn bind(first: &Mount, path: &Path, settings: &MountSettings) -> rustix::io::Res
     rustix::mount::mount_bind(&first.target, path)?;
     let flags = remount::new_flags(&[&first.options], &settings.flags_given) | MountFlags::BIND;
     rustix::mount::mount_remount(path, flags, c"")
+}
+
+/// The settings with the access times of the first mount: the process that serves
+/// both knows one way to set them.
+fn alike(first: &Mount, settings: &MountSettings) -> MountSettings {
+    let has = |name| first.options.split(',').any(|word| word == name);
+    let mut settings = settings.clone();
+    settings.set_atime(match (has("noatime"), has("relatime")) {
+        (true, _) => AtimePolicy::NoAtime,
+        (_, true) => AtimePolicy::Relatime,
+        _ => AtimePolicy::StrictAtime,
+    });
+    settings.set_dir_atime(!has("nodiratime"));
+    settings
 }
 
 /// The connection of the process that serves `region`: the one that has both

@@ -247,7 +247,8 @@ impl MountSettings {
         self.flags_given.push((flag.to_owned(), on));
     }
 
-    fn set_atime(&mut self, atime: AtimePolicy) {
+    /// Sets when reads set the atime, as the option for it does.
+    pub(crate) fn set_atime(&mut self, atime: AtimePolicy) {
         self.atime = atime;
         for (flag, policy) in [
             ("noatime", AtimePolicy::NoAtime),
@@ -258,7 +259,8 @@ impl MountSettings {
         }
     }
 
-    fn set_dir_atime(&mut self, on: bool) {
+    /// Sets whether directories have one.
+    pub(crate) fn set_dir_atime(&mut self, on: bool) {
         self.dir_atime = on;
         self.flags_given.push(("nodiratime".to_owned(), !on));
     }

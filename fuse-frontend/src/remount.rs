@@ -111,6 +111,7 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
     Ok(())
 }
 
+/// The flags that say how access times are set.
 fn atimes() -> MountFlags {
     SET_ATIMES
         .iter()

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
 use rustix::mount::UnmountFlags;
@@ -104,6 +105,32 @@ fn a_second_directory_shows_the_same_file_system() {
     assert_eq!(fs::read(second.path().join("file")).unwrap(), b"seen");
     unmount_when_free(second.path());
     mount.wait_for_end();
+}
+
+#[test]
+fn all_directories_set_access_times_alike() {
+    let Some((mount, _dog)) = mounted("access times of two", "strictatime,nodiratime") else {
+        return;
+    };
+    let second = Second::new();
+    let out = mount_also(&mount, second.path(), "nosuid,noatime,diratime");
+    assert!(out.status.success(), "{out:?}");
+    let options = second.options().unwrap();
+    assert!(
+        options.starts_with("rw,nosuid,nodiratime,user"),
+        "{options}"
+    );
+    fs::write(mount.at("file"), "x").unwrap();
+    let atime = || {
+        let file = fs::metadata(mount.at("file")).unwrap();
+        (file.atime(), file.atime_nsec())
+    };
+    for _ in 0..3 {
+        let before = atime();
+        std::thread::sleep(Duration::from_millis(30));
+        fs::read(second.path().join("file")).unwrap();
+        assert_ne!(atime(), before);
+    }
 }
 
 #[test]
