@@ -230,20 +230,33 @@ impl Shared {
         pin: bool,
     ) -> Result<Attr> {
         names::check(name)?;
-        let dir = self.iget_user(parent)?;
-        let mut pc = dir.core.write();
-        self.check_linked_dir(&dir, &pc)?;
-        protect::may_grow(&pc.d)?;
-        let made = self.make_locked(cx, &dir, &mut pc, name, what, pin, None);
-        if matches!(made, Err(Error::NoSpace(_))) {
-            // The next free number may lie where the table would have to grow;
-            // a lower one does not.
-            return self.make_locked(cx, &dir, &mut pc, name, what, pin, Some(0));
-        }
-        made
+        self.in_dir(parent, |dir| self.make_in(cx, dir, name, what, pin))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call, two lines above")]
+    #[inline(never)]
+    fn make_in(
+        &self,
+        cx: &Ctx,
+        dir: &Inode,
+        name: &[u8],
+        what: &New<'_>,
+        pin: bool,
+    ) -> Result<Attr> {
+        let mut pc = dir.core.write();
+        self.check_linked_dir(dir, &pc)?;
+        protect::may_grow(&pc.d)?;
+        let mut near = None;
+        loop {
+            match self.make_locked(cx, dir, &mut pc, name, what, pin, near) {
+                // The next free number may lie where the table would have to
+                // grow; a lower one does not.
+                Err(Error::NoSpace(_)) if near.is_none() => near = Some(0),
+                made => return made,
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call, a few lines above")]
     fn make_locked(
         &self,
         cx: &Ctx,

@@ -56,10 +56,13 @@ mod write;
 mod xattr;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
+use crossbeam::atomic::AtomicCell;
 use crossbeam::sync::ShardedLock;
+use crossbeam::utils::CachePadded;
 use parking_lot::Mutex;
 
 pub(crate) use append::Tail;
@@ -123,6 +126,8 @@ pub struct Shared {
     pub(crate) options: MountOptions,
     pub(crate) cache: InodeCache,
     pub(crate) refs: Refs,
+    /// For each lane the directory that its threads have changed last.
+    last_dirs: Box<[CachePadded<LastDir>]>,
     table: InodeTable,
     state: SuperState,
     /// Shared by every operation; exclusive to freeze.
@@ -147,6 +152,16 @@ pub struct Shared {
     tick: AtomicI64,
     atime: atime::AtimeRule,
     report: RecoveryReport,
+}
+
+/// A directory at hand, see [`Shared::in_dir`].
+#[derive(Default)]
+struct LastDir(AtomicCell<Option<Arc<Inode>>>);
+
+impl fmt::Debug for LastDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LastDir").finish_non_exhaustive()
+    }
 }
 
 /// What an operation needs.
@@ -276,6 +291,35 @@ impl Shared {
             return Err(Error::Stale(ino));
         }
         self.iget(ino)
+    }
+
+    /// Runs a change of a directory. The one of this lane's last change is at hand:
+    /// to find an inode in the cache and to let go of it takes four locked
+    /// instructions, where this takes two. It stays in the cache meanwhile, since
+    /// that gives up nothing that somebody holds; but it may be gone.
+    ///
+    /// # Errors
+    /// Those of `change`, and of finding the directory.
+    pub(crate) fn in_dir<T>(
+        &self,
+        parent: Ino,
+        change: impl Fn(&Arc<Inode>) -> Result<T>,
+    ) -> Result<T> {
+        let last = &self.last_dirs[self.vol.journal.thread_lane() as usize];
+        if let Some(dir) = last.0.take().filter(|d| d.ino == parent) {
+            match change(&dir) {
+                // Its number may be another's by now.
+                Err(Error::Stale(ino)) if ino == parent => {}
+                done => {
+                    last.0.store(Some(dir));
+                    return done;
+                }
+            }
+        }
+        let dir = self.iget_user(parent)?;
+        let done = change(&dir);
+        last.0.store(Some(dir));
+        done
     }
 
     /// The time of this operation.

@@ -181,6 +181,7 @@ impl Fs {
         let mut shared = Shared {
             cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
             refs: Refs::default(),
+            last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
             table: InodeTable::new(table),
             state,
             gate: ShardedLock::new(()),

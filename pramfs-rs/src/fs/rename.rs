@@ -51,7 +51,14 @@ impl Shared {
         flags: RenameFlags,
     ) -> Result<()> {
         self.op(Need::Write, || {
-            self.rename_inner(cx, parent, name, new_parent, new_name, flags)
+            if flags.exchange && (flags.noreplace || flags.whiteout) {
+                return Err(Error::Invalid("exchange goes with no other flag of rename"));
+            }
+            names::check(name)?;
+            names::check(new_name)?;
+            self.in_dir(parent, |from| {
+                self.rename_from(cx, from, name, new_parent, new_name, flags)
+            })
         })
     }
 
@@ -61,28 +68,23 @@ impl Shared {
         self.entry_inode(&core, name)
     }
 
-    fn rename_inner(
+    #[inline(never)]
+    fn rename_from(
         &self,
         cx: &Ctx,
-        parent: Ino,
+        from: &Arc<Inode>,
         name: &[u8],
         new_parent: Ino,
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags.exchange && (flags.noreplace || flags.whiteout) {
-            return Err(Error::Invalid("exchange goes with no other flag of rename"));
-        }
-        names::check(name)?;
-        names::check(new_name)?;
-        let from = self.iget_user(parent)?;
         // Within one directory nothing has to be locked before it, and the
         // others' locks are mostly free.
-        if parent == new_parent {
+        if from.ino == new_parent {
             let (source, target);
-            let mut set = LockSet::first(&from);
-            let core = set.core(&from)?;
-            self.check_linked_dir(&from, core)?;
+            let mut set = LockSet::first(from);
+            let core = set.core(from)?;
+            self.check_linked_dir(from, core)?;
             let Some(entry) = self.entry(core, name)? else {
                 return Err(Error::NotFound);
             };
@@ -91,10 +93,10 @@ impl Shared {
             (target, gap) = self.entry_inode_or_gap(core, new_name)?;
             if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
                 let ends = Ends {
-                    from: &from,
+                    from,
                     name,
                     entry: &entry,
-                    to: &from,
+                    to: from,
                     new_name,
                     gap: gap.as_ref(),
                     source: &source,
@@ -107,7 +109,7 @@ impl Shared {
         }
         let to = self.iget_user(new_parent)?;
         loop {
-            let source = self.peek(&from, name)?.ok_or(Error::NotFound)?;
+            let source = self.peek(from, name)?.ok_or(Error::NotFound)?;
             let target = self.peek(&to, new_name)?;
             match &target {
                 Some(_) if flags.noreplace => return Err(Error::Exists),
@@ -127,7 +129,7 @@ impl Shared {
                 }
                 if let Some(t) = &target
                     && is_dir(t)
-                    && self.is_above(t.ino, &from)?
+                    && self.is_above(t.ino, from)?
                 {
                     return Err(if flags.exchange {
                         Error::Invalid("a directory into its own subtree")
@@ -136,12 +138,12 @@ impl Shared {
                     });
                 }
             }
-            let mut list = vec![&from, &to, &source];
+            let mut list = vec![from, &to, &source];
             list.extend(&target);
             let mut set = LockSet::new(&list);
-            self.check_dir(&from, set.core(&from)?)?;
+            self.check_dir(from, set.core(from)?)?;
             self.check_linked_dir(&to, set.core(&to)?)?;
-            let entry = self.entry(set.core(&from)?, name)?;
+            let entry = self.entry(set.core(from)?, name)?;
             let Some(entry) = entry.filter(|e| e.ino == source.ino.0) else {
                 continue;
             };
@@ -155,7 +157,7 @@ impl Shared {
                 continue;
             }
             let ends = Ends {
-                from: &from,
+                from,
                 name,
                 entry: &entry,
                 to: &to,

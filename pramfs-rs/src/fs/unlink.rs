@@ -33,13 +33,17 @@ impl Shared {
 
     fn remove_entry(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
         names::check(name)?;
-        let dir = self.iget_user(parent)?;
+        self.in_dir(parent, |dir| self.remove_from(dir, name, directory))
+    }
+
+    #[inline(never)]
+    fn remove_from(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
         let mut next: Option<Arc<Inode>> = None;
         loop {
             let (orphan, again) = match next.take() {
                 None => {
                     let mut pc = dir.core.write();
-                    self.check_dir(&dir, &pc)?;
+                    self.check_dir(dir, &pc)?;
                     let Some(entry) = self.entry(&pc, name)? else {
                         return Err(Error::NotFound);
                     };
@@ -50,7 +54,7 @@ impl Shared {
                         Some(mut c) => {
                             let what = &entry;
                             (
-                                self.remove_locked(&dir, &mut pc, &child, &mut c, what, directory)?,
+                                self.remove_locked(dir, &mut pc, &child, &mut c, what, directory)?,
                                 None,
                             )
                         }
@@ -66,9 +70,9 @@ impl Shared {
                         ));
                     }
                     let (first, second) = if child.ino < dir.ino {
-                        (&child, &dir)
+                        (&child, dir)
                     } else {
-                        (&dir, &child)
+                        (dir, &child)
                     };
                     let (mut a, mut b) = (first.core.write(), second.core.write());
                     let (pc, c) = if child.ino < dir.ino {
@@ -76,13 +80,13 @@ impl Shared {
                     } else {
                         (&mut a, &mut b)
                     };
-                    self.check_dir(&dir, pc)?;
+                    self.check_dir(dir, pc)?;
                     match self.entry(pc, name)? {
                         None => return Err(Error::NotFound),
                         Some(entry) if entry.ino == child.ino.0 && !c.gone => {
                             let what = &entry;
                             (
-                                self.remove_locked(&dir, pc, &child, c, what, directory)?,
+                                self.remove_locked(dir, pc, &child, c, what, directory)?,
                                 None,
                             )
                         }

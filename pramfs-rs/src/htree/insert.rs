@@ -139,11 +139,16 @@ fn put_item(
         .filter(|_| in_place)
     {
         Some(slot) => {
+            // Where the wanted slots are taken it lies in other lines.
+            let at = geo.leaf.slots_at + slot * SLOT;
+            let lines = geo.offset(block) + at as u64;
+            tx.volume().region.prefetch(lines);
+            tx.volume().region.prefetch(lines + bytes.len() as u64 - 1);
             let mut edit = LeafEdit::begin(tx, t, block)?;
             edit.items = edit.items.wrapping_add(1);
             edit.used_slots = edit.used_slots.wrapping_add(need as u16);
             edit.set_tags(slot, need, tag_of(hash), TAG_NEXT)?;
-            edit.write(geo.leaf.slots_at + slot * SLOT, bytes)?;
+            edit.write(at, bytes)?;
             edit.finish()?;
         }
         None => restructure(tx, t, block, bytes, hash)?,

@@ -14,6 +14,7 @@ use super::place::{Place, Stamp};
 use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
+use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::{SEALED_BITS, seal};
 use crate::pmem::{Region, Unfenced};
 
@@ -31,6 +32,43 @@ struct LaneState {
     broken: bool,
     /// What records freed, until they are dead.
     pending: VecDeque<(u64, Freed)>,
+    /// There is more among that than numbers of inodes.
+    urgent: bool,
+}
+
+/// Numbers of inodes that go back together: each way back takes a lock.
+const TOGETHER: usize = 16;
+
+fn is_number(f: &Freed) -> bool {
+    matches!(
+        f,
+        Freed::Bits {
+            kind: BitmapKind::Inodes,
+            ..
+        }
+    )
+}
+
+impl LaneState {
+    /// Takes out what records up to `dead` have freed.
+    fn release_dead(&mut self, dead: u64, released: &mut Released) {
+        while let Some((_, f)) = self.pending.front().copied().filter(|(at, _)| *at <= dead) {
+            self.pending.pop_front();
+            match (released.last_mut(), f) {
+                // What is freed one after the other often was made so.
+                (
+                    Some(Freed::Bits { kind, start, len }),
+                    Freed::Bits {
+                        kind: same,
+                        start: next,
+                        len: more,
+                    },
+                ) if *kind == same && *start + *len == next => *len += more,
+                _ => released.push(f),
+            }
+        }
+        self.urgent = self.urgent && self.pending.iter().any(|(_, f)| !is_number(f));
+    }
 }
 
 #[derive(Debug)]
@@ -140,6 +178,7 @@ impl Journal {
                     homes: Lines::default(),
                     broken: false,
                     pending: VecDeque::new(),
+                    urgent: false,
                 }),
                 dead: AtomicU64::new(checkpoint),
             })
@@ -259,7 +298,9 @@ impl Journal {
         self.check_fences(region, &mut st)?;
         st.homes.clear();
         l.dead.store(newest, Ordering::Release);
-        Ok(st.pending.drain(..).map(|(_, f)| f).collect())
+        let mut released = Released::new();
+        st.release_dead(newest, &mut released);
+        Ok(released)
     }
 
     /// Fails, and the lane with it, where a fence of the medium has failed since
@@ -403,14 +444,14 @@ impl Journal {
         let mut released = Released::new();
         if self.rules.delayed_release {
             for f in freed {
+                st.urgent |= !is_number(f);
                 st.pending.push_back((lsn, *f));
             }
         } else {
             released.extend_from_slice(freed);
         }
-        while let Some((_, f)) = st.pending.front().copied().filter(|(at, _)| *at <= dead) {
-            st.pending.pop_front();
-            released.push(f);
+        if st.urgent || st.pending.len() >= TOGETHER {
+            st.release_dead(dead, &mut released);
         }
         Ok(Committed {
             stamp: Stamp { lane, lsn },
