@@ -247,12 +247,14 @@ impl Shared {
         protect::may_grow(&pc.d)?;
         let mut near = None;
         loop {
-            match self.make_locked(cx, dir, &mut pc, name, what, pin, near) {
-                // The next free number may lie where the table would have to
-                // grow; a lower one does not.
-                Err(Error::NoSpace(_)) if near.is_none() => near = Some(0),
-                made => return made,
+            let made = self.make_locked(cx, dir, &mut pc, name, what, pin, near);
+            // The next free number may lie where the table would have to grow; a
+            // lower one does not.
+            if near.is_none() && matches!(made, Err(Error::NoSpace(_))) {
+                near = Some(0);
+                continue;
             }
+            return made;
         }
     }
 

@@ -307,13 +307,11 @@ impl Shared {
     ) -> Result<T> {
         let last = &self.last_dirs[self.vol.journal.thread_lane() as usize];
         if let Some(dir) = last.0.take().filter(|d| d.ino == parent) {
-            match change(&dir) {
-                // Its number may be another's by now.
-                Err(Error::Stale(ino)) if ino == parent => {}
-                done => {
-                    last.0.store(Some(dir));
-                    return done;
-                }
+            let done = change(&dir);
+            // One that is gone may have left its number to another.
+            if !matches!(&done, Err(Error::Stale(ino)) if *ino == parent) {
+                last.0.store(Some(dir));
+                return done;
             }
         }
         let dir = self.iget_user(parent)?;
