@@ -9,6 +9,7 @@ use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree::{self, DirEntry};
 use crate::types::Ino;
+use crate::volume::Tx;
 
 impl Shared {
     /// Removes a name of anything but a directory.
@@ -44,19 +45,23 @@ impl Shared {
                 None => {
                     let mut pc = dir.core.write();
                     self.check_dir(dir, &pc)?;
-                    let Some(entry) = self.entry(&pc, name)? else {
+                    let child;
+                    // The lines of the name's leaf come while the transaction is
+                    // made.
+                    let tree = dir_tree(&pc.d);
+                    let way = htree::approach(&self.vol, &tree, name)?;
+                    let mut tx = self.vol.begin_at(&dir.place);
+                    let Some(entry) = htree::find_dir_on(&self.vol, &tree, &way, name)? else {
                         return Err(Error::NotFound);
                     };
-                    let child = self.inode_of(&pc, name, Ino(entry.ino))?;
+                    child = self.inode_of(&pc, name, Ino(entry.ino))?;
                     match child.core.try_write() {
                         // On a damaged medium another name may have taken it.
                         Some(c) if c.gone => continue,
                         Some(mut c) => {
-                            let what = &entry;
-                            (
-                                self.remove_locked(dir, &mut pc, &child, &mut c, what, directory)?,
-                                None,
-                            )
+                            let what = (&entry, directory);
+                            let pair = (dir, &mut *pc, &child, &mut *c);
+                            (self.remove_locked(&mut tx, pair, what)?, None)
                         }
                         None => (None, Some(child.clone())),
                     }
@@ -84,11 +89,10 @@ impl Shared {
                     match self.entry(pc, name)? {
                         None => return Err(Error::NotFound),
                         Some(entry) if entry.ino == child.ino.0 && !c.gone => {
-                            let what = &entry;
-                            (
-                                self.remove_locked(dir, pc, &child, c, what, directory)?,
-                                None,
-                            )
+                            let mut tx = self.vol.begin_at(&dir.place);
+                            let what = (&entry, directory);
+                            let pair = (dir, &mut **pc, &child, &mut **c);
+                            (self.remove_locked(&mut tx, pair, what)?, None)
                         }
                         Some(_) => continue,
                     }
@@ -116,14 +120,11 @@ impl Shared {
         }
     }
 
-    fn remove_locked(
-        &self,
-        dir: &Arc<Inode>,
-        pc: &mut Core,
-        child: &Arc<Inode>,
-        c: &mut Core,
-        entry: &DirEntry,
-        directory: bool,
+    fn remove_locked<'v>(
+        &'v self,
+        tx: &mut Tx<'v>,
+        (dir, pc, child, c): (&'v Arc<Inode>, &mut Core, &'v Arc<Inode>, &mut Core),
+        (entry, directory): (&DirEntry, bool),
     ) -> Result<Option<Ino>> {
         protect::may_change(&pc.d)?;
         protect::may_change(&c.d)?;
@@ -134,17 +135,16 @@ impl Shared {
         }
         let now = self.now();
         let mut new_dir = pc.d;
-        let mut tx = self.vol.begin_at(&dir.place);
         tx.allow_reserve();
         let last = directory || c.d.nlink <= 1;
         if last && self.owns_nothing(child, c) {
             tx.may_enter(&[&dir.place, &child.place]);
-            self.take_entry(&mut tx, &mut new_dir, entry)?;
+            self.take_entry(tx, &mut new_dir, entry)?;
             touch_mtime(&mut new_dir, now);
             if directory {
                 new_dir.nlink = new_dir.nlink.saturating_sub(1);
             }
-            put_inode(&mut tx, dir, pc, &mut new_dir)?;
+            put_inode(tx, dir, pc, &mut new_dir)?;
             tx.touch(&child.place);
             tx.free_inode(child.ino.0)?;
             tx.commit()?;
@@ -153,7 +153,7 @@ impl Shared {
             return Ok(None);
         }
         let mut new = c.d;
-        self.take_entry(&mut tx, &mut new_dir, entry)?;
+        self.take_entry(tx, &mut new_dir, entry)?;
         touch_mtime(&mut new_dir, now);
         touch_ctime(&mut new, now);
         if directory {
@@ -162,11 +162,11 @@ impl Shared {
         } else {
             new.nlink = new.nlink.saturating_sub(1);
         }
-        put_inode(&mut tx, dir, pc, &mut new_dir)?;
+        put_inode(tx, dir, pc, &mut new_dir)?;
         let dropped = if new.nlink == 0 {
-            Some(self.drop_inode(&mut tx, child, c, &mut new)?)
+            Some(self.drop_inode(tx, child, c, &mut new)?)
         } else {
-            put_inode(&mut tx, child, c, &mut new)?;
+            put_inode(tx, child, c, &mut new)?;
             None
         };
         tx.commit()?;

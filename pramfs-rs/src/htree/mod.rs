@@ -33,7 +33,9 @@ pub use leaf::{Image, Item, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;
-pub use walk::{DirEntry, Gap, Way, approach, find, find_dir, find_dir_or_gap, is_empty, scan};
+pub use walk::{
+    DirEntry, Gap, Way, approach, find, find_dir, find_dir_on, find_dir_or_gap, is_empty, scan,
+};
 
 use siphasher::sip::SipHasher13;
 

@@ -280,8 +280,20 @@ struct Sought {
 /// the same hash.
 #[inline]
 fn seek<S: Source>(s: &S, t: &TreeRef, name: &[u8], ties: impl FnMut(u8)) -> Result<Sought> {
+    seek_on(s, t, &approach(s, t, name)?, name, ties)
+}
+
+/// As [`seek`], of a name that a [`Way`] leads to.
+#[inline]
+fn seek_on<S: Source>(
+    s: &S,
+    t: &TreeRef,
+    way: &Way,
+    name: &[u8],
+    ties: impl FnMut(u8),
+) -> Result<Sought> {
     let vol = s.volume();
-    let Way { hash, leaf } = approach(s, t, name)?;
+    let &Way { hash, leaf } = way;
     let Some((level, block)) = leaf else {
         return Ok(Sought {
             hash,
@@ -358,6 +370,19 @@ pub fn find_dir(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<DirEntr
         Some(found) => entry_of(vol, t, found).map(Some),
         None => Ok(None),
     }
+}
+
+/// As [`find_dir`], of a name that a [`Way`] leads to: the owner's lock has been
+/// held since that was found, and its tree has not been changed.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+pub fn find_dir_on(vol: &Volume, t: &TreeRef, way: &Way, name: &[u8]) -> Result<Option<DirEntry>> {
+    let Sought { leaf, hit, .. } = seek_on(vol, t, way, name, |_| ())?;
+    let found = leaf.zip(hit);
+    found
+        .map(|((level, block), hit)| entry_of(vol, t, Found { level, block, hit }))
+        .transpose()
 }
 
 #[inline]

@@ -57,13 +57,17 @@ impl LaneState {
             match (released.last_mut(), f) {
                 // What is freed one after the other often was made so.
                 (
-                    Some(Freed::Bits { kind, start, len }),
+                    Some(Freed::Bits {
+                        kind: BitmapKind::Inodes,
+                        start,
+                        len,
+                    }),
                     Freed::Bits {
-                        kind: same,
+                        kind: BitmapKind::Inodes,
                         start: next,
                         len: more,
                     },
-                ) if *kind == same && *start + *len == next => *len += more,
+                ) if *start + *len == next => *len += more,
                 _ => released.push(f),
             }
         }
@@ -434,12 +438,8 @@ impl Journal {
         if dead > l.dead.load(Ordering::Relaxed) {
             l.dead.store(dead, Ordering::Release);
         }
-        // (c) Homes: stored; flushed and fenced by this lane's next record.
-        st.homes.clear();
-        st.broken = true;
-        apply(record, &mut st.homes)?;
-        st.broken = false;
-
+        // Still behind the fence, where nothing waits for it. If the homes cannot be
+        // stored the lane gives nothing back any more.
         let dead = l.dead.load(Ordering::Relaxed);
         let mut released = Released::new();
         if self.rules.delayed_release {
@@ -453,6 +453,12 @@ impl Journal {
         if st.urgent || st.pending.len() >= TOGETHER {
             st.release_dead(dead, &mut released);
         }
+        // (c) Homes: stored; flushed and fenced by this lane's next record.
+        st.homes.clear();
+        st.broken = true;
+        apply(record, &mut st.homes)?;
+        st.broken = false;
+
         Ok(Committed {
             stamp: Stamp { lane, lsn },
             released,
