@@ -383,3 +383,55 @@ impl Shared {
 fn failed() -> Error {
     Error::Io("the file system has failed or is closed; mount it again".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{FormatOptions, format};
+    use crate::journal::set_thread_lane;
+    use crate::pmem::HeapBackend;
+    use crate::types::Ctx;
+
+    #[test]
+    fn a_directory_at_hand_that_is_gone_is_not_taken_for_the_next_of_its_number() {
+        let region = Region::new("at hand", HeapBackend::boxed(16 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            background: false,
+            ..MountOptions::default()
+        };
+        let fs = Fs::open(region, options).unwrap();
+        assert!(fs.vol.geo.lanes > 1, "both would have the same one at hand");
+        let cx = Ctx::default();
+        set_thread_lane(0);
+        let old = fs.mkdir(&cx, Ino::ROOT, b"old", 0o755).unwrap();
+        fs.create(&cx, old.ino, b"file", 0o644).unwrap();
+        fs.unlink(old.ino, b"file").unwrap();
+        let elsewhere = |f: &(dyn Fn() -> Ino + Sync)| {
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    set_thread_lane(1);
+                    f()
+                })
+                .join()
+                .unwrap()
+            })
+        };
+        let new = elsewhere(&|| {
+            fs.rmdir(Ino::ROOT, b"old").unwrap();
+            fs.vol.reclaim().unwrap();
+            fs.mkdir(&cx, Ino::ROOT, b"new", 0o755).unwrap().ino
+        });
+        assert_eq!(new, old.ino, "the number was not used again");
+        let file = fs.create(&cx, new, b"file", 0o644).unwrap();
+        assert_eq!(fs.lookup(new, b"file").unwrap().ino, file.ino);
+        fs.unlink(new, b"file").unwrap();
+        elsewhere(&|| {
+            fs.rmdir(Ino::ROOT, b"new").unwrap();
+            new
+        });
+        let late = fs.create(&cx, new, b"file", 0o644);
+        assert!(matches!(late, Err(Error::Stale(_))), "{late:?}");
+        fs.close().unwrap();
+    }
+}
