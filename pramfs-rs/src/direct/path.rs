@@ -73,31 +73,47 @@ impl OpenOptions {
     /// of [`resolve`](Shared::resolve), and those of making a file.
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
         let path = path.as_ref();
-        let attr = match fs.resolve(path) {
+        let held = match fs.resolve_held(path) {
             Ok(_) if self.exclusive => return Err(Error::Exists),
-            Ok(attr) => attr,
+            Ok(held) => held,
             // What ends in a slash can only be a directory.
             Err(Error::NotFound) if self.create && path.ends_with(b"/") => {
                 return Err(Error::IsDirectory);
             }
             Err(Error::NotFound) if self.create && !path.is_empty() => {
-                let (parent, name) = fs.resolve_parent(path)?;
-                match fs.create(&self.cx, parent, &name, self.perm) {
+                let (parent, name) = fs.parent_held(path)?;
+                match fs.create_pinned(&self.cx, parent.attr.ino, name, self.perm) {
                     // Somebody else was faster.
-                    Err(Error::Exists) if !self.exclusive => fs.resolve(path)?,
-                    made => made?,
+                    Err(Error::Exists) if !self.exclusive => fs.resolve_held(path)?,
+                    made => Held {
+                        shared: fs,
+                        attr: made?,
+                    },
                 }
             }
             Err(e) => return Err(e),
         };
-        if attr.kind == FileType::Directory {
+        if held.attr.kind == FileType::Directory {
             return Err(Error::IsDirectory);
         }
-        let file = fs.open_file(attr.ino)?;
+        let file = fs.open_file(held.attr.ino)?;
         if self.truncate {
             file.set_size(0)?;
         }
         Ok(file)
+    }
+}
+
+/// An inode with a reference: its number is not given to another meanwhile,
+/// whatever becomes of the name by which it was found.
+struct Held<'a> {
+    shared: &'a Shared,
+    attr: Attr,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.shared.unpin(self.attr.ino, 1);
     }
 }
 
@@ -109,7 +125,11 @@ impl Shared {
     /// [`Error::NotFound`], also for the empty path; [`Error::NotDirectory`],
     /// [`Error::TooManySymlinks`].
     pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
-        match path.as_ref() {
+        Ok(self.resolve_held(path.as_ref())?.attr)
+    }
+
+    fn resolve_held(&self, path: &[u8]) -> Result<Held<'_>> {
+        match path {
             b"" => Err(Error::NotFound),
             path => self.follow(Ino::ROOT, path, &mut 0),
         }
@@ -122,7 +142,11 @@ impl Shared {
     /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root and
     /// the empty path.
     pub fn resolve_parent(&self, path: impl AsRef<[u8]>) -> Result<(Ino, Vec<u8>)> {
-        let path = path.as_ref();
+        let (parent, name) = self.parent_held(path.as_ref())?;
+        Ok((parent.attr.ino, name.to_vec()))
+    }
+
+    fn parent_held<'p>(&self, path: &'p [u8]) -> Result<(Held<'_>, &'p [u8])> {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
         let path = &path[..end];
         let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
@@ -130,30 +154,36 @@ impl Shared {
         if name.is_empty() {
             return Err(Error::Exists);
         }
-        let parent = self.follow(Ino::ROOT, &path[..cut], &mut 0)?;
-        Ok((parent.ino, name.to_vec()))
+        Ok((self.follow(Ino::ROOT, &path[..cut], &mut 0)?, name))
     }
 
-    fn follow(&self, base: Ino, path: &[u8], links: &mut u32) -> Result<Attr> {
+    /// Follows a path from an inode whose number cannot be another's meanwhile.
+    /// Each directory on the way is held until the next name has been found: one
+    /// that is removed then has no names, where its number alone could lead into
+    /// another.
+    fn follow(&self, base: Ino, path: &[u8], links: &mut u32) -> Result<Held<'_>> {
         let start = if path.first() == Some(&b'/') {
             Ino::ROOT
         } else {
             base
         };
-        let mut at = self.getattr(start)?;
+        self.pin(start, 1);
+        let attr = self.getattr(start).inspect_err(|_| self.unpin(start, 1))?;
+        let held = |attr| Held { shared: self, attr };
+        let mut at = held(attr);
         for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
-            let dir = at.ino;
-            at = self.lookup(dir, name)?;
-            if at.kind == FileType::Symlink {
+            let next = held(self.lookup_pinned(at.attr.ino, name)?);
+            let dir = std::mem::replace(&mut at, next);
+            if at.attr.kind == FileType::Symlink {
                 *links += 1;
                 if *links > MAX_LINKS {
                     return Err(Error::TooManySymlinks(MAX_LINKS));
                 }
-                let target = self.readlink(at.ino)?;
-                at = self.follow(dir, &target, links)?;
+                let target = self.readlink(at.attr.ino)?;
+                at = self.follow(dir.attr.ino, &target, links)?;
             }
         }
-        if path.ends_with(b"/") && at.kind != FileType::Directory {
+        if path.ends_with(b"/") && at.attr.kind != FileType::Directory {
             return Err(Error::NotDirectory);
         }
         Ok(at)

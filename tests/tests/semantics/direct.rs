@@ -1,7 +1,10 @@
 //! Views: one range of addresses that is the medium, beside reads and writes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pramfs::direct::{Access, OpenOptions};
-use pramfs::{Error, Fallocate, Ino};
+use pramfs::types::RenameFlags;
+use pramfs::{Ctx, Error, Fallocate, Ino};
 use pramfs_tests::region::fresh;
 
 use super::{MIB, contents, small};
@@ -115,4 +118,42 @@ fn words_of_a_view_are_changed_atomically_from_many_threads() {
     });
     assert_eq!(view.load_u64(64).unwrap(), 40_000);
     assert!(view.load_u64(4).is_err(), "not aligned");
+}
+
+/// Between finding a name and opening what it leads to, the name may come to lead
+/// elsewhere, and the number of what it led to be given to a new file.
+#[test]
+fn a_path_is_never_opened_as_another_file() {
+    let (_sim, fs) = small();
+    let cx = Ctx::default();
+    let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+    make(b"config");
+    let keep: Vec<_> = (0..8).map(|i| format!("keep{i}")).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let flags = RenameFlags::default();
+            while !stop.load(Ordering::Relaxed) {
+                for name in &keep {
+                    // One goes, and its number comes back in one that is to be kept.
+                    make(b"new");
+                    fs.rename(&cx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
+                        .unwrap();
+                    let kept = make(name.as_bytes());
+                    fs.write(kept, 0, b"kept").unwrap();
+                }
+                for name in &keep {
+                    let kept = fs.lookup(Ino::ROOT, name.as_bytes()).unwrap();
+                    assert_eq!(kept.size, 4, "{name}");
+                    fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+                }
+            }
+        });
+        for _ in 0..40_000 {
+            let open = OpenOptions::new().truncate(true);
+            open.open(&fs, "/config").unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    fs.close().unwrap();
 }
