@@ -1,6 +1,6 @@
 //! Views: one range of addresses that is the medium, beside reads and writes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pramfs::direct::{Access, OpenOptions};
 use pramfs::types::RenameFlags;
@@ -129,31 +129,34 @@ fn a_path_is_never_opened_as_another_file() {
     let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
     make(b"config");
     let keep: Vec<_> = (0..8).map(|i| format!("keep{i}")).collect();
-    let stop = AtomicBool::new(false);
+    let opens = AtomicU32::new(0);
     std::thread::scope(|s| {
-        s.spawn(|| {
-            let flags = RenameFlags::default();
-            while !stop.load(Ordering::Relaxed) {
-                for name in &keep {
-                    // One goes, and its number comes back in one that is to be kept.
-                    make(b"new");
-                    fs.rename(&cx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
-                        .unwrap();
-                    let kept = make(name.as_bytes());
-                    fs.write(kept, 0, b"kept").unwrap();
+        // More than processors: now and then one is put off in between.
+        for _ in 0..8 {
+            s.spawn(|| {
+                while opens.fetch_add(1, Ordering::Relaxed) < 400_000 {
+                    let open = OpenOptions::new().truncate(true);
+                    open.open(&fs, "/config").unwrap();
                 }
-                for name in &keep {
-                    let kept = fs.lookup(Ino::ROOT, name.as_bytes()).unwrap();
-                    assert_eq!(kept.size, 4, "{name}");
-                    fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
-                }
-            }
-        });
-        for _ in 0..40_000 {
-            let open = OpenOptions::new().truncate(true);
-            open.open(&fs, "/config").unwrap();
+            });
         }
-        stop.store(true, Ordering::Relaxed);
+        let flags = RenameFlags::default();
+        while opens.load(Ordering::Relaxed) < 400_000 {
+            for name in &keep {
+                // One goes, and its number comes back in one that is to be kept.
+                let new = make(b"new");
+                fs.write(new, 0, b"new").unwrap();
+                fs.rename(&cx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
+                    .unwrap();
+                let kept = make(name.as_bytes());
+                fs.write(kept, 0, b"kept").unwrap();
+            }
+            for name in &keep {
+                let kept = fs.lookup(Ino::ROOT, name.as_bytes()).unwrap();
+                assert_eq!(kept.size, 4, "{name}");
+                fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+            }
+        }
     });
     fs.close().unwrap();
 }
