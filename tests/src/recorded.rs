@@ -45,7 +45,10 @@ pub fn options(rules: Rules) -> MountOptions {
     MountOptions {
         clock: Ticks::from(1_800_000_000),
         errors: pramfs::ErrorPolicy::Continue,
-        rules,
+        rules: Rules {
+            inode_batches: false,
+            ..rules
+        },
         ..region::quiet()
     }
 }

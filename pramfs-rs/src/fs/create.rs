@@ -271,6 +271,10 @@ impl Shared {
     ) -> Result<Attr> {
         let now = self.now();
         let mut new_dir = pc.d;
+        // In front of the transaction, which goes first where something fails: to
+        // leave the cache takes a lock, and that must not be waited for with a lane.
+        let (early, late);
+        let mut newborn = None;
         let mut tx = self.vol.begin_at(&dir.place);
         // In a large directory the lines of the name's leaf take as long as all
         // that comes before the insertion.
@@ -296,19 +300,18 @@ impl Shared {
         }
         // All that takes locks comes first: its generation is a locked
         // instruction, too. That is above the records that make room for it.
-        let early = known.map(|home| Inode::empty(ino, home));
-        let mut early = early.as_ref().map(|inode| Newborn::new(self, inode));
-        if let Some(new) = &mut early {
+        if let Some(home) = known {
+            early = Inode::empty(ino, home);
+            let new = newborn.insert(Newborn::new(self, &early));
             self.fill_new(cx, &pc.d, what, now, (ino, &mut new.core.d));
         }
         // Whether the name exists goes before there being no room to grow.
         self.add_entry_on(&mut tx, &mut new_dir, (name, &way), (ino.0, what.mode))?;
-        let late;
-        let mut new = match early {
+        let new = match &mut newborn {
             Some(new) => new,
-            None => {
+            none => {
                 late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
-                let mut new = Newborn::new(self, &late);
+                let new = none.insert(Newborn::new(self, &late));
                 self.fill_new(cx, &pc.d, what, now, (ino, &mut new.core.d));
                 new
             }
@@ -362,7 +365,7 @@ impl<'a> Newborn<'a> {
     /// # Errors
     /// Those of the commit.
     #[inline]
-    pub fn commit(mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
+    pub fn commit(&mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
         self.inode.place.set(tx.commit()?);
         self.committed = true;
         if pin {
@@ -379,5 +382,37 @@ impl Drop for Newborn<'_> {
             self.core.gone = true;
             self.shared.cache.remove(self.inode);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{FormatOptions, format};
+    use crate::media::inode::LINK_MAX;
+    use crate::pmem::{HeapBackend, Region};
+    use crate::{Fs, MountOptions};
+
+    /// The lane has been taken by then: it is let go of before the inode that came
+    /// to nothing leaves the cache, and the next record finds it as it was.
+    #[test]
+    fn what_fails_behind_the_insertion_of_its_name_leaves_nothing() {
+        let region = Region::new("test", HeapBackend::boxed(4 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = Fs::open(region, MountOptions::default()).unwrap();
+        let cx = Ctx::default();
+        let full = fs.mkdir(&cx, Ino::ROOT, b"full", 0o755).unwrap().ino;
+        fs.create(&cx, full, b"first", 0o644).unwrap();
+        fs.iget(full).unwrap().core.write().d.nlink = LINK_MAX;
+        let before = (fs.cache.len(), fs.statfs().unwrap().free_inodes);
+        for _ in 0..3 {
+            let refused = fs.mkdir(&cx, full, b"one more", 0o755).unwrap_err();
+            assert!(matches!(refused, Error::TooManyLinks(_)), "{refused}");
+            assert!(fs.lookup(full, b"one more").is_err());
+            assert_eq!((fs.cache.len(), fs.statfs().unwrap().free_inodes), before);
+        }
+        let made = fs.create(&cx, full, b"one more", 0o644).unwrap();
+        assert_eq!(fs.lookup(full, b"one more").unwrap().ino, made.ino);
+        fs.close().unwrap();
     }
 }

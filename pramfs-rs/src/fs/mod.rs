@@ -6,9 +6,10 @@
 //!
 //! Locks, in the order in which they are taken: the gate (shared), the rename
 //! lock (only for directories that move), inode cores in ascending order of
-//! their numbers (out of order only by trying), the orphan table's core, the
-//! inode table, groups and lanes. The last four are held only briefly and
-//! nothing is waited for under them.
+//! their numbers (out of order only by trying), shards of the inode cache, the
+//! orphan table's core, the inode table, lanes, and groups of the bitmaps. The
+//! last five are held only briefly. Under a lane nothing is waited for but
+//! groups, and under those nothing at all.
 
 mod acl;
 mod append;
@@ -310,6 +311,7 @@ impl Shared {
             let done = change(&dir);
             // One that is gone may have left its number to another.
             if !matches!(&done, Err(Error::Stale(ino)) if *ino == parent) {
+                dir.note_use();
                 last.0.store(Some(dir));
                 return done;
             }

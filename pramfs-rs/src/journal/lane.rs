@@ -109,6 +109,9 @@ pub struct Rules {
     pub two_slots: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
+    /// No rule: numbers of inodes go back several at a time. Off: each as soon as
+    /// it may, so that few operations are enough to meet one again.
+    pub inode_batches: bool,
 }
 
 impl Default for Rules {
@@ -120,6 +123,7 @@ impl Default for Rules {
             orphan_chain: true,
             two_slots: true,
             data_fence: true,
+            inode_batches: true,
         }
     }
 }
@@ -450,7 +454,7 @@ impl Journal {
         } else {
             released.extend_from_slice(freed);
         }
-        if st.urgent || st.pending.len() >= TOGETHER {
+        if st.urgent || !self.rules.inode_batches || st.pending.len() >= TOGETHER {
             st.release_dead(dead, &mut released);
         }
         // (c) Homes: stored; flushed and fenced by this lane's next record.

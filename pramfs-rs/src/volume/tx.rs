@@ -169,7 +169,8 @@ impl<'v> Tx<'v> {
     /// and that `places` are all that the record will change. Then the lane is
     /// taken before the first leaf is changed in place, and the write-back of its
     /// last homes is under way while the record is made up. The caller takes no
-    /// lock in the meantime: a locked instruction would wait for them.
+    /// lock in the meantime but those of bitmap groups: a locked instruction would
+    /// wait for them, and who has another lock may be waiting for the lane.
     pub fn may_enter(&mut self, places: &[&Place]) {
         let journal = &self.vol.journal;
         self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
@@ -181,6 +182,15 @@ impl<'v> Tx<'v> {
         if std::mem::take(&mut self.may_enter) {
             self.entered = self.vol.journal.enter(&self.vol.region, self.lane).ok();
         }
+    }
+
+    /// To make room all lanes are retired, this one too: it would wait for itself.
+    #[inline]
+    fn has_no_lane(&self) {
+        debug_assert!(
+            self.entered.is_none(),
+            "nothing is allocated once the lane is taken"
+        );
     }
 
     /// Stores bytes at a place that nothing names before this commits.
@@ -360,6 +370,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
+        self.has_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         if vol.reserve.missing() > 0 && !self.use_reserve {
             self.keep_reserve()?;
@@ -391,6 +402,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region and of the bitmap.
     pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
+        self.has_no_lane();
         let vol = self.vol;
         if vol.reserve.missing() > 0 {
             self.keep_reserve()?;
@@ -456,6 +468,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
+        self.has_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
             set.reserve(&vol.region, &vol.geo, lane, near, 1, true)
@@ -504,6 +517,8 @@ impl<'v> Tx<'v> {
         if std::mem::replace(&mut self.over, true) {
             return Err(Error::Io("a transaction is committed once".into()));
         }
+        // An error from here on lets go of the lane at once.
+        let entered = self.entered.take();
         let (region, geo) = (&vol.region, &vol.geo);
         if vol.has_failed() {
             return Err(Error::Io(
@@ -546,13 +561,13 @@ impl<'v> Tx<'v> {
         for place in &self.places {
             // Two lanes that retired each other's records would wait for ever.
             debug_assert!(
-                self.entered.is_none() || !vol.journal.must_hand_over(self.lane, place),
+                entered.is_none() || !vol.journal.must_hand_over(self.lane, place),
                 "a lane is taken before the records of others are retired"
             );
             vol.journal
                 .hand_over(region, geo, self.lane, place, |f| vol.release(f))?;
         }
-        let entered = match self.entered.take() {
+        let entered = match entered {
             Some(entered) => Ok(entered),
             None => vol.journal.enter(region, self.lane),
         };

@@ -259,7 +259,10 @@ impl<'a> Worker<'a> {
         let wrong = |e: &dyn std::fmt::Display| e.to_string();
         let clock = Still::at(START + 1000);
         let mount_options = MountOptions {
-            rules: self.settings.rules,
+            rules: Rules {
+                inode_batches: false,
+                ..self.settings.rules
+            },
             ..options(&clock)
         };
         let sim =

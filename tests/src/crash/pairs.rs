@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use pramfs::journal::set_thread_lane;
+use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::pmem::{Event, EventKind, SimBackend};
 use pramfs::{Fs, MountOptions};
 
@@ -110,7 +110,10 @@ const NOW: i64 = START + 1000;
 
 fn mount_options(settings: &Settings) -> MountOptions {
     MountOptions {
-        rules: settings.rules,
+        rules: Rules {
+            inode_batches: false,
+            ..settings.rules
+        },
         ..options(&Still::at(NOW))
     }
 }
