@@ -1,9 +1,10 @@
 //! `-o remount`: the flags of a live mount.
 //!
 //! The kernel keeps these flags, so no word with the serving process is
-//! needed, but for `rw`: that process has to begin to write, and may not be
-//! able to; and for access times, which that process sets. Options that are ours (cache=, threads=, ...) are settled at mount
-//! time and ignored here, as mount(8) repeats them from fstab.
+//! needed, but for two: with `rw` that process has to begin to write, and may
+//! not be able to; and it is that process which sets access times. Options that
+//! are ours (cache=, threads=, ...) are settled at mount time and ignored here,
+//! as mount(8) repeats them from fstab.
 
 use std::path::Path;
 
