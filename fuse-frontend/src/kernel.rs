@@ -4,12 +4,17 @@
 //! set-user-id, opens /dev/fuse, checks what a user may do, and hands the
 //! descriptor over on a socket.
 //!
+//! Order, for root: the mount is made where nobody sees it, its device number is
+//! looked at, and it is attached to the directory that was checked, by
+//! descriptor. fusermount3 takes a path and checks the directory itself, with the
+//! rights of its caller.
+//!
 //! Invariant: only what was mounted here is ever unmounted here. It is
 //! known by its device number, which no other file system has while it lives;
 //! what somebody has mounted on top of it is left alone. (The transport's own
 //! way would unmount whatever is at the path, also after an umount(8).)
 
-use std::ffi::CString;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,15 +25,18 @@ use std::process::{Command, Stdio};
 
 use pramfs::AtimePolicy;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::exit::Failure;
-use crate::mountinfo::{self, FS_TYPE, Mount};
+use crate::mountinfo::{self, Mount, Spot};
+use crate::mountpoint::MountPoint;
 use crate::options::MountSettings;
 
-pub(crate) const DEVICE: &str = "/dev/fuse";
+const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// What comes after the dot in the type that the kernel shows.
+const SUBTYPE: &str = "pramfs";
 
 /// A mount of ours.
 #[derive(Debug, Clone)]
@@ -39,40 +47,47 @@ pub struct Place {
     pub device: Option<(u32, u32)>,
 }
 
-/// Mounts on `path`, with `source` as the name of what is mounted, and gives
+/// Mounts on a directory, with `source` as the name of what is mounted, and gives
 /// the connection to the kernel.
 ///
 /// # Errors
 /// What refused the mount, and what to do.
 pub fn connect(
-    path: &Path,
+    point: &MountPoint,
     source: &str,
     settings: &MountSettings,
 ) -> Result<(OwnedFd, Place), Failure> {
-    let connection = if rustix::process::geteuid().is_root() {
-        by_system_call(path, source, settings)?
+    let mounted = if rustix::process::geteuid().is_root() {
+        by_system_call(point, source, settings)?
     } else {
         None
     };
-    let connection = match connection {
-        Some(connection) => connection,
-        None => by_helper(path, source, settings)?,
+    let (connection, device) = match mounted {
+        Some((connection, device)) => (connection, Some(device)),
+        None => {
+            let connection = by_helper(&point.path, source, settings)?;
+            let device = mountinfo::at(&point.path).map(|mount| mount.device);
+            (connection, device)
+        }
     };
     let place = Place {
-        path: path.to_owned(),
-        device: mountinfo::at(path).map(|mount| mount.device),
+        path: point.path.clone(),
+        device,
     };
     Ok((connection, place))
 }
 
 /// `None` where this process may not mount, whoever it runs as.
 fn by_system_call(
-    path: &Path,
+    point: &MountPoint,
     source: &str,
     settings: &MountSettings,
-) -> Result<Option<OwnedFd>, Failure> {
-    let shown = path.display();
-    let failed = |error: io::Error| Failure::mount(format!("cannot mount on {shown}: {error}"));
+) -> Result<Option<(OwnedFd, (u32, u32))>, Failure> {
+    let shown = point.path.display();
+    let failed = |error: Errno| {
+        let error = io::Error::from(error);
+        Failure::mount(format!("cannot mount on {shown}: {error}"))
+    };
     let device = match File::options().read(true).write(true).open(DEVICE) {
         Ok(device) => device,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -82,53 +97,110 @@ fn by_system_call(
         }
         Err(error) => return Err(Failure::system(format!("cannot open {DEVICE}: {error}"))),
     };
-    let device = OwnedFd::from(device);
-    match mount_connection(&device, path, source, settings) {
-        Ok(()) => Ok(Some(device)),
+    let connection = OwnedFd::from(device);
+    let mounted = Detached::new(&connection, source, settings).and_then(|mount| {
+        mount.attach(point)?;
+        Ok(mount.device)
+    });
+    match mounted {
+        Ok(device) => Ok(Some((connection, device))),
         Err(Errno::PERM) => Ok(None),
-        Err(error) => Err(failed(error.into())),
+        Err(error) => Err(failed(error)),
     }
 }
 
-/// Mounts a connection to the kernel, a new one or one that is mounted
-/// elsewhere: then it is the same file system.
-///
-/// # Errors
-/// Of mount(2).
-pub(crate) fn mount_connection(
-    connection: &OwnedFd,
-    path: &Path,
-    source: &str,
-    settings: &MountSettings,
-) -> rustix::io::Result<()> {
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        connection.as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw()
-    );
-    if settings.allow_other.unwrap_or(true) {
-        data.push_str(",allow_other");
-    }
-    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
-    let fs_type = if settings.plain_type { "fuse" } else { FS_TYPE };
-    rustix::mount::mount(source, path, fs_type, flags(settings), data.as_c_str())
+/// Longest name of a source that a mount can be given, without its end.
+const MAX_SOURCE: usize = 255;
+
+/// A mount that is not in any directory yet. If it never comes there, it is gone
+/// with its descriptor.
+pub(crate) struct Detached {
+    mount: OwnedFd,
+    /// Device number of the file system.
+    pub device: (u32, u32),
 }
 
-fn flags(settings: &MountSettings) -> MountFlags {
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, settings.read_only);
-    flags.set(MountFlags::NODEV, !settings.dev);
-    flags.set(MountFlags::NOSUID, !settings.suid);
-    flags.set(MountFlags::NOEXEC, !settings.exec);
-    flags.set(MountFlags::NOSYMFOLLOW, !settings.symlinks);
-    flags.set(MountFlags::SYNCHRONOUS, settings.sync);
-    flags.set(MountFlags::DIRSYNC, settings.dirsync);
-    flags.set(MountFlags::NODIRATIME, !settings.dir_atime);
+impl Detached {
+    /// Of a connection to the kernel, a new one or one that is mounted elsewhere:
+    /// then it is the same file system.
+    ///
+    /// # Errors
+    /// EPERM where this process may not mount; ENOSYS before Linux 5.8.
+    pub fn new(
+        connection: &OwnedFd,
+        source: &str,
+        settings: &MountSettings,
+    ) -> rustix::io::Result<Detached> {
+        use rustix::mount::{fsconfig_set_flag, fsconfig_set_string};
+        let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let user = rustix::process::getuid().as_raw().to_string();
+        let group = rustix::process::getgid().as_raw().to_string();
+        let fd = connection.as_raw_fd().to_string();
+        fsconfig_set_string(&context, "source", &*shortened(source))?;
+        if !settings.plain_type {
+            fsconfig_set_string(&context, "subtype", SUBTYPE)?;
+        }
+        for (key, value) in [
+            ("fd", &*fd),
+            ("rootmode", "40000"),
+            ("user_id", &*user),
+            ("group_id", &*group),
+        ] {
+            fsconfig_set_string(&context, key, value)?;
+        }
+        for (key, wanted) in [
+            ("default_permissions", true),
+            ("allow_other", settings.allow_other.unwrap_or(true)),
+            ("ro", settings.read_only),
+            ("sync", settings.sync),
+            ("dirsync", settings.dirsync),
+        ] {
+            if wanted {
+                fsconfig_set_flag(&context, key)?;
+            }
+        }
+        rustix::mount::fsconfig_create(&context)?;
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mount = rustix::mount::fsmount(&context, flags, attributes(settings))?;
+        let device = mountinfo::locate(&mount, OsStr::new(""))?.device;
+        Ok(Detached { mount, device })
+    }
+
+    /// Puts it on the directory.
+    ///
+    /// # Errors
+    /// Of move_mount(2).
+    pub fn attach(&self, point: &MountPoint) -> rustix::io::Result<()> {
+        let here =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        rustix::mount::move_mount(&self.mount, c"", &point.directory, c"", here)
+    }
+}
+
+/// A source that is too long begins with dots: no path that could be looked for.
+fn shortened(source: &str) -> std::borrow::Cow<'_, str> {
+    if source.len() <= MAX_SOURCE {
+        return source.into();
+    }
+    let mut from = source.len() - (MAX_SOURCE - 3);
+    while !source.is_char_boundary(from) {
+        from += 1;
+    }
+    format!("...{}", &source[from..]).into()
+}
+
+fn attributes(settings: &MountSettings) -> MountAttrFlags {
+    let mut flags = MountAttrFlags::empty();
+    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, settings.read_only);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !settings.dev);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !settings.suid);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, !settings.exec);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW, !settings.symlinks);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, !settings.dir_atime);
     flags |= match settings.atime {
-        AtimePolicy::NoAtime => MountFlags::NOATIME,
-        AtimePolicy::Relatime => MountFlags::RELATIME,
-        AtimePolicy::StrictAtime => MountFlags::STRICTATIME,
+        AtimePolicy::NoAtime => MountAttrFlags::MOUNT_ATTR_NOATIME,
+        AtimePolicy::Relatime => MountAttrFlags::MOUNT_ATTR_RELATIME,
+        AtimePolicy::StrictAtime => MountAttrFlags::MOUNT_ATTR_STRICTATIME,
     };
     flags
 }
@@ -246,7 +318,14 @@ impl Place {
             if !on_top(&last.target).is_some_and(ours) {
                 return Err(Errno::BUSY.into());
             }
-            unmount(&last.target, flags)?;
+            // A directory on the way may have got another name meanwhile.
+            match Spot::of_path(&last.target) {
+                Ok(spot) if spot.mount.id == last.id => match unmount(&spot, flags) {
+                    Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {}
+                    unmounted => unmounted?,
+                },
+                _ => {}
+            }
         }
         Err(Errno::BUSY.into())
     }
@@ -262,40 +341,47 @@ impl Place {
     }
 }
 
-/// Takes a dead mount away whose process is not this one.
+/// Takes the dead mount away whose top a descriptor is, and whose process is not
+/// this one. `path` is for fusermount3.
 ///
 /// # Errors
 /// Where neither the system call nor the helper may do it.
-pub fn clear(path: &Path) -> io::Result<()> {
-    unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+pub fn clear(top: &OwnedFd, path: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(mountinfo::way(top), UnmountFlags::DETACH) {
+        Err(Errno::PERM) => ask_helper(path, &["-u", "-q", "-z", "--"]),
+        other => other.map_err(Into::into),
+    }
 }
 
-/// Unmounts what is on top at `path`, whoever serves it.
+/// Unmounts what was found at a spot, whoever serves it.
 ///
 /// # Errors
-/// EBUSY while it is in use; where neither the system call nor the helper may
-/// do it.
-pub fn unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
+/// EBUSY while it is in use, ESTALE where something else is there now; where
+/// neither the system call nor the helper may do it.
+pub fn unmount(spot: &Spot, flags: UnmountFlags) -> io::Result<()> {
     let arguments: &[&str] = if flags.contains(UnmountFlags::DETACH) {
         &["-u", "-q", "-z", "--"]
     } else {
         &["-u", "-q", "--"]
     };
-    match rustix::mount::unmount(path, flags) {
-        Err(Errno::PERM) => {
-            let status = Command::new(HELPER)
-                .args(arguments)
-                .arg(path)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status()?;
-            if status.success() {
-                Ok(())
-            } else {
-                Err(Errno::BUSY.into())
-            }
-        }
+    match spot.unmount(flags) {
+        Err(Errno::PERM) => ask_helper(&spot.mount.target, arguments),
         other => other.map_err(Into::into),
+    }
+}
+
+/// Has fusermount3 unmount, which checks itself whose mount it is.
+fn ask_helper(path: &Path, arguments: &[&str]) -> io::Result<()> {
+    let status = Command::new(HELPER)
+        .args(arguments)
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Errno::BUSY.into())
     }
 }

@@ -6,8 +6,8 @@
 //! [`mountpoint`] looks at where to mount, [`kernel`] mounts, [`session`] brings region, engine
 //! and kernel together, [`shutdown`] takes them apart again, [`daemon`] does
 //! it in the background, [`mod@remount`] changes the flags of a live mount,
-//! [`again`] mounts what is mounted in a second place, and [`unmount`] is what
-//! umount(8) calls.
+//! [`second_mount`] mounts what is mounted in a second place, and [`unmount`] is
+//! what umount(8) calls.
 //!
 //! Invariant: no file-system logic lives here. What a request means is
 //! decided by the engine; who may do it, by the kernel (`default_permissions`).
@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 pub mod adapter;
-pub mod again;
 pub mod cli;
 pub mod daemon;
 pub mod exit;
@@ -26,6 +25,7 @@ pub mod mountinfo;
 pub mod mountpoint;
 pub mod options;
 pub mod remount;
+pub mod second_mount;
 pub mod session;
 pub mod shutdown;
 pub mod summary;

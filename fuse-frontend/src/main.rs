@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use pramfs_fuse::cli::{self, Invocation, Place, Request};
 use pramfs_fuse::exit::{Failure, Status};
-use pramfs_fuse::{again, daemon, logging, remount, session, unmount};
+use pramfs_fuse::{daemon, logging, remount, second_mount, session, unmount};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -68,7 +68,7 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
 /// Mounts, in earnest or once more, and gives what the user should know.
 fn in_background(invocation: &Invocation, args: &[OsString]) -> Result<String, Failure> {
     let again = || {
-        let mounted = again::mount(
+        let mounted = second_mount::mount(
             &invocation.region,
             &invocation.mountpoint,
             &invocation.settings,

@@ -1,9 +1,20 @@
 //! What is mounted where: `/proc/self/mountinfo`.
+//!
+//! Type, source and path of a FUSE mount are what its maker chose, who may be
+//! any user; the kernel alone gives a mount its number, its device number and
+//! `user_id`. Only these decide anything; a name is looked at only of mounts
+//! that root or the caller has made ([`Mount::is_trusted`]).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use pramfs_control::Identity;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 /// Type of our mounts, as the kernel shows it.
 pub const FS_TYPE: &str = "fuse.pramfs";
@@ -11,6 +22,8 @@ pub const FS_TYPE: &str = "fuse.pramfs";
 /// One line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
+    /// Number of the mount; another one may have it after the mount is gone.
+    pub id: u64,
     /// Device number of the mounted file system.
     pub device: (u32, u32),
     /// What of the file system is mounted: `/` is all of it.
@@ -25,6 +38,151 @@ pub struct Mount {
     pub source: OsString,
     /// Options of the file system as a whole.
     pub super_options: String,
+}
+
+impl Mount {
+    /// Who mounted it, if it is one of FUSE.
+    pub fn user_id(&self) -> Option<u32> {
+        let mut words = self.super_options.split(',');
+        words.find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
+    }
+
+    /// Whether root or the user of this process made it. What is not of FUSE,
+    /// root alone can mount.
+    pub fn is_trusted(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        match self.user_id() {
+            Some(id) => id == 0 || id == own,
+            None => !self.fs_type.starts_with("fuse"),
+        }
+    }
+
+    /// Whether it was made by the user of this process.
+    pub fn is_own(&self) -> bool {
+        self.user_id() == Some(rustix::process::geteuid().as_raw())
+    }
+
+    /// Whether the mount, or the file system, has this option.
+    pub fn has(&self, option: &str) -> bool {
+        let mut words = self.options.split(',').chain(self.super_options.split(','));
+        words.any(|word| word == option)
+    }
+}
+
+/// Where a descriptor, or a name below it, is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Number of the mount.
+    pub mount: u64,
+    /// Device number of its file system.
+    pub device: (u32, u32),
+    /// Whether it is the top of the mount.
+    pub is_top: bool,
+}
+
+/// Where `name` in `directory` is, or the directory itself if the name is empty.
+/// Links are not followed, and the process behind a FUSE mount is not asked.
+///
+/// # Errors
+/// Of statx(2); ENOSYS before Linux 5.8.
+pub fn locate(directory: impl AsFd, name: &OsStr) -> rustix::io::Result<Location> {
+    let flags = AtFlags::EMPTY_PATH
+        | AtFlags::SYMLINK_NOFOLLOW
+        | AtFlags::NO_AUTOMOUNT
+        | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(directory, name, flags, StatxFlags::empty())?;
+    if !StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID) {
+        return Err(Errno::NOSYS);
+    }
+    Ok(Location {
+        mount: stat.stx_mnt_id,
+        device: (stat.stx_dev_major, stat.stx_dev_minor),
+        is_top: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+    })
+}
+
+/// The mount whose top a descriptor is.
+pub fn of_top(directory: impl AsFd) -> Option<Mount> {
+    let location = locate(directory, OsStr::new("")).ok()?;
+    let mount = with_id(location.mount)?;
+    (location.is_top && mount.device == location.device).then_some(mount)
+}
+
+/// The mount of this number.
+pub fn with_id(id: u64) -> Option<Mount> {
+    read().ok()?.into_iter().find(|mount| mount.id == id)
+}
+
+/// A mount on a name in a directory that is held: what is on the way to it
+/// cannot be exchanged any more.
+#[derive(Debug)]
+pub struct Spot {
+    directory: OwnedFd,
+    name: OsString,
+    /// The mount that was found there.
+    pub mount: Mount,
+}
+
+impl Spot {
+    /// What is mounted on `path`, of which only the last name may be a dead mount.
+    ///
+    /// # Errors
+    /// Of the system calls; EINVAL where nothing is mounted there.
+    pub fn of_path(path: &Path) -> io::Result<Spot> {
+        let (above, name) = match (path.parent(), path.file_name()) {
+            (Some(above), Some(name)) if !above.as_os_str().is_empty() => (above, name),
+            (Some(_), Some(name)) => (Path::new("."), name),
+            _ => (path, OsStr::new(".")),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(above, flags, Mode::empty())?;
+        let location = locate(&directory, name)?;
+        let mount = with_id(location.mount).filter(|mount| mount.device == location.device);
+        match mount {
+            Some(mount) if location.is_top => Ok(Spot {
+                directory,
+                name: name.to_owned(),
+                mount,
+            }),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// A path that leads there, without any name that could be exchanged but the
+    /// last.
+    fn way(&self) -> PathBuf {
+        Path::new(&way(&self.directory)).join(&self.name)
+    }
+
+    /// Unmounts it, if it is still what was found.
+    ///
+    /// # Errors
+    /// EBUSY while it is in use, ESTALE where something else is there.
+    pub fn unmount(&self, flags: UnmountFlags) -> rustix::io::Result<()> {
+        if locate(&self.directory, &self.name)?.mount != self.mount.id {
+            return Err(Errno::STALE);
+        }
+        rustix::mount::unmount(self.way(), flags | UnmountFlags::NOFOLLOW)
+    }
+
+    /// The top of the mount, if it is still what was found.
+    ///
+    /// # Errors
+    /// ESTALE where something else is there.
+    pub fn open(&self) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let top = rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())?;
+        match locate(&top, OsStr::new(""))?.mount == self.mount.id {
+            true => Ok(top),
+            false => Err(Errno::STALE),
+        }
+    }
+}
+
+/// A path that leads to what a descriptor is open for, and nowhere else, for
+/// system calls that take paths only.
+pub fn way(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 /// All mounts, in the order in which they were made.
@@ -44,19 +202,19 @@ pub fn at(target: &Path) -> Option<Mount> {
         .find(|mount| mount.target == target)
 }
 
-/// The first of our mounts whose source is `source`.
-pub fn of_source(source: &Path) -> Option<Mount> {
+/// The first mount of a region that root or the caller has made and that says so
+/// by its source. For messages: nothing is decided by it.
+pub fn of_source(region: &Path) -> Option<Mount> {
+    let wanted = Identity::of_path(region).ok()?;
+    let is_source = |mount: &Mount| {
+        let named = Path::new(&mount.source);
+        mount.source == *source_name(region)
+            || named.is_absolute() && Identity::of_path(named).is_ok_and(|found| found == wanted)
+    };
     read()
         .ok()?
         .into_iter()
-        .find(|mount| mount.fs_type == FS_TYPE && is_source(mount, source))
-}
-
-/// Whether a mount of ours is of this region, a canonical path.
-pub fn is_source(mount: &Mount, region: &Path) -> bool {
-    let named = Path::new(&mount.source);
-    mount.source == *source_name(region)
-        || named.is_absolute() && named.canonicalize().is_ok_and(|path| path == region)
+        .find(|mount| mount.fs_type == FS_TYPE && mount.is_trusted() && is_source(mount))
 }
 
 fn parse(text: &[u8]) -> Vec<Mount> {
@@ -68,13 +226,15 @@ fn parse(text: &[u8]) -> Vec<Mount> {
 /// `ID PARENT MAJOR:MINOR ROOT TARGET OPTIONS [TAG...] - TYPE SOURCE SUPER`.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = text(fields.nth(2)?);
+    let id = text(fields.next()?).parse().ok()?;
+    let device = text(fields.nth(1)?);
     let root = text(fields.next()?);
     let target = unescape(fields.next()?);
     let options = text(fields.next()?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let (major, minor) = device.split_once(':')?;
     Some(Mount {
+        id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         root,
         target: PathBuf::from(target),
@@ -127,6 +287,7 @@ mod tests {
         let line = b"36 25 0:31 / /mnt/a\\040b rw,nosuid,relatime shared:5 master:1 - fuse.pramfs /dev/shm/r\\134x rw,user_id=0\n";
         let mounts = parse(line);
         assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts[0].id, 36);
         assert_eq!(mounts[0].device, (0, 31));
         assert_eq!(mounts[0].root, "/");
         assert_eq!(mounts[0].target, Path::new("/mnt/a b"));
@@ -134,6 +295,30 @@ mod tests {
         assert_eq!(mounts[0].fs_type, FS_TYPE);
         assert_eq!(mounts[0].source, "/dev/shm/r\\x");
         assert_eq!(mounts[0].super_options, "rw,user_id=0");
+        assert_eq!(mounts[0].user_id(), Some(0));
+        assert!(mounts[0].is_trusted() && mounts[0].has("nosuid") && !mounts[0].has("nodev"));
+    }
+
+    #[test]
+    fn mounts_of_other_users_are_not_trusted() {
+        let line = |kind: &str, options: &str| {
+            let line = format!("36 25 0:31 / /mnt rw - {kind} /region {options}\n");
+            parse(line.as_bytes()).remove(0)
+        };
+        assert!(!line("fuse.pramfs", "rw,user_id=4242,group_id=0").is_trusted());
+        assert!(!line("fuse.pramfs", "rw").is_trusted());
+        assert!(line("fuse.pramfs", "rw,user_id=0").is_trusted());
+        assert!(line("ext4", "rw").is_trusted());
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_path_is_found_by_number() {
+        let spot = Spot::of_path(Path::new("/proc")).unwrap();
+        assert_eq!(spot.mount.fs_type, "proc");
+        assert_eq!(spot.mount, of_top(spot.open().unwrap()).unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let refused = Spot::of_path(dir.path()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! Where to mount: is it a directory, is it empty, is it the corpse of an
 //! earlier mount?
 //!
-//! Invariant: nothing is unmounted but a dead mount of our own type, and that
-//! by exactly the path that was asked for.
+//! Invariant: a path is resolved once. What is looked at, cleared and mounted on
+//! is the directory that was opened then, whatever its name leads to meanwhile.
+//! Nothing is unmounted but a dead mount of our own type that the caller made.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, StatxFlags};
 
 use crate::exit::Failure;
 use crate::kernel;
@@ -17,7 +21,10 @@ const MAX_DEAD: usize = 16;
 /// A directory that can be mounted on.
 #[derive(Debug)]
 pub struct MountPoint {
-    /// Its canonical path.
+    /// The directory that was looked at.
+    pub directory: OwnedFd,
+    /// Its path when that was done, without links. For messages, and for
+    /// fusermount3, which can be told no descriptor.
     pub path: PathBuf,
     /// What was done to make it usable, for the user to know.
     pub notices: Vec<String>,
@@ -28,13 +35,18 @@ pub struct MountPoint {
 /// # Errors
 /// What is wrong with it, and what to do.
 pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
-    let path = canonical(given)?;
     let mut notices = Vec::new();
     for _ in 0..MAX_DEAD {
-        match look(&path) {
-            Ok(State::Empty) => return Ok(MountPoint { path, notices }),
-            Ok(State::NotEmpty) if nonempty => return Ok(MountPoint { path, notices }),
-            Ok(State::NotEmpty) => return Err(not_empty(&path)),
+        let (directory, path) = open(given)?;
+        match look(&directory) {
+            Ok(State::NotEmpty) if !nonempty => return Err(not_empty(&directory, &path)),
+            Ok(State::Empty | State::NotEmpty) => {
+                return Ok(MountPoint {
+                    directory,
+                    path,
+                    notices,
+                });
+            }
             Ok(State::NotDirectory) => {
                 return Err(Failure::mount(format!(
                     "mount point {}: not a directory",
@@ -42,11 +54,11 @@ pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
                 )));
             }
             Err(error) if is_dead(&error) => {
-                // It is the one above that is dead, and not ours to clear.
-                if mountinfo::at(&path).is_none() {
+                // Elsewhere it is the one above that is dead, and not ours to clear.
+                if mountinfo::of_top(&directory).is_none() {
                     return Err(unusable(&path, &error));
                 }
-                clear(&path)?;
+                clear(&directory, &path)?;
                 notices.push(format!(
                     "cleared the dead mount on {}: its process had died",
                     path.display()
@@ -57,29 +69,18 @@ pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
     }
     Err(Failure::mount(format!(
         "mount point {}: dead mounts keep appearing; see findmnt(8)",
-        path.display()
+        given.display()
     )))
 }
 
-/// The path without links. The last component may be a dead mount, which most
-/// system calls refuse to touch.
-fn canonical(given: &Path) -> Result<PathBuf, Failure> {
-    let error = match given.canonicalize() {
-        Ok(path) => return Ok(path),
-        Err(error) => error,
-    };
-    let resolved = match (is_dead(&error), given.parent(), given.file_name()) {
-        (true, Some(parent), Some(name)) => {
-            let parent = if parent.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                parent
-            };
-            parent.canonicalize().map(|parent| parent.join(name))
-        }
-        _ => Err(error),
-    };
-    resolved.map_err(|error| unusable(given, &error))
+/// What the path leads to, and its path without links. It may be a dead mount,
+/// which this does not ask for anything.
+pub(crate) fn open(given: &Path) -> Result<(OwnedFd, PathBuf), Failure> {
+    let opened = rustix::fs::open(given, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let directory = opened.map_err(|error| unusable(given, &error.into()))?;
+    let path =
+        std::fs::read_link(mountinfo::way(&directory)).map_err(|error| unusable(given, &error))?;
+    Ok((directory, path))
 }
 
 fn unusable(path: &Path, error: &io::Error) -> Failure {
@@ -114,20 +115,27 @@ enum State {
 
 /// Attributes alone would not do: those of a dead mount may come from the
 /// kernel's memory.
-fn look(path: &Path) -> io::Result<State> {
-    if !std::fs::metadata(path)?.is_dir() {
+fn look(directory: &OwnedFd) -> io::Result<State> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(directory, c"", flags, StatxFlags::TYPE)?;
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
         return Ok(State::NotDirectory);
     }
-    match std::fs::read_dir(path)?.next() {
-        None => Ok(State::Empty),
-        Some(entry) => entry.map(|_| State::NotEmpty),
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut entries = Dir::new(rustix::fs::openat(directory, c".", flags, Mode::empty())?)?;
+    loop {
+        match entries.next() {
+            None => return Ok(State::Empty),
+            Some(Ok(entry)) if [c".", c".."].contains(&entry.file_name()) => {}
+            Some(entry) => return Ok(entry.map(|_| State::NotEmpty)?),
+        }
     }
 }
 
-fn not_empty(path: &Path) -> Failure {
+fn not_empty(directory: &OwnedFd, path: &Path) -> Failure {
     let shown = path.display();
-    Failure::mount(match mountinfo::at(path) {
-        Some(mount) if mount.fs_type == FS_TYPE => format!(
+    Failure::mount(match mountinfo::of_top(directory) {
+        Some(mount) if mount.fs_type == FS_TYPE && mount.is_trusted() => format!(
             "{} is already mounted on {shown}",
             mount.source.to_string_lossy()
         ),
@@ -137,21 +145,29 @@ fn not_empty(path: &Path) -> Failure {
     })
 }
 
-/// Removes the dead mount on top of `path`.
-fn clear(path: &Path) -> Result<(), Failure> {
+/// Removes the dead mount on top of `directory`.
+fn clear(directory: &OwnedFd, path: &Path) -> Result<(), Failure> {
     let shown = path.display();
-    let dead = mountinfo::at(path);
-    if dead.as_ref().is_none_or(|mount| mount.fs_type != FS_TYPE) {
-        let fs_type = dead.map_or_else(|| "unknown".to_owned(), |mount| mount.fs_type);
-        return Err(Failure::mount(format!(
-            "mount point {shown} is a dead mount of type {fs_type} (its process has died); type: umount -l {shown}"
-        )));
-    }
-    kernel::clear(path).map_err(|error| {
-        Failure::mount(format!(
-            "mount point {shown} is a dead mount of ours that cannot be cleared ({error}); type: umount -l {shown}"
-        ))
-    })
+    let whose = match mountinfo::of_top(directory) {
+        Some(mount) if mount.fs_type != FS_TYPE => {
+            format!("of type {}", mount.fs_type.escape_debug())
+        }
+        Some(mount) if !mount.is_own() => match mount.user_id() {
+            Some(id) => format!("of user {id}"),
+            None => "of nobody known".to_owned(),
+        },
+        None => "of type unknown".to_owned(),
+        Some(_) => {
+            return kernel::clear(directory, path).map_err(|error| {
+                Failure::mount(format!(
+                    "mount point {shown} is a dead mount of ours that cannot be cleared ({error}); type: umount -l {shown}"
+                ))
+            });
+        }
+    };
+    Err(Failure::mount(format!(
+        "mount point {shown} is a dead mount {whose} (its process has died); type: umount -l {shown}"
+    )))
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@
 //! are ours (cache=, threads=, ...) are settled at mount time and ignored here,
 //! as mount(8) repeats them from fstab.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::exit::Failure;
 use crate::mountinfo;
+use crate::mountpoint;
 use crate::options::MountSettings;
 
 const FLAGS: [(&str, MountFlags); 11] = [
@@ -52,16 +53,21 @@ pub(crate) const SET_DIR_ATIMES: [&str; 2] = [
 /// Where there is no mount of ours, or no right.
 pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failure> {
     let shown = mountpoint.display();
-    let path = mountpoint
-        .canonicalize()
-        .map_err(|error| Failure::mount(format!("mount point {shown}: {error}")))?;
-    let mount = mountinfo::at(&path)
+    // Held, so that what is changed is what was looked at.
+    let top = mountpoint::open(mountpoint)?.0;
+    let mount = mountinfo::of_top(&top)
         .filter(|mount| settings.is_type(&mount.fs_type))
         .ok_or_else(|| {
             Failure::mount(format!(
                 "{shown} is not a mount of a pramfs region: there is nothing to remount"
             ))
         })?;
+    if !mount.is_own() {
+        return Err(Failure::mount(format!(
+            "{shown} was mounted by another user, whose files would get these flags; that user can remount it, or unmount it and mount the region"
+        )));
+    }
+    let path = PathBuf::from(mountinfo::way(&top));
     let current = [&*mount.options, &*mount.super_options];
     let before = new_flags(&current, &[]);
     let flags = new_flags(&current, &settings.flags_given);

@@ -5,6 +5,7 @@
 //! [`mount`] returns, requests are taken. Taking it apart goes the other way,
 //! and the engine is closed last.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use fuser::{Config, Session, SessionACL};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
 use pramfs::{Fs, MountOptions};
+use pramfs_control::{ControlError, DIRECTORY, Directory, Served, Server, Service};
 
 use crate::adapter::Adapter;
 use crate::exit::Failure;
@@ -20,6 +22,7 @@ use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
 use crate::options::MountSettings;
+use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
 
@@ -37,6 +40,8 @@ pub struct Mounted {
     fs: Arc<Fs>,
     signals: Signals,
     place: Place,
+    /// Answers for the region; root's mounts have it.
+    control: Option<Server>,
     /// What the user should know in any case.
     pub notices: Vec<String>,
     /// What the summary says that the user should know without asking for it.
@@ -64,7 +69,7 @@ pub fn mount(
     let (region, protected) = open_region(&path, settings)?;
     // What is in force from here on.
     let mut settings = settings.clone();
-    let mut notices = point.notices;
+    let mut notices = point.notices.clone();
     if protected {
         settings.read_only = true;
         notices.push(format!(
@@ -76,7 +81,17 @@ pub fn mount(
     let fs = open_engine(region, &path, settings, protected)?;
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
-    let (connection, place) = kernel::connect(&point.path, &source, settings)?;
+    let (connection, place) = kernel::connect(&point, &source, settings)?;
+    let control = match answer_for(&fs, &connection, &place, settings) {
+        Ok(control) => control,
+        Err(error) => {
+            notices.push(format!(
+                "WARNING: no second mount of {} is possible: {error}",
+                path.display()
+            ));
+            None
+        }
+    };
     let adapter = Adapter::new(Arc::clone(&fs), settings.cache);
     let kernel = adapter.kernel();
     let session = Session::from_fd(
@@ -104,8 +119,36 @@ pub fn mount(
         fs,
         signals,
         place,
+        control,
         notices,
     })
+}
+
+/// Opens the control socket of the region that is mounted, for root.
+fn answer_for(
+    fs: &Fs,
+    connection: impl AsFd,
+    place: &Place,
+    settings: &MountSettings,
+) -> Result<Option<Server>, ControlError> {
+    let user = rustix::process::geteuid();
+    let backend = fs.region().backend();
+    let (true, Some(device), Some((region, _))) =
+        (user.is_root(), place.device, backend.source_fd())
+    else {
+        return Ok(None);
+    };
+    let served = Served {
+        device,
+        user_id: user.as_raw(),
+        read_only: settings.read_only,
+        nosuid: !settings.suid,
+        nodev: !settings.dev,
+        noexec: !settings.exec,
+        nosymfollow: !settings.symlinks,
+    };
+    let service = Service::new(served, region, connection)?;
+    Server::start(Directory::make(DIRECTORY)?, service).map(Some)
 }
 
 impl Mounted {
@@ -125,6 +168,8 @@ impl Mounted {
             served
         });
         let path = self.place.path.display();
+        // Nobody is told any more that the region is mounted.
+        drop(self.control);
         if served.is_err()
             && let Err(error) = self.place.detach()
         {
@@ -209,11 +254,20 @@ fn open_patiently(
                 ..
             }
         );
-        if busy && let Some(mount) = mountinfo::of_source(path) {
-            return Err(Failure::mount(format!(
-                "{error} (it is mounted on {})",
-                mount.target.display()
-            )));
+        if busy {
+            let mount = mountinfo::of_source(path);
+            // Root's mount is live when its server answers for it, anybody else's
+            // when it is in the table.
+            let is_live = match rustix::process::geteuid().is_root() {
+                true => second_mount::is_served(path),
+                false => mount.is_some(),
+            };
+            if is_live {
+                let there = mount.map_or_else(String::new, |mount| {
+                    format!(" (it is mounted on {})", mount.target.display())
+                });
+                return Err(Failure::mount(format!("{error}{there}")));
+            }
         }
         if !busy || started.elapsed() > CLOSING {
             return Ok(Err(error));

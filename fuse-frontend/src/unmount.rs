@@ -6,11 +6,14 @@
 //!
 //! Order: the mount is looked up before it is taken away; the wait begins only
 //! if the file system has no other mount left.
+//!
+//! Invariant: what is unmounted is what was looked up, by its number; and only
+//! a server that root or the caller has started is waited for, however others
+//! call theirs.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -20,12 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::exit::Failure;
 use crate::kernel;
-use crate::mountinfo::{self, FS_TYPE, Mount};
-
-/// Longest wait for the process; what it has to write out takes a fraction of
-/// this, unless it is stopped.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(2);
+use crate::mountinfo::{self, FS_TYPE, Mount, Spot};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -81,20 +79,26 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
             ));
         }
     };
-    let (path, mount) = find(&arguments.mountpoint)?;
+    let spot = find(&arguments.mountpoint)?;
+    let mount = &spot.mount;
+    let path = mount.target.clone();
     let shown = path.display();
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::FORCE, arguments.force);
     flags.set(UnmountFlags::DETACH, arguments.lazy);
     let unmounted = pramfs::pmem::unmount_after_release(
         &path,
-        || kernel::unmount(&path, flags),
+        || kernel::unmount(&spot, flags),
         |error| error.raw_os_error() == Some(libc::EBUSY),
     );
     match unmounted {
         Ok(()) => {}
         Err(error) if arguments.read_only && error.raw_os_error() == Some(libc::EBUSY) => {
-            return rustix::mount::mount_remount(&path, MountFlags::RDONLY, c"")
+            let top = spot.open();
+            return top
+                .and_then(|top| {
+                    rustix::mount::mount_remount(mountinfo::way(&top), MountFlags::RDONLY, c"")
+                })
                 .map(|()| said(&arguments, format!("{shown} is in use: read-only now")))
                 .map_err(|error| {
                     Failure::mount(format!(
@@ -112,7 +116,11 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
             )));
         }
     }
-    if !arguments.lazy && !lives_on(&mount) && !wait_until_free(Path::new(&mount.source)) {
+    if !arguments.lazy
+        && mount.is_trusted()
+        && !lives_on(mount)
+        && !wait_until_free(Path::new(&mount.source))
+    {
         return Ok(format!(
             "umount.fuse.pramfs: {shown} is unmounted, but the process that served it still holds {}\n",
             mount.source.to_string_lossy()
@@ -130,7 +138,7 @@ fn said(arguments: &Arguments, text: String) -> String {
 }
 
 /// The mount at a path. Of a dead one only the parent can be looked at.
-fn find(given: &Path) -> Result<(PathBuf, Mount), Failure> {
+fn find(given: &Path) -> Result<Spot, Failure> {
     let shown = given.display();
     let resolved = given
         .parent()
@@ -141,8 +149,8 @@ fn find(given: &Path) -> Result<(PathBuf, Mount), Failure> {
         .into_iter()
         .flatten()
         .find_map(|path| {
-            let mount = mountinfo::at(&path).filter(|mount| mount.fs_type == FS_TYPE)?;
-            Some((path, mount))
+            let spot = Spot::of_path(&path).ok()?;
+            (spot.mount.fs_type == FS_TYPE).then_some(spot)
         })
         .ok_or_else(|| {
             Failure::mount(format!(
@@ -158,21 +166,17 @@ fn lives_on(mount: &Mount) -> bool {
     Path::new(&format!("/sys/class/bdi/{major}:{minor}")).exists()
 }
 
-/// Waits until nobody holds the region; tells whether that came to be.
+/// Waits until the server of the region, which is unmounted, lets go of it; tells
+/// whether that came to be. Others who hold it are not waited for.
 fn wait_until_free(region: &Path) -> bool {
-    let started = Instant::now();
-    while is_held(region) {
-        if started.elapsed() > PATIENCE {
-            return false;
-        }
-        std::thread::sleep(PAUSE);
-    }
-    true
+    let look = || if is_held(region) { Err(()) } else { Ok(()) };
+    let waited = pramfs::pmem::open_after_release(region, look, |()| true);
+    waited.is_ok() || !pramfs::pmem::is_being_released(region)
 }
 
 /// Whether a process holds the region. One that cannot be asked about (its
 /// name is not its path, or it may not be opened) counts as free.
-pub(crate) fn is_held(region: &Path) -> bool {
+fn is_held(region: &Path) -> bool {
     let open = |flags| rustix::fs::open(region, flags | OFlags::CLOEXEC, Mode::empty());
     let look = || -> io::Result<bool> {
         let kind = FileType::from_raw_mode(rustix::fs::stat(region)?.st_mode);

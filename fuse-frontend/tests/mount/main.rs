@@ -2,7 +2,6 @@
 //! ordinary system calls are made. As root, and where there is a /dev/fuse;
 //! anywhere else every test says that it was skipped.
 
-mod again;
 mod appends;
 mod attributes;
 mod crash;
@@ -13,6 +12,7 @@ mod life;
 mod names;
 mod refusals;
 mod requests;
+mod second_mount;
 mod unmounting;
 
 use std::path::Path;

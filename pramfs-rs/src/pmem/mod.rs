@@ -53,7 +53,7 @@ pub use native::NativeBackend;
 pub use options::{BackendKind, RegionOptions};
 pub use probe::{FileSystem, Report, probe};
 pub use region::{LINE, Region, RegionInfo};
-pub use release::{open_after_release, unmount_after_release};
+pub use release::{is_being_released, open_after_release, unmount_after_release};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;

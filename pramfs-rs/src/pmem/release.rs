@@ -3,8 +3,12 @@
 //! umount(8) returns when the kernel has let go of a FUSE file system. The
 //! process that served it then still writes out and unlocks the region, and
 //! whoever opens that right away, to check or to mount it, would find it in
-//! use. Such a process is known by its name, by the region that it has open,
-//! and by its own mount table, in which the region is no longer.
+//! use. Such a process runs as root or as the caller, has the name of the
+//! program, has the region open, and has it no more in its own mount table.
+//!
+//! Invariant: nobody else makes the caller wait. Any process can take that name;
+//! its user is what the kernel says of it, and what it has open is known by
+//! device and inode.
 //!
 //! Left to others: a region in use by anything else is refused at once.
 
@@ -12,6 +16,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 /// Longest wait. What is left to write out is what the page cache of a slow
 /// medium holds.
@@ -27,8 +33,8 @@ const SERVERS: [&str; 2] = ["mount.pramfs", "mount-pramfs"];
 /// Tries `open` again for as long as it is busy and a process that served a
 /// mount of `region`, which is unmounted, is about to let go of it.
 ///
-/// Sees only processes whose descriptors the caller may look at: all for root,
-/// otherwise one's own.
+/// Sees only processes whose descriptors the caller may look at: root those of
+/// root, anybody else one's own.
 ///
 /// ```
 /// # use std::io::{Error, ErrorKind::NotFound};
@@ -44,15 +50,25 @@ pub fn open_after_release<T, E>(
     mut open: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    match region.as_ref().canonicalize() {
-        Ok(region) => patiently(open, is_busy, |name| name == region),
-        Err(_) => open(),
+    match Object::at(region.as_ref()) {
+        Some(region) => patiently(open, is_busy, |held| held.is(&region)),
+        None => open(),
     }
 }
 
-/// As [`open_after_release`], for what cannot be done to a directory (to unmount
-/// it, say) while the region of such a process lies below it, itself or as the
-/// file behind a loop device.
+/// Whether a process that served a mount of `region`, which is unmounted, has not
+/// let go of it yet.
+///
+/// ```
+/// assert!(!pramfs::pmem::is_being_released("/nowhere/at/all"));
+/// ```
+pub fn is_being_released(region: impl AsRef<Path>) -> bool {
+    Object::at(region.as_ref()).is_some_and(|region| some_server_ends(&|held| held.is(&region)))
+}
+
+/// As [`open_after_release`], for what cannot be done to a mount (to unmount it,
+/// say) while the region of such a process lies in it, itself or as the file
+/// behind a loop device.
 ///
 /// ```
 /// let unmount = || Err::<(), _>("it is in use by a program");
@@ -62,25 +78,67 @@ pub fn open_after_release<T, E>(
 /// # Errors
 /// Those of the last try.
 pub fn unmount_after_release<T, E>(
-    dir: impl AsRef<Path>,
-    unmount: impl FnMut() -> Result<T, E>,
+    top: impl AsRef<Path>,
+    mut unmount: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    patiently(unmount, is_busy, |name| {
-        name.starts_with(&dir) || behind_loop(name).is_some_and(|file| file.starts_with(&dir))
-    })
+    match Object::at(top.as_ref()) {
+        Some(top) => patiently(unmount, is_busy, |held| {
+            held.device == top.device
+                || behind_loop(held).is_some_and(|file| file.device == top.device)
+        }),
+        None => unmount(),
+    }
 }
 
-fn behind_loop(device: &Path) -> Option<PathBuf> {
-    let name = device.strip_prefix("/dev").ok()?.to_str()?;
-    let file = format!("/sys/block/{name}/loop/backing_file");
-    Some(fs::read_to_string(file).ok()?.trim_end().into())
+/// What a path or a descriptor leads to, as the kernel counts it.
+struct Object {
+    /// Of the file system in which it is.
+    device: (u32, u32),
+    inode: u64,
+    kind: FileType,
+    /// Of a device.
+    node: (u32, u32),
+}
+
+impl Object {
+    /// Asks nobody but the kernel: neither of these numbers changes, and whoever
+    /// serves the file system may have ended.
+    fn at(path: &Path) -> Option<Object> {
+        let wanted = StatxFlags::TYPE | StatxFlags::INO;
+        let stat = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
+        Some(Object {
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            inode: stat.stx_ino,
+            kind: FileType::from_raw_mode(stat.stx_mode.into()),
+            node: (stat.stx_rdev_major, stat.stx_rdev_minor),
+        })
+    }
+
+    fn is(&self, other: &Object) -> bool {
+        self.kind == other.kind
+            && match self.kind {
+                FileType::BlockDevice | FileType::CharacterDevice => self.node == other.node,
+                _ => self.device == other.device && self.inode == other.inode,
+            }
+    }
+}
+
+fn behind_loop(device: &Object) -> Option<Object> {
+    if device.kind != FileType::BlockDevice {
+        return None;
+    }
+    let (major, minor) = device.node;
+    let file = format!("/sys/dev/block/{major}:{minor}/loop/backing_file");
+    Object::at(Path::new(
+        fs::read_to_string(file).ok()?.trim_end_matches('\n'),
+    ))
 }
 
 fn patiently<T, E>(
     mut open: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
-    is_region: impl Fn(&Path) -> bool,
+    is_region: impl Fn(&Object) -> bool,
 ) -> Result<T, E> {
     let mut result = open();
     let started = Instant::now();
@@ -89,7 +147,7 @@ fn patiently<T, E>(
         && last_seen.elapsed() < GRACE
         && started.elapsed() < PATIENCE
     {
-        if is_being_released(&is_region) {
+        if some_server_ends(&is_region) {
             last_seen = Instant::now();
         }
         std::thread::sleep(PAUSE);
@@ -98,16 +156,21 @@ fn patiently<T, E>(
     result
 }
 
-fn is_being_released(is_region: &impl Fn(&Path) -> bool) -> bool {
+fn some_server_ends(is_region: &impl Fn(&Object) -> bool) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return false;
     };
+    let own = rustix::process::geteuid().as_raw();
     processes
         .flatten()
         .map(|entry| entry.path())
+        .filter(|process| is_server(process))
         .any(|process| {
-            is_server(&process)
-                && open_in(&process).any(|name| is_region(&name) && !has_mounted(&process, &name))
+            let Some(user) = user_of(&process).filter(|user| [0, own].contains(user)) else {
+                return false;
+            };
+            open_in(&process)
+                .any(|(name, held)| is_region(&held) && !has_mounted(&process, user, &name))
         })
 }
 
@@ -115,26 +178,44 @@ fn is_server(process: &Path) -> bool {
     fs::read_to_string(process.join("comm")).is_ok_and(|name| SERVERS.contains(&name.trim_end()))
 }
 
-fn open_in(process: &Path) -> impl Iterator<Item = PathBuf> {
-    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
-    descriptors
-        .flatten()
-        .filter_map(|entry| fs::read_link(entry.path()).ok())
+/// The user of a process, if it is one only: a set-user-id program that another
+/// user has called, by whatever name, has more.
+fn user_of(process: &Path) -> Option<u32> {
+    one_user(&fs::read_to_string(process.join("status")).ok()?)
 }
 
-/// In the mount table that the process sees. One that is ending has none.
-fn has_mounted(process: &Path, region: &Path) -> bool {
+/// From `Uid:	0	0	0	0`: real, effective, saved, of the file system. The line
+/// before it has the name of the process, whose line breaks the kernel escapes.
+fn one_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut users = line.split_ascii_whitespace().map(str::parse::<u32>);
+    let first = users.next()?.ok()?;
+    users.all(|user| user == Ok(first)).then_some(first)
+}
+
+/// What a process has open, with the names that it was opened by.
+fn open_in(process: &Path) -> impl Iterator<Item = (PathBuf, Object)> {
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+    descriptors.flatten().filter_map(|entry| {
+        let link = entry.path();
+        Some((fs::read_link(&link).ok()?, Object::at(&link)?))
+    })
+}
+
+/// In the mount table that the process sees, by its own user. One that is ending
+/// has none.
+fn has_mounted(process: &Path, user: u32, region: &Path) -> bool {
     let source = escaped(region);
     fs::read(process.join("mountinfo")).is_ok_and(|table| {
         table
             .split(|byte| *byte == b'\n')
-            .any(|line| is_mount_of(line, &source))
+            .any(|line| is_mount_of(line, &source, user))
     })
 }
 
 /// `... - fuse.pramfs SOURCE OPTIONS`. Under another name than its path it
 /// cannot be told whose mount it is: then it counts as this one's.
-fn is_mount_of(line: &[u8], source: &[u8]) -> bool {
+fn is_mount_of(line: &[u8], source: &[u8], user: u32) -> bool {
     let mut fields = line
         .split(|byte| *byte == b' ')
         .skip_while(|field| *field != b"-")
@@ -142,9 +223,16 @@ fn is_mount_of(line: &[u8], source: &[u8]) -> bool {
     let ours = fields
         .next()
         .is_some_and(|fs_type| fs_type == b"fuse.pramfs" || fs_type == b"fuse");
-    ours && fields
+    let named = fields
         .next()
-        .is_some_and(|name| name == source || !name.starts_with(b"/"))
+        .is_some_and(|name| name == source || !name.starts_with(b"/"));
+    let by = format!("user_id={user}");
+    ours && named
+        && fields.next().is_some_and(|options| {
+            options
+                .split(|byte| *byte == b',')
+                .any(|word| word == by.as_bytes())
+        })
 }
 
 /// As the kernel writes a path in its tables.
@@ -169,13 +257,26 @@ mod tests {
     #[test]
     fn lines_of_a_mount_table() {
         let line = b"36 25 0:31 / /mnt rw shared:5 - fuse.pramfs /dev/a\\040b rw,user_id=0";
-        assert!(is_mount_of(line, &escaped(Path::new("/dev/a b"))));
-        assert!(!is_mount_of(line, &escaped(Path::new("/dev/a"))));
+        assert!(is_mount_of(line, &escaped(Path::new("/dev/a b")), 0));
+        assert!(!is_mount_of(line, &escaped(Path::new("/dev/a b")), 4242));
+        assert!(!is_mount_of(line, &escaped(Path::new("/dev/a")), 0));
         let other = b"36 25 0:31 / /mnt rw - ext4 /dev/a rw";
-        assert!(!is_mount_of(other, b"/dev/a"));
-        let named = b"36 25 0:31 / /mnt rw - fuse.pramfs pool rw";
-        assert!(is_mount_of(named, b"/dev/a"));
-        assert!(!is_mount_of(b"", b""));
+        assert!(!is_mount_of(other, b"/dev/a", 0));
+        let named = b"36 25 0:31 / /mnt rw - fuse.pramfs pool rw,user_id=0";
+        assert!(is_mount_of(named, b"/dev/a", 0));
+        let forged = b"36 25 0:31 / /mnt rw - fuse.pramfs pool rw,user_id=4242,group_id=0";
+        assert!(!is_mount_of(forged, b"/dev/a", 0));
+        assert!(!is_mount_of(b"", b"", 0));
+    }
+
+    #[test]
+    fn a_process_of_two_users_is_no_server() {
+        let status = |ids: &str| format!("Name:\tmount.pramfs\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n");
+        assert_eq!(one_user(&status("0\t0\t0\t0")), Some(0));
+        assert_eq!(one_user(&status("4242\t4242\t4242\t4242")), Some(4242));
+        // su(1) by the name of the server.
+        assert_eq!(one_user(&status("4242\t0\t0\t0")), None);
+        assert_eq!(one_user("Name:\tx\n"), None);
     }
 
     #[test]

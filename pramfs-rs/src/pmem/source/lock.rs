@@ -137,7 +137,8 @@ pub(in crate::pmem) fn holder_of(dev: u64, ino: u64) -> Option<(u32, String)> {
         if name.is_empty() {
             "gone already".into()
         } else {
-            name.to_owned()
+            // Any process may call itself anything, in any characters.
+            name.escape_debug().to_string()
         },
     ))
 }

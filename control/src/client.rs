@@ -1,0 +1,113 @@
+//! The end that asks.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+
+use crate::directory::Directory;
+use crate::error::ControlError;
+use crate::identity::Identity;
+use crate::message::{self, Reply, Request, Served};
+use crate::wire;
+
+/// Longest wait for each of: a place in the queue, sending, the answer. A server
+/// takes a moment for each client before.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to the server of a region, of whom is known that it is root's or
+/// this user's.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    identity: Identity,
+    pid: i32,
+}
+
+/// An answer from a process that has shown that it has the region open.
+#[derive(Debug)]
+pub struct Proved {
+    /// What it serves.
+    pub served: Served,
+    /// Its connection to the kernel, if that was asked for.
+    pub connection: Option<OwnedFd>,
+}
+
+impl Client {
+    /// Connects to the server of a region; `None` where nobody listens.
+    ///
+    /// # Errors
+    /// [`ControlError::Peer`] where somebody else listens;
+    /// [`ControlError::Timeout`].
+    pub fn connect(
+        directory: &Directory,
+        identity: Identity,
+    ) -> Result<Option<Client>, ControlError> {
+        let socket = wire::socket()?;
+        wire::limit(&socket, PATIENCE)?;
+        let address = SocketAddrUnix::new(directory.way_to(&identity.socket_name())).map_err(
+            ControlError::os("the name of the control socket is too long"),
+        )?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {}
+            // Nobody has bound it, or who did has died; a server that just ends
+            // resets what waits in its queue.
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET) => return Ok(None),
+            Err(error) => {
+                let what = "cannot connect to the control socket";
+                return Err(wire::failure(error, PATIENCE, what));
+            }
+        }
+        let pid = wire::check_peer(&socket)?;
+        Ok(Some(Client {
+            socket,
+            identity,
+            pid,
+        }))
+    }
+
+    /// The process that listens, as the kernel says.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Asks, and checks that the answer comes from who has the region open.
+    ///
+    /// # Errors
+    /// What the server refuses, what it does not answer in time, and
+    /// [`ControlError::OtherRegion`].
+    pub fn ask(self, request: Request) -> Result<Proved, ControlError> {
+        wire::send(&self.socket, &message::encode(&request)?, &[], PATIENCE)?;
+        let (bytes, descriptors) = wire::receive(&self.socket, PATIENCE)?;
+        let served = match message::reply(&bytes)? {
+            Reply::Serves(served) => served,
+            Reply::Refused { reason, message } => {
+                return Err(ControlError::Refused { reason, message });
+            }
+        };
+        let wanted = match request {
+            Request::Status => 1,
+            Request::Connection => 2,
+        };
+        if descriptors.len() != wanted {
+            return Err(ControlError::Malformed(format!(
+                "{} descriptors, not {wanted}",
+                descriptors.len()
+            )));
+        }
+        let mut descriptors = descriptors.into_iter();
+        let region = descriptors.next();
+        if !region.is_some_and(|region| self.is_ours(&region)) {
+            return Err(ControlError::OtherRegion);
+        }
+        Ok(Proved {
+            served,
+            connection: descriptors.next(),
+        })
+    }
+
+    fn is_ours(&self, region: impl AsFd) -> bool {
+        Identity::of(region).is_ok_and(|theirs| theirs == self.identity)
+    }
+}

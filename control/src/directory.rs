@@ -1,0 +1,156 @@
+//! The directory of the sockets, in which only root makes names.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::ControlError;
+
+/// Where the control sockets are.
+pub const DIRECTORY: &str = "/run/pramfs";
+
+/// A directory that belongs to root (or the user of this process), as do all
+/// above it, and in which nobody else can make, rename or replace a name.
+///
+/// There is no variable and no option that puts it elsewhere: what can be named
+/// can be forged. Tests hand a path of their own to the same checks.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// What may be written by others above the directory: one in which nobody can
+/// rename what is another's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Yes,
+    No,
+}
+
+impl Directory {
+    /// Opens the directory; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`ControlError::Directory`] where somebody else could put names into it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Option<Directory>, ControlError> {
+        let path = path.as_ref();
+        match walk(path) {
+            Ok(fd) => Ok(Some(Directory {
+                fd,
+                path: path.to_owned(),
+            })),
+            Err(ControlError::Os { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the directory, and makes it where it is missing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and those of mkdir(2).
+    pub fn make(path: impl AsRef<Path>) -> Result<Directory, ControlError> {
+        let path = path.as_ref();
+        if let Some(found) = Directory::open(path)? {
+            return Ok(found);
+        }
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(refused(path, "is no path of a directory"));
+        };
+        match rustix::fs::mkdirat(walk_above(above)?, name, Mode::RWXU) {
+            // Another server may have been first.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => {
+                return Err(refused(path, &format!("cannot be made: {error}")));
+            }
+        }
+        Directory::open(path)?.ok_or_else(|| refused(path, "has vanished"))
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path that leads to `name` in this very directory, short enough for the
+    /// address of a socket.
+    pub(crate) fn way_to(&self, name: &str) -> String {
+        format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd())
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn walk(path: &Path) -> Result<OwnedFd, ControlError> {
+    let fd = steps(path)?;
+    check(&fd, path, Last::Yes)?;
+    Ok(fd)
+}
+
+fn walk_above(path: &Path) -> Result<OwnedFd, ControlError> {
+    let fd = steps(path)?;
+    check(&fd, path, Last::No)?;
+    Ok(fd)
+}
+
+/// One name after the other, none of which may be a link. All but the last are
+/// checked here.
+fn steps(path: &Path) -> Result<OwnedFd, ControlError> {
+    const FLAGS: OFlags = OFlags::PATH
+        .union(OFlags::DIRECTORY)
+        .union(OFlags::NOFOLLOW)
+        .union(OFlags::CLOEXEC);
+    let os = ControlError::os("cannot open the directory of the control sockets");
+    let mut so_far = PathBuf::from("/");
+    let mut fd = rustix::fs::open("/", FLAGS, Mode::empty()).map_err(&os)?;
+    for component in path.components() {
+        let name = match component {
+            Component::RootDir => continue,
+            Component::Normal(name) => name,
+            _ => return Err(refused(path, "is not an absolute path without dots")),
+        };
+        check(&fd, &so_far, Last::No)?;
+        so_far.push(name);
+        fd = match rustix::fs::openat(&fd, name, FLAGS, Mode::empty()) {
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(refused(
+                    &so_far,
+                    "is not a directory, or is a symbolic link",
+                ));
+            }
+            opened => opened.map_err(&os)?,
+        };
+    }
+    Ok(fd)
+}
+
+fn check(fd: &OwnedFd, path: &Path, last: Last) -> Result<(), ControlError> {
+    let stat = rustix::fs::fstat(fd).map_err(ControlError::os("cannot stat a directory"))?;
+    let own = rustix::process::geteuid().as_raw();
+    if stat.st_uid != 0 && stat.st_uid != own {
+        return Err(refused(path, &format!("belongs to user {}", stat.st_uid)));
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let kept_by_sticky = last == Last::No && mode.contains(Mode::SVTX);
+    if mode.intersects(Mode::WGRP | Mode::WOTH) && !kept_by_sticky {
+        return Err(refused(path, "may be written by others"));
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, why: &str) -> ControlError {
+    ControlError::Directory {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    }
+}

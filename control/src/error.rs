@@ -1,0 +1,72 @@
+//! What can go wrong between the two ends of a control socket.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use crate::message::{Refusal, VERSION};
+
+/// Why a control socket is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// A directory that others than root could put names into.
+    #[error("{}: {why}; the control sockets of mounts are kept in directories that belong to root and that nobody else may write", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Another server of the same region answers there.
+    #[error("another process serves the region")]
+    Taken,
+    /// The other end is neither root nor the user of this process.
+    #[error(
+        "the process at the other end of the control socket belongs to user {0}, and not to root"
+    )]
+    Peer(u32),
+    /// The other end does not answer in time.
+    #[error("the process that serves the region does not answer within {0} s")]
+    Timeout(u64),
+    /// The other end ended the connection.
+    #[error("the process that serves the region ended the connection")]
+    Gone,
+    /// The other end does not do it, and says why.
+    #[error("the process that serves the region refuses: {message}")]
+    Refused {
+        /// The kind of reason.
+        reason: Refusal,
+        /// The reason, in words.
+        message: String,
+    },
+    /// The other end speaks another version.
+    #[error(
+        "the process that serves the region speaks version {0} of the control protocol, this program version {VERSION}; unmount the region and mount it again"
+    )]
+    Version(u16),
+    /// A message that is none.
+    #[error("the process that serves the region answers what is not understood: {0}")]
+    Malformed(String),
+    /// What the other end shows is another region.
+    #[error("the process that answers for the region has another one open")]
+    OtherRegion,
+    /// The system failed.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl ControlError {
+    /// For `map_err`.
+    pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> ControlError {
+        move |error| ControlError::Os {
+            what,
+            source: error.into(),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is said over a control socket. The table is in `docs/architecture.md`.
+//!
+//! One packet is one message: a JSON object with `version` and the fields of one
+//! variant. Fields that are not known are passed over, so that a later program
+//! can say more without another version; a variant that is not known is refused
+//! by its name.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ControlError;
+
+/// Version of the messages. Another one is refused, by both sides.
+pub const VERSION: u16 = 1;
+
+/// Longest message, in bytes.
+pub const MAX_MESSAGE: usize = 4096;
+
+/// What a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case")]
+pub enum Request {
+    /// What is mounted, and how. Descriptors in the answer: the region.
+    Status,
+    /// The connection to the kernel, to mount the file system once more.
+    /// Descriptors in the answer: the region, the connection.
+    Connection,
+}
+
+/// What a server answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// It serves a mount.
+    Serves(Served),
+    /// It does not do it.
+    Refused {
+        /// The kind of reason.
+        reason: Refusal,
+        /// The reason, in words.
+        message: String,
+    },
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The request has another version.
+    Version,
+    /// It is no message.
+    Malformed,
+    /// There is no such request.
+    Unknown,
+    /// The system failed.
+    System,
+    /// A reason that this program does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// A live mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// Device number of the mounted file system: major, minor.
+    pub device: (u32, u32),
+    /// Who mounted it.
+    pub user_id: u32,
+    /// It was mounted `ro`.
+    pub read_only: bool,
+    /// `nosuid`.
+    pub nosuid: bool,
+    /// `nodev`.
+    pub nodev: bool,
+    /// `noexec`.
+    pub noexec: bool,
+    /// `nosymfollow`.
+    pub nosymfollow: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u16,
+    #[serde(flatten)]
+    message: T,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    version: u16,
+}
+
+/// The bytes of a message.
+pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, ControlError> {
+    let bytes = serde_json::to_vec(&Versioned {
+        version: VERSION,
+        message,
+    });
+    match bytes {
+        Ok(bytes) if bytes.len() <= MAX_MESSAGE => Ok(bytes),
+        Ok(bytes) => Err(ControlError::Malformed(format!(
+            "a message of {} bytes, more than {MAX_MESSAGE}",
+            bytes.len()
+        ))),
+        Err(error) => Err(ControlError::Malformed(error.to_string())),
+    }
+}
+
+/// The reply in these bytes.
+pub(crate) fn reply(bytes: &[u8]) -> Result<Reply, ControlError> {
+    let malformed = |error: serde_json::Error| ControlError::Malformed(error.to_string());
+    let head: Head = serde_json::from_slice(bytes).map_err(malformed)?;
+    if head.version != VERSION {
+        return Err(ControlError::Version(head.version));
+    }
+    let versioned: Versioned<Reply> = serde_json::from_slice(bytes).map_err(malformed)?;
+    Ok(versioned.message)
+}
+
+/// The request in these bytes, or the reply that refuses it.
+pub(crate) fn request(bytes: &[u8]) -> Result<Request, Reply> {
+    let refused = |reason, message| Reply::Refused { reason, message };
+    let head: Head = serde_json::from_slice(bytes)
+        .map_err(|error| refused(Refusal::Malformed, format!("no message: {error}")))?;
+    if head.version != VERSION {
+        let message = format!("version {} is not known, only {VERSION}", head.version);
+        return Err(refused(Refusal::Version, message));
+    }
+    let versioned: Versioned<Request> = serde_json::from_slice(bytes)
+        .map_err(|error| refused(Refusal::Unknown, format!("no such request: {error}")))?;
+    Ok(versioned.message)
+}
