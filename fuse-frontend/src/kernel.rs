@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use pramfs::AtimePolicy;
 use rustix::io::Errno;
@@ -26,6 +26,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use crate::exit::Failure;
 use crate::mountinfo::{self, FS_TYPE, Mount};
 use crate::options::MountSettings;
+use crate::privileges::programs;
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -37,6 +38,8 @@ pub struct Place {
     pub path: PathBuf,
     /// Its device number; `None` where `/proc` does not tell.
     pub device: Option<(u32, u32)>,
+    /// fusermount3 has mounted it, and has to unmount it.
+    pub by_helper: bool,
 }
 
 /// Mounts on `path`, with `source` as the name of what is mounted, and gives
@@ -54,6 +57,7 @@ pub fn connect(
     } else {
         None
     };
+    let helped = connection.is_none();
     let connection = match connection {
         Some(connection) => connection,
         None => by_helper(path, source, settings)?,
@@ -61,6 +65,7 @@ pub fn connect(
     let place = Place {
         path: path.to_owned(),
         device: mountinfo::at(path).map(|mount| mount.device),
+        by_helper: helped,
     };
     Ok((connection, place))
 }
@@ -164,7 +169,8 @@ fn by_helper(path: &Path, source: &str, settings: &MountSettings) -> Result<Owne
         _ => Failure::mount(format!("cannot mount on {shown}: {HELPER}: {error}")),
     };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let child = Command::new(HELPER)
+    let child = programs::fusermount3()
+        .map_err(failed)?
         .args(["-o", &options, "--"])
         .arg(path)
         .env("_FUSE_COMMFD", "0")
@@ -283,7 +289,7 @@ pub fn unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     };
     match rustix::mount::unmount(path, flags) {
         Err(Errno::PERM) => {
-            let status = Command::new(HELPER)
+            let status = programs::fusermount3()?
                 .args(arguments)
                 .arg(path)
                 .stdin(Stdio::null())

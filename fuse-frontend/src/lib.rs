@@ -5,7 +5,8 @@
 //! program is made of: [`cli`] and [`options`] read the command line,
 //! [`mountpoint`] looks at where to mount, [`kernel`] mounts, [`session`] brings region, engine
 //! and kernel together, [`shutdown`] takes them apart again, [`daemon`] does
-//! it in the background, [`mod@remount`] changes the flags of a live mount,
+//! it in the background, [`privileges`] says what the process that serves may do,
+//! [`mod@remount`] changes the flags of a live mount,
 //! [`again`] mounts what is mounted in a second place, and [`unmount`] is what
 //! umount(8) calls.
 //!
@@ -25,6 +26,7 @@ pub mod memory;
 pub mod mountinfo;
 pub mod mountpoint;
 pub mod options;
+pub mod privileges;
 pub mod remount;
 pub mod session;
 pub mod shutdown;

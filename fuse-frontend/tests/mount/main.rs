@@ -11,6 +11,7 @@ mod damage;
 mod data;
 mod life;
 mod names;
+mod privileges;
 mod refusals;
 mod requests;
 mod unmounting;
