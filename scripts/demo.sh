@@ -241,7 +241,8 @@ cat <<END
 All of it worked, in $SECONDS s after the build. Next:
   make test                                    all the tests, a few minutes
   sudo make install                            then, for a file system that stays:
-  mkfs.pramfs /dev/shm/region 4G && mount.pramfs /dev/shm/region /mnt
+  mkdir -m 0700 /dev/shm/pramfs && mkfs.pramfs /dev/shm/pramfs/region 4G
+  mount.pramfs /dev/shm/pramfs/region /mnt
   pramfs doctor /dev/pmem0                     what a path is worth, and how to improve it
   cargo doc -p pramfs --open                   the library, with examples
 END

@@ -38,6 +38,8 @@ Options after -o:
   nonempty                     mount over a directory that has entries
   remount                      change ro, access times and the kernel's flags of
                                a live mount; other options stay as mounted
+  sandbox=on|off               what the server of a mount by root may do: what
+                               serving takes (default), or all, for debugging
   direct=off                   no direct access beside the mount; reserved
   uid=, gid=, mode=            of the root directory: options of mkfs.pramfs
 Unknown options are refused, or ignored with -s.

@@ -11,11 +11,11 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::cli::SERVE_IN_BACKGROUND;
 use crate::exit::{Failure, Status};
+use crate::privileges::environment;
 
 const LIVE: &str = "live";
 const FAILED: &str = "failed";
@@ -34,8 +34,7 @@ pub fn start(args: &[OsString]) -> Result<String, Failure> {
     if let Err(error) = pramfs::pmem::inherit_standard_streams_only() {
         eprintln!("mount.pramfs: descriptors stay open in the process that serves: {error}");
     }
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let mut child = Command::new(program)
+    let mut child = environment::clean(&mut Command::new(environment::this_program()))
         .arg0(name)
         .arg(SERVE_IN_BACKGROUND)
         .args(rest)

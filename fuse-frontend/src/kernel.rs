@@ -21,7 +21,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use pramfs::AtimePolicy;
 use rustix::io::Errno;
@@ -32,6 +32,7 @@ use crate::exit::Failure;
 use crate::mountinfo::{self, Mount, Spot};
 use crate::mountpoint::MountPoint;
 use crate::options::MountSettings;
+use crate::privileges::programs;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -45,6 +46,8 @@ pub struct Place {
     pub path: PathBuf,
     /// Its device number; `None` where `/proc` does not tell.
     pub device: Option<(u32, u32)>,
+    /// fusermount3 has mounted it, and has to unmount it.
+    pub by_helper: bool,
 }
 
 /// Mounts on a directory, with `source` as the name of what is mounted, and gives
@@ -62,10 +65,11 @@ pub fn connect(
     } else {
         None
     };
+    let by_helper = mounted.is_none();
     let (connection, device) = match mounted {
         Some((connection, device)) => (connection, Some(device)),
         None => {
-            let connection = by_helper(&point.path, source, settings)?;
+            let connection = ask_to_mount(&point.path, source, settings)?;
             let device = mountinfo::at(&point.path).map(|mount| mount.device);
             (connection, device)
         }
@@ -73,6 +77,7 @@ pub fn connect(
     let place = Place {
         path: point.path.clone(),
         device,
+        by_helper,
     };
     Ok((connection, place))
 }
@@ -205,7 +210,7 @@ fn attributes(settings: &MountSettings) -> MountAttrFlags {
     flags
 }
 
-fn by_helper(path: &Path, source: &str, settings: &MountSettings) -> Result<OwnedFd, Failure> {
+fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<OwnedFd, Failure> {
     let shown = path.display();
     let mut options = format!(
         "fsname={source}{},default_permissions,nodev,nosuid,{}",
@@ -236,7 +241,8 @@ fn by_helper(path: &Path, source: &str, settings: &MountSettings) -> Result<Owne
         _ => Failure::mount(format!("cannot mount on {shown}: {HELPER}: {error}")),
     };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let child = Command::new(HELPER)
+    let child = programs::fusermount3()
+        .map_err(failed)?
         .args(["-o", &options, "--"])
         .arg(path)
         .env("_FUSE_COMMFD", "0")
@@ -372,7 +378,7 @@ pub fn unmount(spot: &Spot, flags: UnmountFlags) -> io::Result<()> {
 
 /// Has fusermount3 unmount, which checks itself whose mount it is.
 fn ask_helper(path: &Path, arguments: &[&str]) -> io::Result<()> {
-    let status = Command::new(HELPER)
+    let status = programs::fusermount3()?
         .args(arguments)
         .arg(path)
         .stdin(Stdio::null())

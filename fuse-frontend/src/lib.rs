@@ -5,9 +5,9 @@
 //! program is made of: [`cli`] and [`options`] read the command line,
 //! [`mountpoint`] looks at where to mount, [`kernel`] mounts, [`session`] brings region, engine
 //! and kernel together, [`shutdown`] takes them apart again, [`daemon`] does
-//! it in the background, [`mod@remount`] changes the flags of a live mount,
-//! [`second_mount`] mounts what is mounted in a second place, and [`unmount`] is
-//! what umount(8) calls.
+//! it in the background, [`privileges`] says what the process that serves may do,
+//! [`mod@remount`] changes the flags of a live mount, [`second_mount`] mounts what
+//! is mounted in a second place, and [`unmount`] is what umount(8) calls.
 //!
 //! Invariant: no file-system logic lives here. What a request means is
 //! decided by the engine; who may do it, by the kernel (`default_permissions`).
@@ -24,6 +24,7 @@ pub mod memory;
 pub mod mountinfo;
 pub mod mountpoint;
 pub mod options;
+pub mod privileges;
 pub mod remount;
 pub mod second_mount;
 pub mod session;

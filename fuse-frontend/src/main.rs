@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use pramfs_fuse::cli::{self, Invocation, Place, Request};
 use pramfs_fuse::exit::{Failure, Status};
+use pramfs_fuse::privileges::environment;
 use pramfs_fuse::{daemon, logging, remount, second_mount, session, unmount};
 
 fn main() -> ExitCode {
@@ -41,6 +42,11 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         Request::Run(invocation) => *invocation,
     };
+    // First of all, so that nothing is said twice.
+    if invocation.place != Place::Background && !invocation.fake && !invocation.settings.remount {
+        environment::begin_anew(args)
+            .map_err(|error| Failure::system(format!("cannot clean the environment: {error}")))?;
+    }
     if invocation.place != Place::BackgroundChild {
         for name in &invocation.ignored {
             eprintln!("mount.pramfs: ignoring unknown mount option: {name}");

@@ -60,6 +60,8 @@ pub struct MountSettings {
     pub source: Option<String>,
     /// Show the type as plain `fuse`.
     pub plain_type: bool,
+    /// Root's server gives up what serving does not take.
+    pub sandbox: bool,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
@@ -93,6 +95,7 @@ impl Default for MountSettings {
             no_recovery: false,
             source: None,
             plain_type: false,
+            sandbox: true,
             remount: false,
             kernel_options: Vec::new(),
             flags_given: Vec::new(),
@@ -201,6 +204,8 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
                 "direct access beside a live mount is not in this version; only direct=off can be given",
             );
         }
+        ("sandbox", Some("on")) => to.sandbox = true,
+        ("sandbox", Some("off")) => to.sandbox = false,
         ("remount", None) => to.remount = true,
 
         // What the kernel shows of a mount comes back when it is remounted.
@@ -222,7 +227,7 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
                  type: mkfs.pramfs --{name}=... REGION; on a mounted file system use chown(1) and chmod(1)"
             ));
         }
-        ("errors" | "cache" | "direct" | "subtype" | "fsname", value) => {
+        ("errors" | "cache" | "direct" | "subtype" | "fsname" | "sandbox", value) => {
             return wrong(format!("{}: {}", bad_value(name, value), one_of(name)));
         }
         ("threads" | "cache_mem" | "backend" | "durability", None) => {
@@ -282,6 +287,7 @@ fn one_of(name: &str) -> &'static str {
         "errors" => "one of errors=continue, errors=remount-ro, errors=panic",
         "cache" => "one of cache=auto, cache=none",
         "direct" => "only direct=off in this version",
+        "sandbox" => "one of sandbox=on, sandbox=off",
         "subtype" => "subtype=pramfs, or nothing after the = for the type fuse",
         "fsname" => "the name to show as the source",
         "threads" => "a number from 1 to 64",

@@ -1,8 +1,9 @@
 //! A mount from end to end: region, engine, kernel.
 //!
 //! Order: the mount point is looked at before the region is touched; the
-//! region is locked and recovered before the kernel hears of it; when
-//! [`mount`] returns, requests are taken. Taking it apart goes the other way,
+//! region is locked and recovered before the kernel hears of it; privileges go
+//! in two steps (see [`privileges`]), the second of them before the first request is
+//! served; when [`mount`] returns, requests are taken. Taking it apart goes the other way,
 //! and the engine is closed last.
 
 use std::os::fd::AsFd;
@@ -22,6 +23,7 @@ use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
 use crate::options::MountSettings;
+use crate::privileges::{self, Privileges};
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
@@ -77,7 +79,11 @@ pub fn mount(
             path.display()
         ));
     }
+    let distrusted = privileges::region::distrust(region.ownership(), &path, &mut settings)?;
+    notices.extend(distrusted);
     let settings = &settings;
+    // Before the first thread, which is the engine's.
+    let privileges = Privileges::shed(settings);
     let fs = open_engine(region, &path, settings, protected)?;
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
@@ -112,6 +118,7 @@ pub fn mount(
     // Nobody has set it before: the adapter is new.
     let _first = kernel.set(session.notifier());
     raise_read_ahead(&place);
+    notices.extend(privileges.confine(place.by_helper));
     Ok(Mounted {
         session,
         warnings: summary::warnings(&fs.region().info(), fs.recovery()),

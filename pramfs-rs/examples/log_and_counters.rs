@@ -267,6 +267,6 @@ fn main() -> Result<()> {
             run(Path::new(path), bytes, records)?;
             Ok(())
         }
-        _ => Err("usage: log_and_counters REGION [SIZE [RECORDS]], for example: log_and_counters /dev/shm/region 64M".into()),
+        _ => Err("usage: log_and_counters REGION [SIZE [RECORDS]], for example: log_and_counters ./region 64M".into()),
     }
 }

@@ -32,6 +32,37 @@ fn links(page: &str) -> impl Iterator<Item = &str> {
         .filter(|link| !link.contains("://") && !link.starts_with('#'))
 }
 
+/// In /dev/shm everybody makes names: a region of root's that stands there may be
+/// somebody else's file.
+#[test]
+fn no_command_that_is_shown_makes_a_region_where_everybody_makes_names() {
+    let mut shown = vec![
+        root().join("README.md"),
+        root().join("scripts/demo.sh"),
+        root().join("pramfs-rs/src/pmem/probe/advice.rs"),
+        root().join("pramfs-rs/examples/log_and_counters.rs"),
+    ];
+    let docs = std::fs::read_dir(root().join("docs")).unwrap();
+    shown.extend(docs.flatten().map(|entry| entry.path()));
+    for page in shown {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for word in text.split_whitespace() {
+            for place in ["/dev/shm/", "/tmp/", "/var/tmp/"] {
+                let name = word.trim_matches(['"', '`', '(', ')', ',', '.']);
+                let below = name.strip_prefix(place).unwrap_or("");
+                assert!(
+                    below.is_empty()
+                        || below.contains('/')
+                        || below.contains("XXXXXX")
+                        || text.contains(&format!("mkdir -m 0700 {name}")),
+                    "{}: {word}",
+                    page.display()
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn links_lead_somewhere() {
     let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];

@@ -218,3 +218,17 @@ pub fn as_caller<T>(caller: Caller, work: impl FnOnce() -> T) -> T {
     rustix::process::umask(mask);
     out
 }
+
+/// Maps a page of memory of one's own so, and gives it back.
+///
+/// # Errors
+/// Of mmap.
+pub fn map_a_page(prot: rustix::mm::ProtFlags) -> rustix::io::Result<()> {
+    let flags = rustix::mm::MapFlags::PRIVATE;
+    // SAFETY: the kernel chooses a free place for a new mapping, which nobody
+    // else knows and which is unmapped again before this returns.
+    unsafe {
+        let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, prot, flags)?;
+        rustix::mm::munmap(at, 4096)
+    }
+}

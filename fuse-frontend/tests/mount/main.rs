@@ -10,6 +10,7 @@ mod damage;
 mod data;
 mod life;
 mod names;
+mod privileges;
 mod refusals;
 mod requests;
 mod second_mount;

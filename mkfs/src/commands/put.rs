@@ -130,6 +130,26 @@ impl Job<'_> {
     }
 
     fn object(&mut self, from: &Path, meta: &Metadata, to: &Place<'_>) -> Result<(), Failure> {
+        // Owner, mode and attributes of a file are those of the very object
+        // whose bytes are copied, whatever its name means by then.
+        let opened = if meta.is_file() {
+            Some(open_source(from)?)
+        } else {
+            None
+        };
+        let now = match &opened {
+            Some(file) => file
+                .metadata()
+                .map_err(|e| Failure::os("cannot copy", from, e))?,
+            None => meta.clone(),
+        };
+        if now.file_type() != meta.file_type() {
+            return Err(Failure::new(
+                "failed",
+                format!("{} was replaced while it was being copied", from.display()),
+            ));
+        }
+        let meta = &now;
         let failed = |e| tree::about(&to.path, e);
         let cx = Ctx {
             uid: meta.uid(),
@@ -156,7 +176,7 @@ impl Job<'_> {
                 made => made.map_err(failed)?,
             };
             self.contents(from, made.ino, &to.path)?;
-            return self.attributes(from, meta, &made, to);
+            return self.attributes(from, None, meta, &made, to);
         }
         let key = (meta.dev(), meta.ino());
         if meta.nlink() > 1
@@ -166,8 +186,8 @@ impl Job<'_> {
                 .replacing(to, || self.fs.link(ino, to.dir, to.name))
                 .map(drop);
         }
-        let made = match kind {
-            FileType::Symlink => {
+        let made = match (kind, &opened) {
+            (FileType::Symlink, _) => {
                 let target =
                     std::fs::read_link(from).map_err(|e| Failure::os("cannot read", from, e))?;
                 self.replacing(to, || {
@@ -175,13 +195,12 @@ impl Job<'_> {
                         .symlink(&cx, to.dir, to.name, target.as_os_str().as_bytes())
                 })?
             }
-            FileType::Regular => {
-                let file = open_source(from)?;
+            (_, Some(file)) => {
                 let made = self.replacing(to, || self.fs.create(&cx, to.dir, to.name, perm))?;
-                self.regular(from, &file, made.ino, meta.len(), to)?;
+                self.regular(from, file, made.ino, meta.len(), to)?;
                 made
             }
-            kind => self.replacing(to, || {
+            (kind, None) => self.replacing(to, || {
                 self.fs
                     .mknod(&cx, to.dir, to.name, kind.mode_bits() | perm, meta.rdev())
             })?,
@@ -189,7 +208,7 @@ impl Job<'_> {
         if meta.nlink() > 1 {
             self.links.insert(key, made.ino);
         }
-        self.attributes(from, meta, &made, to)
+        self.attributes(from, opened.as_ref(), meta, &made, to)
     }
 
     /// With `-f`, what is in the way goes first, unless it is a directory.
@@ -292,12 +311,13 @@ impl Job<'_> {
     fn attributes(
         &self,
         from: &Path,
+        opened: Option<&File>,
         meta: &Metadata,
         made: &Attr,
         to: &Place<'_>,
     ) -> Result<(), Failure> {
         let failed = |e| tree::about(&to.path, e);
-        for (name, value) in xattrs(from)? {
+        for (name, value) in xattrs(from, opened)? {
             self.fs
                 .setxattr(made.ino, &name, &value, XattrMode::Set)
                 .map_err(failed)?;
@@ -358,11 +378,15 @@ type Xattr = (Vec<u8>, Vec<u8>);
 
 /// Extended attributes that this process may read; none where the file system
 /// has none.
-fn xattrs(path: &Path) -> Result<Vec<Xattr>, Failure> {
+fn xattrs(path: &Path, opened: Option<&File>) -> Result<Vec<Xattr>, Failure> {
     let failed = |e| Failure::os("cannot read the extended attributes of", path, e);
     // As large as the kernel makes a list, and a value.
     let mut buffer = vec![0u8; 64 << 10];
-    let n = match rustix::fs::llistxattr(path, &mut buffer[..]) {
+    let listed = match opened {
+        Some(file) => rustix::fs::flistxattr(file, &mut buffer[..]),
+        None => rustix::fs::llistxattr(path, &mut buffer[..]),
+    };
+    let n = match listed {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         n => n.map_err(failed)?,
     };
@@ -373,7 +397,11 @@ fn xattrs(path: &Path) -> Result<Vec<Xattr>, Failure> {
         .collect();
     let mut list = Vec::new();
     for name in names {
-        match rustix::fs::lgetxattr(path, &name[..], &mut buffer[..]) {
+        let value = match opened {
+            Some(file) => rustix::fs::fgetxattr(file, &name[..], &mut buffer[..]),
+            None => rustix::fs::lgetxattr(path, &name[..], &mut buffer[..]),
+        };
+        match value {
             Ok(n) => list.push((name, buffer[..n].to_vec())),
             Err(Errno::NODATA) => {}
             Err(e) => return Err(failed(e)),

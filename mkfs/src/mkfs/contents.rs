@@ -1,7 +1,6 @@
 //! What a region holds already: a file system of ours, or anything that
 //! blkid(8) knows.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -129,28 +128,33 @@ pub enum Foreign {
     NoBlkid,
 }
 
+/// Where blkid(8) is: root starts no program by a name that the caller's PATH
+/// explains.
+const BLKID: [&str; 5] = [
+    "/usr/sbin/blkid",
+    "/sbin/blkid",
+    "/usr/bin/blkid",
+    "/bin/blkid",
+    "/usr/local/sbin/blkid",
+];
+
 /// Asks blkid(8), past its cache.
 ///
 /// # Errors
 /// It could not be run, or failed.
 pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
     let path = std::fs::canonicalize(path).map_err(|e| Failure::os("cannot find", path, e))?;
-    // Where it is even if PATH is that of an ordinary user.
-    let mut search = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
-    search.push(":/usr/sbin:/sbin");
-    let Some(program) = std::env::split_paths(&search)
-        .map(|d| d.join("blkid"))
-        .find(|p| p.is_file())
-    else {
+    let Some(program) = BLKID.iter().map(Path::new).find(|p| p.is_file()) else {
         return Ok(Foreign::NoBlkid);
     };
-    let run = Command::new(&program)
+    let run = Command::new(program)
         .args(["-p", "-o", "export", "--"])
         .arg(&path)
+        .env_clear()
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| Failure::os("cannot run", &program, e))?;
+        .map_err(|e| Failure::os("cannot run", program, e))?;
     match run.status.code() {
         Some(0) => {
             Ok(parse(&String::from_utf8_lossy(&run.stdout))

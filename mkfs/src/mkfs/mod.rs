@@ -15,6 +15,7 @@ mod target;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -78,16 +79,20 @@ fn make(o: &Options) -> Result<(), Failure> {
         Report::new(name, &made, None)
     } else {
         let region = target.prepare(o.discard)?;
+        let object = region.ownership().map(|ownership| ownership.object());
         let spinner = output::spinner("formatting");
         let made = format_region(&region, &name, &what, o.size);
         spinner.finish_and_clear();
         let made = made.inspect_err(|_| {
-            if created {
+            let same = |meta: std::fs::Metadata| Some((meta.dev(), meta.ino())) == object;
+            if created && path.symlink_metadata().is_ok_and(same) {
                 // Of no use to anybody; the error says why.
                 let _ = std::fs::remove_file(path);
             }
         })?;
-        Report::new(name, &made, Some(&region.info()))
+        let mut report = Report::new(name, &made, Some(&region.info()));
+        report.warnings.extend(who_else_may_write(&region));
+        report
     };
     report.created = created && !o.dry_run;
     if !o.dry_run && found.iter().any(contents::Found::is_foreign) {
@@ -192,6 +197,16 @@ fn remark(o: &Options, text: &str) -> Result<(), Failure> {
     eprint!("{text}");
     let _ = std::io::stderr().flush();
     Ok(())
+}
+
+/// After `-f`, or an answer to the question.
+fn who_else_may_write(region: &Region) -> Option<String> {
+    let why = region
+        .ownership()?
+        .objection(rustix::process::geteuid().as_raw())?;
+    Some(format!(
+        "the region {why}; if root mounts it so, set-user-ID bits and device files in it have no effect"
+    ))
 }
 
 fn what_blkid_still_sees(path: &Path) -> Option<String> {

@@ -2,15 +2,18 @@
 //! judged, judged before it is changed.
 //!
 //! Invariant: until [`Target::prepare`] nothing is created, resized or written.
-//! From [`Target::open`] on, what exists is locked against other users.
+//! From [`Target::open`] on, what exists is locked against other users, and what
+//! is judged and used is the open descriptor, not the name: a name in a directory
+//! like /dev/shm may mean something else at any moment. What does not exist is
+//! made new or not at all.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pramfs::media::superblock::MIN_REGION;
-use pramfs::pmem::{REGION_UNIT, Region, RegionOptions, open_after_release, probe};
+use pramfs::pmem::{Ownership, REGION_UNIT, Region, RegionOptions, open_after_release, probe};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -29,14 +32,16 @@ pub struct Target {
     len: u64,
     state: State,
     found: Vec<Found>,
+    /// What makes the name doubtful.
+    doubts: Vec<Objection>,
 }
 
 enum State {
-    /// There is no file, or an empty one.
-    Missing { empty_file: bool },
+    /// There is no file.
+    Missing,
     /// A region, locked.
     Region(Region),
-    /// A file of another length, locked.
+    /// A file of another length (an empty one, too), locked.
     Resize { file: File, from: u64 },
 }
 
@@ -58,33 +63,46 @@ impl Target {
         if let Some(len) = size {
             check_size(path, len)?;
         }
-        let options = RegionOptions::new().read_only(dry_run);
-        let meta = match std::fs::metadata(path) {
-            Ok(meta) => meta,
+        // Whose it is stands among the objections, which `-f` overrides.
+        let options = RegionOptions::new().read_only(dry_run).whoever_owns(true);
+        let (meta, mut doubts) = match behind_links(path) {
+            Ok(found) => found,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Target::missing(path, size, false);
+                return Target::missing(path, size);
             }
             Err(e) => return Err(Failure::os("cannot look at", path, e)),
         };
-        let target = |len, state| Target {
-            path: path.to_owned(),
-            len,
-            state,
-            found: Vec::new(),
+        let mut target = |len, state, ownership: Option<Ownership>| {
+            let ownership = ownership.filter(|o| o.object() == (meta.dev(), meta.ino()));
+            let Some(ownership) = ownership else {
+                return Err(Failure::new(
+                    "replaced",
+                    format!(
+                        "{}: was replaced by something else while it was being opened; look at who can do that",
+                        shown(path)
+                    ),
+                ));
+            };
+            doubts.extend(others(path, &ownership));
+            Ok(Target {
+                path: path.to_owned(),
+                len,
+                state,
+                found: Vec::new(),
+                doubts: std::mem::take(&mut doubts),
+            })
         };
         if meta.is_file() {
             busy::check_file(path)?;
             match size {
-                _ if meta.len() == 0 => return Target::missing(path, size, true),
+                None if meta.len() == 0 => return Err(no_size(path, "is empty")),
                 Some(len) if len != meta.len() => {
+                    check_size(path, len)?;
                     let file = lock_file(path, dry_run)?;
-                    return Ok(target(
-                        len,
-                        State::Resize {
-                            file,
-                            from: meta.len(),
-                        },
-                    ));
+                    let look = |e| Failure::os("cannot look at", path, e);
+                    let ownership = Ownership::of(&file).map_err(look)?;
+                    let from = file.metadata().map_err(look)?.len();
+                    return target(len, State::Resize { file, from }, Some(ownership));
                 }
                 _ => check_size(path, meta.len())?,
             }
@@ -108,27 +126,26 @@ impl Target {
                 ),
             ));
         }
-        Ok(target(len, State::Region(region)))
+        let ownership = region.ownership();
+        target(len, State::Region(region), ownership)
     }
 
-    fn missing(path: &Path, size: Option<u64>, empty_file: bool) -> Result<Target, Failure> {
+    fn missing(path: &Path, size: Option<u64>) -> Result<Target, Failure> {
         // A name among the devices, say.
         if let Ok(Some(why)) = probe(path).map(|report| report.problem) {
             return Err(Failure::new("not-found", format!("{}: {why}", shown(path))));
         }
-        let Some(len) = size else {
-            let what = if empty_file {
-                "is empty"
-            } else {
-                "does not exist"
-            };
+        if path.is_symlink() {
             return Err(Failure::new(
                 "not-found",
                 format!(
-                    "{0}: {what}; give a size to make a region of it, as in: mkfs.pramfs {0} 1G",
+                    "{}: is a symbolic link that leads nowhere; name the file itself",
                     shown(path)
                 ),
             ));
+        }
+        let Some(len) = size else {
+            return Err(no_size(path, "does not exist"));
         };
         let parent = path
             .parent()
@@ -147,8 +164,9 @@ impl Target {
         Ok(Target {
             path: path.to_owned(),
             len,
-            state: State::Missing { empty_file },
+            state: State::Missing,
             found: Vec::new(),
+            doubts: Vec::new(),
         })
     }
 
@@ -159,7 +177,7 @@ impl Target {
 
     /// Whether a file is made.
     pub fn creates(&self) -> bool {
-        matches!(self.state, State::Missing { empty_file: false })
+        matches!(self.state, State::Missing)
     }
 
     /// What was found, after [`objections`](Self::objections).
@@ -172,10 +190,12 @@ impl Target {
     /// # Errors
     /// blkid(8) failed.
     pub fn objections(&mut self) -> Result<Vec<Objection>, Failure> {
-        let mut all = Vec::new();
+        let mut all = std::mem::take(&mut self.doubts);
         let name = shown(&self.path);
         let mapped = match &self.state {
-            State::Missing { .. } => return Ok(all),
+            State::Missing => return Ok(all),
+            // No byte to lose.
+            State::Resize { from: 0, .. } => return Ok(all),
             State::Resize { file, from } => {
                 let effect = if self.len < *from {
                     "cutting off what lies behind"
@@ -239,7 +259,8 @@ impl Target {
     pub fn prepare(self, discard: bool) -> Result<Region, Failure> {
         let wipe = self.found.iter().any(Found::is_foreign);
         let region = match self.state {
-            State::Missing { .. } => RegionOptions::new().create(&self.path, self.len)?,
+            // Only a file that is new: one that has come meanwhile is somebody's.
+            State::Missing => RegionOptions::new().create_new(&self.path, self.len)?,
             State::Region(region) => region,
             State::Resize { file, .. } => {
                 file.set_len(self.len)
@@ -259,6 +280,57 @@ impl Target {
         }
         Ok(region)
     }
+}
+
+/// What a path means, by way of any links, and what speaks against these: a link
+/// that somebody else has made leads where they like, also to a file that only
+/// the caller may write.
+fn behind_links(path: &Path) -> std::io::Result<(Metadata, Vec<Objection>)> {
+    /// As many as the kernel follows.
+    const MAX_LINKS: usize = 40;
+    let user = rustix::process::geteuid().as_raw();
+    let (mut at, mut doubts) = (path.to_owned(), Vec::new());
+    for _ in 0..MAX_LINKS {
+        let meta = std::fs::symlink_metadata(&at)?;
+        if !meta.is_symlink() {
+            return Ok((meta, doubts));
+        }
+        if meta.uid() != user && meta.uid() != 0 {
+            doubts.push(Objection {
+                sentence: format!(
+                    "{} is a symbolic link that belongs to user {}, who decides where it leads",
+                    shown(&at),
+                    meta.uid()
+                ),
+                reason: "others-may-write",
+            });
+        }
+        let target = std::fs::read_link(&at)?;
+        at = at.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
+/// What speaks against a file or device that is not in the caller's hands alone.
+fn others(path: &Path, ownership: &Ownership) -> Option<Objection> {
+    let why = ownership.objection(rustix::process::geteuid().as_raw())?;
+    Some(Objection {
+        sentence: format!(
+            "{} {why}: whoever may write a region may write all files in it",
+            shown(path)
+        ),
+        reason: "others-may-write",
+    })
+}
+
+fn no_size(path: &Path, what: &str) -> Failure {
+    Failure::new(
+        "not-found",
+        format!(
+            "{0}: {what}; give a size to make a region of it, as in: mkfs.pramfs {0} 1G",
+            shown(path)
+        ),
+    )
 }
 
 fn check_size(path: &Path, len: u64) -> Result<(), Failure> {

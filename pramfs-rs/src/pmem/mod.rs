@@ -55,7 +55,7 @@ pub use probe::{FileSystem, Report, probe};
 pub use region::{LINE, Region, RegionInfo};
 pub use release::{is_being_released, open_after_release, unmount_after_release};
 pub use sim::{Counters, Event, EventKind, SimBackend};
-pub use source::{REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
+pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
 pub use window::{Fenced, Unfenced, WriteWindow};

@@ -8,7 +8,7 @@ use super::error::PmemError;
 use super::native::NativeBackend;
 use super::region::Region;
 use super::release::open_after_release;
-use super::source::{Access, Source};
+use super::source::{Access, Making, Ownership, Source, remove_own};
 
 /// Which code serves a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +42,7 @@ pub struct RegionOptions {
     require_dax: bool,
     lock: bool,
     preallocate: bool,
+    whoever_owns: bool,
 }
 
 impl Default for RegionOptions {
@@ -53,6 +54,7 @@ impl Default for RegionOptions {
             require_dax: false,
             lock: true,
             preallocate: false,
+            whoever_owns: false,
         }
     }
 }
@@ -95,10 +97,18 @@ impl RegionOptions {
         self
     }
 
+    /// Let [`create`](Self::create) take over a file that exists and that others
+    /// own or may write. For a caller who looks at [`Region::ownership`] itself.
+    pub fn whoever_owns(mut self, yes: bool) -> Self {
+        self.whoever_owns = yes;
+        self
+    }
+
     fn access(&self) -> Access {
         Access {
             read_only: self.read_only,
             lock: self.lock,
+            whoever_owns: self.whoever_owns,
         }
     }
 
@@ -119,13 +129,38 @@ impl RegionOptions {
 
     /// Opens a region of `len` bytes, creating the file (sparse, mode 0600) if
     /// it is missing or empty. A file that has bytes must have just `len`; a
-    /// device at least that, of which only `len` are mapped.
+    /// device at least that, of which only `len` are mapped. What exists must
+    /// belong to the caller, and nobody else may have the right to write it:
+    /// in a directory in which everybody makes files, it may be there because
+    /// somebody waits for what is going to be in it.
     ///
     /// # Errors
     /// As for [`open`](Self::open), and EEXIST for a file of another length,
-    /// ENOSPC for a device that is too small, EFBIG.
+    /// EPERM for what others own or may write, ENOSPC for a device that is too
+    /// small, EFBIG.
     pub fn create(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, PmemError> {
-        let path = path.as_ref();
+        self.make(path.as_ref(), len, Making::NewOrExisting)
+    }
+
+    /// As [`create`](Self::create), but never takes what exists, not even an
+    /// empty file: the file is new, and its mode 0600.
+    ///
+    /// ```
+    /// # use pramfs::pmem::RegionOptions;
+    /// # let path = std::env::temp_dir().join(format!("new-{}", std::process::id()));
+    /// drop(RegionOptions::new().create_new(&path, 1 << 20)?);
+    /// assert!(RegionOptions::new().create_new(&path, 1 << 20).is_err());
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), pramfs::pmem::PmemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and EEXIST for whatever has that name.
+    pub fn create_new(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, PmemError> {
+        self.make(path.as_ref(), len, Making::New)
+    }
+
+    fn make(&self, path: &Path, len: u64, making: Making) -> Result<Region, PmemError> {
         if self.read_only {
             return Err(PmemError::Unusable {
                 path: path.display().to_string(),
@@ -134,13 +169,15 @@ impl RegionOptions {
                 errno: libc::EINVAL,
             });
         }
-        let create = || Source::create(path, len, self.access());
+        let create = || Source::create(path, len, self.access(), making);
         let source = open_after_release(path, create, is_busy)?;
-        let created = source.created();
+        let created = source.created().then(|| Ownership::of(source.fd()));
         let made = self.finish(source);
-        if made.is_err() && created {
+        if made.is_err()
+            && let Some(Ok(ownership)) = created
+        {
             // Made here and of no use to anybody; the error says why.
-            let _ = rustix::fs::unlink(path);
+            remove_own(path, ownership.object());
         }
         made
     }
@@ -168,6 +205,11 @@ impl RegionOptions {
         }
         let name = source.path().display().to_string();
         let kind = source.kind();
+        let ownership = Ownership::of(source.fd()).map_err(|e| PmemError::Os {
+            what: "cannot stat",
+            path: name.clone(),
+            source: e,
+        })?;
         let backend = self.map(source)?;
         let kind = backend.source_kind().unwrap_or(kind);
         if self.require_dax && !(kind.is_dax() && backend.granularity() != Granularity::Page) {
@@ -185,7 +227,8 @@ impl RegionOptions {
                 errno: libc::EOPNOTSUPP,
             });
         }
-        Ok(Region::new(name, backend).read_only(self.read_only))
+        let region = Region::new(name, backend).read_only(self.read_only);
+        Ok(region.owned(ownership))
     }
 
     fn map(&self, source: Source) -> Result<Box<dyn PmemBackend>, PmemError> {

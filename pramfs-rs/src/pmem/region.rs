@@ -10,7 +10,7 @@ use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
 use super::mapping;
-use super::source::SourceKind;
+use super::source::{Ownership, SourceKind};
 use super::window::WriteWindow;
 
 /// Bytes of a cache line: the unit of flushing and of ordering.
@@ -60,6 +60,7 @@ pub struct Region {
     wide: bool,
     name: String,
     pub(super) read_only: bool,
+    ownership: Option<Ownership>,
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is
@@ -82,6 +83,7 @@ impl Region {
             backend,
             name: name.into(),
             read_only: false,
+            ownership: None,
         }
     }
 
@@ -89,6 +91,18 @@ impl Region {
     pub fn read_only(mut self, yes: bool) -> Region {
         self.read_only = yes;
         self
+    }
+
+    /// Says who owned what lies behind the mapping when it was opened.
+    pub(super) fn owned(mut self, ownership: Ownership) -> Region {
+        self.ownership = Some(ownership);
+        self
+    }
+
+    /// Who owned what lies behind the mapping when it was opened, and who could
+    /// write it; `None` for memory of this process.
+    pub fn ownership(&self) -> Option<Ownership> {
+        self.ownership
     }
 
     /// Size in bytes.

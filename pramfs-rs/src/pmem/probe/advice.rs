@@ -218,7 +218,7 @@ fn component(device: &SysDevice, prefix: &[u8]) -> Option<String> {
 
 fn to_persistent_memory(report: &mut Report) {
     report.advice.push(
-        "mkfs.pramfs /dev/shm/region.pramfs SIZE # for trying it out: memory, at full speed, lost at reboot".into(),
+        "mkdir -m 0700 /dev/shm/pramfs && mkfs.pramfs /dev/shm/pramfs/region SIZE # for trying it out: memory, at full speed, lost at reboot".into(),
     );
     report.advice.push(
         "ndctl create-namespace --mode=fsdax # if the machine has persistent memory that is not in use yet; then mkfs.ext4 and mount -o dax=always".into(),

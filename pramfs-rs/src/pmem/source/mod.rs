@@ -12,6 +12,7 @@
 
 mod detect;
 mod lock;
+mod ownership;
 mod persistence;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,7 @@ pub(super) use detect::{
 };
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
+pub use ownership::Ownership;
 
 use super::backend::Persistence;
 use super::error::PmemError;
@@ -87,6 +89,18 @@ pub(super) struct Access {
     /// Refuse a region that someone else has open, and keep others out. A
     /// read-only opening shares with other read-only ones.
     pub lock: bool,
+    /// Where a region is made: take over what exists already, whoever owns it
+    /// and may write it.
+    pub whoever_owns: bool,
+}
+
+/// What may be made of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Making {
+    /// A new file, and nothing that exists.
+    New,
+    /// A new file, or what exists if that destroys nothing.
+    NewOrExisting,
 }
 
 /// An open object that can be mapped as a region.
@@ -112,8 +126,14 @@ impl Source {
 
     /// Opens `path` as a region of `len` bytes. A missing file is created
     /// (mode 0600, sparse) and an empty one is extended; a file that has bytes
-    /// must have `len` of them; a device must have at least `len`.
-    pub(super) fn create(path: &Path, len: u64, access: Access) -> Result<Source, PmemError> {
+    /// must have `len` of them; a device must have at least `len`. What exists
+    /// has to be in the hands of this process's user alone.
+    pub(super) fn create(
+        path: &Path,
+        len: u64,
+        access: Access,
+        making: Making,
+    ) -> Result<Source, PmemError> {
         if let Some(why) = missing_device(path) {
             return Err(PmemError::Unusable {
                 path: path.display().to_string(),
@@ -121,21 +141,44 @@ impl Source {
                 errno: libc::ENODEV,
             });
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
-        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC
+            | OFlags::NOCTTY;
+        let ours_alone = Mode::RUSR | Mode::WUSR;
+        match rustix::fs::open(path, flags, ours_alone) {
             Ok(fd) => {
-                let mut made = Source::finish(fd, path.to_owned(), access, Some(len));
+                let object = Ownership::of(&fd).map(|ownership| ownership.object());
+                // Whatever the umask and the directory's default ACL made of it.
+                let mut made = match rustix::fs::fchmod(&fd, ours_alone) {
+                    Ok(()) => Source::finish(fd, path.to_owned(), access, Some(len)),
+                    Err(e) => Err(PmemError::Os {
+                        what: "cannot set the mode of",
+                        path: path.display().to_string(),
+                        source: e.into(),
+                    }),
+                };
                 if let Ok(source) = &mut made {
                     source.created = true;
-                } else {
+                } else if let Ok(object) = object {
                     // Nobody has seen the file yet, and it is of no use; the
                     // error that is returned says why.
-                    let _ = rustix::fs::unlink(path);
+                    remove_own(path, object);
                 }
                 made
             }
+            Err(Errno::EXIST) if making == Making::New => Err(PmemError::Unusable {
+                path: path.display().to_string(),
+                why: "exists: somebody has made it meanwhile, or it is a symbolic link that leads nowhere; look at it with ls -l, then try again".into(),
+                errno: libc::EEXIST,
+            }),
             Err(Errno::EXIST) => {
                 let fd = open_checked(path, access)?;
+                if !access.whoever_owns {
+                    refuse_others(fd.as_fd(), path)?;
+                }
                 Source::finish(fd, path.to_owned(), access, Some(len))
             }
             Err(Errno::NOENT) => Err(PmemError::Unusable {
@@ -161,6 +204,7 @@ impl Source {
         let access = Access {
             read_only: false,
             lock: true,
+            whoever_owns: false,
         };
         let source = Source::finish(fd, path.clone(), access, Some(len))?;
         // Nobody who is handed the descriptor can pull the pages away.
@@ -368,6 +412,35 @@ impl Source {
             why,
             errno,
         }
+    }
+}
+
+/// Removes a file that was made here, unless its name means another one by now.
+pub(super) fn remove_own(path: &Path, object: (u64, u64)) {
+    let same = |st: rustix::fs::Stat| (st.st_dev, st.st_ino) == object;
+    if rustix::fs::lstat(path).is_ok_and(same) {
+        // It is of no use to anybody; what went wrong is told by the caller.
+        let _ = rustix::fs::unlink(path);
+    }
+}
+
+/// Refuses to make a region of what somebody else owns or may write: they could
+/// write every byte of the file system in it.
+fn refuse_others(fd: BorrowedFd<'_>, path: &Path) -> Result<(), PmemError> {
+    let ownership = Ownership::of(fd).map_err(|e| PmemError::Os {
+        what: "cannot stat",
+        path: path.display().to_string(),
+        source: e,
+    })?;
+    match ownership.objection(rustix::process::geteuid().as_raw()) {
+        None => Ok(()),
+        Some(why) => Err(PmemError::Unusable {
+            path: path.display().to_string(),
+            why: format!(
+                "exists and {why}: whoever may write a region may write all files in it; choose a name in a directory where nobody else can make names, or remove it first"
+            ),
+            errno: libc::EPERM,
+        }),
     }
 }
 

@@ -9,15 +9,20 @@ use crate::pmem::tests::{disk, shm};
 const RW: Access = Access {
     read_only: false,
     lock: true,
+    whoever_owns: false,
 };
 const RO: Access = Access {
     read_only: true,
     lock: true,
+    whoever_owns: false,
 };
 const UNLOCKED: Access = Access {
     read_only: false,
     lock: false,
+    whoever_owns: false,
 };
+
+const EXISTING: Making = Making::NewOrExisting;
 
 fn sparse(path: &Path, len: u64) {
     std::fs::File::create(path).unwrap().set_len(len).unwrap();
@@ -111,14 +116,14 @@ impl Drop for HugePool {
 #[test]
 fn kinds_are_found() {
     let (s, d) = (shm(), disk());
-    let source = Source::create(&s.path().join("r"), 1 << 20, RW).unwrap();
+    let source = Source::create(&s.path().join("r"), 1 << 20, RW, EXISTING).unwrap();
     assert_eq!(
         (source.kind(), source.len(), source.alignment()),
         (SourceKind::Tmpfs, 1 << 20, 4096)
     );
     assert_eq!(source.persistence(), Persistence::Machine);
     assert!(source.created());
-    let source = Source::create(&d.path().join("r"), 1 << 20, RW).unwrap();
+    let source = Source::create(&d.path().join("r"), 1 << 20, RW, EXISTING).unwrap();
     assert_eq!(
         (source.kind(), source.persistence()),
         (SourceKind::File, Persistence::Power)
@@ -157,7 +162,7 @@ fn huge_memfd_and_hugetlbfs_have_the_alignment_of_their_page() {
     let Some(pool) = HugePool::borrow(1) else {
         return;
     };
-    let source = Source::create(&pool.dir().join("r"), 2 << 20, RW).unwrap();
+    let source = Source::create(&pool.dir().join("r"), 2 << 20, RW, EXISTING).unwrap();
     assert_eq!(
         (source.kind(), source.alignment()),
         (SourceKind::Hugetlbfs, 2 << 20)
@@ -170,7 +175,7 @@ fn huge_memfd_and_hugetlbfs_have_the_alignment_of_their_page() {
 fn create_when_free(path: &Path, len: u64) -> Source {
     let started = std::time::Instant::now();
     loop {
-        match Source::create(path, len, RW) {
+        match Source::create(path, len, RW, EXISTING) {
             Err(PmemError::Unusable {
                 errno: libc::EBUSY, ..
             }) if started.elapsed().as_secs() < 10 => {
@@ -185,7 +190,7 @@ fn create_when_free(path: &Path, len: u64) -> Source {
 fn creating_destroys_nothing() {
     let dir = shm();
     let path = dir.path().join("r");
-    let source = Source::create(&path, 8192, RW).unwrap();
+    let source = Source::create(&path, 8192, RW, EXISTING).unwrap();
     assert_eq!(
         std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
         0o600
@@ -197,7 +202,7 @@ fn creating_destroys_nothing() {
     drop(source);
     assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
     drop(create_when_free(&path, 8192));
-    let (errno, text) = refused(Source::create(&path, 16384, RW));
+    let (errno, text) = refused(Source::create(&path, 16384, RW, EXISTING));
     assert_eq!(errno, libc::EEXIST);
     assert!(text.contains("8192") && text.contains("16384"), "{text}");
     // An empty file is no loss.
@@ -206,7 +211,7 @@ fn creating_destroys_nothing() {
     // A wrong length leaves no file behind.
     for len in [0, 5000, u64::MAX / 4096 * 4096] {
         let path = dir.path().join("none");
-        assert!(Source::create(&path, len, RW).is_err());
+        assert!(Source::create(&path, len, RW, EXISTING).is_err());
         assert!(!path.exists());
     }
 }
@@ -250,11 +255,11 @@ fn what_cannot_be_a_region_is_named() {
     assert_eq!(errno, libc::ENODEV);
     assert!(text.contains("devdax"), "{text}");
     assert_eq!(
-        refused(Source::create(&at("no/such/dir"), 4096, RW)).0,
+        refused(Source::create(&at("no/such/dir"), 4096, RW, EXISTING)).0,
         libc::ENOENT
     );
     assert_eq!(
-        refused(Source::create(dir.path(), 4096, RW)).0,
+        refused(Source::create(dir.path(), 4096, RW, EXISTING)).0,
         libc::EISDIR
     );
     std::os::unix::fs::symlink(at("loop"), at("loop")).unwrap();
@@ -271,7 +276,7 @@ fn what_cannot_be_a_region_is_named() {
 fn one_writer_or_many_readers() {
     for dir in [shm(), disk()] {
         let path = dir.path().join("r");
-        let writer = Source::create(&path, 1 << 20, RW).unwrap();
+        let writer = Source::create(&path, 1 << 20, RW, EXISTING).unwrap();
         for access in [RW, RO] {
             let (errno, text) = refused(Source::open(&path, access));
             assert_eq!(errno, libc::EBUSY);
@@ -357,11 +362,11 @@ fn block_devices() {
     assert_eq!(errno, libc::EBUSY);
     assert!(text.contains("in use"), "{text}");
     drop(source);
-    let (errno, text) = refused(Source::create(&device, 2 << 20, RW));
+    let (errno, text) = refused(Source::create(&device, 2 << 20, RW, EXISTING));
     assert_eq!(errno, libc::ENOSPC);
     assert!(text.contains("1048576"), "{text}");
     assert_eq!(
-        Source::create(&device, 512 << 10, RW).unwrap().len(),
+        Source::create(&device, 512 << 10, RW, EXISTING).unwrap().len(),
         512 << 10
     );
 }

@@ -1,0 +1,272 @@
+//! The filter of system calls: all threads, for good.
+//!
+//! A call that is not in [`calls`](super::calls) gives EPERM, and the kernel
+//! writes a line about it (audit record 1326, `SECCOMP`), which names the process
+//! and the number of the call: `journalctl -k`, or `ausearch -m seccomp` where
+//! auditd runs. The other way to a line would be a signal for each such call
+//! (`SECCOMP_RET_TRAP`) and a handler that logs; but a signal that comes while it
+//! is blocked, as the C library blocks all when it starts a thread, ends the
+//! process. A server that is wrong about a call shall hear EPERM, say so in its
+//! own log as of any other error, and live.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccomp_sys::Log;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::calls::{ALWAYS, IF, OLDER, When};
+
+/// `SECCOMP_RET_KILL_PROCESS`, and what stands in its place.
+const KILL: u32 = 0x8000_0000;
+const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
+/// `BPF_RET | BPF_K`.
+const RETURN: u16 = 0x06;
+
+/// Puts the filter in force on all threads.
+///
+/// # Errors
+/// Where the kernel has no such filters, or refuses this one.
+pub(super) fn put_in_force() -> io::Result<()> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+    // First, as the second one forbids seccomp(2).
+    let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+    let clone3 = compiled(clone3, SeccompAction::Allow, unknown, arch)?;
+    seccomp_sys::install(&clone3, Log::Nothing)?;
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let allowed = compiled(rules()?, refused, SeccompAction::Allow, arch)?;
+    seccomp_sys::install(&allowed, Log::Refused)
+}
+
+fn compiled(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+    arch: TargetArch,
+) -> io::Result<BpfProgram> {
+    let filter =
+        SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
+    let mut program = BpfProgram::try_from(filter).map_err(io::Error::other)?;
+    // A call by another architecture's convention is refused as any other.
+    for instruction in &mut program {
+        if instruction.code == RETURN && instruction.k == KILL {
+            instruction.k = REFUSE;
+        }
+    }
+    Ok(program)
+}
+
+fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in ALWAYS.iter().chain(OLDER) {
+        rules.insert(*call, Vec::new());
+    }
+    for (call, when) in IF {
+        let rule = condition(*when).and_then(|condition| SeccompRule::new(vec![condition]));
+        let rule = rule.map_err(io::Error::other)?;
+        rules.entry(*call).or_default().push(rule);
+    }
+    Ok(rules)
+}
+
+fn condition(when: When) -> Result<SeccompCondition, seccompiler::BackendError> {
+    use SeccompCmpArgLen::{Dword, Qword};
+    use SeccompCmpOp::{Eq, MaskedEq};
+    match when {
+        When::Is(argument, value) => SeccompCondition::new(argument, Dword, Eq, value),
+        When::Has(argument, bits) => {
+            SeccompCondition::new(argument, Dword, MaskedEq(bits), bits)
+        }
+        When::HasNot(argument, bits) => SeccompCondition::new(argument, Dword, MaskedEq(bits), 0),
+        When::Null(argument) => SeccompCondition::new(argument, Qword, Eq, 0),
+        When::OurProcess(argument) => {
+            SeccompCondition::new(argument, Dword, Eq, u64::from(std::process::id()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    use rustix::io::Errno;
+    use rustix::mm::ProtFlags;
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
+    use super::*;
+
+    /// Set in a process that is to have the filter; its value says what to do.
+    const CHILD: &str = "PRAMFS_TEST_FILTERED";
+
+    /// Runs one test of this program anew, in a process of its own, and gives its
+    /// number and what it has said.
+    fn in_a_process(test: &str, what: &str) -> (u32, String) {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD, what)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let out = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        assert!(out.status.success(), "{}: {text}", out.status);
+        (pid, text)
+    }
+
+    fn is_child() -> bool {
+        std::env::var_os(CHILD).is_some()
+    }
+
+    fn refused(what: &str, result: Result<(), impl Into<io::Error>>) {
+        let error = result.map_err(Into::into).expect_err(what);
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}: {error}");
+    }
+
+    /// Each of these can be done before, by root.
+    fn forbidden() {
+        let parent = Pid::from_raw(std::process::id() as i32).unwrap();
+        let null = || std::fs::File::open("/dev/null").unwrap();
+        refused("fork", Command::new("/bin/true").status().map(drop));
+        refused("execve", Err::<(), _>(Command::new("/bin/true").exec()));
+        refused("socket(AF_INET)", UdpSocket::bind("127.0.0.1:0").map(drop));
+        refused("socket(AF_INET6)", TcpListener::bind("[::1]:0").map(drop));
+        refused("kill", rustix::process::test_kill_process(parent));
+        refused("chroot", rustix::process::chroot("/"));
+        refused("sethostname", rustix::system::sethostname(b"x"));
+        refused(
+            "mount",
+            rustix::mount::mount("none", "/", "tmpfs", rustix::mount::MountFlags::empty(), c""),
+        );
+        refused("mount --bind", rustix::mount::mount_bind("/", "/"));
+        refused(
+            "setns",
+            rustix::thread::move_into_link_name_space(null().as_fd(), None),
+        );
+        refused(
+            "pidfd_getfd",
+            rustix::process::pidfd_open(parent, PidfdFlags::empty()).and_then(|process| {
+                rustix::process::pidfd_getfd(process, 0, PidfdGetfdFlags::empty()).map(drop)
+            }),
+        );
+        refused("rename", std::fs::rename("/nowhere", "/nowhere/else"));
+        refused("chmod", rustix::fs::fchmod(null(), 0o600.into()));
+    }
+
+    fn allowed() {
+        let dir = Path::new("/proc/self/status");
+        assert!(std::fs::read_to_string(dir).unwrap().contains("Seccomp:\t2"));
+        let thread = std::thread::Builder::new().name("a thread".into());
+        thread.spawn(forbidden_to_a_thread).unwrap().join().unwrap();
+        let (mut one, mut other) = UnixStream::pair().unwrap();
+        one.write_all(b"x").unwrap();
+        other.read_exact(&mut [0]).unwrap();
+        let log = UnixDatagram::unbound().unwrap();
+        log.set_nonblocking(true).unwrap();
+        assert!(log.send_to(b"x", "/nowhere").is_err());
+        let file = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC);
+        assert_eq!(file.err(), Some(Errno::PERM), "nothing takes that");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+
+    fn forbidden_to_a_thread() {
+        refused("socket of a thread", UdpSocket::bind("127.0.0.1:0").map(drop));
+    }
+
+    #[test]
+    fn a_forbidden_call_gives_eperm_and_does_not_kill() {
+        let name = "privileges::filter::tests::a_forbidden_call_gives_eperm_and_does_not_kill";
+        if !is_child() {
+            let (_, text) = in_a_process(name, "1");
+            assert!(text.contains("still alive"), "{text}");
+            return;
+        }
+        // A thread that was there before has the filter as well.
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let before = std::thread::spawn(move || {
+            gone.recv().unwrap();
+            forbidden_to_a_thread();
+        });
+        rustix::thread::set_no_new_privs(true).unwrap();
+        put_in_force().unwrap();
+        forbidden();
+        go.send(()).unwrap();
+        before.join().unwrap();
+        allowed();
+        println!("still alive");
+    }
+
+    /// What is memory of data cannot be made to run.
+    #[test]
+    fn no_new_memory_is_executable_under_the_filter() {
+        let name = "privileges::filter::tests::no_new_memory_is_executable_under_the_filter";
+        if !is_child() {
+            in_a_process(name, "1");
+            return;
+        }
+        let map = pramfs_tests::syscalls::map_a_page;
+        assert_eq!(map(ProtFlags::READ | ProtFlags::EXEC), Ok(()));
+        rustix::thread::set_no_new_privs(true).unwrap();
+        put_in_force().unwrap();
+        assert_eq!(map(ProtFlags::READ | ProtFlags::WRITE), Ok(()));
+        assert_eq!(map(ProtFlags::READ | ProtFlags::EXEC), Err(Errno::PERM));
+    }
+
+    /// The kernel's own line, from its log.
+    #[test]
+    fn a_forbidden_call_leaves_a_line_in_the_kernels_log() {
+        let name = "privileges::filter::tests::a_forbidden_call_leaves_a_line_in_the_kernels_log";
+        if is_child() {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            put_in_force().unwrap();
+            forbidden_to_a_thread();
+            return;
+        }
+        let log = std::fs::OpenOptions::new().read(true).open("/dev/kmsg");
+        let Ok(log) = log else {
+            return pramfs_tests::skip::skipped("/dev/kmsg cannot be read");
+        };
+        rustix::fs::fcntl_setfl(&log, rustix::fs::OFlags::NONBLOCK).unwrap();
+        rustix::fs::seek(&log, rustix::fs::SeekFrom::End(0)).unwrap();
+        let call = format!("syscall={}", libc::SYS_socket);
+        let mut seen = String::new();
+        // The kernel prints ten such lines in five seconds, of all processes.
+        let found = pramfs_tests::mounted::wait_until(|| {
+            let (pid, _) = in_a_process(name, "1");
+            let wanted = ["type=1326", &format!(" pid={pid} "), &call];
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let mut record = [0; 8192];
+            while let Ok(n) = rustix::io::read(&log, &mut record) {
+                seen.push_str(&String::from_utf8_lossy(&record[..n]));
+            }
+            seen.lines()
+                .any(|line| wanted.iter().all(|word| line.contains(word)))
+        });
+        if !found && Path::new("/run/auditd.pid").exists() {
+            return pramfs_tests::skip::skipped("auditd takes the kernel's lines");
+        }
+        assert!(found, "{seen}");
+    }
+
+    #[test]
+    fn each_call_has_one_rule() {
+        let mut all: Vec<_> = ALWAYS.iter().chain(OLDER).collect();
+        all.extend(IF.iter().map(|(call, _)| call).collect::<std::collections::BTreeSet<_>>());
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count, "a call stands in two places");
+        assert!(rules().is_ok());
+    }
+}

@@ -1,0 +1,46 @@
+//! Programs that are started, by absolute paths: a name alone would mean what the
+//! caller's PATH says.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where fusermount3 may be: packages, a build of one's own, NixOS.
+const FUSERMOUNT3: [&str; 4] = [
+    "/usr/bin/fusermount3",
+    "/bin/fusermount3",
+    "/usr/local/bin/fusermount3",
+    "/run/wrappers/bin/fusermount3",
+];
+
+/// fusermount3, with an empty environment.
+///
+/// # Errors
+/// `NotFound` where it is not installed.
+pub fn fusermount3() -> io::Result<Command> {
+    let mut command = Command::new(first(&FUSERMOUNT3)?);
+    command.env_clear();
+    Ok(command)
+}
+
+fn first(places: &[&str]) -> io::Result<PathBuf> {
+    let found = places.iter().map(Path::new).find(|path| path.is_file());
+    found
+        .map(Path::to_owned)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_started_by_absolute_paths() {
+        assert!(FUSERMOUNT3.iter().all(|path| Path::new(path).is_absolute()));
+        assert_eq!(
+            first(&["/nowhere/at/all"]).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        assert_eq!(first(&["/nowhere", "/bin/sh"]).unwrap(), Path::new("/bin/sh"));
+    }
+}
