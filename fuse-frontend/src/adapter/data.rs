@@ -86,8 +86,11 @@ impl Adapter {
             // nothing else changes it (docs/semantics.md, Appends). Pages
             // written back from a mapping are no append whatever the flags.
             let written = if paged {
+                // The kernel takes a short count for these pages as all of them
+                // written, and forgets that they were dirty.
                 self.removals
-                    .wait_for_space(fs, || fs.write_back(ino, offset, data))?
+                    .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
+                data.len()
             } else if flags & libc::O_APPEND != 0 {
                 self.removals.wait_for_space(fs, || {
                     fs.append_part_by(ino, offset, data, &Caller::in_group(req))
