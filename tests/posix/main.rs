@@ -15,6 +15,7 @@ mod ioctls;
 mod listings;
 mod locks;
 mod mmap;
+mod msync;
 mod names;
 mod notes;
 mod readdir;

@@ -12,11 +12,11 @@ use super::caller::Caller;
 use super::convert::ino;
 use super::init::MAX_REQUEST;
 use super::patience::Removals;
-use super::serve::{Refusal, Served};
+use super::serve::{Refusal, Served, note};
 
 thread_local! {
-    /// For what cannot be answered from the medium itself: at most one request
-    /// long, kept by the thread that serves.
+    /// For what cannot be answered from the medium itself: as long as the
+    /// largest request so far, kept by the thread that serves.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -36,8 +36,12 @@ fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
 impl Adapter {
     /// A range in one piece is sent straight from the mapped region, by the
     /// one `writev` that the reply is.
+    ///
+    /// An answer that is short means the end of the file to the kernel, which
+    /// shows zeros behind it and may take it for the size: so all that was asked
+    /// for is answered, however much that is, or an error.
     pub(super) fn on_read(&self, node: INodeNo, offset: u64, size: u32, reply: ReplyData) {
-        let size = size.min(MAX_REQUEST) as usize;
+        let size = size as usize;
         let work = |fs: &Fs, reply: &mut Option<ReplyData>| {
             let ino = ino(node)?;
             let mut lend = |bytes: &[u8]| {
@@ -86,8 +90,11 @@ impl Adapter {
             // nothing else changes it (docs/semantics.md, Appends). Pages
             // written back from a mapping are no append whatever the flags.
             let written = if paged {
+                // The kernel takes a short count for these pages as all of them
+                // written, and forgets that they were dirty.
                 self.removals
-                    .wait_for_space(fs, || fs.write_back(ino, offset, data))?
+                    .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
+                data.len()
             } else if flags & libc::O_APPEND != 0 {
                 self.removals.wait_for_space(fs, || {
                     fs.append_part_by(ino, offset, data, &Caller::in_group(req))
@@ -168,14 +175,20 @@ impl Adapter {
             }
             let target = ino(to.0)?;
             drop_rights(fs, req, target, false)?;
-            copy(
+            let (copied, stopped) = copy(
                 fs,
                 &self.removals,
                 &Caller::in_group(req),
                 (ino(from.0)?, from.1),
                 (target, to.1),
                 len.min(MAX_COPY),
-            )
+            )?;
+            // The caller asks for the rest and is told then, or does not; what
+            // is damaged is to be known either way.
+            if let Some(refusal) = stopped {
+                note("copy_file_range", from.0, &refusal);
+            }
+            Ok(copied)
         };
         self.serve("copy_file_range", from.0, reply, work, |reply, copied| {
             reply.written(copied as u32)
@@ -183,8 +196,8 @@ impl Adapter {
     }
 }
 
-/// Copies until the source ends or the target fails; what was copied before a
-/// failure counts.
+/// Copies until the source ends or something fails; what was copied before a
+/// failure counts, and it is told beside.
 fn copy(
     fs: &Fs,
     removals: &Removals,
@@ -192,7 +205,7 @@ fn copy(
     from: (Ino, u64),
     to: (Ino, u64),
     len: u64,
-) -> Served<u64> {
+) -> Served<(u64, Option<Refusal>)> {
     let mut copied = 0;
     while copied < len {
         // In steps, between which others come to the files.
@@ -201,11 +214,11 @@ fn copy(
         match removals.wait_for_space(fs, || fs.copy_range_by(at, target, step, in_group)) {
             Ok(0) => break,
             Ok(done) => copied += done,
-            Err(_) if copied > 0 => break,
+            Err(error) if copied > 0 => return Ok((copied, Some(error.into()))),
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(copied)
+    Ok((copied, None))
 }
 
 fn fallocate_mode(mode: i32) -> Served<Fallocate> {

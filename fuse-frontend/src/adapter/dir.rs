@@ -8,17 +8,21 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use fuser::{Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{Errno, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use pramfs::{Fs, Taken};
 
 use super::Adapter;
 use super::convert::{self, entry, ino};
 use super::namespace::attr_ttl;
+use super::serve::Refusal;
+
+/// An answer without an entry would be the end of the directory.
+const NO_ROOM: Refusal = Refusal::Request(Errno::EINVAL, "no room for one entry");
 
 impl Adapter {
     pub(super) fn on_readdir(&self, node: INodeNo, offset: u64, reply: ReplyDirectory) {
         let work = |fs: &Fs, reply: &mut ReplyDirectory| {
-            let mut given = false;
+            let (mut given, mut fits) = (false, true);
             let walked = fs.readdir(ino(node)?, offset, &mut |found| {
                 let name = OsStr::from_bytes(found.name);
                 let full = reply.add(
@@ -28,6 +32,7 @@ impl Adapter {
                     name,
                 );
                 if full {
+                    fits = given;
                     return ControlFlow::Break(());
                 }
                 given = true;
@@ -36,9 +41,10 @@ impl Adapter {
             // What is there before the damage is shown; the next request
             // starts behind it and is answered with the error.
             match walked {
-                Err(_) if given => Ok(()),
-                walked => Ok(walked?),
+                Err(_) if given => {}
+                walked => walked?,
             }
+            fits.then_some(()).ok_or(NO_ROOM)
         };
         self.serve("readdir", node, reply, work, |reply, ()| reply.ok());
     }
@@ -48,6 +54,7 @@ impl Adapter {
     /// entry whose inode is damaged number, type and name.
     pub(super) fn on_readdirplus(&self, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus) {
         let work = |fs: &Fs, reply: &mut ReplyDirectoryPlus| {
+            let (mut given, mut fits) = (false, true);
             fs.readdir_pinned(ino(node)?, offset, &mut |found, attr| {
                 let name = OsStr::from_bytes(found.name);
                 let dots = found.name == b"." || found.name == b"..";
@@ -60,9 +67,14 @@ impl Adapter {
                     None => (convert::name_only(&found), Generation(0), Duration::ZERO),
                 };
                 let full = reply.add(shown.ino, found.cookie, name, &ttl, &shown, generation);
-                if full { Taken::Full } else { Taken::Kept }
+                if full {
+                    fits = given;
+                    return Taken::Full;
+                }
+                given = true;
+                Taken::Kept
             })?;
-            Ok(())
+            fits.then_some(()).ok_or(NO_ROOM)
         };
         self.serve("readdirplus", node, reply, work, |reply, ()| reply.ok());
     }

@@ -32,16 +32,20 @@ fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
 impl Adapter {
     /// How a file opened with these flags is read and written.
     ///
-    /// NOFLUSH: nothing is left to be written at `close`. PARALLEL_DIRECT_WRITES:
-    /// the engine orders writers itself.
+    /// NOFLUSH: nothing is left to be written at `close`. That is not so where
+    /// the file can be mapped for stores: there the kernel writes dirty pages
+    /// back first, and has `close` tell what failed that nobody was told of.
+    /// PARALLEL_DIRECT_WRITES: the engine orders writers itself.
     fn file_mode(&self, flags: i32) -> FopenFlags {
-        if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
-            FopenFlags::FOPEN_DIRECT_IO
-                | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-                | FopenFlags::FOPEN_NOFLUSH
+        let mut mode = if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
         } else {
-            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+            FopenFlags::FOPEN_KEEP_CACHE
+        };
+        if flags & libc::O_ACCMODE != libc::O_RDWR {
+            mode |= FopenFlags::FOPEN_NOFLUSH;
         }
+        mode
     }
 
     pub(super) fn on_create(

@@ -137,7 +137,7 @@ impl Adapter {
 }
 
 /// Damage and failing media are for the log; what programs provoke is not.
-fn note(request: &'static str, node: INodeNo, refusal: &Refusal) {
+pub(super) fn note(request: &'static str, node: INodeNo, refusal: &Refusal) {
     match refusal {
         Refusal::Engine(error) if matches!(error.errno(), libc::EIO | libc::EUCLEAN) => {
             tracing::error!("{request} of node {}: {error}", node.0);

@@ -75,9 +75,13 @@ impl Shared {
     /// the mapping was made. One that can only grow never lets be mapped for it;
     /// as the kernel does not know, it is refused here.
     ///
+    /// All of it is written, or there is an error: that of the first part that
+    /// could not be. What was written before stays; where space was missing,
+    /// what lies behind and needs none is written as well.
+    ///
     /// # Errors
-    /// As for [`write`](Self::write).
-    pub fn write_back(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
+    /// As for [`write`](Self::write), where any byte was not written.
+    pub fn write_back(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             let mut core = inode.core.write();
@@ -85,7 +89,28 @@ impl Shared {
             if core.d.flags & FL_APPEND != 0 {
                 protect::may_change(&core.d)?;
             }
-            self.write_locked(&inode, &mut core, offset, from)
+            let block = self.vol.geo.block_size;
+            let (mut done, mut all) = (0, Ok(()));
+            while done < from.len() {
+                let at = offset + done as u64;
+                // Where this is short it does not say why: the rest does.
+                let refused = match self.write_locked(&inode, &mut core, at, &from[done..]) {
+                    Ok(n) if n > 0 => {
+                        done += n;
+                        continue;
+                    }
+                    Ok(_) => Error::NoSpace("nothing of a page could be written"),
+                    Err(refused) => refused,
+                };
+                let goes_on = matches!(refused, Error::NoSpace(_));
+                all = all.and(Err(refused));
+                if !goes_on {
+                    break;
+                }
+                // What has its blocks already needs no space.
+                done += (block - at % block) as usize;
+            }
+            all
         })
     }
 

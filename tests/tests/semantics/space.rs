@@ -317,3 +317,36 @@ fn what_is_trimmed_is_no_bitmap_that_is_being_made() {
     let report = pramfs::fsck::check(&region, &Default::default());
     assert!(report.is_clean(), "{report}");
 }
+
+/// Pages of a mapping that are written back: a short count would be taken for
+/// all of them.
+#[test]
+fn a_write_back_is_whole_or_the_error_of_the_first_part_that_failed() {
+    for block_size in [512, 4096] {
+        let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
+        let block = u64::from(block_size);
+        let ino = file(&fs, "f");
+        // Blocks, a hole of 16, blocks.
+        fs.append(ino, &vec![1; 4 * block_size as usize]).unwrap();
+        fs.write(ino, 20 * block, &vec![1; 4 * block_size as usize])
+            .unwrap();
+        fill(&fs);
+        let bytes = vec![2; 24 * block_size as usize];
+        assert_eq!(errno(fs.write_back(ino, 0, &bytes)), libc::ENOSPC);
+        let stored = contents(&fs, ino);
+        let at = |block: usize| stored[block * block_size as usize];
+        assert!((0..4).all(|n| at(n) == 2), "in front of the hole");
+        assert!((20..24).all(|n| at(n) == 2), "behind it");
+        assert_eq!(at(19), 0, "the region was full");
+        // Where there is nothing to be taken it is whole.
+        fs.write_back(ino, 0, &bytes[..4 * block_size as usize])
+            .unwrap();
+    }
+    let (_sim, fs) = fresh(2 * MIB, 4096).unwrap();
+    let ino = file(&fs, "f");
+    let last = i64::MAX as u64 - 10;
+    assert_eq!(errno(fs.write_back(ino, last, &[3; 20])), libc::EFBIG);
+    let mut stored = [0; 10];
+    assert_eq!(fs.read(ino, last, &mut stored).unwrap(), 10);
+    assert_eq!(stored, [3; 10], "up to the largest offset");
+}
