@@ -19,7 +19,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,6 +48,9 @@ crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
 
 mutants: deps-test ## breaks the engine in each place that orders stores: the tests must notice
 	MUTANT_TABLE=$(CURDIR)/docs/mutants.md $(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture
+
+sanitize: ## two threads on the engine, under Miri and ThreadSanitizer (nightly)
+	@scripts/sanitize.sh
 
 bench: deps-bench ## speed beside the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run

@@ -12,7 +12,8 @@
 //! Invariant: no file-system logic lives here. What a request means is
 //! decided by the engine; who may do it, by the kernel (`default_permissions`).
 #![deny(missing_docs)]
-#![forbid(unsafe_code)]
+// One place, `adapter/lent.rs`; tests/unsafe_code.rs keeps it so.
+#![deny(unsafe_code)]
 
 pub mod adapter;
 pub mod cli;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
+use pramfs::pmem::Lent;
 use pramfs::types::{Fallocate, Ino, SeekWhence};
 use pramfs::{Fs, InGroup};
 
@@ -11,6 +12,7 @@ use super::attributes::drop_rights;
 use super::caller::Caller;
 use super::convert::ino;
 use super::init::MAX_REQUEST;
+use super::lent;
 use super::patience::Removals;
 use super::serve::{Refusal, Served, note};
 
@@ -44,9 +46,9 @@ impl Adapter {
         let size = size as usize;
         let work = |fs: &Fs, reply: &mut Option<ReplyData>| {
             let ino = ino(node)?;
-            let mut lend = |bytes: &[u8]| {
+            let mut lend = |bytes: Lent<'_>| {
                 if let Some(reply) = reply.take() {
-                    reply.data(bytes);
+                    lent::send(reply, bytes);
                 }
             };
             if fs.with_contiguous(ino, offset, size, &mut lend)?.is_some() {
@@ -54,7 +56,9 @@ impl Adapter {
             }
             with_buffer(size, |buffer| {
                 let got = fs.read(ino, offset, buffer)?;
-                lend(&buffer[..got.min(size)]);
+                if let Some(reply) = reply.take() {
+                    reply.data(&buffer[..got.min(size)]);
+                }
                 Ok(())
             })
         };

@@ -22,6 +22,7 @@ mod data;
 mod dir;
 mod init;
 mod ioctl;
+mod lent;
 mod listings;
 mod namespace;
 mod open;

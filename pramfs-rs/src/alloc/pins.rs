@@ -52,6 +52,12 @@ impl BlockPins {
         free
     }
 
+    /// Whether no run is pinned. A pin taken under a lock that the caller holds
+    /// by now is seen.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     /// Whether the run may be given back now; parks it otherwise.
     pub fn release(&self, run: Run) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::mapped::{Access, MappedFile};
 use crate::error::Result;
 use crate::fs::inode::Inode;
-use crate::fs::{ExtentCache, Fs, Shared, Tail};
+use crate::fs::{ExtentCache, Fs, Held, Shared, Tail};
 use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 
 /// An open file of a mounted file system. Calls need no path and no
@@ -33,6 +33,8 @@ use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 pub struct File {
     pub(super) shared: Arc<Shared>,
     pub(super) ino: Ino,
+    /// Given back first: what it frees is still in memory.
+    _held: Held,
     /// Held, so that no call has to look it up.
     pub(crate) inode: Arc<Inode>,
     pub(crate) extents: ExtentCache,
@@ -48,20 +50,15 @@ impl Fs {
     pub fn open_file(&self, ino: Ino) -> Result<File> {
         // The reference first: an unlink in between leaves an orphan that we
         // hold.
-        self.pin(ino, 1);
-        match self.inode(ino) {
-            Ok(inode) => Ok(File {
-                shared: self.shared().clone(),
-                ino,
-                inode,
-                extents: ExtentCache::default(),
-                tail: Tail::default(),
-            }),
-            Err(e) => {
-                self.unpin(ino, 1);
-                Err(e)
-            }
-        }
+        let held = self.hold(ino);
+        Ok(File {
+            shared: self.shared().clone(),
+            ino,
+            inode: self.inode(ino)?,
+            _held: held,
+            extents: ExtentCache::default(),
+            tail: Tail::default(),
+        })
     }
 }
 
@@ -177,8 +174,3 @@ impl File {
     }
 }
 
-impl Drop for File {
-    fn drop(&mut self) {
-        self.shared.unpin(self.ino, 1);
-    }
-}

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::alloc::Run;
 use crate::error::{Error, Result};
-use crate::fs::Shared;
+use crate::fs::{By, Shared};
+use crate::fs::inode::Core;
 use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
 use crate::types::{FileExtent, Ino};
 
@@ -83,7 +84,8 @@ impl MappedFile {
                 let start = range.start / block * block;
                 shared.fill(ino, start, range.end - start)?;
             }
-            let mut pinned = Pinned::new(&shared, ino, &range, block)?;
+            let pin = |unit| Pinned::new(&shared, ino, (&range, access), unit);
+            let mut pinned = pin(block)?;
             if access == Access::Write && !pinned.extents.iter().all(is_written) {
                 // Punched since it was filled.
                 continue;
@@ -98,10 +100,7 @@ impl MappedFile {
                 )?,
                 _ => {
                     if unit > block {
-                        drop(std::mem::replace(
-                            &mut pinned,
-                            Pinned::new(&shared, ino, &range, unit)?,
-                        ));
+                        pinned = pin(unit)?;
                         let asked = |e: &&FileExtent| {
                             e.file_offset < range.end && e.file_offset + e.len > range.start
                         };
@@ -271,7 +270,12 @@ struct Pinned {
 
 impl Pinned {
     /// Pins a range of a file, widened to multiples of `unit`.
-    fn new(shared: &Arc<Shared>, ino: Ino, range: &Range<u64>, unit: u64) -> Result<Pinned> {
+    fn new(
+        shared: &Arc<Shared>,
+        ino: Ino,
+        (range, access): (&Range<u64>, Access),
+        unit: u64,
+    ) -> Result<Pinned> {
         let start = range.start / unit * unit;
         let end = range
             .end
@@ -279,8 +283,8 @@ impl Pinned {
             .ok_or(Error::TooLarge(range.end))?;
         // The reference outlives the extents, and the pin is taken under the
         // lock that the extents were read under.
-        shared.pin(ino, 1);
-        match shared.pinned_extents(ino, start, end, range.end) {
+        shared.refs.add(ino, 1, By::Guard);
+        match shared.pinned_extents((ino, access), start, end, range.end) {
             Ok((pin, extents)) => Ok(Pinned {
                 shared: shared.clone(),
                 ino,
@@ -290,7 +294,7 @@ impl Pinned {
                 extents,
             }),
             Err(e) => {
-                shared.unpin(ino, 1);
+                shared.let_go(ino, 1, By::Guard);
                 Err(e)
             }
         }
@@ -320,7 +324,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         // Nothing is reused before the last record that freed it is dead.
         self.shared.vol.unpin(self.pin);
-        self.shared.unpin(self.ino, 1);
+        self.shared.let_go(self.ino, 1, By::Guard);
     }
 }
 
@@ -334,19 +338,25 @@ impl Shared {
     /// Extents of whole blocks, pinned.
     fn pinned_extents(
         &self,
-        ino: Ino,
+        (ino, access): (Ino, Access),
         start: u64,
         end: u64,
         needed: u64,
     ) -> Result<(u64, Vec<FileExtent>)> {
         self.op(crate::fs::Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            crate::fs::check_file(&inode, &core)?;
+            // Who has been lent the bytes holds the lock shared, and they do not
+            // change under it (`with_contiguous`).
+            let (mut alone, mut along) = (None, None);
+            let core: &Core = match access {
+                Access::Write => alone.insert(inode.core.write()),
+                Access::Read => along.insert(inode.core.read()),
+            };
+            crate::fs::check_file(&inode, core)?;
             if needed > core.d.size {
                 return Err(past_end());
             }
-            let extents = self.extents_between(&core, start, end)?;
+            let extents = self.extents_between(core, start, end)?;
             let log2 = self.vol.geo.block_log2;
             let runs: Vec<Run> = extents
                 .iter()

@@ -2,7 +2,7 @@
 
 use super::file::File;
 use crate::error::{Error, Result};
-use crate::fs::{Fs, Shared};
+use crate::fs::{By, Fs, Shared};
 use crate::types::{Attr, Ctx, FileType, Ino};
 
 /// Most symbolic links that one path may lead through.
@@ -85,10 +85,7 @@ impl OpenOptions {
                 match fs.create_pinned(&self.cx, parent.attr.ino, name, self.perm) {
                     // Somebody else was faster.
                     Err(Error::Exists) if !self.exclusive => fs.resolve_held(path)?,
-                    made => Held {
-                        shared: fs,
-                        attr: made?,
-                    },
+                    made => Held::counted(fs, made?),
                 }
             }
             Err(e) => return Err(e),
@@ -111,9 +108,18 @@ struct Held<'a> {
     attr: Attr,
 }
 
+impl<'a> Held<'a> {
+    /// What has a counted reference.
+    fn counted(shared: &'a Shared, attr: Attr) -> Held<'a> {
+        shared.refs.add(attr.ino, 1, By::Guard);
+        shared.unpin(attr.ino, 1);
+        Held { shared, attr }
+    }
+}
+
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.shared.unpin(self.attr.ino, 1);
+        self.shared.let_go(self.attr.ino, 1, By::Guard);
     }
 }
 
@@ -167,12 +173,14 @@ impl Shared {
         } else {
             base
         };
-        self.pin(start, 1);
-        let attr = self.getattr(start).inspect_err(|_| self.unpin(start, 1))?;
+        self.refs.add(start, 1, By::Guard);
+        let attr = self
+            .getattr(start)
+            .inspect_err(|_| self.let_go(start, 1, By::Guard))?;
         let held = |attr| Held { shared: self, attr };
         let mut at = held(attr);
         for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
-            let next = held(self.lookup_pinned(at.attr.ino, name)?);
+            let next = held(self.lookup_by(at.attr.ino, name, By::Guard)?);
             let dir = std::mem::replace(&mut at, next);
             if at.attr.kind == FileType::Symlink {
                 *links += 1;

@@ -464,7 +464,7 @@ mod tests {
             for ino in [50, 1050] {
                 let (cache, stop) = (&cache, &stop);
                 s.spawn(move || {
-                    for _ in 0..100_000 {
+                    for _ in 0..if cfg!(miri) { 30 } else { 100_000 } {
                         cache.show(&attr_of(ino), Some(&probe("a")));
                         Shown::new(cache, Ino(ino)).hide();
                     }

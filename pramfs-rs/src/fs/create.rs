@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
 use super::orphan::dir_tree;
-use super::{Need, Shared, names, protect};
+use super::{By, Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree;
 use crate::map::{self, MapRef};
@@ -77,7 +77,7 @@ impl Shared {
         mode: u32,
         rdev: u64,
     ) -> Result<Attr> {
-        self.op_pinned(Need::Write, || {
+        self.op_pinned(Need::Write, By::Count, || {
             self.mknod_inner(cx, parent, name, mode, rdev, true)
         })
     }
@@ -136,7 +136,7 @@ impl Shared {
     /// As for [`mkdir`](Self::mkdir).
     pub fn mkdir_pinned(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
         let mode = FileType::Directory.mode_bits() | perm & 0o7777;
-        self.op_pinned(Need::Write, || {
+        self.op_pinned(Need::Write, By::Count, || {
             self.make(
                 cx,
                 parent,
@@ -369,7 +369,7 @@ impl<'a> Newborn<'a> {
         self.inode.place.set(tx.commit()?);
         self.committed = true;
         if pin {
-            self.shared.refs.add(self.inode.ino, 1);
+            self.shared.refs.add(self.inode.ino, 1, By::Count);
         }
         Ok(self.core.attr(&self.shared.vol.geo))
     }

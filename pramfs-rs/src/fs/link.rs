@@ -2,7 +2,7 @@
 
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
-use super::{Need, Shared, names, protect};
+use super::{By, Need, Shared, names, protect};
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ impl Shared {
     /// # Errors
     /// As for [`link`](Self::link).
     pub fn link_pinned(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
-        self.op_pinned(Need::Write, || {
+        self.op_pinned(Need::Write, By::Count, || {
             self.link_inner(ino, new_parent, new_name, true)
         })
     }
@@ -73,7 +73,7 @@ impl Shared {
             tx.commit()?;
         }
         if pin {
-            self.refs.add(ino, 1);
+            self.refs.add(ino, 1, By::Count);
         }
         set.core_mut(&dir)?.committed(&new_dir);
         let c = set.core_mut(&inode)?;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::attr_cache::{Seen, Shown};
 use super::dcache::Probe;
 use super::inode::{Core, Inode};
+use super::refs::By;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
 use crate::pmem::Region;
@@ -56,7 +57,7 @@ impl Shared {
     }
 
     fn lookup_locked(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
-        self.op(Need::Read, || self.lookup_inode(parent, name, false))
+        self.op(Need::Read, || self.lookup_inode(parent, name, None))
     }
 
     /// As [`lookup`](Self::lookup), with a reference (see
@@ -64,17 +65,24 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`lookup`](Self::lookup).
+    #[inline]
     pub fn lookup_pinned(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.lookup_by(parent, name, By::Count)
+    }
+
+    /// As [`lookup`](Self::lookup), with a reference taken before anybody can
+    /// remove the inode.
+    pub(crate) fn lookup_by(&self, parent: Ino, name: &[u8], by: By) -> Result<Attr> {
         if let Some((attr, seen)) = self.known(parent, name) {
             // Who removes the name hides the inode and then asks for references:
             // either it meets this one, or what was seen is shown no more.
-            self.refs.add(attr.ino, 1);
+            self.refs.add(attr.ino, 1, by);
             if self.cache.names.attrs.still(&seen) {
                 return Ok(attr);
             }
-            self.unpin(attr.ino, 1);
+            self.let_go(attr.ino, 1, by);
         }
-        self.op_pinned(Need::Read, || self.lookup_inode(parent, name, true))
+        self.op_pinned(Need::Read, by, || self.lookup_inode(parent, name, Some(by)))
     }
 
     /// What a name leads to, without a lock. `None` says nothing: the name may
@@ -93,7 +101,7 @@ impl Shared {
         !self.vol.has_failed() && !self.closed.load(Ordering::Relaxed)
     }
 
-    fn lookup_inode(&self, parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
+    fn lookup_inode(&self, parent: Ino, name: &[u8], pin: Option<By>) -> Result<Attr> {
         names::check_lookup(name)?;
         let mut probe = Probe::new(self.cache.names.key, parent, name);
         let dir = self.iget_user(parent)?;
@@ -102,8 +110,8 @@ impl Shared {
             self.check_dir(&dir, &pc)?;
             let child: Arc<Inode> = match name {
                 b"." => {
-                    if pin {
-                        self.refs.add(dir.ino, 1);
+                    if let Some(by) = pin {
+                        self.refs.add(dir.ino, 1, by);
                     }
                     return Ok(self.show(&dir, &pc, None));
                 }
@@ -133,8 +141,8 @@ impl Shared {
             if core.gone {
                 continue;
             }
-            if pin {
-                self.refs.add(child.ino, 1);
+            if let Some(by) = pin {
+                self.refs.add(child.ino, 1, by);
             }
             return Ok(self.show(&child, &core, probe));
         }

@@ -29,6 +29,7 @@ mod extents;
 mod fallocate;
 #[cfg(test)]
 mod file_tests;
+mod held;
 mod icache;
 pub mod inode;
 mod link;
@@ -57,11 +58,9 @@ mod write;
 mod xattr;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use crossbeam::atomic::AtomicCell;
 use crossbeam::sync::ShardedLock;
 use crossbeam::utils::CachePadded;
 use parking_lot::Mutex;
@@ -69,8 +68,10 @@ use parking_lot::Mutex;
 pub(crate) use append::Tail;
 pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
+pub(crate) use refs::By;
 
 pub use attr::InGroup;
+pub use held::Held;
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
 pub use readdir::Taken;
@@ -156,14 +157,7 @@ pub struct Shared {
 }
 
 /// A directory at hand, see [`Shared::in_dir`].
-#[derive(Default)]
-struct LastDir(AtomicCell<Option<Arc<Inode>>>);
-
-impl fmt::Debug for LastDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LastDir").finish_non_exhaustive()
-    }
-}
+type LastDir = Mutex<Option<Arc<Inode>>>;
 
 /// What an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +218,12 @@ impl Shared {
 
     /// As [`op`](Self::op), for what takes a reference to the inode that it
     /// shows: whoever gets an error instead has none.
-    pub(crate) fn op_pinned(&self, need: Need, f: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
+    pub(crate) fn op_pinned(
+        &self,
+        need: Need,
+        by: By,
+        f: impl FnOnce() -> Result<Attr>,
+    ) -> Result<Attr> {
         let mut pinned = None;
         let result = self.op(need, || {
             let attr = f()?;
@@ -232,7 +231,7 @@ impl Shared {
             Ok(attr)
         });
         if let Some(ino) = pinned.filter(|_| result.is_err()) {
-            self.unpin(ino, 1);
+            self.let_go(ino, 1, by);
         }
         result
     }
@@ -296,7 +295,7 @@ impl Shared {
 
     /// Runs a change of a directory. The one of this lane's last change is at hand:
     /// to find an inode in the cache and to let go of it takes four locked
-    /// instructions, where this takes two. It stays in the cache meanwhile, since
+    /// instructions, where the lock of this takes two. It stays in the cache meanwhile, since
     /// that gives up nothing that somebody holds; but it may be gone.
     ///
     /// # Errors
@@ -307,18 +306,26 @@ impl Shared {
         change: impl Fn(&Arc<Inode>) -> Result<T>,
     ) -> Result<T> {
         let last = &self.last_dirs[self.vol.journal.thread_lane() as usize];
-        if let Some(dir) = last.0.take().filter(|d| d.ino == parent) {
+        // Nobody waits for it: who finds another thread of this lane at it does
+        // without.
+        let mut last = last.try_lock();
+        let at_hand = last.as_mut().and_then(|last| last.take());
+        if let Some(dir) = at_hand.filter(|d| d.ino == parent) {
             let done = change(&dir);
             // One that is gone may have left its number to another.
             if !matches!(&done, Err(Error::Stale(ino)) if *ino == parent) {
                 dir.note_use();
-                last.0.store(Some(dir));
+                if let Some(last) = &mut last {
+                    **last = Some(dir);
+                }
                 return done;
             }
         }
         let dir = self.iget_user(parent)?;
         let done = change(&dir);
-        last.0.store(Some(dir));
+        if let Some(last) = &mut last {
+            **last = Some(dir);
+        }
         done
     }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode, Lazy, put_inode, store_map};
-use super::{Need, Shared};
+use super::{By, Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind};
 use crate::map;
@@ -307,17 +307,28 @@ impl Shared {
         }
     }
 
-    /// Adds references: see [`Shared::unpin`].
+    /// Adds references that the caller counts, as one does who serves a kernel,
+    /// and has to give back by [`unpin`](Self::unpin) or [`forget`](Self::forget).
+    /// For everything else there is [`Fs::hold`](super::Fs::hold).
     pub fn pin(&self, ino: Ino, n: u64) {
         if n > 0 {
-            self.refs.add(ino, n);
+            self.refs.add(ino, n, By::Count);
         }
     }
 
-    /// Takes references away. An inode that has no name and no reference left
-    /// is freed.
+    /// Takes counted references away. An inode that has no name and no reference
+    /// left is freed.
+    ///
+    /// Open files, views and what [`Fs::hold`](super::Fs::hold) gives have
+    /// references of their own, which no number of calls takes away: they are
+    /// right for one who miscounts, too.
     pub fn unpin(&self, ino: Ino, n: u64) {
-        if n == 0 || !self.refs.sub(ino, n) || !self.orphans.lock().contains(&ino.0) {
+        self.let_go(ino, n, By::Count);
+    }
+
+    /// Takes references away.
+    pub(crate) fn let_go(&self, ino: Ino, n: u64, by: By) {
+        if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
             return;
         }
         if let Err(e) = self.op(Need::Write, || self.reclaim_orphan(ino)) {
@@ -330,7 +341,8 @@ impl Shared {
     /// by, at [`statfs`](Self::statfs), [`sync`](Self::sync), unmount, and
     /// [`free_forgotten`](Self::free_forgotten).
     pub fn forget(&self, ino: Ino, n: u64) {
-        if n == 0 || !self.refs.sub(ino, n) || !self.orphans.lock().contains(&ino.0) {
+        let by = By::Count;
+        if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
             return;
         }
         let small = self.cache.get(ino).is_some_and(|inode| is_small(&inode));

@@ -11,7 +11,7 @@ use super::options::AtimePolicy;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef, Part};
-use crate::pmem::Region;
+use crate::pmem::{Lent, Region};
 use crate::types::{Bno, FileType, Ino};
 
 impl Shared {
@@ -209,10 +209,12 @@ impl Shared {
 
     /// Lends the bytes of a range to `f`, on the medium itself, for as long as
     /// `f` runs; the range ends at the end of the file. `None`, and `f` is not
-    /// called, where they do not lie in one piece or are not written.
+    /// called, where they do not lie in one piece or are not written, or a direct
+    /// mapping may show them.
     ///
-    /// The bytes may change while they are lent, by a direct mapping: `f` is to
-    /// hand them to a system call that copies them.
+    /// Nobody stores to the bytes meanwhile but by way of the region itself
+    /// ([`Region::window`]): writers of the file and those who want a mapping of
+    /// it for writing wait for `f`, which therefore calls neither.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -221,15 +223,19 @@ impl Shared {
         ino: Ino,
         offset: u64,
         len: usize,
-        f: &mut dyn FnMut(&[u8]),
+        f: &mut dyn FnMut(Lent<'_>),
     ) -> Result<Option<usize>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
             let core = self.open_for_read(&inode)?;
             let len = core.d.size.saturating_sub(offset).min(len as u64);
             if len == 0 {
-                f(&[]);
+                f(Lent::empty());
                 return Ok(Some(0));
+            }
+            // Made under the exclusive lock: there is none, and none will be.
+            if !self.vol.pins.is_empty() {
+                return Ok(None);
             }
             let (log2, m) = (self.vol.geo.block_log2, core.map());
             let (first, last) = (offset >> log2, (offset + len - 1) >> log2);
@@ -247,7 +253,7 @@ impl Shared {
                 count += e.count;
             }
             let at = self.vol.geo.offset(block) + (offset - (first << log2));
-            self.vol.region.lend(at, len, f)?;
+            f(self.vol.region.lend(at, len)?);
             Ok(Some(len as usize))
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::inode::Inode;
 use super::orphan::dir_tree;
-use super::{Need, Shared};
+use super::{By, Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree;
 use crate::types::{Attr, DirEntry, FileType, Ino};
@@ -147,7 +147,7 @@ impl Shared {
                 }
                 given = true;
                 if e.cookie > DOT_DOT {
-                    self.refs.add(e.ino, 1);
+                    self.refs.add(e.ino, 1, By::Count);
                     kept.push(e.ino);
                 }
             }

@@ -9,11 +9,35 @@ use crate::types::Ino;
 
 const SHARDS: usize = 64;
 
+/// Whose a reference is. Neither can take away what the other has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Somebody outside who counts: the look-ups of a kernel.
+    Count,
+    /// A value of this crate that gives it back when it is dropped.
+    Guard,
+}
+
+#[derive(Debug, Default)]
+struct References {
+    counted: u64,
+    guards: u64,
+}
+
+impl References {
+    fn of(&mut self, by: By) -> &mut u64 {
+        match by {
+            By::Count => &mut self.counted,
+            By::Guard => &mut self.guards,
+        }
+    }
+}
+
 /// References from outside: lookups by the kernel, open files. An inode without
 /// names lives on while it has any.
 #[derive(Debug)]
 pub struct Refs {
-    shards: Box<[Mutex<FxHashMap<u64, u64>>]>,
+    shards: Box<[Mutex<FxHashMap<u64, References>>]>,
     total: AtomicU64,
 }
 
@@ -27,18 +51,19 @@ impl Default for Refs {
 }
 
 impl Refs {
-    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<u64, u64>> {
+    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<u64, References>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     /// Adds references.
-    pub fn add(&self, ino: Ino, n: u64) {
+    pub fn add(&self, ino: Ino, n: u64, by: By) {
         let mut s = self.shard(ino).lock();
-        let count = s.entry(ino.0).or_insert(0);
-        if *count == 0 {
+        let refs = s.entry(ino.0).or_insert_with(|| {
             self.total.fetch_add(1, Ordering::Relaxed);
-        }
-        *count += n;
+            References::default()
+        });
+        let count = refs.of(by);
+        *count = count.saturating_add(n);
         drop(s);
         // Who takes a reference and then asks whether the inode is still shown
         // (`fs/attr_cache.rs`), and who hides it and then asks for references:
@@ -46,14 +71,16 @@ impl Refs {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes references away; true when none are left.
-    pub fn sub(&self, ino: Ino, n: u64) -> bool {
+    /// Takes references away, of those that are there; true when none of any
+    /// kind are left.
+    pub fn sub(&self, ino: Ino, n: u64, by: By) -> bool {
         let mut s = self.shard(ino).lock();
-        let Some(count) = s.get_mut(&ino.0) else {
+        let Some(refs) = s.get_mut(&ino.0) else {
             return false;
         };
+        let count = refs.of(by);
         *count = count.saturating_sub(n);
-        if *count > 0 {
+        if refs.counted != 0 || refs.guards != 0 {
             return false;
         }
         s.remove(&ino.0);

@@ -3,7 +3,7 @@
 use super::create::New;
 use super::inode::Core;
 use super::names::TARGET_MAX;
-use super::{Need, Shared};
+use super::{By, Need, Shared};
 use crate::error::{Error, Result};
 use crate::media::checksum::crc;
 use crate::media::inode::INLINE_TARGET;
@@ -31,7 +31,7 @@ impl Shared {
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
-        self.op_pinned(Need::Write, || {
+        self.op_pinned(Need::Write, By::Count, || {
             self.symlink_inner(cx, parent, name, target, true)
         })
     }

@@ -82,7 +82,9 @@ pub enum Durability {
 ///
 /// # Safety
 /// An implementation must return from `base`/`len` one valid mapping that does
-/// not move or shrink in its lifetime.
+/// not move or shrink in its lifetime, and that can be loaded from and stored to
+/// up to the next multiple of 8 bytes. Others load from and store to it meanwhile:
+/// what it stores by itself is no ordinary store of the language.
 pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// Short name: `native`, `libpmem2`, `sim`, `heap`.
     fn name(&self) -> &'static str;
@@ -129,7 +131,8 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// words may be stored and flushed ordinarily.
     ///
     /// # Safety
-    /// As for [`store`](Self::store).
+    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable, in the
+    /// mapping or not, and does not overlap it.
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize);
     /// As [`nt_copy`](Self::nt_copy), of zeros.
     ///

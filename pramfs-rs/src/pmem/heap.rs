@@ -4,11 +4,13 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::backend::{Granularity, Persistence, PmemBackend};
+use super::live;
 
 /// Zeroed memory that dies with the process. Flush and fence only order.
 #[derive(Debug)]
 pub struct HeapBackend {
     base: *mut u8,
+    len: usize,
     layout: Layout,
 }
 
@@ -25,11 +27,15 @@ impl HeapBackend {
     /// When `len` is zero or cannot be allocated.
     pub fn boxed(len: usize) -> Box<HeapBackend> {
         assert!(len > 0, "a region has at least one byte");
-        let layout = Layout::from_size_align(len, 2 << 20).expect("size fits an allocation");
+        // Whole words, as a mapping is whole pages.
+        let layout = len.checked_next_multiple_of(8).map(|size| {
+            Layout::from_size_align(size, if cfg!(miri) { 4096 } else { 2 << 20 })
+        });
+        let layout = layout.and_then(Result::ok).expect("size fits an allocation");
         // SAFETY: the layout has a non-zero size.
         let base = unsafe { alloc_zeroed(layout) };
         assert!(!base.is_null(), "out of memory for a region of {len} bytes");
-        Box::new(HeapBackend { base, layout })
+        Box::new(HeapBackend { base, len, layout })
     }
 }
 
@@ -49,7 +55,7 @@ unsafe impl PmemBackend for HeapBackend {
         self.base
     }
     fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
     fn granularity(&self) -> Granularity {
         Granularity::CacheLine
@@ -59,7 +65,7 @@ unsafe impl PmemBackend for HeapBackend {
     }
     unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+        unsafe { live::store(dst, src, len) }
     }
     unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
         // SAFETY: aligned and in the mapping, by contract.
@@ -67,11 +73,11 @@ unsafe impl PmemBackend for HeapBackend {
     }
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+        unsafe { live::copy(dst, src, len) }
     }
     unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { std::ptr::write_bytes(dst, 0, len) }
+        unsafe { live::fill(dst, 0, len) }
     }
     unsafe fn flush(&self, _ptr: *const u8, _len: usize) {}
     fn fence(&self) {

@@ -32,8 +32,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libpmem2_sys as sys;
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
-use super::cpu::{self, Cpu};
+use super::cpu::Cpu;
 use super::error::PmemError;
+use super::live;
 use super::mapping::{Mapping, Share};
 use super::medium::{Medium, Mode, map_source};
 use super::source::{Source, SourceKind};
@@ -315,7 +316,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
     #[inline]
     unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { cpu::store(dst, src, len) }
+        unsafe { live::store(dst, src, len) }
     }
     #[inline]
     unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
@@ -345,7 +346,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
                     (self.memcpy)(dst.cast(), src.cast(), len, sys::PMEM2_F_MEM_NODRAIN);
                 }
                 mode => {
-                    std::ptr::copy_nonoverlapping(src, dst, len);
+                    live::copy(dst, src, len);
                     if let Mode::Pages(pages) = mode {
                         pages.flush(dst, len);
                     }
@@ -362,7 +363,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
                     (self.memset)(dst.cast(), 0, len, sys::PMEM2_F_MEM_NODRAIN);
                 }
                 mode => {
-                    std::ptr::write_bytes(dst, 0, len);
+                    live::fill(dst, 0, len);
                     if let Mode::Pages(pages) = mode {
                         pages.flush(dst, len);
                     }

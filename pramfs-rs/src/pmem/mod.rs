@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! * No Rust reference to live medium memory ever leaves this module, except
-//!   to atomics inside one call. Bytes are copied out and in.
+//!   to atomics inside one call, and by the contract of [`Lent::as_slice`]. Bytes
+//!   are copied out and in, by `live` alone: others may be storing to them.
 //! * Every store goes through a [`WriteWindow`]; that is where protection
 //!   against stray writes will be switched on.
 //! * Bounds and alignment are checked once, in the accessor.
@@ -22,8 +23,10 @@ mod error;
 mod fault;
 mod heap;
 mod hugepage;
+mod lent;
 #[cfg(feature = "libpmem2")]
 mod libpmem2;
+mod live;
 mod mapping;
 mod medium;
 #[cfg(not(feature = "mutants"))]
@@ -47,6 +50,7 @@ pub use error::PmemError;
 pub use fault::{install_fault_guard, note_fault};
 pub use heap::HeapBackend;
 pub use hugepage::HugePolicy;
+pub use lent::Lent;
 #[cfg(feature = "libpmem2")]
 pub use libpmem2::Libpmem2Backend;
 pub use native::NativeBackend;

@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
-use super::cpu::{self, Cpu};
+use super::cpu::Cpu;
 use super::error::PmemError;
+use super::live;
 use super::mapping::Mapping;
 use super::medium::{Medium, Mode, map_source};
 use super::source::{Source, SourceKind};
@@ -74,7 +75,7 @@ unsafe impl PmemBackend for NativeBackend {
             {
                 return;
             }
-            cpu::store(dst, src, len);
+            live::store(dst, src, len);
         }
     }
     #[inline]
@@ -108,12 +109,16 @@ unsafe impl PmemBackend for NativeBackend {
         unsafe {
             match &self.medium.mode {
                 Mode::Lines => self.cpu.nt_copy(dst, src, len),
-                Mode::Order => std::ptr::copy_nonoverlapping(src, dst, len),
+                Mode::Order => live::copy(dst, src, len),
                 Mode::Pages(pages) => {
-                    std::ptr::copy_nonoverlapping(src, dst, len);
+                    live::copy(dst, src, len);
                     pages.flush(dst, len);
                 }
-                Mode::Cow(_) => self.store(dst, src, len),
+                Mode::Cow(cow) => {
+                    if cow.privatise(dst, len) {
+                        live::copy(dst, src, len);
+                    }
+                }
             }
         }
     }
@@ -123,14 +128,14 @@ unsafe impl PmemBackend for NativeBackend {
         unsafe {
             match &self.medium.mode {
                 Mode::Lines => self.cpu.nt_zero(dst, len),
-                Mode::Order => std::ptr::write_bytes(dst, 0, len),
+                Mode::Order => live::fill(dst, 0, len),
                 Mode::Pages(pages) => {
-                    std::ptr::write_bytes(dst, 0, len);
+                    live::fill(dst, 0, len);
                     pages.flush(dst, len);
                 }
                 Mode::Cow(cow) => {
                     if cow.privatise(dst, len) {
-                        std::ptr::write_bytes(dst, 0, len);
+                        live::fill(dst, 0, len);
                     }
                 }
             }

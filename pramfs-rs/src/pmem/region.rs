@@ -9,6 +9,8 @@ use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
+use super::lent::Lent;
+use super::live;
 use super::mapping;
 use super::source::{Ownership, SourceKind};
 use super::window::WriteWindow;
@@ -64,10 +66,14 @@ pub struct Region {
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is
-// Send + Sync itself; all access through it is by copies and atomics, and who
-// may store where is decided by the locks of the layers above.
+// Send + Sync itself and stays while this value does.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: any thread may load from any byte while another stores to it: the
+// layers above read without locks, and a view of a file is a second mapping of
+// the same bytes. No access is an ordinary one of the language: all are atomics
+// of 8 aligned bytes, or the copies of `live`, and `cpu` for streaming stores,
+// which are relaxed atomics by their argument. So there is no data race; which
+// bytes a load finds is decided by the locks of the layers above.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -286,10 +292,9 @@ impl Region {
         if into.len() >= LONG {
             self.backend.will_access(src, into.len());
         }
-        // SAFETY: `src` has into.len() readable bytes in the mapping; `into` is
-        // an exclusive Rust buffer and so does not overlap the mapping, to
-        // which no Rust reference exists.
-        unsafe { std::ptr::copy_nonoverlapping(src, into.as_mut_ptr(), into.len()) };
+        // SAFETY: `src` has into.len() bytes in the mapping, which is whole
+        // words; `into` is an exclusive Rust buffer and so does not overlap it.
+        unsafe { live::load(into.as_mut_ptr(), src, into.len()) };
         self.sound(src, offset, into.len() as u64)
     }
 
@@ -310,7 +315,8 @@ impl Region {
         let Some(src) = self.within(offset, len as u64) else {
             return false;
         };
-        // SAFETY: as in `read`; the processor is one that can, and `len` enough.
+        // SAFETY: as in `read`, by the argument of `live`; the processor is one
+        // that can, and `len` enough.
         unsafe { cpu::copy_wide(into.as_mut_ptr(), src, len) };
         !fault::happened()
     }
@@ -325,9 +331,8 @@ impl Region {
         offset: u64,
     ) -> Result<T, PmemError> {
         let src = self.bounded(offset, size_of::<T>() as u64)?;
-        // SAFETY: `src` has size_of::<T>() readable bytes; T: FromBytes is
-        // valid for any bit pattern; read_unaligned asks for no alignment.
-        let value = unsafe { std::ptr::read_unaligned(src.cast::<T>()) };
+        // SAFETY: `src` has size_of::<T>() bytes in the mapping.
+        let value = unsafe { live::load_pod::<T>(src) };
         self.sound(src, offset, size_of::<T>() as u64)?;
         Ok(value)
     }
@@ -343,7 +348,7 @@ impl Region {
         }
         let p: *mut u64 = self.bounded(offset, 8)?.cast();
         // SAFETY: p is aligned and in the mapping for the life of &self; every
-        // concurrent access to a word that is loaded so is an 8-byte store.
+        // other access to it is as `live` says.
         let word = unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire);
         self.sound(p.cast(), offset, 8)?;
         Ok(word)
@@ -360,7 +365,7 @@ impl Region {
         let mut at = 0;
         while at < len {
             // SAFETY: the byte lies in the range, which lies in the mapping.
-            unsafe { std::ptr::read_volatile(p.add(at as usize)) };
+            unsafe { live::touch(p.add(at as usize)) };
             at = (offset + at + 1).next_multiple_of(page) - offset;
         }
         self.sound(p, offset, len)
@@ -403,32 +408,17 @@ impl Region {
         ))
     }
 
-    /// Lends a range to `f` as a plain slice, for a system call that copies it
-    /// out of this process: the reply to a read request of the kernel. This is
-    /// the one place that lends the medium so.
-    ///
-    /// `f` must hand the bytes to the kernel and nothing else: a direct mapping
-    /// may change them under it.
+    /// Lends a range, for a system call that copies it out of this process.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
-    pub(crate) fn lend(
-        &self,
-        offset: u64,
-        len: u64,
-        f: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), PmemError> {
+    pub(crate) fn lend(&self, offset: u64, len: u64) -> Result<Lent<'_>, PmemError> {
         let at = self.at(offset, len)?;
         if len as usize >= LONG {
             self.backend.will_access(at, len as usize);
         }
-        // SAFETY: `at` has len initialised bytes in the mapping, which outlives
-        // this call and so the slice. Another thread may store to them through
-        // a direct mapping meanwhile; `f` only passes the address on to the
-        // kernel, which copies the bytes as it would from any shared memory, so
-        // no compiled code depends on their staying the same.
-        f(unsafe { std::slice::from_raw_parts(at, len as usize) });
-        Ok(())
+        // SAFETY: the range lies in the mapping, which stays as long as `self`.
+        Ok(unsafe { Lent::new(at, len as usize) })
     }
 
     /// Opens the region for stores.

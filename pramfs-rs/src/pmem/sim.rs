@@ -24,6 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::backend::{Granularity, Persistence, PmemBackend};
 use super::cpu::{self, LINE_BYTES};
 use super::error::PmemError;
+use super::live;
 use super::mapping::{Mapping, Share};
 use super::source::SourceKind;
 
@@ -256,7 +257,7 @@ impl SimBackend {
         );
         let mut bytes = vec![0; len];
         // SAFETY: the range was checked; the vector is its own memory.
-        unsafe { std::ptr::copy_nonoverlapping(self.base().add(offset), bytes.as_mut_ptr(), len) };
+        unsafe { live::load(bytes.as_mut_ptr(), self.base().add(offset), len) };
         bytes
     }
 
@@ -305,7 +306,7 @@ unsafe impl PmemBackend for SimBackend {
         add(&self.inner.tally.stored_bytes, len as u64);
         self.step(EventKind::Store, self.offset(dst), len, || {
             // SAFETY: passed on from the caller.
-            unsafe { cpu::store(dst, src, len) }
+            unsafe { live::store(dst, src, len) }
         });
     }
     unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
@@ -321,7 +322,7 @@ unsafe impl PmemBackend for SimBackend {
         add(&self.inner.tally.nt_bytes, len as u64);
         self.step(EventKind::NtStore, self.offset(dst), len, || {
             // SAFETY: passed on from the caller.
-            unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+            unsafe { live::copy(dst, src, len) }
         });
     }
     unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
@@ -329,7 +330,7 @@ unsafe impl PmemBackend for SimBackend {
         add(&self.inner.tally.nt_bytes, len as u64);
         self.step(EventKind::NtStore, self.offset(dst), len, || {
             // SAFETY: passed on from the caller.
-            unsafe { std::ptr::write_bytes(dst, 0, len) }
+            unsafe { live::fill(dst, 0, len) }
         });
     }
     unsafe fn flush(&self, ptr: *const u8, len: usize) {
@@ -379,7 +380,7 @@ unsafe impl PmemBackend for SimBackend {
         add(&self.inner.tally.discarded_bytes, len as u64);
         self.step(EventKind::Discard, self.offset(ptr), len, || {
             // SAFETY: passed on from the caller.
-            unsafe { std::ptr::write_bytes(ptr, DISCARDED, len) }
+            unsafe { live::fill(ptr, DISCARDED, len) }
         });
         Ok(())
     }

@@ -267,7 +267,7 @@ impl Stitcher {
             // SAFETY: `p` is a page of the region's mapping, which outlives
             // the source; `to` is the same page of the piece just mapped,
             // privately and writable, with no user yet.
-            unsafe { std::ptr::copy_nonoverlapping(p as *const u8, to, page) };
+            unsafe { super::live::copy(to, p as *const u8, page) };
         }
         Ok(())
     }
@@ -527,9 +527,9 @@ impl StitchedMap {
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
         let src = self.at(offset, into.len() as u64)?;
-        // SAFETY: `src` has into.len() readable bytes; `into` is an exclusive
-        // Rust buffer and does not overlap the view.
-        unsafe { std::ptr::copy_nonoverlapping(src, into.as_mut_ptr(), into.len()) };
+        // SAFETY: `src` has into.len() bytes in the view, which is whole pages;
+        // `into` is an exclusive Rust buffer and does not overlap it.
+        unsafe { super::live::load(into.as_mut_ptr(), src, into.len()) };
         Ok(())
     }
 
@@ -542,7 +542,7 @@ impl StitchedMap {
         let dst = self.at_writable(offset, bytes.len() as u64)?;
         // SAFETY: `dst` has bytes.len() writable bytes; a Rust slice does not
         // overlap the view.
-        unsafe { super::cpu::store(dst, bytes.as_ptr(), bytes.len()) };
+        unsafe { super::live::store(dst, bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 

@@ -8,9 +8,9 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::cpu;
 use super::error::PmemError;
 use super::fault;
+use super::live;
 use super::mutants::{self, Kind, has_bug};
 use super::region::{LINE, LONG, Region};
 
@@ -68,7 +68,7 @@ impl WriteWindow<'_> {
         // slice and cannot overlap it.
         unsafe {
             match self.region.cpu {
-                Some(_) => cpu::store(dst, bytes.as_ptr(), bytes.len()),
+                Some(_) => live::store(dst, bytes.as_ptr(), bytes.len()),
                 None => self.region.backend.store(dst, bytes.as_ptr(), bytes.len()),
             }
         };
@@ -82,8 +82,8 @@ impl WriteWindow<'_> {
     #[inline]
     pub fn store_u64_unflushed(&self, offset: u64, value: u64) -> Result<(), PmemError> {
         let dst = self.region.word(offset)?;
-        // SAFETY: dst is aligned and in the mapping; every concurrent access to
-        // a word that is stored so is atomic.
+        // SAFETY: dst is aligned and in the mapping; every other access to it is
+        // as `live` says.
         unsafe {
             match self.region.cpu {
                 Some(_) => AtomicU64::from_ptr(dst).store(value, Ordering::Release),

@@ -8,6 +8,12 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+/// Miri knows no others; the tables of its small regions are small.
+#[cfg(miri)]
+const FLAGS: MapFlags = MapFlags::PRIVATE;
+#[cfg(not(miri))]
+const FLAGS: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
 /// A fixed number of atomic words in a private mapping of their own.
 #[derive(Debug)]
 pub(crate) struct AtomicWords {
@@ -41,7 +47,7 @@ impl AtomicWords {
                 std::ptr::null_mut(),
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                FLAGS,
             )
         };
         match mapped.map(|at| NonNull::new(at.cast())) {

@@ -1,7 +1,10 @@
 //! Processors whose write-back instructions this library does not use. Memory
 //! that lives in the page cache is served in full (there the caches are
 //! coherent with everything that can read them); media that need a line
-//! write-back are mapped page-granular by `native`, or refused.
+//! write-back are mapped page-granular by `native`, or refused. Miri and
+//! ThreadSanitizer run this too: all of it is what they can see.
+
+use crate::pmem::live;
 
 /// The processor.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +31,12 @@ impl Cpu {
             .store(value, std::sync::atomic::Ordering::Release);
     }
     pub unsafe fn nt_copy(self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller.
-        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+        // SAFETY: passed on from the caller; the source may be the medium, too.
+        unsafe { live::copy(dst, src, len) }
     }
     pub unsafe fn nt_zero(self, dst: *mut u8, len: usize) {
         // SAFETY: passed on from the caller.
-        unsafe { std::ptr::write_bytes(dst, 0, len) }
+        unsafe { live::fill(dst, 0, len) }
     }
     pub fn is_wide(self) -> bool {
         false
@@ -48,5 +51,5 @@ pub const WIDE: usize = usize::MAX;
 
 pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
-    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    unsafe { live::load(dst, src, len) }
 }

@@ -99,7 +99,7 @@ fn store_everywhere() {
     compare(
         0..=LINE_BYTES + 1,
         // SAFETY: both ranges are slices of just this length.
-        |dst, src, len| unsafe { store(dst, src, len) },
+        |dst, src, len| unsafe { crate::pmem::live::store(dst, src, len) },
         |dst, src| dst.copy_from_slice(src),
     );
 }

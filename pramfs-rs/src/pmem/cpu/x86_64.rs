@@ -8,13 +8,13 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __cpuid_count, __m128i, __m256i, _mm_clflush, _mm_loadu_si128, _mm_setzero_si128, _mm_sfence,
-    _mm_stream_si64, _mm_stream_si128, _mm256_loadu_si256, _mm256_setzero_si256,
-    _mm256_stream_si256,
+    __cpuid_count, __m128i, _mm_clflush, _mm_setzero_si128, _mm_sfence, _mm_stream_si64,
+    _mm_stream_si128, _mm256_setzero_si256, _mm256_stream_si256,
 };
 use std::sync::OnceLock;
 
 use super::LINE_BYTES;
+use crate::pmem::live;
 
 /// Least bytes of a [`copy_wide`].
 pub const WIDE: usize = 512;
@@ -190,7 +190,8 @@ impl Cpu {
     /// words are not torn.
     ///
     /// # Safety
-    /// `dst..dst+len` is writable, `src..src+len` readable, no overlap.
+    /// `dst..dst+len` is writable, `src..src+len` readable, no overlap. Either may
+    /// be medium that others access.
     #[inline]
     pub unsafe fn nt_copy(self, mut dst: *mut u8, mut src: *const u8, mut len: usize) {
         // SAFETY: head, body and tail together are exactly dst..dst+len; the
@@ -232,10 +233,17 @@ impl Cpu {
                 0
             };
             for i in (0..words).step_by(8) {
-                _mm_stream_si64(dst.add(i).cast(), src.add(i).cast::<i64>().read_unaligned());
+                asm!(
+                    "mov {t}, qword ptr [{src}]",
+                    "movnti qword ptr [{dst}], {t}",
+                    t = out(reg) _,
+                    src = in(reg) src.add(i),
+                    dst = in(reg) dst.add(i),
+                    options(nostack, preserves_flags),
+                );
             }
             if len > words {
-                super::store(dst.add(words), src.add(words), len - words);
+                live::copy(dst.add(words), src.add(words), len - words);
                 self.flush(dst.add(words), len - words);
             }
         }
@@ -388,16 +396,30 @@ unsafe fn zero_avx512(dst: *mut u8, len: usize) {
 /// # Safety
 /// `dst` is line-aligned, `len` one line or more, whole lines, both ranges valid; the
 /// processor has AVX.
-#[target_feature(enable = "avx")]
+#[inline]
 unsafe fn copy_avx(dst: *mut u8, src: *const u8, len: usize) {
-    for i in (0..len).step_by(LINE_BYTES) {
-        // SAFETY: i + 64 <= len; the destination is 32-byte aligned.
-        unsafe {
-            let (a, b) = (src.add(i).cast::<__m256i>(), dst.add(i).cast::<__m256i>());
-            let (lo, hi) = (_mm256_loadu_si256(a), _mm256_loadu_si256(a.add(1)));
-            _mm256_stream_si256(b, lo);
-            _mm256_stream_si256(b.add(1), hi);
-        }
+    // SAFETY: as in copy_avx512, by halves of a line.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovdqu ymm0, ymmword ptr [{src} + {i}]",
+            "vmovdqu ymm1, ymmword ptr [{src} + {i} + 32]",
+            "vmovntdq ymmword ptr [{dst} + {i}], ymm0",
+            "vmovntdq ymmword ptr [{dst} + {i} + 32], ymm1",
+            "add {i}, 64",
+            "cmp {i}, {len}",
+            "jb 2b",
+            "vzeroupper",
+            src = in(reg) src,
+            dst = in(reg) dst,
+            len = in(reg) len,
+            i = inout(reg) 0usize => _,
+            out("xmm0") _,
+            out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
+            out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _,
+            out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        );
     }
 }
 
@@ -414,15 +436,33 @@ unsafe fn zero_avx(dst: *mut u8, len: usize) {
 
 /// # Safety
 /// `dst` is line-aligned, `len` one line or more, whole lines, both ranges valid.
+#[inline]
 unsafe fn copy_sse2(dst: *mut u8, src: *const u8, len: usize) {
-    for i in (0..len).step_by(16) {
-        // SAFETY: i + 16 <= len; the destination is 16-byte aligned.
-        unsafe {
-            _mm_stream_si128(
-                dst.add(i).cast::<__m128i>(),
-                _mm_loadu_si128(src.add(i).cast()),
-            )
-        };
+    // SAFETY: as in copy_avx512, by quarters of a line.
+    unsafe {
+        asm!(
+            "2:",
+            "movdqu {a}, xmmword ptr [{src} + {i}]",
+            "movdqu {b}, xmmword ptr [{src} + {i} + 16]",
+            "movdqu {c}, xmmword ptr [{src} + {i} + 32]",
+            "movdqu {d}, xmmword ptr [{src} + {i} + 48]",
+            "movntdq xmmword ptr [{dst} + {i}], {a}",
+            "movntdq xmmword ptr [{dst} + {i} + 16], {b}",
+            "movntdq xmmword ptr [{dst} + {i} + 32], {c}",
+            "movntdq xmmword ptr [{dst} + {i} + 48], {d}",
+            "add {i}, 64",
+            "cmp {i}, {len}",
+            "jb 2b",
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            src = in(reg) src,
+            dst = in(reg) dst,
+            len = in(reg) len,
+            i = inout(reg) 0usize => _,
+            options(nostack),
+        );
     }
 }
 

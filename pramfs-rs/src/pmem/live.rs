@@ -1,0 +1,146 @@
+//! Bytes of the medium that others may be storing to: the one way in and out.
+//!
+//! A view of a file, a read without a lock and the kernel see the medium while
+//! somebody stores to it. An ordinary load or store of the language beside such
+//! a store is undefined behaviour, so there is none: every access to the medium
+//! is an aligned 8-byte atomic, or one of the copies of this module.
+//!
+//! What a copy does is what [`words`] does, in terms of the language: each byte
+//! is taken from a relaxed load of the aligned word that it lies in, and put by
+//! a relaxed store of that word, or, where others of its bytes are to stay, by a
+//! relaxed exchange. All atomics on the medium are thus of one size. Which loads
+//! a word is put together from is not promised; that an aligned word is not torn
+//! is, for a store of just that word.
+//!
+//! [`asm`] does the same with the processor's own instructions, whose loads and
+//! stores the compiler neither sees nor may assume anything about. Each of them
+//! is a relaxed atomic: on x86_64 a store to a part of a word changes no other
+//! byte of it. Miri and ThreadSanitizer do not see into it; under them, and on
+//! processors without it, `words` is what runs.
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
+mod asm;
+#[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize, test))]
+mod words;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use zerocopy::FromBytes;
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
+use asm as way;
+#[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
+use words as way;
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+/// Most bytes that are copied by words, in line: a cache line.
+const SHORT: usize = 64;
+
+/// Copies out of the medium.
+///
+/// # Safety
+/// The words that `src..src+len` touches are mapped; `dst..dst+len` is writable
+/// memory that nobody else has, outside the medium.
+#[inline(always)]
+pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller. In line, whole words from an aligned
+    // start, and then the first half of the next: `len` bytes together.
+    unsafe {
+        if len > SHORT || !len.is_multiple_of(4) || !src.addr().is_multiple_of(WORD) {
+            return way::load(dst, src, len);
+        }
+        let whole = len & !(WORD - 1);
+        for i in (0..whole).step_by(WORD) {
+            let word = word_at(src.wrapping_add(i)).load(Ordering::Relaxed);
+            dst.add(i).cast::<u64>().write_unaligned(word);
+        }
+        if len != whole {
+            let word = word_at(src.wrapping_add(whole)).load(Ordering::Relaxed);
+            dst.add(whole).cast::<u32>().write_unaligned(word as u32);
+        }
+    }
+}
+
+/// Copies a structure out of the medium.
+///
+/// # Safety
+/// The words that `size_of::<T>()` bytes at `src` touch are mapped.
+#[inline(always)]
+pub(super) unsafe fn load_pod<T: FromBytes>(src: *const u8) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `value` is our own and as long as T, of which any bytes are one;
+    // the rest is passed on from the caller.
+    unsafe {
+        load(value.as_mut_ptr().cast(), src, size_of::<T>());
+        value.assume_init()
+    }
+}
+
+/// Copies into the medium. One aligned word is stored whole, and so are 1, 2 or
+/// 4 aligned bytes.
+///
+/// # Safety
+/// The words that `dst..dst+len` touches are mapped, and writable;
+/// `src..src+len` is readable memory outside the medium.
+#[inline(always)]
+pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller; whole words to an aligned place.
+    unsafe {
+        if len > SHORT || !len.is_multiple_of(WORD) || !dst.addr().is_multiple_of(WORD) {
+            return way::store(dst, src, len);
+        }
+        for i in (0..len).step_by(WORD) {
+            let word = src.add(i).cast::<u64>().read_unaligned();
+            word_at(dst.wrapping_add(i)).store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Copies within the medium.
+///
+/// # Safety
+/// The words that both ranges touch are mapped, those of `dst` writable; the
+/// ranges do not overlap.
+#[inline]
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe { way::copy(dst, src, len) }
+}
+
+/// Fills the medium with one byte.
+///
+/// # Safety
+/// The words that `dst..dst+len` touches are mapped, and writable.
+#[inline]
+pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe { way::fill(dst, byte, len) }
+}
+
+/// Loads from a byte of the medium, for the page that it lies in.
+///
+/// # Safety
+/// The word that it lies in is mapped.
+#[inline]
+pub(super) unsafe fn touch(at: *const u8) {
+    // SAFETY: passed on from the caller.
+    unsafe { way::touch(at) }
+}
+
+/// The word at an aligned address.
+///
+/// # Safety
+/// The address is a multiple of 8, and the word mapped for as long as the
+/// reference lives; every access to it is an atomic of 8 bytes or as the module
+/// says.
+#[inline(always)]
+unsafe fn word_at<'a>(at: *const u8) -> &'a AtomicU64 {
+    // SAFETY: aligned and mapped, by contract. Through a mapping for loads only
+    // nobody stores; a load of this size needs no right to.
+    unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) }
+}
+
+#[cfg(test)]
+mod tests;

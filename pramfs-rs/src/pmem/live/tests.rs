@@ -1,0 +1,123 @@
+//! Both ways to copy, at every alignment and length, beside the plain ones.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::*;
+
+const AREA: usize = 256;
+
+#[repr(align(64))]
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Area([u8; AREA]);
+
+fn source() -> Area {
+    Area(std::array::from_fn(|i| (i * 7 + 1) as u8))
+}
+
+/// Runs `f` for many places (offset to, offset from, length) and compares all of
+/// the area with what `expect` makes of it.
+fn compare(f: impl Fn(*mut u8, *const u8, usize), expect: impl Fn(&mut [u8], &[u8])) {
+    let places = if cfg!(miri) { [0, 3].iter() } else { [0, 1, 3, 4, 8, 13].iter() };
+    let lens = (0..=24).chain([31, 32, 40, 60, 64, 65, 68, 72, 127, 128, 130]);
+    for to in 0..=16 {
+        for from in places.clone() {
+            for len in lens.clone() {
+                let (src, mut got, mut want) = (source(), Area([0xee; AREA]), Area([0xee; AREA]));
+                f(
+                    got.0.as_mut_ptr().wrapping_add(to),
+                    src.0.as_ptr().wrapping_add(*from),
+                    len,
+                );
+                expect(&mut want.0[to..to + len], &src.0[*from..from + len]);
+                assert_eq!(got, want, "to {to}, from {from}, len {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn copies_everywhere_are_those_bytes_and_no_others() {
+    let same = |to: &mut [u8], from: &[u8]| to.copy_from_slice(from);
+    // SAFETY: the ranges lie in areas of their own, which are whole words.
+    compare(|d, s, n| unsafe { load(d, s, n) }, same);
+    // SAFETY: as above.
+    compare(|d, s, n| unsafe { store(d, s, n) }, same);
+    // SAFETY: as above.
+    compare(|d, s, n| unsafe { copy(d, s, n) }, same);
+    // SAFETY: as above.
+    compare(|d, s, n| unsafe { words::load(d, s, n) }, same);
+    // SAFETY: as above.
+    compare(|d, s, n| unsafe { words::store(d, s, n) }, same);
+    // SAFETY: as above.
+    compare(|d, s, n| unsafe { words::copy(d, s, n) }, same);
+}
+
+#[test]
+fn fills_everywhere_are_those_bytes_and_no_others() {
+    let filled = |to: &mut [u8], _: &[u8]| to.fill(0x5a);
+    // SAFETY: the range lies in an area of its own, which is whole words.
+    compare(|d, _, n| unsafe { fill(d, 0x5a, n) }, filled);
+    // SAFETY: as above.
+    compare(|d, _, n| unsafe { words::fill(d, 0x5a, n) }, filled);
+}
+
+#[test]
+fn a_structure_of_any_length_comes_out_whole() {
+    let src = source();
+    let at = |n: usize| src.0.as_ptr().wrapping_add(n);
+    for from in 0..16 {
+        // SAFETY: the ranges lie in the area.
+        unsafe {
+            assert_eq!(load_pod::<[u8; 12]>(at(from))[..], src.0[from..from + 12]);
+            assert_eq!(load_pod::<[u8; 7]>(at(from))[..], src.0[from..from + 7]);
+            assert_eq!(load_pod::<[u8; 96]>(at(from))[..], src.0[from..from + 96]);
+            touch(at(from));
+            words::touch(at(from));
+        }
+    }
+}
+
+/// Stores to two halves of one word, and loads of all of it, at once.
+#[test]
+fn parts_of_a_word_stored_by_two_threads_are_both_there() {
+    let words = [AtomicU64::new(0), AtomicU64::new(0)];
+    let rounds = if cfg!(miri) { 20 } else { 100_000u32 };
+    let base = words.as_ptr().cast_mut().cast::<u8>();
+    let (at, stop) = (AtomicU64::new(base.expose_provenance() as u64), AtomicBool::new(false));
+    let half = |n: usize| {
+        let p = std::ptr::with_exposed_provenance_mut::<u8>(at.load(Ordering::Relaxed) as usize);
+        p.wrapping_add(n)
+    };
+    std::thread::scope(|s| {
+        let stores = |n: usize| {
+            for i in 1..=rounds {
+                // SAFETY: four bytes of the words, which outlive the threads.
+                unsafe { store(half(n), i.to_le_bytes().as_ptr(), 4) };
+                let mut back = [0; 4];
+                // SAFETY: as above.
+                unsafe { load(back.as_mut_ptr(), half(n), 4) };
+                assert_eq!(u32::from_le_bytes(back), i);
+            }
+        };
+        let (one, two) = (s.spawn(move || stores(0)), s.spawn(move || stores(4)));
+        let look = s.spawn(|| {
+            let mut last = (0, 0);
+            while !stop.load(Ordering::Relaxed) {
+                let mut word = [0; 8];
+                // SAFETY: as above.
+                unsafe { load(word.as_mut_ptr(), half(0), 8) };
+                let word = u64::from_le_bytes(word);
+                let now = (word as u32, (word >> 32) as u32);
+                assert!(now.0 >= last.0 && now.1 >= last.1 && now.0 <= rounds);
+                last = now;
+            }
+        });
+        one.join().unwrap();
+        two.join().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        look.join().unwrap();
+    });
+    let whole = u64::from(rounds) << 32 | u64::from(rounds);
+    assert_eq!(words[0].load(Ordering::Relaxed), whole);
+    assert_eq!(words[1].load(Ordering::Relaxed), 0);
+}
