@@ -41,11 +41,11 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
 
 impl Shared {
     /// A list of an inode. What stands there and is none, is damage.
-    fn acl(&self, d: &DiskInode, name: &[u8]) -> Result<Option<Acl>> {
-        match self.find_value(d, name)? {
+    fn acl(&self, core: &Core, name: &[u8]) -> Result<Option<Acl>> {
+        match self.find_value(core, name)? {
             None => Ok(None),
             Some((VALUE_INLINE, value)) if let Ok(Some(acl)) = Acl::parse(&value) => Ok(Some(acl)),
-            Some(_) => Err(Error::corrupt(Ino(d.ino).to_string(), "a damaged ACL")),
+            Some(_) => Err(Error::corrupt(Ino(core.d.ino).to_string(), "a damaged ACL")),
         }
     }
 
@@ -54,8 +54,8 @@ impl Shared {
         if !core.lists.known {
             core.lists = Lists {
                 known: true,
-                access: self.find_value(&core.d, ACCESS)?.is_some(),
-                default: self.find_value(&core.d, DEFAULT)?.is_some(),
+                access: self.find_value(core, ACCESS)?.is_some(),
+                default: self.find_value(core, DEFAULT)?.is_some(),
             };
         }
         Ok(core.lists)
@@ -75,17 +75,11 @@ impl Shared {
         if dir.d.xattr_root == 0 || !self.lists(dir)?.default {
             return Ok(());
         }
-        self.inherit(tx, &dir.d, d, mode)
+        self.inherit(tx, dir, d, mode)
     }
 
     #[cold]
-    fn inherit(
-        &self,
-        tx: &mut Tx<'_>,
-        dir: &DiskInode,
-        d: &mut DiskInode,
-        mode: u32,
-    ) -> Result<()> {
+    fn inherit(&self, tx: &mut Tx<'_>, dir: &Core, d: &mut DiskInode, mode: u32) -> Result<()> {
         let kind = FileType::from_mode(d.mode);
         let Some(mut acl) = self
             .acl(dir, DEFAULT)?
@@ -114,10 +108,10 @@ impl Shared {
         if core.d.xattr_root == 0 || !self.lists(core)?.access {
             return Ok(());
         }
-        let Some(mut acl) = self.acl(&core.d, ACCESS)? else {
+        let Some(mut acl) = self.acl(core, ACCESS)? else {
             return Ok(());
         };
-        let old = self.find_value(&core.d, ACCESS)?;
+        let old = self.find_value(core, ACCESS)?;
         acl.set_mode(new.mode);
         self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
     }
@@ -148,7 +142,7 @@ impl Shared {
                 self.inline_room().saturating_sub(name.len()),
             ));
         }
-        let old = self.find_value(&core.d, name)?;
+        let old = self.find_value(core, name)?;
         xattr::check_mode(old.is_some(), mode)?;
         let mut new = core.d;
         if let Some(list) = acl.as_ref().filter(|_| name == ACCESS) {

@@ -14,9 +14,10 @@ use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode};
 use super::read::check_file;
 use super::source::MediumRange;
+use super::whole::Hole;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
-use crate::map::{self, MapRef};
+use crate::map;
 use crate::types::Ino;
 
 /// Both ends, locked; the source by the target's lock where they are one.
@@ -138,7 +139,7 @@ impl Shared {
     ) -> Result<u64> {
         let mut done = 0;
         while done < len {
-            let (place, n) = self.piece(&ends.source().map(), from + done, len - done)?;
+            let (place, n) = self.piece(ends.source(), from + done, len - done)?;
             let core = &mut ends.target;
             let copied = match place {
                 Some(at) => {
@@ -170,17 +171,21 @@ impl Shared {
 
     /// The first bytes of a range that lie together, and where; `None` for
     /// those that read as zeros without being stored.
-    fn piece(&self, m: &MapRef, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
+    fn piece(&self, core: &Core, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
         let geo = &self.vol.geo;
         let (mut index, last) = (
             offset >> geo.block_log2,
             (offset + len - 1) >> geo.block_log2,
         );
         let within = offset - (index << geo.block_log2);
+        let m = core.map();
         let mut first: Option<Option<u64>> = None;
         let mut blocks = 0;
         while index <= last {
-            let e = map::run(&self.vol, m, index, last - index + 1)?;
+            let e = map::run(&self.vol, &m, index, last - index + 1)?;
+            if e.block.is_none() {
+                self.is_hole(core, Hole::Contents)?;
+            }
             let block = e.block.filter(|_| !e.unwritten).map(|b| b.0);
             let goes_on = match first {
                 None => true,

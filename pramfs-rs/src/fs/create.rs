@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
 use super::orphan::dir_tree;
+use super::whole::Hole;
 use super::{By, Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree;
@@ -279,6 +280,10 @@ impl Shared {
         // In a large directory the lines of the name's leaf take as long as all
         // that comes before the insertion.
         let way = htree::approach(&self.vol, &dir_tree(&new_dir), name)?;
+        if way.is_hole() {
+            // Or the name may be there, and get a second inode.
+            self.is_hole(pc, Hole::Contents)?;
+        }
         // Whether the name exists is found out by its insertion; but that it
         // does goes before there being no inode for it.
         let ino = match tx.alloc_inode(near) {

@@ -37,7 +37,12 @@ impl Shared {
     /// The entry of a name in a locked directory.
     #[inline]
     pub(super) fn entry(&self, core: &Core, name: &[u8]) -> Result<Option<DirEntry>> {
-        htree::find_dir(&self.vol, &dir_tree(&core.d), name)
+        let tree = dir_tree(&core.d);
+        let found = htree::find_dir(&self.vol, &tree, name)?;
+        if found.is_none() {
+            self.is_missing(core, &tree, name)?;
+        }
+        Ok(found)
     }
 
     /// The inode that a name of a locked directory leads to. A name that leads
@@ -69,9 +74,13 @@ impl Shared {
         core: &Core,
         name: &[u8],
     ) -> Result<(Option<Arc<Inode>>, Option<Gap>)> {
-        match htree::find_dir_or_gap(&self.vol, &dir_tree(&core.d), name)? {
+        let tree = dir_tree(&core.d);
+        match htree::find_dir_or_gap(&self.vol, &tree, name)? {
             Ok(entry) => Ok((Some(self.inode_of(core, name, Ino(entry.ino))?), None)),
-            Err(gap) => Ok((None, gap)),
+            Err(gap) => {
+                self.is_missing(core, &tree, name)?;
+                Ok((None, gap))
+            }
         }
     }
 
@@ -173,7 +182,7 @@ fn dangling(core: &Core, name: &[u8], ino: Ino) -> Error {
         format!("directory {}", Ino(core.d.ino)),
         format!(
             "the entry \"{}\" leads to {ino}, which does not exist",
-            String::from_utf8_lossy(name)
+            name.escape_ascii()
         ),
     )
 }

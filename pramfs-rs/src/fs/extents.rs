@@ -2,6 +2,7 @@
 
 use super::inode::{Core, touch_mtime};
 use super::read::check_file;
+use super::whole::Hole;
 use super::{Need, Shared};
 use crate::error::Result;
 use crate::map;
@@ -43,6 +44,9 @@ impl Shared {
                 index,
                 ((end - 1) >> geo.block_log2) - index + 1,
             )?;
+            if e.block.is_none() {
+                self.is_hole(core, Hole::Contents)?;
+            }
             let stop = end.min((index + e.count) << geo.block_log2);
             let next = FileExtent {
                 file_offset: at,

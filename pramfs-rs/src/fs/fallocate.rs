@@ -6,6 +6,7 @@
 use super::attr::{InGroup, anybody, lock_by, sgid};
 use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
 use super::read::check_file;
+use super::whole::Hole;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
@@ -143,6 +144,7 @@ impl Shared {
             let mut tx = self.vol.begin_at(&inode.place);
             let mut step = Step {
                 shared: self,
+                core,
                 m: core.map(),
                 index,
                 last,
@@ -175,6 +177,7 @@ impl Shared {
                 };
             }
             store_map(&mut new, &step.m);
+            let now_filled = step.filled;
             match state {
                 State::Unwritten => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
@@ -182,7 +185,7 @@ impl Shared {
             put_inode(&mut tx, inode, core, &mut new)?;
             tx.commit()?;
             core.committed(&new);
-            filled.append(&mut step.filled);
+            filled.extend(now_filled);
             if done {
                 return Ok(());
             }
@@ -249,6 +252,8 @@ impl Shared {
     fn punch(&self, inode: &Inode, core: &mut Core, offset: u64, end: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
+        // Among new holes those that are none would never be found.
+        self.is_hole(core, Hole::Contents)?;
         let m = core.map();
         let mut tx = self.vol.begin_at(&inode.place);
         if first > last {
@@ -265,6 +270,8 @@ impl Shared {
 /// One record's part of an allocation.
 struct Step<'a> {
     shared: &'a Shared,
+    /// The inode before.
+    core: &'a Core,
     m: MapRef,
     /// Next block to look at.
     index: u64,
@@ -294,6 +301,7 @@ impl Step<'_> {
                 }
                 Some(_) => self.index += e.count,
                 None => {
+                    self.shared.may_fill(self.core, &e)?;
                     // An aligned part is left for a 2 MiB leaf.
                     let to_aligned = span - self.index % span;
                     let count = match self.shared.vol.geo.huge_leaves {

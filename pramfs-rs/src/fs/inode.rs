@@ -11,6 +11,7 @@ use zerocopy::{FromZeros, IntoBytes, transmute_ref};
 
 use super::acl::Lists;
 use super::core_lock::CoreLock;
+use super::whole::Whole;
 use crate::error::{Error, Result};
 use crate::journal::Place;
 use crate::map::MapRef;
@@ -46,6 +47,8 @@ pub struct Core {
     /// Records that have changed it, and perhaps its file map, since it came
     /// into memory.
     pub records: u64,
+    /// Whether its trees have what it counts.
+    pub whole: Whole,
     /// The inode as it is.
     pub d: DiskInode,
 }
@@ -59,6 +62,8 @@ pub struct Inode {
     pub(super) used: AtomicBool,
     /// Waiting in the list of lazy inodes.
     pub listed: AtomicBool,
+    /// As in the core, for reads without its lock.
+    pub(super) whole: Whole,
     /// Number.
     pub ino: Ino,
     /// Its 256 bytes in the region.
@@ -85,16 +90,22 @@ impl Inode {
                 gone: false,
                 lists: Lists::default(),
                 records: 0,
+                whole: Whole::unknown(),
             }),
+            whole: Whole::unknown(),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
         }
     }
 
-    /// An inode in memory whose bytes are all zero, to be filled in where it is.
+    /// An inode in memory whose bytes are all zero, to be filled in where it is:
+    /// a new one, which has all that it counts.
     #[inline]
     pub fn empty(ino: Ino, home: u64) -> Arc<Inode> {
-        Arc::new(Inode::new(ino, home, DiskInode::new_zeroed()))
+        let mut inode = Inode::new(ino, home, DiskInode::new_zeroed());
+        inode.core.get_mut().whole.note();
+        inode.whole.note();
+        Arc::new(inode)
     }
 
     /// Keeps it in memory for another round of the clock hand.

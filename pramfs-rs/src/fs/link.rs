@@ -2,10 +2,13 @@
 
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
+use super::orphan::dir_tree;
+use super::whole::Hole;
 use super::{By, Need, Shared, names, protect};
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
+use crate::htree;
 use crate::pmem::mutants::has_bug;
 use crate::types::{Attr, Ino};
 
@@ -57,6 +60,9 @@ impl Shared {
         }
         let now = self.now();
         let (mut new, mut new_dir) = (c.d, pc.d);
+        if htree::approach(&self.vol, &dir_tree(&new_dir), name)?.is_hole() {
+            self.is_hole(pc, Hole::Contents)?;
+        }
         let mut tx = self.vol.begin_at(&dir.place);
         self.add_entry(&mut tx, &mut new_dir, name, (ino.0, new.mode))?;
         touch_mtime(&mut new_dir, now);

@@ -54,6 +54,7 @@ mod table;
 mod trim;
 mod truncate;
 mod unlink;
+mod whole;
 mod write;
 mod xattr;
 
@@ -259,7 +260,6 @@ impl Shared {
 
     fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.cache.get_or_load(&self.vol, ino, || {
-            let home = self.table.home(&self.vol, ino)?;
             // The bit on the medium: in memory it is set also for numbers that
             // are taken and not committed, or freed and not dead.
             let exists = self
@@ -269,6 +269,16 @@ impl Shared {
             if let Ok(false) = exists {
                 return Err(Error::Stale(ino));
             }
+            // The table grows before the bit is set.
+            let home = match self.table.home(&self.vol, ino) {
+                Err(Error::Stale(_)) if let Ok(true) = exists => {
+                    return Err(Error::corrupt(
+                        ino.to_string(),
+                        "it is in use, and the inode table has no block for it",
+                    ));
+                }
+                home => home?,
+            };
             let d = Inode::load(&self.vol, ino, home)?;
             if let Err(e) = exists {
                 // The bitmap is damaged. An inode that is whole and has names

@@ -133,7 +133,13 @@ impl Shared {
             self.vol.region.read(at, &mut into[..len]).ok()?;
             return still().then_some(len);
         }
-        self.read_map(&glimpse.map, offset, &mut into[..len]).ok()?;
+        // Who counts the blocks of a file needs its lock.
+        let hole = || match inode.whole.is_known() {
+            true => Ok(()),
+            false => Err(Error::Stale(inode.ino)),
+        };
+        self.read_map(&glimpse.map, offset, &mut into[..len], hole)
+            .ok()?;
         if len != 0 {
             self.learn(extents, glimpse.records, &glimpse.map, (offset, len), still);
         }
@@ -203,7 +209,8 @@ impl Shared {
         let core = self.open_for_read(inode)?;
         let left = core.d.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-        self.read_map(&core.map(), offset, &mut into[..len])?;
+        let hole = || self.is_hole_of(inode, &core);
+        self.read_map(&core.map(), offset, &mut into[..len], hole)?;
         Ok(len)
     }
 
@@ -259,9 +266,16 @@ impl Shared {
     }
 
     /// Copies a range of a file map out; holes and unwritten blocks read as
-    /// zeros. The caller knows where the file ends.
+    /// zeros. The caller knows where the file ends. `hole` is asked at each hole
+    /// whether it can be one.
     #[inline]
-    pub(super) fn read_map(&self, m: &MapRef, mut offset: u64, mut into: &mut [u8]) -> Result<()> {
+    pub(super) fn read_map(
+        &self,
+        m: &MapRef,
+        mut offset: u64,
+        mut into: &mut [u8],
+        hole: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let geo = &self.vol.geo;
         while !into.is_empty() {
             let within = offset & (geo.block_size - 1);
@@ -275,7 +289,11 @@ impl Shared {
                 Some(block) if !e.unwritten => {
                     self.vol.region.read(geo.offset(block) + within, now)?
                 }
-                _ => now.fill(0),
+                Some(_) => now.fill(0),
+                None => {
+                    hole()?;
+                    now.fill(0);
+                }
             }
             offset += n as u64;
             into = rest;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::inode::Inode;
 use super::orphan::dir_tree;
+use super::whole::Hole;
 use super::{By, Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree;
@@ -189,6 +190,7 @@ impl Shared {
             &self.vol,
             &dir_tree(&core.d),
             cookie.max(DOT_DOT),
+            &|| self.is_hole(&core, Hole::Contents),
             &mut |item, value, name| {
                 if out.len() >= BATCH {
                     full = true;
@@ -209,7 +211,7 @@ impl Shared {
                         ControlFlow::Continue(())
                     }
                     _ => {
-                        bad = Some(String::from_utf8_lossy(name).into_owned());
+                        bad = Some(name.escape_ascii().to_string());
                         ControlFlow::Break(())
                     }
                 }

@@ -33,6 +33,9 @@ impl Shared {
                     index,
                     ((size - 1) >> log2) - index + 1,
                 )?;
+                if e.block.is_none() {
+                    self.is_hole_of(&inode, &core)?;
+                }
                 let wanted = whence == SeekWhence::Data;
                 let data = e.block.is_some() && !e.unwritten;
                 if data && map::find(&self.vol, &core.map(), index)?.count > 1 {

@@ -95,7 +95,13 @@ impl Shared {
             return Ok(core.d.target[..len].to_vec());
         }
         let mut target = vec![0; len];
-        self.read_map(&core.map(), 0, &mut target)?;
+        let hole = || {
+            Err(Error::corrupt(
+                Ino(core.d.ino).to_string(),
+                "a part of the target is missing",
+            ))
+        };
+        self.read_map(&core.map(), 0, &mut target, hole)?;
         if core.d.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
             return Err(Error::corrupt(
                 Ino(core.d.ino).to_string(),

@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 
 use super::extent_cache::{ExtentCache, Known};
 use super::inode::{map_of, put_lines, store_map};
+use super::whole::Whole;
 use crate::error::{Error, Result};
 use crate::journal::Place;
 use crate::map;
@@ -28,6 +29,8 @@ pub struct InodeTable {
     /// Where its blocks are. None ever moves or goes, so nothing that is known
     /// becomes wrong.
     known: ExtentCache,
+    /// Its holes are holes.
+    whole: Whole,
 }
 
 /// Records behind which a block of the table is where it is: any.
@@ -40,6 +43,7 @@ impl InodeTable {
             inode: RwLock::new(inode),
             place: Place::default(),
             known: ExtentCache::default(),
+            whole: Whole::unknown(),
         }
     }
 
@@ -115,8 +119,18 @@ impl InodeTable {
         }
         let index = (ino.0 * INODE_SIZE) >> geo.block_log2;
         let last = (geo.inodes_max * INODE_SIZE).div_ceil(geo.block_size);
-        let mut tx = vol.begin();
         let mut m = map_of(&inode);
+        if !self.whole.is_known() {
+            // Inodes whose blocks were lost must not get others.
+            if map::count(vol, &m, inode.blocks)? != Some(inode.blocks) {
+                return Err(Error::corrupt(
+                    "the inode table",
+                    "it does not have the blocks that it counts",
+                ));
+            }
+            self.whole.note();
+        }
+        let mut tx = vol.begin();
         let room = map::run(vol, &m, index, GROW.min(last - index).max(1))?;
         // Small regions give inodes no more than they need.
         let want = room.count.min(GROW).min(1 + geo.blocks / 256).max(1);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
 use super::orphan::{Dropped, dir_tree};
+use super::whole::Hole;
 use super::{Need, Shared, names, protect};
 use crate::error::{Error, Result};
 use crate::htree::{self, DirEntry};
@@ -52,6 +53,7 @@ impl Shared {
                     let way = htree::approach(&self.vol, &tree, name)?;
                     let mut tx = self.vol.begin_at(&dir.place);
                     let Some(entry) = htree::find_dir_on(&self.vol, &tree, &way, name)? else {
+                        self.is_missing(&pc, &tree, name)?;
                         return Err(Error::NotFound);
                     };
                     child = self.inode_of(&pc, name, Ino(entry.ino))?;
@@ -187,6 +189,9 @@ impl Shared {
         }
         if c.d.size != 0 {
             return Err(Error::NotEmpty);
+        }
+        if c.d.root == 0 {
+            return self.is_hole(c, Hole::Contents);
         }
         if htree::is_empty(&self.vol, &dir_tree(&c.d))? {
             Ok(())

@@ -13,6 +13,7 @@ use super::attr::{InGroup, anybody, lock_by, sgid};
 use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::source::Source;
+use super::whole::Hole;
 use super::{Need, Shared, protect};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -334,6 +335,7 @@ impl Shared {
     ) -> Result<usize> {
         let mut w = Writer {
             shared: self,
+            core,
             place: &inode.place,
             tx: self.vol.begin_at(&inode.place),
             m: core.map(),
@@ -411,6 +413,18 @@ impl Shared {
         Ok(())
     }
 
+    /// A hole that is to be filled is one. Who only puts blocks behind the end of
+    /// a file need not know: there is nothing to be lost, and its blocks stay as
+    /// many too few as they were.
+    #[inline]
+    pub(super) fn may_fill(&self, core: &Core, e: &Extent) -> Result<()> {
+        let end = core.d.size.div_ceil(self.vol.geo.block_size);
+        if e.under >= end && core.d.root != 0 {
+            return Ok(());
+        }
+        self.is_hole(core, Hole::Contents)
+    }
+
     /// Where the block before `index` lies, so that the next can follow it.
     pub(super) fn goal(&self, m: &MapRef, index: u64) -> Result<Option<u64>> {
         let Some(before) = index.checked_sub(1) else {
@@ -422,8 +436,10 @@ impl Shared {
 }
 
 /// One record's part of a write.
-struct Writer<'a, S> {
+struct Writer<'a, 'c, S> {
     shared: &'a Shared,
+    /// The inode before.
+    core: &'c Core,
     /// Of the inode.
     place: &'a Place,
     tx: Tx<'a>,
@@ -441,7 +457,7 @@ struct Writer<'a, S> {
     tried: u64,
 }
 
-impl<S: Source> Writer<'_, S> {
+impl<S: Source> Writer<'_, '_, S> {
     fn end(&self) -> u64 {
         self.offset + self.from.len() as u64
     }
@@ -464,7 +480,10 @@ impl<S: Source> Writer<'_, S> {
                     true
                 }
                 Some(_) => self.convert(&e)?,
-                None => self.allocate(&e, aligned)?,
+                None => {
+                    self.shared.may_fill(self.core, &e)?;
+                    self.allocate(&e, aligned)?
+                }
             };
             if !more {
                 if self.pos == self.offset {

@@ -10,6 +10,7 @@ use super::acl::is_acl;
 use super::attr::{InGroup, anybody, lock_by};
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::names::NAME_MAX;
+use super::whole::Hole;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
@@ -45,7 +46,7 @@ pub(super) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
 }
 
 /// A value in blocks, as its item names it.
-fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
+pub(super) fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
     let large = LargeValue::parse(stored)
         .ok_or_else(|| Error::corrupt(ino.to_string(), "an extended attribute is damaged"))?;
     if large.len as usize > VALUE_MAX || large.height > shared.vol.geo.max_height() {
@@ -58,7 +59,7 @@ fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
 }
 
 /// The map of the value's blocks.
-fn map_of_value(shared: &Shared, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
+pub(super) fn map_of_value(shared: &Shared, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
     let MapRoot { ino, root, height } = large.map(ino, htree::name_hash(&shared.vol.geo, name));
     MapRef {
         ino,
@@ -68,7 +69,8 @@ fn map_of_value(shared: &Shared, large: &LargeValue, ino: Ino, name: &[u8]) -> M
     }
 }
 
-fn tree(d: &DiskInode) -> TreeRef {
+/// The tree of attributes of an inode.
+pub(super) fn xattr_tree(d: &DiskInode) -> TreeRef {
     TreeRef {
         ino: Ino(d.ino),
         kind: TreeKind::Xattrs,
@@ -80,6 +82,11 @@ fn tree(d: &DiskInode) -> TreeRef {
 fn store(d: &mut DiskInode, t: &TreeRef) {
     d.xattr_root = t.root.0;
     d.blocks = d.blocks.saturating_add_signed(t.blocks);
+}
+
+/// Whether the value of an item stands in blocks of its own.
+pub(super) fn is_large(item: &ItemHeader) -> bool {
+    item.kind == BLOCKS
 }
 
 /// Names that can be set.
@@ -103,19 +110,23 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Shared {
-    pub(super) fn find_value(&self, d: &DiskInode, name: &[u8]) -> Result<Option<Stored>> {
-        if d.xattr_root == 0 {
+    pub(super) fn find_value(&self, core: &Core, name: &[u8]) -> Result<Option<Stored>> {
+        if core.d.xattr_root == 0 {
             return Ok(None);
         }
         let mut out = None;
-        htree::find(
+        let tree = xattr_tree(&core.d);
+        let found = htree::find(
             &self.vol,
-            &tree(d),
+            &tree,
             name,
             &mut |item: &ItemHeader, value: &[u8]| {
                 out = Some((item.kind, value.to_vec()));
             },
         )?;
+        if !found {
+            self.is_missing(core, &tree, name)?;
+        }
         Ok(out)
     }
 
@@ -130,14 +141,15 @@ impl Shared {
             let inode = self.iget_user(ino)?;
             let core = inode.core.read();
             core.alive(ino)?;
-            let (kind, value) = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
+            let (kind, value) = self.find_value(&core, name)?.ok_or(Error::NoAttribute)?;
             if kind != BLOCKS {
                 return Ok(value);
             }
             let bad = || Error::corrupt(ino.to_string(), "an extended attribute is damaged");
             let large = parse_large(self, ino, &value)?;
             let mut value = vec![0; large.len as usize];
-            self.read_map(&map_of_value(self, &large, ino, name), 0, &mut value)?;
+            let map = map_of_value(self, &large, ino, name);
+            self.read_map(&map, 0, &mut value, || Err(bad()))?;
             if crc(self.vol.geo.seed, &value) != large.crc {
                 return Err(bad());
             }
@@ -156,7 +168,9 @@ impl Shared {
             core.alive(ino)?;
             let mut out = Vec::new();
             if core.d.xattr_root != 0 {
-                htree::scan(&self.vol, &tree(&core.d), 0, &mut |_, _, name| {
+                let tree = xattr_tree(&core.d);
+                let hole = || self.is_hole(&core, Hole::Xattrs);
+                htree::scan(&self.vol, &tree, 0, &hole, &mut |_, _, name| {
                     out.extend_from_slice(name);
                     out.push(0);
                     std::ops::ControlFlow::Continue(())
@@ -211,7 +225,7 @@ impl Shared {
             if is_acl(name) {
                 return self.set_acl(&inode, &mut core, (name, value), mode, keeps_sgid);
             }
-            let old = self.find_value(&core.d, name)?;
+            let old = self.find_value(&core, name)?;
             check_mode(old.is_some(), mode)?;
             let attribute = (name, value);
             match self.set_value_locked(&inode, &mut core, attribute, old.as_ref()) {
@@ -259,7 +273,7 @@ impl Shared {
             let value = self.put_large(tx, new, name, value)?;
             (BLOCKS, large.insert(value).as_bytes())
         };
-        let mut t = tree(new);
+        let mut t = xattr_tree(new);
         match old {
             Some((k, v)) => {
                 if *k == BLOCKS {
@@ -289,7 +303,7 @@ impl Shared {
         if *kind == BLOCKS {
             self.free_large(tx, new, Ino(new.ino), name, value)?;
         }
-        let mut t = tree(new);
+        let mut t = xattr_tree(new);
         htree::remove(tx, &mut t, name)?;
         store(new, &t);
         Ok(())
@@ -324,7 +338,7 @@ impl Shared {
         core: &mut Core,
         name: &[u8],
     ) -> Result<()> {
-        let old = self.find_value(&core.d, name)?.ok_or(Error::NoAttribute)?;
+        let old = self.find_value(core, name)?.ok_or(Error::NoAttribute)?;
         let mut tx = self.vol.begin_at(&inode.place);
         tx.allow_reserve();
         tx.touch(&inode.place);
@@ -418,14 +432,22 @@ impl Shared {
         fresh: bool,
     ) -> Result<bool> {
         let mut large = None;
-        htree::scan(&self.vol, &tree(d), 0, &mut |item, value, name| {
-            if item.kind == BLOCKS {
-                large = Some((name.to_vec(), value.to_vec()));
-                return std::ops::ControlFlow::Break(());
-            }
-            std::ops::ControlFlow::Continue(())
-        })?;
-        let mut t = tree(d);
+        // What was lost belongs to nobody any more, and stays marked until fsck.
+        let hole = || Ok(());
+        htree::scan(
+            &self.vol,
+            &xattr_tree(d),
+            0,
+            &hole,
+            &mut |item, value, name| {
+                if is_large(item) {
+                    large = Some((name.to_vec(), value.to_vec()));
+                    return std::ops::ControlFlow::Break(());
+                }
+                std::ops::ControlFlow::Continue(())
+            },
+        )?;
+        let mut t = xattr_tree(d);
         if let Some((name, value)) = large {
             if !fresh {
                 return Ok(false);

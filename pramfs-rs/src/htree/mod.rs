@@ -19,6 +19,7 @@
 //! and the number of blocks into the inode, and what a value means.
 
 mod build;
+mod count;
 mod edit;
 mod insert;
 mod leaf;
@@ -28,6 +29,7 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
+pub use count::count;
 pub use insert::{insert, insert_at, insert_on};
 pub use leaf::{Image, Item, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
@@ -43,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::mix64;
 use crate::media::pointer::{LEAF, Ptr, PtrAt};
+use crate::media::walk::TO_FIXED;
 use crate::types::{Bno, Ino};
 
 /// Bits of a hash.
@@ -111,8 +114,11 @@ impl TreeRef {
         if !ptr.fits(self.at(geo, level, index)) || ptr.flags() & !LEAF != 0 {
             return Err(self.bad_pointer(level, index, "the check of the pointer does not fit"));
         }
-        if b.0 == 0 || b.0 >= geo.blocks {
+        if b.0 >= geo.blocks {
             return Err(self.bad_pointer(level, index, "the pointer leaves the region"));
+        }
+        if geo.is_fixed(b.0, 1) {
+            return Err(self.bad_pointer(level, index, TO_FIXED));
         }
         Ok(b)
     }

@@ -15,12 +15,15 @@ use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::htree::{ItemHeader, LeafHeader, SLOT, TAG_FREE};
 use crate::media::pointer::Ptr;
+use crate::media::walk::EMPTY_TABLE;
 use crate::types::Bno;
 use crate::volume::Tx;
 
 /// Bytes of a record that the pointers of an unfinished step take: an entry of
 /// zeros for each level.
 const STEP_ROOM: usize = (MAX_LEVELS + 1) * 16;
+/// Bytes of a record that the bit of a freed block takes at most.
+const BITS_ROOM: usize = 48;
 
 /// Removes an item; false when there is none. The last item of a leaf takes the
 /// leaf with it, and index blocks that become empty; only a directory that has
@@ -162,6 +165,9 @@ fn take_down(tx: &mut Tx<'_>, t: &mut TreeRef, ptr: Ptr, level: u32, index: u64)
             return Err(t.bad_pointer(level, index, "an index block where there can be none"));
         }
         let slots = read_index(tx, block)?;
+        if slots.iter().all(|w| *w == 0) {
+            return Err(t.bad_pointer(level + 1, index << geo.fan_log2, EMPTY_TABLE));
+        }
         let mut last = None;
         for (slot, &w) in slots.iter().enumerate() {
             let (ptr, index) = (Ptr(w), index << geo.fan_log2 | slot as u64);
@@ -180,7 +186,10 @@ fn take_down(tx: &mut Tx<'_>, t: &mut TreeRef, ptr: Ptr, level: u32, index: u64)
             return Ok(false);
         }
     }
-    if tx.room() < CALLER_ROOM + STEP_ROOM || !tx.fits_runs(1) {
+    // The index blocks above it go in the same record if this was the last: no
+    // record leaves one without pointers.
+    let above = level as usize * BITS_ROOM;
+    if tx.room() < CALLER_ROOM + STEP_ROOM + above {
         clear(tx, block, cleared)?;
         return Ok(false);
     }

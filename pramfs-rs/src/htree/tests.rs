@@ -91,7 +91,7 @@ type Entry = (Vec<u8>, u8, Vec<u8>);
 fn list(vol: &Volume, t: &TreeRef, from: u64, most: usize) -> Result<BTreeMap<u64, Entry>> {
     let mut out = BTreeMap::new();
     let mut last = from;
-    scan(vol, t, from, &mut |head, value, name| {
+    scan(vol, t, from, &|| Ok(()), &mut |head, value, name| {
         assert!(head.hash() > last, "not in order");
         last = head.hash();
         out.insert(last, (name.to_vec(), head.kind, value.to_vec()));

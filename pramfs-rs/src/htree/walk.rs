@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT};
 use crate::media::pointer::Ptr;
+use crate::media::walk::EMPTY_TABLE;
 use crate::pmem::LINE;
 use crate::types::Bno;
 use crate::volume::{Tx, Volume};
@@ -102,9 +103,12 @@ pub fn find_leaf<S: Source>(
 ) -> Result<(u32, Option<Bno>)> {
     let geo = &s.volume().geo;
     let (mut level, mut index) = (0, 0);
-    let mut ptr = t.root;
+    let (mut ptr, mut home) = (t.root, Bno(0));
     loop {
         if ptr.is_hole() {
+            if level > 0 {
+                has_pointers(s, t, (level, index), home)?;
+            }
             return Ok((level, None));
         }
         let block = t.open(geo, ptr, level, index)?;
@@ -119,7 +123,23 @@ pub fn find_leaf<S: Source>(
         level += 1;
         index = first_bits(hash, bits);
         ptr = Ptr(s.word(geo.offset(block) + slot_of(geo, index) * 8)?);
+        home = block;
     }
+}
+
+/// An index block goes with its last leaf: one that has none was lost, and the
+/// zeros in it, that of slot `index` among them, are no holes.
+#[cold]
+fn has_pointers<S: Source>(
+    s: &S,
+    t: &TreeRef,
+    (level, index): (u32, u64),
+    block: Bno,
+) -> Result<()> {
+    if read_index(s, block)?.iter().all(|w| *w == 0) {
+        return Err(t.bad_pointer(level, index, EMPTY_TABLE));
+    }
+    Ok(())
 }
 
 /// The slot in its index block of slot `index` of a level.
@@ -174,6 +194,14 @@ pub struct Gap {
     /// Hash of the name; its tie-breaker is one that is free.
     pub(super) hash: u64,
     pub(super) block: Bno,
+}
+
+impl Way {
+    /// The name leads to no leaf: it is not there if that hole is one.
+    #[inline]
+    pub fn is_hole(&self) -> bool {
+        self.leaf.is_none()
+    }
 }
 
 impl Gap {
@@ -402,17 +430,27 @@ pub type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a
 
 /// Shows the items after `from` to `f` (head, value, name), in ascending order
 /// of their hashes, until it breaks. What stays in the tree between calls is
-/// shown exactly once, whatever else is inserted and removed meanwhile.
+/// shown exactly once, whatever else is inserted and removed meanwhile. `hole` is
+/// asked at each hole whether it can be one.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`].
-pub fn scan(vol: &Volume, t: &TreeRef, from: u64, f: &mut Show<'_>) -> Result<()> {
+/// [`crate::Error::Corrupt`]; those of `hole`.
+pub fn scan(
+    vol: &Volume,
+    t: &TreeRef,
+    from: u64,
+    hole: &dyn Fn() -> Result<()>,
+    f: &mut Show<'_>,
+) -> Result<()> {
     let geo = &vol.geo;
     let mut next = from.saturating_add(1);
     while next >> HASH_BITS == 0 {
         let spot = descend(vol, t, next)?;
         let bits = match spot.leaf {
-            None => spot.level * geo.fan_log2,
+            None => {
+                hole()?;
+                spot.level * geo.fan_log2
+            }
             Some(block) => {
                 verify(vol, t, block, spot.level, next)?;
                 let image = Image::read(vol, block)?;
@@ -493,6 +531,9 @@ fn visit(
     }
     f(block, false)?;
     let slots = read_index(vol, block)?;
+    if slots.iter().all(|w| *w == 0) {
+        return Err(t.bad_pointer(level, index, "an index block without pointers"));
+    }
     let mut slot = 0;
     while slot < slots.len() {
         let first = index << geo.fan_log2 | slot as u64;

@@ -105,8 +105,8 @@ pub fn plan_huge(tx: &Tx<'_>, m: &MapRef, index: u64) -> Result<bool> {
         .checked_add(span - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
     let levels = height_for(tx.volume(), last)?.max(m.height) as usize;
-    // New tables, their pointer, an empty table that goes, and the blocks.
-    Ok(tx.room() >= KEEP + (levels + 1) * BIT_WORD + ONE_WORD + bits_cost(span))
+    // New tables, their pointer, and the blocks.
+    Ok(tx.room() >= KEEP + levels * BIT_WORD + ONE_WORD + bits_cost(span))
 }
 
 /// A new pointer block with these pointers and holes.
@@ -254,8 +254,8 @@ pub fn insert_into(
     Ok(())
 }
 
-/// Maps an aligned run of 2 MiB as one leaf at `index`, a multiple of 512. The
-/// range is a hole; an empty pointer block there is freed.
+/// Maps an aligned run of 2 MiB as one leaf at `index`, a multiple of 512. One
+/// pointer says that the range is a hole, or it is past the end of the tree.
 ///
 /// # Errors
 /// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
@@ -284,24 +284,12 @@ pub fn insert_huge(
     grow(tx, m, last, 1)?;
     let ptr = Ptr::new(Bno(run.start), LEAF | flag(unwritten), m.at(geo, 1, index));
     let step = descend(tx, m, index, 1)?;
-    if step.ptr.is_hole() {
-        graft(tx, m, index, 1, ptr)?;
-    } else {
-        let table = m.root().open(geo, step.ptr, m.at(geo, 1, index))?;
-        let mut words = [0u64; 512];
-        if !step.ptr.is_leaf() {
-            tx.read(geo.offset(table), words[..span as usize].as_mut_bytes())?;
-        }
-        if step.ptr.is_leaf() || tx.is_new(table) || words.iter().any(|w| *w != 0) {
-            return Err(m.damaged(index, "it is mapped already"));
-        }
-        tx.free_blocks(Run {
-            start: table.0,
-            len: 1,
-        })?;
-        m.blocks -= 1;
-        put_pointer(tx, m, &step, index, ptr)?;
+    if !step.ptr.is_hole() {
+        // A pointer block goes with its last pointer: this one has some, or has
+        // lost them.
+        return Err(m.damaged(index, "it is mapped already"));
     }
+    graft(tx, m, index, 1, ptr)?;
     m.blocks += span as i64;
     Ok(())
 }

@@ -21,7 +21,13 @@ pub struct Extent {
     /// The pointer block of the lowest level that covers its first block, if
     /// there is one.
     pub table: Option<Bno>,
+    /// Of a hole: the first file block under the pointer that says so, or
+    /// [`BEYOND`]. What lies under it would be lost with that pointer.
+    pub under: u64,
 }
+
+/// No pointer says it: the hole lies past what a tree of this height can hold.
+pub const BEYOND: u64 = u64::MAX;
 
 /// The leaf or hole that covers `index`.
 ///
@@ -50,6 +56,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             block: None,
             unwritten: false,
             table: None,
+            under: if m.root.is_hole() { 0 } else { BEYOND },
         });
     }
     // Down to the pointer block of the lowest level.
@@ -57,8 +64,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
     let mut home = None;
     let block = loop {
         if ptr.is_hole() {
-            let table = home.filter(|_| level == 0);
-            return hole(vol, m, index, (level, table), max);
+            return hole(vol, m, index, (level, home), max);
         }
         let block = root.open(geo, ptr, m.at(geo, level, index))?;
         if level == 0 || ptr.is_leaf() {
@@ -80,6 +86,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             block: Some(Bno(block.0 + within)),
             unwritten,
             table: None,
+            under: index,
         });
     }
     let mut count = 1;
@@ -105,22 +112,35 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
         block: Some(block),
         unwritten,
         table: home,
+        under: index,
     })
 }
 
 /// The hole at `index`, whose pointer of level `level` is zero, and stands in
-/// `table` if that is the lowest.
+/// `home` or is the root.
 #[cold]
 fn hole(
     vol: &Volume,
     m: &MapRef,
     index: u64,
-    (level, table): (u32, Option<Bno>),
+    (level, home): (u32, Option<Bno>),
     max: u64,
 ) -> Result<Extent> {
     let geo = &vol.geo;
-    let end_of = |level: u32, i: u64| ((i >> (geo.fan_log2 * level)) + 1) << (geo.fan_log2 * level);
-    let mut end = end_of(level, index);
+    let shift = geo.fan_log2 * level;
+    let mut end = ((index >> shift) + 1) << shift;
+    if let Some(table) = home {
+        m.root()
+            .has_pointers(&vol.region, geo, table, m.at(geo, level, index))?;
+        // The slots behind it are at hand.
+        let mut next = slot(geo, level, index) + 1;
+        while next < fan(geo)
+            && end - index < max
+            && vol.region.load_u64(geo.offset(table) + next * 8)? == 0
+        {
+            (next, end) = (next + 1, end + (1 << shift));
+        }
+    }
     while end - index < max {
         let leaf = find(vol, m, end)?;
         if leaf.block.is_some() {
@@ -133,7 +153,8 @@ fn hole(
         count: max.min(end - index),
         block: None,
         unwritten: false,
-        table,
+        table: home.filter(|_| level == 0),
+        under: index >> shift << shift,
     })
 }
 

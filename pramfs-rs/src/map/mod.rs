@@ -2,13 +2,14 @@
 //! are single blocks or 2 MiB.
 //!
 //! Invariants: every pointer is checked before it is followed; a pointer block
-//! is reachable only when whole; pointers in use change through the record of a
+//! is reachable only when whole, and never without a pointer; pointers in use change through the record of a
 //! [`Tx`] and nothing else. After an error the transaction and the [`MapRef`]
 //! are dropped, and nothing has happened.
 //!
 //! Left to others: the inode that holds the root (the caller puts it into the
 //! same record), its lock, and the contents of data blocks.
 
+mod count;
 mod insert;
 mod lookup;
 mod remove;
@@ -17,6 +18,7 @@ mod tests;
 #[cfg(test)]
 mod visit;
 
+pub use count::count;
 pub use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written};
 pub use lookup::{Extent, Part, find, in_table, part, run};
 pub use remove::remove;

@@ -11,6 +11,7 @@ use super::{BIT_WORD, KEEP, MapRef, ONE_WORD, fan, slot};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::media::pointer::Ptr;
+use crate::media::walk::EMPTY_TABLE;
 use crate::types::Bno;
 use crate::volume::Tx;
 
@@ -146,6 +147,9 @@ impl Removal<'_, '_> {
         let mut words = [0u64; 512];
         let words = &mut words[..slots];
         self.tx.read(place, words.as_mut_bytes())?;
+        if words.iter().all(|w| *w == 0) {
+            return Err(self.m.damaged(first, EMPTY_TABLE));
+        }
         let a = if self.from > first {
             slot(geo, level, self.from) as usize
         } else {

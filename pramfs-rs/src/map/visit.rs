@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 use super::{MapRef, fan};
 use crate::error::{Error, Result};
 use crate::media::pointer::Ptr;
+use crate::media::walk::EMPTY_TABLE;
 use crate::types::Bno;
 use crate::volume::Volume;
 
@@ -101,6 +102,9 @@ impl Walk<'_> {
         self.vol
             .region
             .read(geo.offset(block), words.as_mut_bytes())?;
+        if words.iter().all(|w| *w == 0) {
+            return Err(self.m.damaged(first, EMPTY_TABLE));
+        }
         for (i, w) in words.into_iter().enumerate() {
             let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));
             self.entry(

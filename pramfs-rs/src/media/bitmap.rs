@@ -41,7 +41,7 @@ impl GroupDesc {
         match ptr.block() {
             _ if !ptr.fits(kind.bitmap_at(geo, group)) || ptr.flags() != 0 => GroupState::Damaged,
             Bno(0) => GroupState::Unused,
-            b if b.0 < geo.blocks => GroupState::Bitmap(b),
+            b if b.0 < geo.blocks && !geo.is_fixed(b.0, 1) => GroupState::Bitmap(b),
             _ => GroupState::Damaged,
         }
     }

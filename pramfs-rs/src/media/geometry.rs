@@ -40,6 +40,9 @@ pub struct Geometry {
     pub huge_leaves: bool,
     /// Shape of htree leaves.
     pub leaf: LeafShape,
+    /// First block, and the one after the last, of both superblock pages and the
+    /// journal. See [`is_fixed`](Self::is_fixed).
+    fixed: [(u64, u64); 3],
 }
 
 /// Bytes of a lane's line with its `retired` word.
@@ -49,6 +52,10 @@ impl Geometry {
     /// From a superblock that has been validated.
     pub fn new(sb: &SuperStatic) -> Geometry {
         let block_size = 1u64 << sb.block_size_log2;
+        let blocks = |at: u64, len: u64| {
+            let end = at.saturating_add(len).div_ceil(block_size);
+            (at >> sb.block_size_log2, end)
+        };
         let word = |b: &[u8]| b.iter().rev().fold(0u64, |a, &x| a << 8 | u64::from(x));
         Geometry {
             block_log2: sb.block_size_log2,
@@ -66,6 +73,11 @@ impl Geometry {
             reserve_blocks: sb.reserve_blocks,
             huge_leaves: sb.incompat & super::features::HUGE_LEAVES != 0,
             leaf: LeafShape::new(block_size as usize),
+            fixed: [
+                blocks(0, PAGE),
+                blocks(sb.copy_offset, PAGE),
+                blocks(sb.journal_offset, sb.journal_len),
+            ],
         }
     }
 
@@ -78,12 +90,16 @@ impl Geometry {
     /// Blocks that are in use by being where they are: both superblock pages
     /// and the journal.
     pub fn fixed_blocks(&self) -> [Range<u64>; 3] {
-        let blocks = |at: u64, len: u64| at >> self.block_log2..(at + len) >> self.block_log2;
-        [
-            blocks(0, PAGE),
-            blocks(self.copy_offset, PAGE),
-            blocks(self.journal_offset, self.journal_len),
-        ]
+        self.fixed.map(|(first, end)| first..end)
+    }
+
+    /// Whether one of `count` blocks from `first` on belongs to a superblock page
+    /// or the journal: no pointer of an object leads there. Block 0 does.
+    #[inline]
+    pub fn is_fixed(&self, first: u64, count: u64) -> bool {
+        let [page, copy, journal] = self.fixed;
+        let meets = |(from, end): (u64, u64)| first < end && first + count > from;
+        meets(page) | meets(copy) | meets(journal)
     }
 
     /// Bits of one bitmap block.

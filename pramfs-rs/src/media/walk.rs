@@ -1,11 +1,20 @@
 //! Following a file map by reading only: which block holds block `index` of a
 //! file. The engine's own cursor (`map/`) builds on the same step.
 
+use zerocopy::IntoBytes;
+
 use super::geometry::Geometry;
 use super::pointer::{Ptr, PtrAt};
 use crate::error::{Error, Result};
 use crate::pmem::Region;
 use crate::types::{Bno, Ino};
+
+/// What is wrong with a pointer that would show, or let be written, what no
+/// object owns.
+pub const TO_FIXED: &str = "the pointer leads to a superblock page or the journal";
+
+/// What is wrong with a pointer block that reads as zeros.
+pub const EMPTY_TABLE: &str = "the pointer block that it stands in has no pointers: it was lost";
 
 /// Root of a file map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +60,8 @@ impl MapRoot {
     }
 
     /// Checks a pointer that is not a hole and gives its block, which lies in
-    /// the region with all the blocks that the pointer covers.
+    /// the region with all the blocks that the pointer covers, and outside of the
+    /// superblock pages and the journal.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -69,8 +79,11 @@ impl MapRoot {
             1
         };
         let b = ptr.block();
-        if b.0 == 0 || b.0 + span > geo.blocks || !b.0.is_multiple_of(span) {
+        if b.0 + span > geo.blocks || !b.0.is_multiple_of(span) {
             return Err(self.damaged(at, "the pointer leaves the region"));
+        }
+        if geo.is_fixed(b.0, span) {
+            return Err(self.damaged(at, TO_FIXED));
         }
         Ok(b)
     }
@@ -98,7 +111,7 @@ impl MapRoot {
                 unwritten: false,
             });
         }
-        let mut ptr = self.root;
+        let (mut ptr, mut home) = (self.root, None);
         loop {
             let shift = geo.fan_log2 * level;
             let at = PtrAt {
@@ -109,6 +122,9 @@ impl MapRoot {
             };
             let (first, count) = (index >> shift << shift, 1u64 << shift);
             if ptr.is_hole() {
+                if let Some(table) = home {
+                    self.has_pointers(region, geo, table, at)?;
+                }
                 return Ok(Leaf {
                     first,
                     count,
@@ -128,6 +144,37 @@ impl MapRoot {
             level -= 1;
             let slot = index >> (geo.fan_log2 * level) & ((1 << geo.fan_log2) - 1);
             ptr = Ptr(region.load_u64(geo.offset(block) + slot * 8)?);
+            home = Some(block);
         }
+    }
+
+    /// A pointer block goes with its last pointer: one that has none was lost,
+    /// and the zeros in it are no holes. `hole` is where one of them stands.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for such a block.
+    #[cold]
+    pub fn has_pointers(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        table: Bno,
+        hole: PtrAt,
+    ) -> Result<()> {
+        let (base, last) = (geo.offset(table), (1u64 << geo.fan_log2) - 1);
+        let slot = hole.index & last;
+        // Most holes stand behind a pointer, where a file has grown.
+        for near in [slot.saturating_sub(1), (slot + 1).min(last)] {
+            if region.load_u64(base + near * 8)? != 0 {
+                return Ok(());
+            }
+        }
+        let mut words = [0u64; 512];
+        let words = &mut words[..=last as usize];
+        region.read(base, words.as_mut_bytes())?;
+        if words.iter().all(|w| *w == 0) {
+            return Err(self.damaged(hole, EMPTY_TABLE));
+        }
+        Ok(())
     }
 }

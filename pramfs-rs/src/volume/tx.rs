@@ -458,11 +458,6 @@ impl<'v> Tx<'v> {
         !self.freed.is_empty()
     }
 
-    /// Whether so many more runs of freed or taken blocks fit the record.
-    pub fn fits_runs(&self, runs: usize) -> bool {
-        self.room() >= runs * 2 * BITS_ENTRY
-    }
-
     /// Takes an inode number, from `near` upwards or where the lane was last.
     ///
     /// # Errors

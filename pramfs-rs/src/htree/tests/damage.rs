@@ -150,7 +150,9 @@ fn damage_after_the_check_is_no_panic() {
                 break;
             }
         }
-        let _ = scan(&vol, &t, 0, &mut |_, _, _| ControlFlow::Continue(()));
+        let _ = scan(&vol, &t, 0, &|| Ok(()), &mut |_, _, _| {
+            ControlFlow::Continue(())
+        });
     }
 }
 
@@ -211,7 +213,7 @@ fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
         drop(vol.region.window().store(base, &bad).unwrap());
         leaves.iter().for_each(|b| vol.verified.note(*b));
         let mut before = 0;
-        let result = scan(&vol, &t, 0, &mut |item, _, _| {
+        let result = scan(&vol, &t, 0, &|| Ok(()), &mut |item, _, _| {
             assert!(item.hash() > before, "{:#x} after {before:#x}", item.hash());
             before = item.hash();
             ControlFlow::Continue(())

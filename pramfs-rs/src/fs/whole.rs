@@ -1,0 +1,192 @@
+//! Whether the holes of an inode are holes.
+//!
+//! A zero in a pointer block or an index block has no check: a line of the
+//! medium that was lost reads as eight of them. The inode knows how many blocks
+//! it owns, and a directory how many entries it has: where a hole matters, what
+//! the trees own is counted and compared, once for each inode in memory. Who
+//! meets no hole pays nothing.
+//!
+//! Invariant: every record changes the count together with the trees, so that
+//! both agree at every moment at which the lock of the inode is free, after a
+//! crash too. So an inode that was whole stays so, and a new one is.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::inode::{Core, Inode, map_of};
+use super::orphan::dir_tree;
+use super::xattr::{is_large, xattr_tree};
+use super::{Shared, xattr};
+use crate::error::{Error, Result};
+use crate::htree::{self, TreeRef};
+use crate::map;
+use crate::types::{FileType, Ino};
+
+/// What is known of an inode's trees.
+#[derive(Debug)]
+pub struct Whole(AtomicU8);
+
+const UNKNOWN: u8 = 0;
+const WHOLE: u8 = 1;
+const DAMAGED: u8 = 2;
+
+impl Whole {
+    /// Of an inode that was read from the medium.
+    pub const fn unknown() -> Whole {
+        Whole(AtomicU8::new(UNKNOWN))
+    }
+
+    /// Nothing is missing: a new inode, or one that was counted.
+    #[inline]
+    pub fn note(&self) {
+        self.0.store(WHOLE, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == WHOLE
+    }
+}
+
+/// Where a hole was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hole {
+    /// In a file map, or the tree of a directory.
+    Contents,
+    /// In the tree of attributes.
+    Xattrs,
+}
+
+/// Blocks that an inode owns, by its trees.
+struct Owned {
+    contents: u64,
+    /// `None`: they are damaged, and say so themselves.
+    xattrs: Option<u64>,
+    /// Entries of a directory, if its leaves are readable.
+    entries: Option<u64>,
+}
+
+impl Shared {
+    /// What was met is a hole, and not what is left of blocks that were lost.
+    /// The caller holds the lock of the inode.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the inode counts other blocks, or entries, than
+    /// it has.
+    #[inline]
+    pub(super) fn is_hole(&self, core: &Core, hole: Hole) -> Result<()> {
+        if core.whole.is_known() {
+            return Ok(());
+        }
+        self.count_blocks(core, hole)
+    }
+
+    /// As [`is_hole`](Self::is_hole), of contents; reads without a lock know it
+    /// from then on.
+    #[inline]
+    pub(super) fn is_hole_of(&self, inode: &Inode, core: &Core) -> Result<()> {
+        self.is_hole(core, Hole::Contents)?;
+        if core.whole.is_known() {
+            inode.whole.note();
+        }
+        Ok(())
+    }
+
+    /// A name was not found in a tree of a locked inode: it is not in it.
+    ///
+    /// # Errors
+    /// As for [`is_hole`](Self::is_hole).
+    #[inline]
+    pub(super) fn is_missing(&self, core: &Core, t: &TreeRef, name: &[u8]) -> Result<()> {
+        if core.whole.is_known() {
+            return Ok(());
+        }
+        self.look_for_hole(core, t, name)
+    }
+
+    #[cold]
+    fn look_for_hole(&self, core: &Core, t: &TreeRef, name: &[u8]) -> Result<()> {
+        if !htree::approach(&self.vol, t, name)?.is_hole() {
+            return Ok(());
+        }
+        match t.kind {
+            htree::TreeKind::Directory => self.is_hole(core, Hole::Contents),
+            htree::TreeKind::Xattrs => self.is_hole(core, Hole::Xattrs),
+        }
+    }
+
+    #[cold]
+    fn count_blocks(&self, core: &Core, hole: Hole) -> Result<()> {
+        let d = &core.d;
+        let bad = || {
+            Err(Error::corrupt(
+                Ino(d.ino).to_string(),
+                format!(
+                    "it does not have the {} blocks that it counts: what reads as a hole may be lost",
+                    d.blocks
+                ),
+            ))
+        };
+        if core.whole.0.load(Ordering::Relaxed) == DAMAGED {
+            return bad();
+        }
+        let owned = self.owned(core)?;
+        let counted = match owned.xattrs {
+            Some(xattrs) => owned.contents.checked_add(xattrs) == Some(d.blocks),
+            // Then nobody can tell; what is known to be missing is theirs.
+            None if hole == Hole::Contents => return Ok(()),
+            None => false,
+        };
+        let listed = !core.is_dir() || owned.entries.is_none_or(|n| n == d.size);
+        if counted && listed {
+            core.whole.note();
+            Ok(())
+        } else {
+            core.whole.0.store(DAMAGED, Ordering::Relaxed);
+            bad()
+        }
+    }
+
+    fn owned(&self, core: &Core) -> Result<Owned> {
+        let d = &core.d;
+        let mut owned = Owned {
+            contents: 0,
+            xattrs: Some(0),
+            entries: Some(0),
+        };
+        if d.root != 0 && core.kind() == FileType::Directory {
+            let count = htree::count(&self.vol, &dir_tree(d), d.blocks)?;
+            (owned.contents, owned.entries) = (count.blocks, count.items);
+        } else if d.root != 0 {
+            // One too many is as bad as many.
+            let count = map::count(&self.vol, &map_of(d), d.blocks)?;
+            owned.contents = count.unwrap_or(u64::MAX);
+        }
+        if d.xattr_root != 0 {
+            owned.xattrs = match self.owned_by_xattrs(core) {
+                Ok(blocks) => Some(blocks),
+                Err(Error::Corrupt { .. }) => None,
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(owned)
+    }
+
+    fn owned_by_xattrs(&self, core: &Core) -> Result<u64> {
+        let (d, mut large) = (&core.d, Vec::new());
+        let tree = xattr_tree(d);
+        let mut blocks = htree::count(&self.vol, &tree, d.blocks)?.blocks;
+        htree::scan(&self.vol, &tree, 0, &|| Ok(()), &mut |item, value, name| {
+            if is_large(item) {
+                large.push((name.to_vec(), value.to_vec()));
+            }
+            std::ops::ControlFlow::Continue(())
+        })?;
+        for (name, value) in large {
+            let value = xattr::parse_large(self, Ino(d.ino), &value)?;
+            let m = xattr::map_of_value(self, &value, Ino(d.ino), &name);
+            let count = map::count(&self.vol, &m, d.blocks)?;
+            blocks = blocks.saturating_add(count.unwrap_or(u64::MAX));
+        }
+        Ok(blocks)
+    }
+}

@@ -1,0 +1,77 @@
+//! Counting what a file map owns, as its inode does.
+
+use zerocopy::IntoBytes;
+
+use super::{MapRef, fan};
+use crate::error::{Error, Result};
+use crate::media::pointer::Ptr;
+use crate::media::walk::EMPTY_TABLE;
+use crate::volume::Volume;
+
+/// Blocks that a map owns, pointer blocks included; `None` where there are more
+/// than `most`. Pointer blocks are read and data is not: a pointer to a
+/// block of data counts for one, whether it is damaged or not.
+///
+/// # Errors
+/// [`Error::Corrupt`] where a pointer above the lowest level is damaged, or a
+/// pointer block has no pointers; those of the region.
+pub fn count(vol: &Volume, m: &MapRef, most: u64) -> Result<Option<u64>> {
+    m.checked(&vol.geo)?;
+    let mut counted = 0;
+    let within = Counter { vol, m, most }.entry(&mut counted, m.root, m.height, 0)?;
+    Ok(within.then_some(counted))
+}
+
+struct Counter<'a> {
+    vol: &'a Volume,
+    m: &'a MapRef,
+    most: u64,
+}
+
+impl Counter<'_> {
+    /// Adds what a pointer owns; false where that is too much.
+    fn entry(&self, counted: &mut u64, ptr: Ptr, level: u32, first: u64) -> Result<bool> {
+        let geo = &self.vol.geo;
+        if ptr.is_hole() {
+            return Ok(true);
+        }
+        if level == 0 {
+            return Ok(self.add(counted, 1));
+        }
+        let block = self.m.root().open(geo, ptr, self.m.at(geo, level, first))?;
+        if ptr.is_leaf() {
+            return Ok(self.add(counted, fan(geo)));
+        }
+        let mut words = [0u64; 512];
+        let words = &mut words[..fan(geo) as usize];
+        let at = geo.offset(block);
+        self.vol.region.read(at, words.as_mut_bytes())?;
+        let pointers = words.iter().filter(|w| **w != 0).count() as u64;
+        if pointers == 0 {
+            return Err(self.lost(first));
+        }
+        if level == 1 {
+            return Ok(self.add(counted, 1 + pointers));
+        }
+        if !self.add(counted, 1) {
+            return Ok(false);
+        }
+        for (i, w) in words.iter().enumerate() {
+            let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));
+            if !self.entry(counted, Ptr(*w), level - 1, first)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn add(&self, counted: &mut u64, n: u64) -> bool {
+        *counted += n;
+        *counted <= self.most
+    }
+
+    #[cold]
+    fn lost(&self, first: u64) -> Error {
+        self.m.damaged(first, EMPTY_TABLE)
+    }
+}
