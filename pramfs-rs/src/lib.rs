@@ -29,7 +29,7 @@ mod volume;
 
 pub use error::{Error, Result};
 pub use fs::{
-    AtimePolicy, Clock, ErrorPolicy, Fs, InGroup, MemoryUse, MountOptions, RecoveryReport, Shared,
+    AtimePolicy, Clock, CloseError, ErrorPolicy, Fs, InGroup, MemoryUse, MountOptions, RecoveryReport, Shared,
     SystemClock, Taken,
 };
 pub use types::*;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::mapped::{Access, MappedFile};
 use crate::error::Result;
 use crate::fs::inode::Inode;
-use crate::fs::{ExtentCache, Fs, Shared, Tail};
+use crate::fs::{ExtentCache, Fs, Handle, Tail};
 use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 
 /// An open file of a mounted file system. Calls need no path and no
@@ -31,7 +31,7 @@ use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
 /// ```
 #[derive(Debug)]
 pub struct File {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Handle,
     pub(super) ino: Ino,
     /// Held, so that no call has to look it up.
     pub(crate) inode: Arc<Inode>,
@@ -51,7 +51,7 @@ impl Fs {
         self.pin(ino, 1);
         match self.inode(ino) {
             Ok(inode) => Ok(File {
-                shared: self.shared().clone(),
+                shared: Handle::new(self.shared()),
                 ino,
                 inode,
                 extents: ExtentCache::default(),
@@ -173,12 +173,16 @@ impl File {
     /// that neither lies together on the medium nor is made of 2 MiB leaves;
     /// [`crate::Error::NoSpace`].
     pub fn map(&self, range: Range<u64>, access: Access) -> Result<MappedFile> {
-        MappedFile::new(self.shared.clone(), self.ino, range, access)
+        MappedFile::new(self.shared.shared(), self.ino, range, access)
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
+        // A forked child has no part in it, and does not wait for locks.
+        if self.shared.open.is_inherited() {
+            return;
+        }
         self.shared.unpin(self.ino, 1);
     }
 }

@@ -20,6 +20,7 @@ mod cow;
 mod cpu;
 mod error;
 mod fault;
+mod fork;
 mod heap;
 mod hugepage;
 #[cfg(feature = "libpmem2")]
@@ -45,6 +46,7 @@ mod words;
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;
 pub use fault::{install_fault_guard, note_fault};
+pub(crate) use fork::OpenState;
 pub use heap::HeapBackend;
 pub use hugepage::HugePolicy;
 #[cfg(feature = "libpmem2")]
