@@ -2,8 +2,9 @@
 # can be typed by hand.
 
 PREFIX    ?= /usr/local
-# mount(8), mkfs(8) and fsck(8) look for their helpers here and nowhere else.
-HELPERDIR ?= /sbin
+# mount(8), mkfs(8) and fsck(8) look for their helpers in /sbin and nowhere else.
+# Where that is a link to /usr/sbin, no package may have files below it.
+HELPERDIR ?= $(if $(shell test -L /sbin && echo merged),/usr/sbin,/sbin)
 DESTDIR   ?=
 CARGO     ?= cargo
 FUZZ_TIME ?= 60
@@ -63,16 +64,17 @@ install: ## installs programs and helpers (PREFIX, DESTDIR, HELPERDIR)
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and there is no $(CARGO) here: type 'make build' as the user who has it" >&2; exit 1; fi
 	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
-	install -m 0755 $(target)/pramfs $(bindir)/pramfs
-	install -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
-	install -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
-	install -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
-	@# The same file under a second name, unless the two places are one.
+	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
+	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
+	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
+	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
+	@# The same file under a second name, unless the two places are one. The links
+	@# are relative, so that they hold in a package's tree, too.
 	for tool in mkfs fsck mount; do \
-		test $(sbindir)/$$tool.pramfs -ef $(helpers)/$$tool.pramfs || ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.pramfs || exit 1; \
-		ln -sf $(PREFIX)/sbin/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
+		test $(sbindir)/$$tool.pramfs -ef $(helpers)/$$tool.pramfs || ln -srf $(sbindir)/$$tool.pramfs $(helpers)/$$tool.pramfs || exit 1; \
+		ln -srf $(sbindir)/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
 	done
-	ln -sf $(PREFIX)/sbin/mount.pramfs $(helpers)/umount.fuse.pramfs
+	ln -srf $(sbindir)/mount.pramfs $(helpers)/umount.fuse.pramfs
 	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 

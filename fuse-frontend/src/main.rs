@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use pramfs_fuse::cli::{self, Invocation, Place, Request};
 use pramfs_fuse::exit::{Failure, Status};
 use pramfs_fuse::privileges::environment;
-use pramfs_fuse::{daemon, logging, remount, second_mount, session, unmount};
+use pramfs_fuse::{daemon, logging, options, remount, second_mount, session, unmount};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -49,7 +49,10 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
     }
     if invocation.place != Place::BackgroundChild {
         for name in &invocation.ignored {
-            eprintln!("mount.pramfs: ignoring unknown mount option: {name}");
+            eprintln!(
+                "mount.pramfs: ignoring unknown mount option: {name}{}",
+                options::hint(name)
+            );
         }
     }
     logging::panics();

@@ -271,6 +271,16 @@ impl MountSettings {
     }
 }
 
+/// What to say of an option that other file systems have, behind its name.
+pub fn hint(name: &str) -> &'static str {
+    match name.split('=').next() {
+        Some("dax") => {
+            " (the region is mapped with DAX wherever it can be; require-dax makes sure of it. Through a mount the kernel gives DAX to no FUSE file system)"
+        }
+        _ => "",
+    }
+}
+
 fn wrong<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Wrong(why.into()))
 }

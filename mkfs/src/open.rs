@@ -57,5 +57,6 @@ pub fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
 /// # Errors
 /// Those of the medium: not everything may have reached it.
 pub fn close(path: &Path, fs: Fs) -> Result<(), Failure> {
-    fs.close().map_err(|e| Failure::about(shown(path), e))
+    fs.close()
+        .map_err(|e| Failure::about(shown(path), e.into()))
 }

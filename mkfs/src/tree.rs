@@ -1,8 +1,10 @@
 //! Paths, names and attributes of a file system that is open but not mounted.
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use pramfs::{Attr, Error, FileType, Fs, Ino, Time};
+use serde::{Serialize, Serializer};
 
 use crate::Failure;
 use crate::failure::printable;
@@ -157,12 +159,29 @@ pub fn mode_string(attr: &Attr) -> String {
     .collect()
 }
 
-/// `2026-01-31 12:00:00.000000000 UTC`.
-pub fn time_string(t: Time) -> String {
+/// A time as it is printed: for people `2026-01-31 12:00:00.000000000 UTC`, in JSON
+/// as RFC 3339 has it, `2026-01-31T12:00:00.000000000Z`. (A year of more than four
+/// digits, which that does not know, stands as it is.)
+#[derive(Debug, Clone, Copy)]
+pub struct Timestamp(pub Time);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} UTC", date_and_time(self.0, ' '))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}Z", date_and_time(self.0, 'T')))
+    }
+}
+
+fn date_and_time(t: Time, between: char) -> String {
     let (days, seconds) = (t.sec.div_euclid(86_400), t.sec.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:09} UTC",
+        "{year:04}-{month:02}-{day:02}{between}{:02}:{:02}:{:02}.{:09}",
         seconds / 3600,
         seconds / 60 % 60,
         seconds % 60,
@@ -206,9 +225,15 @@ mod tests {
         ] {
             assert_eq!(civil(days), date, "{days}");
         }
+    }
+
+    #[test]
+    fn timestamp_in_json_is_rfc_3339() {
+        let time = Timestamp(Time { sec: -1, nsec: 5 });
+        assert_eq!(time.to_string(), "1969-12-31 23:59:59.000000005 UTC");
         assert_eq!(
-            time_string(Time { sec: -1, nsec: 5 }),
-            "1969-12-31 23:59:59.000000005 UTC"
+            serde_json::to_string(&time).unwrap(),
+            r#""1969-12-31T23:59:59.000000005Z""#
         );
     }
 

@@ -19,5 +19,5 @@ pub fn main() -> Result<(), pramfs::Error> {
     view.persist(4096..4104)?; // flush and fence: now it is durable
     println!("log ends at {}, count {}", at + 27, view.load_u64(4096)?);
     drop((log, table, view));
-    fs.close()
+    Ok(fs.close()?)
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[path = "../examples/log_and_counters.rs"]
 #[expect(dead_code, reason = "its main is not called")]
@@ -112,7 +112,6 @@ fn killed_and_run_again() {
 #[test]
 fn mapped_bytes_go_to_sockets() {
     let _one = one_at_a_time();
-    let start = Instant::now();
     send_mapped::run(None).unwrap();
     let dir = place();
     let path = dir.path().join("region");
@@ -121,7 +120,6 @@ fn mapped_bytes_go_to_sockets() {
     for _ in 0..2 {
         send_mapped::run(Some(&path)).unwrap();
     }
-    assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

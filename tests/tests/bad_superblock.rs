@@ -5,7 +5,7 @@
 
 mod bad_support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bad_support::image::{End, Image, image};
 use bad_support::model::CX;
@@ -185,7 +185,6 @@ fn other_versions_and_features_are_named() {
 /// Mounts what may be nonsense, and uses it a little. It may be refused, and
 /// may turn out to be damaged.
 fn try_to_use(bytes: &[u8]) -> bool {
-    let start = Instant::now();
     let region = region_with(bytes);
     let _ = probe_superblock(&region);
     let mounted = match Fs::open(region, steady()) {
@@ -202,10 +201,6 @@ fn try_to_use(bytes: &[u8]) -> bool {
         Err(Error::NotMountable(_) | Error::Corrupt { .. }) => false,
         Err(e) => panic!("refused for a reason that is none: {e}"),
     };
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "it took too long"
-    );
     mounted
 }
 

@@ -1,7 +1,8 @@
 //! `pramfs doctor`: what a path is worth as a region, and what to type to
 //! improve it. All of it is found out by `pramfs::pmem::probe`.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pramfs::pmem::{self, HugePolicy, SourceKind};
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::failure::shown;
+use crate::mkfs::contents::{Foreign, foreign, ours_by_magic};
 use crate::mkfs::report::{granularity, survives};
 use crate::size::human;
 use crate::{Failure, output};
@@ -26,6 +28,10 @@ pub struct Doctor {
 struct Report {
     path: String,
     exists: bool,
+    /// A region there would be a file in it.
+    directory: bool,
+    /// What the file or device holds, where that is known.
+    holds: Option<String>,
     usable: bool,
     problem: Option<String>,
     kind: Option<&'static str>,
@@ -63,7 +69,8 @@ impl Subcommand for Doctor {
     const ABOUT: &'static str = "Say what a path is worth as a region, and how to improve it";
 
     fn run(&self) -> Result<(), Failure> {
-        let report = Report::new(pmem::probe(&self.path)?);
+        let mut report = Report::new(pmem::probe(&self.path)?);
+        report.look_inside(&self.path);
         if self.json {
             output::json(&report)?;
         } else {
@@ -86,6 +93,8 @@ impl Report {
         Report {
             path: shown(&r.path),
             exists: r.exists,
+            directory: r.path.is_dir(),
+            holds: None,
             usable: r.problem.is_none(),
             persistent_memory: r.is_persistent_memory(),
             kind: r.kind.map(SourceKind::name),
@@ -115,16 +124,46 @@ impl Report {
         }
     }
 
+    /// Finds out what there is already, as mkfs.pramfs does. What cannot be looked
+    /// at is left out.
+    fn look_inside(&mut self, path: &Path) {
+        if !self.usable || !self.exists || self.directory {
+            return;
+        }
+        let ours = File::open(path).ok().and_then(|f| ours_by_magic(&f));
+        let found = match ours {
+            Some(found) => found,
+            None => match foreign(path) {
+                Ok(Foreign::Known(found)) => found,
+                Ok(Foreign::Nothing | Foreign::NoBlkid) | Err(_) => return,
+            },
+        };
+        if found.is_foreign() {
+            self.warnings.push(format!(
+                "It holds {}: mkfs.pramfs refuses to overwrite that unless it is given -f.",
+                found.sentence()
+            ));
+        }
+        self.holds = Some(found.sentence());
+    }
+
     fn text(&self) -> String {
         let mut s = format!("{}\n", self.path);
         let mut row = |name: &str, value: String| s += &format!("  {name:<14} {value}\n");
         if let Some(kind) = self.kind {
             let state = match (self.exists, self.size) {
+                _ if self.directory => " (a region made in this directory)".to_owned(),
                 (false, _) => " (does not exist yet)".to_owned(),
                 (true, Some(size)) => format!(", {}", human(size)),
                 (true, None) => String::new(),
             };
-            row("is", format!("{kind}{state}"));
+            row(
+                if self.directory { "would be" } else { "is" },
+                format!("{kind}{state}"),
+            );
+        }
+        if let Some(holds) = &self.holds {
+            row("holds", holds.clone());
         }
         if let Some(f) = &self.filesystem {
             row(

@@ -13,7 +13,7 @@ use super::Subcommand;
 use crate::failure::{printable, shown};
 use crate::open::{self, Intent};
 use crate::size::human;
-use crate::tree::time_string;
+use crate::tree::Timestamp;
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub struct Info {
 /// The first or the latest error.
 #[derive(Debug, Serialize)]
 struct Mark {
-    time: String,
+    time: Timestamp,
     errno: u32,
     inode: u64,
     count: u32,
@@ -62,10 +62,10 @@ struct Report {
     lanes: u32,
     slot_bytes: u32,
     checkpoint: Option<u64>,
-    created: String,
+    created: Timestamp,
     created_by: String,
     mounts: u64,
-    last_mount: Option<String>,
+    last_mount: Option<Timestamp>,
     first_error: Option<Mark>,
     last_error: Option<Mark>,
 }
@@ -97,7 +97,7 @@ impl Subcommand for Info {
 impl Report {
     fn new(region: String, region_bytes: u64, info: &SuperblockInfo) -> Report {
         let (f, d) = (&info.fixed, &info.dynamic);
-        let time = |sec, nsec| time_string(Time { sec, nsec });
+        let time = |sec, nsec| Timestamp(Time { sec, nsec });
         let mark = |m: &ErrorMark| {
             (m.time_sec != 0).then(|| Mark {
                 time: time(m.time_sec, 0),
@@ -224,7 +224,8 @@ impl Report {
             ("mounts", self.mounts.to_string()),
             (
                 "last mount",
-                self.last_mount.clone().unwrap_or_else(|| "never".into()),
+                self.last_mount
+                    .map_or_else(|| "never".to_owned(), |t| t.to_string()),
             ),
             ("first error", mark(&self.first_error)),
             ("last error", mark(&self.last_error)),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::open::{self, Intent};
-use crate::tree::{self, Entry, Follow, kind_name, mode_string, time_string};
+use crate::tree::{self, Entry, Follow, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ struct Row {
     uid: u32,
     gid: u32,
     size: u64,
-    mtime: String,
+    mtime: Timestamp,
     target: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl Ls {
                 uid: attr.uid,
                 gid: attr.gid,
                 size: attr.size,
-                mtime: time_string(attr.mtime),
+                mtime: Timestamp(attr.mtime),
                 target: target.map(|t| tree::name(&t)),
             });
         }
@@ -140,7 +140,7 @@ impl Ls {
             }
             _ => attr.size.to_string(),
         };
-        let time = time_string(attr.mtime);
+        let time = Timestamp(attr.mtime).to_string();
         // To the second: "2026-01-31 12:00:00".
         let time = time.split('.').next().unwrap_or(&time);
         let (mode, links, uid, gid) = (mode_string(&attr), attr.nlink, attr.uid, attr.gid);

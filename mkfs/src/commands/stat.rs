@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Subcommand;
 use crate::open::{self, Intent};
-use crate::tree::{self, Follow, kind_name, mode_string, time_string};
+use crate::tree::{self, Follow, Timestamp, kind_name, mode_string};
 use crate::{Failure, output};
 
 #[derive(Debug, Args)]
@@ -45,10 +45,10 @@ struct Report {
     blocks: u64,
     rdev: Option<(u32, u32)>,
     target: Option<String>,
-    atime: String,
-    mtime: String,
-    ctime: String,
-    btime: String,
+    atime: Timestamp,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    btime: Timestamp,
     flags: u32,
     change: u64,
     xattrs: Vec<String>,
@@ -99,10 +99,10 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
         blocks: a.blocks,
         rdev: device.then(|| (rustix::fs::major(a.rdev), rustix::fs::minor(a.rdev))),
         target: target.map(|t| tree::name(&t)),
-        atime: time_string(a.atime),
-        mtime: time_string(a.mtime),
-        ctime: time_string(a.ctime),
-        btime: time_string(a.btime),
+        atime: Timestamp(a.atime),
+        mtime: Timestamp(a.mtime),
+        ctime: Timestamp(a.ctime),
+        btime: Timestamp(a.btime),
         flags: a.flags,
         change: a.change,
         xattrs: names

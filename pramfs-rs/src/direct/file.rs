@@ -170,6 +170,6 @@ impl File {
     /// that neither lies together on the medium nor is made of 2 MiB leaves;
     /// [`crate::Error::NoSpace`].
     pub fn map(&self, range: Range<u64>, access: Access) -> Result<MappedFile> {
-        MappedFile::new(self.shared.clone(), self.ino, range, access)
+        MappedFile::new(&self.shared, self.ino, range, access)
     }
 }

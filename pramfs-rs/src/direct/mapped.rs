@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::fs::inode::Core;
-use crate::fs::{By, Shared};
+use crate::fs::{By, Handle, Shared};
 use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
 use crate::types::{FileExtent, Ino};
 
@@ -25,7 +25,8 @@ pub enum Access {
 /// after [`persist`](Self::persist); aligned stores of up to 8 bytes are
 /// atomic. Bytes may change under the reader, by other handles of the file:
 /// the view hands out a raw pointer and copies, no slices. Unlink, truncate and
-/// punch do not take the blocks away while the view lives.
+/// punch do not take the blocks away while the view lives. Once the file system is
+/// closed, and in a forked child, every call answers EIO.
 ///
 /// ```
 /// use pramfs::direct::{Access, OpenOptions};
@@ -58,7 +59,7 @@ pub struct MappedFile {
 
 impl MappedFile {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
         ino: Ino,
         range: Range<u64>,
         access: Access,
@@ -84,7 +85,7 @@ impl MappedFile {
                 let start = range.start / block * block;
                 shared.fill(ino, start, range.end - start)?;
             }
-            let pin = |unit| Pinned::new(&shared, ino, (&range, access), unit);
+            let pin = |unit| Pinned::new(shared, ino, (&range, access), unit);
             let mut pinned = pin(block)?;
             if access == Access::Write && !pinned.extents.iter().all(is_written) {
                 // Punched since it was filled.
@@ -146,7 +147,12 @@ impl MappedFile {
         &self.pinned.extents
     }
 
+    /// Where an access lies in the view, of a file system that is open.
+    #[inline]
     pub(super) fn at(&self, offset: u64, len: u64) -> Result<u64> {
+        if !self.pinned.shared.open.is_open() {
+            return Err(self.pinned.shared.ended());
+        }
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.head + offset),
             _ => Err(Error::Invalid("the access leaves the view")),
@@ -260,7 +266,7 @@ fn is_aligned(e: &FileExtent, unit: u64) -> bool {
 /// pin on its blocks.
 #[derive(Debug)]
 struct Pinned {
-    shared: Arc<Shared>,
+    shared: Handle,
     ino: Ino,
     pin: u64,
     start: u64,
@@ -286,7 +292,7 @@ impl Pinned {
         shared.refs.add(ino, 1, By::Guard);
         match shared.pinned_extents((ino, access), start, end, range.end) {
             Ok((pin, extents)) => Ok(Pinned {
-                shared: shared.clone(),
+                shared: Handle::new(shared),
                 ino,
                 pin,
                 start,
@@ -322,6 +328,10 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        // As for a file.
+        if self.shared.open.is_inherited() {
+            return;
+        }
         // Nothing is reused before the last record that freed it is dead.
         self.shared.vol.unpin(self.pin);
         self.shared.let_go(self.ino, 1, By::Guard);

@@ -1,7 +1,6 @@
 //! The engine's own thread: lagging times, and what the last mount left.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ impl Background {
                     shared.finish_truncated(ino);
                 }
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                    if shared.closed.load(Ordering::Relaxed) {
+                    if !shared.open.is_open() {
                         return;
                     }
                     shared.note_time();
@@ -62,8 +61,9 @@ impl Background {
     }
 
     pub(super) fn stop(self) {
-        let _ = self.stop.try_send(());
-        if self.thread.join().is_err() {
+        let Background { stop, thread } = self;
+        let _ = stop.try_send(());
+        if thread.join().is_err() {
             tracing::error!("the timer thread has panicked");
         }
     }

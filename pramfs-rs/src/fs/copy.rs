@@ -70,7 +70,8 @@ impl Shared {
     /// let to = fs.create(&Ctx::default(), Ino::ROOT, b"to", 0o644)?.ino;
     /// fs.write(from, 0, b"some bytes")?;
     /// assert_eq!(fs.copy_range((from, 5), (to, 0), 100)?, 5);
-    /// # fs.close()
+    /// # fs.close()?;
+    /// # Ok(())
     /// # }
     /// ```
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {

@@ -1,8 +1,6 @@
 //! [`Held`]: a reference to an inode that gives itself back.
 
-use std::sync::Arc;
-
-use super::{By, Fs, Shared};
+use super::{By, Fs, Handle};
 use crate::types::Ino;
 
 /// A reference to an inode: while it lives, the number is not given to another,
@@ -10,7 +8,7 @@ use crate::types::Ino;
 /// no name is freed with the last of them.
 #[derive(Debug)]
 pub struct Held {
-    shared: Arc<Shared>,
+    shared: Handle,
     ino: Ino,
 }
 
@@ -37,7 +35,7 @@ impl Fs {
     pub fn hold(&self, ino: Ino) -> Held {
         self.refs.add(ino, 1, By::Guard);
         Held {
-            shared: self.shared().clone(),
+            shared: Handle::new(self.shared()),
             ino,
         }
     }
@@ -52,6 +50,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // A forked child has no part in it, and does not wait for locks.
+        if self.shared.open.is_inherited() {
+            return;
+        }
         self.shared.let_go(self.ino, 1, By::Guard);
     }
 }

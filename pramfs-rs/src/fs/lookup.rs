@@ -1,7 +1,6 @@
 //! lookup and getattr.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::attr_cache::{Seen, Shown};
 use super::dcache::Probe;
@@ -92,13 +91,6 @@ impl Shared {
         let names = &self.cache.names;
         let found = names.find(&Probe::new(names.key, parent, name)?)?;
         self.is_up().then_some(found)
-    }
-
-    /// Whether operations go on: what was found before this was asked could be
-    /// had from the caches.
-    #[inline]
-    fn is_up(&self) -> bool {
-        !self.vol.has_failed() && !self.closed.load(Ordering::Relaxed)
     }
 
     fn lookup_inode(&self, parent: Ino, name: &[u8], pin: Option<By>) -> Result<Attr> {

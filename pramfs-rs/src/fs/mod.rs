@@ -17,6 +17,7 @@ mod atime;
 mod attr;
 mod attr_cache;
 mod background;
+mod close;
 mod copy;
 #[cfg(test)]
 mod copy_tests;
@@ -60,7 +61,7 @@ mod xattr;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use crossbeam::sync::ShardedLock;
 use crossbeam::utils::CachePadded;
@@ -72,6 +73,8 @@ pub(crate) use read::check_file;
 pub(crate) use refs::By;
 
 pub use attr::InGroup;
+pub use close::CloseError;
+pub(crate) use close::Handle;
 pub use held::Held;
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
@@ -80,7 +83,7 @@ pub use statfs::MemoryUse;
 
 use crate::error::{Error, Result};
 use crate::media::SuperblockInfo;
-use crate::pmem::{PmemError, Region};
+use crate::pmem::{OpenState, PmemError, Region};
 use crate::types::{Attr, Ino};
 use crate::volume::Volume;
 use icache::InodeCache;
@@ -150,7 +153,10 @@ pub struct Shared {
     /// The mount is read-only because it was asked to be, or because the region
     /// is: not even an error is noted on the medium.
     quiet: AtomicBool,
-    closed: AtomicBool,
+    /// Until it is closed, and not in a forked child.
+    pub(crate) open: OpenState,
+    /// Open files and views.
+    handles: AtomicUsize,
     /// The second that it was when the timer came by; 0 without a timer.
     tick: AtomicI64,
     atime: atime::AtimeRule,
@@ -185,10 +191,15 @@ impl Shared {
     /// answers EIO where the medium faulted under it, and notes damage.
     #[inline]
     pub(crate) fn op<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _gate = self.gate.read().map_err(|_| failed())?;
+        if !self.open.is_open() {
+            // Also keeps a forked child from locks of threads that it does not
+            // have.
+            return Err(self.ended());
+        }
+        let _gate = self.gate.read().map_err(|_| self.ended())?;
         let _panic = FailOnPanic(self);
-        if self.vol.has_failed() || self.closed.load(Ordering::Relaxed) {
-            return Err(failed());
+        if !self.is_up() {
+            return Err(self.ended());
         }
         if need == Need::Write && self.read_only.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly("it was mounted so, or damage was found"));
@@ -206,7 +217,7 @@ impl Shared {
         if self.vol.has_failed() && result.is_ok() {
             // By whoever had the lock before: what was seen or done since may
             // rest on half a change.
-            return Err(failed());
+            return Err(self.ended());
         }
         match &result {
             Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
@@ -339,6 +350,23 @@ impl Shared {
         done
     }
 
+    /// Whether operations go on: what was found before this was asked could be
+    /// had from the caches.
+    #[inline]
+    pub(crate) fn is_up(&self) -> bool {
+        !self.vol.has_failed() && self.open.is_open()
+    }
+
+    /// Why operations do not go on.
+    #[cold]
+    pub(crate) fn ended(&self) -> Error {
+        Error::Io(if self.open.is_inherited() {
+            "the file system was opened before this process was forked; only the process that opened it can use it".into()
+        } else {
+            "the file system has failed or is closed; mount it again".into()
+        })
+    }
+
     /// The time of this operation.
     #[inline]
     pub(crate) fn now(&self) -> crate::types::Time {
@@ -397,10 +425,6 @@ impl Shared {
             self.lazy.lock().push(inode.ino);
         }
     }
-}
-
-fn failed() -> Error {
-    Error::Io("the file system has failed or is closed; mount it again".into())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Mounting and unmounting.
+//! Mounting. Unmounting is in [`close`](super::close).
 //!
 //! The time of a mount depends on the number of lanes, of groups that live
 //! records touch, and of orphans; not on files, size, or on how the last mount
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam::sync::ShardedLock;
@@ -31,8 +31,8 @@ use crate::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
 use crate::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
-use crate::pmem::Region;
 use crate::pmem::mutants::has_bug;
+use crate::pmem::{OpenState, Region};
 use crate::types::Ino;
 use crate::volume::Volume;
 
@@ -193,7 +193,8 @@ impl Fs {
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
             quiet: AtomicBool::new(read_only),
-            closed: AtomicBool::new(false),
+            open: OpenState::new(),
+            handles: AtomicUsize::new(0),
             tick: AtomicI64::new(0),
             atime: AtimeRule::new(&options),
             report: RecoveryReport {
@@ -301,41 +302,21 @@ impl Fs {
         Ok(())
     }
 
-    /// Unmounts: everything goes to the medium, and the journal is left empty.
-    ///
-    /// # Errors
-    /// Those of the medium. The file system is closed in any case.
-    pub fn close(mut self) -> Result<()> {
-        self.shutdown()
-    }
-
-    fn shutdown(&mut self) -> Result<()> {
-        if let Some(background) = self.background.get_mut().take() {
-            background.stop();
-        }
-        self.shared.finish()
-    }
-
     /// What operations, handles and threads share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 }
 
-impl Drop for Fs {
-    fn drop(&mut self) {
-        if let Err(e) = self.shutdown() {
-            tracing::error!(error = %e, "the file system was not unmounted cleanly; the next mount recovers it");
-        }
-    }
-}
-
 impl Shared {
     /// True if the mount was read-only and is no longer.
     fn become_writable(&self) -> Result<bool> {
-        let _all = self.gate.write().map_err(|_| super::failed())?;
-        if self.vol.has_failed() || self.closed.load(Ordering::Relaxed) {
-            return Err(super::failed());
+        if !self.open.is_open() {
+            return Err(self.ended());
+        }
+        let _all = self.gate.write().map_err(|_| self.ended())?;
+        if !self.is_up() {
+            return Err(self.ended());
         }
         if !self.is_read_only() {
             return Ok(false);
@@ -393,59 +374,6 @@ impl Shared {
         if let Err(e) = result {
             tracing::warn!(%ino, error = %e, "an orphan was not freed");
         }
-    }
-
-    /// Stops the file system, for good: everything that has returned is
-    /// durable, and every operation from here on answers EIO. The journal stays
-    /// as it is, so the next mount recovers as it does after a crash.
-    ///
-    /// # Errors
-    /// Those of the medium; it is shut down in any case.
-    pub fn shut_down(&self) -> Result<()> {
-        tracing::warn!("the file system has been shut down; unmount it");
-        let _all = match self.gate.write() {
-            Ok(g) => g,
-            Err(poisoned) => poisoned.into_inner(),
-        };
-        if self.closed.swap(true, Ordering::AcqRel)
-            || self.read_only.load(Ordering::Relaxed)
-            || self.vol.has_failed()
-        {
-            return Ok(());
-        }
-        self.write_lazy_all(true)?;
-        self.sync_medium()
-    }
-
-    fn finish(&self) -> Result<()> {
-        let _all = match self.gate.write() {
-            Ok(g) => g,
-            Err(poisoned) => poisoned.into_inner(),
-        };
-        if self.closed.swap(true, Ordering::AcqRel) || self.vol.has_failed() {
-            return Ok(());
-        }
-        if self.read_only.load(Ordering::Relaxed) {
-            // What the mount has replayed, where a fence only orders.
-            let replayed = self.report.records > 0 && !self.vol.region.info().read_only;
-            return if replayed { self.sync_medium() } else { Ok(()) };
-        }
-        let faults = self.vol.region.faults();
-        self.free_forgotten_inodes();
-        self.write_lazy_all(true)?;
-        self.vol.retire_all()?;
-        if self.vol.region.faults() != faults {
-            return Err(Error::Io("the medium failed during the unmount".into()));
-        }
-        let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
-        self.state
-            .unmounted(&self.vol.region, &self.vol.geo, word)?;
-        self.vol
-            .region
-            .backend()
-            .sync_all()
-            .map_err(|e| Error::Io(format!("msync: {e}")))?;
-        Ok(())
     }
 }
 

@@ -1,7 +1,5 @@
 //! Reading files: by copy, and by lending the medium itself.
 
-use std::sync::atomic::Ordering;
-
 use parking_lot::RwLockReadGuard;
 
 use super::core_lock::Glimpse;
@@ -62,7 +60,7 @@ impl Shared {
         into: &mut [u8],
         copy: impl FnOnce(&Region, u64, &mut [u8]) -> bool,
     ) -> Option<usize> {
-        if self.closed.load(Ordering::Relaxed) {
+        if !self.open.is_open() {
             return None;
         }
         let glance = inode.core.glance()?;
@@ -97,7 +95,7 @@ impl Shared {
     /// A look at a file that needs no lock to be read.
     #[inline]
     fn glimpse(&self, inode: &Inode) -> Option<Glimpse> {
-        if self.closed.load(Ordering::Relaxed) {
+        if !self.open.is_open() {
             return None;
         }
         let glimpse = inode.core.peek(inode.ino)?;

@@ -34,6 +34,7 @@ use libpmem2_sys as sys;
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::Cpu;
 use super::error::PmemError;
+use super::fork::NotInherited;
 use super::live;
 use super::mapping::{Mapping, Share};
 use super::medium::{Medium, Mode, map_source};
@@ -125,6 +126,8 @@ struct Map {
     len: usize,
     /// Ours, if the library did not make it.
     _own: Option<Mapping>,
+    /// Of what the library mapped; taken before it unmaps.
+    not_inherited: Option<NotInherited>,
 }
 
 // SAFETY: the object is used after construction only to be deleted, once; the
@@ -167,6 +170,9 @@ impl Map {
             base,
             len,
             _own: None,
+            // SAFETY: the mapping is the object's until `drop`, which takes this
+            // first.
+            not_inherited: Some(unsafe { NotInherited::new(base, len) }),
         };
         if source.kind() == SourceKind::DevDax {
             return Ok((map, granularity_of(found), false));
@@ -210,6 +216,7 @@ impl Map {
                 base: own.base(),
                 len: own.len(),
                 _own: Some(own),
+                not_inherited: None,
             },
             granularity,
             map_sync,
@@ -219,6 +226,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        self.not_inherited = None;
         // SAFETY: the object was made once and is deleted once, before our own
         // mapping, if there is one, is dropped. If the library mapped, this
         // unmaps; nobody has the address any more.

@@ -9,6 +9,8 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::fork::NotInherited;
+
 /// Huge pages of the page-table levels above 4 KiB on x86_64 and aarch64.
 pub(super) const HUGE_2M: usize = 2 << 20;
 pub(super) const HUGE_1G: usize = 1 << 30;
@@ -18,6 +20,8 @@ pub(super) const HUGE_1G: usize = 1 << 30;
 pub(super) struct Reservation {
     base: *mut u8,
     len: usize,
+    /// Taken before the range is given back.
+    not_inherited: Option<NotInherited>,
 }
 
 // SAFETY: the range is owned by this value; it holds no thread-bound state.
@@ -55,7 +59,13 @@ impl Reservation {
                 unsafe { rustix::mm::munmap(start.cast(), bytes) }?;
             }
         }
-        Ok(Reservation { base, len })
+        // SAFETY: the range is ours until `drop`, which takes this first.
+        let not_inherited = Some(unsafe { NotInherited::new(base, len) });
+        Ok(Reservation {
+            base,
+            len,
+            not_inherited,
+        })
     }
 
     pub fn base(&self) -> *mut u8 {
@@ -70,6 +80,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        self.not_inherited = None;
         // SAFETY: the range is ours alone, and whoever held its address did so
         // under the life of this value. Unmapping our own aligned range cannot
         // fail but for want of kernel memory, and then it stays, harmlessly.

@@ -22,6 +22,7 @@ use pramfs_tests::crash::pairs;
 use pramfs_tests::crash::report::Summary;
 use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
 use pramfs_tests::random::Random;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 /// Crashes pramfs everywhere and looks at what is left.
@@ -65,6 +66,10 @@ struct Args {
     /// there.
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
+    /// Ends by SIGKILL when progress has been kept so many times, for the test of
+    /// --resume.
+    #[arg(long, value_name = "TIMES", hide = true, requires = "resume")]
+    die_after: Option<u32>,
     /// This workload alone, by the name that a report gives it.
     #[arg(long, value_name = "NAME")]
     workload: Option<String>,
@@ -328,6 +333,7 @@ fn explore(args: &Args) -> Result<bool> {
     };
     println!("{}", Summary::HEAD);
     let mut total = Summary::default();
+    let mut saved = 0;
     let pair = args.workload.as_ref().is_some_and(|w| w.contains('|'));
     let chosen = |name: &str| args.only.as_ref().is_none_or(|o| name.contains(o.as_str()));
     let mut phases = if pair {
@@ -348,10 +354,15 @@ fn explore(args: &Args) -> Result<bool> {
         let from = (progress.done[at].1, progress.done[at].2);
         let mut save = |done: usize, s: &Summary| {
             (progress.done[at].1, progress.done[at].2) = (done, *s);
-            match &args.resume {
-                Some(path) => progress.save(path),
-                None => Ok(()),
+            let Some(path) = &args.resume else {
+                return Ok(());
+            };
+            progress.save(path)?;
+            saved += 1;
+            if args.die_after == Some(saved) {
+                rustix::process::kill_process(rustix::process::getpid(), Signal::KILL)?;
             }
+            Ok(())
         };
         match phase(&p, &ops, from, &mut save)? {
             Ok(s) => {

@@ -348,7 +348,7 @@ impl Oracle {
         if let Some(damage) = report.damage.first() {
             return Err(format!("recovery finds damage: {damage}"));
         }
-        fs.close()
+        fs.close_now()
             .map_err(words("the unmount after recovery fails"))?;
         let hash = self.medium_hash()?;
         let state = match self.known.media.get(hash) {
@@ -407,7 +407,7 @@ impl Oracle {
             .stretch(&fs)
             .map_err(words("a file cannot be made longer"))?;
         use_it(&fs, &state)?;
-        fs.close().map_err(words("the second unmount fails"))?;
+        fs.close_now().map_err(words("the second unmount fails"))?;
         self.check("after use")?;
         let fs = Fs::open(self.scratch.region(), options(&self.clock))
             .map_err(words("the third mount fails"))?;
@@ -418,7 +418,7 @@ impl Oracle {
                 left.tree.nodes.len() - 1
             ));
         }
-        fs.close().map_err(words("the third unmount fails"))?;
+        fs.close_now().map_err(words("the third unmount fails"))?;
         Ok(state)
     }
 

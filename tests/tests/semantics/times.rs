@@ -1,9 +1,10 @@
 //! Times: which lag, by how much, and what writes them out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pramfs::{AtimePolicy, Fs, Ino, MountOptions, SetAttr, SetTime, Time};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
+use pramfs_tests::watchdog::Watchdog;
 
 use super::{MIB, ROOT, Stopped, after_a_crash, file, find, remount, small};
 
@@ -55,6 +56,7 @@ fn mtime_of_an_overwrite_may_lag_on_the_medium() {
 /// With the timer on, the lag ends by itself within a second.
 #[test]
 fn lagging_mtime_is_on_the_medium_within_a_second() {
+    let _dog = Watchdog::new("lagging mtime", Duration::from_secs(30));
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);
     let options = MountOptions {
@@ -66,10 +68,8 @@ fn lagging_mtime_is_on_the_medium_within_a_second() {
     fs.write(ino, 0, b"first").unwrap();
     clock.set(2_000);
     fs.write(ino, 0, b"again").unwrap();
-    let start = Instant::now();
     while mtime(&after_a_crash(&sim).1, ino) != 2_000 {
-        // A second, and patience with a machine that is busy.
-        assert!(start.elapsed() < Duration::from_secs(10));
+        // A second; on a busy machine more.
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -54,13 +54,9 @@ fn durability(report: &mut Report, kind: SourceKind) {
     }
     if report.granularity == Some(Granularity::Page) {
         report.warnings.push(
-            "Stores become durable by the page and through msync: each durable operation costs a write-out of the device."
+            "Stores become durable by the page and through msync: each durable operation costs a write-out of the device, unless it is mounted with -o durability=process (durable at fsync, sync and unmount only, and much faster)."
                 .into(),
         );
-        report.advice.push(format!(
-            "mount.pramfs {} MOUNTPOINT -o durability=process # durable at fsync, sync and unmount only, and much faster",
-            report.target().display()
-        ));
     }
     if kind.is_dax() && report.flush_instruction == "clflush" {
         report.warnings.push(

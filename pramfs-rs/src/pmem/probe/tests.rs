@@ -72,9 +72,9 @@ fn an_ordinary_file() {
     );
     assert!(
         report
-            .advice
+            .warnings
             .iter()
-            .any(|a| a.contains("durability=process"))
+            .any(|w| w.contains("durability=process"))
     );
     assert!(
         report

@@ -30,6 +30,7 @@ pub use ownership::Ownership;
 
 use super::backend::Persistence;
 use super::error::PmemError;
+use super::fork::NotInheritedFd;
 
 /// Every region is a multiple of this many bytes.
 pub const REGION_UNIT: u64 = 4096;
@@ -106,6 +107,8 @@ pub(super) enum Making {
 /// An open object that can be mapped as a region.
 #[derive(Debug)]
 pub struct Source {
+    // Before the descriptor, which is open as long as this lives.
+    _not_inherited: NotInheritedFd,
     fd: OwnedFd,
     kind: SourceKind,
     len: u64,
@@ -229,6 +232,7 @@ impl Source {
             lock::acquire(fd.as_fd(), &path, found.kind, !access.read_only)?;
         }
         let mut source = Source {
+            _not_inherited: NotInheritedFd::new(fd.as_fd()),
             fd,
             kind: found.kind,
             len: 0,
