@@ -22,6 +22,7 @@ mod copy;
 mod copy_tests;
 mod core_lock;
 mod create;
+mod damage;
 mod dcache;
 mod entries;
 mod extent_cache;
@@ -71,6 +72,7 @@ pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
 
 pub use attr::InGroup;
+pub use damage::{Repeats, Writability};
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
 pub use readdir::Taken;
@@ -145,6 +147,8 @@ pub struct Shared {
     read_only: AtomicBool,
     /// Damage was met that forbids changes until the next mount.
     damaged: AtomicBool,
+    /// What of it is remembered.
+    damage: damage::Damage,
     /// The mount is read-only because it was asked to be, or because the region
     /// is: not even an error is noted on the medium.
     quiet: AtomicBool,

@@ -192,6 +192,7 @@ impl Fs {
             lazy: Mutex::new(Vec::new()),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
+            damage: super::damage::Damage::default(),
             quiet: AtomicBool::new(read_only),
             closed: AtomicBool::new(false),
             tick: AtomicI64::new(0),
@@ -422,6 +423,7 @@ impl Shared {
             Ok(g) => g,
             Err(poisoned) => poisoned.into_inner(),
         };
+        self.damage.writability.end();
         if self.closed.swap(true, Ordering::AcqRel) || self.vol.has_failed() {
             return Ok(());
         }
