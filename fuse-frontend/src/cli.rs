@@ -44,6 +44,10 @@ Options after -o:
   uid=, gid=, mode=            of the root directory: options of mkfs.pramfs
 Unknown options are refused, or ignored with -s.
 
+The log goes to the system log, with -f to standard error. PRAMFS_LOG in the
+environment says what is logged: error, warn, info (the default), debug, trace,
+or by parts, as in PRAMFS_LOG=warn,pramfs=debug.
+
 Unmount with umount(8), or fusermount3 -u without root.
 Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
 32 mount failure.";

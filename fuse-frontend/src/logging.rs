@@ -1,5 +1,6 @@
 //! Where the log goes: standard error in the foreground, the system log in
-//! the background.
+//! the background. What is logged unless asked otherwise: mounts, recoveries,
+//! unmounts, damage, and what needs somebody to look at it.
 //!
 //! The system log is reached as syslog(3) does it, by one datagram for each
 //! line to `/dev/log`. Where there is none, the lines are lost.
@@ -12,7 +13,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Environment variable with the filter, in the syntax of `RUST_LOG`.
+/// Environment variable with the filter, in the syntax of `tracing`.
 const FILTER: &str = "PRAMFS_LOG";
 const SOCKET: &str = "/dev/log";
 /// syslog's facility "daemon".
@@ -20,8 +21,7 @@ const DAEMON: u8 = 3;
 
 fn filter(verbose: u8) -> EnvFilter {
     let level = match verbose {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
+        0 | 1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
     // The transport has a line for every request; ours say more.

@@ -22,8 +22,10 @@ use crate::kernel::{self, Place};
 use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
+use crate::oom;
 use crate::options::MountSettings;
 use crate::privileges::{self, Privileges};
+use crate::readonly;
 use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
@@ -63,6 +65,7 @@ pub fn mount(
 ) -> Result<Mounted, Failure> {
     let signals = Signals::catch()
         .map_err(|error| Failure::system(format!("cannot handle signals: {error}")))?;
+    oom::keep_alive();
     let point = mountpoint::prepare(mountpoint, settings.nonempty)?;
     pramfs::pmem::install_fault_guard().map_err(|error| Failure::system(error.to_string()))?;
 
@@ -85,6 +88,13 @@ pub fn mount(
     // Before the first thread, which is the engine's.
     let privileges = Privileges::shed(settings);
     let fs = open_engine(region, &path, settings, protected)?;
+    if !fs.recovery().was_clean {
+        tracing::warn!(
+            "{}: the last mount did not end by an unmount: its server, or the machine, was stopped; {} records replayed",
+            path.display(),
+            fs.recovery().records
+        );
+    }
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
     let (connection, place) = kernel::connect(&point, &source, settings)?;
@@ -169,6 +179,7 @@ impl Mounted {
             place: self.place.clone(),
             fs: Arc::downgrade(&self.fs),
         };
+        readonly::watch(&self.place, &self.fs);
         let served = watch.start(self.signals).and_then(|ended| {
             let served = self.session.run();
             drop(ended);
@@ -182,6 +193,7 @@ impl Mounted {
         {
             tracing::warn!("cannot unmount {path}: {error}");
         }
+        let region = self.fs.region().info().name;
         // The session has dropped its adapter, so this is the last reference
         // unless the thread for signals holds one for a moment.
         if let Some(fs) = Arc::into_inner(self.fs) {
@@ -189,7 +201,9 @@ impl Mounted {
                 Failure::system(format!("closing the region of {path}: {error}"))
             })?;
         }
-        served.map_err(|error| Failure::system(format!("serving {path}: {error}")))
+        served.map_err(|error| Failure::system(format!("serving {path}: {error}")))?;
+        tracing::info!("{region}: unmounted from {path}");
+        Ok(())
     }
 }
 

@@ -1,7 +1,10 @@
 //! The end of a mount by a signal.
 //!
-//! SIGTERM and SIGINT unmount; SIGHUP does nothing, so that the end of a
-//! session does not end its mounts. What is in use when the signal comes is
+//! SIGTERM and SIGINT unmount. Other signals that would end a process which does
+//! not know them do nothing: SIGHUP, so that the end of a session does not end
+//! its mounts, and those that are sent to ask for a report, for a rotation of
+//! logs, or by mistake. What ends the process because it has gone wrong itself
+//! (SIGSEGV, SIGABRT and the like) still does. What is in use when the signal comes is
 //! detached and its connection cut: whoever has a file open gets an error from
 //! then on. Nothing is lost by that, as everything that has returned is on the
 //! medium; files that are open and have no name are removed by the next mount.
@@ -12,10 +15,31 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use pramfs::Fs;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM,
+    SIGXCPU, SIGXFSZ,
+};
 
 use crate::exit::Status;
 use crate::kernel::Place;
+
+/// Signals that unmount.
+const END: [i32; 2] = [SIGTERM, SIGINT];
+/// Signals that do nothing.
+const IGNORED: [i32; 12] = [
+    SIGHUP,
+    SIGQUIT,
+    SIGUSR1,
+    SIGUSR2,
+    SIGALRM,
+    SIGVTALRM,
+    SIGPROF,
+    SIGIO,
+    SIGXCPU,
+    SIGXFSZ,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+];
 
 /// How long the kernel may take to end a connection at each step.
 const GRACE: Duration = Duration::from_secs(1);
@@ -28,12 +52,13 @@ const SYNC_GRACE: Duration = Duration::from_secs(10);
 pub struct Signals(signal_hook::iterator::Signals);
 
 impl Signals {
-    /// Catches SIGTERM, SIGINT and SIGHUP.
+    /// Catches what unmounts and what does nothing. (Caught, not ignored: what
+    /// is ignored stays so in the programs that this one starts.)
     ///
     /// # Errors
     /// Of the system calls behind it.
     pub fn catch() -> io::Result<Signals> {
-        signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).map(Signals)
+        signal_hook::iterator::Signals::new(END.iter().chain(&IGNORED)).map(Signals)
     }
 }
 
@@ -57,8 +82,10 @@ impl Watch {
             .name("signals".into())
             .spawn(move || {
                 for signal in signals.0.forever() {
-                    if signal != SIGHUP {
+                    if END.contains(&signal) {
                         self.stop(signal, &has_ended);
+                    } else {
+                        tracing::debug!("{}: ignored", name(signal));
                     }
                 }
             })?;
@@ -67,8 +94,7 @@ impl Watch {
 
     fn stop(&self, signal: i32, has_ended: &Receiver<()>) {
         let path = self.place.path.display();
-        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        tracing::info!("{name}: unmounting {path}");
+        tracing::info!("{}: unmounting {path}", name(signal));
         if let Err(error) = self.place.unmount() {
             tracing::warn!("{path} is in use ({error}): files that are open are cut off");
             if let Err(error) = self.place.detach() {
@@ -112,6 +138,10 @@ impl Watch {
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
+}
+
+fn name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }
 
 fn wait(has_ended: &Receiver<()>) -> bool {

@@ -74,7 +74,7 @@ pub enum Error {
     #[error("busy: {0}")]
     Busy(String),
     /// Bytes on the medium that cannot be right.
-    #[error("damaged: {object}: {what}; unmount and run `pramfs check REGION`")]
+    #[error("damaged: {object}: {what}; unmount it and run `fsck.pramfs` on its region")]
     Corrupt {
         /// The object that is hurt.
         object: String,
@@ -100,6 +100,17 @@ impl Error {
             object: object.into(),
             what: what.into(),
         }
+    }
+
+    /// The inode that is damaged, where it is one: the object names it as
+    /// [`Ino`] shows itself.
+    pub fn ino(&self) -> Option<Ino> {
+        let Error::Corrupt { object, .. } = self else {
+            return None;
+        };
+        let (_, rest) = object.split_once("inode ")?;
+        let end = rest.find(|c: char| !c.is_ascii_digit());
+        rest[..end.unwrap_or(rest.len())].parse().ok().map(Ino)
     }
 
     /// The errno that a system call would have set.

@@ -30,6 +30,6 @@ mod volume;
 pub use error::{Error, Result};
 pub use fs::{
     AtimePolicy, Clock, CloseError, ErrorPolicy, Fs, Held, InGroup, MemoryUse, MountOptions,
-    RecoveryReport, Shared, SystemClock, Taken,
+    RecoveryReport, Repeats, Shared, SystemClock, Taken, Writability,
 };
 pub use types::*;

@@ -219,7 +219,7 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
     }
     remove_all(&fs, &model, reach)?;
     fs.statfs().map_err(|e| format!("statfs: {e}"))?;
-    done(fs.close(), *reach != Reach::Nothing, "unmount")?;
+    done(fs.close_now(), *reach != Reach::Nothing, "unmount")?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use super::convert::ino;
 use super::init::MAX_REQUEST;
 use super::lent;
 use super::patience::Removals;
-use super::serve::{Refusal, Served, note};
+use super::serve::{Refusal, Served};
 
 thread_local! {
     /// For what cannot be answered from the medium itself: as long as the
@@ -190,7 +190,7 @@ impl Adapter {
             // The caller asks for the rest and is told then, or does not; what
             // is damaged is to be known either way.
             if let Some(refusal) = stopped {
-                note("copy_file_range", from.0, &refusal);
+                self.note("copy_file_range", from.0, &refusal);
             }
             Ok(copied)
         };

@@ -35,7 +35,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use convert::ctx;
@@ -47,7 +47,7 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use patience::Removals;
-use pramfs::Fs;
+use pramfs::{Fs, Repeats};
 
 /// How long the kernel may keep names and attributes. The kernel is the only
 /// door to them while the file system is mounted, and drops by itself what its
@@ -73,6 +73,8 @@ pub struct Adapter {
     removals: Removals,
     /// Set by the first panic; nothing but EIO is answered from then on.
     failed: AtomicBool,
+    /// Failures of the medium that were told.
+    repeats: Mutex<Repeats>,
     kernel: Arc<OnceLock<Notifier>>,
 }
 
@@ -85,6 +87,7 @@ impl Adapter {
             offers: init::Offers::default(),
             removals: Removals::default(),
             failed: AtomicBool::new(false),
+            repeats: Mutex::default(),
             kernel: Arc::default(),
         }
     }

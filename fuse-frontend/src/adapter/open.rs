@@ -76,6 +76,13 @@ impl Adapter {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
+                // The kernel may not know it yet: see `readonly`.
+                if fs.is_read_only() {
+                    return Err(Refusal::Request(
+                        Errno::EROFS,
+                        "the file system is read-only, or has met damage",
+                    ));
+                }
                 may_write(fs, ino, flags)?;
             }
             // A read that the page cache serves would set no atime. Where one

@@ -7,13 +7,14 @@
 //! whose recovery is the usual one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use fuser::{
     Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-use pramfs::{Error, Fs};
+use pramfs::{Error, Fs, Repeats};
 
 use super::Adapter;
 
@@ -108,7 +109,7 @@ impl Adapter {
                 }
             }
             Ok(Err(refusal)) => {
-                note(request, node, &refusal);
+                self.note(request, node, &refusal);
                 reply.refuse(refusal.errno());
             }
             Err(_) => {
@@ -127,30 +128,46 @@ impl Adapter {
         }
     }
 
+    /// Failing media are for the log, once for each node and minute; damage the
+    /// engine has told of; what programs provoke is for nobody.
+    pub(super) fn note(&self, request: &'static str, node: INodeNo, refusal: &Refusal) {
+        let error = match refusal {
+            Refusal::Engine(error) => error,
+            Refusal::Request(errno, why) => {
+                tracing::debug!(
+                    "{request} of node {}: {why} (errno {})",
+                    node.0,
+                    errno.code()
+                );
+                return;
+            }
+        };
+        match error.errno() {
+            libc::EIO => {
+                let now = self.fs.options().clock.now().sec;
+                let what = format!("node {}", node.0);
+                let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(silent) = repeats.tell(&what, now) {
+                    let region = self.fs.region().info().name;
+                    tracing::error!(
+                        "{region}: {request} of node {}: {error}{}",
+                        node.0,
+                        Repeats::since(silent)
+                    );
+                }
+            }
+            libc::ESTALE => tracing::warn!("{request} of node {}: {error}", node.0),
+            _ => tracing::debug!("{request} of node {}: {error}", node.0),
+        }
+    }
+
     fn fail(&self, request: &'static str, node: INodeNo) {
         self.failed.store(true, Ordering::Relaxed);
+        let region = self.fs.region().info().name;
         tracing::error!(
-            "{request} of node {} panicked; every request is answered EIO from now on: unmount, run `pramfs check REGION`, mount again",
+            "{region}: {request} of node {} panicked; every request is answered EIO from now on: unmount it, run `fsck.pramfs {region}`, mount it again",
             node.0
         );
-    }
-}
-
-/// Damage and failing media are for the log; what programs provoke is not.
-pub(super) fn note(request: &'static str, node: INodeNo, refusal: &Refusal) {
-    match refusal {
-        Refusal::Engine(error) if matches!(error.errno(), libc::EIO | libc::EUCLEAN) => {
-            tracing::error!("{request} of node {}: {error}", node.0);
-        }
-        Refusal::Engine(error) if error.errno() == libc::ESTALE => {
-            tracing::warn!("{request} of node {}: {error}", node.0);
-        }
-        Refusal::Engine(error) => tracing::debug!("{request} of node {}: {error}", node.0),
-        Refusal::Request(errno, why) => tracing::debug!(
-            "{request} of node {}: {why} (errno {})",
-            node.0,
-            errno.code()
-        ),
     }
 }
 

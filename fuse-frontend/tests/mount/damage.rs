@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use pramfs::Ino;
-use pramfs_tests::mounted::wait_until;
+use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::region::inode_home;
 
 use crate::{MIB, mounted, unmounted};
@@ -97,4 +100,182 @@ fn a_mount_tells_that_there_is_nothing_to_fall_back_on() {
     );
     // What is there is whole, and can be changed.
     fs::write(mount.at("file"), b"new").unwrap();
+}
+
+/// A region with the file `dir/hurt`, whose inode is damaged, and `whole`.
+fn hurt(test: &str) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, u64)> {
+    let (mount, dog) = mounted(test, "")?;
+    fs::create_dir(mount.at("dir")).unwrap();
+    fs::write(mount.at("dir/hurt"), "bytes").unwrap();
+    fs::write(mount.at("whole"), "unharmed").unwrap();
+    let ino = fs::metadata(mount.at("dir/hurt")).unwrap().ino();
+    mount.unmount();
+    let image = fs::read(mount.region()).unwrap();
+    let at = inode_home(&image, Ino(ino)) + 0x18;
+    let region = fs::File::options().write(true).open(mount.region());
+    let byte = [!image[at]];
+    region.unwrap().write_all_at(&byte, at as u64).unwrap();
+    Some((mount, dog, ino))
+}
+
+fn log_of(mount: &Mounted) -> PathBuf {
+    mount.path().with_file_name("log")
+}
+
+/// The mount in the foreground, with its log in a file.
+fn logged(mount: &Mounted) -> Child {
+    let log = fs::File::create(log_of(mount)).unwrap();
+    let mut command = mount.command();
+    command.arg("-f").env_remove("PRAMFS_LOG").stderr(log);
+    let child = command.spawn().unwrap();
+    assert!(wait_until(|| mount.is_mounted()));
+    child
+}
+
+/// Whether `/proc/mounts` has the mount as `rw` or `ro`.
+fn shown(mount: &Mounted) -> String {
+    let line = mount.mounts_line().unwrap();
+    let options = line.split(' ').nth(3).unwrap();
+    options.split(',').next().unwrap().to_owned()
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: std::io::Result<T>, errno: i32) {
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(errno));
+}
+
+#[test]
+fn damage_makes_the_mount_read_only_when_no_file_is_open_for_writing() {
+    let Some((mount, _dog, ino)) = hurt("read-only after damage") else {
+        return;
+    };
+    let mut server = logged(&mount);
+    let log = || fs::read_to_string(log_of(&mount)).unwrap();
+    let whole = mount.at("whole");
+    let options = || fs::File::options().read(true).write(true).to_owned();
+    let writer = options().open(&whole).unwrap();
+    writer.write_all_at(b"U", 0).unwrap();
+    for _ in 0..3 {
+        refused(fs::metadata(mount.at("dir/hurt")), libc::EUCLEAN);
+    }
+    // At once, whatever the kernel knows.
+    refused(writer.write_all_at(b"x", 0), libc::EROFS);
+    refused(options().open(&whole), libc::EROFS);
+    refused(fs::write(mount.at("new"), "x"), libc::EROFS);
+    assert_eq!(fs::read(&whole).unwrap(), b"Unharmed");
+    assert!(wait_until(|| log().contains(
+        "until the files that are open for writing are closed"
+    )));
+    assert_eq!(shown(&mount), "rw");
+    drop(writer);
+    assert!(wait_until(|| shown(&mount) == "ro"), "{}", log());
+    assert!(wait_until(
+        || log().contains("is mounted read-only from here on")
+    ));
+    assert_eq!(fs::read(&whole).unwrap(), b"Unharmed");
+    refused(options().open(&whole), libc::EROFS);
+    // Not by root either, until somebody has seen to it.
+    let again = mount.run(["-o", "remount,rw"]);
+    assert!(!again.status.success());
+    assert_eq!(shown(&mount), "ro");
+
+    mount.unmount();
+    assert!(server.wait().unwrap().success());
+    let log = log();
+    let damage: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(": damage: "))
+        .collect();
+    assert_eq!(damage.len(), 1, "met three times, told once: {log}");
+    let region = mount.region();
+    for part in [
+        format!("{}: damage: \"/dir/hurt\" (inode {ino})", region.display()),
+        format!("run `fsck.pramfs {}`", region.display()),
+    ] {
+        assert!(damage[0].contains(&part), "{part} in: {log}");
+    }
+}
+
+/// The server has no time for anything but an answer: one thread, which writes
+/// dirty pages back while the superblock is remounted.
+#[test]
+fn a_mount_with_one_thread_and_dirty_pages_becomes_read_only() {
+    let Some((mount, _dog, _)) = hurt("one thread") else {
+        return;
+    };
+    mount.mount("threads=1");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(mount.at("whole"))
+        .unwrap();
+    let region = pramfs::pmem::RegionOptions::new()
+        .backend(pramfs::pmem::BackendKind::Native)
+        .durability(pramfs::pmem::Durability::Process)
+        .lock(false);
+    file.set_len(64 << 12).unwrap();
+    let map = region.open(mount.at("whole")).unwrap();
+    for at in (0..64 << 12).step_by(4096) {
+        drop(map.window().store(at, b"changed!").unwrap());
+    }
+    refused(fs::metadata(mount.at("dir/hurt")), libc::EUCLEAN);
+    assert_eq!(
+        map.sync_all().unwrap_err().raw_os_error(),
+        Some(libc::EROFS)
+    );
+    drop(map);
+    drop(file);
+    assert!(wait_until(|| shown(&mount) == "ro"));
+}
+
+/// A server that an ordinary user has started, in a mount namespace where users
+/// may have /dev/fuse.
+#[test]
+fn a_server_that_may_not_remount_says_so_once() {
+    let Some((mount, _dog, _)) = hurt("no right to remount") else {
+        return;
+    };
+    const USER: u32 = 65_534;
+    let dir = tempfile::tempdir().unwrap();
+    for path in [&mount.region(), &mount.path(), dir.path()] {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let open = fs::Permissions::from_mode(0o755);
+    for path in [mount.path().parent().unwrap(), dir.path()] {
+        fs::set_permissions(path, open.clone()).unwrap();
+    }
+    let script = r#"
+        as_user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+        mknod -m 666 "$DIR/fuse" c 10 229 && mount --bind "$DIR/fuse" /dev/fuse || exit 77
+        as_user "$PROGRAM" "$REGION" "$MNT" -f 2>"$DIR/log" &
+        server=$!
+        until grep -q " $MNT fuse" /proc/mounts; do
+            kill -0 $server || { cat "$DIR/log"; exit 1; }
+            sleep 0.05
+        done
+        as_user ls "$MNT/dir/hurt"
+        until grep -q "stays shown as rw" "$DIR/log"; do sleep 0.05; done
+        as_user touch "$MNT/new" && exit 2
+        sleep 1
+        grep -c "stays shown as rw" "$DIR/log"
+        as_user fusermount3 -u "$MNT"
+        wait $server
+    "#;
+    let out = Command::new("unshare")
+        .args(["-m", "--propagation=private", "sh", "-c", script])
+        .env("DIR", dir.path())
+        .env("PROGRAM", crate::program())
+        .env("REGION", mount.region())
+        .env("MNT", mount.path())
+        .env_remove("PRAMFS_LOG")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    if out.status.code() == Some(77) {
+        return pramfs_tests::skip::skipped("no device node for users can be made here");
+    }
+    let said = String::from_utf8_lossy(&out.stdout);
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    assert!(out.status.success(), "{}: {said}: {log}", out.status);
+    assert_eq!(said.trim(), "1", "{log}");
 }

@@ -219,6 +219,106 @@ fn sighup_is_ignored() {
     fs::write(mount.at("file"), "still there").unwrap();
 }
 
+/// Whoever did not know them would be ended by each of these.
+#[test]
+fn signals_that_ask_for_nothing_are_ignored() {
+    let Some((mount, _dog)) = mounted("ignored signals", "") else {
+        return;
+    };
+    let server = mount.process();
+    for signal in [
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::QUIT,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::IO,
+        Signal::POWER,
+        Signal::XCPU,
+        Signal::XFSZ,
+        Signal::STKFLT,
+    ] {
+        mount.signal(signal);
+        // A process that is to end by a signal answers nothing more.
+        fs::write(mount.at("file"), format!("{signal:?}")).unwrap();
+        assert_eq!(mount.process(), server, "{signal:?}");
+    }
+}
+
+#[test]
+fn the_server_is_not_what_is_ended_when_memory_runs_out() {
+    let score = |process: &str| {
+        let path = format!("/proc/{process}/oom_score_adj");
+        fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+    let Some((mount, _dog)) = mounted("oom_score_adj", "") else {
+        return;
+    };
+    // It takes CAP_SYS_RESOURCE, which a container may lack.
+    let may = Command::new("sh")
+        .args(["-c", "echo -1000 >/proc/self/oom_score_adj"])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    let expected = match &*score("self") {
+        "0" if may.success() => "-1000".to_owned(),
+        settled => {
+            pramfs_tests::skip::skipped("the OOM score cannot be lowered, or has been settled");
+            settled.to_owned()
+        }
+    };
+    let server = mount.process().as_raw_nonzero().to_string();
+    assert_eq!(score(&server), expected);
+    mount.unmount();
+    // What somebody has settled stays.
+    let status = Command::new("choom")
+        .args(["-n", "300", "--"])
+        .arg(crate::program())
+        .args([mount.region(), mount.path()])
+        .stderr(Stdio::null())
+        .status();
+    match status {
+        Ok(status) => assert!(status.success()),
+        Err(_) => return pramfs_tests::skip::skipped("no choom"),
+    }
+    let server = mount.process().as_raw_nonzero().to_string();
+    assert_eq!(score(&server), "300");
+}
+
+/// By default, without `-v`.
+#[test]
+fn unmounts_and_recoveries_are_logged() {
+    let Some((mount, _dog)) = mounted("log", "") else {
+        return;
+    };
+    fs::write(mount.at("file"), "x").unwrap();
+    mount.crash();
+    mount.detach();
+    let mut command = mount.command();
+    command.env_remove("PRAMFS_LOG");
+    let child = command.arg("-f").stderr(Stdio::piped()).spawn().unwrap();
+    assert!(wait_until(|| mount.is_mounted()));
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"x");
+    mount.unmount();
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    let region = mount.region();
+    for part in [
+        format!(
+            "{}: the last mount did not end by an unmount",
+            region.display()
+        ),
+        format!(
+            "{}: unmounted from {}",
+            region.display(),
+            mount.path().display()
+        ),
+    ] {
+        assert!(said.contains(&part), "{part} in: {said}");
+    }
+}
+
 #[test]
 fn foreground() {
     let Some((mount, _dog)) = unmounted("foreground") else {

@@ -34,8 +34,10 @@ type Slot = [AtomicU64; WORDS];
 
 // The first line is what a look-up compares.
 const SEQUENCE: usize = 0;
-/// Number of the inode; 0 where the slot shows nothing.
+/// Number of the inode; 0 where the slot shows nothing, and never did.
 const INO: usize = 1;
+/// Of that number: the slot shows it no more. No number is so large.
+const HIDDEN: u64 = 1 << 63;
 /// Directory of the name; 0 where there is none.
 const DIR: usize = 2;
 const NAME: usize = 3;
@@ -171,9 +173,25 @@ impl AttrCache {
         if slot[INO].load(Ordering::Relaxed) == ino.0
             && let Some(sequence) = begin(slot, sequence)
         {
-            slot[INO].store(0, Ordering::Relaxed);
+            slot[INO].store(ino.0 | HIDDEN, Ordering::Relaxed);
             end(slot, sequence);
         }
+    }
+
+    /// Directory and name by which an inode was found last, be it shown or not:
+    /// a hint for who tells of it. It may have another name since, or none.
+    pub fn last_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let slot = self.slot(ino)?;
+        let (found, _) = read(slot, |s| {
+            let word = |at: usize| s[at].load(Ordering::Relaxed);
+            let known = word(INO) & !HIDDEN == ino.0 && word(DIR) != 0;
+            known.then(|| (Ino(word(DIR)), std::array::from_fn(|i| word(NAME + i))))
+        })?;
+        let (dir, words): (Ino, [u64; NAME_WORDS]) = found;
+        let mut name: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let len = name.pop()?;
+        name.truncate(usize::from(len));
+        Some((dir, name))
     }
 
     /// Whether an inode has been looked at since this was asked last.

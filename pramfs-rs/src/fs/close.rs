@@ -213,6 +213,7 @@ impl Shared {
             Ok(g) => g,
             Err(poisoned) => poisoned.into_inner(),
         };
+        self.damage.writability.end();
         if !self.open.close() || self.vol.has_failed() {
             return Ok(());
         }

@@ -118,7 +118,11 @@ impl Shared {
                     let entry = self.entry(&pc, name)?.ok_or(Error::NotFound)?;
                     // Where it is going to be shown; finding it takes as long.
                     self.cache.names.attrs.prefetch(Ino(entry.ino));
-                    self.inode_of(&pc, name, Ino(entry.ino))?
+                    let found = self.inode_of(&pc, name, Ino(entry.ino));
+                    if let Err(Error::Corrupt { .. }) = found {
+                        self.note_name(Ino(entry.ino), parent, name);
+                    }
+                    found?
                 }
             };
             // Which inode it is, is settled; its lock may be lower than the

@@ -23,6 +23,7 @@ mod copy;
 mod copy_tests;
 mod core_lock;
 mod create;
+mod damage;
 mod dcache;
 mod entries;
 mod extent_cache;
@@ -75,6 +76,7 @@ pub(crate) use refs::By;
 pub use attr::InGroup;
 pub use close::CloseError;
 pub(crate) use close::Handle;
+pub use damage::{Repeats, Writability};
 pub use held::Held;
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
@@ -150,6 +152,8 @@ pub struct Shared {
     read_only: AtomicBool,
     /// Damage was met that forbids changes until the next mount.
     damaged: AtomicBool,
+    /// What of it is remembered.
+    damage: damage::Damage,
     /// The mount is read-only because it was asked to be, or because the region
     /// is: not even an error is noted on the medium.
     quiet: AtomicBool,

@@ -192,6 +192,7 @@ impl Fs {
             lazy: Mutex::new(Vec::new()),
             read_only: AtomicBool::new(read_only),
             damaged: AtomicBool::new(false),
+            damage: super::damage::Damage::default(),
             quiet: AtomicBool::new(read_only),
             open: OpenState::new(),
             handles: AtomicUsize::new(0),

@@ -121,6 +121,7 @@ impl Shared {
                     // One damaged inode must not hide the others.
                     Err(err) => {
                         if let Error::Corrupt { .. } = err {
+                            self.note_name(e.ino, ino, &e.name);
                             self.note_damage(&err);
                         }
                         None

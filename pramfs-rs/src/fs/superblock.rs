@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::options::ErrorPolicy;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::media::probe::text;
@@ -149,27 +148,6 @@ impl Shared {
         })
     }
 
-    /// Records an error in the superblock, and acts on `errors=` for damage.
-    pub(super) fn note_damage(&self, e: &Error) {
-        tracing::error!(region = self.vol.region.info().name, error = %e, "damage");
-        self.note_error(e);
-        match self.options.errors {
-            ErrorPolicy::Continue => {}
-            ErrorPolicy::RemountRo => {
-                self.damaged.store(true, Ordering::Relaxed);
-                if !self.read_only.swap(true, Ordering::Relaxed) {
-                    tracing::error!(
-                        "the file system is read-only from here on (errors=remount-ro)"
-                    );
-                }
-            }
-            ErrorPolicy::Panic => {
-                tracing::error!("aborting (errors=panic)");
-                std::process::abort();
-            }
-        }
-    }
-
     /// Records an error in the superblock.
     pub(super) fn note_error(&self, e: &Error) {
         if self.quiet.load(Ordering::Relaxed) {
@@ -178,6 +156,7 @@ impl Shared {
         let mut d = self.state.dynamic.lock();
         let mark = ErrorMark {
             time_sec: self.now().sec.max(1),
+            ino: e.ino().map_or(0, |ino| ino.0),
             errno: e.errno() as u32,
             count: d.last_error.count.saturating_add(1),
             ..ErrorMark::new_zeroed()

@@ -1,9 +1,11 @@
 //! What damage and failing media do: `errors=`, EUCLEAN, EIO.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::process::Command;
 
 use pramfs::pmem::SimBackend;
-use pramfs::{Error, ErrorPolicy, Fs, Ino, MountOptions, Taken};
+use pramfs::{Error, ErrorPolicy, Fs, Ino, MountOptions, SetAttr, Taken};
 use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 
 use super::{ROOT, contents, file, find, names, one_at_a_time, small};
@@ -38,7 +40,7 @@ fn damage_is_euclean_for_the_object_and_the_rest_stays_readable() {
         let fs = damaged(errors);
         let e = meet(&fs);
         assert_eq!(e.errno(), libc::EUCLEAN);
-        assert!(e.to_string().contains("pramfs check REGION"), "{e}");
+        assert!(e.to_string().contains("run `fsck.pramfs`"), "{e}");
         assert_eq!(contents(&fs, find(&fs, "whole").unwrap()), b"unharmed");
     }
 }
@@ -177,6 +179,11 @@ fn errors_are_noted_in_the_superblock() {
     let noted = noted(&fs);
     assert_eq!(noted.first_error.errno, libc::EUCLEAN as u32);
     assert_eq!((noted.first_error.count, noted.last_error.count), (1, 2));
+    let dir = find(&fs, "dir").unwrap();
+    assert_eq!(
+        (noted.first_error.ino, noted.last_error.ino),
+        (dir.0, dir.0)
+    );
 }
 
 /// The region's file is cut under the mount: EIO, and the process lives.
@@ -201,4 +208,106 @@ fn a_medium_that_vanishes_is_eio_and_not_death() {
         [libc::EIO, libc::EUCLEAN, libc::EROFS].contains(&e.errno()),
         "{e}"
     );
+}
+
+/// What each name of the root shows: size, mode, contents.
+fn shown(fs: &Fs) -> pramfs::Result<BTreeMap<String, (u64, u32, Vec<u8>)>> {
+    let mut all = BTreeMap::new();
+    let mut found = Vec::new();
+    fs.readdir(Ino::ROOT, 0, &mut |e| {
+        found.push(String::from_utf8_lossy(e.name).into_owned());
+        ControlFlow::Continue(())
+    })?;
+    for name in found.into_iter().filter(|name| !name.starts_with('.')) {
+        let attr = fs.lookup(Ino::ROOT, name.as_bytes())?;
+        let mut bytes = vec![0; attr.size as usize];
+        fs.read(attr.ino, 0, &mut bytes)?;
+        all.insert(name, (attr.size, attr.perm, bytes));
+    }
+    Ok(all)
+}
+
+/// A page of the region as it was before some changes is put back, each that
+/// differs in its turn.
+#[test]
+fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
+    const PAGE: usize = 4096;
+    let (sim, fs) = small();
+    for n in 0..6 {
+        let ino = file(&fs, &format!("f{n}"));
+        fs.append(ino, &[n; 20_000]).unwrap();
+    }
+    fs.close().unwrap();
+    let before = sim.image();
+    let old = shown(&mount(&sim, quiet()).unwrap()).unwrap();
+
+    let fs = mount(&sim, quiet()).unwrap();
+    let ino = |n| find(&fs, n).unwrap();
+    fs.write(ino("f0"), 0, &[100; 20_000]).unwrap();
+    let mode = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, ino("f1"), &mode).unwrap();
+    fs.append(ino("f2"), &[102; 300_000]).unwrap();
+    fs.unlink(Ino::ROOT, b"f3").unwrap();
+    let size = SetAttr {
+        size: Some(1),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, ino("f4"), &size).unwrap();
+    for n in 6..9 {
+        let ino = file(&fs, &format!("f{n}"));
+        fs.append(ino, &[n; 20_000]).unwrap();
+    }
+    fs.close().unwrap();
+    let after = sim.image();
+    let new = shown(&mount(&sim, quiet()).unwrap()).unwrap();
+
+    let (mut by_engine, mut by_check, mut by_nobody) = (0, 0, 0);
+    for at in (0..after.len()).step_by(PAGE) {
+        let page = at..at + PAGE;
+        if before[page.clone()] == after[page.clone()] {
+            continue;
+        }
+        let mut image = after.clone();
+        image[page.clone()].copy_from_slice(&before[page]);
+        let sim = SimBackend::from_image(&image).unwrap();
+        let region = region_of(&sim);
+        let sound = pramfs::fsck::check(&region, &Default::default()).is_clean();
+        let seen = mount(&sim, quiet()).and_then(|fs| shown(&fs));
+        match seen {
+            Err(e) => {
+                assert!(matches!(e.errno(), libc::EUCLEAN | libc::EINVAL), "{e}");
+                by_engine += 1;
+            }
+            Ok(_) if !sound => by_check += 1,
+            Ok(seen) => {
+                for (name, (size, mode, bytes)) in &seen {
+                    let once = [old.get(name), new.get(name)];
+                    let was = |f: &dyn Fn(&(u64, u32, Vec<u8>)) -> bool| {
+                        once.iter().flatten().any(|then| f(then))
+                    };
+                    assert!(was(&|then| then.0 == *size), "size of {name}, page {at:#x}");
+                    assert!(was(&|then| then.1 == *mode), "mode of {name}, page {at:#x}");
+                    // Each byte; a page is of the one state, its neighbour of the other.
+                    for (i, byte) in bytes.iter().enumerate() {
+                        let known = was(&|then| then.2.get(i) == Some(byte));
+                        assert!(known, "byte {i} of {name}, page {at:#x}");
+                    }
+                }
+                if seen != new {
+                    by_nobody += 1;
+                }
+            }
+        }
+    }
+    println!(
+        "stale pages: {by_engine} by the engine, {by_check} by the check, {by_nobody} by nobody"
+    );
+    assert!(
+        by_engine + by_check > 0,
+        "names, pointers and bits disagree"
+    );
+    assert!(by_nobody >= 4, "pages of the contents of f0: {by_nobody}");
 }

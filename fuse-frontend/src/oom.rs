@@ -1,0 +1,26 @@
+//! The server and a machine that runs out of memory.
+//!
+//! The kernel ends the process that has most memory, and to that counts what is
+//! mapped of a region on tmpfs: the server would go first, its end would free
+//! nothing of the region, and each user of the mount would be left with
+//! ENOTCONN. So it asks to be left alone, as other daemons do whose end takes
+//! storage away. What it takes for itself is bounded (`cache_mem=`, `threads=`).
+
+use std::io;
+
+const KNOB: &str = "/proc/self/oom_score_adj";
+const NEVER: &str = "-1000";
+
+/// Keeps this process from being ended for its memory, unless somebody has
+/// settled that already (`OOMScoreAdjust=`, choom(1)). Only root may.
+pub fn keep_alive() {
+    let set = || -> io::Result<()> {
+        if std::fs::read_to_string(KNOB)?.trim() == "0" {
+            std::fs::write(KNOB, NEVER)?;
+        }
+        Ok(())
+    };
+    if let Err(error) = set() {
+        tracing::debug!("{KNOB} stays as it is: {error}");
+    }
+}
