@@ -43,6 +43,7 @@ mod read;
 mod readdir;
 mod refs;
 mod rename;
+mod room;
 mod seek;
 mod source;
 mod statfs;
@@ -188,8 +189,21 @@ impl Drop for FailOnPanic<'_> {
 impl Shared {
     /// Runs one operation: refuses it on a failed or read-only file system,
     /// answers EIO where the medium faulted under it, and notes damage.
+    ///
+    /// What finds a block without room on the host gives up, as if nothing had
+    /// been asked of it, takes the room without a lock, and is run again.
     #[inline]
-    pub(crate) fn op<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        match self.attempt(need, &mut f) {
+            Err(Error::Pmem(PmemError::NoRoom { offset, len })) => {
+                self.with_room(offset, len, || self.attempt(need, &mut f))
+            }
+            result => result,
+        }
+    }
+
+    #[inline]
+    fn attempt<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _gate = self.gate.read().map_err(|_| failed())?;
         let _panic = FailOnPanic(self);
         if self.vol.has_failed() || self.closed.load(Ordering::Relaxed) {
@@ -224,7 +238,11 @@ impl Shared {
 
     /// As [`op`](Self::op), for what takes a reference to the inode that it
     /// shows: whoever gets an error instead has none.
-    pub(crate) fn op_pinned(&self, need: Need, f: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
+    pub(crate) fn op_pinned(
+        &self,
+        need: Need,
+        mut f: impl FnMut() -> Result<Attr>,
+    ) -> Result<Attr> {
         let mut pinned = None;
         let result = self.op(need, || {
             let attr = f()?;

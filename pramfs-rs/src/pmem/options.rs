@@ -42,6 +42,7 @@ pub struct RegionOptions {
     require_dax: bool,
     lock: bool,
     preallocate: bool,
+    fault_guard: bool,
 }
 
 impl Default for RegionOptions {
@@ -53,6 +54,7 @@ impl Default for RegionOptions {
             require_dax: false,
             lock: true,
             preallocate: false,
+            fault_guard: true,
         }
     }
 }
@@ -92,6 +94,17 @@ impl RegionOptions {
     /// fail for want of it. No effect on devices.
     pub fn preallocate(mut self, yes: bool) -> Self {
         self.preallocate = yes;
+        self
+    }
+
+    /// Installs the SIGBUS handler of this process as the region is opened (the
+    /// default; see [`install_fault_guard`](super::install_fault_guard)): a page
+    /// that fails is then an error of the operation that meets it, and all else
+    /// goes on. A handler that was there before gets every SIGBUS that is not
+    /// of a region. Without it, such a page ends the process. A program that
+    /// has a handler of its own installed later passes on what is not its own.
+    pub fn fault_guard(mut self, yes: bool) -> Self {
+        self.fault_guard = yes;
         self
     }
 
@@ -163,6 +176,9 @@ impl RegionOptions {
     }
 
     fn finish(&self, source: Source) -> Result<Region, PmemError> {
+        if self.fault_guard {
+            super::install_fault_guard()?;
+        }
         if self.preallocate && !self.read_only {
             source.preallocate()?;
         }

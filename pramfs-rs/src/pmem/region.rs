@@ -1,6 +1,7 @@
 //! [`Region`]: bounds-checked access to a mapping. Stores are in
 //! [`window`](super::window).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -10,6 +11,7 @@ use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
 use super::mapping;
+use super::room::KnownRoom;
 use super::source::SourceKind;
 use super::window::WriteWindow;
 
@@ -60,6 +62,8 @@ pub struct Region {
     wide: bool,
     name: String,
     pub(super) read_only: bool,
+    /// See [`PmemBackend::known_room`].
+    pub(super) room: Option<Arc<KnownRoom>>,
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is
@@ -79,6 +83,7 @@ impl Region {
             len,
             cpu: backend.processor(),
             wide: backend.processor().is_some_and(Cpu::is_wide),
+            room: backend.known_room(),
             backend,
             name: name.into(),
             read_only: false,
