@@ -23,6 +23,7 @@
 pub mod crash;
 pub mod disk;
 pub mod exercise;
+pub mod host;
 pub mod life;
 pub mod model;
 pub mod mounted;

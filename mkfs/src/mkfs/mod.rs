@@ -23,7 +23,7 @@ use clap::Parser;
 use pramfs::format::{FormatOptions, format};
 use pramfs::media::SuperblockInfo;
 use pramfs::media::features::{FEATURES, Mask};
-use pramfs::pmem::{Region, RegionOptions};
+use pramfs::pmem::{PmemError, Region, RegionOptions};
 
 use crate::failure::shown;
 use crate::{Failure, output};
@@ -81,7 +81,8 @@ fn make(o: &Options) -> Result<(), Failure> {
         let region = target.prepare(o.discard)?;
         let object = region.ownership().map(|ownership| ownership.object());
         let spinner = output::spinner("formatting");
-        let made = format_region(&region, &name, &what, o.size);
+        let made = allocate(&region, &name, o.allocate)
+            .and_then(|()| format_region(&region, &name, &what, o.size));
         spinner.finish_and_clear();
         let made = made.inspect_err(|_| {
             let same = |meta: std::fs::Metadata| Some((meta.dev(), meta.ino())) == object;
@@ -92,6 +93,7 @@ fn make(o: &Options) -> Result<(), Failure> {
         })?;
         let mut report = Report::new(name, &made, Some(&region.info()));
         report.warnings.extend(who_else_may_write(&region));
+        report.warnings.extend(little_room(&region));
         report
     };
     report.created = created && !o.dry_run;
@@ -111,6 +113,34 @@ fn make(o: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Takes all the room that the region may come to need, if that is asked for.
+fn allocate(region: &Region, name: &str, wanted: bool) -> Result<(), Failure> {
+    if !wanted {
+        return Ok(());
+    }
+    region.take_all_room().map_err(|e| match e {
+        PmemError::NoRoom { .. } => Failure::new(
+            "no-space",
+            format!(
+                "{name}: not made: the file system that holds it has no room for all its {} bytes; make room there, choose a smaller size, or leave out --allocate",
+                region.len()
+            ),
+        ),
+        e => e.into(),
+    })
+}
+
+/// What to expect of a host that cannot give all that the region may need.
+fn little_room(region: &Region) -> Option<String> {
+    let missing = region.host_space()?.missing();
+    (missing > 0).then(|| {
+        format!(
+            "the file system that holds the region has {} less than it may come to need: writes get ENOSPC when that is full; --allocate takes all at once, or says that it cannot",
+            crate::size::human(missing)
+        )
+    })
+}
+
 fn format_region(
     region: &Region,
     name: &str,
@@ -126,6 +156,14 @@ fn format_region(
     });
     // Bytes that went to such a page are lost, whatever else was said.
     match region.faults() {
+        0 if matches!(made, Err(pramfs::Error::Pmem(PmemError::NoRoom { .. }))) => {
+            Err(Failure::new(
+                "no-space",
+                format!(
+                    "{name}: not made: the file system that holds it is full; make room there, or choose another place"
+                ),
+            ))
+        }
         0 => made.map_err(|e| not_made(name, e)),
         _ => Err(Failure::new(
             "no-space",

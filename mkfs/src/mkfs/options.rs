@@ -99,6 +99,10 @@ pub struct Options {
     /// Check everything, say what would be made, write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// Take all the memory or storage that the file system may come to need now,
+    /// so that it never runs out of it later
+    #[arg(long)]
+    pub allocate: bool,
     /// Give the memory or storage behind REGION back before it is formatted
     #[arg(long)]
     pub discard: bool,

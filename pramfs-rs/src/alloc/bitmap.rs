@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::group::{Group, for_words};
-use super::{Reserved, Run};
+use super::{Found, Reserved, Run};
 use crate::error::{Error, Result};
 use crate::journal::Lines;
 use crate::journal::recovery::{Step, Touched};
@@ -41,6 +41,33 @@ pub struct Bits {
     pub mask: u64,
     /// Set, or cleared.
     pub set: bool,
+}
+
+/// The first free run of a group that has room on the host, from `need` to `want`
+/// bits long.
+fn find_roomy(
+    region: &Region,
+    geo: &Geometry,
+    group: &Group,
+    base: u64,
+    mut from: u32,
+    (need, want): (u32, u32),
+) -> Option<(u32, u32)> {
+    while let Some((start, len)) = group.find(from, u32::MAX) {
+        let at = (base + u64::from(start)) << geo.block_log2;
+        from = start + len;
+        let Some((first, end)) = region.roomy_part(at, u64::from(len) << geo.block_log2) else {
+            continue;
+        };
+        // Whole blocks of it; the rest of the run is looked at next.
+        let first = start + ((first - at).div_ceil(geo.block_size)) as u32;
+        let end = start + ((end - at) >> geo.block_log2) as u32;
+        from = end.max(first + 1).min(from);
+        if end.saturating_sub(first) >= need {
+            return Some((first, (end - first).min(want)));
+        }
+    }
+    None
 }
 
 #[derive(Debug)]
@@ -219,13 +246,15 @@ impl BitmapSet {
     }
 
     /// Runs `pick` over the groups, beginning with the one that holds `near`,
-    /// until it finds something. Damaged groups are passed over.
+    /// until it finds something. Damaged groups are passed over. `only_roomy`: a
+    /// group that has to be made first is the last thing to try.
     fn search<T>(
         &self,
         region: &Region,
         geo: &Geometry,
         near: u64,
         least: u32,
+        only_roomy: bool,
         mut pick: impl FnMut(u64, &mut Group) -> Option<T>,
     ) -> Result<Option<T>, InitGroup> {
         let n = self.groups();
@@ -251,7 +280,7 @@ impl BitmapSet {
             };
             if !g.is_initialised() {
                 // Used groups first; but the caller's own group at once.
-                if i == 0 {
+                if i == 0 && !only_roomy {
                     return Err(InitGroup {
                         group,
                         desc_offset: g.desc_offset,
@@ -261,7 +290,7 @@ impl BitmapSet {
                     group,
                     desc_offset: g.desc_offset,
                 });
-                if i > 8 {
+                if i > 8 && !only_roomy {
                     break;
                 }
                 continue;
@@ -280,6 +309,8 @@ impl BitmapSet {
 
     /// Reserves a run of up to `want` bits, near `goal` or where this lane was
     /// last. `Ok(None)`: nothing is free. `Err`: make that group and come again.
+    /// `only_roomy`: of blocks only those that have room on the host.
+    #[allow(clippy::too_many_arguments)]
     pub fn reserve(
         &self,
         region: &Region,
@@ -288,16 +319,18 @@ impl BitmapSet {
         goal: Option<u64>,
         want: u32,
         full: bool,
-    ) -> Result<Option<Reserved>, InitGroup> {
+        only_roomy: bool,
+    ) -> Result<Option<Found>, InitGroup> {
         if let Some(found) = goal.and_then(|at| self.reserve_here(region, geo, at, want)) {
-            return Ok(Some(found));
+            return Ok(Some(Found::Taken(found)));
         }
         let hint = &self.hints[lane as usize];
         let near = goal
             .filter(|g| *g < self.bits)
             .unwrap_or_else(|| hint.load(Ordering::Relaxed));
         let least = if full { want } else { 1 };
-        let found = self.search(region, geo, near, least, |group, g| {
+        let only_roomy = only_roomy && self.kind == BitmapKind::Blocks;
+        let found = self.search(region, geo, near, least, only_roomy, |group, g| {
             let base = group * self.per_group;
             let from = if near >= base && near < base + self.per_group {
                 (near - base) as u32
@@ -311,14 +344,27 @@ impl BitmapSet {
                     g.find(from, want)
                 }
             };
-            let (start, len) = match found(from) {
-                Some(found) => found,
-                None => found(0)?,
+            let (start, len) = if only_roomy {
+                let need = if full { want } else { 1 };
+                let roomy = |from| find_roomy(region, geo, g, base, from, (need, want));
+                match roomy(from) {
+                    Some(found) => found,
+                    None => roomy(0)?,
+                }
+            } else {
+                match found(from) {
+                    Some(found) => found,
+                    None => found(0)?,
+                }
             };
+            let found = self.reserved(group, g, start, len);
+            if !self.has_room(region, geo, found.run) {
+                return Some(Found::Roomless(found.run));
+            }
             g.take(start, len);
-            Some(self.reserved(group, g, start, len))
+            Some(Found::Taken(found))
         })?;
-        if let (Some(Reserved { run, group, .. }), None) = (found, goal) {
+        if let (Some(Found::Taken(Reserved { run, group, .. })), None) = (found, goal) {
             let next = match self.kind {
                 // The lowest number first: the homes of inodes that come and go,
                 // and what memory has about them, stay in the processor's caches.
@@ -347,8 +393,13 @@ impl BitmapSet {
         }
         let mut guard = self.lock(region, geo, group).ok()?;
         let g = guard.as_deref_mut()?;
+        let run = Run {
+            start,
+            len: u64::from(len),
+        };
         let first = (start & (self.per_group - 1)) as u32;
-        if !g.take_here(first, len) {
+        // Without room: for the search to find out, which begins here.
+        if !self.has_room(region, geo, run) || !g.take_here(first, len) {
             return None;
         }
         self.note_free(group, g);
@@ -388,16 +439,36 @@ impl BitmapSet {
         geo: &Geometry,
         near: u64,
         len: u32,
-    ) -> Result<Option<Reserved>, InitGroup> {
+        only_roomy: bool,
+    ) -> Result<Option<Found>, InitGroup> {
         if u64::from(len) > self.per_group {
             return Ok(None);
         }
-        self.search(region, geo, near, len, |group, g| {
+        self.search(region, geo, near, len, only_roomy, |group, g| {
             let base = group * self.per_group;
-            let start = g.find_aligned(base, len)?;
+            let has_room = |start| {
+                let run = Run {
+                    start: base + u64::from(start),
+                    len: u64::from(len),
+                };
+                self.has_room(region, geo, run)
+            };
+            let start = g.find_aligned(base, len, |at| !only_roomy || has_room(at))?;
+            let found = self.reserved(group, g, start, len);
+            if !only_roomy && !has_room(start) {
+                return Some(Found::Roomless(found.run));
+            }
             g.take(start, len);
-            Some(self.reserved(group, g, start, len))
+            Some(Found::Taken(found))
         })
+    }
+
+    /// Whether the blocks of a run have room on the host. Numbers of inodes take
+    /// none.
+    #[inline]
+    fn has_room(&self, region: &Region, geo: &Geometry, run: Run) -> bool {
+        self.kind != BitmapKind::Blocks
+            || region.has_room(run.start << geo.block_log2, run.len << geo.block_log2)
     }
 
     /// The homes of a change of bits can be stored to: see [`Region::check`].

@@ -178,7 +178,8 @@ impl Group {
 
     /// A run of `len` clear bits whose number in the whole bitmap, `base` plus
     /// its place here, is a multiple of `len`; both are powers of two from 64.
-    pub fn find_aligned(&self, base: u64, len: u32) -> Option<u32> {
+    /// `fits` has a say, too.
+    pub fn find_aligned(&self, base: u64, len: u32, fits: impl Fn(u32) -> bool) -> Option<u32> {
         let bits = self.bits.as_ref()?;
         if self.free < len {
             return None;
@@ -186,7 +187,7 @@ impl Group {
         let mut at = (base.next_multiple_of(u64::from(len)) - base) as u32;
         while at + len <= self.len {
             let words = &bits[at as usize / 64..(at + len) as usize / 64];
-            if words.iter().all(|w| *w == 0) {
+            if words.iter().all(|w| *w == 0) && fits(at) {
                 return Some(at);
             }
             at += len;
@@ -238,10 +239,11 @@ mod tests {
     #[test]
     fn aligned_runs_count_from_the_start_of_the_bitmap() {
         let mut g = Group::loaded(vec![0; 64].into(), 4096, 4096, 0);
-        assert_eq!(g.find_aligned(0, 512), Some(0));
+        assert_eq!(g.find_aligned(0, 512, |_| true), Some(0));
         g.take(5, 1);
-        assert_eq!(g.find_aligned(0, 512), Some(512));
-        assert_eq!(g.find_aligned(256, 512), Some(256));
+        assert_eq!(g.find_aligned(0, 512, |_| true), Some(512));
+        assert_eq!(g.find_aligned(256, 512, |_| true), Some(256));
+        assert_eq!(g.find_aligned(0, 512, |at| at > 512), Some(1024));
     }
 
     #[test]

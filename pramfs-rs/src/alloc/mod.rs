@@ -54,6 +54,16 @@ pub struct Reserved {
     bitmap_offset: u64,
 }
 
+/// What a search for free bits has come to.
+#[derive(Debug, Clone, Copy)]
+pub enum Found {
+    /// They are taken.
+    Taken(Reserved),
+    /// These blocks are free, and the host has yet to give room for them: nothing
+    /// is taken.
+    Roomless(Run),
+}
+
 impl Reserved {
     /// The words and masks that it touches, as region offset and mask.
     #[inline]

@@ -38,6 +38,7 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     // no file system.
     let mut pending = Unfenced::none();
     for page in [0, geo.copy_offset] {
+        region.take_room(page, PAGE)?;
         pending = pending.join(w.nt_store(page, &[0; 8])?);
     }
     let _ = w.fence(pending);
@@ -88,20 +89,21 @@ struct Formatter<'a> {
 /// before the superblock pages covers them all.
 impl Formatter<'_> {
     fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.region.take_room(offset, bytes.len() as u64)?;
         drop(self.region.window().nt_store(offset, bytes)?);
         Ok(())
     }
 
     fn zero(&mut self, first: Bno, count: u64) -> Result<()> {
-        drop(
-            self.region
-                .window()
-                .nt_zero(self.geo.offset(first), count << self.geo.block_log2)?,
-        );
+        let (at, len) = (self.geo.offset(first), count << self.geo.block_log2);
+        self.region.take_room(at, len)?;
+        drop(self.region.window().nt_zero(at, len)?);
         Ok(())
     }
 
     fn journal(&mut self) -> Result<()> {
+        let (at, len) = (self.geo.journal_offset, self.geo.journal_len);
+        self.region.take_room(at, len)?;
         let w = self.region.window();
         drop(w.nt_zero(
             self.geo.journal_offset,

@@ -7,7 +7,7 @@ use super::attr::{InGroup, anybody, lock_by, sgid};
 use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
 use super::read::check_file;
 use super::whole::Hole;
-use super::{Need, Shared, protect};
+use super::{Need, Shared, protect, room};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
@@ -299,7 +299,15 @@ impl Step<'_> {
                         return Ok(false);
                     }
                 }
-                Some(_) => self.index += e.count,
+                Some(block) => {
+                    if self.state == State::Zeroed {
+                        // A mapping stores to what is written already.
+                        let geo = &self.shared.vol.geo;
+                        let len = e.count << geo.block_log2;
+                        self.shared.vol.region.need_room(geo.offset(block), len)?;
+                    }
+                    self.index += e.count;
+                }
                 None => {
                     self.shared.may_fill(self.core, &e)?;
                     // An aligned part is left for a 2 MiB leaf.
@@ -337,12 +345,14 @@ impl Step<'_> {
         let span = 1u64 << geo.fan_log2;
         let goal = self.shared.goal(&self.m, self.index)?;
         let unwritten = self.state == State::Unwritten;
+        let left = (self.last - self.index + 1) << geo.block_log2;
         let huge = geo.huge_leaves && count >= span && self.index.is_multiple_of(span);
         if huge && !map::plan_huge(tx, &self.m, self.index)? {
             return Ok(false);
         }
         let aligned = if huge {
-            tx.alloc_aligned(goal.unwrap_or(0), span as u32)?
+            tx.alloc_aligned(goal.unwrap_or(0), span as u32)
+                .map_err(room::for_all_of(left))?
         } else {
             None
         };
@@ -356,7 +366,9 @@ impl Step<'_> {
                 if n == 0 {
                     return Ok(false);
                 }
-                let run = tx.alloc_blocks(goal, n as u32, false)?;
+                let run = tx
+                    .alloc_blocks(goal, n as u32, false)
+                    .map_err(room::for_all_of(left))?;
                 map::insert(tx, &mut self.m, self.index, run, unwritten)?;
                 run
             }

@@ -46,6 +46,7 @@ mod read;
 mod readdir;
 mod refs;
 mod rename;
+mod room;
 mod seek;
 mod source;
 mod statfs;
@@ -193,8 +194,21 @@ impl Drop for FailOnPanic<'_> {
 impl Shared {
     /// Runs one operation: refuses it on a failed or read-only file system,
     /// answers EIO where the medium faulted under it, and notes damage.
+    ///
+    /// What finds a block without room on the host gives up, as if nothing had
+    /// been asked of it, takes the room without a lock, and is run again.
     #[inline]
-    pub(crate) fn op<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        match self.attempt(need, &mut f) {
+            Err(Error::Pmem(PmemError::NoRoom { offset, len })) => {
+                self.with_room(offset, len, || self.attempt(need, &mut f))
+            }
+            result => result,
+        }
+    }
+
+    #[inline]
+    fn attempt<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.open.is_open() {
             // Also keeps a forked child from locks of threads that it does not
             // have.
@@ -238,7 +252,7 @@ impl Shared {
         &self,
         need: Need,
         by: By,
-        f: impl FnOnce() -> Result<Attr>,
+        mut f: impl FnMut() -> Result<Attr>,
     ) -> Result<Attr> {
         let mut pinned = None;
         let result = self.op(need, || {

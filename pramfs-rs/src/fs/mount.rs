@@ -119,6 +119,9 @@ impl Fs {
             tracing::info!("replaying the journal before the read-only mount");
         }
         let geo = info.geometry();
+        if !region.info().read_only && !(read_only && info.is_clean()) {
+            super::room::take_fixed_room(&region, &geo)?;
+        }
         let faults = region.faults();
         let relabelled = !read_only && super::superblock::finish_label(&region, &info)?;
         let old = checkpoint(&region, &info, &geo)?;
@@ -250,6 +253,8 @@ impl Fs {
             left: Mutex::new(left),
         };
         if !read_only {
+            fs.take_room_for_removals()?;
+            super::room::warn_of_little_room(fs.region());
             fs.region().backend().expect_small_changes();
             fs.start_work(&mut fs.background.lock())?;
         }
@@ -298,6 +303,7 @@ impl Fs {
     pub fn make_writable(&self) -> Result<()> {
         let mut background = self.background.lock();
         if self.become_writable()? {
+            self.take_room_for_removals()?;
             self.start_work(&mut background)?;
         }
         Ok(())
@@ -331,6 +337,7 @@ impl Shared {
         }
         check_features(&self.info.fixed, false)?;
         region.keep_readers_out()?;
+        super::room::take_fixed_room(region, &self.vol.geo)?;
         let faults = region.faults();
         super::superblock::finish_label(region, &self.info)?;
         // Nothing has been committed since the replay, so this is where that

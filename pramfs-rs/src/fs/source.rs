@@ -34,6 +34,7 @@ impl Source for &[u8] {
     #[inline]
     #[cfg_attr(feature = "mutants", track_caller)]
     fn store(self, region: &Region, at: u64) -> Result<Unfenced> {
+        region.need_room(at, self.len() as u64)?;
         Ok(region.window().nt_store(at, self)?)
     }
 }
@@ -61,6 +62,7 @@ impl Source for MediumRange {
 
     #[cfg_attr(feature = "mutants", track_caller)]
     fn store(self, region: &Region, at: u64) -> Result<Unfenced> {
+        region.need_room(at, self.len as u64)?;
         Ok(region.window().nt_copy(at, self.at, self.len as u64)?)
     }
 }

@@ -20,7 +20,8 @@ pub struct MemoryUse {
 }
 
 impl Shared {
-    /// Sizes and free space. The first call after a mount reads the bitmaps in
+    /// Sizes and free space: available is what the host of the region can give,
+    /// too. The first call after a mount reads the bitmaps in
     /// use.
     ///
     /// # Errors
@@ -34,6 +35,7 @@ impl Shared {
                 self.vol.reclaim()?;
             }
             let (free, available) = self.vol.free_blocks();
+            let available = available.min(self.host_can_give(free));
             let inodes = self.vol.inodes.count_free(&self.vol.region, &self.vol.geo);
             let (head, _) = self.info.fixed.uuid.split_at(8);
             Ok(StatFs {
@@ -47,6 +49,21 @@ impl Shared {
                 fsid: head.iter().fold(0, |a, b| a << 8 | u64::from(*b)),
             })
         })
+    }
+
+    /// Free blocks that the host has room for: those that have it, and what it
+    /// has left. `free`: all of them.
+    fn host_can_give(&self, free: u64) -> u64 {
+        let geo = &self.vol.geo;
+        let Some(space) = self.vol.region.host_space() else {
+            return u64::MAX;
+        };
+        let used = (geo.blocks - free.min(geo.blocks)) << geo.block_log2;
+        let roomy = space.taken.min(space.len).saturating_sub(used);
+        match space.free {
+            Some(more) => roomy.saturating_add(more) >> geo.block_log2,
+            None => u64::MAX,
+        }
     }
 
     /// Memory in use by caches.

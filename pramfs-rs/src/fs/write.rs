@@ -14,7 +14,7 @@ use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::source::Source;
 use super::whole::Hole;
-use super::{Need, Shared, protect};
+use super::{Need, Shared, protect, room};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::journal::Place;
@@ -583,7 +583,12 @@ impl<S: Source> Writer<'_, '_, S> {
             && e.count >= span
             && (left >= span << geo.block_log2 || left >= HUGE_APPEND && self.pos >= self.size)
             && map::plan_huge(&self.tx, &self.m, e.index)?;
-        if huge && let Some(run) = self.tx.alloc_aligned(goal.unwrap_or(0), span as u32)? {
+        let huge = match huge {
+            true => (self.tx.alloc_aligned(goal.unwrap_or(0), span as u32))
+                .map_err(room::for_all_of(left))?,
+            false => None,
+        };
+        if let Some(run) = huge {
             self.tried = span;
             map::insert_huge(&mut self.tx, &mut self.m, e.index, run, false)?;
             // What lies past the end of the file's last block is left as it is.
@@ -604,7 +609,7 @@ impl<S: Source> Writer<'_, '_, S> {
         let run = match self.tx.alloc_blocks(goal, n as u32, false) {
             Ok(run) => run,
             Err(Error::NoSpace(_)) if self.pos > self.offset => return Ok(false),
-            Err(e) => return Err(e),
+            Err(e) => return Err(room::for_all_of(left)(e)),
         };
         self.tried = run.len;
         let left = span - (e.index & (span - 1));

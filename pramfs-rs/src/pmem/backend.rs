@@ -2,9 +2,11 @@
 //! stores, flushes and fences.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use super::cpu::Cpu;
 use super::error::PmemError;
+use super::room::{HostSpace, KnownRoom};
 use super::source::SourceKind;
 
 /// The unit in which a medium makes stores durable.
@@ -190,6 +192,31 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// kind of the source tells.
     fn can_discard(&self) -> bool {
         false
+    }
+    /// The pages that are known to have room on the host; `None` where none can
+    /// be without. Asked once.
+    fn known_room(&self) -> Option<Arc<KnownRoom>> {
+        None
+    }
+    /// Asks the host which pages of a range have room.
+    fn learn_room(&self, _offset: u64, _len: u64) {}
+    /// Takes room of the host for a range.
+    ///
+    /// # Errors
+    /// Those of the host, where it has none for the first page that is missing.
+    fn take_room(&self, _offset: u64, _len: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+    /// Takes room of the host for everything.
+    ///
+    /// # Errors
+    /// Those of the host.
+    fn take_all_room(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    /// What the host has, where the mapping needs any of it.
+    fn host_space(&self) -> Option<HostSpace> {
+        None
     }
     /// Number of faults (SIGBUS) that this mapping has taken so far. An
     /// operation compares it before and after.

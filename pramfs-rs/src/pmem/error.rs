@@ -33,6 +33,17 @@ pub enum PmemError {
         /// Bytes accessed.
         len: u64,
     },
+    /// The host of the region has no room for a page of it: its file system is
+    /// full, or a quota on it.
+    #[error(
+        "the host has no room for {len} bytes at offset {offset:#x} of the region; make room on the file system that holds it"
+    )]
+    NoRoom {
+        /// First byte of the range, from the start of the region.
+        offset: u64,
+        /// Its bytes.
+        len: u64,
+    },
     /// A system call failed.
     #[error("{what} {path}: {source}")]
     Os {
@@ -61,6 +72,7 @@ impl PmemError {
         match self {
             PmemError::OutOfBounds { .. } | PmemError::Misaligned { .. } => libc::EUCLEAN,
             PmemError::Faulted { .. } => libc::EIO,
+            PmemError::NoRoom { .. } => libc::ENOSPC,
             PmemError::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             PmemError::Unusable { errno, .. } => *errno,
         }

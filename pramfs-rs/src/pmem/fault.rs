@@ -8,9 +8,12 @@
 //! there before.
 //!
 //! Invariants:
-//! * The handler only loads and stores atomics in a fixed table and calls
-//!   `mmap`: nothing that can lock or allocate.
-//! * A slot of the table names a range only while its [`Guard`] lives.
+//! * The handler only loads and stores atomics in a fixed table and in bitmaps,
+//!   and calls `mmap` and `munmap`: nothing that can lock or allocate.
+//! * A slot of the table names a range only while its [`Guard`] lives, and what
+//!   is read of it belongs to one guard: it changes under a sequence number.
+//! * A page counts for itself alone, however many there are: the first one of a
+//!   mapping gets it a bitmap of its pages, had as it is touched.
 //!
 //! Left to others: what an operation does about a fault. The page stays zeros
 //! (stores to it are lost) until the mapping is made anew, which is why
@@ -19,35 +22,62 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::error::PmemError;
 
 /// Mappings that can be guarded at a time; more work unguarded.
 const SLOTS: usize = 4096;
-/// Faulted pages remembered one by one for each mapping; with more, all of it
-/// counts as faulted.
-const REMEMBERED: usize = 14;
 
 #[repr(align(64))]
 struct Slot {
     taken: AtomicBool,
+    /// Odd while the three below are being changed.
+    version: AtomicUsize,
     start: AtomicUsize,
     len: AtomicUsize,
     unit: AtomicUsize,
     faults: AtomicU64,
-    /// Addresses of faulted pages in the order of their faults; 0: none yet.
-    pages: [AtomicUsize; REMEMBERED],
+    /// A bit for each unit that has faulted; null: none has.
+    bad: AtomicPtr<AtomicU64>,
+    /// There was no memory for such a bitmap: all of it counts as faulted.
+    all: AtomicBool,
+}
+
+/// A guarded range, as it was at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Guarded {
+    start: usize,
+    len: usize,
+    unit: usize,
+}
+
+impl Guarded {
+    fn holds(&self, addr: usize) -> bool {
+        addr >= self.start && addr - self.start < self.len
+    }
+
+    /// Which of its units an address lies in, or the next one.
+    fn index(&self, addr: usize) -> usize {
+        (addr / self.unit).saturating_sub(self.start / self.unit)
+    }
+
+    /// Words of a bitmap of its units, the first and last in part.
+    fn words(&self) -> usize {
+        (self.len / self.unit + 2).div_ceil(64)
+    }
 }
 
 static TABLE: [Slot; SLOTS] = [const {
     Slot {
         taken: AtomicBool::new(false),
+        version: AtomicUsize::new(0),
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         unit: AtomicUsize::new(0),
         faults: AtomicU64::new(0),
-        pages: [const { AtomicUsize::new(0) }; REMEMBERED],
+        bad: AtomicPtr::new(std::ptr::null_mut()),
+        all: AtomicBool::new(false),
     }
 }; SLOTS];
 
@@ -99,15 +129,13 @@ impl Guard {
         };
         let slot = &TABLE[i];
         slot.faults.store(0, Ordering::Relaxed);
-        for page in &slot.pages {
-            page.store(0, Ordering::Relaxed);
-        }
-        slot.len.store(len, Ordering::Relaxed);
-        slot.unit
-            .store(unit.max(rustix::param::page_size()), Ordering::Relaxed);
         HIGH_WATER.fetch_max(i + 1, Ordering::Relaxed);
         // Last: from here on the handler finds the slot.
-        slot.start.store(base as usize, Ordering::Release);
+        slot.set(Guarded {
+            start: base as usize,
+            len,
+            unit: unit.max(rustix::param::page_size()),
+        });
         Guard { slot: Some(i) }
     }
 
@@ -130,37 +158,131 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(i) = self.slot {
-            TABLE[i].start.store(0, Ordering::Release);
+            TABLE[i].clear();
             TABLE[i].taken.store(false, Ordering::Release);
         }
     }
 }
 
 impl Slot {
-    fn covers(&self, start: usize, len: usize) -> bool {
-        let unit = self.unit.load(Ordering::Relaxed);
-        for page in &self.pages {
-            match page.load(Ordering::Acquire) {
-                0 => return false,
-                p if p < start.saturating_add(len) && start < p + unit => return true,
-                _ => {}
-            }
+    /// By who has taken the slot, and nobody else.
+    fn set(&self, range: Guarded) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        // Who sees one of the stores below sees the odd number, too.
+        fence(Ordering::Release);
+        self.start.store(range.start, Ordering::Relaxed);
+        self.len.store(range.len, Ordering::Relaxed);
+        self.unit.store(range.unit, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The range, if there is one. A slot that is being changed names none: the
+    /// guard of a mapping that has just faulted stays as it is.
+    fn get(&self) -> Option<Guarded> {
+        let before = self.version.load(Ordering::Acquire);
+        let range = Guarded {
+            start: self.start.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            unit: self.unit.load(Ordering::Relaxed),
+        };
+        fence(Ordering::Acquire);
+        let same = before % 2 == 0 && self.version.load(Ordering::Relaxed) == before;
+        (same && range.start != 0).then_some(range)
+    }
+
+    fn clear(&self) {
+        let words = self.get().map_or(0, |range| range.words());
+        self.set(Guarded {
+            start: 0,
+            len: 0,
+            unit: 0,
+        });
+        self.all.store(false, Ordering::Relaxed);
+        let bad = self.bad.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !bad.is_null() {
+            unmap_bits(bad, words);
         }
-        // The list is full and may have lost some.
-        true
+    }
+
+    fn covers(&self, start: usize, len: usize) -> bool {
+        let Some(range) = self.get() else {
+            return false;
+        };
+        if self.all.load(Ordering::Acquire) {
+            return true;
+        }
+        let bad = self.bad.load(Ordering::Acquire);
+        if bad.is_null() || len == 0 {
+            return false;
+        }
+        let last = range.index(start.saturating_add(len - 1)) + 1;
+        let (mut at, end) = (range.index(start), last.min(range.words() * 64));
+        while at < end {
+            let n = (64 - at % 64).min(end - at);
+            let mask = u64::MAX >> (64 - n) << (at % 64);
+            // SAFETY: the bitmap has words() words, of which this is one, and is
+            // unmapped only by the drop of the guard that this call borrows.
+            if unsafe { &*bad.add(at / 64) }.load(Ordering::Acquire) & mask != 0 {
+                return true;
+            }
+            at += n;
+        }
+        false
     }
 
     /// Runs in the signal handler.
-    fn note(&self, page: usize) {
-        for known in &self.pages {
-            match known.compare_exchange(0, page, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break,
-                Err(p) if p == page => break,
-                Err(_) => {}
+    fn note(&self, range: &Guarded, addr: usize) {
+        match self.bits(range) {
+            Some(bits) => {
+                let at = range.index(addr);
+                // SAFETY: the bitmap has a bit for each unit of the range, in
+                // which the address lies, and lives as long as the guard, whose
+                // mapping is being accessed.
+                let word = unsafe { &*bits.add(at / 64) };
+                word.fetch_or(1 << (at % 64), Ordering::AcqRel);
             }
+            None => self.all.store(true, Ordering::Release),
         }
         self.faults.fetch_add(1, Ordering::Release);
     }
+
+    /// The bitmap, made by who needs it first. Runs in the signal handler.
+    fn bits(&self, range: &Guarded) -> Option<*mut AtomicU64> {
+        let there = self.bad.load(Ordering::Acquire);
+        if !there.is_null() {
+            return Some(there);
+        }
+        // SAFETY: a new anonymous mapping where the kernel chooses, zeroed, and
+        // any value of its words is valid.
+        let made = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                range.words() * size_of::<AtomicU64>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if made == libc::MAP_FAILED {
+            return None;
+        }
+        let made = made.cast::<AtomicU64>();
+        let none = std::ptr::null_mut();
+        match (self.bad).compare_exchange(none, made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some(made),
+            Err(other) => {
+                unmap_bits(made, range.words());
+                Some(other)
+            }
+        }
+    }
+}
+
+fn unmap_bits(bits: *mut AtomicU64, words: usize) {
+    // SAFETY: a bitmap of so many words, mapped by `Slot::bits`, to which nobody
+    // has a reference any more.
+    let _ = unsafe { libc::munmap(bits.cast(), words * size_of::<AtomicU64>()) };
 }
 
 /// What was installed before us. Written once, before our handler is in place.
@@ -226,18 +348,17 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
 /// Maps zeros over the page of a guarded mapping that holds `addr`.
 fn cover_page(addr: usize) -> bool {
     for slot in &TABLE[..HIGH_WATER.load(Ordering::Relaxed)] {
-        let start = slot.start.load(Ordering::Acquire);
-        if start == 0 || addr < start || addr - start >= slot.len.load(Ordering::Relaxed) {
+        let Some(range) = slot.get().filter(|range| range.holds(addr)) else {
             continue;
-        }
-        let unit = slot.unit.load(Ordering::Relaxed);
+        };
+        let unit = range.unit;
         let page = addr & !(unit - 1);
-        // On record first: another thread may load from the zeros as soon as
-        // they are there.
-        slot.note(page);
-        HAPPENED.store(true, Ordering::Release);
         // SAFETY: errno is thread-local; it is kept for the interrupted code.
         let errno = unsafe { *libc::__errno_location() };
+        // On record first: another thread may load from the zeros as soon as
+        // they are there.
+        slot.note(&range, addr);
+        HAPPENED.store(true, Ordering::Release);
         // SAFETY: the page lies in a mapping of this library (its guard lives,
         // or the faulting access would itself be outside any mapping), whose
         // users allow for contents that change, and count faults.
@@ -333,11 +454,13 @@ mod tests {
         assert_eq!(region.faults(), 1);
         assert!(fails(700_000));
         assert_eq!(region.faults(), 2);
-        // Past what is remembered one by one, all of it counts as faulted.
-        for page in 100..120u64 {
+        // However many there are, each counts for itself.
+        for page in 100..140u64 {
             assert!(fails(page * 4096));
         }
-        assert!(region.is_faulted(0, 8));
+        assert!(!region.is_faulted(0, 100 * 4096) && region.is_faulted(0, 100 * 4096 + 1));
+        assert!(!region.is_faulted(140 * 4096, 4096));
+        region.load_u64(0).unwrap();
         drop(region);
         std::fs::remove_file(&path).unwrap();
     }
@@ -418,6 +541,31 @@ mod tests {
             let g = Guard::new(0x1000 as *mut u8, 0, 4096);
             assert!(g.slot.is_some());
         }
+    }
+
+    /// Two guards come and go in one slot: a start is never read with the length
+    /// of the other.
+    #[test]
+    fn a_guard_that_changes_is_read_whole() {
+        const SHORT: usize = 0x1_0000_0000;
+        const LONG: usize = 0x9_0000_0000;
+        let found = |addr| {
+            let mut slots = TABLE[..HIGH_WATER.load(Ordering::Relaxed)].iter();
+            slots.any(|slot| slot.get().is_some_and(|range| range.holds(addr)))
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(Guard::new(SHORT as *mut u8, 4096, 4096));
+                    drop(Guard::new(LONG as *mut u8, 1 << 31, 4096));
+                }
+            });
+            for _ in 0..400_000 {
+                assert!(!found(SHORT + (1 << 30)));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     const CHILD: &str = "PRAMFS_TEST_FAULT_ELSEWHERE";

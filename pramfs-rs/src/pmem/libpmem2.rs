@@ -27,6 +27,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libpmem2_sys as sys;
@@ -38,6 +39,7 @@ use super::fork::NotInherited;
 use super::live;
 use super::mapping::{Mapping, Share};
 use super::medium::{Medium, Mode, map_source};
+use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
 type Flush = unsafe extern "C" fn(*const c_void, usize);
@@ -423,6 +425,21 @@ unsafe impl PmemBackend for Libpmem2Backend {
     unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         // SAFETY: passed on from the caller.
         unsafe { self.medium.discard(ptr, len) }
+    }
+    fn known_room(&self) -> Option<Arc<KnownRoom>> {
+        self.medium.room.as_ref().map(|room| room.known())
+    }
+    fn learn_room(&self, offset: u64, len: u64) {
+        self.medium.learn_room(offset, len);
+    }
+    fn take_room(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.medium.take_room(offset, len)
+    }
+    fn take_all_room(&self) -> std::io::Result<()> {
+        self.medium.take_all_room()
+    }
+    fn host_space(&self) -> Option<HostSpace> {
+        self.medium.host_space()
     }
     fn faults(&self) -> u64 {
         self.medium.faults()

@@ -12,6 +12,7 @@ use super::fault::Guard;
 use super::hugepage::{self, HugePolicy};
 use super::mapping::{HUGE_2M, Mapping, Share};
 use super::pages::PageSync;
+use super::room::{HostRoom, HostSpace};
 use super::source::{Source, SourceKind};
 
 /// What stores to a mapping need before they are as durable as promised.
@@ -39,6 +40,8 @@ pub(super) struct Medium {
     base: *mut u8,
     len: usize,
     discard_unit: Option<usize>,
+    /// Where pages of the source may be missing.
+    pub room: Option<HostRoom>,
     /// Nothing is read ahead unless [`Medium::will_access`] asks for it.
     by_page: AtomicBool,
 }
@@ -97,6 +100,7 @@ impl Medium {
         };
         Medium {
             guard: Guard::new(base, len, unit),
+            room: HostRoom::new(&source),
             source,
             mode,
             granularity,
@@ -168,9 +172,55 @@ impl Medium {
         }
         debug_assert!(to <= self.len);
         let advice = rustix::mm::Advice::LinuxRemove;
-        // SAFETY: whole pages inside the range, which is given up.
-        unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, advice) }
-            .map_err(Into::into)
+        let punch = || {
+            // SAFETY: whole pages inside the range, which is given up.
+            unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, advice) }
+                .map_err(Into::into)
+        };
+        match &self.room {
+            Some(room) => room.discard(from as u64, to as u64, punch),
+            None => punch(),
+        }
+    }
+
+    /// See [`PmemBackend::learn_room`].
+    ///
+    /// [`PmemBackend::learn_room`]: super::backend::PmemBackend::learn_room
+    pub fn learn_room(&self, offset: u64, len: u64) {
+        if let Some(room) = &self.room {
+            room.learn(self.source.fd(), offset, len);
+        }
+    }
+
+    /// See [`PmemBackend::take_room`].
+    ///
+    /// # Errors
+    /// Those of the host.
+    ///
+    /// [`PmemBackend::take_room`]: super::backend::PmemBackend::take_room
+    pub fn take_room(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        match &self.room {
+            Some(room) => room.take(&self.source, self.base, offset, len),
+            None => Ok(()),
+        }
+    }
+
+    /// See [`PmemBackend::take_all_room`].
+    ///
+    /// # Errors
+    /// Those of the host.
+    ///
+    /// [`PmemBackend::take_all_room`]: super::backend::PmemBackend::take_all_room
+    pub fn take_all_room(&self) -> std::io::Result<()> {
+        match &self.room {
+            Some(room) => room.take_all(&self.source, self.base),
+            None => Ok(()),
+        }
+    }
+
+    /// What the host has.
+    pub fn host_space(&self) -> Option<HostSpace> {
+        self.room.as_ref()?.space(&self.source)
     }
 
     #[inline]

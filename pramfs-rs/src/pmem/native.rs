@@ -4,6 +4,7 @@
 //! store needs is decided once, when the source is mapped (`medium::Mode`).
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::backend::{Durability, Granularity, Persistence, PmemBackend};
@@ -12,6 +13,7 @@ use super::error::PmemError;
 use super::live;
 use super::mapping::Mapping;
 use super::medium::{Medium, Mode, map_source};
+use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
 /// A mapped source served by the processor's own instructions.
@@ -181,6 +183,21 @@ unsafe impl PmemBackend for NativeBackend {
     unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         // SAFETY: passed on from the caller.
         unsafe { self.medium.discard(ptr, len) }
+    }
+    fn known_room(&self) -> Option<Arc<KnownRoom>> {
+        self.medium.room.as_ref().map(|room| room.known())
+    }
+    fn learn_room(&self, offset: u64, len: u64) {
+        self.medium.learn_room(offset, len);
+    }
+    fn take_room(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.medium.take_room(offset, len)
+    }
+    fn take_all_room(&self) -> std::io::Result<()> {
+        self.medium.take_all_room()
+    }
+    fn host_space(&self) -> Option<HostSpace> {
+        self.medium.host_space()
     }
     fn faults(&self) -> u64 {
         self.medium.faults()

@@ -43,6 +43,7 @@ pub struct RegionOptions {
     lock: bool,
     preallocate: bool,
     whoever_owns: bool,
+    fault_guard: bool,
 }
 
 impl Default for RegionOptions {
@@ -55,6 +56,7 @@ impl Default for RegionOptions {
             lock: true,
             preallocate: false,
             whoever_owns: false,
+            fault_guard: true,
         }
     }
 }
@@ -101,6 +103,17 @@ impl RegionOptions {
     /// own or may write. For a caller who looks at [`Region::ownership`] itself.
     pub fn whoever_owns(mut self, yes: bool) -> Self {
         self.whoever_owns = yes;
+        self
+    }
+
+    /// Installs the SIGBUS handler of this process as the region is opened (the
+    /// default; see [`install_fault_guard`](super::install_fault_guard)): a page
+    /// that fails is then an error of the operation that meets it, and all else
+    /// goes on. A handler that was there before gets every SIGBUS that is not
+    /// of a region. Without it, such a page ends the process. A program that
+    /// has a handler of its own installed later passes on what is not its own.
+    pub fn fault_guard(mut self, yes: bool) -> Self {
+        self.fault_guard = yes;
         self
     }
 
@@ -200,6 +213,9 @@ impl RegionOptions {
     }
 
     fn finish(&self, source: Source) -> Result<Region, PmemError> {
+        if self.fault_guard {
+            super::install_fault_guard()?;
+        }
         if self.preallocate && !self.read_only {
             source.preallocate()?;
         }

@@ -1,6 +1,7 @@
 //! [`Region`]: bounds-checked access to a mapping. Stores are in
 //! [`window`](super::window).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -12,6 +13,7 @@ use super::fault;
 use super::lent::Lent;
 use super::live;
 use super::mapping;
+use super::room::KnownRoom;
 use super::source::{Ownership, SourceKind};
 use super::window::WriteWindow;
 
@@ -63,6 +65,8 @@ pub struct Region {
     name: String,
     pub(super) read_only: bool,
     ownership: Option<Ownership>,
+    /// See [`PmemBackend::known_room`].
+    pub(super) room: Option<Arc<KnownRoom>>,
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is
@@ -86,6 +90,7 @@ impl Region {
             len,
             cpu: backend.processor(),
             wide: backend.processor().is_some_and(Cpu::is_wide),
+            room: backend.known_room(),
             backend,
             name: name.into(),
             read_only: false,

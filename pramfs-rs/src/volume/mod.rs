@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub use tx::Tx;
 pub use verified::Verified;
 
-use crate::alloc::{BitmapSet, BlockPins, Freed, InitGroup, Reserved, Run};
+use crate::alloc::{BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved, Run};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Place, Rules};
 use crate::media::Geometry;
@@ -166,6 +166,10 @@ impl Volume {
         for b in run.start..run.start + run.len {
             self.verified.forget(Bno(b));
         }
+        // What is kept aside keeps its room.
+        if self.reserve.refill(run) {
+            return;
+        }
         if discard {
             let (at, len) = (
                 self.geo.offset(Bno(run.start)),
@@ -176,9 +180,7 @@ impl Volume {
                 tracing::debug!(at, len, error = %e, "the host takes nothing back");
             }
         }
-        if !self.reserve.refill(run) {
-            self.blocks.give_back(&self.region, &self.geo, run);
-        }
+        self.blocks.give_back(&self.region, &self.geo, run);
     }
 
     /// Makes every record dead, so that all that was freed can be used again.
@@ -251,19 +253,30 @@ impl Volume {
     }
 
     /// Reserves bits, making groups as needed; `None` when nothing is free.
+    ///
+    /// Where the host has refused room, only blocks that have it are looked for.
+    /// If there are none the host is asked once more, by the error; a caller that
+    /// `knows_another_way` gets `None`.
     fn reserve_bits(
         &self,
         kind: BitmapKind,
-        mut find: impl FnMut(&BitmapSet) -> Result<Option<Reserved>, InitGroup>,
+        knows_another_way: bool,
+        mut find: impl FnMut(&BitmapSet, bool) -> Result<Option<Found>, InitGroup>,
     ) -> Result<Option<Reserved>> {
         let mut reclaimed = false;
+        let mut only_roomy = self.region.host_is_full();
         // Free blocks that are out for trimming are free all the same.
         let mut at_home = None;
         loop {
-            match find(self.bitmap(kind)) {
-                Ok(Some(found)) => return Ok(Some(found)),
+            match find(self.bitmap(kind), only_roomy) {
+                Ok(Some(Found::Taken(found))) => return Ok(Some(found)),
+                Ok(Some(Found::Roomless(run))) => return Err(self.no_room(run)),
+                // Before the host is asked for more.
+                Err(_) if only_roomy && !reclaimed && self.reclaim()? => reclaimed = true,
+                Err(_) if only_roomy && knows_another_way => return Ok(None),
                 Ok(None) if !reclaimed && self.reclaim()? => reclaimed = true,
                 Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).all_at_home()),
+                Ok(None) if only_roomy && !knows_another_way => only_roomy = false,
                 Ok(None) => return Ok(None),
                 Err(init) => {
                     // It may take blocks itself, and come to this point.
@@ -274,12 +287,33 @@ impl Volume {
         }
     }
 
+    fn no_room(&self, run: Run) -> Error {
+        let (offset, len) = (
+            self.geo.offset(Bno(run.start)),
+            run.len << self.geo.block_log2,
+        );
+        PmemError::NoRoom { offset, len }.into()
+    }
+
+    /// Puts blocks aside for what frees more than it takes, where none can be had
+    /// later: on a host that may be full by then.
+    ///
+    /// # Errors
+    /// Those of the region and of its host.
+    pub fn keep_reserve(&self) -> Result<()> {
+        if self.region.needs_room() && self.reserve.missing() > 0 {
+            self.begin().keep_reserve()?;
+        }
+        Ok(())
+    }
+
     /// A home that a record is to change: once the record is durable, a store
     /// that fails would fail the whole volume.
     #[inline]
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         match self.region.check(offset, len) {
-            Ok(()) => Ok(()),
+            // A page that is missing then would be a failure of all, too.
+            Ok(()) => Ok(self.region.need_room(offset, len)?),
             Err(e) => Err(outside(e, offset, len)),
         }
     }

@@ -199,6 +199,7 @@ impl<'v> Tx<'v> {
     /// Those of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.vol.region.need_room(offset, bytes.len() as u64)?;
         let pending = self.vol.region.window().nt_store(offset, bytes)?;
         self.stored_new(pending);
         Ok(())
@@ -217,6 +218,7 @@ impl<'v> Tx<'v> {
     /// Those of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
+        self.vol.region.need_room(offset, len)?;
         let pending = self.vol.region.window().nt_zero(offset, len)?;
         self.stored_new(pending);
         Ok(())
@@ -349,11 +351,11 @@ impl<'v> Tx<'v> {
         if fits { Ok(run) } else { Err(TOO_LARGE) }
     }
 
-    fn keep_reserve(&self) -> Result<()> {
+    pub(super) fn keep_reserve(&self) -> Result<()> {
         let vol = self.vol;
         for _ in 0..vol.reserve.missing() {
-            let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
-                set.reserve(&vol.region, &vol.geo, self.lane, None, 1, true)
+            let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
+                set.reserve(&vol.region, &vol.geo, self.lane, None, 1, true, roomy)
             })?;
             match found {
                 Some(found) if vol.reserve.refill(found.run) => {}
@@ -375,12 +377,13 @@ impl<'v> Tx<'v> {
         if vol.reserve.missing() > 0 && !self.use_reserve {
             self.keep_reserve()?;
         }
-        let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
-            set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full)
+        let spare = self.use_reserve && (want == 1 || !full);
+        let found = vol.reserve_bits(BitmapKind::Blocks, spare, |set, roomy| {
+            set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full, roomy)
         })?;
         let found = match found {
             Some(found) => found,
-            None if self.use_reserve && (want == 1 || !full) => {
+            None if spare => {
                 let start = vol
                     .reserve
                     .take()
@@ -407,8 +410,8 @@ impl<'v> Tx<'v> {
         if vol.reserve.missing() > 0 {
             self.keep_reserve()?;
         }
-        let found = vol.reserve_bits(BitmapKind::Blocks, |set| {
-            set.reserve_aligned(&vol.region, &vol.geo, near, len)
+        let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
+            set.reserve_aligned(&vol.region, &vol.geo, near, len, roomy)
         })?;
         found
             .map(|found| self.took(BitmapKind::Blocks, found))
@@ -465,8 +468,8 @@ impl<'v> Tx<'v> {
     pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
         self.has_no_lane();
         let (vol, lane) = (self.vol, self.lane);
-        let found = vol.reserve_bits(BitmapKind::Inodes, |set| {
-            set.reserve(&vol.region, &vol.geo, lane, near, 1, true)
+        let found = vol.reserve_bits(BitmapKind::Inodes, false, |set, roomy| {
+            set.reserve(&vol.region, &vol.geo, lane, near, 1, true, roomy)
         })?;
         match found {
             Some(found) => Ok(self.took(BitmapKind::Inodes, found)?.start),
@@ -531,6 +534,7 @@ impl<'v> Tx<'v> {
         }
         self.rec.use_kept();
         for b in &self.bits {
+            region.need_room(b.word, 8)?;
             let ok = if vol.journal.rules.bit_masks {
                 let kind = if b.set {
                     EntryKind::SetBits

@@ -1,0 +1,405 @@
+//! A sparse region on a host that has less room: ENOSPC for what needs room that
+//! there is not, and nothing else for anybody.
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::Command;
+
+use pramfs::direct::{Access, OpenOptions};
+use pramfs::format::{FormatOptions, format};
+use pramfs::fsck::{CheckOptions, check_fs};
+use pramfs::pmem::RegionOptions;
+use pramfs::types::{Ctx, Fallocate, SetAttr};
+use pramfs::{Error, Fs, Ino, MountOptions, Result};
+use pramfs_tests::host::{Host, sparse_copy};
+use pramfs_tests::mounted::{self, Mounted};
+use pramfs_tests::region::{quiet, repeatable};
+
+const MIB: u64 = 1 << 20;
+const LEN: u64 = 1 << 30;
+const OLD: &[u8] = &[0xa5; 300_000];
+
+fn cx() -> Ctx {
+    Ctx::default()
+}
+
+/// A sparse region, formatted and mounted, with a file that was there before.
+fn made(path: &Path, options: &FormatOptions) -> (Fs, Ino) {
+    let region = RegionOptions::new().create(path, LEN).unwrap();
+    format(&region, options).unwrap();
+    let fs = Fs::open(region, quiet()).unwrap();
+    let old = fs.create(&cx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
+    fs.append(old, OLD).unwrap();
+    (fs, old)
+}
+
+fn is_full<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::NoSpace(_)))
+}
+
+/// Writes files until there is no room; how many bytes that were.
+fn fill(fs: &Fs, prefix: &str) -> (Vec<String>, u64) {
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    for len in [MIB as usize, 64 << 10, 4096] {
+        for i in 0.. {
+            let name = format!("{prefix}-{len}-{i}");
+            let file = match fs.create(&cx(), Ino::ROOT, name.as_bytes(), 0o600) {
+                Ok(file) => file.ino,
+                full => {
+                    assert!(is_full(&full), "{full:?}");
+                    break;
+                }
+            };
+            names.push(name);
+            match fs.append(file, &vec![i as u8 | 1; len]) {
+                Ok(_) => bytes += len as u64,
+                full => {
+                    assert!(is_full(&full), "{full:?}");
+                    break;
+                }
+            }
+        }
+    }
+    (names, bytes)
+}
+
+/// Everything that takes no room goes on.
+fn works(fs: &Fs, old: Ino) {
+    let mut bytes = vec![0; OLD.len()];
+    assert_eq!(fs.read(old, 0, &mut bytes).unwrap(), OLD.len());
+    assert!(bytes == OLD);
+    assert_eq!(fs.lookup(Ino::ROOT, b"old").unwrap().ino, old);
+    // Where it stands, and its attributes.
+    assert_eq!(fs.write(old, 5000, &OLD[..9000]).unwrap(), 9000);
+    let mode = SetAttr {
+        perm: Some(0o640),
+        ..SetAttr::default()
+    };
+    fs.setattr(&cx(), old, &mode).unwrap();
+    fs.rename(
+        &cx(),
+        Ino::ROOT,
+        b"old",
+        Ino::ROOT,
+        b"new",
+        Default::default(),
+    )
+    .unwrap();
+    fs.rename(
+        &cx(),
+        Ino::ROOT,
+        b"new",
+        Ino::ROOT,
+        b"old",
+        Default::default(),
+    )
+    .unwrap();
+    fs.statfs().unwrap();
+    assert_eq!(fs.region().faults(), 0);
+}
+
+fn clean(fs: Fs) {
+    assert_eq!(fs.region().faults(), 0);
+    let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn a_full_host_refuses_what_needs_room_and_nothing_else() {
+    let Some(host) = Host::tmpfs("a full tmpfs", "size=64m") else {
+        return;
+    };
+    for block_size in [4096, 512] {
+        let path = host.at("region");
+        let (fs, old) = made(&path, &repeatable(block_size));
+        let (names, bytes) = fill(&fs, "first");
+        // All that the host has is used, but for what a chunk leaves.
+        let left = host.free();
+        assert!(
+            bytes > 52 * MIB,
+            "{bytes} of blocks of {block_size}, {left} left"
+        );
+        assert!(fs.statfs().unwrap().available * u64::from(block_size) < 2 * MIB);
+        works(&fs, old);
+        let (first, second) = names.split_at(names.len() / 2);
+        for name in first {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        works(&fs, old);
+        // What was freed can be used again at once, and trimmed, by others.
+        let left = host.free();
+        fs.trim(0, u64::MAX, 0).unwrap();
+        assert!(host.free() > left + 20 * MIB, "{} {left}", host.free());
+        works(&fs, old);
+        let (again, bytes) = fill(&fs, "again");
+        assert!(bytes > 20 * MIB, "{bytes}");
+        works(&fs, old);
+        for name in second.iter().chain(&again) {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        works(&fs, old);
+        clean(fs);
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
+    let Some(host) = Host::tmpfs("operations on a full tmpfs", "size=40m") else {
+        return;
+    };
+    let (fs, old) = made(&host.at("region"), &repeatable(4096));
+    let large = fs.create(&cx(), Ino::ROOT, b"large", 0o644).unwrap().ino;
+    fs.append(large, &vec![3; 4 << 20]).unwrap();
+    let other = host.fill("other");
+    // Directories and empty files, until their inodes and names have no room.
+    for (kind, dir) in [("file", false), ("dir", true)] {
+        let full = (0..1_000_000).find_map(|i| {
+            let name = format!("{kind}-{i:0200}");
+            let made = match dir {
+                true => fs.mkdir(&cx(), Ino::ROOT, name.as_bytes(), 0o755),
+                false => fs.create(&cx(), Ino::ROOT, name.as_bytes(), 0o644),
+            };
+            made.err()
+        });
+        assert!(matches!(full, Some(Error::NoSpace(_))), "{full:?}");
+        works(&fs, old);
+    }
+    while fs.append(old, &[9; 4096]).is_ok() {}
+    let size = fs.getattr(old).unwrap().size;
+    let allocate = Fallocate::Allocate { keep_size: false };
+    assert!(is_full(&fs.fallocate(old, allocate, 0, 64 << 20)));
+    assert!(is_full(&fs.append(old, &vec![9; 8 << 20])));
+    assert_eq!(fs.getattr(old).unwrap().size, size);
+    fs.setattr(
+        &cx(),
+        old,
+        &SetAttr {
+            size: Some(OLD.len() as u64),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
+    works(&fs, old);
+    // A leaf of 2 MiB is cut, which takes a block of the reserve.
+    let size = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.setattr(&cx(), large, &size(MIB)).unwrap();
+    fs.unlink(Ino::ROOT, b"large").unwrap();
+    works(&fs, old);
+    fs::remove_file(other).unwrap();
+    fs.append(old, &vec![9; 8 << 20]).unwrap();
+    clean(fs);
+}
+
+#[test]
+fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
+    let Some(host) = Host::tmpfs("a host that others fill", "size=64m") else {
+        return;
+    };
+    let (fs, old) = made(&host.at("region"), &repeatable(4096));
+    let file = fs.create(&cx(), Ino::ROOT, b"file", 0o644).unwrap().ino;
+    for round in 0..4u64 {
+        fs.append(file, &vec![1; 3 << 20]).unwrap();
+        let other = host.fill("other");
+        let (names, bytes) = fill(&fs, &format!("round-{round}"));
+        // Later rounds have what the ones before have freed.
+        assert!(round > 0 || bytes <= 4 * MIB, "{bytes}");
+        works(&fs, old);
+        for name in &names {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        fs::remove_file(other).unwrap();
+    }
+    clean(fs);
+}
+
+/// What was committed is replayed, and files are removed, on a host without a
+/// page to give.
+#[test]
+fn a_crash_on_a_full_host_is_recovered_there() {
+    let Some(host) = Host::tmpfs("recovery on a full tmpfs", "size=48m") else {
+        return;
+    };
+    let path = host.at("region");
+    let (fs, old) = made(&path, &repeatable(4096));
+    let (names, _) = fill(&fs, "file");
+    host.fill("other");
+    let half = names.len() / 2;
+    for name in &names[..half] {
+        fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    fs.shut_down().unwrap();
+    drop(fs);
+    let fs = Fs::open(RegionOptions::new().open(&path).unwrap(), quiet()).unwrap();
+    assert!(!fs.recovery().was_clean);
+    works(&fs, old);
+    for name in &names[half..] {
+        fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    assert!(fill(&fs, "again").1 > 20 * MIB);
+    works(&fs, old);
+    clean(fs);
+}
+
+/// Blocks that are in use, and whose pages of zeros a copy does not have.
+#[test]
+fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
+    let Some(host) = Host::tmpfs("a sparse copy on a full tmpfs", "size=96m") else {
+        return;
+    };
+    let original = tempfile::tempdir_in("/dev/shm").unwrap();
+    let region = original.path().join("region");
+    let region_len = 32 * MIB;
+    let made = RegionOptions::new().create(&region, region_len).unwrap();
+    format(&made, &repeatable(4096)).unwrap();
+    let fs = Fs::open(made, quiet()).unwrap();
+    let old = fs.create(&cx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
+    fs.append(old, OLD).unwrap();
+    let zeros = fs.create(&cx(), Ino::ROOT, b"zeros", 0o644).unwrap().ino;
+    fs.append(zeros, &vec![0; 8 << 20]).unwrap();
+    fs.close().unwrap();
+    let copy = host.at("copy");
+    sparse_copy(&region, &copy);
+
+    let fs = Fs::open(RegionOptions::new().open(&copy).unwrap(), quiet()).unwrap();
+    let other = host.fill("other");
+    let written = fs.write(zeros, 4 << 20, &[5; 100_000]);
+    assert!(is_full(&written), "{written:?}");
+    works(&fs, old);
+    fs::remove_file(other).unwrap();
+    assert_eq!(fs.write(zeros, 4 << 20, &[5; 100_000]).unwrap(), 100_000);
+    // A view has room for all that it shows before it is there.
+    let file = OpenOptions::new().open(&fs, "/zeros").unwrap();
+    let view = file.map(0..8 << 20, Access::Write).unwrap();
+    let other = host.fill("other");
+    for at in (0..8 << 20).step_by(4096) {
+        view.store_u64(at, 77).unwrap();
+    }
+    view.persist(0..8 << 20).unwrap();
+    drop((view, file));
+    fs::remove_file(other).unwrap();
+    clean(fs);
+}
+
+#[test]
+fn an_ordinary_file_on_a_full_disk_refuses_what_needs_room() {
+    let Some(host) = Host::ext4("a full ext4", 64 << 20) else {
+        return;
+    };
+    let (fs, old) = made(&host.at("region"), &repeatable(4096));
+    let (names, bytes) = fill(&fs, "file");
+    assert!(bytes > 20 * MIB, "{bytes}");
+    host.fill("other");
+    works(&fs, old);
+    for name in &names {
+        fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    assert!(fill(&fs, "again").1 > 20 * MIB);
+    works(&fs, old);
+    clean(fs);
+}
+
+const CHILD: &str = "PRAMFS_TEST_HOST_FULL";
+
+fn child(test: &str, what: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test]).env(CHILD, what);
+    command
+}
+
+/// As a user: root has no quota.
+#[test]
+fn a_quota_of_the_host_is_a_host_that_is_full() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        let (fs, old) = made(Path::new(&path), &repeatable(4096));
+        let (names, bytes) = fill(&fs, "file");
+        assert!((8 * MIB..16 * MIB).contains(&bytes), "{bytes}");
+        works(&fs, old);
+        for name in &names {
+            fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        clean(fs);
+        return;
+    }
+    let options = "size=64m,usrquota,usrquota_block_hardlimit=16m,mode=1777";
+    let Some(host) = Host::tmpfs("a quota", options) else {
+        return;
+    };
+    let path = host.at("region");
+    let out = child(
+        "a_quota_of_the_host_is_a_host_that_is_full",
+        path.to_str().unwrap(),
+    )
+    .uid(4242)
+    .gid(4242)
+    .output()
+    .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}");
+}
+
+/// Programs that open a region get an error for a page that fails, and not a
+/// signal, unless they have asked for the signal.
+#[test]
+fn a_page_that_fails_is_an_error_without_asking_for_it() {
+    if let Some(guard) = std::env::var_os(CHILD) {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("region");
+        let options = RegionOptions::new().fault_guard(guard == "guarded");
+        let region = options.create(&path, MIB).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(4096).unwrap();
+        drop(dir);
+        assert!(region.load_u64(8192).is_err());
+        return;
+    }
+    let test = "a_page_that_fails_is_an_error_without_asking_for_it";
+    let run = |what| child(test, what).output().unwrap().status;
+    assert!(run("guarded").success());
+    assert_eq!(run("refused").signal(), Some(libc::SIGBUS));
+}
+
+#[test]
+fn a_mount_on_a_full_host_lists_reads_removes_and_trims() {
+    if !mounted::available("a mount on a full host") {
+        return;
+    }
+    let Some(host) = Host::tmpfs("a mount on a full host", "size=64m") else {
+        return;
+    };
+    let options = FormatOptions::default();
+    let m = Mounted::formatted_in(host.path(), &mounted::program(), LEN, &options);
+    m.mount("");
+    fs::write(m.at("old"), OLD).unwrap();
+    let mut full = None;
+    for i in 0..2000 {
+        if let Err(e) = fs::write(m.at(format!("fill-{i}")), vec![1; 200_000]) {
+            full = Some(e);
+            break;
+        }
+    }
+    let full = full.expect("64 MiB took 400 MB");
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC), "{full}");
+    let space = rustix::fs::statvfs(&m.path()).unwrap();
+    assert!(space.f_bavail * space.f_frsize < 2 * MIB);
+    let names = || fs::read_dir(m.path()).unwrap().count();
+    let before = names();
+    assert!(fs::read(m.at("old")).unwrap() == OLD);
+    for i in 0..before / 2 {
+        fs::remove_file(m.at(format!("fill-{i}"))).unwrap();
+    }
+    assert_eq!(names(), before - before / 2);
+    let left = host.free();
+    let trimmed = Command::new("fstrim").arg(m.path()).output().unwrap();
+    assert!(trimmed.status.success(), "{trimmed:?}");
+    assert!(host.free() > left + 16 * MIB);
+    fs::write(m.at("again"), vec![2; 8 << 20]).unwrap();
+    assert!(fs::read(m.at("old")).unwrap() == OLD);
+    m.unmount();
+    let region = RegionOptions::new().open(m.region()).unwrap();
+    clean(Fs::open(region, MountOptions::default()).unwrap());
+}
