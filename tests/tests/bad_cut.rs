@@ -198,7 +198,7 @@ fn what_lies_before_the_cut_is_read_and_the_rest_is_an_error() {
             // As long as it was, and zeros where it was cut.
             o.region.set_len(LEN).unwrap();
             change(&o, "second");
-            lost(o.fs.close(), "close");
+            lost(o.fs.close_now(), "close");
             // Whatever is left is mounted, or refused with a reason.
             match RegionOptions::new()
                 .open(&path)
@@ -207,7 +207,7 @@ fn what_lies_before_the_cut_is_read_and_the_rest_is_an_error() {
                 Ok(Ok(fs)) => {
                     let _ = fs.lookup(Ino::ROOT, b"dir");
                     lost(fs.statfs(), "statfs");
-                    lost(fs.close(), "close");
+                    lost(fs.close_now(), "close");
                 }
                 Ok(Err(e)) => assert!(
                     [libc::EINVAL, libc::EUCLEAN].contains(&e.errno()),
@@ -261,7 +261,7 @@ fn a_view_of_what_was_cut_off_is_an_error() {
         }
         assert!(gone > 0);
         drop(views);
-        lost(o.fs.close(), "close");
+        lost(o.fs.close_now(), "close");
     }
 }
 
@@ -304,7 +304,7 @@ fn threads_live_through_a_cut() {
     });
     let mut first = [0; 16];
     o.region.read_exact_at(&mut first, 0).unwrap();
-    lost(o.fs.close(), "close");
+    lost(o.fs.close_now(), "close");
 }
 
 fn lost_or_missing(result: Result<()>) {

@@ -315,11 +315,11 @@ fn run(image: &Image, bytes: &[u8], ino: Ino, atime: AtimePolicy) -> Result<bool
     // The process dies: what was written of it must do for the next mount.
     let after = bytes_of(fs.region());
     remove(&fs, user, &at)?;
-    alive(fs.close(), "close")?;
+    alive(fs.close_now(), "close")?;
     if let Some(fs) = mount(&after).map_err(|e| format!("second {e}"))? {
         look(&fs, user)?;
         remove(&fs, user, &at)?;
-        alive(fs.close(), "second close")?;
+        alive(fs.close_now(), "second close")?;
     }
     Ok(true)
 }

@@ -245,7 +245,7 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
     let ino = |n| find(&fs, n).unwrap();
     fs.write(ino("f0"), 0, &[100; 20_000]).unwrap();
     let mode = SetAttr {
-        mode: Some(0o600),
+        perm: Some(0o600),
         ..SetAttr::default()
     };
     fs.setattr(&ROOT, ino("f1"), &mode).unwrap();
