@@ -14,7 +14,7 @@ use crate::wire;
 
 /// Longest wait for each of: a place in the queue, sending, the answer. A server
 /// takes a moment for each client before.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to the server of a region, of whom is known that it is root's or
 /// this user's.

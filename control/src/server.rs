@@ -22,7 +22,7 @@ use crate::message::{self, Refusal, Reply, Request, Served};
 use crate::wire;
 
 /// Longest wait for a client, twice: to send, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Clients that may wait.
 const QUEUE: i32 = 16;

@@ -78,6 +78,17 @@ pub fn mount(
             "{shown} is mounted on {there} {how}; a second mount of it can only be {how}, too"
         )));
     }
+    let others = first.has("allow_other");
+    if settings.allow_other.is_some_and(|asked| asked != others) {
+        let how = if others {
+            "allow_other"
+        } else {
+            "noallow_other"
+        };
+        return Err(Failure::mount(format!(
+            "{shown} is mounted on {there} with {how}, which holds for all its mounts; ask for nothing else"
+        )));
+    }
     let mut settings = alike(&first, settings);
     let kept = keep_restrictions(&first, &proved.served, &mut settings);
     let mut point = mountpoint::prepare(mountpoint, settings.nonempty)?;

@@ -3,9 +3,15 @@
 //! The region lock and, for block devices, the kernel's exclusive claim are
 //! taken by the library on opening. A file can also be used through a loop
 //! device, as swap, or by another FUSE server, none of which takes that lock.
+//!
+//! Invariant: what other users have made counts for nothing. Any user can mount
+//! something of FUSE under any name, so only mounts of root and of the caller are
+//! looked at, and their source is compared by device and inode.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use pramfs_control::Identity;
 
 use crate::Failure;
 use crate::failure::shown;
@@ -46,26 +52,40 @@ struct Mount {
     fstype: String,
 }
 
-/// Mounts whose source is this very path.
+/// Mounts of this object, by root or the caller.
 fn mounts_of(path: &Path) -> Vec<Mount> {
-    let Ok(path) = std::fs::canonicalize(path) else {
+    let Ok(wanted) = Identity::of_path(path) else {
         return Vec::new();
     };
+    let own = rustix::process::geteuid().as_raw();
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table
-        .lines()
-        .filter_map(|line| {
-            let (place, what) = line.split_once(" - ")?;
-            let mut what = what.split(' ');
-            let (fstype, source) = (what.next()?, what.next()?);
-            (Path::new(&unescape(source)) == path).then(|| {
-                Some(Mount {
-                    on: unescape(place.split(' ').nth(4)?).into(),
-                    fstype: fstype.to_owned(),
-                })
-            })?
+    let mounts = table.lines().filter_map(|line| mount_of(line, own));
+    mounts
+        .filter(|(source, _)| {
+            source.is_absolute() && Identity::of_path(source).is_ok_and(|found| found == wanted)
         })
+        .map(|(_, mount)| mount)
         .collect()
+}
+
+/// Source and place of a mount, if root or `own` has made it. All but those of
+/// FUSE take root.
+fn mount_of(line: &str, own: u32) -> Option<(PathBuf, Mount)> {
+    let (place, what) = line.split_once(" - ")?;
+    let mut what = what.split(' ');
+    let (fstype, source) = (what.next()?, what.next()?);
+    let mut options = what.next().unwrap_or_default().split(',');
+    let is_trusted = match options.find_map(|word| word.strip_prefix("user_id=")) {
+        Some(user) => user
+            .parse::<u32>()
+            .is_ok_and(|user| user == 0 || user == own),
+        None => !fstype.starts_with("fuse"),
+    };
+    let mount = Mount {
+        on: unescape(place.split(' ').nth(4)?).into(),
+        fstype: fstype.to_owned(),
+    };
+    is_trusted.then(|| (unescape(source).into(), mount))
 }
 
 /// The kernel writes blanks and backslashes in its tables as octal escapes.
@@ -100,7 +120,13 @@ fn loop_device(path: &Path) -> Option<String> {
                 .ok()
                 .filter(|n| n.starts_with("loop"))?;
             let file = std::fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-            let other = std::fs::metadata(file.trim_end_matches('\n')).ok()?;
+            let file = Path::new(file.trim_end_matches('\n'));
+            // The name that the file had when the device was set up, perhaps for
+            // another user, who may have put a link there since.
+            if std::fs::canonicalize(file).ok()? != file {
+                return None;
+            }
+            let other = std::fs::metadata(file).ok()?;
             (other.dev() == mine.dev() && other.ino() == mine.ino()).then(|| format!("/dev/{name}"))
         })
 }
@@ -119,7 +145,23 @@ fn is_swap(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::unescape;
+    use super::{mount_of, unescape};
+
+    #[test]
+    fn mounts_of_other_users_do_not_count() {
+        let line = |kind: &str, options: &str| {
+            format!("36 25 0:31 / /mnt/a\\040b rw shared:5 - {kind} /region {options}")
+        };
+        let (source, mount) = mount_of(&line("fuse.x", "rw,user_id=0"), 7).unwrap();
+        assert_eq!(source.to_str(), Some("/region"));
+        assert_eq!(mount.on.to_str(), Some("/mnt/a b"));
+        assert_eq!(mount.fstype, "fuse.x");
+        assert!(mount_of(&line("fuse.x", "rw,user_id=7"), 7).is_some());
+        assert!(mount_of(&line("ext4", "rw"), 7).is_some());
+        for options in ["rw,user_id=4242,group_id=0", "rw", "rw,user_id=x"] {
+            assert!(mount_of(&line("fuse.x", options), 7).is_none(), "{options}");
+        }
+    }
 
     #[test]
     fn kernel_escapes_are_undone() {

@@ -3,7 +3,8 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -341,6 +342,61 @@ fn a_mounted_device() {
         return;
     }
     answer.refused(&["mounted on", s(&on)]);
+}
+
+/// Any user can mount something under any name; root can, too, and means it.
+#[test]
+fn mount_of_another_user_under_the_regions_name_stops_nobody() {
+    if !root_or_skip("a mount of another user") {
+        return;
+    }
+    let Ok(connection) = File::options().read(true).write(true).open("/dev/fuse") else {
+        skipped("no /dev/fuse");
+        return;
+    };
+    let dir = scratch();
+    let region = file(dir.path(), "region", 8 << 20);
+    let on = dir.path().join("mnt");
+    fs::create_dir(&on).unwrap();
+    // As fusermount3 does it for user 4242. Nobody serves it: whoever asked it
+    // for something would wait for ever.
+    let mount = |user: u32, connection: &File| {
+        let options = format!(
+            "fd={},rootmode=40000,user_id={user},group_id=0",
+            connection.as_raw_fd()
+        );
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
+        rustix::mount::mount(&region, &on, "fuse.other", flags, options.as_c_str()).unwrap();
+    };
+    let unmount = || rustix::mount::unmount(&on, rustix::mount::UnmountFlags::DETACH).unwrap();
+    mount(4242, &connection);
+    let answer = mkfs(["-f", s(&region)]);
+    unmount();
+    answer.ok();
+    // Nor does it come up as a hint.
+    let connection = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .unwrap();
+    mount(4242, &connection);
+    let held = RegionOptions::new().open(&region).unwrap();
+    let answer = mkfs(["-f", s(&region)]);
+    unmount();
+    drop(held);
+    assert!(!answer.err.contains("mounted on"), "{answer:?}");
+    answer.refused(&["in use by process"]);
+
+    let connection = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .unwrap();
+    mount(0, &connection);
+    let answer = mkfs(["-f", s(&region)]);
+    unmount();
+    answer.refused(&["mounted on", s(&on), "fuse.other"]);
 }
 
 #[test]

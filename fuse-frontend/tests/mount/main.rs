@@ -3,6 +3,7 @@
 //! anywhere else every test says that it was skipped.
 
 mod appends;
+mod attacks;
 mod attributes;
 mod crash;
 mod cut;

@@ -1,9 +1,10 @@
 //! A region that is mounted in several places at a time.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use pramfs_tests::mounted::{Mounted, unmount_when_free, wait_until};
@@ -144,6 +145,80 @@ fn a_second_mount_is_as_writable_as_the_first() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("read-write"), "{said}");
     assert!(second.options().is_none());
+}
+
+/// As it was mounted, and as it was remounted; what it does not forbid stays as
+/// asked for.
+#[test]
+fn second_mount_keeps_what_the_first_forbids() {
+    let Some((mount, _dog)) = mounted("second mount, nosuid", "nosuid,nodev") else {
+        return;
+    };
+    let shown = |second: &Second, options: &str| {
+        let out = mount_also(&mount, second.path(), options);
+        assert!(out.status.success(), "{out:?}");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (second.options().unwrap(), said)
+    };
+    let (options, said) = shown(&Second::new(), "suid,dev");
+    assert!(options.starts_with("rw,nosuid,nodev,relatime"), "{options}");
+    assert!(
+        said.contains("mounted nosuid,nodev, as the first"),
+        "{said}"
+    );
+    let (options, said) = shown(&Second::new(), "nosuid,nodev,noexec");
+    assert!(options.starts_with("rw,nosuid,nodev,noexec"), "{options}");
+    assert_eq!(said, "");
+    // Whatever it becomes for the first, what it was mounted with is kept.
+    assert!(mount.run(["-o", "remount,suid,noexec"]).status.success());
+    let (options, said) = shown(&Second::new(), "rw");
+    assert!(options.starts_with("rw,nosuid,nodev,noexec"), "{options}");
+    assert!(said.contains("nosuid,nodev,noexec"), "{said}");
+    // Who may come in is a matter of the file system as a whole.
+    let second = Second::new();
+    let out = mount_also(&mount, second.path(), "noallow_other");
+    assert_eq!(out.status.code(), Some(32), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("with allow_other"));
+    assert!(second.options().is_none());
+}
+
+/// There is nothing to compare it with.
+#[test]
+fn second_mount_of_what_another_namespace_has_is_refused() {
+    let Some((mount, _dog)) = unmounted("second mount, other namespace") else {
+        return;
+    };
+    let script = r#""$@" && echo live; read _; umount -i "$3""#;
+    let mut elsewhere = Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ])
+        .arg(crate::program())
+        .args([mount.region(), mount.path()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(elsewhere.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "live\n");
+    let second = Second::new();
+    let out = mount_also(&mount, second.path(), "rw");
+    assert_eq!(out.status.code(), Some(32), "{out:?}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("in use by process"), "{said}");
+    assert!(second.options().is_none());
+    drop(elsewhere.stdin.take());
+    elsewhere.wait().unwrap();
+    mount.wait_for_end();
 }
 
 /// What is left of a mount whose process has died is none to share.

@@ -1,0 +1,414 @@
+//! Both ends of a control socket, with peers that are slow, wrong or hostile.
+
+use std::fs::{self, File};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use pramfs_control::{
+    Client, ControlError, Directory, Identity, MAX_MESSAGE, Refusal, Request, Served, Server,
+    Service,
+};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketType,
+};
+use tempfile::TempDir;
+
+const MALLORY: u32 = 4242;
+
+const SERVED: Served = Served {
+    device: (0, 77),
+    user_id: 0,
+    read_only: false,
+    nosuid: true,
+    nodev: false,
+    noexec: false,
+    nosymfollow: false,
+};
+
+/// A directory for sockets, a region, and what stands for a connection.
+struct Scene {
+    dir: TempDir,
+    region: File,
+    connection: File,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sockets")).unwrap();
+        Scene {
+            region: File::create(dir.path().join("region")).unwrap(),
+            connection: File::open("/dev/zero").unwrap(),
+            dir,
+        }
+    }
+
+    fn directory(&self) -> Directory {
+        let path = self.dir.path().join("sockets");
+        Directory::open(path).unwrap().expect("it is there")
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of(&self.region).unwrap()
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        let name = format!("{}.sock", self.identity());
+        self.dir.path().join("sockets").join(name)
+    }
+
+    fn serve(&self) -> Server {
+        let service = Service::new(SERVED, &self.region, &self.connection).unwrap();
+        Server::start(self.directory(), service).unwrap()
+    }
+
+    fn connect(&self) -> Option<Client> {
+        Client::connect(&self.directory(), self.identity()).unwrap()
+    }
+
+    /// A socket that is connected, of which nothing is said yet.
+    fn raw(&self) -> OwnedFd {
+        let socket = seqpacket();
+        let address = SocketAddrUnix::new(self.socket()).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        socket
+    }
+
+    /// What the server answers to these bytes.
+    fn answer_to(&self, bytes: &[u8]) -> String {
+        let socket = self.raw();
+        rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        let mut answer = vec![0; 2 * MAX_MESSAGE];
+        let (len, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty()).unwrap();
+        String::from_utf8(answer[..len].to_vec()).unwrap()
+    }
+
+    /// A server of the test's own, that answers one client with this.
+    fn answer_with(&self, reply: &str, shows: &[&File]) -> ControlError {
+        let listener = seqpacket();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(self.socket()).unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let client = self.connect().expect("somebody listens");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let peer = rustix::net::accept(&listener).unwrap();
+                let mut request = [0; MAX_MESSAGE];
+                rustix::net::recv(&peer, &mut request[..], RecvFlags::empty()).unwrap();
+                let shown: Vec<_> = shows
+                    .iter()
+                    .map(|file| std::os::fd::AsFd::as_fd(*file))
+                    .collect();
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+                let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+                if !shown.is_empty() {
+                    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&shown)));
+                }
+                let bytes = [IoSlice::new(reply.as_bytes())];
+                rustix::net::sendmsg(&peer, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+            });
+            client.ask(Request::Status).expect_err("it must be refused")
+        })
+    }
+}
+
+fn seqpacket() -> OwnedFd {
+    rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap()
+}
+
+#[test]
+fn a_server_shows_its_region_and_its_connection() {
+    let scene = Scene::new();
+    assert!(scene.connect().is_none(), "nobody serves it yet");
+    let server = scene.serve();
+    let mode = fs::metadata(scene.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let client = scene.connect().unwrap();
+    assert_eq!(client.pid(), std::process::id().cast_signed());
+    let proved = client.ask(Request::Status).unwrap();
+    assert_eq!(proved.served, SERVED);
+    assert!(proved.connection.is_none());
+    let proved = scene.connect().unwrap().ask(Request::Connection).unwrap();
+    let connection = proved.connection.unwrap();
+    assert_eq!(Identity::of(&connection).unwrap(), Identity::Char(1, 5));
+
+    drop(server);
+    assert!(!scene.socket().exists());
+    assert!(scene.connect().is_none());
+}
+
+#[test]
+fn regions_are_told_apart_by_device_and_inode() {
+    let scene = Scene::new();
+    let _server = scene.serve();
+    let other = scene.dir.path().join("other");
+    fs::write(&other, "").unwrap();
+    let other = Identity::of_path(&other).unwrap();
+    assert!(
+        Client::connect(&scene.directory(), other)
+            .unwrap()
+            .is_none()
+    );
+    // By whatever name it is reached.
+    let link = scene.dir.path().join("link");
+    std::os::unix::fs::symlink("region", &link).unwrap();
+    assert_eq!(Identity::of_path(&link).unwrap(), scene.identity());
+}
+
+/// A server that was killed leaves its socket.
+#[test]
+fn a_stale_socket_is_replaced() {
+    let scene = Scene::new();
+    let stale = seqpacket();
+    rustix::net::bind(&stale, &SocketAddrUnix::new(scene.socket()).unwrap()).unwrap();
+    rustix::net::listen(&stale, 1).unwrap();
+    drop(stale);
+    assert!(scene.socket().exists() && scene.connect().is_none());
+    let _server = scene.serve();
+    scene.connect().unwrap().ask(Request::Status).unwrap();
+}
+
+#[test]
+fn a_live_socket_is_not_replaced_and_not_removed_by_another() {
+    let scene = Scene::new();
+    let server = scene.serve();
+    let service = Service::new(SERVED, &scene.region, &scene.connection).unwrap();
+    let second = Server::start(scene.directory(), service).unwrap_err();
+    assert!(matches!(second, ControlError::Taken), "{second}");
+    // One that came in its place is not the first one's to remove.
+    fs::remove_file(scene.socket()).unwrap();
+    let later = scene.serve();
+    drop(server);
+    scene.connect().unwrap().ask(Request::Status).unwrap();
+    drop(later);
+}
+
+#[test]
+fn messages_that_are_none_are_refused_and_the_next_is_answered() {
+    let scene = Scene::new();
+    let _server = scene.serve();
+    for (bytes, says) in [
+        (
+            &b"{\"version\":2,\"request\":\"status\"}"[..],
+            "\"version\"",
+        ),
+        (b"{\"version\":1,\"request\":\"frobnicate\"}", "\"unknown\""),
+        (b"{\"version\":1}", "\"unknown\""),
+        (b"\xff\x00 nonsense", "\"malformed\""),
+        (b"[", "\"malformed\""),
+    ] {
+        let answer = scene.answer_to(bytes);
+        assert!(
+            answer.contains("\"refused\"") && answer.contains(says),
+            "{answer}"
+        );
+        assert!(answer.contains("\"version\":1"), "{answer}");
+    }
+    // Too long, empty, and hung up: no answer.
+    let socket = scene.raw();
+    rustix::net::send(&socket, &vec![b' '; MAX_MESSAGE + 1], SendFlags::NOSIGNAL).unwrap();
+    let mut byte = [0];
+    let ended = rustix::net::recv(&socket, &mut byte[..], RecvFlags::empty());
+    assert!(
+        matches!(ended, Ok((0, _)) | Err(rustix::io::Errno::CONNRESET)),
+        "{ended:?}"
+    );
+    drop(scene.raw());
+    let known = b"{\"version\":1,\"request\":\"status\",\"later\":[1]}";
+    assert!(scene.answer_to(known).contains("\"serves\""));
+}
+
+#[test]
+fn answers_that_prove_nothing_are_refused() {
+    let served = r#"{"version":1,"reply":"serves","device":[0,1],"user_id":0,"read_only":false,"nosuid":false,"nodev":false,"noexec":false,"nosymfollow":false}"#;
+    let other = tempfile::tempfile().unwrap();
+    let answer = |reply: &str, region: bool, others: usize| {
+        let scene = Scene::new();
+        let mut shows = if region {
+            vec![&scene.region]
+        } else {
+            Vec::new()
+        };
+        shows.resize(shows.len() + others, &other);
+        scene.answer_with(reply, &shows)
+    };
+    let error = answer(served, false, 1);
+    assert!(matches!(error, ControlError::OtherRegion), "{error}");
+    for (error, says) in [
+        (answer(served, false, 0), "0 descriptors"),
+        (answer(served, true, 1), "2 descriptors"),
+        (answer(served, true, 6), "too long"),
+        (answer("{}", true, 0), "version"),
+        (answer("nonsense", true, 0), "not understood"),
+        (
+            answer(r#"{"version":1,"reply":"x"}"#, true, 0),
+            "not understood",
+        ),
+    ] {
+        assert!(matches!(error, ControlError::Malformed(_)), "{error}");
+        assert!(error.to_string().contains(says), "{says}: {error}");
+    }
+    let error = answer(r#"{"version":9,"reply":"x"}"#, true, 0);
+    assert!(matches!(error, ControlError::Version(9)), "{error}");
+    let no = r#"{"version":1,"reply":"refused","reason":"not-known-yet","message":"why"}"#;
+    let error = answer(no, false, 0);
+    assert!(
+        matches!(&error, ControlError::Refused { reason: Refusal::Other, message } if message == "why"),
+        "{error}"
+    );
+}
+
+/// One that says nothing holds up the next for a moment only, and one that never
+/// answers is given up.
+#[test]
+fn silent_peers_hang_nobody() {
+    let scene = Scene::new();
+    let server = scene.serve();
+    let _silent = scene.raw();
+    scene.connect().unwrap().ask(Request::Status).unwrap();
+    let silent = scene.raw();
+    drop(server);
+    drop(silent);
+
+    let listener = seqpacket();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(scene.socket()).unwrap()).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let error = scene.connect().unwrap().ask(Request::Status).unwrap_err();
+    assert!(matches!(error, ControlError::Timeout(_)), "{error}");
+}
+
+#[test]
+fn a_directory_that_others_can_change_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let refused = |path: &Path| {
+        let error = Directory::make(path).expect_err("it must be refused");
+        assert!(matches!(error, ControlError::Directory { .. }), "{error}");
+        error.to_string()
+    };
+    let mode = |name: &str, mode| {
+        fs::set_permissions(at(name), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    assert!(Directory::open(at("missing")).unwrap().is_none());
+    let made = Directory::make(at("made")).unwrap();
+    assert_eq!(made.path(), at("made"));
+    assert_eq!(
+        fs::metadata(at("made")).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+
+    mode("made", 0o777);
+    assert!(refused(&at("made")).contains("written by others"));
+    // That keeps names in place, and lets everybody make some.
+    mode("made", 0o1777);
+    refused(&at("made"));
+    mode("made", 0o770);
+    refused(&at("made"));
+    mode("made", 0o755);
+    Directory::make(at("made")).unwrap();
+    std::os::unix::fs::symlink("made", at("link")).unwrap();
+    assert!(refused(&at("link")).contains("symbolic link"));
+    refused(&at("link/below"));
+    // Above it, too.
+    mode("made", 0o777);
+    fs::create_dir(at("made/below")).unwrap();
+    refused(&at("made/below"));
+    refused(Path::new("run/pramfs"));
+    if rustix::process::geteuid().is_root() {
+        fs::create_dir(at("theirs")).unwrap();
+        std::os::unix::fs::chown(at("theirs"), Some(MALLORY), None).unwrap();
+        assert!(refused(&at("theirs")).contains("belongs to user 4242"));
+        refused(&at("theirs/below"));
+    }
+}
+
+/// What the process does that this test starts as another user.
+#[test]
+fn as_another_user() {
+    let Some(socket) = std::env::var_os("PRAMFS_TEST_SOCKET") else {
+        return;
+    };
+    let address = SocketAddrUnix::new(Path::new(&socket)).unwrap();
+    let ours = seqpacket();
+    if std::env::var_os("PRAMFS_TEST_LISTENS").is_some() {
+        rustix::net::bind(&ours, &address).unwrap();
+        rustix::net::listen(&ours, 1).unwrap();
+        println!("listening");
+        let mut byte = [0];
+        let _ended = rustix::io::read(std::io::stdin(), &mut byte[..]);
+        return;
+    }
+    rustix::net::connect(&ours, &address).unwrap();
+    let request = b"{\"version\":1,\"request\":\"connection\"}";
+    // It may have hung up already.
+    let _sent = rustix::net::send(&ours, request, SendFlags::NOSIGNAL);
+    let mut bytes = [0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let answer = rustix::net::recvmsg(
+        &ours,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        RecvFlags::empty(),
+    );
+    assert!(
+        !answer.is_ok_and(|answer| answer.bytes > 0) && control.drain().next().is_none(),
+        "the server has answered another user"
+    );
+}
+
+/// A copy of this program that another user can run, with what it needs.
+fn start_as_mallory(scene: &Scene, listens: bool) -> Child {
+    let program = scene.dir.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = Command::new(program);
+    command
+        .args(["--exact", "as_another_user", "--nocapture"])
+        .env("PRAMFS_TEST_SOCKET", scene.socket())
+        .current_dir("/")
+        .uid(MALLORY)
+        .gid(MALLORY)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    if listens {
+        command.env("PRAMFS_TEST_LISTENS", "1");
+    }
+    command.spawn().unwrap()
+}
+
+/// Where the modes do not keep other users out, the kernel's word on who they are
+/// does.
+#[test]
+fn peers_of_another_user_are_refused_by_both_sides() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: not root: no process can be started as another user");
+        return;
+    }
+    let scene = Scene::new();
+    let open =
+        |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    open(scene.dir.path(), 0o755);
+    let server = scene.serve();
+    open(&scene.socket(), 0o666);
+    let out = start_as_mallory(&scene, false).wait_with_output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    drop(server);
+
+    // And one that listens in a place where root looks.
+    let sockets = scene.dir.path().join("sockets");
+    let directory = scene.directory();
+    std::os::unix::fs::chown(&sockets, Some(MALLORY), None).unwrap();
+    let mut child = start_as_mallory(&scene, true);
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert!(lines.any(|line| line.unwrap().contains("listening")));
+    let error = Client::connect(&directory, scene.identity()).unwrap_err();
+    assert!(matches!(error, ControlError::Peer(MALLORY)), "{error}");
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}

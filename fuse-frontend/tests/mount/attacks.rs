@@ -1,0 +1,391 @@
+//! What another user of the machine can do to root's mounts: nothing.
+//!
+//! Each test runs in a mount and pid namespace of its own, in which /dev/fuse may
+//! be opened by everybody, as udev has it, /run is empty, and the other user has
+//! a name, which fusermount3 wants. What a test has started ends with it.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use pramfs::format::{FormatOptions, format};
+use pramfs::pmem::{RegionOptions, is_being_released};
+use pramfs_fuse::mountinfo::Spot;
+use pramfs_fuse::options::MountSettings;
+use pramfs_fuse::{kernel, mountpoint};
+use pramfs_tests::mounted::{self, Mounted, wait_until};
+use pramfs_tests::watchdog::Watchdog;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::{MIB, program};
+
+const MALLORY: u32 = 4242;
+
+/// The directory of a test in its own namespace.
+const SCRATCH: &str = "PRAMFS_TEST_SCRATCH";
+
+const SETUP: &str = "\
+mount -t tmpfs -o mode=755 run /run
+mount -t tmpfs -o mode=755 scratch \"$PRAMFS_TEST_SCRATCH\"
+cd \"$PRAMFS_TEST_SCRATCH\"
+mknod fuse c 10 229
+chmod 666 fuse
+mount --bind fuse /dev/fuse
+{ cat /etc/passwd; echo mallory:x:4242:4242::/:/bin/sh; } > passwd
+mount --bind passwd /etc/passwd
+exec \"$@\"";
+
+/// Root's region, mounted on nothing yet, in a place where others can see it, and
+/// the other user's home.
+struct Scene {
+    root: Mounted,
+    scratch: PathBuf,
+    _dog: Watchdog,
+}
+
+impl Scene {
+    /// `None` where the test cannot run, and in the process that only starts it
+    /// in its own namespace.
+    fn new(test: &str) -> Option<Scene> {
+        if !mounted::available(test) {
+            return None;
+        }
+        let Some(scratch) = std::env::var_os(SCRATCH) else {
+            let scratch = tempfile::tempdir().unwrap();
+            let out = Command::new("unshare")
+                .args([
+                    "--mount",
+                    "--propagation",
+                    "private",
+                    "sh",
+                    "-ec",
+                    SETUP,
+                    "sh",
+                ])
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", &format!("attacks::{test}"), "--nocapture"])
+                .env(SCRATCH, scratch.path())
+                .output()
+                .unwrap();
+            let said = [&out.stdout[..], &out.stderr[..]].concat();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(out.status.success() && said.contains("1 passed"), "{said}");
+            eprint!("{said}");
+            return None;
+        };
+        let dog = Watchdog::new(test, std::time::Duration::from_secs(60));
+        let scene = Scene {
+            root: Mounted::unmounted(program(), 64 * MIB),
+            scratch: scratch.into(),
+            _dog: dog,
+        };
+        let dir = scene.root.region().parent().unwrap().to_owned();
+        fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
+        for name in ["home", "home/m", "two"] {
+            fs::create_dir(scene.at(name)).unwrap();
+        }
+        fs::copy(program(), scene.at("mount.pramfs")).unwrap();
+        let region = RegionOptions::new().create(scene.at("home/img"), 16 * MIB);
+        format(&region.unwrap(), &FormatOptions::default()).unwrap();
+        // Whoever mounts it is to write into its root.
+        for name in ["home", "home/m", "home/img"] {
+            chown(scene.at(name), Some(MALLORY), Some(MALLORY)).unwrap();
+        }
+        Some(scene)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.scratch.join(name)
+    }
+
+    /// A shell script of the other user, with REGION as `$1`, the own directory as
+    /// `$2` and the region's directory as `$3`, that says "ready" and stays.
+    fn mallory(&self, script: &str) -> Attacker {
+        let region = self.root.region();
+        let mut child = Command::new("sh")
+            .args(["-ec", script, "sh"])
+            .arg(&region)
+            .arg(&self.scratch)
+            .arg(region.parent().unwrap())
+            .current_dir(self.at("home"))
+            .uid(MALLORY)
+            .gid(MALLORY)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let attacker = Attacker(child);
+        let mut said = lines.map_while(Result::ok);
+        assert!(
+            said.any(|line| line == "ready"),
+            "the attack does not begin: {script}"
+        );
+        attacker
+    }
+
+    /// The other user's own file system, served under the name of root's region.
+    fn forged_mount(&self, before: &str) -> Attacker {
+        let attacker = self.mallory(&format!(
+            "{before}
+            $2/mount.pramfs -f -o fsname=$1 $2/home/img $2/home/m >&2 &
+            i=0
+            until [ \"$(stat -c %m $2/home/m)\" = $2/home/m ]; do
+                sleep 0.1; i=$((i + 1)); [ $i -lt 200 ]
+            done
+            echo ready
+            wait"
+        ));
+        assert!(is_forged(&self.at("home/m")), "their own mount");
+        attacker
+    }
+
+    fn mount_root(&self, place: &Path) -> Output {
+        Command::new(program())
+            .arg(self.root.region())
+            .arg(place)
+            .output()
+            .unwrap()
+    }
+
+    fn let_others_read(&self) {
+        fs::set_permissions(self.root.region(), PermissionsExt::from_mode(0o644)).unwrap();
+    }
+
+    /// Root's second mount shows root's region, or none.
+    fn second_mount_is_roots(&self) {
+        self.root.mount("");
+        fs::write(self.root.at("real"), "").unwrap();
+        let two = self.at("two");
+        let out = self.mount_root(&two);
+        assert!(out.status.success(), "{out:?}");
+        assert!(!is_forged(&two), "{}", mounts_of(&two));
+        assert!(two.join("real").exists());
+        mounted::unmount_when_free(&two);
+    }
+
+    /// Root's first mount is refused, with the process that has the region.
+    fn first_mount_is_refused(&self) {
+        let out = self.mount_root(&self.root.path());
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(32), "{said}");
+        assert!(said.contains("in use by process"), "{said}");
+        assert!(!self.root.is_mounted());
+    }
+}
+
+/// Ends with all that it has started.
+struct Attacker(Child);
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let group = rustix::process::Pid::from_child(&self.0);
+        let _gone = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _status = self.0.wait();
+    }
+}
+
+fn mounts_of(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let on = format!(" {} ", path.display());
+    let lines = mounts.lines().filter(|line| line.contains(&on));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Whether what is mounted there is the other user's.
+fn is_forged(path: &Path) -> bool {
+    mounts_of(path).contains("user_id=4242")
+}
+
+/// The other user serves an image under the region's name, from a process that has
+/// a descriptor that looks like one of the region: a file of that path in a mount
+/// namespace of its own.
+#[test]
+fn second_mount_beside_a_forged_server_is_the_regions() {
+    let Some(scene) = Scene::new("second_mount_beside_a_forged_server_is_the_regions") else {
+        return;
+    };
+    let can = Command::new("unshare")
+        .args(["-Urm", "true"])
+        .uid(MALLORY)
+        .gid(MALLORY)
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        pramfs_tests::skip::skipped("no user namespaces for users: the forged descriptor");
+        return;
+    }
+    let _attacker = scene.forged_mount(
+        "unshare -Urm sh -c 'mount -t tmpfs t /dev/shm; mkdir -p $2; : > $1; exec 9<$1; exec sleep 1000' sh $1 $3 >&2 &
+        i=0
+        until [ -e /proc/$!/fd/9 ]; do sleep 0.1; i=$((i + 1)); [ $i -lt 200 ]; done
+        exec 9</proc/$!/fd/9
+        [ \"$(readlink /proc/$$/fd/9)\" = $1 ]",
+    );
+    scene.second_mount_is_roots();
+}
+
+/// The region may be read by others; the other user locks it, and serves.
+#[test]
+fn first_mount_of_a_region_that_another_user_locks_is_refused() {
+    let Some(scene) = Scene::new("first_mount_of_a_region_that_another_user_locks_is_refused")
+    else {
+        return;
+    };
+    scene.let_others_read();
+    let _attacker = scene.forged_mount("exec 9<$1; flock -x 9");
+    scene.first_mount_is_refused();
+}
+
+/// No descriptor, only the name.
+#[test]
+fn mounts_beside_a_mount_of_the_regions_name_are_the_regions() {
+    let Some(scene) = Scene::new("mounts_beside_a_mount_of_the_regions_name_are_the_regions")
+    else {
+        return;
+    };
+    let _attacker = scene.forged_mount("");
+    scene.second_mount_is_roots();
+}
+
+#[test]
+fn first_mount_beside_a_mount_of_its_name_and_a_lock_is_refused() {
+    let Some(scene) = Scene::new("first_mount_beside_a_mount_of_its_name_and_a_lock_is_refused")
+    else {
+        return;
+    };
+    scene.let_others_read();
+    let _mount = scene.forged_mount("");
+    let _lock = scene.mallory("exec 9<$1; flock -x 9; echo ready; exec sleep 1000");
+    scene.first_mount_is_refused();
+}
+
+/// Whoever is root's, the kernel says; not the name of a process.
+#[test]
+fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
+    let Some(scene) = Scene::new("process_of_another_user_by_the_servers_name_is_not_waited_for")
+    else {
+        return;
+    };
+    scene.let_others_read();
+    let region = scene.root.region();
+    let fake = scene.at("fake");
+    fs::create_dir(&fake).unwrap();
+    fs::copy("/bin/sleep", fake.join("mount.pramfs")).unwrap();
+    let hold = "exec 9<$1; flock -x 9; echo ready; exec $2/fake/mount.pramfs 1000";
+    let is_named = |child: &Child| {
+        let name = format!("/proc/{}/comm", child.id());
+        wait_until(|| fs::read_to_string(&name).is_ok_and(|name| name == "mount.pramfs\n"))
+    };
+    {
+        let attacker = scene.mallory(hold);
+        assert!(is_named(&attacker.0));
+        assert!(!is_being_released(&region));
+        scene.first_mount_is_refused();
+        let error = RegionOptions::new().open(&region).unwrap_err();
+        assert!(error.to_string().contains("in use"), "{error}");
+    }
+    // The same of root's would be waited for.
+    let roots = Command::new(fake.join("mount.pramfs"))
+        .arg("1000")
+        .process_group(0)
+        .stdin(File::open(&region).unwrap())
+        .spawn()
+        .unwrap();
+    let roots = Attacker(roots);
+    assert!(is_named(&roots.0) && is_being_released(&region));
+    drop(roots);
+
+    // One that waits for the lock gets it at the moment of the unmount.
+    assert!(wait_until(|| scene
+        .mount_root(&scene.root.path())
+        .status
+        .success()));
+    let attacker = scene.mallory("exec 9<$1; echo ready; flock -x 9; exec sleep 1000");
+    let out = Command::new(program())
+        .arg0("/sbin/umount.fuse.pramfs")
+        .arg(scene.root.path())
+        .output()
+        .unwrap();
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    drop(attacker);
+}
+
+/// The way to the mount point is exchanged after it was looked at.
+#[test]
+fn mount_point_that_is_exchanged_is_mounted_on_where_it_was_checked() {
+    let Some(scene) =
+        Scene::new("mount_point_that_is_exchanged_is_mounted_on_where_it_was_checked")
+    else {
+        return;
+    };
+    let at = |name: &str| scene.at(name);
+    fs::create_dir_all(at("home/way/point")).unwrap();
+    fs::create_dir_all(at("victim/point")).unwrap();
+    let point = mountpoint::prepare(&at("home/way/point"), false).unwrap();
+    fs::rename(at("home/way"), at("home/moved")).unwrap();
+    symlink(at("victim"), at("home/way")).unwrap();
+    let settings = MountSettings::default();
+    let (connection, place) = kernel::connect(&point, "region", &settings).unwrap();
+    assert_eq!(mounts_of(&at("victim/point")), "");
+    let line = mounts_of(&at("home/moved/point"));
+    assert!(line.starts_with("region ") && line.contains(" fuse.pramfs rw,relatime,user_id=0"));
+    // Wherever it has come to.
+    fs::rename(at("home/moved"), at("home/again")).unwrap();
+    place.detach().unwrap();
+    assert_eq!(mounts_of(&at("home/again/point")), "");
+    drop(connection);
+}
+
+/// What has come in the place of a mount is not unmounted for it.
+#[test]
+fn unmount_of_a_place_that_is_exchanged_takes_nothing_else_away() {
+    let Some(scene) = Scene::new("unmount_of_a_place_that_is_exchanged_takes_nothing_else_away")
+    else {
+        return;
+    };
+    let at = |name: &str| scene.at(name);
+    for name in ["home/a", "victim", "victim/a"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    let mount = |name: &str| {
+        rustix::mount::mount("t", at(name), "tmpfs", MountFlags::empty(), c"").unwrap();
+    };
+    mount("home/a");
+    mount("victim/a");
+    let spot = Spot::of_path(&at("home/a")).unwrap();
+    // A link on the way does not lead it elsewhere.
+    fs::rename(at("home"), at("moved")).unwrap();
+    symlink(at("victim"), at("home")).unwrap();
+    // Nor is it something else that has come there.
+    mount("moved/a");
+    let error = kernel::unmount(&spot, UnmountFlags::DETACH).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+    assert_eq!(mounts_of(&at("moved/a")).lines().count(), 2);
+    rustix::mount::unmount(at("moved/a"), UnmountFlags::empty()).unwrap();
+    kernel::unmount(&spot, UnmountFlags::DETACH).unwrap();
+    assert_eq!(mounts_of(&at("moved/a")), "");
+    assert_ne!(mounts_of(&at("victim/a")), "");
+}
+
+/// What root mounts and remounts is root's, whoever chose a name.
+#[test]
+fn remount_of_another_users_mount_is_refused() {
+    let Some(scene) = Scene::new("remount_of_another_users_mount_is_refused") else {
+        return;
+    };
+    let _attacker = scene.forged_mount("");
+    let out = Command::new(program())
+        .arg(scene.root.region())
+        .arg(scene.at("home/m"))
+        .args(["-o", "remount,suid,dev"])
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(32), "{out:?}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("another user"), "{said}");
+    assert!(mounts_of(&scene.at("home/m")).contains("nosuid,nodev"));
+}
