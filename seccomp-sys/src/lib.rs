@@ -56,7 +56,10 @@ fn set(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
         })
         .collect();
     let program = libc::sock_fprog {
-        len: copy.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?,
+        len: copy
+            .len()
+            .try_into()
+            .map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: copy.as_mut_ptr(),
     };
     // SAFETY: seccomp(2) reads `program` and the `len` instructions behind its

@@ -48,8 +48,7 @@ fn compiled(
     matched: SeccompAction,
     arch: TargetArch,
 ) -> io::Result<BpfProgram> {
-    let filter =
-        SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
     let mut program = BpfProgram::try_from(filter).map_err(io::Error::other)?;
     // A call by another architecture's convention is refused as any other.
     for instruction in &mut program {
@@ -78,9 +77,7 @@ fn condition(when: When) -> Result<SeccompCondition, seccompiler::BackendError> 
     use SeccompCmpOp::{Eq, MaskedEq};
     match when {
         When::Is(argument, value) => SeccompCondition::new(argument, Dword, Eq, value),
-        When::Has(argument, bits) => {
-            SeccompCondition::new(argument, Dword, MaskedEq(bits), bits)
-        }
+        When::Has(argument, bits) => SeccompCondition::new(argument, Dword, MaskedEq(bits), bits),
         When::HasNot(argument, bits) => SeccompCondition::new(argument, Dword, MaskedEq(bits), 0),
         When::Null(argument) => SeccompCondition::new(argument, Qword, Eq, 0),
         When::OurProcess(argument) => {
@@ -147,7 +144,13 @@ mod tests {
         refused("sethostname", rustix::system::sethostname(b"x"));
         refused(
             "mount",
-            rustix::mount::mount("none", "/", "tmpfs", rustix::mount::MountFlags::empty(), c""),
+            rustix::mount::mount(
+                "none",
+                "/",
+                "tmpfs",
+                rustix::mount::MountFlags::empty(),
+                c"",
+            ),
         );
         refused("mount --bind", rustix::mount::mount_bind("/", "/"));
         refused(
@@ -166,7 +169,11 @@ mod tests {
 
     fn allowed() {
         let dir = Path::new("/proc/self/status");
-        assert!(std::fs::read_to_string(dir).unwrap().contains("Seccomp:\t2"));
+        assert!(
+            std::fs::read_to_string(dir)
+                .unwrap()
+                .contains("Seccomp:\t2")
+        );
         let thread = std::thread::Builder::new().name("a thread".into());
         thread.spawn(forbidden_to_a_thread).unwrap().join().unwrap();
         let (mut one, mut other) = UnixStream::pair().unwrap();
@@ -181,7 +188,10 @@ mod tests {
     }
 
     fn forbidden_to_a_thread() {
-        refused("socket of a thread", UdpSocket::bind("127.0.0.1:0").map(drop));
+        refused(
+            "socket of a thread",
+            UdpSocket::bind("127.0.0.1:0").map(drop),
+        );
     }
 
     #[test]
@@ -262,7 +272,11 @@ mod tests {
     #[test]
     fn each_call_has_one_rule() {
         let mut all: Vec<_> = ALWAYS.iter().chain(OLDER).collect();
-        all.extend(IF.iter().map(|(call, _)| call).collect::<std::collections::BTreeSet<_>>());
+        all.extend(
+            IF.iter()
+                .map(|(call, _)| call)
+                .collect::<std::collections::BTreeSet<_>>(),
+        );
         let count = all.len();
         all.sort();
         all.dedup();

@@ -48,8 +48,7 @@ impl Privileges {
             rustix::thread::capabilities(None)
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
         };
-        let of_root =
-            settings.sandbox && rustix::process::geteuid().is_root() && mounts_itself();
+        let of_root = settings.sandbox && rustix::process::geteuid().is_root() && mounts_itself();
         let mut notices = Vec::new();
         if of_root && let Err(error) = capabilities::keep_only(capabilities::kept()) {
             notices.push(format!(
@@ -80,8 +79,9 @@ impl Privileges {
         ];
         for (what, step) in steps {
             if let Err(error) = step() {
-                self.notices
-                    .push(format!("WARNING: the server {what}: the kernel says: {error}"));
+                self.notices.push(format!(
+                    "WARNING: the server {what}: the kernel says: {error}"
+                ));
             }
         }
         self.notices
@@ -107,8 +107,14 @@ mod tests {
             assert_eq!(of_root().confine(false), Vec::<String>::new());
             let notices = of_root().confine(false);
             assert_eq!(notices.len(), 3, "{notices:?}");
-            for (notice, says) in notices.iter().zip(["privileges", "core dump", "system call"]) {
-                assert!(notice.contains(says) && notice.contains("WARNING"), "{notice}");
+            for (notice, says) in notices
+                .iter()
+                .zip(["privileges", "core dump", "system call"])
+            {
+                assert!(
+                    notice.contains(says) && notice.contains("WARNING"),
+                    "{notice}"
+                );
             }
             return;
         }

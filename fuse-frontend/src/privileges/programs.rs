@@ -41,6 +41,9 @@ mod tests {
             first(&["/nowhere/at/all"]).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
-        assert_eq!(first(&["/nowhere", "/bin/sh"]).unwrap(), Path::new("/bin/sh"));
+        assert_eq!(
+            first(&["/nowhere", "/bin/sh"]).unwrap(),
+            Path::new("/bin/sh")
+        );
     }
 }

@@ -45,9 +45,7 @@ pub fn distrust(
     }
     settings.suid = false;
     settings.dev = false;
-    Ok(Some(format!(
-        "{shown} {why}: mounted with nosuid,nodev"
-    )))
+    Ok(Some(format!("{shown} {why}: mounted with nosuid,nodev")))
 }
 
 #[cfg(test)]
@@ -83,9 +81,16 @@ mod tests {
         for list in ["suid", "dev", "nosuid,suid"] {
             let failure = asked(list).unwrap_err();
             assert_eq!(failure.status, Status::Mount, "{list}");
-            assert!(failure.message.contains("leave the option out"), "{failure}");
+            assert!(
+                failure.message.contains("leave the option out"),
+                "{failure}"
+            );
         }
         // A region in memory of this process is nobody else's.
-        assert!(distrust(None, path, &mut settings("suid")).unwrap().is_none());
+        assert!(
+            distrust(None, path, &mut settings("suid"))
+                .unwrap()
+                .is_none()
+        );
     }
 }

@@ -57,9 +57,21 @@ fn the_server_of_root_keeps_three_capabilities_on_all_threads() {
     let threads = threads(&mount);
     assert!(threads.len() > 4, "{threads:?}");
     for thread in threads {
-        assert_eq!(set(&thread, "CapPrm"), set(&had, "CapPrm") & kept, "{thread:?}");
-        assert_eq!(set(&thread, "CapEff"), set(&had, "CapEff") & kept, "{thread:?}");
-        assert_eq!(set(&thread, "CapBnd"), set(&had, "CapBnd") & kept, "{thread:?}");
+        assert_eq!(
+            set(&thread, "CapPrm"),
+            set(&had, "CapPrm") & kept,
+            "{thread:?}"
+        );
+        assert_eq!(
+            set(&thread, "CapEff"),
+            set(&had, "CapEff") & kept,
+            "{thread:?}"
+        );
+        assert_eq!(
+            set(&thread, "CapBnd"),
+            set(&had, "CapBnd") & kept,
+            "{thread:?}"
+        );
         assert_eq!(set(&thread, "CapInh"), 0, "{thread:?}");
         assert_eq!(set(&thread, "CapAmb"), 0, "{thread:?}");
     }
@@ -154,11 +166,12 @@ fn a_mount_in_a_directory_that_its_owner_alone_may_search_is_unmounted_by_a_sign
 }
 
 /// A program in a mount namespace of its own, in which each process sees its own
-/// user's processes only.
+/// user's processes only. (Those of a group would see all, and of root's group they
+/// do unless another one is named.)
 fn under_hidepid(script: &str) -> Output {
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
-        .arg(format!("mount -t proc -o hidepid=2 proc /proc\n{script}"))
+        .arg(format!("mount -t proc -o hidepid=2,gid=12345 proc /proc\n{script}"))
         .output()
         .expect("unshare")
 }
@@ -234,7 +247,11 @@ fn a_mount_of_a_file_on_a_disk_works_under_the_filter() {
     mount.mount("discard,threads=3");
     let path = mount.at("file");
     fs::write(&path, vec![7; 4 << 20]).unwrap();
-    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let flags = rustix::fs::FallocateFlags::empty();
     rustix::fs::fallocate(&file, flags, 4 << 20, 1 << 20).unwrap();
     let flags = rustix::fs::XattrFlags::empty();
@@ -275,7 +292,10 @@ fn a_region_that_others_may_write_is_mounted_without_suid_and_dev() {
         let out = mount.run(["-o", "defaults"]);
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "{out:?}");
-        assert!(said.contains(says) && said.contains("nosuid,nodev"), "{said}");
+        assert!(
+            said.contains(says) && said.contains("nosuid,nodev"),
+            "{said}"
+        );
         let line = mount.mounts_line().unwrap();
         assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
         mount.unmount();
@@ -288,7 +308,10 @@ fn a_region_that_others_may_write_is_mounted_without_suid_and_dev() {
     expose(&mount, 0, 0o644);
     mount.mount("");
     let line = mount.mounts_line().unwrap();
-    assert!(!line.contains("nosuid") && !line.contains("nodev"), "{line}");
+    assert!(
+        !line.contains("nosuid") && !line.contains("nodev"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -354,7 +377,11 @@ fn the_server_of_an_ordinary_user_can_unmount_and_calls_no_program_by_path() {
     }
     let at = |name: &str| dir.join(name);
     fs::copy(crate::program(), at("mount.pramfs")).unwrap();
-    fs::write(at("fusermount3"), format!("#!/bin/sh\n: > {}\n", at("called").display())).unwrap();
+    fs::write(
+        at("fusermount3"),
+        format!("#!/bin/sh\n: > {}\n", at("called").display()),
+    )
+    .unwrap();
     for program in ["mount.pramfs", "fusermount3"] {
         fs::set_permissions(at(program), fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -381,6 +408,9 @@ fn the_server_of_an_ordinary_user_can_unmount_and_calls_no_program_by_path() {
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{out:?}");
     assert!(!said.contains("SECRET") && !said.contains("PATH"), "{said}");
-    assert!(said.contains("NoNewPrivs:\t0") && said.contains("Seccomp:\t0"), "{said}");
+    assert!(
+        said.contains("NoNewPrivs:\t0") && said.contains("Seccomp:\t0"),
+        "{said}"
+    );
     assert!(!at("called").exists(), "PATH was searched");
 }

@@ -366,7 +366,9 @@ fn block_devices() {
     assert_eq!(errno, libc::ENOSPC);
     assert!(text.contains("1048576"), "{text}");
     assert_eq!(
-        Source::create(&device, 512 << 10, RW, EXISTING).unwrap().len(),
+        Source::create(&device, 512 << 10, RW, EXISTING)
+            .unwrap()
+            .len(),
         512 << 10
     );
 }
