@@ -63,7 +63,6 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_ftruncate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
-    libc::SYS_sync_file_range,
     libc::SYS_fadvise64,
     libc::SYS_msync,
     // Memory. New memory that can be executed is not among it: see `IF`.

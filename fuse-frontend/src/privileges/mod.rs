@@ -41,6 +41,9 @@ pub struct Privileges {
     notices: Vec<String>,
 }
 
+/// Something that is given up.
+type Step = fn() -> std::io::Result<()>;
+
 impl Privileges {
     /// Gives up capabilities. Before the first thread is started.
     pub fn shed(settings: &MountSettings) -> Privileges {
@@ -66,7 +69,7 @@ impl Privileges {
         if !self.of_root || by_helper {
             return self.notices;
         }
-        let steps: [(&str, fn() -> std::io::Result<()>); 3] = [
+        let steps: [(&str, Step); 3] = [
             ("may gain privileges by a program that it starts", || {
                 Ok(rustix::thread::set_no_new_privs(true)?)
             }),

@@ -166,11 +166,12 @@ fn a_mount_in_a_directory_that_its_owner_alone_may_search_is_unmounted_by_a_sign
 }
 
 /// A program in a mount namespace of its own, in which each process sees its own
-/// user's processes only.
+/// user's processes only. (Those of a group would see all, and of root's group they
+/// do unless another one is named.)
 fn under_hidepid(script: &str) -> Output {
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
-        .arg(format!("mount -t proc -o hidepid=2 proc /proc\n{script}"))
+        .arg(format!("mount -t proc -o hidepid=2,gid=12345 proc /proc\n{script}"))
         .output()
         .expect("unshare")
 }
