@@ -563,6 +563,48 @@ fn a_host_that_is_full() {
     assert!(there.exists());
 }
 
+#[test]
+fn allocate_takes_all_the_room_at_once() {
+    let dir = scratch();
+    let region = dir.path().join("r");
+    mkfs([s(&region), "8M"]).ok();
+    assert!(fs::metadata(&region).unwrap().blocks() * 512 < 8 << 20);
+    mkfs(["-f", "--allocate", s(&region)]).ok();
+    assert!(fs::metadata(&region).unwrap().blocks() * 512 >= 8 << 20);
+}
+
+#[test]
+fn allocate_without_room_is_refused_and_leaves_nothing() {
+    if !root_or_skip("a region larger than its file system") {
+        return;
+    }
+    let dir = scratch();
+    let host = Tmpfs::new(dir.path(), c"size=8m");
+    let region = host.0.join("r");
+    mkfs(["--allocate", s(&region), "16M"]).refused(&["not made", "no room", "--allocate"]);
+    assert!(!region.exists());
+    let a = mkfs(["--allocate", "--json", s(&region), "16M"]).refused(&[]);
+    assert_eq!(a.json()["error"]["reason"], "no-space");
+    assert!(!region.exists());
+    let space = rustix::fs::statvfs(host.0).unwrap();
+    assert_eq!(space.f_bavail, space.f_blocks);
+    mkfs(["--allocate", s(&region), "4M"]).ok();
+}
+
+#[test]
+fn a_host_with_less_room_than_the_region_is_told() {
+    if !root_or_skip("a region larger than its file system") {
+        return;
+    }
+    let dir = scratch();
+    let host = Tmpfs::new(dir.path(), c"size=8m");
+    let (large, small) = (host.0.join("large"), host.0.join("small"));
+    let a = mkfs([s(&large), "16M"]).ok();
+    assert!(a.err.contains("less than it may come to need"), "{a:?}");
+    let a = mkfs([s(&small), "4M"]).ok();
+    assert!(!a.err.contains("may come to need"), "{a:?}");
+}
+
 /// A mounted tmpfs, until it is dropped.
 struct Tmpfs<'a>(&'a Path);
 

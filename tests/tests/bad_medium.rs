@@ -374,3 +374,36 @@ fn a_page_that_fails_harms_nothing_but_itself() {
     assert!(failed > list.len() / 8, "hardly any page was met");
     assert!(worked > list.len() / 2, "hardly anything worked");
 }
+
+/// Far more pages than any list would hold: each is an error of who meets it, and
+/// everything else goes on.
+#[test]
+fn pages_that_fail_count_each_for_itself_however_many_there_are() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
+    let path = dir.path().join("region");
+    let victim = make(&path);
+    let fs = Fs::open(open(&path), quiet()).expect("mounted");
+    let cx = Ctx::default();
+    let ino = fs.create(&cx, Ino::ROOT, b"hit", 0o644).expect("made").ino;
+    let block = [0xe7; PAGE as usize];
+    for i in 0..60 {
+        fs.write(ino, i * PAGE, &block).expect("written");
+    }
+    let holds = |page: &u64| {
+        let mut bytes = [0; PAGE as usize];
+        fs.region().read(page * PAGE, &mut bytes).is_ok() && bytes == block
+    };
+    let hit: Vec<u64> = (0..LEN / PAGE).filter(holds).collect();
+    assert_eq!(hit.len(), 60);
+    for page in &hit[..50] {
+        poison(fs.region(), *page);
+    }
+    let mut bytes = block;
+    let failed = (0..60).filter(|i| fs.read(ino, i * PAGE, &mut bytes).is_err());
+    assert_eq!(failed.count(), 50);
+    assert_eq!(fs.region().faults(), 50);
+    assert_eq!(read(&fs, victim).expect("of another file"), VICTIM);
+    let new = fs.create(&cx, Ino::ROOT, b"new", 0o644).expect("made").ino;
+    fs.append(new, &block).expect("appended");
+    assert_eq!(read(&fs, new).expect("of a new file"), block);
+}

@@ -164,7 +164,7 @@ impl Shared {
                     }
                 }
                 Err(Error::NoSpace(_)) if done > 0 => break,
-                Err(e) => return Err(e),
+                Err(e) => return Err(super::room::for_all_of(len - done)(e)),
             }
         }
         Ok(done)

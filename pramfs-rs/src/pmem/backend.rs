@@ -200,11 +200,11 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     }
     /// Asks the host which pages of a range have room.
     fn learn_room(&self, _offset: u64, _len: u64) {}
-    /// Takes room of the host for a range.
+    /// Takes room of the host for a range, and `around` it what it gives at once.
     ///
     /// # Errors
     /// Those of the host, where it has none for the first page that is missing.
-    fn take_room(&self, _offset: u64, _len: u64) -> std::io::Result<()> {
+    fn take_room(&self, _offset: u64, _len: u64, _around: bool) -> std::io::Result<()> {
         Ok(())
     }
     /// Takes room of the host for everything.

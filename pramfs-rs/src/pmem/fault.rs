@@ -295,9 +295,10 @@ static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 static INSTALL: Once = Once::new();
 static INSTALL_ERRNO: AtomicUsize = AtomicUsize::new(0);
 
-/// Installs the process-wide SIGBUS handler, once; call it before regions that
-/// must survive bad pages are used, and after other libraries have installed
-/// theirs. Without it a bad page ends the process.
+/// Installs the process-wide SIGBUS handler, once. Opening a region does so
+/// ([`RegionOptions::fault_guard`](super::RegionOptions::fault_guard)); a program
+/// calls it for a region of its own backend, or to choose the moment: after other
+/// libraries have installed their handlers, which get what is not a region's.
 ///
 /// # Errors
 /// [`PmemError::Os`] if the system refuses the handler.

@@ -198,9 +198,9 @@ impl Medium {
     /// Those of the host.
     ///
     /// [`PmemBackend::take_room`]: super::backend::PmemBackend::take_room
-    pub fn take_room(&self, offset: u64, len: u64) -> std::io::Result<()> {
+    pub fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
         match &self.room {
-            Some(room) => room.take(&self.source, self.base, offset, len),
+            Some(room) => room.take(&self.source, self.base, offset, len, around),
             None => Ok(()),
         }
     }

@@ -190,8 +190,8 @@ unsafe impl PmemBackend for NativeBackend {
     fn learn_room(&self, offset: u64, len: u64) {
         self.medium.learn_room(offset, len);
     }
-    fn take_room(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.medium.take_room(offset, len)
+    fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
+        self.medium.take_room(offset, len, around)
     }
     fn take_all_room(&self) -> std::io::Result<()> {
         self.medium.take_all_room()

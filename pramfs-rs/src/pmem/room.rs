@@ -242,18 +242,30 @@ impl HostRoom {
         KnownRoom::change(&self.known.asked, chunk, chunk + 1, true);
     }
 
-    /// Takes room for a range, whole chunks if the host has it, and less if not.
+    /// Takes room for a range: `around` it whole chunks if the host has them, and
+    /// less if not.
     ///
     /// # Errors
     /// Those of the host, where it has nothing for the first page of the range
     /// that was not there.
-    pub fn take(&self, source: &Source, base: *mut u8, offset: u64, len: u64) -> io::Result<()> {
+    pub fn take(
+        &self,
+        source: &Source,
+        base: *mut u8,
+        offset: u64,
+        len: u64,
+        around: bool,
+    ) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len);
         self.learn(source.fd(), offset, end.saturating_sub(offset));
         let Some(first) = self.known.missing(offset >> PAGE_LOG2, end.div_ceil(PAGE)) else {
             return Ok(());
         };
         let first = first << PAGE_LOG2;
+        if !around {
+            let end = end.next_multiple_of(PAGE).min(self.len);
+            return Ok(self.claim(source, base, first, end - first)?);
+        }
         for chunk in first / CHUNK..end.div_ceil(CHUNK) {
             let (at, end) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len));
             if self.known.has(at, end - at) {
@@ -270,11 +282,11 @@ impl HostRoom {
                 return Err(refused.into());
             }
             self.known.dry.store(true, Ordering::Relaxed);
+            // Some of it may have been had.
+            self.ask(source.fd(), chunk);
             if at > first {
                 return Ok(());
             }
-            // Some of it may have been had.
-            self.ask(source.fd(), chunk);
             for step in SMALLER {
                 let at = first / step * step;
                 if self.known.has(first, 1)
@@ -284,8 +296,12 @@ impl HostRoom {
                 {
                     return Ok(());
                 }
+                self.ask(source.fd(), chunk);
             }
-            return Err(refused.into());
+            return match self.known.has(first, 1) {
+                true => Ok(()),
+                false => Err(refused.into()),
+            };
         }
         Ok(())
     }
@@ -429,8 +445,8 @@ impl Region {
         self.room.is_some()
     }
 
-    /// Takes room of the host for a range, by 2 MiB where there is so much. May
-    /// wait for the host: no lock is held that an operation waits for.
+    /// Takes room of the host for all of a range. May wait for the host: no lock is
+    /// held that an operation waits for.
     ///
     /// ```
     /// use pramfs::pmem::RegionOptions;
@@ -446,18 +462,19 @@ impl Region {
     pub fn take_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         self.bounded(offset, len)?;
         while !self.has_room(offset, len) {
-            self.take_some_room(offset, len)?;
+            let taken = self.backend.take_room(offset, len, false);
+            taken.map_err(|e| self.no_room(e, offset, len))?;
         }
         Ok(())
     }
 
-    /// As [`take_room`](Self::take_room), of which the host may give the first
-    /// page alone.
+    /// As [`take_room`](Self::take_room), by 2 MiB around the range where the host
+    /// has so much; where it is full it may give the first page alone.
     ///
     /// # Errors
     /// As for [`take_room`](Self::take_room).
     pub(crate) fn take_some_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
-        let taken = self.backend.take_room(offset, len);
+        let taken = self.backend.take_room(offset, len, true);
         taken.map_err(|e| self.no_room(e, offset, len))
     }
 
@@ -485,5 +502,83 @@ impl Region {
     /// of it.
     pub fn host_space(&self) -> Option<HostSpace> {
         self.backend.host_space()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::tests::{disk, shm};
+    use crate::pmem::{BackendKind, RegionOptions};
+
+    fn region(len: u64) -> Region {
+        let options = RegionOptions::new().backend(BackendKind::Native);
+        options.memfd("room", len).unwrap()
+    }
+
+    fn taken(region: &Region) -> u64 {
+        region.host_space().unwrap().taken
+    }
+
+    #[test]
+    fn room_is_taken_by_the_page_or_by_the_chunk_and_known_from_then_on() {
+        let region = region(4 * CHUNK);
+        assert!(!region.has_room(0, 1) && taken(&region) == 0);
+        region.take_room(CHUNK + 5, 2 * PAGE).unwrap();
+        assert_eq!(taken(&region), 3 * PAGE);
+        assert!(region.has_room(CHUNK, 3 * PAGE) && !region.has_room(CHUNK, 3 * PAGE + 1));
+        assert!(region.need_room(CHUNK - 1, 2).is_err());
+        region.take_some_room(CHUNK - 1, 2).unwrap();
+        assert_eq!(taken(&region), CHUNK + 3 * PAGE);
+        assert!(region.has_room(0, CHUNK + PAGE));
+        assert_eq!(region.roomy_part(0, 4 * CHUNK), Some((0, CHUNK + 3 * PAGE)));
+        assert_eq!(region.roomy_part(2 * CHUNK, CHUNK), None);
+        region.take_all_room().unwrap();
+        assert!(region.has_room(0, 4 * CHUNK) && taken(&region) == 4 * CHUNK);
+    }
+
+    #[test]
+    fn what_is_given_back_is_not_known_to_be_there() {
+        let region = region(4 * CHUNK);
+        region.take_all_room().unwrap();
+        region.window().discard(CHUNK, CHUNK).unwrap();
+        assert!(region.has_room(0, CHUNK) && region.has_room(2 * CHUNK, 2 * CHUNK));
+        assert!(!region.has_room(CHUNK, PAGE) && !region.has_room(2 * CHUNK - 1, 1));
+        assert_eq!(taken(&region), 3 * CHUNK);
+        region.take_room(CHUNK, CHUNK).unwrap();
+        assert!(region.has_room(0, 4 * CHUNK));
+    }
+
+    /// What others have allocated is found, on memory and on a disk, also where a
+    /// region is known to be whole when it is opened.
+    #[test]
+    fn what_is_there_is_found_where_it_is_first_needed() {
+        for dir in [shm(), disk()] {
+            let path = dir.path().join(format!("room-{}", std::process::id()));
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(2 * CHUNK).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], PAGE).unwrap();
+            let region = RegionOptions::new().open(&path).unwrap();
+            assert!(region.has_room(PAGE, 2 * PAGE) && !region.has_room(0, 1));
+            drop(region);
+            let all = vec![1; 2 * CHUNK as usize];
+            std::os::unix::fs::FileExt::write_all_at(&file, &all, 0).unwrap();
+            let region = RegionOptions::new().open(&path).unwrap();
+            assert!(region.has_room(0, 2 * CHUNK));
+            region.window().discard(0, PAGE).unwrap();
+            assert!(!region.has_room(0, 1) && region.has_room(CHUNK, CHUNK));
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_answer_of_a_host_that_is_full_is_one_error() {
+        let region = region(CHUNK);
+        for e in [libc::ENOSPC, libc::EDQUOT, libc::ENOMEM, libc::EFAULT] {
+            let e = region.no_room(io::Error::from_raw_os_error(e), 0, 1);
+            assert_eq!(e.errno(), libc::ENOSPC);
+        }
+        let e = region.no_room(io::Error::from_raw_os_error(libc::EIO), 0, 1);
+        assert_eq!(e.errno(), libc::EIO);
     }
 }
