@@ -1,6 +1,6 @@
 //! What is mounted where: `/proc/self/mountinfo`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -110,6 +110,16 @@ fn unescape(field: &[u8]) -> OsString {
         }
     }
     OsString::from_vec(out)
+}
+
+/// A source for people: whoever mounts chooses it, escapes of a terminal too.
+pub fn shown(source: &OsStr) -> String {
+    let text = source.to_string_lossy();
+    let safe = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(safe).collect()
 }
 
 /// A region's path as a mount source: commas would end the option that it

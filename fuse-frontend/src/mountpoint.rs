@@ -129,7 +129,7 @@ fn not_empty(path: &Path) -> Failure {
     Failure::mount(match mountinfo::at(path) {
         Some(mount) if mount.fs_type == FS_TYPE => format!(
             "{} is already mounted on {shown}",
-            mount.source.to_string_lossy()
+            mountinfo::shown(&mount.source)
         ),
         _ => format!(
             "mount point {shown} is not empty; its entries would be hidden: choose another directory, or add -o nonempty"

@@ -115,7 +115,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     if !arguments.lazy && !lives_on(&mount) && !wait_until_free(Path::new(&mount.source)) {
         return Ok(format!(
             "umount.fuse.pramfs: {shown} is unmounted, but the process that served it still holds {}\n",
-            mount.source.to_string_lossy()
+            mountinfo::shown(&mount.source)
         ));
     }
     Ok(said(&arguments, format!("{shown} unmounted")))
