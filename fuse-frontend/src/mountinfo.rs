@@ -272,6 +272,16 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
+/// A source for people: whoever mounts chooses it, escapes of a terminal too.
+pub fn shown(source: &OsStr) -> String {
+    let text = source.to_string_lossy();
+    let safe = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(safe).collect()
+}
+
 /// A region's path as a mount source: commas would end the option that it
 /// travels in.
 pub fn source_name(region: &Path) -> String {

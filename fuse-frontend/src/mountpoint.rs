@@ -137,7 +137,7 @@ fn not_empty(directory: &OwnedFd, path: &Path) -> Failure {
     Failure::mount(match mountinfo::of_top(directory) {
         Some(mount) if mount.fs_type == FS_TYPE && mount.is_trusted() => format!(
             "{} is already mounted on {shown}",
-            mount.source.to_string_lossy()
+            mountinfo::shown(&mount.source)
         ),
         _ => format!(
             "mount point {shown} is not empty; its entries would be hidden: choose another directory, or add -o nonempty"

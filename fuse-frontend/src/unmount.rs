@@ -123,7 +123,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     {
         return Ok(format!(
             "umount.fuse.pramfs: {shown} is unmounted, but the process that served it still holds {}\n",
-            mount.source.to_string_lossy()
+            mountinfo::shown(&mount.source)
         ));
     }
     Ok(said(&arguments, format!("{shown} unmounted")))

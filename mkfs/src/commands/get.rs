@@ -329,7 +329,7 @@ impl Job<'_> {
             {
                 eprintln!(
                     "pramfs get: note: {}: no attribute {} there: {e}",
-                    to.shown.display(),
+                    crate::failure::shown(&to.shown),
                     tree::name(name)
                 );
             }

@@ -17,6 +17,7 @@ use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::Subcommand;
+use crate::failure::shown;
 use crate::open::{self, Intent};
 use crate::tree::{self, CHUNK};
 use crate::{Failure, output};
@@ -160,14 +161,14 @@ impl Job<'_> {
         let Some(kind) = FileType::from_mode(meta.mode()) else {
             return Err(Failure::new(
                 "failed",
-                format!("{} is of an unknown type", from.display()),
+                format!("{} is of an unknown type", shown(from)),
             ));
         };
         if kind == FileType::Directory {
             if !self.put.recursive {
                 return Err(Failure::usage(format!(
                     "{} is a directory; use -r to copy it",
-                    from.display()
+                    shown(from)
                 )));
             }
             let made = match self.fs.mkdir(&cx, to.dir, to.name, perm) {

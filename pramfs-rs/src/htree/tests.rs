@@ -506,6 +506,105 @@ fn a_tree_is_taken_down_in_steps() {
 }
 
 #[test]
+fn freeing_a_tree_in_steps_leaves_no_index_block_without_pointers() {
+    let vol = volume(512, 1 << 20);
+    let mut tx = vol.begin();
+    let run = tx.alloc_blocks(None, 16, true).unwrap();
+    tx.commit().unwrap();
+    let mut steps = 0;
+    // Whatever room there is when a step begins, and so wherever it ends.
+    let most = vol.begin().room();
+    for room in (1000..most).step_by(8) {
+        let mut t = tree(TreeKind::Xattrs);
+        for i in 0..40 {
+            put(&vol, &mut t, format!("name-{i}").as_bytes(), 1, &[7; 40]).unwrap();
+        }
+        assert!(!t.root.is_leaf());
+        let mut first = true;
+        while !t.root.is_hole() {
+            let mut tx = vol.begin();
+            let mut at = run.start << vol.geo.block_log2;
+            while first && tx.room() > room + 8 {
+                let len = (tx.room() - room - 8).min(256) & !7;
+                if len == 0 {
+                    break;
+                }
+                tx.put(EntryKind::Leaf, at, &vec![1; len]).unwrap();
+                at += 512;
+            }
+            first = false;
+            let mut new = t;
+            free_step(&mut tx, &mut new).unwrap();
+            tx.commit().unwrap();
+            t = new;
+            assert_eq!(blocks(&vol, &t).unwrap(), t.blocks, "with room for {room}");
+            steps += 1;
+        }
+    }
+    assert!(steps > 300, "{steps} steps");
+}
+
+#[test]
+fn an_index_block_without_pointers_is_damage() {
+    let vol = volume(512, 1 << 20);
+    for kind in [TreeKind::Directory, TreeKind::Xattrs] {
+        let mut t = tree(kind);
+        for i in 0..60 {
+            put(&vol, &mut t, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
+        }
+        assert!(!t.root.is_leaf());
+        let w = vol.region.window();
+        for slot in 0..64 {
+            let at = vol.geo.offset(t.root.block()) + slot * 8;
+            w.store_u64_unflushed(at, 0).unwrap();
+        }
+        let corrupt = |e: Error| matches!(e, Error::Corrupt { .. });
+        assert!(corrupt(
+            find(&vol, &t, b"name-1", &mut |_, _| ()).unwrap_err()
+        ));
+        assert!(corrupt(list(&vol, &t, 0, 9).unwrap_err()));
+        assert!(corrupt(count(&vol, &t, 99).unwrap_err()));
+        assert!(corrupt(put(&vol, &mut t, b"new", 8, &[1; 8]).unwrap_err()));
+        assert!(corrupt(take(&vol, &mut t, b"name-1").unwrap_err()));
+        let mut tx = vol.begin();
+        assert!(corrupt(free_step(&mut tx, &mut t).unwrap_err()));
+    }
+}
+
+#[test]
+fn a_tree_is_counted_with_its_items() {
+    let vol = volume(512, 1 << 20);
+    let mut t = dir();
+    for i in 0..200u64 {
+        put(&vol, &mut t, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
+        if i % 20 == 0 {
+            let counted = count(&vol, &t, u64::MAX).unwrap();
+            assert_eq!(
+                (counted.blocks as i64, counted.items),
+                (t.blocks, Some(i + 1))
+            );
+        }
+    }
+    // A line of pointers is missed, whether it is that of whole leaves or not.
+    let index = vol.geo.offset(t.root.block());
+    let w = vol.region.window();
+    for line in 0..8 {
+        let at = |i| index + line * 64 + i * 8;
+        let words: Vec<u64> = (0..8)
+            .map(|i| vol.region.load_u64(at(i)).unwrap())
+            .collect();
+        for i in 0..8 {
+            w.store_u64_unflushed(at(i), 0).unwrap();
+        }
+        let lost = count(&vol, &t, u64::MAX);
+        assert!(!lost.is_ok_and(|c| c.blocks as i64 == t.blocks && c.items == Some(200)));
+        for i in 0..8 {
+            w.store_u64_unflushed(at(i), words[i as usize]).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_full_region_refuses_and_lets_go() {
     let vol = volume(512, 256 << 10);
     let mut t = dir();

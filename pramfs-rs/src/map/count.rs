@@ -9,12 +9,12 @@ use crate::media::walk::EMPTY_TABLE;
 use crate::volume::Volume;
 
 /// Blocks that a map owns, pointer blocks included; `None` where there are more
-/// than `most`. Pointer blocks are read and data is not: a pointer to a
-/// block of data counts for one, whether it is damaged or not.
+/// than `most`. Pointer blocks are read and data is not. A pointer to a block of
+/// data counts for one, damaged or not, where another beside it is right.
 ///
 /// # Errors
 /// [`Error::Corrupt`] where a pointer above the lowest level is damaged, or a
-/// pointer block has no pointers; those of the region.
+/// pointer block has no pointers, or none that fits; those of the region.
 pub fn count(vol: &Volume, m: &MapRef, most: u64) -> Result<Option<u64>> {
     m.checked(&vol.geo)?;
     let mut counted = 0;
@@ -51,6 +51,7 @@ impl Counter<'_> {
             return Err(self.lost(first));
         }
         if level == 1 {
+            self.belongs(words, first)?;
             return Ok(self.add(counted, 1 + pointers));
         }
         if !self.add(counted, 1) {
@@ -63,6 +64,21 @@ impl Counter<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// One pointer that fits shows that a pointer block of the lowest level is
+    /// the right one: others of as many pointers are no replacement.
+    fn belongs(&self, words: &[u64], first: u64) -> Result<()> {
+        let geo = &self.vol.geo;
+        let mut result = Ok(());
+        for (i, w) in words.iter().enumerate().filter(|(_, w)| **w != 0) {
+            let at = self.m.at(geo, 0, first + i as u64);
+            result = self.m.root().open(geo, Ptr(*w), at).map(drop);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
     }
 
     fn add(&self, counted: &mut u64, n: u64) -> bool {

@@ -523,6 +523,36 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
 }
 
 #[test]
+fn a_pointer_block_without_pointers_is_damage() {
+    let mut bed = Bed::new(512, 2 << 20, 5);
+    for at in [0, 70] {
+        let (mut m, mut tx) = (bed.m, bed.vol.begin());
+        let run = tx.alloc_blocks(None, 3, true).unwrap();
+        insert(&mut tx, &mut m, at, run, false).unwrap();
+        tx.commit().unwrap();
+        bed.m = m;
+    }
+    assert_eq!(count(&bed.vol, &bed.m, 100).unwrap(), Some(3 + 3 + 3));
+    assert_eq!(count(&bed.vol, &bed.m, 8).unwrap(), None);
+    let table = run(&bed.vol, &bed.m, 70, 1).unwrap().table.unwrap();
+    let w = bed.vol.region.window();
+    for slot in 0..64 {
+        let at = bed.vol.geo.offset(table) + slot * 8;
+        w.store_u64_unflushed(at, 0).unwrap();
+    }
+    let corrupt = |e| matches!(e, Error::Corrupt { .. });
+    assert_eq!(run(&bed.vol, &bed.m, 0, 9).unwrap().count, 3);
+    for index in [64, 70, 127] {
+        assert!(corrupt(find(&bed.vol, &bed.m, index).unwrap_err()));
+        assert!(corrupt(run(&bed.vol, &bed.m, index, 1).unwrap_err()));
+    }
+    assert!(corrupt(run(&bed.vol, &bed.m, 5, 100).unwrap_err()));
+    assert!(corrupt(count(&bed.vol, &bed.m, 100).unwrap_err()));
+    let (mut m, mut tx) = (bed.m, bed.vol.begin());
+    assert!(corrupt(remove(&mut tx, &mut m, 0, u64::MAX).unwrap_err()));
+}
+
+#[test]
 fn a_height_that_cannot_be_is_refused() {
     let vol = volume(4096, 1 << 20);
     for height in [7, 8, 64, 255] {
