@@ -145,7 +145,7 @@ fn y_mends_and_says_what_and_where() {
         for words in [
             "[tree-leaf] error: root directory",
             "(/)",
-            "fixed: ",
+            ": corrected",
             "1 fixed, 0 left",
         ] {
             assert!(a.out.contains(words), "{words:?} is missing in {a:?}");
@@ -243,4 +243,109 @@ fn lost_files_come_back_in_lost_and_found() {
     let path = format!("/lost+found/#{}", ino.0);
     assert_eq!(pramfs(["cat", r, &path]).ok().out, "as it was");
     assert!(pramfs(["ls", r, "/"]).ok().out.contains("sub"));
+}
+
+#[test]
+fn losses_are_listed_by_path_and_in_json() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let fs = Fs::open(
+        RegionOptions::new().open(&region).unwrap(),
+        MountOptions::default(),
+    )
+    .unwrap();
+    let cx = Ctx::default();
+    let mut inos = Vec::new();
+    for name in [&b"kept\x1b"[..], b"gone"] {
+        let ino = fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+        fs.write(ino, 0, b"as it was").unwrap();
+        inos.push(ino.0);
+    }
+    fs.close().unwrap();
+    let bytes = fs::read(&region).unwrap();
+    let home = |ino: u64| {
+        let here = |at: &usize| bytes[at + 0x80..at + 0x88] == ino.to_le_bytes();
+        let all = (0x20000..bytes.len() - 256).step_by(256);
+        all.filter(here).next_back().unwrap()
+    };
+    // One wrong byte is corrected, noise is not.
+    let mut bad = bytes.clone();
+    bad[home(inos[0]) + 0x22] ^= 1;
+    bad[home(inos[1])..home(inos[1]) + 256].fill(0x5a);
+    fs::write(&region, &bad).unwrap();
+    let a = fsck(&["-y", s(&region)]);
+    assert_eq!(a.status, 1, "{a:?}");
+    let line = |words: &str| {
+        a.out
+            .lines()
+            .find(|l| l.contains(words))
+            .unwrap_or_default()
+    };
+    assert!(line("(/kept\\x1b)").ends_with(": corrected"), "{a:?}");
+    assert!(line("(/gone)").ends_with(": freed"), "{a:?}");
+    assert!(a.out.contains("lost: /gone: the file is lost"), "{a:?}");
+    assert!(a.out.contains("kept: /lost+found/blocks-"), "{a:?}");
+    assert!(!a.out.contains('\x1b'), "{a:?}");
+    fs::write(&region, &bad).unwrap();
+    let json = fsck(&["-y", "--json", s(&region)]).json();
+    assert_eq!(json["findings"][0]["done"], "corrected", "{json}");
+    assert_eq!(json["findings"][1]["done"], "freed", "{json}");
+    assert_eq!(json["lost"][0]["path"], "/gone", "{json}");
+    assert_eq!(json["lost"][0]["what"], "file", "{json}");
+    assert_eq!(json["lost"][0]["inode"], inos[1], "{json}");
+}
+
+#[test]
+fn what_a_mount_recovers_by_itself_is_a_note() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let fs = Fs::open(
+        RegionOptions::new().open(&region).unwrap(),
+        MountOptions::default(),
+    )
+    .unwrap();
+    fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644)
+        .unwrap();
+    // As a kill leaves it.
+    let killed = dir.path().join("killed");
+    fs::copy(&region, &killed).unwrap();
+    fs.close().unwrap();
+    let a = fsck(&["-n", s(&killed)]).ok();
+    assert!(
+        a.out.contains("recovery will be done at the next mount"),
+        "{a:?}"
+    );
+    assert!(
+        a.out.contains("note: the file system was not unmounted"),
+        "{a:?}"
+    );
+    for word in ["warning", " left", "mends this"] {
+        assert!(!a.out.contains(word), "{a:?}");
+    }
+    let json = fsck(&["-n", "--json", s(&killed)]).ok().json();
+    assert_eq!(
+        (&json["left"], &json["sound"]),
+        (&0.into(), &true.into()),
+        "{json}"
+    );
+}
+
+#[test]
+fn another_kind_of_file_system_is_named_and_mkfs_is_not_advised() {
+    let dir = scratch();
+    let path = dir.path().join("other");
+    fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
+    let made = std::process::Command::new("mke2fs")
+        .args(["-q", "-t", "ext4", s(&path)])
+        .status();
+    assert!(made.unwrap().success());
+    for args in [["-n", s(&path)], ["-y", s(&path)]] {
+        let a = fsck(&args);
+        assert_eq!(a.status, 8, "{a:?}");
+        assert!(
+            a.out.contains("ext4 file system") && a.out.contains("fsck.ext4"),
+            "{a:?}"
+        );
+        assert!(!a.out.contains("mkfs") && !a.err.contains("mkfs"), "{a:?}");
+    }
 }

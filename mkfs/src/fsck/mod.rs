@@ -22,7 +22,8 @@ use pramfs::media::probe_superblock;
 use pramfs::pmem::Region;
 
 use crate::commands::check;
-use crate::failure::shown;
+use crate::failure::{printable, shown};
+use crate::mkfs::contents::{self, Foreign};
 use crate::open::{self, Intent};
 use crate::{Failure, output};
 pub use options::Options;
@@ -92,13 +93,36 @@ fn run(o: &Options) -> Result<u8, Failure> {
     };
     let result = fsck::repair(&region, &options);
     bar.finish_and_clear();
-    let report = result.map_err(|e| Failure::about(shown(&o.region), e))?;
+    let mut report = result.map_err(|e| Failure::about(shown(&o.region), e))?;
+    drop(region);
+    for f in &mut report.findings {
+        if let fsck::Issue::NoSuperblock { why } = &mut f.issue
+            && let Some(other) = another_kind(o)
+        {
+            *why = other;
+        }
+    }
     if o.json {
         output::json(&report::Json::new(shown(&o.region), &report))?;
     } else {
         report::print(o, &report)?;
     }
     Ok(status(&report))
+}
+
+/// What is there instead of a file system of ours, and what checks that.
+fn another_kind(o: &Options) -> Option<String> {
+    let Ok(Foreign::Known(found)) = contents::foreign(&o.region) else {
+        return None;
+    };
+    found.is_foreign().then(|| match found.usage.as_str() {
+        "filesystem" => format!(
+            "it holds {}; fsck.{} checks that",
+            found.sentence(),
+            printable(&found.kind)
+        ),
+        _ => format!("it holds {}", found.sentence()),
+    })
 }
 
 /// Exit status, as fsck(8) has it.

@@ -1,6 +1,6 @@
 //! What was found and done, for people and for programs.
 
-use pramfs::fsck::{self, Finding, Outcome, Severity};
+use pramfs::fsck::{self, Finding, Issue, Lost, Outcome, Severity};
 use serde::Serialize;
 
 use super::Options;
@@ -18,7 +18,8 @@ pub fn sentence(f: &Finding) -> String {
 
 fn outcome(f: &Finding, looked: bool) -> String {
     match f.outcome {
-        Outcome::Fixed => format!("fixed: {}", f.issue.remedy()),
+        Outcome::Fixed => f.done.unwrap_or(fsck::Done::Set).to_string(),
+        Outcome::Left if awaits_mount(f) => "the next mount does it".to_owned(),
         Outcome::Left if looked => String::new(),
         Outcome::Left => "left".to_owned(),
         Outcome::Declined => "left, as asked".to_owned(),
@@ -28,6 +29,21 @@ fn outcome(f: &Finding, looked: bool) -> String {
                 .to_owned()
         }
     }
+}
+
+/// What is no damage but the trace of a kill or a power failure: a mount recovers
+/// from it by itself.
+fn awaits_mount(f: &Finding) -> bool {
+    f.outcome == Outcome::Left
+        && matches!(
+            f.issue,
+            Issue::NotUnmounted | Issue::LabelsDiffer | Issue::RecordTorn { .. }
+        )
+}
+
+/// Findings that are left and that no mount recovers from by itself.
+fn left(report: &fsck::Report) -> usize {
+    report.left().filter(|f| !awaits_mount(f)).count()
 }
 
 /// A line for each finding, and a summary.
@@ -56,6 +72,9 @@ pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
     for f in &report.findings {
         let done = outcome(f, o.no || report.cancelled);
         let mut line = printable(&sentence(f));
+        if awaits_mount(f) {
+            line = line.replacen("warning:", "note:", 1);
+        }
         if o.verbose {
             line = format!("[{}] {line}", f.issue.code());
         }
@@ -64,12 +83,23 @@ pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
         }
         output::line(&line)?;
     }
-    let left = report.left().count();
+    for loss in &report.lost {
+        let word = match loss.what {
+            Lost::Kept { .. } => "kept",
+            Lost::Freed { .. } => "freed",
+            _ => "lost",
+        };
+        output::line(&format!("{word}: {}", printable(&loss.to_string())))?;
+    }
+    let left = left(report);
     let fixed = report.fixed().count();
+    let waits = report.left().any(awaits_mount) || report.replayed > 0 && report.stored == 0;
     let state = if report.cancelled {
         "cancelled, nothing was changed".to_owned()
     } else if !report.complete {
         "could not be checked to the end, and nothing was changed".to_owned()
+    } else if fixed + left == 0 && waits {
+        "no damage; recovery will be done at the next mount".to_owned()
     } else if report.findings.is_empty() {
         "clean".to_owned()
     } else {
@@ -106,11 +136,21 @@ struct JsonFinding {
     code: &'static str,
     message: String,
     outcome: &'static str,
+    /// What was done about it, in one verb.
+    done: Option<&'static str>,
     remedy: &'static str,
     inode: Option<u64>,
     block: Option<u64>,
     path: Option<String>,
     later: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonLoss {
+    path: Option<String>,
+    inode: Option<u64>,
+    what: &'static str,
+    message: String,
 }
 
 /// The same as one object.
@@ -127,6 +167,7 @@ pub struct Json {
     fixed: usize,
     left: usize,
     findings: Vec<JsonFinding>,
+    lost: Vec<JsonLoss>,
     files: u64,
     directories: u64,
     symlinks: u64,
@@ -145,7 +186,9 @@ impl Json {
             severity: f.severity.to_string(),
             code: f.issue.code(),
             message: f.issue.to_string(),
+            done: f.done.map(fsck::Done::as_str),
             outcome: match f.outcome {
+                Outcome::Left if awaits_mount(f) => "at-next-mount",
                 Outcome::Fixed => "fixed",
                 Outcome::Left => "left",
                 Outcome::Declined => "declined",
@@ -158,6 +201,12 @@ impl Json {
             path: f.path.as_ref().map(|p| p.escape_ascii().to_string()),
             later: f.later,
         };
+        let loss = |l: &fsck::Loss| JsonLoss {
+            path: l.path.as_ref().map(|p| p.escape_ascii().to_string()),
+            inode: l.ino.map(|i| i.0),
+            what: l.what.code(),
+            message: l.what.to_string(),
+        };
         Json {
             region,
             sound: report.is_sound(),
@@ -167,8 +216,9 @@ impl Json {
             refused: report.refused,
             stored_bytes: report.stored,
             fixed: report.fixed().count(),
-            left: report.left().count(),
+            left: left(report),
             findings: report.findings.iter().map(finding).collect(),
+            lost: report.lost.iter().map(loss).collect(),
             files: c.files,
             directories: c.directories,
             symlinks: c.symlinks,

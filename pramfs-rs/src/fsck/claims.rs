@@ -5,7 +5,7 @@
 const PIECE: u64 = 1 << 15;
 const WORDS: usize = (PIECE / 64) as usize;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Claims {
     pieces: Vec<Option<Box<[u64; WORDS]>>>,
     blocks: u64,
@@ -38,6 +38,21 @@ impl Claims {
             at += n;
         }
         twice
+    }
+
+    /// Adds all that another has.
+    pub fn merge(&mut self, other: &Claims) {
+        for (own, other) in self.pieces.iter_mut().zip(&other.pieces) {
+            let Some(other) = other else { continue };
+            match own {
+                Some(own) => {
+                    for (a, b) in own.iter_mut().zip(other.iter()) {
+                        *a |= b;
+                    }
+                }
+                None => *own = Some(other.clone()),
+            }
+        }
     }
 
     /// Claims of the 64 blocks from `start`, a multiple of 64, on.

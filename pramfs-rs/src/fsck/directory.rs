@@ -31,7 +31,7 @@ impl Checker<'_> {
         let TreeWalked {
             blocks,
             items,
-            damaged,
+            mut damaged,
         } = self.walk_tree(&t, &mut |c, head, value, name| {
             c.report.counts.entries += 1;
             if c.check_entry(dir, head, value, name) {
@@ -39,7 +39,15 @@ impl Checker<'_> {
             }
             Ok(())
         })?;
-        if !damaged && items != d.size {
+        if !damaged && items < d.size {
+            damaged = true;
+            (self.hidden_blocks, self.hidden_names) = (true, true);
+            self.add(Issue::EntriesMissing {
+                ino: dir,
+                recorded: d.size,
+                found: items,
+            });
+        } else if !damaged && items != d.size {
             self.add(Issue::EntryCount {
                 ino: dir,
                 recorded: d.size,

@@ -339,12 +339,8 @@ impl Checker<'_> {
             let (b, bad) = self.check_xattrs(ino, d)?;
             (blocks, damaged) = (blocks + b, damaged | bad);
         }
-        if !damaged && blocks != d.blocks {
-            self.add(Issue::BlockCount {
-                ino,
-                recorded: d.blocks,
-                found: blocks,
-            });
+        if !damaged {
+            self.check_block_count(ino, d.blocks, blocks);
         }
         Ok(())
     }

@@ -168,6 +168,12 @@ pub enum Issue {
         lane: u32,
     },
 
+    /// The numbers of the journal's records are used up: every change fails.
+    LsnsUsedUp {
+        /// The largest one.
+        newest: u64,
+    },
+
     // ---- bitmaps
     /// The file of group descriptors does not reach a group.
     DescriptorMissing {
@@ -267,6 +273,27 @@ pub enum Issue {
         /// First file block that it covers.
         first: u64,
     },
+    /// A block of pointers of a file map that holds none: the format frees
+    /// such a block, so its pointers were lost.
+    MapEmpty {
+        /// Which inode.
+        ino: Ino,
+        /// Contents, or a large attribute.
+        part: Part,
+        /// Level of the pointer to it.
+        level: u32,
+        /// First file block that it covers.
+        first: u64,
+    },
+    /// An inode owns fewer blocks than it counts: pointers were lost.
+    BlocksMissing {
+        /// Which inode.
+        ino: Ino,
+        /// By the inode.
+        recorded: u64,
+        /// Found.
+        found: u64,
+    },
     /// Part of a file that must be whole is a hole, or not written.
     MapHole {
         /// Which inode.
@@ -300,6 +327,17 @@ pub enum Issue {
         /// Entries or attributes.
         part: Part,
         /// Level, 0 for the root.
+        level: u32,
+        /// Number of the pointer in its level.
+        index: u64,
+    },
+    /// An index block of a hash tree that holds no pointer.
+    TreeEmpty {
+        /// Owner.
+        ino: Ino,
+        /// Entries or attributes.
+        part: Part,
+        /// Level of the pointer to it, 0 for the root.
         level: u32,
         /// Number of the pointer in its level.
         index: u64,
@@ -355,6 +393,15 @@ pub enum Issue {
     },
     /// The number of entries is not what the directory says.
     EntryCount {
+        /// Directory.
+        ino: Ino,
+        /// By its inode.
+        recorded: u64,
+        /// Found.
+        found: u64,
+    },
+    /// A directory holds fewer entries than it counts: names were lost.
+    EntriesMissing {
         /// Directory.
         ino: Ino,
         /// By its inode.

@@ -37,9 +37,10 @@ impl Checker<'_> {
             .copied()
             .filter(|_| info.dir != NO_DIR);
         if info.found == 0 && ino != Ino::ROOT {
-            return match (info.orphan, self.hidden_names) {
+            // One that still counts names has lost them, orphan or not.
+            return match (info.orphan && info.nlink == 0, self.hidden_names) {
                 (true, _) => {
-                    self.report.counts.orphans += u64::from(info.nlink == 0);
+                    self.report.counts.orphans += 1;
                     if dir.is_some_and(|d| d.entries > 0) {
                         self.add(Issue::OrphanNotEmpty { ino });
                     }

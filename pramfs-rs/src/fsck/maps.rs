@@ -161,6 +161,18 @@ impl Checker<'_> {
             return Ok(());
         }
         let words = self.pointers(block)?;
+        // A block of pointers whose last one goes is freed.
+        if words.iter().all(|word| *word == 0) {
+            w.out.damaged = true;
+            self.hidden_blocks = true;
+            self.add(Issue::MapEmpty {
+                ino: w.ino,
+                part: w.part,
+                level,
+                first,
+            });
+            return Ok(());
+        }
         for (i, word) in words.into_iter().enumerate() {
             if word != 0 {
                 let first = first + ((i as u64) << (fan_log2 * (level - 1)));
@@ -168,6 +180,25 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Holds the number of blocks that an inode counts against what was found.
+    /// With fewer, blocks that seem leaked may be its own.
+    pub(super) fn check_block_count(&mut self, ino: Ino, recorded: u64, found: u64) {
+        if recorded > found {
+            self.hidden_blocks = true;
+            self.add(Issue::BlocksMissing {
+                ino,
+                recorded,
+                found,
+            });
+        } else if recorded < found {
+            self.add(Issue::BlockCount {
+                ino,
+                recorded,
+                found,
+            });
+        }
     }
 
     /// The words of a block of pointers.

@@ -41,6 +41,7 @@ mod journal;
 mod links;
 mod maps;
 mod orphans;
+mod outcome;
 mod paths;
 mod remedy;
 mod repair;
@@ -60,6 +61,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use issue::{Issue, Page, Part, Severity};
+pub use outcome::{Done, Loss, Lost};
 pub use repair::{Answer, Ask, Policy, RepairOptions, repair};
 pub use report::{Counts, Finding, Outcome, Report};
 
@@ -93,7 +95,7 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Step::Format => "format",
+            Step::Format => "superblock, journal, bitmaps",
             Step::Inodes => "inodes",
             Step::Contents => "contents",
             Step::Links => "links",

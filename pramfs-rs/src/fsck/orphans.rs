@@ -28,13 +28,7 @@ impl Checker<'_> {
         if walked.damaged {
             self.hidden_names = true;
         } else {
-            if walked.blocks != d.blocks {
-                self.add(Issue::BlockCount {
-                    ino: Ino::ORPHANS,
-                    recorded: d.blocks,
-                    found: walked.blocks,
-                });
-            }
+            self.check_block_count(Ino::ORPHANS, d.blocks, walked.blocks);
             let mut next = 0;
             for e in walked.extents.iter().chain([&super::Extent {
                 first: d.size >> self.geo.block_log2,

@@ -17,14 +17,19 @@ const DEPTH: usize = 4096;
 impl Checker<'_> {
     /// Gives each finding about an inode that has a name one of its paths.
     /// Made last, with no claims: the walk makes its own.
-    pub(super) fn name_findings(&mut self, findings: &mut [Finding]) -> Result<()> {
-        let wanted: HashSet<u64> = findings
-            .iter()
-            .filter_map(|f| f.issue.ino())
-            .map(|i| i.0)
-            .collect();
+    pub(super) fn name_findings(&mut self, findings: &mut [Finding]) -> Result<Paths> {
+        let wanted = findings.iter().filter_map(|f| f.issue.ino()).collect();
+        let paths = self.paths(&wanted)?;
+        for f in findings {
+            f.path = f.issue.ino().and_then(|ino| paths.path(ino));
+        }
+        Ok(paths)
+    }
+
+    /// Where all directories are, and these inodes.
+    pub(super) fn paths(&mut self, wanted: &HashSet<Ino>) -> Result<Paths> {
         if wanted.is_empty() {
-            return Ok(());
+            return Ok(Paths::default());
         }
         // Directories are all noted: they are the way up.
         let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
@@ -41,16 +46,34 @@ impl Checker<'_> {
             };
             self.walk_tree(&t, &mut |_, head, value, name| {
                 let ino = value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-                if head.kind == 4 || wanted.contains(&ino) {
+                if head.kind == 4 || wanted.contains(&Ino(ino)) {
                     names.entry(ino).or_insert_with(|| (dir.0, name.to_vec()));
                 }
                 Ok(())
             })?;
         }
-        for f in findings {
-            f.path = f.issue.ino().and_then(|ino| path(&names, ino));
+        Ok(Paths(names))
+    }
+}
+
+/// Directory and name of all directories, and of what findings speak of.
+#[derive(Debug, Default)]
+pub(super) struct Paths(HashMap<u64, (u64, Vec<u8>)>);
+
+impl Paths {
+    /// The path of a name in a directory.
+    pub fn below(&self, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
+        let mut path = self.path(dir)?;
+        if path.len() > 1 {
+            path.push(b'/');
         }
-        Ok(())
+        path.extend_from_slice(name);
+        Some(path)
+    }
+
+    /// A path of an inode, if it has one and it is known.
+    pub fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        path(&self.0, ino)
     }
 }
 

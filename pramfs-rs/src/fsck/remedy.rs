@@ -25,11 +25,12 @@ impl Issue {
             RetiredWordDamaged { .. } => "copied from the other word",
             RecordTorn { .. } => "emptied",
             LaneDamaged { .. } => "both slots emptied",
+            LsnsUsedUp { .. } => "the journal emptied and numbered anew",
             DescriptorMissing { .. } => "found, or made anew of what is in use",
             BitmapPointer { .. } => "found, or made anew of what is in use",
             BitmapSum { .. } => "corrected, or renewed",
             BitsPastEnd { .. } => "cleared",
-            BlocksLeaked { .. } => "given back",
+            BlocksLeaked { .. } => "freed, or kept in lost+found where damage hid them",
             BlocksFree { .. } => "marked as in use",
             BlockUsedTwice { .. } => "each owner has a block of its own",
             ReservedInodeFree { .. } => "marked as in use",
@@ -37,6 +38,14 @@ impl Issue {
             InodeDamaged { .. } => "corrected by its checksum, kept by its pointers, or freed",
             InodeField { .. } => "set to what it can be",
             InodeReserved { .. } => "cleared",
+            BlocksMissing { .. } => {
+                "blocks of pointers found by what is in them; data without an owner kept in lost+found"
+            }
+            EntriesMissing { .. } | TreeEmpty { .. } => "made anew of the leaves that were found",
+            MapEmpty { part, .. } if *part == Part::Contents => {
+                "blocks of pointers found by what is in them, or made a hole"
+            }
+            MapEmpty { .. } => "the attribute removed",
             BlockCount { .. } | EntryCount { .. } | LinkCount { .. } => "set to what was found",
             MapPointer { ino, .. } if *ino >= Ino::INODE_TABLE => "corrected, or its blocks found",
             MapPointer { part, .. } if *part == Part::Contents => {

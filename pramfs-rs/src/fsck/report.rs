@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::issue::{Issue, Severity};
+use super::outcome::{Done, Loss};
 
 /// What became of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,6 +31,8 @@ pub struct Finding {
     pub issue: Issue,
     /// What became of it.
     pub outcome: Outcome,
+    /// What was done about it, where it was mended.
+    pub done: Option<Done>,
     /// A path of the inode that it is about, where one is known; filled in by
     /// a repair.
     pub path: Option<Vec<u8>>,
@@ -96,6 +99,8 @@ pub struct Report {
     /// Journal records that a crash left and that name what no record may: they
     /// are not replayed, and what they leave half done is found.
     pub refused: u64,
+    /// What a repair has lost, and what it kept of what had no owner.
+    pub lost: Vec<Loss>,
     /// Bytes that a repair has stored; 0: the medium is as it was.
     pub stored: u64,
     /// Whoever was asked wanted to end: nothing was stored.
@@ -154,6 +159,7 @@ impl Report {
             severity,
             issue,
             outcome: Outcome::Left,
+            done: None,
             path: None,
             later: false,
             asked: false,

@@ -22,7 +22,13 @@ pub(super) fn open(
     let info = match probe_superblock(region) {
         Ok(info) => info,
         Err(e) => {
-            add(Issue::NoSuperblock { why: e.to_string() });
+            // What a mount is told to do about it would destroy what is there.
+            let blank = |at| !region.read_pod::<u64>(at).is_ok_and(|magic| magic == MAGIC);
+            let why = match blank(0) && blank(COPY_OFFSET) {
+                true => "no pramfs file system was found: is it the right device or file?".into(),
+                false => e.to_string(),
+            };
+            add(Issue::NoSuperblock { why });
             return None;
         }
     };
@@ -173,12 +179,8 @@ impl Checker<'_> {
     pub(super) fn walk_internal(&mut self, d: &DiskInode) -> Result<Vec<Extent>> {
         let ino = Ino(d.ino);
         let walked = self.walk_map(&Checker::root_of(d), ino, Part::Contents, true)?;
-        if !walked.damaged && walked.blocks != d.blocks {
-            self.add(Issue::BlockCount {
-                ino,
-                recorded: d.blocks,
-                found: walked.blocks,
-            });
+        if !walked.damaged {
+            self.check_block_count(ino, d.blocks, walked.blocks);
         }
         Ok(walked.extents)
     }

@@ -106,6 +106,16 @@ impl<'c> Checker<'c> {
                     // As for file maps: no index block is walked twice.
                     if self.claim(w.t.ino, block.0, 1) {
                         let below = self.pointers(block)?;
+                        // An index block without pointers is freed.
+                        if below.iter().all(|word| *word == 0) {
+                            w.out.damaged = true;
+                            self.add(Issue::TreeEmpty {
+                                ino: w.t.ino,
+                                part: w.part,
+                                level,
+                                index,
+                            });
+                        }
                         self.tree_slots(w, &below, level + 1, index << self.geo.fan_log2, f)?;
                     } else {
                         w.out.damaged = true;

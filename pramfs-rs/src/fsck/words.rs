@@ -67,6 +67,7 @@ impl Issue {
             RetiredWordDamaged { .. } => ("retired-word-damaged", Error),
             RecordTorn { .. } => ("record-torn", Warning),
             LaneDamaged { .. } => ("lane-damaged", Error),
+            LsnsUsedUp { .. } => ("lsns-used-up", Error),
             DescriptorMissing { .. } => ("descriptor-missing", Error),
             BitmapPointer { .. } => ("bitmap-pointer", Error),
             BitmapSum { .. } => ("bitmap-sum", Error),
@@ -81,17 +82,21 @@ impl Issue {
             InodeReserved { .. } => ("inode-reserved", Warning),
             BlockCount { .. } => ("block-count", Error),
             MapPointer { .. } => ("map-pointer", Error),
+            MapEmpty { .. } => ("map-empty", Error),
+            BlocksMissing { .. } => ("blocks-missing", Error),
             MapHole { .. } => ("map-hole", Error),
             BadTarget { .. } => ("bad-target", Error),
             TargetChecksum { .. } => ("target-checksum", Error),
             InodeLeaked { .. } => ("inode-leaked", Error),
             TreePointer { .. } => ("tree-pointer", Error),
+            TreeEmpty { .. } => ("tree-empty", Error),
             TreeLeaf { .. } => ("tree-leaf", Error),
             DuplicateName { .. } => ("duplicate-name", Error),
             DanglingEntry { .. } => ("dangling-entry", Error),
             EntryReserved { .. } => ("entry-reserved", Error),
             EntryType { .. } => ("entry-type", Error),
             EntryCount { .. } => ("entry-count", Error),
+            EntriesMissing { .. } => ("entries-missing", Error),
             LinkCount { .. } => ("link-count", Error),
             DirectoryNames { .. } => ("directory-names", Error),
             DirectoryParent { .. } => ("directory-parent", Error),
@@ -135,14 +140,18 @@ impl Issue {
             | InodeReserved { ino }
             | BlockCount { ino, .. }
             | MapPointer { ino, .. }
+            | MapEmpty { ino, .. }
+            | BlocksMissing { ino, .. }
             | MapHole { ino, .. }
             | BadTarget { ino }
             | TargetChecksum { ino }
             | InodeLeaked { ino }
             | TreePointer { ino, .. }
+            | TreeEmpty { ino, .. }
             | TreeLeaf { ino, .. }
             | DuplicateName { ino, .. }
             | EntryCount { ino, .. }
+            | EntriesMissing { ino, .. }
             | LinkCount { ino, .. }
             | DirectoryNames { ino, .. }
             | DirectoryParent { ino, .. }
@@ -247,6 +256,10 @@ impl fmt::Display for Issue {
             LaneDamaged { lane } => {
                 write!(f, "journal lane {lane}: neither slot holds a valid record")
             }
+            LsnsUsedUp { newest } => write!(
+                f,
+                "the record numbers of the journal are used up (the largest is {newest}): every change fails"
+            ),
             DescriptorMissing { kind, group } => {
                 write!(
                     f,
@@ -324,6 +337,29 @@ impl fmt::Display for Issue {
                     Who(*ino)
                 )
             }
+            MapEmpty {
+                ino,
+                part,
+                level,
+                first,
+            } => {
+                write!(
+                    f,
+                    "{}, {part}: the pointer block of level {level} for block {first} holds no pointer",
+                    Who(*ino)
+                )
+            }
+            BlocksMissing {
+                ino,
+                recorded,
+                found,
+            } => {
+                write!(
+                    f,
+                    "{} counts {recorded} blocks and {found} were found: pointers were lost",
+                    Who(*ino)
+                )
+            }
             MapHole { ino, part, first } => {
                 write!(f, "{}, {part}: block {first} is missing", Who(*ino))
             }
@@ -345,6 +381,18 @@ impl fmt::Display for Issue {
                 write!(
                     f,
                     "{}, {part}: pointer {index} of level {level} is damaged",
+                    Who(*ino)
+                )
+            }
+            TreeEmpty {
+                ino,
+                part,
+                level,
+                index,
+            } => {
+                write!(
+                    f,
+                    "{}, {part}: the index block below pointer {index} of level {level} holds no pointer",
                     Who(*ino)
                 )
             }
@@ -395,6 +443,17 @@ impl fmt::Display for Issue {
                 write!(
                     f,
                     "{} says that it has {recorded} entries and has {found}",
+                    Who(*ino)
+                )
+            }
+            EntriesMissing {
+                ino,
+                recorded,
+                found,
+            } => {
+                write!(
+                    f,
+                    "{} counts {recorded} entries and {found} were found: names were lost",
                     Who(*ino)
                 )
             }

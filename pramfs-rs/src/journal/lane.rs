@@ -244,7 +244,10 @@ impl Journal {
 
     /// The largest LSN given so far.
     pub fn last_lsn(&self) -> u64 {
-        self.next_lsn.load(Ordering::Relaxed) - 1
+        // What is past the last number was asked for and not given: a seal has
+        // no room for it.
+        let last = self.next_lsn.load(Ordering::Relaxed) - 1;
+        last.min((1 << SEALED_BITS) - 1)
     }
 
     /// Whether replay can no longer see a record.

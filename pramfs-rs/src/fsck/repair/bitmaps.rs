@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 use super::edit::place;
 use super::{Fixer, GroupBits};
 use crate::error::Result;
+use crate::fsck::outcome::Done;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::correct;
 use crate::media::pointer::Ptr;
@@ -33,10 +34,15 @@ impl Fixer<'_, '_> {
             GroupState::Bitmap(block) => {
                 let at = self.geo.offset(block);
                 let mut words = self.words(at)?;
-                if !correct::bitmap(&mut words, desc.sum, self.geo.seed)
-                    && kind == BitmapKind::Inodes
-                {
+                if correct::bitmap(&mut words, desc.sum, self.geo.seed) {
+                    self.did(Done::Corrected);
+                } else if kind == BitmapKind::Inodes {
                     self.use_reachable(group, &mut words)?;
+                } else {
+                    self.notes.guessed.insert(group);
+                    if self.known.hidden_blocks {
+                        self.use_what_may_be(group, &mut words)?;
+                    }
                 }
                 desc.sum = self.sum_of(&words);
                 self.view.store(at, words.as_bytes())?;
@@ -57,11 +63,15 @@ impl Fixer<'_, '_> {
         };
         let first = group * self.geo.bits_per_group();
         let mut words = self.words(at)?;
+        let before = self.sum_of(&words);
         for bit in self.bits(kind).saturating_sub(first)..self.geo.bits_per_group() {
             words[bit as usize / 64] &= !(1 << (bit % 64));
         }
         self.view.store(at, words.as_bytes())?;
-        self.view.store_u64(desc_at + 8, self.sum_of(&words))?;
+        // A sum that did not fit must not fit now: the other bits are damaged.
+        let sum = self.view.load_u64(desc_at + 8)?;
+        let sum = sum.wrapping_sub(before).wrapping_add(self.sum_of(&words));
+        self.view.store_u64(desc_at + 8, sum)?;
         Ok(true)
     }
 
@@ -91,11 +101,15 @@ impl Fixer<'_, '_> {
         }
         let unused = GroupDesc::unused(self.geo, kind, group);
         if found.is_none() && desc.sum == 0 && one_byte_off(desc.bitmap, unused.bitmap) {
+            self.did(Done::Corrected);
             self.view.store(desc_at, unused.as_bytes())?;
             return Ok(true);
         }
         let (block, words) = match found {
-            Some(found) => found,
+            Some(found) => {
+                self.did(Done::Corrected);
+                found
+            }
             None => {
                 let block = self.bitmap_block(kind, group)?.0;
                 let mut words = vec![0; (self.geo.block_size / 8) as usize];
@@ -105,6 +119,10 @@ impl Fixer<'_, '_> {
                     let first = group * self.geo.bits_per_group();
                     for (i, word) in words.iter_mut().enumerate() {
                         *word = self.known.claims.word(first + i as u64 * 64);
+                    }
+                    self.notes.guessed.insert(group);
+                    if self.known.hidden_blocks {
+                        self.use_what_may_be(group, &mut words)?;
                     }
                 }
                 (block, words)
@@ -120,6 +138,25 @@ impl Fixer<'_, '_> {
             .store(self.geo.offset(Bno(block)), words.as_bytes())?;
         self.view.store(desc_at, desc.as_bytes())?;
         Ok(true)
+    }
+
+    /// While blocks may be hidden behind damage, those that are not empty count
+    /// as in use: what is mended next must not be given them. What then turns out
+    /// to belong to nothing is given back.
+    fn use_what_may_be(&self, group: u64, words: &mut [u64]) -> Result<()> {
+        let per_group = self.geo.bits_per_group();
+        let first = group * per_group;
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        for block in first..(first + per_group).min(self.geo.blocks) {
+            let (word, bit) = ((block - first) as usize / 64, 1u64 << (block % 64));
+            if words[word] & bit == 0 {
+                self.view.read(self.geo.offset(Bno(block)), &mut bytes)?;
+                if bytes.iter().any(|b| *b != 0) {
+                    words[word] |= bit;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sets the bits of a group for the inodes that names lead to, and clears

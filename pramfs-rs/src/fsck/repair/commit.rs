@@ -30,7 +30,7 @@ use crate::journal::records::retired_words;
 use crate::journal::{Lines, RecordBuf};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
-use crate::media::checksum::{seal, word_sum};
+use crate::media::checksum::{SEALED_BITS, seal, word_sum};
 use crate::media::record::EntryKind;
 use crate::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
 use crate::pmem::{Region, Unfenced};
@@ -69,7 +69,13 @@ struct Writer<'a> {
 }
 
 /// Stores what a view has changed; the bytes that were.
-pub(super) fn commit(view: &View<'_>, geo: &Geometry, journal: &Journal) -> Result<u64> {
+/// `first`: the number from which records are counted anew.
+pub(super) fn commit(
+    view: &View<'_>,
+    geo: &Geometry,
+    journal: &Journal,
+    first: Option<u64>,
+) -> Result<u64> {
     let region = view.region();
     let mut w = Writer {
         region,
@@ -80,6 +86,9 @@ pub(super) fn commit(view: &View<'_>, geo: &Geometry, journal: &Journal) -> Resu
     };
     if journal.ends() {
         w.replay(journal)?;
+    }
+    if let Some(first) = first {
+        w.renumber(first)?;
     }
     let (mut words, mut last, mut batch) = (Vec::new(), Vec::new(), Vec::new());
     let mut stored = 0;
@@ -217,6 +226,30 @@ impl Writer<'_> {
         }
         self.plainly(&view.changes()?)?;
         self.checkpoint(&self.pages(), self.newest)
+    }
+
+    /// Records are counted from a lower number on. No old one may be alive at
+    /// any moment: the checkpoint is above all of them until none is left.
+    fn renumber(&mut self, first: u64) -> Result<()> {
+        self.checkpoint(&self.pages(), self.newest)?;
+        let w = self.region.window();
+        let mut pending = Unfenced::none();
+        for lane in 0..self.geo.lanes {
+            for slot in 0..2 {
+                let at = self.geo.slot_offset(lane, slot);
+                pending = pending.join(w.nt_zero(at, 64)?);
+            }
+        }
+        let _ = w.fence(pending);
+        self.sound()?;
+        let retired = (0..self.geo.lanes).map(|lane| Change {
+            at: self.geo.retired_offset(lane),
+            bytes: vec![0; 16],
+        });
+        self.plainly(&retired.collect::<Vec<_>>())?;
+        self.checkpoint(&self.pages(), first)?;
+        self.newest = first;
+        Ok(())
     }
 
     /// Which lanes can be used, after their words were mended as far as that was
@@ -418,6 +451,13 @@ impl Writer<'_> {
         let [first, copy] = self.pages();
         let before = self.newest;
         self.newest += records.len() as u64;
+        if self.newest >> SEALED_BITS != 0 {
+            return Err(Error::Io(
+                "the repair needs the journal, whose record numbers are used up: let them be \
+                 renumbered, too"
+                    .into(),
+            ));
+        }
         // Above all numbers of this batch: what is written now is dead.
         self.checkpoint(&[first, copy], self.newest)?;
         let w = self.region.window();

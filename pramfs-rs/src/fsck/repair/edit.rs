@@ -4,8 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::{Fixer, GroupBits};
 use crate::error::{Error, Result};
-use crate::fsck::issue::Issue;
+use crate::fsck::issue::{Issue, Part};
 use crate::fsck::maps::run_at;
+use crate::fsck::outcome::{Done, Loss, Lost};
 use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
@@ -40,7 +41,11 @@ impl Fixer<'_, '_> {
             | NotUnmounted
             | ErrorsRecorded { .. } => self.mend_page(issue),
             InternalInodeLost { ino } => self.mend_internal(*ino, true),
-            MapPointer { ino, .. } | MapHole { ino, .. } | BlockCount { ino, .. }
+            MapPointer { ino, .. }
+            | MapHole { ino, .. }
+            | MapEmpty { ino, .. }
+            | BlocksMissing { ino, .. }
+            | BlockCount { ino, .. }
                 if *ino >= Ino::INODE_TABLE =>
             {
                 self.mend_internal(*ino, false)
@@ -50,15 +55,28 @@ impl Fixer<'_, '_> {
             BitmapSum { kind, group } => self.mend_sum(*kind, *group),
             BitsPastEnd { kind, group } => self.mend_past_end(*kind, *group),
             ReservedInodeFree { .. } => self.set_range(BitmapKind::Inodes, 0, 16, true),
-            BlocksLeaked { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, false),
+            BlocksLeaked { .. } => self.mend_leaked(todo),
             BlocksFree { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, true),
             InodeDamaged { ino } => self.mend_inode(*ino),
             InodeMissing { ino } => self.mend_missing(*ino),
             InodeField { ino, .. } => self.mend_fields(*ino),
             InodeReserved { ino } => self.mend_reserved(*ino),
-            MapPointer { ino, .. } | MapHole { ino, .. } if *ino == Ino::ORPHANS => {
+            MapPointer { ino, .. } | MapHole { ino, .. } | MapEmpty { ino, .. }
+                if *ino == Ino::ORPHANS =>
+            {
+                self.did(Done::Rebuilt);
                 self.renew_orphans()
             }
+            MapEmpty {
+                ino,
+                part: Part::Contents,
+                level,
+                first,
+            } => self.mend_empty(*ino, *level, *first),
+            MapEmpty { ino, part, .. } => self.rebuild(*ino, *part),
+            BlocksMissing { ino, found, .. } => self.mend_missing_blocks(*ino, *found),
+            EntriesMissing { ino, found, .. } => self.mend_entries(*ino, *found),
+            LsnsUsedUp { .. } => self.renumber(),
             LeasesLeft => self.empty_leases(),
             MapPointer {
                 ino,
@@ -73,6 +91,7 @@ impl Fixer<'_, '_> {
             }
             BlockUsedTwice { block, .. } => self.mend_twice(*block, todo),
             TreePointer { ino, part, .. }
+            | TreeEmpty { ino, part, .. }
             | TreeLeaf { ino, part, .. }
             | DuplicateName { ino, part, .. } => self.rebuild(*ino, *part),
             XattrItem { ino, .. } | XattrChecksum { ino, .. } | AclDamaged { ino, .. } => {
@@ -82,6 +101,7 @@ impl Fixer<'_, '_> {
                 self.edit(*ino, |d| d.mode = d.mode & !0o777 | found & 0o777)
             }
             DanglingEntry { dir, name, .. } | EntryReserved { dir, name, .. } => {
+                self.lose_name(*dir, name);
                 self.remove_entry(*dir, name)
             }
             EntryType { dir, name, ino } => self.mend_entry_type(*dir, name, *ino),
@@ -102,6 +122,45 @@ impl Fixer<'_, '_> {
             | LiveRecords { .. }
             | RecordsRefused { .. }
             | Unreadable { .. } => Ok(false),
+        }
+    }
+
+    // ---- what is said of it
+
+    /// What was done about the finding that is being mended.
+    pub(super) fn did(&mut self, done: Done) {
+        self.done = Some(done);
+    }
+
+    /// What became of a tree (by its first level) or of an inode (0), for all
+    /// findings of this round that are about it.
+    pub(super) fn fate(&mut self, key: (u64, u32), done: Done) {
+        self.fates.insert(key, done);
+    }
+
+    /// Notes a loss.
+    pub(super) fn lose(&mut self, ino: Option<Ino>, what: Lost) {
+        let path = ino.and_then(|ino| self.notes.paths.path(ino));
+        self.lose_at(ino, path, what);
+    }
+
+    /// A name goes since its inode is gone.
+    fn lose_name(&mut self, dir: Ino, name: &[u8]) {
+        let path = self.notes.paths.below(dir, name);
+        if path.is_none() {
+            self.notes
+                .late
+                .push((self.notes.lost.len(), dir, name.to_vec()));
+            let (ino, what) = (None, Lost::Name);
+            return self.notes.lost.push(Loss { ino, path, what });
+        }
+        self.lose_at(None, path, Lost::Name);
+    }
+
+    pub(super) fn lose_at(&mut self, ino: Option<Ino>, path: Option<Vec<u8>>, what: Lost) {
+        let loss = Loss { ino, path, what };
+        if self.notes.told.insert(loss.clone()) {
+            self.notes.lost.push(loss);
         }
     }
 
@@ -376,6 +435,13 @@ impl Fixer<'_, '_> {
         let zeros = vec![0; self.geo.block_size as usize];
         self.view.store(self.geo.offset(block), &zeros)?;
         Ok(block)
+    }
+
+    /// Whether nothing is known to own a block, and its bitmap cannot be found.
+    pub(super) fn is_unknown(&self, block: u64) -> bool {
+        let group = (block / self.geo.bits_per_group()) as usize;
+        self.known.groups[0].get(group) == Some(&GroupBits::Unknown)
+            && self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 == 0
     }
 
     /// Whether the bitmap says that a block is in use, and nothing is known to

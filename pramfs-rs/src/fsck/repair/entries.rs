@@ -9,6 +9,7 @@ use super::Fixer;
 use super::gather::{Gathered, Raw, SUM_AT, first_level};
 use crate::error::{Error, Result};
 use crate::fsck::issue::Part;
+use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{HASH_BITS, Image, TreeKind, TreeRef, item_parts, name_hash};
 use crate::media::checksum::crc;
 use crate::media::htree::{
@@ -59,14 +60,25 @@ impl Fixer<'_, '_> {
         }
         let t = Self::directory_tree(&d);
         let g = self.gather(&t)?;
+        let count = d.size.saturating_sub(g.items.len() as u64);
         let mut names = HashSet::new();
         let unique = g.items.iter().all(|i| names.insert(i.name.clone()));
         if but.is_none() && unique && !g.lost && !(g.leaves.is_empty() && g.pointers.is_empty()) {
             self.correct_in_place(&g, &mut d.root)?;
-            if g.renewed {
+            if g.renewed || count > 0 {
+                d.size = g.items.len() as u64;
                 self.upset(dir);
             }
+            self.fate(
+                key,
+                if g.renewed {
+                    Done::Rebuilt
+                } else {
+                    Done::Corrected
+                },
+            );
         } else {
+            self.fate(key, Done::Rebuilt);
             let mut names = HashSet::new();
             let mut items = Vec::new();
             let doomed = self.doomed.get(&dir.0).cloned().unwrap_or_default();
@@ -99,8 +111,31 @@ impl Fixer<'_, '_> {
                 }
             }
         }
+        if count > 0 {
+            self.lose(Some(dir), Lost::Names { count });
+        }
         self.rebuilt.insert(key);
         self.put_inode(dir, d)
+    }
+
+    /// A directory holds fewer entries than it counts: leaves that nothing leads
+    /// to are looked for; what is not found is lost.
+    pub(super) fn mend_entries(&mut self, dir: Ino, found: u64) -> Result<bool> {
+        let Some(d) = self.inode(dir)? else {
+            return Ok(false);
+        };
+        if self.gather(&Self::directory_tree(&d))?.lost {
+            return self.rebuild_directory(dir, None);
+        }
+        let key = (dir.0, first_level(TreeKind::Directory));
+        if self.rebuilt.contains(&key) {
+            return Ok(true);
+        }
+        let count = d.size.saturating_sub(found);
+        self.lose(Some(dir), Lost::Names { count });
+        self.fate(key, Done::Set);
+        self.upset(dir);
+        self.edit(dir, |d| d.size = found)
     }
 
     /// Adds entries to a directory whose tree is sound.
@@ -251,8 +286,16 @@ impl Fixer<'_, '_> {
                     all &= whole.value == item.value && whole.kind == item.kind;
                     kept.push(whole);
                 }
-                _ => all = false,
+                _ => {
+                    all = false;
+                    self.fate(key, Done::Removed);
+                    let name = item.name.clone();
+                    self.lose(Some(ino), Lost::Attribute { name });
+                }
             }
+        }
+        if g.lost || g.renewed {
+            self.lose(Some(ino), Lost::Attributes);
         }
         if (g.lost || g.renewed) && !names.contains(acl::ACCESS) {
             // There may have been a list, whose mask these bits are.
@@ -260,10 +303,21 @@ impl Fixer<'_, '_> {
         }
         if all {
             self.correct_in_place(&g, &mut d.xattr_root)?;
+            self.fate(
+                key,
+                if g.renewed {
+                    Done::Rebuilt
+                } else {
+                    Done::Corrected
+                },
+            );
             if g.renewed {
                 self.upset(ino);
             }
         } else {
+            if !self.fates.contains_key(&key) {
+                self.fate(key, Done::Rebuilt);
+            }
             d.xattr_root = self.build_tree(&t, kept)?.0;
             self.upset(ino);
         }

@@ -55,6 +55,8 @@ pub(super) struct Gathered {
     pub renewed: bool,
     /// Slots whose pointers lead nowhere.
     pub broken: Vec<Option<u64>>,
+    /// An index block without pointers was met.
+    empty: bool,
     visited: HashSet<u64>,
     doubtful: Vec<Raw>,
 }
@@ -81,7 +83,7 @@ impl Fixer<'_, '_> {
     pub(super) fn gather(&mut self, t: &TreeRef) -> Result<Gathered> {
         let mut g = Gathered::default();
         self.gather_slots(t, &mut g, &[t.root.0], None, 0, 0)?;
-        if g.lost {
+        if g.lost || g.empty || self.lacks_leaves(t, &g)? {
             self.gather_lost(t, &mut g)?;
         }
         let doubtful = std::mem::take(&mut g.doubtful);
@@ -109,7 +111,7 @@ impl Fixer<'_, '_> {
         let mut broken = Vec::new();
         while slot < words.len() {
             let (word, index) = (words[slot], first + slot as u64);
-            let at = base.map(|b| b + slot as u64 * 8);
+            let own = base.map(|b| b + slot as u64 * 8);
             slot += 1;
             if word == 0 || slot - 1 < done {
                 continue;
@@ -118,7 +120,7 @@ impl Fixer<'_, '_> {
             if t.open(self.geo, ptr, level, index).is_err() {
                 match self.correct_pointer(t, word, level, index)? {
                     Some(right) => {
-                        g.pointers.push((at, right.0));
+                        g.pointers.push((own, right.0));
                         ptr = right;
                     }
                     None => {
@@ -135,6 +137,11 @@ impl Fixer<'_, '_> {
                 }
                 let at = self.geo.offset(block);
                 let below = self.words(at)?;
+                if below.iter().all(|w| *w == 0) {
+                    g.empty = true;
+                    g.pointers.push((own, 0));
+                    continue;
+                }
                 let first = index << self.geo.fan_log2;
                 self.gather_slots(t, g, &below, Some(at), level + 1, first)?;
                 continue;
@@ -341,7 +348,7 @@ impl Fixer<'_, '_> {
     }
 
     /// Items of a leaf that is not sound, as far as each is by itself.
-    fn single_items(&self, t: &TreeRef, image: &Image) -> Vec<Raw> {
+    pub(super) fn single_items(&self, t: &TreeRef, image: &Image) -> Vec<Raw> {
         let shape = &self.geo.leaf;
         let mut out = Vec::new();
         let mut slot = 0;
@@ -460,14 +467,33 @@ impl Fixer<'_, '_> {
         Ok(!used.is_empty() && used.into_iter().all(fits))
     }
 
+    /// Whether leaves of a tree are missing behind pointers that are null: by
+    /// the entries that a directory counts, or the blocks.
+    fn lacks_leaves(&mut self, t: &TreeRef, g: &Gathered) -> Result<bool> {
+        let Some(d) = self.inode(t.ino)? else {
+            return Ok(false);
+        };
+        let entries = t.kind == TreeKind::Directory && d.size > g.items.len() as u64;
+        Ok(entries || self.notes.searched.contains(&t.ino.0))
+    }
+
     /// Leaves of a tree that no pointer leads to.
     fn gather_lost(&mut self, t: &TreeRef, g: &mut Gathered) -> Result<()> {
         let leaves = self.scan()?.leaves_of(t);
+        let mut names: HashSet<Vec<u8>> = match leaves.is_empty() {
+            true => return Ok(()),
+            false => g.items.iter().map(|i| i.name.clone()).collect(),
+        };
         for block in leaves {
             if g.visited.insert(block) {
                 let image = self.image(Bno(block))?;
-                let items = self.raw_items(t, &image);
-                g.items.extend(items);
+                for item in self.single_items(t, &image) {
+                    if !names.contains(&item.name) && self.is_plausible(t, &item)? {
+                        names.insert(item.name.clone());
+                        g.items.push(item);
+                        g.lost = true;
+                    }
+                }
             }
         }
         Ok(())

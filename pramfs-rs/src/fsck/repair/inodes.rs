@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 use super::Fixer;
 use super::gather::first_level;
 use crate::error::Result;
+use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
 use crate::media::bitmap::BitmapKind;
@@ -28,11 +29,14 @@ impl Fixer<'_, '_> {
             && right.ino == ino.0
         {
             self.view.store(home, right.as_bytes())?;
+            self.did(Done::Corrected);
             return Ok(true);
         }
         let by_itself = d.crc == d.expected_crc(self.geo.seed, ino);
         if by_itself || self.proves_itself(ino, &d)? {
             self.upset(ino);
+            self.did(Done::Kept);
+            self.lose(Some(ino), Lost::Rights);
             return self.put_inode(ino, self.sane(d));
         }
         self.replace_inode(ino)
@@ -133,8 +137,15 @@ impl Fixer<'_, '_> {
                 return self.put_inode(ino, d);
             }
             _ if ino == Ino::ROOT || said == dir => {}
-            _ => return self.free_inode(ino),
+            _ => {
+                self.did(Done::Freed);
+                self.lose(Some(ino), Lost::File);
+                return self.free_inode(ino);
+            }
         }
+        self.did(Done::Rebuilt);
+        self.lose(Some(ino), Lost::Rights);
+        self.lose(Some(ino), Lost::Attributes);
         let mode = if ino == Ino::ROOT { 0o755 } else { 0o700 };
         let mut d = Self::fresh_inode(FileType::Directory.mode_bits() | mode);
         d.ino = ino.0;
@@ -146,7 +157,7 @@ impl Fixer<'_, '_> {
         let mut items = Vec::new();
         for block in leaves {
             let image = self.image(crate::types::Bno(block))?;
-            let found = self.raw_items(&t, &image);
+            let found = self.single_items(&t, &image);
             items.extend(found.into_iter().filter(|i| names.insert(i.name.clone())));
         }
         d.size = items.len() as u64;
@@ -160,6 +171,8 @@ impl Fixer<'_, '_> {
     /// An inode in use for which the table has no block.
     pub(super) fn mend_missing(&mut self, ino: Ino) -> Result<bool> {
         if ino >= Ino::FIRST_FREE {
+            self.did(Done::Freed);
+            self.lose(Some(ino), Lost::File);
             return self.free_inode(ino);
         }
         self.mend_internal(Ino::INODE_TABLE, false)
@@ -183,6 +196,8 @@ impl Fixer<'_, '_> {
             // Its entry knows.
             let said = self.known.inodes.get(ino).map_or(0, |i| u32::from(i.said));
             if FileType::from_mode(said << 12).is_none() {
+                self.did(Done::Freed);
+                self.lose(Some(ino), Lost::File);
                 return self.free_inode(ino);
             }
             d.mode = said << 12 | d.mode & 0o777;

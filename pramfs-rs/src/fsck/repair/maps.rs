@@ -4,6 +4,7 @@ use super::Fixer;
 use super::bitmaps::one_byte_off;
 use crate::error::Result;
 use crate::fsck::issue::Part;
+use crate::fsck::outcome::{Done, Lost};
 use crate::media::DiskInode;
 use crate::media::checksum::crc;
 use crate::media::inode::INLINE_TARGET;
@@ -100,6 +101,11 @@ impl Fixer<'_, '_> {
                 1
             };
             let mut proven = self.is_lost(block.0)? && self.is_lost(block.0 + span - 1)?;
+            // Where no bitmap can be found before this map is right, what is in
+            // the block must say so.
+            if map.ino >= Ino::INODE_TABLE && self.is_unknown(block.0) {
+                proven = !data || self.is_block_of(map.ino, f.place.index, block.0)?;
+            }
             if proven && !data {
                 proven = self.is_pointer_block(map, block, &f.place)?;
             }
@@ -149,6 +155,7 @@ impl Fixer<'_, '_> {
         let map = Self::map_of(&d);
         let Some(found) = self.find_pointer(&map, level, first)? else {
             if map.height > self.geo.max_height() || level >= map.height {
+                self.lose_range(&d, map.height, 0);
                 (d.root, d.height) = (0, 0);
                 self.upset(ino);
                 return self.put_inode(ino, d);
@@ -159,7 +166,9 @@ impl Fixer<'_, '_> {
         let right = self.correct_map_pointer(&map, &found)?;
         if let Some(ptr) = right {
             self.known.claims.claim(ptr.block().0, 1);
+            self.did(Done::Corrected);
         } else {
+            self.lose_range(&d, level, first);
             self.upset(ino);
         }
         let word = right.map_or(0, |p| p.0);
@@ -212,10 +221,13 @@ impl Fixer<'_, '_> {
                 if let Some(block) = blocks.get(&(at as u64 >> self.geo.block_log2)) {
                     let offset = self.geo.offset(Bno(*block)) + at as u64 % self.geo.block_size;
                     self.view.store(offset, &[target[at] ^ 1 << (bit % 8)])?;
+                    self.did(Done::Corrected);
                     return Ok(true);
                 }
             }
         }
+        self.lose(Some(ino), Lost::Link);
+        self.did(Done::Removed);
         self.free_inode(ino)
     }
 
@@ -257,6 +269,7 @@ impl Fixer<'_, '_> {
         let (root, height, _) = self.build_map(ino, &data)?;
         (d.root, d.height) = (root, height as u8);
         self.upset(ino);
+        self.did(Done::Corrected);
         let d = *d;
         self.put_inode(ino, d)
     }

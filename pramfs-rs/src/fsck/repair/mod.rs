@@ -19,6 +19,7 @@ mod edit;
 mod entries;
 mod gather;
 mod inodes;
+mod lost;
 mod maps;
 mod names;
 mod pages;
@@ -38,6 +39,8 @@ use super::claims::Claims;
 use super::inodes::Inodes;
 use super::issue::{Issue, Page, Severity};
 use super::maps::Extent;
+use super::outcome::{Done, Loss, Lost};
+use super::paths::Paths;
 use super::report::{Finding, Outcome, Report};
 use super::view::View;
 use super::{CheckOptions, Checker, superblock};
@@ -92,7 +95,9 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     };
     let discards = run.agree_to_discard(&journal);
     run.rounds();
+    run.name_losses();
     let mut report = run.report;
+    report.lost = run.notes.lost;
     report.replayed = journal.live.len() as u64;
     report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
@@ -105,15 +110,16 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let mended = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
     let any = mended || journal.ends();
     if store && discards && report.complete && !report.cancelled && any {
-        let result = commit::commit(&run.view, &run.geo, &journal);
+        let result = commit::commit(&run.view, &run.geo, &journal, run.notes.first);
         report.stored = result?;
     } else {
         // Nothing was stored: nothing is mended.
         for f in &mut report.findings {
             if f.outcome == Outcome::Fixed {
-                f.outcome = Outcome::Left;
+                (f.outcome, f.done) = (Outcome::Left, None);
             }
         }
+        report.lost.clear();
     }
     report.time = start.elapsed();
     Ok(report)
@@ -127,6 +133,8 @@ struct Run<'r> {
     report: Report,
     /// Findings by their sentence: number, and times tried.
     seen: HashMap<String, (usize, u32)>,
+    /// Findings that lack space, and how much had been mended then.
+    waiting: HashMap<usize, u64>,
     /// Nothing is asked any more.
     all: bool,
     notes: Notes,
@@ -140,8 +148,29 @@ struct Notes {
     upset: HashSet<u64>,
     /// Something was mended.
     changed: bool,
+    /// The number from which records are counted anew.
+    first: Option<u64>,
+    /// Times that something was mended.
+    version: u64,
     /// The directory of what is found without a name.
     lost_found: Option<Ino>,
+    /// Blocks that something was found to own in any round.
+    owned: Option<Claims>,
+    /// In some round blocks were hidden behind damage.
+    hidden: bool,
+    /// Groups whose bits were made up while blocks were hidden.
+    guessed: HashSet<u64>,
+    /// Inodes whose lost blocks were looked for.
+    searched: lost::Searched,
+    /// Paths by the first round that knew them all.
+    few_paths: bool,
+    paths: Paths,
+    /// What was lost, and which of it was told.
+    lost: Vec<Loss>,
+    told: HashSet<Loss>,
+    /// Names that went from directories whose path was not known then: the loss,
+    /// directory and name.
+    late: Vec<(usize, Ino, Vec<u8>)>,
 }
 
 /// What a check has learnt.
@@ -181,6 +210,10 @@ struct Fixer<'f, 'r> {
     names: Option<names::Names>,
     /// Directories that there is no space to make anew.
     stuck: HashSet<u64>,
+    /// What was done about the finding that is being mended.
+    done: Option<Done>,
+    /// What became of trees and inodes in this round.
+    fates: HashMap<(u64, u32), Done>,
 }
 
 impl<'r> Run<'r> {
@@ -191,6 +224,7 @@ impl<'r> Run<'r> {
             geo,
             report: Report::default(),
             seen: HashMap::new(),
+            waiting: HashMap::new(),
             all: false,
             notes: Notes::default(),
         }
@@ -233,6 +267,7 @@ impl<'r> Run<'r> {
                 },
             };
             agreed &= f.outcome == Outcome::Fixed;
+            f.done = (f.outcome == Outcome::Fixed).then(|| f.issue.usually());
         }
         agreed
     }
@@ -249,10 +284,17 @@ impl<'r> Run<'r> {
             checker.run_to_end();
             let mut found = std::mem::take(&mut checker.report);
             let mut known = checker.known(&found);
-            if round == 0 {
+            // While the inode table or a bitmap is damaged, directories are
+            // not all known.
+            let roots = found.issues().any(policy::is_root);
+            if round == 0 || self.notes.few_paths && !roots {
+                self.notes.few_paths = roots;
                 // A name that cannot be found out is no reason to end.
-                let _ = checker.name_findings(&mut found.findings);
+                if let Ok(paths) = checker.name_findings(&mut found.findings) {
+                    self.notes.paths = paths;
+                }
             }
+            self.notes.owned(&known.claims, known.hidden_blocks);
             known.inodes = std::mem::replace(&mut checker.inodes, Inodes::new(&self.geo));
             self.report.complete = found.complete;
             self.report.counts = found.counts;
@@ -265,6 +307,7 @@ impl<'r> Run<'r> {
                     let key = f.issue.to_string();
                     if self.seen.contains_key(&key) && !last.contains(&key) {
                         f.outcome = Outcome::Fixed;
+                        f.done.get_or_insert_with(|| f.issue.usually());
                     }
                 }
                 return;
@@ -273,11 +316,42 @@ impl<'r> Run<'r> {
         }
     }
 
+    /// Losses of inodes whose paths were not known before it are named by where
+    /// they are now.
+    fn name_losses(&mut self) {
+        // The number of what was freed may be another's by now.
+        let gone = |l: &Loss| matches!(l.what, Lost::File | Lost::Link);
+        let nameless = |l: &&mut Loss| l.path.is_none() && l.ino.is_some() && !gone(l);
+        let late = std::mem::take(&mut self.notes.late);
+        if late.is_empty() && !self.notes.lost.iter_mut().any(|l| nameless(&l)) {
+            return;
+        }
+        let options = CheckOptions {
+            max_findings: 0,
+            progress: None,
+        };
+        let mut checker = Checker::new(&self.view, self.geo.clone(), &options, Report::default());
+        checker.run_to_end();
+        checker.claims = Claims::new(self.geo.blocks);
+        let inos = self.notes.lost.iter().filter_map(|l| l.ino).collect();
+        if let Ok(paths) = checker.paths(&inos) {
+            for loss in self.notes.lost.iter_mut().filter(nameless) {
+                loss.path = loss.ino.and_then(|ino| paths.path(ino));
+            }
+            for (n, dir, name) in late {
+                if let Some(loss) = self.notes.lost.get_mut(n) {
+                    loss.path = paths.below(dir, &name);
+                }
+            }
+        }
+    }
+
     /// Notes what was found, and picks what is mended in this round: of what
     /// may be mended, that which comes first.
     fn select(&mut self, round: usize, found: Vec<Finding>) -> Vec<(Issue, Option<usize>)> {
         let mut todo = Vec::new();
         let mut vouching = Vec::new();
+        let roots = found.iter().any(|f| policy::is_root(&f.issue));
         let errors = found.iter().any(|f| f.severity >= Severity::Error);
         for finding in found {
             let issue = finding.issue.clone();
@@ -311,7 +385,14 @@ impl<'r> Run<'r> {
                     if f.outcome == Outcome::Fixed {
                         f.outcome = Outcome::Left;
                     }
-                    f.outcome == Outcome::Left && self.options.policy.allows(&issue)
+                    // What lacked space may have it, once something else was
+                    // mended.
+                    let again = f.outcome == Outcome::NoSpace
+                        && self
+                            .waiting
+                            .get(&number)
+                            .is_some_and(|v| *v < self.notes.version);
+                    (again || f.outcome == Outcome::Left) && self.options.policy.allows(&issue)
                 }
                 None => !matches!(self.options.policy, Policy::No),
             };
@@ -320,6 +401,8 @@ impl<'r> Run<'r> {
                 vouching.push((phase, issue, Some(number)));
                 continue;
             }
+            // Nothing is given back for what may be hidden.
+            let open = open && !(roots && policy::gives_back(&issue));
             if open && phase != policy::NEVER {
                 todo.push((phase, issue, Some(number).filter(|n| *n != usize::MAX)));
             }
@@ -389,23 +472,68 @@ impl<'r> Run<'r> {
             doomed: names::doomed(&todo),
             names: None,
             stuck: HashSet::new(),
+            done: None,
+            fates: HashMap::new(),
         };
+        let (mut mended, mut waiting) = (0, Vec::new());
+        let version = fixer.notes.version;
         for (issue, number) in &todo {
             let result = fixer.mend(issue, &todo);
+            let done = fixer.done_about(issue);
             if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()) {
                 *tries += 1;
             }
             let Some(f) = number.and_then(|n| self.report.findings.get_mut(n)) else {
                 continue;
             };
+            f.done = matches!(result, Ok(true)).then_some(done);
+            mended += u64::from(f.done.is_some());
             f.outcome = match result {
                 Ok(true) => Outcome::Fixed,
                 Ok(false) => Outcome::Failed,
-                Err(Error::NoSpace(_)) => Outcome::NoSpace,
+                Err(Error::NoSpace(_)) => {
+                    waiting.extend(number.map(|n| (n, version)));
+                    Outcome::NoSpace
+                }
                 Err(_) => Outcome::Failed,
             };
         }
         self.notes.changed = true;
+        self.notes.version += mended;
+        self.waiting.extend(waiting);
+    }
+}
+
+impl Fixer<'_, '_> {
+    /// What was done about a finding that has just been mended.
+    fn done_about(&mut self, issue: &Issue) -> Done {
+        use super::issue::Part;
+        use crate::htree::TreeKind;
+        let key = match issue {
+            Issue::TreePointer { ino, part, .. }
+            | Issue::TreeEmpty { ino, part, .. }
+            | Issue::TreeLeaf { ino, part, .. }
+            | Issue::MapPointer { ino, part, .. }
+            | Issue::MapEmpty { ino, part, .. }
+            | Issue::MapHole { ino, part, .. } => (
+                ino.0,
+                match part {
+                    Part::Contents => 0,
+                    Part::Entries => gather::first_level(TreeKind::Directory),
+                    Part::Xattrs | Part::XattrValue => gather::first_level(TreeKind::Xattrs),
+                },
+            ),
+            Issue::EntriesMissing { ino, .. } => (ino.0, gather::first_level(TreeKind::Directory)),
+            Issue::XattrItem { ino, .. } | Issue::XattrChecksum { ino, .. } => {
+                (ino.0, gather::first_level(TreeKind::Xattrs))
+            }
+            Issue::DescriptorMissing { kind, .. } => (kind.owner().0, 0),
+            Issue::BlocksLeaked { .. } => (u64::MAX, 0),
+            other => (other.ino().map_or(0, |i| i.0), 0),
+        };
+        let fate = self.fates.get(&key).copied();
+        let done = self.done.take();
+        done.or(fate).unwrap_or_else(|| issue.usually())
     }
 }
 
@@ -415,6 +543,8 @@ impl Notes {
         match issue {
             Issue::BlocksLeaked { .. } | Issue::BlocksFree { .. } => self.changed,
             Issue::BlockCount { ino, .. }
+            | Issue::BlocksMissing { ino, .. }
+            | Issue::EntriesMissing { ino, .. }
             | Issue::EntryCount { ino, .. }
             | Issue::LinkCount { ino, .. }
             | Issue::DirectoryParent { ino, .. }

@@ -8,6 +8,7 @@ use super::gather::Raw;
 use crate::error::{Error, Result};
 use crate::fsck::inodes::NO_DIR;
 use crate::fsck::issue::Issue;
+use crate::fsck::outcome::Done;
 use crate::htree::name_hash;
 use crate::media::bitmap::BitmapKind;
 use crate::types::{FileType, Ino};
@@ -161,6 +162,7 @@ impl Fixer<'_, '_> {
             let dir = self.known.inodes.dirs.get(info.dir as usize).copied();
             let holds = dir.is_some_and(|d| d.entries > 0);
             if d.nlink == 0 && !holds {
+                self.fate((ino.0, 0), Done::Freed);
                 self.free_inode(ino)?;
             } else {
                 named.push((ino, (d.mode >> 12 & 15) as u8, dir.map(|d| d.subdirs)));
@@ -193,7 +195,7 @@ impl Fixer<'_, '_> {
         self.edit(home, |d| d.nlink = d.nlink.saturating_add(new_dirs))
     }
 
-    fn entry(&self, name: Vec<u8>, ino: Ino, kind: u8) -> Raw {
+    pub(super) fn entry(&self, name: Vec<u8>, ino: Ino, kind: u8) -> Raw {
         Raw {
             hash: name_hash(self.geo, &name),
             kind,
@@ -202,7 +204,7 @@ impl Fixer<'_, '_> {
         }
     }
 
-    fn names_in(&mut self, dir: Ino) -> Result<HashSet<Vec<u8>>> {
+    pub(super) fn names_in(&mut self, dir: Ino) -> Result<HashSet<Vec<u8>>> {
         let Some(d) = self.inode(dir)? else {
             return Ok(HashSet::new());
         };
@@ -211,7 +213,7 @@ impl Fixer<'_, '_> {
     }
 
     /// The directory `lost+found`, made if the root has none.
-    fn lost_found(&mut self) -> Result<Ino> {
+    pub(super) fn lost_found(&mut self) -> Result<Ino> {
         if let Some(ino) = self.notes.lost_found
             && self.kind(ino)? == Some(FileType::Directory)
         {
@@ -246,17 +248,20 @@ impl Fixer<'_, '_> {
     }
 
     /// A number that is free and has a place in the table.
-    fn new_inode(&mut self) -> Result<Ino> {
+    pub(super) fn new_inode(&mut self) -> Result<Ino> {
         for e in 0..self.known.table.len() {
             let e = self.known.table[e];
             let per_block = self.geo.inodes_per_block();
             let numbers = e.first * per_block..(e.first + e.count) * per_block;
             for n in numbers.start.max(Ino::FIRST_FREE.0)..numbers.end.min(self.geo.inodes_max) {
-                if self.known.inodes.get(Ino(n)).is_none() {
+                // A number is given once a round: the bitmap says so only later.
+                if self.known.inodes.get(Ino(n)).is_none() && self.rebuilt.insert((n, u32::MAX)) {
                     return Ok(Ino(n));
                 }
             }
         }
-        self.grow_table()
+        let ino = self.grow_table()?;
+        self.rebuilt.insert((ino.0, u32::MAX));
+        Ok(ino)
     }
 }

@@ -132,6 +132,18 @@ impl Fixer<'_, '_> {
         Ok(true)
     }
 
+    /// Empties the journal and sets the checkpoint.
+    pub(super) fn empty_journal(&mut self, checkpoint: u64) -> Result<bool> {
+        for lane in 0..self.geo.lanes {
+            self.view.store(self.geo.retired_offset(lane), &[0; 16])?;
+            for slot in 0..2 {
+                self.empty_slot(lane, slot)?;
+            }
+        }
+        let word = seal(self.geo.seed, checkpoint);
+        self.dynamic(|d| d.checkpoint = word)
+    }
+
     fn dynamics(&self) -> Result<[SuperDynamic; 2]> {
         let at = |page: u64| self.view.read_pod(page + DYNAMIC_OFFSET);
         Ok([at(0)?, at(self.geo.copy_offset)?])

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::fsck::issue::{Issue, Severity};
+use crate::fsck::issue::{Issue, Part, Severity};
 use crate::fsck::{CheckOptions, Finding};
 use crate::media::bitmap::BitmapKind;
 use crate::types::Ino;
@@ -103,25 +103,58 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | LaneDamaged { .. }
         | StateUnknown { .. } => 0,
         InternalInodeLost { .. } => 1,
-        MapPointer { ino, .. } | MapHole { ino, .. } | BlockCount { ino, .. } if internal(ino) => 1,
-        BlockUsedTwice { ino, .. } if internal(ino) => 1,
-        DescriptorMissing { .. } => 1,
-        BitmapPointer { .. } | BitmapSum { .. } | BitsPastEnd { .. } => 2,
-        ReservedInodeFree { .. } => 2,
-        InodeDamaged { .. } | InodeMissing { .. } | InodeField { .. } => 3,
-        MapPointer { ino, .. } | MapHole { ino, .. } if *ino == Ino::ORPHANS => 3,
+        // What the block bitmap needs, the block bitmap, and what needs that.
+        MapPointer { ino, .. }
+        | MapHole { ino, .. }
+        | MapEmpty { ino, .. }
+        | BlockCount { ino, .. }
+        | BlocksMissing { ino, .. }
+        | BlockUsedTwice { ino, .. }
+            if internal(ino) =>
+        {
+            if *ino == Ino::BLOCK_GROUPS {
+                1
+            } else {
+                3
+            }
+        }
+        DescriptorMissing { kind, .. } => match kind {
+            BitmapKind::Blocks => 1,
+            BitmapKind::Inodes => 3,
+        },
+        BitmapPointer { kind, .. } | BitmapSum { kind, .. } | BitsPastEnd { kind, .. } => {
+            match kind {
+                BitmapKind::Blocks => 2,
+                BitmapKind::Inodes => 4,
+            }
+        }
+        ReservedInodeFree { .. } => 4,
+        InodeDamaged { .. } | InodeMissing { .. } | InodeField { .. } => 5,
+        MapPointer { ino, .. } | MapHole { ino, .. } | MapEmpty { ino, .. }
+            if *ino == Ino::ORPHANS =>
+        {
+            5
+        }
+        MapEmpty {
+            part: Part::Contents,
+            ..
+        } => 8,
         MapPointer { .. }
         | MapHole { .. }
+        | MapEmpty { .. }
         | TreePointer { .. }
+        | TreeEmpty { .. }
         | TreeLeaf { .. }
+        | EntriesMissing { .. }
         | DuplicateName { .. }
         | XattrItem { .. }
         | XattrChecksum { .. }
         | AclDamaged { .. }
         | BadTarget { .. }
         | TargetChecksum { .. }
-        | LeasesLeft => 4,
-        BlockUsedTwice { .. } => 5,
+        | LeasesLeft => 6,
+        BlockUsedTwice { .. } => 7,
+        BlocksMissing { .. } => 8,
         DanglingEntry { .. }
         | EntryReserved { .. }
         | EntryType { .. }
@@ -131,8 +164,8 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | OrphanSlotDamaged { .. }
         | OrphanSlotWrong { .. }
         | OrphanTwice { .. }
-        | OrphanNotEmpty { .. } => 6,
-        InodeLeaked { .. } => 7,
+        | OrphanNotEmpty { .. } => 9,
+        InodeLeaked { .. } => 10,
         InodeReserved { .. }
         | AclMode { .. }
         | BlockCount { .. }
@@ -140,9 +173,36 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | LinkCount { .. }
         | DirectoryParent { .. }
         | BlocksLeaked { .. }
-        | BlocksFree { .. } => 8,
-        DynamicWordsDiffer | NotUnmounted | ErrorsRecorded { .. } => 9,
+        | BlocksFree { .. }
+        | LsnsUsedUp { .. } => 11,
+        DynamicWordsDiffer | NotUnmounted | ErrorsRecorded { .. } => 12,
     }
+}
+
+/// What the inode table and the bitmaps are found by: while one of these is
+/// left, nothing that it hides may be taken for missing.
+pub(super) fn is_root(issue: &Issue) -> bool {
+    use Issue::*;
+    match issue {
+        MapPointer { ino, .. }
+        | MapHole { ino, .. }
+        | MapEmpty { ino, .. }
+        | BlocksMissing { ino, .. }
+        | BlockUsedTwice { ino, .. } => *ino >= Ino::INODE_TABLE,
+        DescriptorMissing { .. } | BitmapPointer { .. } => true,
+        BitmapSum { kind, .. } => *kind == BitmapKind::Inodes,
+        _ => false,
+    }
+}
+
+/// Whether mending it gives something back because nothing was found to need
+/// it.
+pub(super) fn gives_back(issue: &Issue) -> bool {
+    use Issue::*;
+    matches!(
+        issue,
+        InodeMissing { .. } | DanglingEntry { .. } | BlocksLeaked { .. } | InodeLeaked { .. }
+    )
 }
 
 /// What says that the file system is in order: mended last, and only if it is.
@@ -158,7 +218,9 @@ impl Issue {
         match self {
             BitmapSum { kind, .. } | BitmapPointer { kind, .. } => *kind == BitmapKind::Blocks,
             InternalInodeLost { .. } => false,
-            MapPointer { .. } | MapHole { .. } | TreePointer { .. } | TreeLeaf { .. } => false,
+            MapPointer { .. } | MapHole { .. } | MapEmpty { .. } | BlocksMissing { .. } => false,
+            TreePointer { .. } | TreeEmpty { .. } | TreeLeaf { .. } => false,
+            EntriesMissing { .. } => false,
             DuplicateName { .. } | XattrItem { .. } | XattrChecksum { .. } => false,
             AclDamaged { .. } => false,
             BadTarget { .. } | TargetChecksum { .. } | BlockUsedTwice { .. } => false,

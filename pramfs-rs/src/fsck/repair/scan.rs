@@ -23,6 +23,8 @@ use crate::types::{Bno, Ino};
 pub(super) struct Scan {
     /// Sound leaves, by owner and kind.
     leaves: HashMap<(u64, u32), Vec<u64>>,
+    /// Blocks that may be of pointers.
+    pub tables: Vec<u64>,
     /// Blocks of the inode table, by their number in it.
     pub table: BTreeMap<u64, u64>,
     /// Blocks of group descriptors, by their number: blocks, inodes.
@@ -96,7 +98,11 @@ impl Fixer<'_, '_> {
         {
             if let Some(number) = self.desc_number(kind, &image) {
                 found.entry(number).or_insert(block.0);
+                return Ok(());
             }
+        }
+        if known && self.looks_like_pointers(&image.bytes) {
+            scan.tables.push(block.0);
         }
         Ok(())
     }

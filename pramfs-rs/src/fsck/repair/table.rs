@@ -8,10 +8,11 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::Fixer;
 use crate::error::{Error, Result};
 use crate::fsck::maps::Extent;
+use crate::fsck::outcome::Done;
 use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::correct;
-use crate::media::pointer::LEAF;
+use crate::media::pointer::{LEAF, Ptr, PtrAt};
 use crate::types::{Bno, Ino};
 
 impl Fixer<'_, '_> {
@@ -42,6 +43,7 @@ impl Fixer<'_, '_> {
         // What lies behind those, and what could not be corrected, is seen by
         // the next round.
         if !corrected.is_empty() {
+            self.fate((ino.0, 0), Done::Corrected);
             return Ok(true);
         }
         // What another claims too is its own if it says so.
@@ -51,10 +53,28 @@ impl Fixer<'_, '_> {
                 foreign.push(*number);
             }
         }
+        let (scanned, needed) = self.missing_blocks(ino)?;
+        let own = self.pointer_blocks(ino)?;
+        let shared = own.iter().any(|b| self.known.shared.contains(b));
+        if foreign.is_empty()
+            && !shared
+            && needed
+                .iter()
+                .all(|n| data.contains_key(n) || scanned.contains_key(n))
+        {
+            let new = scanned.iter().filter(|(n, _)| !data.contains_key(n));
+            let patches = self.patches(&map, new)?;
+            if !patches.is_empty() {
+                for (at, word) in patches {
+                    self.view.store_u64(at, word)?;
+                }
+                self.fate((ino.0, 0), Done::Corrected);
+                return Ok(true);
+            }
+        }
         for number in foreign {
             data.remove(&number);
         }
-        let (scanned, needed) = self.missing_blocks(ino)?;
         for (number, block) in scanned {
             if let Entry::Vacant(v) = data.entry(number) {
                 v.insert(block);
@@ -68,13 +88,32 @@ impl Fixer<'_, '_> {
                 v.insert(self.alloc_zeroed()?.0);
             }
         }
+        self.fate((ino.0, 0), Done::Rebuilt);
         let (root, height, blocks) = self.build_map(ino, &data)?;
         (d.root, d.height, d.blocks) = (root, height as u8, blocks);
         self.put_internal(ino, d)
     }
 
+    /// The pointers that lead to blocks which were found, where all of them can
+    /// be stored in blocks of pointers that are there: that takes no space.
+    fn patches<'n>(
+        &self,
+        map: &crate::media::walk::MapRoot,
+        new: impl Iterator<Item = (&'n u64, &'n u64)>,
+    ) -> Result<Vec<(u64, u64)>> {
+        let mut out = Vec::new();
+        for (number, block) in new {
+            let found = self.find_pointer(map, 0, *number)?;
+            let Some((at, f)) = found.and_then(|f| f.at.map(|at| (at, f))) else {
+                return Ok(Vec::new());
+            };
+            out.push((at, Ptr::new(Bno(*block), 0, f.place).0));
+        }
+        Ok(out)
+    }
+
     /// Whether a block is this one of the map, by what is in it.
-    fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
+    pub(super) fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
         let image = self.image(Bno(block))?;
         let says = match ino {
             Ino::INODE_TABLE => self.table_number(&image),
@@ -149,6 +188,36 @@ impl Fixer<'_, '_> {
         Ok(corrected)
     }
 
+    /// Blocks that its map takes for blocks of pointers.
+    fn pointer_blocks(&self, ino: Ino) -> Result<Vec<u64>> {
+        let Some(d) = self.internal(ino)? else {
+            return Ok(Vec::new());
+        };
+        let map = Self::map_of(&d);
+        let mut out = Vec::new();
+        let mut rest = vec![(map.root, map.root_at(self.geo))];
+        while let Some((ptr, place)) = rest.pop() {
+            let Ok(block) = map.open(self.geo, ptr, place) else {
+                continue;
+            };
+            if place.level == 0 || ptr.is_leaf() || out.contains(&block.0) {
+                continue;
+            }
+            out.push(block.0);
+            for (i, word) in (0..).zip(self.words(self.geo.offset(block))?) {
+                let below = PtrAt {
+                    level: place.level - 1,
+                    index: place.index << self.geo.fan_log2 | i,
+                    ..place
+                };
+                if word != 0 {
+                    rest.push((Ptr(word), below));
+                }
+            }
+        }
+        Ok(out)
+    }
+
     /// Blocks of it that were found, and the numbers of those that it must
     /// have.
     fn missing_blocks(&mut self, ino: Ino) -> Result<(BTreeMap<u64, u64>, Vec<u64>)> {
@@ -162,12 +231,25 @@ impl Fixer<'_, '_> {
             }
             _ => (0..groups(self, BitmapKind::Blocks).div_ceil(per_block)).collect(),
         };
+        let own = self.pointer_blocks(ino)?;
         let scan = self.scan()?;
-        let found = match ino {
+        let mut found = match ino {
             Ino::INODE_TABLE => scan.table.clone(),
             Ino::INODE_GROUPS => scan.descs[1].clone(),
             _ => scan.descs[0].clone(),
         };
+        // What stands in the place of a block of its pointers.
+        for block in own {
+            let image = self.image(Bno(block))?;
+            let number = match ino {
+                Ino::INODE_TABLE => self.table_number(&image),
+                Ino::INODE_GROUPS => self.desc_number(BitmapKind::Inodes, &image),
+                _ => self.desc_number(BitmapKind::Blocks, &image),
+            };
+            if let Some(number) = number {
+                found.entry(number).or_insert(block);
+            }
+        }
         Ok((found, needed))
     }
 

@@ -27,7 +27,7 @@ cases! {
             p.put(page, &[0; 8]);
         }
         vec![Issue::NoSuperblock {
-            why: "cannot mount: no pramfs superblock was found; make a file system with mkfs.pramfs".into(),
+            why: "no pramfs file system was found: is it the right device or file?".into(),
         }]
     };
     first_superblock_damaged: "superblock-damaged" => |p| {
@@ -226,14 +226,53 @@ cases! {
         vec![Issue::InodeReserved { ino: p.file }]
     };
     block_count: "block-count" => |p| {
-        let recorded = p.inode(p.file).blocks + 5;
+        let recorded = p.inode(p.file).blocks - 5;
         p.edit(p.file, |d| d.blocks = recorded);
-        vec![Issue::BlockCount { ino: p.file, recorded, found: recorded - 5 }]
+        vec![Issue::BlockCount { ino: p.file, recorded, found: recorded + 5 }]
     };
     block_count_of_the_inode_table: "block-count" => |p| {
         let d: crate::media::DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
+        p.internal(&p.pages(), INODE_TABLE_OFFSET, |d| d.blocks -= 1);
+        vec![Issue::BlockCount { ino: Ino::INODE_TABLE, recorded: d.blocks - 1, found: d.blocks }]
+    };
+    blocks_missing: "blocks-missing" => |p| {
+        let recorded = p.inode(p.file).blocks + 5;
+        p.edit(p.file, |d| d.blocks = recorded);
+        vec![Issue::BlocksMissing { ino: p.file, recorded, found: recorded - 5 }]
+    };
+    blocks_missing_of_the_inode_table: "blocks-missing" => |p| {
+        let d: crate::media::DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
         p.internal(&p.pages(), INODE_TABLE_OFFSET, |d| d.blocks += 1);
-        vec![Issue::BlockCount { ino: Ino::INODE_TABLE, recorded: d.blocks + 1, found: d.blocks }]
+        vec![Issue::BlocksMissing { ino: Ino::INODE_TABLE, recorded: d.blocks + 1, found: d.blocks }]
+    };
+    map_empty: "map-empty" => |p| {
+        // The second block of pointers, and what they led to is free.
+        let (at, _) = p.pointer_of(p.file, 128);
+        for i in 128..256 {
+            p.set_bit(BitmapKind::Blocks, p.block_of(p.file, i), false);
+        }
+        p.put(at, &[0; 1024]);
+        p.edit(p.file, |d| d.blocks -= 128);
+        vec![Issue::MapEmpty { ino: p.file, part: Part::Contents, level: 1, first: 128 }]
+    };
+    tree_empty: "tree-empty" => |p| {
+        let index = p.tree(p.big, TreeKind::Directory).root.block();
+        p.put(p.geo.offset(index), &[0; 1024]);
+        vec![Issue::TreeEmpty { ino: p.big, part: Part::Entries, level: 0, index: 0 }]
+    };
+    entries_missing: "entries-missing" => |p| {
+        let recorded = p.inode(p.big).size + 3;
+        p.edit(p.big, |d| d.size = recorded);
+        vec![Issue::EntriesMissing { ino: p.big, recorded, found: recorded - 3 }]
+    };
+    lsns_used_up: "lsns-used-up" => |p| {
+        let newest = (1 << 52) - 2;
+        p.dynamic(&p.pages(), |d| d.checkpoint = crate::media::checksum::seal(p.geo.seed, newest));
+        vec![Issue::LsnsUsedUp { newest }]
+    };
+    orphan_with_names_in_its_count: "inode-leaked" => |p| {
+        p.edit(p.gone, |d| d.nlink = 1);
+        vec![Issue::InodeLeaked { ino: p.gone }]
     };
     map_pointer: "map-pointer" => |p| {
         p.flip(p.pointer_of(p.file, 200).0 + 1, 0x20);

@@ -1,0 +1,417 @@
+//! Damage that hides data: pages and lines of metadata that read as zeros, and
+//! pairs of damages that need one another mended.
+//!
+//! Each file of the image has contents that say whose they are, so that what a
+//! repair loses is seen: every file reads as it did, or its loss is named by
+//! its path; nothing is given back without a word.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pramfs::fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, check, repair};
+use pramfs::media::pointer::Ptr;
+use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
+use pramfs::media::{DiskInode, probe_superblock};
+use pramfs::{Ctx, Fs, Ino, XattrMode};
+use pramfs_tests::random::Random;
+use pramfs_tests::region::{formatted, mount, quiet, repeatable};
+use pramfs_tests::seen::{Seen, Tree, bytes_of, copy_of, tree, worse};
+
+fn run(region: &pramfs::pmem::Region, policy: Policy) -> Report {
+    repair(region, &RepairOptions::new(policy)).unwrap()
+}
+
+/// An image, what is in it, and its blocks by use.
+struct Sound {
+    image: Vec<u8>,
+    tree: Tree,
+    block: usize,
+    /// Blocks that hold bytes of files.
+    data: BTreeSet<usize>,
+    /// Bytes of the journal.
+    journal: std::ops::Range<usize>,
+}
+
+/// Files of several heights, a sparse one, directories with an index block,
+/// links, attributes in line and in blocks.
+fn varied(block: u32, len: usize) -> Sound {
+    let sim = formatted(len, &repeatable(block)).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let cx = Ctx::default();
+    let root = Ino::ROOT;
+    let mark = |name: &str, len: usize| {
+        let line = format!("DATA of {name}; ");
+        line.bytes().cycle().take(len).collect::<Vec<u8>>()
+    };
+    let step = block as usize;
+    for (name, blocks) in [("one", 1), ("few", 9), ("many", 90), ("more", 70)] {
+        let ino = fs.create(&cx, root, name.as_bytes(), 0o644).unwrap().ino;
+        fs.write(ino, 0, &mark(name, blocks * step)).unwrap();
+    }
+    let sparse = fs.create(&cx, root, b"sparse", 0o644).unwrap().ino;
+    for at in [0u64, 30, 31, 64, 100, 200] {
+        let at = at * u64::from(block);
+        fs.write(sparse, at, &mark("sparse", step)).unwrap();
+    }
+    let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
+    for i in 0..150usize {
+        let name = format!("a file with a name {i}");
+        let ino = fs.create(&cx, dir, name.as_bytes(), 0o644).unwrap().ino;
+        if i % 10 == 0 {
+            fs.write(ino, 0, &mark(&name, 700)).unwrap();
+        }
+    }
+    let sub = fs.mkdir(&cx, dir, b"sub", 0o755).unwrap().ino;
+    let ino = fs.create(&cx, sub, b"below", 0o644).unwrap().ino;
+    fs.write(ino, 0, &mark("below", 40)).unwrap();
+    fs.setxattr(ino, b"user.large", &mark("attribute", 9000), XattrMode::Set)
+        .unwrap();
+    fs.setxattr(sub, b"user.small", b"small", XattrMode::Set)
+        .unwrap();
+    fs.symlink(&cx, root, b"link", &[b'x'; 300]).unwrap();
+    fs.close().unwrap();
+    let image = sim.image();
+    let tree = tree(&image).unwrap();
+    let region = copy_of(&image);
+    let geo = probe_superblock(&region).unwrap().geometry();
+    let is_data = |b: &usize| {
+        image[b * step..(b + 1) * step]
+            .windows(8)
+            .any(|w| w == b"DATA of ")
+    };
+    let data = (0..image.len() / step).filter(is_data).collect();
+    assert!(check(&region, &CheckOptions::default()).is_clean());
+    Sound {
+        image,
+        tree,
+        block: step,
+        data,
+        journal: geo.journal_offset as usize..(geo.journal_offset + geo.journal_len) as usize,
+    }
+}
+
+/// Whether a report tells of a loss of a path or of a directory above it, or
+/// the inode was moved to `lost+found`.
+fn told(report: &Report, path: &[u8], ino: u64, now: &Tree) -> bool {
+    let above = |lost: &[u8]| path.strip_prefix(lost).is_some_and(|r| r.starts_with(b"/"));
+    let whole = |what: &Lost| matches!(what, Lost::Names { .. } | Lost::Name | Lost::File);
+    let moved = |(p, seen): (&Vec<u8>, &Seen)| p.starts_with(b"/lost+found/") && seen.ino == ino;
+    let lost = |l: &Loss| {
+        let lost = l.path.as_deref();
+        lost.is_some_and(|lost| path == lost || lost == b"/" || whole(&l.what) && above(lost))
+    };
+    report.lost.iter().any(lost) || now.iter().any(moved)
+}
+
+/// What of a repair's result nobody was told.
+fn silent(sound: &Sound, report: &Report, after: &[u8]) -> Vec<String> {
+    let Some(now) = tree(after) else {
+        return vec!["it cannot be mounted".into()];
+    };
+    let mut out = Vec::new();
+    for path in sound.tree.keys() {
+        let one: Tree = BTreeMap::from([(path.clone(), sound.tree[path].clone())]);
+        let bad = worse(&one, &now);
+        if !bad.is_empty() && !told(report, path, sound.tree[path].ino, &now) {
+            out.extend(bad);
+        }
+    }
+    out
+}
+
+/// Repairs a damaged image both ways; what is wrong with that.
+fn judged(sound: &Sound, bad: &[u8]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    // A preen gives no data back, and loses no name that can be read.
+    let region = copy_of(bad);
+    let before = tree(bad).unwrap_or_default();
+    let preen = run(&region, Policy::Preen);
+    let after = bytes_of(&region);
+    let lost = worse(&before, &tree(&after).unwrap_or_default());
+    wrong.extend(
+        lost.first()
+            .map(|l| format!("-p: {l} ({} such): {preen}", lost.len())),
+    );
+    if !preen.lost.is_empty() {
+        wrong.push(format!("-p has lost {:?}", preen.lost));
+    }
+    for image in [bad, &after] {
+        let region = copy_of(image);
+        let report = run(&region, Policy::Yes);
+        let mended = bytes_of(&region);
+        if !report.complete {
+            if mended != image {
+                wrong.push("given up, and changed".into());
+            }
+            continue;
+        }
+        let again = check(&region, &CheckOptions::default());
+        if !report.is_sound() || !again.is_clean() {
+            wrong.push(format!("left:\n{report}\nfound again:\n{again}"));
+        }
+        let silent = silent(sound, &report, &mended);
+        if let Some(first) = silent.first() {
+            let lost: Vec<_> = report.lost.iter().map(|l| l.to_string()).collect();
+            let said: String = format!("{lost:?}\n{report}").chars().take(3000).collect();
+            let n = silent.len();
+            wrong.push(format!(
+                "-y: {first} ({n} such) and nothing says so: {said}"
+            ));
+        }
+    }
+    wrong
+}
+
+fn finish(cases: usize, failed: Vec<String>) {
+    println!("{cases} images");
+    let few = &failed[..failed.len().min(8)];
+    assert!(
+        failed.is_empty(),
+        "{} of {cases}:\n{}",
+        failed.len(),
+        few.join("\n\n")
+    );
+}
+
+#[test]
+fn zeroed_metadata_is_never_lost_silently() {
+    let (mut cases, mut failed) = (0, Vec::new());
+    for (block, len) in [(512, 1 << 20), (4096, 4 << 20)] {
+        let sound = varied(block, len);
+        let mut units = Vec::new();
+        for b in 0..sound.image.len() / sound.block {
+            if sound.data.contains(&b) {
+                continue;
+            }
+            units.push((b * sound.block, sound.block));
+            // Lines of a region's metadata, not of its journal.
+            if !sound.journal.contains(&(b * sound.block)) {
+                units.extend(
+                    (0..sound.block)
+                        .step_by(64)
+                        .map(|at| (b * sound.block + at, 64)),
+                );
+            }
+        }
+        units.retain(|(at, len)| sound.image[*at..at + len].iter().any(|b| *b != 0));
+        // Every block, and a fixed part of the lines.
+        let all = std::env::var_os("PRAMFS_FSCK").is_some();
+        for (n, (at, len)) in units.into_iter().enumerate() {
+            if len == 64 && n % 5 != 0 && !all {
+                continue;
+            }
+            cases += 1;
+            let mut bad = sound.image.clone();
+            bad[at..at + len].fill(0);
+            let wrong = judged(&sound, &bad);
+            if !wrong.is_empty() {
+                failed.push(format!(
+                    "blocks of {block}, {len} bytes at {at:#x}: {}",
+                    wrong.join("\n")
+                ));
+            }
+        }
+    }
+    assert!(cases > 500, "{cases}");
+    finish(cases, failed);
+}
+
+#[test]
+fn two_damaged_places_are_mended_in_one_run() {
+    let (mut cases, mut failed) = (0, Vec::new());
+    for (block, len) in [(512, 1 << 20), (4096, 4 << 20)] {
+        let sound = varied(block, len);
+        let mut places: Vec<usize> = (0x1000..sound.image.len())
+            .filter(|at| !sound.journal.contains(at))
+            .filter(|at| sound.image[*at] != 0 && !sound.data.contains(&(at / sound.block)))
+            .collect();
+        places.extend(0x400..0x700);
+        for round in 0..300 {
+            let mut random = Random::new(u64::from(block) << 32 | round);
+            let mut bad = sound.image.clone();
+            let mut what = Vec::new();
+            for _ in 0..2 {
+                let at = places[random.below(places.len() as u64) as usize];
+                match random.below(3) {
+                    0 | 1 => bad[at] ^= 1 << random.below(8),
+                    _ => bad[at / 64 * 64..at / 64 * 64 + 64].fill(0),
+                }
+                what.push(format!("{at:#x}"));
+            }
+            cases += 1;
+            let wrong = judged(&sound, &bad);
+            if !wrong.is_empty() {
+                failed.push(format!(
+                    "blocks of {block}, round {round}, {what:?}: {}",
+                    wrong.join("\n")
+                ));
+            }
+        }
+    }
+    finish(cases, failed);
+}
+
+/// Two pages that stand in each other's place.
+#[test]
+fn swapped_pages_are_never_lost_silently() {
+    let (mut cases, mut failed) = (0, Vec::new());
+    let sound = varied(4096, 4 << 20);
+    let used: Vec<usize> = (1..sound.image.len() / 4096)
+        .filter(|b| !sound.journal.contains(&(b * 4096)))
+        .filter(|b| {
+            sound.image[b * 4096..(b + 1) * 4096]
+                .iter()
+                .any(|b| *b != 0)
+        })
+        .filter(|b| !sound.data.contains(b))
+        .collect();
+    for round in 0..150 {
+        let mut random = Random::new(round);
+        let pick = |r: &mut Random| used[r.below(used.len() as u64) as usize];
+        let (a, b) = (pick(&mut random), pick(&mut random));
+        let mut bad = sound.image.clone();
+        bad[a * 4096..(a + 1) * 4096].copy_from_slice(&sound.image[b * 4096..(b + 1) * 4096]);
+        bad[b * 4096..(b + 1) * 4096].copy_from_slice(&sound.image[a * 4096..(a + 1) * 4096]);
+        cases += 1;
+        let wrong = judged(&sound, &bad);
+        if !wrong.is_empty() {
+            failed.push(format!("pages {a} and {b}: {}", wrong.join("\n")));
+        }
+    }
+    finish(cases, failed);
+}
+
+/// A byte of the pointer to the block bitmap and one of the inode table's map:
+/// each is mended without loss, and so are both, in one run.
+#[test]
+fn two_damaged_bytes_are_mended_in_one_run() {
+    let sound = varied(4096, 4 << 20);
+    let image = &sound.image;
+    let region = copy_of(image);
+    let geo = probe_superblock(&region).unwrap().geometry();
+    let map = |at: u64| {
+        let d: DiskInode = region.read_pod(at).unwrap();
+        (Ptr(d.root), u32::from(d.height))
+    };
+    let (descs, 0) = map(BLOCK_GROUPS_OFFSET) else {
+        panic!("the descriptors take more than one block")
+    };
+    let (inodes, 1) = map(INODE_TABLE_OFFSET) else {
+        panic!("the inode table has another height")
+    };
+    let at = |ptr: Ptr| geo.offset(ptr.block()) as usize;
+    let bitmap: Vec<_> = (at(descs)..at(descs) + 8).collect();
+    let used = |at: &usize| image[*at] != 0;
+    let table: Vec<_> = (at(inodes)..at(inodes) + 4096).filter(used).collect();
+    let table: Vec<_> = table.into_iter().step_by(5).take(12).collect();
+    assert!(table.len() >= 4, "{table:?}");
+    for b in &bitmap {
+        for t in &table {
+            let mut bad = image.clone();
+            bad[*b] ^= 0x55;
+            bad[*t] ^= 0x55;
+            let region = copy_of(&bad);
+            let report = run(&region, Policy::Yes);
+            let again = check(&region, &CheckOptions::default());
+            assert!(
+                report.is_sound() && again.is_clean(),
+                "{report}\nagain: {again}"
+            );
+            let now = tree(&bytes_of(&region)).unwrap();
+            assert_eq!(worse(&sound.tree, &now), [""; 0], "{report}");
+            assert_eq!(report.lost, [], "{report}");
+        }
+    }
+}
+
+/// Record numbers near their end: a check tells, a repair begins anew, above
+/// the generation of every inode, and writing works.
+#[test]
+fn used_up_record_numbers_are_told_and_begun_anew() {
+    use pramfs::fsck::{Done, Issue};
+    use pramfs::media::checksum::{SEALED_BITS, seal};
+    let sound = varied(4096, 4 << 20);
+    for newest in [
+        (1u64 << SEALED_BITS) - 1,
+        (1 << SEALED_BITS) - 5,
+        1 << (SEALED_BITS - 1),
+    ] {
+        let region = copy_of(&sound.image);
+        let geo = probe_superblock(&region).unwrap().geometry();
+        for page in [0, geo.copy_offset] {
+            let word = seal(geo.seed, newest).to_le_bytes();
+            region
+                .window()
+                .store_unflushed(page + 0x210, &word)
+                .unwrap();
+        }
+        // Every change fails, and an unmount leaves no smaller number.
+        let fs = Fs::open(copy_of(&bytes_of(&region)), quiet()).unwrap();
+        let full = newest + 100 > 1 << SEALED_BITS;
+        for i in 0..200 * usize::from(full) {
+            let _ = fs.create(&Ctx::default(), Ino::ROOT, format!("{i}").as_bytes(), 0o644);
+        }
+        let (_, left) = pramfs::fsck::check_fs(fs, &CheckOptions::default()).unwrap();
+        let codes: Vec<_> = left.issues().map(|i| i.code()).collect();
+        assert!(
+            codes.contains(&"lsns-used-up") && !codes.contains(&"live-records"),
+            "{left}"
+        );
+        let looked = run(&region, Policy::No);
+        assert!(
+            looked
+                .issues()
+                .any(|i| matches!(i, Issue::LsnsUsedUp { .. })),
+            "{looked}"
+        );
+        let report = run(&region, Policy::Preen);
+        let done: Vec<_> = report.findings.iter().filter_map(|f| f.done).collect();
+        assert!(done.contains(&Done::Renumbered), "{report}");
+        assert!(check(&region, &CheckOptions::default()).is_clean());
+        let image = bytes_of(&region);
+        let fs = Fs::open(copy_of(&image), quiet()).unwrap();
+        let cx = Ctx::default();
+        let old = fs.lookup(Ino::ROOT, b"one").unwrap().generation;
+        let new = fs.create(&cx, Ino::ROOT, b"new", 0o644).unwrap();
+        assert!(new.generation > old && new.generation < 1 << 40);
+        assert_eq!(worse(&sound.tree, &tree(&image).unwrap()), [""; 0]);
+    }
+}
+
+#[test]
+fn every_loss_is_named_by_path() {
+    let sound = varied(512, 1 << 20);
+    let region = copy_of(&sound.image);
+    let fs = Fs::open(copy_of(&sound.image), quiet()).unwrap();
+    let ino = fs.lookup(Ino::ROOT, b"few").unwrap().ino;
+    drop(fs);
+    // Its inode becomes noise.
+    let step = 256;
+    let at = (0..sound.image.len() / step)
+        .map(|i| i * step)
+        .find(|at| sound.image[at + 0x80..at + 0x88] == ino.0.to_le_bytes() && *at >= 0x1000)
+        .unwrap();
+    region
+        .window()
+        .store_unflushed(at as u64, &[0x5a; 256])
+        .unwrap();
+    let report = run(&region, Policy::Yes);
+    let lost: Vec<_> = report.lost.iter().map(|l| l.to_string()).collect();
+    assert!(
+        lost.iter().any(|l| l == "/few: the file is lost"),
+        "{lost:?}"
+    );
+    // Its nine blocks are kept.
+    let kept = report
+        .lost
+        .iter()
+        .find(|l| matches!(l.what, Lost::Kept { count: 9 }));
+    let path = kept.and_then(|l| l.path.clone()).expect("kept");
+    let fs = Fs::open(region, quiet()).unwrap();
+    let dir = fs.lookup(Ino::ROOT, b"lost+found").unwrap().ino;
+    let name = path.strip_prefix(b"/lost+found/").unwrap();
+    let file = fs.lookup(dir, name).unwrap();
+    let mut bytes = vec![0; 9 * 512];
+    assert_eq!(fs.read(file.ino, 0, &mut bytes).unwrap(), bytes.len());
+    let whole = b"DATA of few; ".iter().copied().cycle().take(bytes.len());
+    assert!(bytes.iter().copied().eq(whole));
+}
