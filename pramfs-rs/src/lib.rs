@@ -29,7 +29,7 @@ mod volume;
 
 pub use error::{Error, Result};
 pub use fs::{
-    AtimePolicy, Clock, ErrorPolicy, Fs, Held, InGroup, MemoryUse, MountOptions, RecoveryReport, Shared,
-    SystemClock, Taken,
+    AtimePolicy, Clock, ErrorPolicy, Fs, Held, InGroup, MemoryUse, MountOptions, RecoveryReport,
+    Shared, SystemClock, Taken,
 };
 pub use types::*;

@@ -173,4 +173,3 @@ impl File {
         MappedFile::new(self.shared.clone(), self.ino, range, access)
     }
 }
-

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::alloc::Run;
 use crate::error::{Error, Result};
-use crate::fs::{By, Shared};
 use crate::fs::inode::Core;
+use crate::fs::{By, Shared};
 use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
 use crate::types::{FileExtent, Ino};
 

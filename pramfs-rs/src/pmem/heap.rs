@@ -28,10 +28,12 @@ impl HeapBackend {
     pub fn boxed(len: usize) -> Box<HeapBackend> {
         assert!(len > 0, "a region has at least one byte");
         // Whole words, as a mapping is whole pages.
-        let layout = len.checked_next_multiple_of(8).map(|size| {
-            Layout::from_size_align(size, if cfg!(miri) { 4096 } else { 2 << 20 })
-        });
-        let layout = layout.and_then(Result::ok).expect("size fits an allocation");
+        let layout = len
+            .checked_next_multiple_of(8)
+            .map(|size| Layout::from_size_align(size, if cfg!(miri) { 4096 } else { 2 << 20 }));
+        let layout = layout
+            .and_then(Result::ok)
+            .expect("size fits an allocation");
         // SAFETY: the layout has a non-zero size.
         let base = unsafe { alloc_zeroed(layout) };
         assert!(!base.is_null(), "out of memory for a region of {len} bytes");

@@ -17,7 +17,11 @@ fn source() -> Area {
 /// Runs `f` for many places (offset to, offset from, length) and compares all of
 /// the area with what `expect` makes of it.
 fn compare(f: impl Fn(*mut u8, *const u8, usize), expect: impl Fn(&mut [u8], &[u8])) {
-    let places = if cfg!(miri) { [0, 3].iter() } else { [0, 1, 3, 4, 8, 13].iter() };
+    let places = if cfg!(miri) {
+        [0, 3].iter()
+    } else {
+        [0, 1, 3, 4, 8, 13].iter()
+    };
     let lens = (0..=24).chain([31, 32, 40, 60, 64, 65, 68, 72, 127, 128, 130]);
     for to in 0..=16 {
         for from in places.clone() {
@@ -48,8 +52,6 @@ fn copies_everywhere_are_those_bytes_and_no_others() {
     compare(|d, s, n| unsafe { words::load(d, s, n) }, same);
     // SAFETY: as above.
     compare(|d, s, n| unsafe { words::store(d, s, n) }, same);
-    // SAFETY: as above.
-    compare(|d, s, n| unsafe { words::copy(d, s, n) }, same);
 }
 
 #[test]
@@ -83,7 +85,10 @@ fn parts_of_a_word_stored_by_two_threads_are_both_there() {
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
     let rounds = if cfg!(miri) { 20 } else { 100_000u32 };
     let base = words.as_ptr().cast_mut().cast::<u8>();
-    let (at, stop) = (AtomicU64::new(base.expose_provenance() as u64), AtomicBool::new(false));
+    let (at, stop) = (
+        AtomicU64::new(base.expose_provenance() as u64),
+        AtomicBool::new(false),
+    );
     let half = |n: usize| {
         let p = std::ptr::with_exposed_provenance_mut::<u8>(at.load(Ordering::Relaxed) as usize);
         p.wrapping_add(n)
