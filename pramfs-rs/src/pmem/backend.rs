@@ -133,8 +133,8 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// words may be stored and flushed ordinarily.
     ///
     /// # Safety
-    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable, in the
-    /// mapping or not, and does not overlap it.
+    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does not
+    /// overlap it. On x86_64 it may lie in the mapping, too, where others store to it.
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize);
     /// As [`nt_copy`](Self::nt_copy), of zeros.
     ///

@@ -93,7 +93,7 @@ unsafe fn copy_unit(at: *mut u8, unit: usize) -> rustix::io::Result<()> {
             ProtFlags::READ | ProtFlags::WRITE,
             MapFlags::PRIVATE,
         )?;
-        super::live::copy(copy.cast(), at, unit);
+        super::live::load(copy.cast(), at, unit);
         let moved = rustix::mm::mremap_fixed(copy, unit, unit, MremapFlags::MAYMOVE, at.cast());
         if moved.is_err() {
             let _ = rustix::mm::munmap(copy, unit);

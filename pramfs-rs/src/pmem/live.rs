@@ -98,15 +98,17 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Copies within the medium.
+/// Whether [`copy`] takes from the medium, too.
+pub(super) const DIRECT: bool = way::DIRECT;
+
+/// As [`store`]; with [`DIRECT`], the source may be medium.
 ///
 /// # Safety
-/// The words that both ranges touch are mapped, those of `dst` writable; the
-/// ranges do not overlap.
+/// As for [`store`], but for the source: it does not overlap the destination.
 #[inline]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
-    unsafe { way::copy(dst, src, len) }
+    unsafe { way::store(dst, src, len) }
 }
 
 /// Fills the medium with one byte.
@@ -139,7 +141,7 @@ pub(super) unsafe fn touch(at: *const u8) {
 unsafe fn word_at<'a>(at: *const u8) -> &'a AtomicU64 {
     // SAFETY: aligned and mapped, by contract. Through a mapping for loads only
     // nobody stores; a load of this size needs no right to.
-    unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) }
+    unsafe { &*at.cast() }
 }
 
 #[cfg(test)]

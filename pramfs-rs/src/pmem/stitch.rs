@@ -267,7 +267,7 @@ impl Stitcher {
             // SAFETY: `p` is a page of the region's mapping, which outlives
             // the source; `to` is the same page of the piece just mapped,
             // privately and writable, with no user yet.
-            unsafe { super::live::copy(to, p as *const u8, page) };
+            unsafe { super::live::load(to, p as *const u8, page) };
         }
         Ok(())
     }

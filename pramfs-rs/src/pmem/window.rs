@@ -159,13 +159,14 @@ impl WriteWindow<'_> {
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn nt_copy(&self, offset: u64, from: u64, len: u64) -> Result<Unfenced, PmemError> {
         let (src, dst) = (self.region.at(from, len)?, self.region.at(offset, len)?);
-        if mutants::hit(Kind::Stream) || from.abs_diff(offset) < len {
-            // Over itself: by way of other memory.
+        if mutants::hit(Kind::Stream) || from.abs_diff(offset) < len || !live::DIRECT {
+            // Over itself, or by what takes from other memory alone: by way of that.
             let mut bytes = vec![0; len as usize];
             self.region.read(from, &mut bytes)?;
             return self.nt_store(offset, &bytes);
         }
-        // SAFETY: both have len bytes in the mapping, and do not overlap.
+        // SAFETY: both have len bytes in the mapping, and do not overlap; backends
+        // take from the medium, too, where that is DIRECT.
         unsafe { self.region.backend.nt_copy(dst, src, len as usize) };
         mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())

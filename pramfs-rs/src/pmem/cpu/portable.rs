@@ -31,7 +31,7 @@ impl Cpu {
             .store(value, std::sync::atomic::Ordering::Release);
     }
     pub unsafe fn nt_copy(self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller; the source may be the medium, too.
+        // SAFETY: passed on from the caller.
         unsafe { live::copy(dst, src, len) }
     }
     pub unsafe fn nt_zero(self, dst: *mut u8, len: usize) {

@@ -4,6 +4,8 @@
 
 use std::arch::asm;
 
+pub(super) const DIRECT: bool = true;
+
 /// # Safety
 /// As for [`live::copy`](super::copy); either side may be ordinary memory.
 #[inline]
@@ -31,17 +33,9 @@ pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
 }
 
 /// # Safety
-/// As for [`live::store`](super::store).
+/// As for [`live::copy`](super::copy).
 #[inline]
 pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe { copy(dst, src, len) }
-}
-
-/// # Safety
-/// As for [`live::copy`](super::copy); the source may be ordinary memory.
-#[inline]
-pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: each arm copies `len` bytes; one store of an aligned 1, 2, 4 or 8
     // bytes is not torn.
     unsafe {

@@ -52,8 +52,6 @@ fn copies_everywhere_are_those_bytes_and_no_others() {
     compare(|d, s, n| unsafe { words::load(d, s, n) }, same);
     // SAFETY: as above.
     compare(|d, s, n| unsafe { words::store(d, s, n) }, same);
-    // SAFETY: as above.
-    compare(|d, s, n| unsafe { words::copy(d, s, n) }, same);
 }
 
 #[test]

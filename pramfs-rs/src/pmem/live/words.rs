@@ -4,30 +4,50 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{WORD, word_at};
 
-/// The pieces of `len` bytes at `address` that lie in one word each: how far
-/// behind the first byte, how far into the word, and how many bytes.
-fn pieces(address: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let within = (address + done) % WORD;
-        let n = (WORD - within).min(len - done);
-        let piece = (done, within, n);
-        done += n;
-        (n != 0).then_some(piece)
-    })
+/// Ordinary memory is read by the byte, so that no word of it is touched beside
+/// those; which of both it is does not show in an address.
+pub(super) const DIRECT: bool = false;
+
+/// A range of the medium as part of a word, whole words, and part of a word: the
+/// bytes of each.
+fn parts(at: *const u8, len: usize) -> (usize, usize, usize) {
+    let head = at.addr().wrapping_neg() % WORD;
+    if head >= len {
+        return (len, 0, 0);
+    }
+    let tail = (len - head) % WORD;
+    (head, len - head - tail, tail)
 }
 
-/// Changes some bytes of a word and leaves the others.
+/// Loads some bytes of one word.
 ///
 /// # Safety
-/// The word `within` bytes before `at` is mapped, writable and aligned, and
-/// `within + new.len()` no more than its size.
-unsafe fn put(at: *mut u8, within: usize, new: &[u8]) {
-    // SAFETY: passed on from the caller.
-    let word = unsafe { word_at(at.wrapping_sub(within)) };
-    if let Ok(whole) = new.try_into() {
-        return word.store(u64::from_ne_bytes(whole), Relaxed);
+/// The word that they lie in is mapped; `dst` has room for them.
+unsafe fn load_part(dst: *mut u8, src: *const u8, len: usize) {
+    if len == 0 {
+        return;
     }
+    let within = src.addr() % WORD;
+    // SAFETY: the word is mapped, and the bytes lie in it, by contract.
+    unsafe {
+        let bytes = word_at(src.wrapping_sub(within))
+            .load(Relaxed)
+            .to_ne_bytes();
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().add(within), dst, len);
+    }
+}
+
+/// Stores some bytes of one word, and leaves the others.
+///
+/// # Safety
+/// The word that they lie in is mapped and writable.
+unsafe fn store_part(dst: *mut u8, new: &[u8]) {
+    if new.is_empty() {
+        return;
+    }
+    let within = dst.addr() % WORD;
+    // SAFETY: the word is mapped, by contract.
+    let word = unsafe { word_at(dst.wrapping_sub(within)) };
     let mut old = word.load(Relaxed);
     loop {
         let mut bytes = old.to_ne_bytes();
@@ -42,49 +62,51 @@ unsafe fn put(at: *mut u8, within: usize, new: &[u8]) {
 /// # Safety
 /// As for [`live::load`](super::load).
 pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
-    for (done, within, n) in pieces(src.addr(), len) {
-        // SAFETY: the word has a byte of the range, so it is mapped; the piece is
-        // `n` of its bytes, and as many of `dst`.
-        unsafe {
-            let word = word_at(src.wrapping_add(done).wrapping_sub(within));
-            let bytes = word.load(Relaxed).to_ne_bytes();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr().add(within), dst.add(done), n);
+    let (head, body, tail) = parts(src, len);
+    // SAFETY: each word has a byte of the range, so it is mapped; the parts are
+    // the range together, and as many bytes of `dst`.
+    unsafe {
+        load_part(dst, src, head);
+        for i in (head..head + body).step_by(WORD) {
+            let word = word_at(src.add(i)).load(Relaxed);
+            dst.add(i).cast::<u64>().write_unaligned(word);
         }
+        load_part(dst.add(head + body), src.add(head + body), tail);
     }
 }
 
 /// # Safety
 /// As for [`live::store`](super::store).
 pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
-    for (done, within, n) in pieces(dst.addr(), len) {
-        let mut new = [0; WORD];
-        // SAFETY: `n` is at most a word; the piece lies in both ranges.
-        unsafe {
-            std::ptr::copy_nonoverlapping(src.add(done), new.as_mut_ptr(), n);
-            put(dst.wrapping_add(done), within, &new[..n]);
+    let (head, body, tail) = parts(dst, len);
+    let part = |at: usize, n: usize| {
+        let mut bytes = [0; WORD];
+        // SAFETY: less than a word, of the source.
+        unsafe { std::ptr::copy_nonoverlapping(src.add(at), bytes.as_mut_ptr(), n) };
+        bytes
+    };
+    // SAFETY: as in `load`, the other way round.
+    unsafe {
+        store_part(dst, &part(0, head)[..head]);
+        for i in (head..head + body).step_by(WORD) {
+            let word = src.add(i).cast::<u64>().read_unaligned();
+            word_at(dst.add(i)).store(word, Relaxed);
         }
-    }
-}
-
-/// # Safety
-/// As for [`live::copy`](super::copy).
-pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-    for (done, within, n) in pieces(dst.addr(), len) {
-        let mut new = [0; WORD];
-        // SAFETY: as in `store`; the source is the medium here, too.
-        unsafe {
-            load(new.as_mut_ptr(), src.wrapping_add(done), n);
-            put(dst.wrapping_add(done), within, &new[..n]);
-        }
+        store_part(dst.add(head + body), &part(head + body, tail)[..tail]);
     }
 }
 
 /// # Safety
 /// As for [`live::fill`](super::fill).
 pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
-    for (done, within, n) in pieces(dst.addr(), len) {
-        // SAFETY: as in `store`.
-        unsafe { put(dst.wrapping_add(done), within, &[byte; WORD][..n]) };
+    let (head, body, tail) = parts(dst, len);
+    // SAFETY: as in `store`.
+    unsafe {
+        store_part(dst, &[byte; WORD][..head]);
+        for i in (head..head + body).step_by(WORD) {
+            word_at(dst.add(i)).store(u64::from_ne_bytes([byte; WORD]), Relaxed);
+        }
+        store_part(dst.add(head + body), &[byte; WORD][..tail]);
     }
 }
 
