@@ -236,7 +236,7 @@ fn a_failed_write_back_stores_the_pages_that_have_room() {
             }
             assert_eq!(bytes[MIB - PAGE..], [0x77; PAGE], "{mode}");
             let hole = &bytes[quarter..2 * quarter];
-            assert!(hole.iter().any(|b| *b == 0), "{mode}: the region was full");
+            assert!(hole.contains(&0), "{mode}: the region was full");
         });
     }
 }

@@ -210,8 +210,11 @@ fn a_medium_that_vanishes_is_eio_and_not_death() {
     );
 }
 
-/// What each name of the root shows: size, mode, contents.
-fn shown(fs: &Fs) -> pramfs::Result<BTreeMap<String, (u64, u32, Vec<u8>)>> {
+/// What a file shows: size, mode, contents.
+type Shown = (u64, u32, Vec<u8>);
+
+/// What each name of the root shows.
+fn shown(fs: &Fs) -> pramfs::Result<BTreeMap<String, Shown>> {
     let mut all = BTreeMap::new();
     let mut found = Vec::new();
     fs.readdir(Ino::ROOT, 0, &mut |e| {
@@ -286,9 +289,8 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
             Ok(seen) => {
                 for (name, (size, mode, bytes)) in &seen {
                     let once = [old.get(name), new.get(name)];
-                    let was = |f: &dyn Fn(&(u64, u32, Vec<u8>)) -> bool| {
-                        once.iter().flatten().any(|then| f(then))
-                    };
+                    let was =
+                        |f: &dyn Fn(&Shown) -> bool| once.iter().flatten().any(|then| f(then));
                     assert!(was(&|then| then.0 == *size), "size of {name}, page {at:#x}");
                     assert!(was(&|then| then.1 == *mode), "mode of {name}, page {at:#x}");
                     // Each byte; a page is of the one state, its neighbour of the
