@@ -84,6 +84,10 @@ pub(super) fn commit(
         newest: journal.newest,
         faults: region.faults(),
     };
+    for run in geo.fixed_blocks() {
+        let blocks = run.end - run.start;
+        region.take_room(run.start << geo.block_log2, blocks << geo.block_log2)?;
+    }
     if journal.ends() {
         w.replay(journal)?;
     }
@@ -101,6 +105,10 @@ pub(super) fn commit(
                 Home::Journal => batch.push(part),
             }
         }
+    }
+    // Before the first store: on a host that is full nothing is changed.
+    for part in words.iter().chain(&batch).chain(&last) {
+        region.take_room(part.at, part.bytes.len() as u64)?;
     }
     w.plainly(&words)?;
     if !batch.is_empty() {
