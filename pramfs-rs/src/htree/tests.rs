@@ -589,7 +589,7 @@ fn a_tree_is_counted_with_its_items() {
     let index = vol.geo.offset(t.root.block());
     let w = vol.region.window();
     for line in 0..8 {
-        let at = |i| index + line * 64 + i * 8;
+        let at = |i: u64| index + line * 64 + i * 8;
         let words: Vec<u64> = (0..8)
             .map(|i| vol.region.load_u64(at(i)).unwrap())
             .collect();
