@@ -374,10 +374,6 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
     let file = OpenOptions::new().open(&fs, "/one-level");
     let file = file.expect("it opens");
     is_damage(file.read_at(0, &mut into), "read of a handle");
-    is_damage(
-        file.map(0..8192, pramfs::direct::Access::Read).map(|_| ()),
-        "map",
-    );
     // Its blocks cannot be found to be freed.
     is_damage(fs.unlink(Ino::ROOT, b"one-level"), "unlink");
     assert_eq!(fs.lookup(Ino::ROOT, b"one-level").expect("lookup").ino, ino);
