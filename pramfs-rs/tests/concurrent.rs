@@ -266,6 +266,8 @@ fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
     });
 }
 
+/// One thread is enough.
+#[cfg_attr(miri, ignore)]
 #[test]
 fn a_reference_given_back_too_often_takes_none_of_a_handle() {
     let fs = mounted();

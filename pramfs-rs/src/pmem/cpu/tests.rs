@@ -9,10 +9,7 @@ const AREA: usize = 16 * LINE_BYTES;
 struct Area([u8; AREA]);
 
 fn choices() -> Vec<Cpu> {
-    #[cfg(target_arch = "x86_64")]
-    return Cpu::all();
-    #[cfg(not(target_arch = "x86_64"))]
-    vec![Cpu::get()]
+    Cpu::all()
 }
 
 fn source() -> Vec<u8> {
