@@ -82,12 +82,15 @@ pub fn connect(
     Ok((connection, place))
 }
 
+/// A connection to the kernel, and the device number of what is mounted.
+type Connected = (OwnedFd, (u32, u32));
+
 /// `None` where this process may not mount, whoever it runs as.
 fn by_system_call(
     point: &MountPoint,
     source: &str,
     settings: &MountSettings,
-) -> Result<Option<(OwnedFd, (u32, u32))>, Failure> {
+) -> Result<Option<Connected>, Failure> {
     let shown = point.path.display();
     let failed = |error: Errno| {
         let error = io::Error::from(error);

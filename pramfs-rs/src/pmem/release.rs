@@ -184,8 +184,8 @@ fn user_of(process: &Path) -> Option<u32> {
     one_user(&fs::read_to_string(process.join("status")).ok()?)
 }
 
-/// From `Uid:	0	0	0	0`: real, effective, saved, of the file system. The line
-/// before it has the name of the process, whose line breaks the kernel escapes.
+/// From the line `Uid:`: real, effective, saved, of the file system. Above it is
+/// the name of the process, whose line breaks the kernel escapes.
 fn one_user(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut users = line.split_ascii_whitespace().map(str::parse::<u32>);
