@@ -171,7 +171,9 @@ fn a_mount_in_a_directory_that_its_owner_alone_may_search_is_unmounted_by_a_sign
 fn under_hidepid(script: &str) -> Output {
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
-        .arg(format!("mount -t proc -o hidepid=2,gid=12345 proc /proc\n{script}"))
+        .arg(format!(
+            "mount -t proc -o hidepid=2,gid=12345 proc /proc\n{script}"
+        ))
         .output()
         .expect("unshare")
 }
