@@ -63,6 +63,51 @@ fn no_command_that_is_shown_makes_a_region_where_everybody_makes_names() {
     }
 }
 
+fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn each_test_that_the_page_on_security_names_exists() {
+    let mut files = Vec::new();
+    for dir in ["pramfs-rs", "fuse-frontend", "mkfs", "tests"] {
+        let dir = root().join(dir);
+        for part in ["src", "tests", "posix"] {
+            if dir.join(part).is_dir() {
+                sources(&dir.join(part), &mut files);
+            }
+        }
+    }
+    let page = text("docs/security.md");
+    let mut named = 0;
+    for quoted in page.split('`').skip(1).step_by(2) {
+        let Some((file, test)) = quoted.split_once("::") else {
+            continue;
+        };
+        if !file.ends_with(".rs") {
+            continue;
+        }
+        named += 1;
+        let found = files
+            .iter()
+            .filter(|path| path.ends_with(file))
+            .any(|path| {
+                std::fs::read_to_string(path)
+                    .unwrap()
+                    .contains(&format!("fn {test}()"))
+            });
+        assert!(found, "docs/security.md: there is no test {quoted}");
+    }
+    assert!(named >= 20, "{named} tests are named");
+}
+
 #[test]
 fn links_lead_somewhere() {
     let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];

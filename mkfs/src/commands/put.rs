@@ -410,3 +410,59 @@ fn xattrs(path: &Path, opened: Option<&File>) -> Result<Vec<Xattr>, Failure> {
     }
     Ok(list)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use pramfs::MountOptions;
+    use pramfs::format::{FormatOptions, format};
+    use pramfs::pmem::RegionOptions;
+
+    use super::*;
+
+    /// Whoever may write a directory above the source can exchange the file
+    /// between the look at it and the opening of it.
+    #[test]
+    fn a_file_that_was_exchanged_is_copied_with_its_own_mode_and_attributes() {
+        let region = RegionOptions::new().memfd("put", 8 << 20).unwrap();
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = Fs::open(region, MountOptions::default()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("file");
+        std::fs::write(&from, "open to all").unwrap();
+        std::fs::set_permissions(&from, PermissionsExt::from_mode(0o666)).unwrap();
+        let looked_at = std::fs::symlink_metadata(&from).unwrap();
+        std::fs::remove_file(&from).unwrap();
+        std::fs::write(&from, "a secret").unwrap();
+        std::fs::set_permissions(&from, PermissionsExt::from_mode(0o600)).unwrap();
+
+        let put = Put {
+            region: PathBuf::new(),
+            source: vec![from.clone()],
+            destination: PathBuf::from("/"),
+            recursive: false,
+            force: false,
+        };
+        let mut job = Job {
+            fs: &fs,
+            put: &put,
+            links: HashMap::new(),
+            buffer: vec![0; CHUNK],
+            bar: ProgressBar::hidden(),
+        };
+        let place = |name: &'static str| Place {
+            dir: Ino::ROOT,
+            name: name.as_bytes(),
+            path: name.into(),
+        };
+        job.object(&from, &looked_at, &place("copy")).unwrap();
+        let copy = fs.lookup(Ino::ROOT, b"copy").unwrap();
+        assert_eq!((copy.perm, copy.size), (0o600, 8));
+        // For a link it is not copied at all.
+        std::fs::remove_file(&from).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
+        assert!(job.object(&from, &looked_at, &place("other")).is_err());
+        assert!(fs.lookup(Ino::ROOT, b"other").is_err());
+    }
+}
