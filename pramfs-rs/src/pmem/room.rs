@@ -267,11 +267,13 @@ impl HostRoom {
             return Ok(self.claim(source, base, first, end - first)?);
         }
         for chunk in first / CHUNK..end.div_ceil(CHUNK) {
-            let (at, end) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len));
-            if self.known.has(at, end - at) {
+            let (at, stop) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len));
+            // Of this chunk it is what was asked for that counts.
+            let part = first.max(at)..end.min(stop);
+            if self.known.has(part.start, part.end - part.start) {
                 continue;
             }
-            let refused = match self.claim(source, base, at, end - at) {
+            let refused = match self.claim(source, base, at, stop - at) {
                 Ok(()) => {
                     self.known.dry.store(false, Ordering::Relaxed);
                     continue;
