@@ -148,7 +148,9 @@ impl Fixer<'_, '_> {
     fn lose_name(&mut self, dir: Ino, name: &[u8]) {
         let path = self.notes.paths.below(dir, name);
         if path.is_none() {
-            self.notes.late.push((self.notes.lost.len(), dir, name.to_vec()));
+            self.notes
+                .late
+                .push((self.notes.lost.len(), dir, name.to_vec()));
             let (ino, what) = (None, Lost::Name);
             return self.notes.lost.push(Loss { ino, path, what });
         }
