@@ -140,7 +140,18 @@ impl Fixer<'_, '_> {
                 continue;
             }
             let mut right = Vec::new();
+            let words = self.words(self.geo.offset(Bno(block)))?;
+            let one = (0..).zip(words).find(|(_, word)| *word != 0);
             for gap in &gaps {
+                // One of its pointers tells most places apart.
+                let below = |i| PtrAt {
+                    level: gap.place.level - 1,
+                    index: gap.place.index << self.geo.fan_log2 | i,
+                    ..gap.place
+                };
+                if one.is_none_or(|(i, word)| !Ptr(word).fits(below(i))) {
+                    continue;
+                }
                 if self.is_pointer_block(&map, Bno(block), &gap.place)? {
                     right.push(gap);
                 }
