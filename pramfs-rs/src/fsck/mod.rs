@@ -165,7 +165,7 @@ pub fn check(region: &Region, options: &CheckOptions) -> Report {
 /// Those of the unmount.
 pub fn check_fs(fs: Fs, options: &CheckOptions) -> Result<(Option<Region>, Report)> {
     let shared = fs.shared().clone();
-    fs.close()?;
+    fs.close_now()?;
     let report = check(shared.region(), options);
     Ok((Arc::into_inner(shared).map(|s| s.vol.region), report))
 }
