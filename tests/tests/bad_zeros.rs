@@ -375,6 +375,7 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
     let file = file.expect("it opens");
     is_damage(file.read_at(0, &mut into), "read of a handle");
     // Its blocks cannot be found to be freed.
+    drop(file);
     is_damage(fs.unlink(Ino::ROOT, b"one-level"), "unlink");
     assert_eq!(fs.lookup(Ino::ROOT, b"one-level").expect("lookup").ino, ino);
 }
