@@ -40,7 +40,7 @@ fi
 echo "sanitize: $(rustc +"$nightly" --version)"
 
 # Read without a lock, or stored to beside others.
-units=(pmem::live fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::core_lock)
+units=(pmem::live::tests::parts fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::core_lock)
 
 miri() {
     local test=(cargo "+$nightly" miri test -p pramfs --no-default-features)
@@ -51,6 +51,7 @@ miri() {
     local seeds="$flags -Zmiri-many-seeds=${MIRI_SEEDS:-0..64}"
     local races="$seeds -Zmiri-disable-stacked-borrows -Zmiri-disable-validation"
     MIRIFLAGS=$flags "${test[@]}" --test concurrent &&
+        MIRIFLAGS=$flags "${test[@]}" --lib -- pmem::live &&
         MIRIFLAGS=$races "${test[@]}" --test concurrent &&
         MIRIFLAGS=$seeds "${test[@]}" --lib -- "${units[@]}"
 }

@@ -98,8 +98,9 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Whether [`copy`] takes from the medium, too.
-pub(super) const DIRECT: bool = way::DIRECT;
+/// Whether [`copy`] takes from the medium, too. `words` cannot: it would have to
+/// know which of both it is, as no byte beside those of a slice may be loaded.
+pub(super) const DIRECT: bool = cfg!(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)));
 
 /// As [`store`]; with [`DIRECT`], the source may be medium.
 ///

@@ -4,8 +4,6 @@
 
 use std::arch::asm;
 
-pub(super) const DIRECT: bool = true;
-
 /// # Safety
 /// As for [`live::copy`](super::copy); either side may be ordinary memory.
 #[inline]

@@ -4,11 +4,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{WORD, word_at};
 
-/// Ordinary memory is read by the byte, so that no word of it is touched beside
-/// those; which of both it is does not show in an address.
-#[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
-pub(super) const DIRECT: bool = false;
-
 /// A range of the medium as part of a word, whole words, and part of a word: the
 /// bytes of each.
 fn parts(at: *const u8, len: usize) -> (usize, usize, usize) {
