@@ -119,7 +119,7 @@ impl Fs {
             tracing::info!("replaying the journal before the read-only mount");
         }
         let geo = info.geometry();
-        if !region.info().read_only && !(read_only && info.is_clean()) {
+        if !(region.info().read_only || read_only && info.is_clean()) {
             super::room::take_fixed_room(&region, &geo)?;
         }
         let faults = region.faults();

@@ -186,7 +186,7 @@ impl Slot {
             unit: self.unit.load(Ordering::Relaxed),
         };
         fence(Ordering::Acquire);
-        let same = before % 2 == 0 && self.version.load(Ordering::Relaxed) == before;
+        let same = before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before;
         (same && range.start != 0).then_some(range)
     }
 
