@@ -344,3 +344,58 @@ fn the_doctor_knows_what_cannot_be_a_region() {
     pramfs(["doctor", missing]).refused(&[missing, "no such device"]);
     pramfs(["doctor", "/no/such/directory/x"]).refused(&["/no/such/directory"]);
 }
+
+#[test]
+fn doctor_of_a_directory_says_what_a_region_there_would_be() {
+    let dir = scratch();
+    let path = dir.path().to_str().unwrap();
+    let a = pramfs(["doctor", path]).ok();
+    assert!(a.out.contains("would be"), "{a:?}");
+    assert!(a.out.contains("in this directory"), "{a:?}");
+    assert!(!a.out.contains("mount.pramfs "), "{a:?}");
+    let b = pramfs(["doctor", "--json", path]).ok().json();
+    assert_eq!(b["directory"], true);
+}
+
+#[test]
+fn doctor_of_another_file_system_names_it_and_advises_no_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = fs::File::create(&path).unwrap();
+    image.set_len(16 << 20).unwrap();
+    drop(image);
+    let made = std::process::Command::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(&path)
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        skipped("no mkfs.ext4: what doctor says of ext4 has not been tested");
+        return;
+    }
+    let a = pramfs(["doctor", path.to_str().unwrap()]).ok();
+    assert!(a.out.contains("holds"), "{a:?}");
+    assert!(a.out.contains("an ext4 file system"), "{a:?}");
+    assert!(!a.out.contains("mount.pramfs "), "{a:?}");
+    let missing = dir.path().join("missing");
+    let a = pramfs(["doctor", missing.to_str().unwrap()]).ok();
+    assert!(!a.out.contains("mount.pramfs "), "{a:?}");
+}
+
+#[test]
+fn json_times_are_rfc_3339() {
+    let dir = scratch();
+    let region = dir.path().join("region");
+    let r = region.to_str().unwrap();
+    run(MKFS, [r, "4M"]).ok();
+    let is_rfc_3339 = |time: &serde_json::Value| {
+        let time = time.as_str().unwrap();
+        let (date, rest) = time.split_once('T').unwrap_or_default();
+        date.len() == 10 && rest.ends_with('Z') && !time.contains(' ')
+    };
+    let stat = pramfs(["stat", "--json", r, "/"]).ok().json();
+    let times = ["atime", "mtime", "ctime", "btime"];
+    assert!(times.iter().all(|t| is_rfc_3339(&stat[t])), "{stat}");
+    let info = pramfs(["info", "--json", r]).ok().json();
+    assert!(is_rfc_3339(&info["created"]), "{info}");
+    assert_eq!(info["last_mount"], serde_json::Value::Null);
+}
