@@ -213,7 +213,7 @@ fn listings() {
         (&a["kind"], &a["links"], &a["size"]),
         (&"regular file".into(), &2.into(), &13.into())
     );
-    assert_eq!(a["mtime"], "2001-09-09 01:46:40.123456789 UTC");
+    assert_eq!(a["mtime"], "2001-09-09T01:46:40.123456789Z");
 }
 
 #[test]
