@@ -113,10 +113,10 @@ enum State {
     NotDirectory,
 }
 
-/// Attributes alone would not do: those of a dead mount may come from the
-/// kernel's memory.
+/// Asks whoever serves the directory. The kernel may know attributes and entries of
+/// a dead mount, and answer for it.
 fn look(directory: &OwnedFd) -> io::Result<State> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = rustix::fs::statx(directory, c"", flags, StatxFlags::TYPE)?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
         return Ok(State::NotDirectory);
