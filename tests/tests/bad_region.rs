@@ -226,11 +226,7 @@ fn what_cannot_be_a_region_is_named_by_everyone() {
         },
         Bad {
             spared: &["mkfs SIZE"],
-            ..bad(
-                "dangling",
-                libc::ENOENT,
-                &["no such file", "leads nowhere"],
-            )
+            ..bad("dangling", libc::ENOENT, &["no such file", "leads nowhere"])
         },
         bad("circle", libc::ELOOP, &["ymbolic link"]),
         Bad {

@@ -385,7 +385,7 @@ fn a_mount_on_a_full_host_lists_reads_removes_and_trims() {
     }
     let full = full.expect("64 MiB took 400 MB");
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC), "{full}");
-    let space = rustix::fs::statvfs(&m.path()).unwrap();
+    let space = rustix::fs::statvfs(m.path()).unwrap();
     assert!(space.f_bavail * space.f_frsize < 2 * MIB);
     let names = || fs::read_dir(m.path()).unwrap().count();
     let before = names();
