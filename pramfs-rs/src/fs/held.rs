@@ -14,7 +14,7 @@ pub struct Held {
 
 impl Fs {
     /// Takes a reference to what has this number. Whether it is what it was when
-    /// the number was found, [`getattr`](Shared::getattr) tells by its generation,
+    /// the number was found, [`getattr`](crate::Shared::getattr) tells by its generation,
     /// asked after this.
     ///
     /// ```
