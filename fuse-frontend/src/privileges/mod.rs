@@ -2,8 +2,8 @@
 //!
 //! Root's server reads bytes that others may have written (the region) and
 //! requests that others have made. So that a mistake in it is not root, it
-//! gives up what serving does not take: [`capabilities`], then new privileges,
-//! core dumps, and all system calls but those of [`calls`]. It starts with an
+//! gives up what serving does not take: `capabilities`, then new privileges,
+//! core dumps, and all system calls but those of `calls`. It starts with an
 //! [`environment`] of its own, and starts [`programs`] by their absolute paths.
 //!
 //! Order: the kernel keeps capabilities for each thread, so they go before the
