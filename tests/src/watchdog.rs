@@ -5,7 +5,7 @@
 //!
 //! Limits are those of an idle machine. On one that is busy the same work takes
 //! longer by the clock, but no more time of the processor: so a test is ended when
-//! it has used that up, or (what waits uses none) when [`WAITING`] times as long has
+//! it has used that up, or (what waits uses none) when `WAITING` times as long has
 //! gone by.
 
 use std::sync::Arc;
