@@ -24,7 +24,8 @@ pub(super) fn open(
         Err(e) => {
             // What a mount is told to do about it would destroy what is there.
             let blank = |at| !region.read_pod::<u64>(at).is_ok_and(|magic| magic == MAGIC);
-            let why = match blank(0) && blank(COPY_OFFSET) {
+            let large_enough = region.len() >= MIN_REGION;
+            let why = match large_enough && blank(0) && blank(COPY_OFFSET) {
                 true => "no pramfs file system was found: is it the right device or file?".into(),
                 false => e.to_string(),
             };
