@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod bare;
+mod count;
 mod fixture;
 mod harness;
 mod minimal;
@@ -53,6 +54,8 @@ enum Cmd {
     /// System time and page faults of reading a large file. ("Unmapped I/O",
     /// 2012)
     Unmapped(Seed<seeds::unmapped::Args>),
+    /// Instructions of one operation of the engine, by valgrind.
+    Count(count::Args),
     /// Put the results that there are into the tables of the README.
     Report {
         /// The file whose tables are renewed [default: that of the repository].
@@ -133,6 +136,10 @@ fn real_main() -> Result<ExitCode> {
         Cmd::Unmapped(a) => seed("unmapped", &a.common, |cx, json| {
             seeds::unmapped::run(cx, &a.own, json)
         }),
+        Cmd::Count(args) => {
+            count::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Cmd::Report { readme } => {
             let readme = readme.unwrap_or_else(|| results_dir().join("../../README.md"));
             readme::renew(&readme, &results_dir())?;

@@ -17,7 +17,7 @@ use pramfs::{AtimePolicy, Fs, MountOptions};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::stress::{
-    Door, EngineDoor, MountDoor, Plan, Totals, populate, remove_all, run, walk,
+    Door, EngineDoor, MountDoor, Plan, Totals, assert_same, populate, remove_all, run, walk,
 };
 use pramfs_tests::watchdog::Watchdog;
 
@@ -140,10 +140,7 @@ fn engine(test: &str, make: impl Fn(u64) -> Engine) {
     let fs = Fs::open(open(), mount_options()).unwrap();
     let door = EngineDoor(&fs);
     assert!(fs.recovery().was_clean);
-    assert!(
-        walk(&door).unwrap() == before,
-        "a remount shows another tree"
-    );
+    assert_same(&before, &walk(&door).unwrap(), "a remount");
     remove_all(&door).unwrap();
     assert_eq!(
         door.sync().unwrap(),
@@ -276,10 +273,7 @@ fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
     check(&open());
     dog.touch();
     mount.mount(options);
-    assert!(
-        walk(&door).unwrap() == before,
-        "a remount shows another tree"
-    );
+    assert_same(&before, &walk(&door).unwrap(), "a remount");
     remove_all(&door).unwrap();
     mount.unmount();
     check(&open());

@@ -10,6 +10,7 @@ mod names;
 mod peers;
 mod read_write;
 mod threads;
+mod untouched;
 
 use crate::harness::Group;
 
@@ -17,6 +18,7 @@ use crate::harness::Group;
 pub const GROUPS: &[&Group] = &[
     &read_write::GROUP,
     &append::GROUP,
+    &untouched::GROUP,
     &names::GROUP,
     &lookup::GROUP,
     &map::GROUP,

@@ -88,7 +88,7 @@ impl Found {
         let mut names: BTreeMap<u64, (Vec<u8>, u64, u64)> = BTreeMap::new();
         let mut of_path = BTreeMap::new();
         let blind = |path: &[u8], e: i32| Blind {
-            died: is_death(e),
+            died: is_death(door, e),
             what: format!("{}: errno {e}", path.escape_ascii()),
         };
         let root = door.root().map_err(|e| blind(b"/", e))?;

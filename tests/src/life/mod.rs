@@ -26,6 +26,7 @@ mod state;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use found::Found;
 use op::Op;
@@ -68,9 +69,33 @@ impl std::ops::AddAssign for Outcome {
     }
 }
 
-/// Errors that say that the server of a mount is gone.
-fn is_death(errno: i32) -> bool {
-    matches!(errno, libc::ENOTCONN | libc::ECONNABORTED)
+/// Whether an error says that the server of a mount is gone.
+///
+/// EIO says so only where nothing is answered any more. The kernel gives it to
+/// a request that a server was reading when it was killed: copying into a page
+/// of the server's that is not there yet fails once the signal is pending.
+fn is_death<D: Door>(door: &D, errno: i32) -> bool {
+    match errno {
+        libc::ENOTCONN | libc::ECONNABORTED => true,
+        libc::EIO => !is_alive(door),
+        _ => false,
+    }
+}
+
+/// Whether the server answers. One that has been killed may still answer one
+/// request for each of its threads: returning from the next ends the thread.
+fn is_alive<D: Door>(door: &D) -> bool {
+    const MORE_THAN_THREADS: u32 = 256;
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    (0..MORE_THAN_THREADS).all(|_| {
+        // A name that nobody has, and that no cache of the kernel's knows.
+        let n = ASKED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("is anybody there {n}");
+        let answer = door
+            .root()
+            .and_then(|root| door.lookup(&root, name.as_bytes()));
+        matches!(answer, Ok(_) | Err(libc::ENOENT))
+    })
 }
 
 impl Record {
@@ -143,7 +168,7 @@ impl Record {
             let op = self.next(writer, &state, n);
             let returned = match op.perform(door, &state, writer, &mut held) {
                 Ok(count) => count,
-                Err(e) if is_death(e) => return Ok(()),
+                Err(e) if is_death(door, e) => return Ok(()),
                 Err(libc::ENOSPC) => -i64::from(libc::ENOSPC),
                 Err(e) => {
                     return Err(format!("writer {writer}, operation {n}: {op:?}: errno {e}"));

@@ -262,7 +262,7 @@ impl Op {
                     match door.write(&open, 5000, &[0xdd; 9000]) {
                         Ok(_) | Err(libc::ENOSPC) => {}
                         // The unlink itself has returned, and stands.
-                        Err(e) if super::is_death(e) => {}
+                        Err(e) if super::is_death(door, e) => {}
                         Err(e) => return Err(e),
                     }
                 }

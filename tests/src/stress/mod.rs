@@ -18,5 +18,5 @@ mod worker;
 pub use door::{About, Door};
 pub use engine::EngineDoor;
 pub use mount::MountDoor;
-pub use walk::{Summary, remove_all, walk};
+pub use walk::{Summary, assert_same, remove_all, walk};
 pub use worker::{COLD, Plan, Totals, populate, run};

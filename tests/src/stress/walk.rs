@@ -1,6 +1,6 @@
 //! The whole tree when all threads have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pramfs::FileType;
 
@@ -68,6 +68,28 @@ pub fn walk<D: Door>(door: &D) -> Result<BTreeMap<Vec<u8>, Summary>, String> {
         Some((found, nlink)) => Err(format!("a file has {nlink} links and {found} names")),
         None => Ok(out),
     }
+}
+
+/// Asserts that two walks found the same.
+///
+/// # Panics
+/// With each path where they did not.
+#[track_caller]
+pub fn assert_same(
+    before: &BTreeMap<Vec<u8>, Summary>,
+    after: &BTreeMap<Vec<u8>, Summary>,
+    context: &str,
+) {
+    let paths: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differences: String = paths
+        .into_iter()
+        .filter(|path| before.get(*path) != after.get(*path))
+        .map(|path| {
+            let (was, is) = (before.get(path), after.get(path));
+            format!("\n{}: {was:?}, then {is:?}", path.escape_ascii())
+        })
+        .collect();
+    assert!(differences.is_empty(), "{context}:{differences}");
 }
 
 fn summary<D: Door>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, String> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pramfs_tests::life::Record;
 use pramfs_tests::mounted::Mounted;
 use pramfs_tests::random::Random;
-use pramfs_tests::stress::{MountDoor, Plan, populate, run, walk};
+use pramfs_tests::stress::{MountDoor, Plan, assert_same, populate, run, walk};
 use pramfs_tests::suite::{mount_for, number, say, unmount_and_check};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::process::Signal;
@@ -84,10 +84,8 @@ fn load(test: &str, mount: &Mounted, options: &str, time: Duration, meanwhile: M
     let before = walk(&theirs).unwrap();
     mount.unmount();
     mount.mount(options);
-    assert!(
-        walk(&theirs).unwrap() == before,
-        "{context}: a remount shows another tree"
-    );
+    let after = walk(&theirs).unwrap();
+    assert_same(&before, &after, &format!("{context}, a remount"));
     record
         .check(&ours)
         .unwrap_or_else(|e| panic!("{context}, after a remount: {e}"));

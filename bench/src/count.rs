@@ -1,0 +1,185 @@
+//! `pramfs-bench count`: instructions of one operation of the engine, by
+//! `valgrind --tool=callgrind`.
+//!
+//! Time differs from run to run and from machine to machine; the number of
+//! instructions hardly does. Each operation is done some times in one run and
+//! three times as often in another; the difference, divided, is what one takes,
+//! without the start. Code for processors that valgrind does not know (AVX-512)
+//! is not chosen under it.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use pramfs::format::{FormatOptions, format};
+use pramfs::pmem::RegionOptions;
+use pramfs::types::{Ctx, Ino, RenameFlags};
+use pramfs::{Fs, MountOptions, SetAttr};
+
+const REGION: u64 = 64 << 20;
+const PAGE: usize = 4096;
+const FILE: u64 = 16 << 20;
+/// Operations of the shorter run.
+const SOME: u64 = 1024;
+
+/// An operation, done so many times.
+type Work = fn(&Fs, u64) -> Result<()>;
+
+const OPERATIONS: &[(&str, Work)] = &[
+    ("read 4 KiB", read),
+    ("write 4 KiB", write),
+    ("append 4 KiB", append),
+    ("create + unlink", create_unlink),
+    ("rename", rename),
+    ("mkdir + rmdir", mkdir_rmdir),
+    ("lookup + getattr", lookup),
+];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only operations whose name contains this.
+    #[arg(long)]
+    filter: Option<String>,
+    /// Do the operation with this number so often, and count nothing.
+    #[arg(long, hide = true, num_args = 2, value_names = ["NUMBER", "TIMES"])]
+    only: Vec<u64>,
+}
+
+/// Counts all operations, or does one of them.
+///
+/// # Errors
+/// Where valgrind is missing or fails, and those of the engine.
+pub fn run(args: &Args) -> Result<()> {
+    if let [number, times] = args.only[..] {
+        let (_, work) = OPERATIONS
+            .get(number as usize)
+            .context("no operation has this number")?;
+        return work(&engine()?, times);
+    }
+    println!("{:<20} {:>12}", "operation", "instructions");
+    for (number, (name, _)) in OPERATIONS.iter().enumerate() {
+        if args.filter.as_ref().is_some_and(|f| !name.contains(f)) {
+            continue;
+        }
+        let (some, more) = (instructions(number, SOME)?, instructions(number, 3 * SOME)?);
+        let each = more.saturating_sub(some) as f64 / (2 * SOME) as f64;
+        println!("{name:<20} {each:>12.1}");
+    }
+    Ok(())
+}
+
+/// What callgrind counts in a run of this program.
+fn instructions(number: usize, times: u64) -> Result<u64> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe()?)
+        .args(["count", "--only", &number.to_string(), &times.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .context("valgrind: apt-get install valgrind")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "valgrind: {said}");
+    let count = said.lines().find_map(|line| {
+        let (_, count) = line.split_once("Collected :")?;
+        count.trim().parse().ok()
+    });
+    match count {
+        Some(count) => Ok(count),
+        None => bail!("valgrind said no count: {said}"),
+    }
+}
+
+/// A file system with every page written, nothing done in the background.
+fn engine() -> Result<Fs> {
+    let region = RegionOptions::new().memfd("pramfs-count", REGION)?;
+    format(&region, &FormatOptions::default())?;
+    let options = MountOptions {
+        background: false,
+        ..MountOptions::default()
+    };
+    Ok(Fs::open(region, options)?)
+}
+
+fn file(fs: &Fs) -> Result<(Ino, pramfs::direct::File)> {
+    let ino = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644)?.ino;
+    let chunk = vec![0x5a; 1 << 20];
+    for at in (0..FILE).step_by(chunk.len()) {
+        fs.write(ino, at, &chunk)?;
+    }
+    Ok((ino, fs.open_file(ino)?))
+}
+
+fn page(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9) % (FILE / PAGE as u64) * PAGE as u64
+}
+
+fn read(fs: &Fs, times: u64) -> Result<()> {
+    let (_, file) = file(fs)?;
+    let mut buffer = [0; PAGE];
+    for n in 0..times {
+        file.read_at(&mut buffer, page(n))?;
+    }
+    Ok(())
+}
+
+fn write(fs: &Fs, times: u64) -> Result<()> {
+    let (_, file) = file(fs)?;
+    for n in 0..times {
+        file.write_at(&[0xa5; PAGE], page(n))?;
+    }
+    Ok(())
+}
+
+fn append(fs: &Fs, times: u64) -> Result<()> {
+    let (ino, file) = file(fs)?;
+    // Blocks that have been written before.
+    let empty = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    fs.setattr(&Ctx::default(), ino, &empty)?;
+    for _ in 0..times {
+        file.append(&[0xa5; PAGE])?;
+    }
+    Ok(())
+}
+
+fn name(n: u64) -> Vec<u8> {
+    format!("a name that is number {n}").into_bytes()
+}
+
+fn create_unlink(fs: &Fs, times: u64) -> Result<()> {
+    for n in 0..times {
+        fs.create(&Ctx::default(), Ino::ROOT, &name(n), 0o644)?;
+        fs.unlink(Ino::ROOT, &name(n))?;
+    }
+    Ok(())
+}
+
+fn rename(fs: &Fs, times: u64) -> Result<()> {
+    let (cx, root) = (Ctx::default(), Ino::ROOT);
+    fs.create(&cx, root, &name(0), 0o644)?;
+    for n in 0..times {
+        let (from, to) = (name(n), name(n + 1));
+        fs.rename(&cx, root, &from, root, &to, RenameFlags::default())?;
+    }
+    Ok(())
+}
+
+fn mkdir_rmdir(fs: &Fs, times: u64) -> Result<()> {
+    for n in 0..times {
+        fs.mkdir(&Ctx::default(), Ino::ROOT, &name(n), 0o755)?;
+        fs.rmdir(Ino::ROOT, &name(n))?;
+    }
+    Ok(())
+}
+
+fn lookup(fs: &Fs, times: u64) -> Result<()> {
+    let files = 1000;
+    for n in 0..files {
+        fs.create(&Ctx::default(), Ino::ROOT, &name(n), 0o644)?;
+    }
+    for n in 0..times {
+        fs.lookup(Ino::ROOT, &name(n % files))?;
+    }
+    Ok(())
+}
