@@ -50,7 +50,10 @@ const REGION: u64 = 256 * MIB;
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let tmpfs = cx.scratch.tmpfs("untouched", 3 * REGION, Huge::Never)?;
     // Pages that the host has given to a virtual machine already.
-    drop(crate::fixture::filled_file(&tmpfs.join("used"), 2 * REGION)?);
+    drop(crate::fixture::filled_file(
+        &tmpfs.join("used"),
+        2 * REGION,
+    )?);
     std::fs::remove_file(tmpfs.join("used"))?;
     if out.wants(ROWS[0].id) {
         append(cx, out, &tmpfs)?;
@@ -77,7 +80,7 @@ fn on_new_region(tmpfs: &Place, work: impl FnOnce(&Fs) -> Result<Duration>) -> R
 fn append(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
     let data = Aligned::filled(PAGE, 0xa5)?;
     let data = data.bytes();
-    let ours = |_, ops| {
+    let ours = |_: u64, ops: u64| {
         on_new_region(tmpfs, |fs| {
             let made = fs.create(&Ctx::default(), Ino::ROOT, b"log", 0o644)?;
             let file = fs.open_file(made.ino)?;
@@ -88,7 +91,7 @@ fn append(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
             Ok(start.elapsed())
         })
     };
-    let theirs = |_, ops| {
+    let theirs = |_: u64, ops: u64| {
         let path = tmpfs.join("log");
         let mut file = File::options().append(true).create_new(true).open(&path)?;
         let start = Instant::now();
@@ -113,7 +116,7 @@ fn append(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
 
 fn create(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
     let list = names(7, cx.scaled(10_000) as usize);
-    let ours = |_, _| {
+    let ours = |_: u64, _: u64| {
         on_new_region(tmpfs, |fs| {
             let start = Instant::now();
             for name in &list {
@@ -123,7 +126,7 @@ fn create(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
         })
     };
     let path = tmpfs.join("dir");
-    let theirs = |_, _| {
+    let theirs = |_: u64, _: u64| {
         std::fs::create_dir(&path)?;
         let dir = File::open(&path)?;
         let start = Instant::now();

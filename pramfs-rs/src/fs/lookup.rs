@@ -86,7 +86,7 @@ impl Shared {
 
     /// What a name leads to, without a lock. `None` says nothing: the name may
     /// not be there, its inode be changing, or the file system have ended.
-    #[inline]
+    #[inline(always)]
     fn known(&self, parent: Ino, name: &[u8]) -> Option<(Attr, Seen)> {
         let names = &self.cache.names;
         let found = names.find(&Probe::new(names.key, parent, name)?)?;

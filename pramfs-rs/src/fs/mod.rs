@@ -199,12 +199,12 @@ impl Shared {
     /// been asked of it, takes the room without a lock, and is run again.
     #[inline]
     pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-        match self.attempt(need, &mut f) {
-            Err(Error::Pmem(PmemError::NoRoom { offset, len })) => {
-                self.with_room(offset, len, || self.attempt(need, &mut f))
-            }
-            result => result,
+        let result = self.attempt(need, &mut f);
+        // By reference: what is shown of an inode is long, and is not moved.
+        if let Err(Error::Pmem(PmemError::NoRoom { offset, len })) = &result {
+            return self.with_room(*offset, *len, || self.attempt(need, &mut f));
         }
+        result
     }
 
     #[inline]

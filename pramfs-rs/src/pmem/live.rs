@@ -35,7 +35,7 @@ use words as way;
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// Most bytes that are copied by words, in line: a cache line.
+/// So many bytes are copied by words, in line: a cache line.
 const SHORT: usize = 64;
 
 /// Copies out of the medium.
@@ -51,10 +51,11 @@ pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
         if len > SHORT || !len.is_multiple_of(4) || !src.addr().is_multiple_of(WORD) {
             return way::load(dst, src, len);
         }
-        let whole = len & !(WORD - 1);
-        for i in (0..whole).step_by(WORD) {
+        let (whole, mut i) = (len & !(WORD - 1), 0);
+        while i < whole {
             let word = word_at(src.wrapping_add(i)).load(Ordering::Relaxed);
             dst.add(i).cast::<u64>().write_unaligned(word);
+            i += WORD;
         }
         if len != whole {
             let word = word_at(src.wrapping_add(whole)).load(Ordering::Relaxed);
@@ -88,12 +89,14 @@ pub(super) unsafe fn load_pod<T: FromBytes>(src: *const u8) -> T {
 pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; whole words to an aligned place.
     unsafe {
-        if len > SHORT || !len.is_multiple_of(WORD) || !dst.addr().is_multiple_of(WORD) {
+        if len >= SHORT || !len.is_multiple_of(WORD) || !dst.addr().is_multiple_of(WORD) {
             return way::store(dst, src, len);
         }
-        for i in (0..len).step_by(WORD) {
+        let mut i = 0;
+        while i < len {
             let word = src.add(i).cast::<u64>().read_unaligned();
             word_at(dst.wrapping_add(i)).store(word, Ordering::Relaxed);
+            i += WORD;
         }
     }
 }

@@ -62,6 +62,20 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
                 t = out(reg_byte) _, src = in(reg) src, dst = in(reg) dst,
                 options(nostack, preserves_flags)
             ),
+            // A line, which is what most records and homes are made of.
+            64 => asm!(
+                "movups {a}, xmmword ptr [{src}]",
+                "movups {b}, xmmword ptr [{src} + 16]",
+                "movups {c}, xmmword ptr [{src} + 32]",
+                "movups {d}, xmmword ptr [{src} + 48]",
+                "movups xmmword ptr [{dst}], {a}",
+                "movups xmmword ptr [{dst} + 16], {b}",
+                "movups xmmword ptr [{dst} + 32], {c}",
+                "movups xmmword ptr [{dst} + 48], {d}",
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                src = in(reg) src, dst = in(reg) dst,
+                options(nostack, preserves_flags)
+            ),
             _ => memcpy(dst, src, len),
         }
     }
