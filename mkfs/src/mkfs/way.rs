@@ -170,6 +170,22 @@ fn objection(link: &Path, owner: u32) -> Objection {
     }
 }
 
+/// No file could be made.
+fn not_made(path: &Path, error: Errno) -> Failure {
+    let (reason, why) = match error {
+        Errno::ROFS => (
+            "read-only",
+            "lies on a read-only file system; remount that read-write, or choose another place",
+        ),
+        Errno::ACCESS | Errno::PERM => (
+            "permission",
+            "permission denied to make a file there; run as the owner of the directory or as root, or choose another place",
+        ),
+        error => return Failure::os("cannot make", path, error),
+    };
+    Failure::new(reason, format!("{}: {why}", shown(path)))
+}
+
 impl Place {
     /// Makes a new file there, of mode 0600 and `len` bytes, and opens it as a
     /// region. `path` is for messages.
@@ -196,7 +212,7 @@ impl Place {
                     ),
                 ));
             }
-            Err(error) => return Err(Failure::os("cannot make", path, error)),
+            Err(error) => return Err(not_made(path, error)),
         };
         let file = File::from(fd);
         let fill = || -> Result<Region, Failure> {
