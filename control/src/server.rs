@@ -3,13 +3,15 @@
 //! Order: the socket has its mode before it has a name, listens before it has
 //! the name that clients look for, and takes that name by a rename, which
 //! replaces what a killed server has left. At the end the name goes first, so
-//! that nobody connects to what will not answer.
+//! that nobody connects to what will not answer; and a client that says nothing,
+//! or takes no answer, is cut off rather than waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketAddrUnix, SocketFlags};
@@ -36,6 +38,7 @@ pub struct Service {
     served: Served,
     region: OwnedFd,
     connection: OwnedFd,
+    patience: Duration,
 }
 
 impl Service {
@@ -61,13 +64,14 @@ impl Service {
             served,
             region,
             connection,
+            patience: PATIENCE,
         })
     }
 
     fn answer(&self, client: &OwnedFd) -> Result<(), ControlError> {
-        wire::limit(client, PATIENCE)?;
+        wire::limit(client, self.patience)?;
         wire::check_peer(client)?;
-        let (bytes, _closed) = wire::receive(client, PATIENCE)?;
+        let (bytes, _closed) = wire::receive(client, self.patience)?;
         let region = self.region.as_fd();
         let (reply, descriptors) = match message::request(&bytes) {
             Ok(Request::Status) => (Reply::Serves(self.served), vec![region]),
@@ -83,8 +87,19 @@ impl Service {
                 message: error.to_string(),
             })
         })?;
-        wire::send(client, &bytes, &descriptors, PATIENCE)
+        wire::send(client, &bytes, &descriptors, self.patience)
     }
+}
+
+/// Whom the thread is talking to.
+#[derive(Debug)]
+enum Talk {
+    /// Nobody.
+    Idle,
+    /// This client.
+    With(Arc<OwnedFd>),
+    /// Nobody any more.
+    Over,
 }
 
 /// A thread that answers for a region, until this is dropped.
@@ -95,6 +110,7 @@ pub struct Server {
     /// Of the socket's name: what has another number is not ours to remove.
     inode: u64,
     listener: Arc<OwnedFd>,
+    talk: Arc<Mutex<Talk>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -130,15 +146,17 @@ impl Server {
         };
         let inode = bind().map_err(ControlError::os("cannot bind the control socket"))?;
         let listener = Arc::new(listener);
-        let theirs = Arc::clone(&listener);
+        let talk = Arc::new(Mutex::new(Talk::Idle));
+        let (heard, spoken) = (Arc::clone(&listener), Arc::clone(&talk));
         let thread = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || serve(&theirs, &service));
+            .spawn(move || serve(&heard, &spoken, &service));
         let mut server = Server {
             directory,
             name,
             inode,
             listener,
+            talk,
             thread: None,
         };
         server.thread = Some(thread.map_err(|source| ControlError::Os {
@@ -149,11 +167,22 @@ impl Server {
     }
 }
 
-fn serve(listener: &OwnedFd, service: &Service) {
+fn serve(listener: &OwnedFd, talk: &Mutex<Talk>, service: &Service) {
     loop {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            // A client that fails has its own error; the next one is waiting.
-            Ok(client) => drop(service.answer(&client)),
+            Ok(client) => {
+                let client = Arc::new(client);
+                match &mut *talk.lock() {
+                    Talk::Over => return,
+                    talk => *talk = Talk::With(Arc::clone(&client)),
+                }
+                // A client that fails has its own error; the next one is waiting.
+                drop(service.answer(&client));
+                match &mut *talk.lock() {
+                    Talk::Over => return,
+                    talk => *talk = Talk::Idle,
+                }
+            }
             // Shut down.
             Err(Errno::INVAL | Errno::BADF) => return,
             Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -171,9 +200,66 @@ impl Drop for Server {
         }
         // Fails only on what is not connected and does not listen.
         let _listens = rustix::net::shutdown(&self.listener, Shutdown::Both);
+        // Its patience with a client is seconds, which an unmount would wait for.
+        if let Talk::With(client) = std::mem::replace(&mut *self.talk.lock(), Talk::Over) {
+            let _talks = rustix::net::shutdown(&client, Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             // It has no panic of its own, and ours must not follow from one.
             let _ended = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// An unmount ends the server, and whoever is connected shall not delay it.
+    #[test]
+    fn a_silent_client_does_not_delay_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let region = File::create(dir.path().join("region")).unwrap();
+        let served = Served {
+            device: (0, 77),
+            user_id: 0,
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            nosymfollow: false,
+        };
+        let mut service = Service::new(served, &region, &region).unwrap();
+        // Longer than the test waits.
+        service.patience = Duration::from_secs(3600);
+        std::fs::create_dir(dir.path().join("sockets")).unwrap();
+        let directory = Directory::open(dir.path().join("sockets"))
+            .unwrap()
+            .unwrap();
+        let server = Server::start(directory, service).unwrap();
+        let clients: Vec<OwnedFd> = (0..3)
+            .map(|_| {
+                let client = wire::socket().unwrap();
+                let socket = dir.path().join("sockets").join(&server.name);
+                let address = SocketAddrUnix::new(socket).unwrap();
+                rustix::net::connect(&client, &address).unwrap();
+                client
+            })
+            .collect();
+        while !matches!(*server.talk.lock(), Talk::With(_)) {
+            std::thread::yield_now();
+        }
+        let (end, ended) = channel();
+        std::thread::spawn(move || {
+            drop(server);
+            end.send(()).unwrap();
+        });
+        ended
+            .recv_timeout(Duration::from_secs(300))
+            .expect("the server waits for a client that says nothing");
+        drop(clients);
     }
 }

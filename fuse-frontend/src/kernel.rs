@@ -10,20 +10,26 @@
 //! rights of its caller.
 //!
 //! Invariant: only what was mounted here is ever unmounted here. It is
-//! known by its device number, which no other file system has while it lives;
-//! what somebody has mounted on top of it is left alone. (The transport's own
-//! way would unmount whatever is at the path, also after an umount(8).)
+//! known by its device number, which no other file system has while it lives.
+//! The kernel gives that number to the next mount, anybody's, as soon as ours has
+//! ended; it ends the connection first. So what has our number is ours if the
+//! connection is found alive *afterwards*. What somebody has mounted on top of it
+//! is left alone. (The transport's own way would unmount whatever is at the path,
+//! also after an umount(8).)
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pramfs::AtimePolicy;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -48,6 +54,9 @@ pub struct Place {
     pub device: Option<(u32, u32)>,
     /// fusermount3 has mounted it, and has to unmount it.
     pub by_helper: bool,
+    /// The connection to the kernel, until [`end`](Self::end): whoever has a copy
+    /// of this sees its end, and none keeps it alive.
+    connection: Arc<Mutex<Option<OwnedFd>>>,
 }
 
 /// Mounts on a directory, with `source` as the name of what is mounted, and gives
@@ -74,10 +83,13 @@ pub fn connect(
             (connection, device)
         }
     };
+    let ours = rustix::io::fcntl_dupfd_cloexec(&connection, 0)
+        .map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
     let place = Place {
         path: point.path.clone(),
         device,
         by_helper,
+        connection: Arc::new(Mutex::new(Some(ours))),
     };
     Ok((connection, place))
 }
@@ -296,7 +308,39 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 /// grow meanwhile.
 const MAX_MOUNTS: usize = 10_000;
 
+/// How often in a row a mount may not be found where the kernel says that it is.
+/// Somebody may rename a directory on the way just then; below another mount it
+/// is never found.
+const MAX_MISSES: usize = 16;
+
 impl Place {
+    /// From here on nothing is taken for ours: the session has ended.
+    pub fn end(&self) {
+        *self.connection.lock() = None;
+    }
+
+    /// Whether the file system lives, and so has its device number to itself.
+    pub fn is_live(&self) -> bool {
+        const NOW: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let held = self.connection.lock();
+        let Some(connection) = &*held else {
+            return false;
+        };
+        // The kernel shows the end of a connection as an error of its descriptor.
+        let mut asked = [PollFd::new(connection, PollFlags::empty())];
+        let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut asked, Some(&NOW)));
+        polled.is_ok() && !asked[0].revents().contains(PollFlags::ERR)
+    }
+
+    /// Whether a line of the mount table has what a mount of ours has. That is
+    /// believed only if [`is_live`](Self::is_live) is true after it was read.
+    pub(crate) fn resembles(&self, mount: &Mount) -> bool {
+        Some(mount.device) == self.device && mount.is_own() && mount.fs_type.starts_with("fuse")
+    }
+
     /// Unmounts wherever the file system is mounted, also in places that were
     /// added later; unless that has been done already.
     ///
@@ -316,7 +360,17 @@ impl Place {
     }
 
     fn remove(&self, flags: UnmountFlags) -> io::Result<()> {
-        let ours = |mount: &Mount| Some(mount.device) == self.device;
+        self.remove_at(flags, Spot::of_path)
+    }
+
+    /// `find` gives what is mounted on a path.
+    fn remove_at(
+        &self,
+        flags: UnmountFlags,
+        mut find: impl FnMut(&Path) -> io::Result<Spot>,
+    ) -> io::Result<()> {
+        let ours = |mount: &Mount| self.resembles(mount);
+        let mut misses = 0;
         for _ in 0..MAX_MOUNTS {
             // Read anew each time: with a mount go those it was propagated to.
             let mounts = mountinfo::read()?;
@@ -324,29 +378,49 @@ impl Place {
             let Some(last) = mounts.iter().rev().find(|mount| ours(mount)) else {
                 return Ok(());
             };
+            if !self.is_live() {
+                return Ok(());
+            }
             if !on_top(&last.target).is_some_and(ours) {
                 return Err(Errno::BUSY.into());
             }
             // A directory on the way may have got another name meanwhile.
-            match Spot::of_path(&last.target) {
-                Ok(spot) if spot.mount.id == last.id => match unmount(&spot, flags) {
-                    Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {}
-                    unmounted => unmounted?,
+            let found = find(&last.target)
+                .ok()
+                .filter(|spot| spot.mount.id == last.id && ours(&spot.mount));
+            match found {
+                // Its number may have gone to somebody else since it was read.
+                Some(_) if !self.is_live() => return Ok(()),
+                Some(spot) => match unmount(&spot, flags) {
+                    Err(error) if error.raw_os_error() == Some(libc::ESTALE) => misses += 1,
+                    unmounted => {
+                        unmounted?;
+                        misses = 0;
+                    }
                 },
-                _ => {}
+                None => misses += 1,
+            }
+            if misses == MAX_MISSES {
+                break;
             }
         }
         Err(Errno::BUSY.into())
     }
 
     /// Cuts the connection, by the control file system of FUSE where that is
-    /// mounted.
+    /// mounted; unless it has ended.
     ///
     /// # Errors
     /// Where it is not, or may not be written.
     pub fn abort(&self) -> io::Result<()> {
         let (_, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
-        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+        let knob = format!("/sys/fs/fuse/connections/{minor}/abort");
+        let knob = File::options().write(true).open(knob);
+        // What was opened stays the connection's that had the number then.
+        if !self.is_live() {
+            return Ok(());
+        }
+        knob?.write_all(b"1")
     }
 }
 
@@ -392,5 +466,128 @@ fn ask_helper(path: &Path, arguments: &[&str]) -> io::Result<()> {
         Ok(())
     } else {
         Err(Errno::BUSY.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{mountpoint, readonly};
+
+    /// A mount that nobody serves, and its end whatever the test did.
+    struct Mounted {
+        dir: tempfile::TempDir,
+        place: Place,
+        _connection: OwnedFd,
+    }
+
+    impl Mounted {
+        fn new() -> Mounted {
+            let dir = tempfile::tempdir().unwrap();
+            let inside = dir.path().join("point");
+            std::fs::create_dir(&inside).unwrap();
+            let point = mountpoint::prepare(&inside, false).unwrap();
+            let (connection, place) = connect(&point, "region", &MountSettings::default()).unwrap();
+            Mounted {
+                dir,
+                place,
+                _connection: connection,
+            }
+        }
+
+        fn line(&self) -> Option<Mount> {
+            mountinfo::at(&self.place.path)
+        }
+
+        fn unmount(&self) {
+            rustix::mount::unmount(&self.place.path, UnmountFlags::NOFOLLOW).unwrap();
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            for path in [self.dir.path(), &self.place.path] {
+                while rustix::mount::unmount(path, UnmountFlags::DETACH).is_ok() {}
+            }
+        }
+    }
+
+    /// The kernel gives the number of a mount that has ended to the next one. A
+    /// server that has not seen the end of its own has to leave that alone.
+    #[test]
+    fn a_mount_with_the_number_of_one_that_has_ended_is_left_alone() {
+        let name = "a_mount_with_the_number_of_one_that_has_ended_is_left_alone";
+        if !pramfs_tests::mounted::available(name) {
+            return;
+        }
+        let (mut others, mut rounds) = (Vec::new(), 0);
+        let (gone, other) = loop {
+            let gone = Mounted::new();
+            assert!(gone.place.is_live());
+            gone.unmount();
+            assert!(!gone.place.is_live());
+            // The lowest number that is free.
+            let other = Mounted::new();
+            if other.place.device == gone.place.device {
+                break (gone, other);
+            }
+            // Another process was quicker, or there are lower ones: take them.
+            others.push(other);
+            rounds += 1;
+            if rounds == 200 {
+                return pramfs_tests::skip::skipped("device numbers are not used again here");
+            }
+        };
+        let before = other.line().unwrap();
+        gone.place.unmount().unwrap();
+        gone.place.detach().unwrap();
+        gone.place.abort().unwrap();
+        assert!(readonly::remount(&gone.place).is_err());
+        assert_eq!(other.line(), Some(before));
+        assert!(other.place.is_live());
+        // The one that has the number is not held up by that.
+        readonly::remount(&other.place).unwrap();
+        assert!(other.line().unwrap().super_options.starts_with("ro,"));
+        other.place.unmount().unwrap();
+        assert_eq!(other.line(), None);
+    }
+
+    /// What the session leaves behind is nobody's to unmount.
+    #[test]
+    fn after_the_end_of_the_session_nothing_is_ours() {
+        if !pramfs_tests::mounted::available("after_the_end_of_the_session_nothing_is_ours") {
+            return;
+        }
+        let mounted = Mounted::new();
+        let watcher = mounted.place.clone();
+        mounted.place.end();
+        assert!(!watcher.is_live());
+        watcher.detach().unwrap();
+        assert!(mounted.line().is_some());
+    }
+
+    #[test]
+    fn a_mount_that_is_never_found_at_its_place_is_busy_after_a_few_looks() {
+        let name = "a_mount_that_is_never_found_at_its_place_is_busy_after_a_few_looks";
+        if !pramfs_tests::mounted::available(name) {
+            return;
+        }
+        let mounted = Mounted::new();
+        let mut looks = 0;
+        let refused = mounted.place.remove_at(UnmountFlags::NOFOLLOW, |_| {
+            looks += 1;
+            Err(Errno::NOENT.into())
+        });
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        assert_eq!(looks, MAX_MISSES);
+        // As it is below another mount.
+        let none = rustix::mount::MountFlags::empty();
+        let cover = mounted.dir.path();
+        rustix::mount::mount("cover", cover, "tmpfs", none, c"").unwrap();
+        let refused = mounted.place.unmount();
+        rustix::mount::unmount(cover, UnmountFlags::empty()).unwrap();
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        mounted.place.unmount().unwrap();
+        assert_eq!(mounted.line(), None);
     }
 }

@@ -3,20 +3,25 @@
 //! The kernel ends the process that has most memory, and to that counts what is
 //! mapped of a region on tmpfs: the server would go first, its end would free
 //! nothing of the region, and each user of the mount would be left with
-//! ENOTCONN. So it asks to be left alone, as other daemons do whose end takes
+//! ENOTCONN. So it asks to be the last one, as other daemons do whose end takes
 //! storage away. What it takes for itself is bounded (`cache_mem=`, `threads=`).
+//!
+//! The last one, and not never: in a memory cgroup of its own, of which the pages of
+//! a region on tmpfs are part, there would be nobody left to be ended, and whoever
+//! wants a page there would hang.
 
 use std::io;
 
 const KNOB: &str = "/proc/self/oom_score_adj";
-const NEVER: &str = "-1000";
+/// One more than what the kernel takes for "never".
+const LAST: &str = "-999";
 
-/// Keeps this process from being ended for its memory, unless somebody has
+/// Makes this process the last one that is ended for want of memory, unless somebody has
 /// settled that already (`OOMScoreAdjust=`, choom(1)). Only root may.
 pub fn keep_alive() {
     let set = || -> io::Result<()> {
         if std::fs::read_to_string(KNOB)?.trim() == "0" {
-            std::fs::write(KNOB, NEVER)?;
+            std::fs::write(KNOB, LAST)?;
         }
         Ok(())
     };

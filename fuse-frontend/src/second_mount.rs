@@ -89,6 +89,15 @@ pub fn mount(
             "{shown} is mounted on {there} with {how}, which holds for all its mounts; ask for nothing else"
         )));
     }
+    // These are of the file system as a whole, and a second mount does not set them.
+    let wanted = [("sync", settings.sync), ("dirsync", settings.dirsync)];
+    for (option, _) in wanted.iter().filter(|(_, asked)| *asked) {
+        if !first.super_options.split(',').any(|word| word == *option) {
+            return Err(Failure::mount(format!(
+                "{shown} is mounted on {there} without {option}, which holds for all its mounts; leave out {option}, or type: mount -o remount,{option} {there}"
+            )));
+        }
+    }
     let mut settings = alike(&first, settings);
     let kept = keep_restrictions(&first, &proved.served, &mut settings);
     let mut point = mountpoint::prepare(mountpoint, settings.nonempty)?;

@@ -193,6 +193,9 @@ impl Mounted {
         {
             tracing::warn!("cannot unmount {path}: {error}");
         }
+        // Closing takes its time; the number of the mount may be somebody else's
+        // meanwhile. The threads for signals and damage have nothing left to do.
+        self.place.end();
         let region = self.fs.region().info().name;
         // The session has dropped its adapter, so this is the last reference
         // unless the thread for signals holds one for a moment.

@@ -19,11 +19,12 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 
 use crate::exit::Failure;
 use crate::kernel;
 use crate::mountinfo::{self, FS_TYPE, Mount, Spot};
+use crate::remount;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -94,11 +95,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match unmounted {
         Ok(()) => {}
         Err(error) if arguments.read_only && error.raw_os_error() == Some(libc::EBUSY) => {
-            let top = spot.open();
-            return top
-                .and_then(|top| {
-                    rustix::mount::mount_remount(mountinfo::way(&top), MountFlags::RDONLY, c"")
-                })
+            return make_read_only(&spot)
                 .map(|()| said(&arguments, format!("{shown} is in use: read-only now")))
                 .map_err(|error| {
                     Failure::mount(format!(
@@ -127,6 +124,17 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
         ));
     }
     Ok(said(&arguments, format!("{shown} unmounted")))
+}
+
+/// Makes the mount read-only. A remount sets all flags anew: what is not named is
+/// lifted, nosuid and nodev too, so those that it has are named.
+fn make_read_only(spot: &Spot) -> io::Result<()> {
+    let top = spot.open()?;
+    let mount = mountinfo::of_top(&top).ok_or(Errno::STALE)?;
+    let current = [&*mount.options, &*mount.super_options];
+    let flags = remount::new_flags(&current, &[("ro".to_owned(), true)]);
+    rustix::mount::mount_remount(mountinfo::way(&top), flags, c"")?;
+    Ok(())
 }
 
 fn said(arguments: &Arguments, text: String) -> String {

@@ -8,6 +8,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use common::*;
@@ -136,6 +137,51 @@ fn mkfs_by_way_of_another_users_link_is_refused() {
     symlink("nologin", &link).unwrap();
     mkfs([s(&link), "1M"]).ok();
     assert_eq!(fs::metadata(&target).unwrap().len(), 1 << 20);
+}
+
+/// The link is made by another user, in the place of a directory.
+#[test]
+fn mkfs_by_way_of_another_users_link_to_a_directory_is_refused() {
+    if !root_or_skip("mkfs by way of another user's link to a directory") {
+        return;
+    }
+    let (open, private) = (for_everybody(), scratch());
+    fs::set_permissions(private.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let pool = open.path().join("pool");
+    let planted_link = std::process::Command::new("ln")
+        .args(["-s", s(private.path()), s(&pool)])
+        .uid(MALLORY)
+        .gid(MALLORY)
+        .status()
+        .unwrap();
+    assert!(planted_link.success());
+    let says = ["pool is a symbolic link that belongs to user 4242", "-f"];
+    // What is missing would be made where only root makes names.
+    mkfs([s(&pool.join("new")), "1M"]).refused(&says);
+    let a = mkfs(["--json", s(&pool.join("new")), "1M"])
+        .refused(&[])
+        .json();
+    assert_eq!(a["error"]["reason"], "others-may-write");
+    assert!(!private.path().join("new").exists());
+    // What is there, however it is to be used, is root's own.
+    for len in [0, 1 << 20, 2 << 20] {
+        let file = planted(private.path(), "file", len, 0, 0o600);
+        mkfs([s(&pool.join("file")), "1M"]).refused(&says);
+        untouched(&file, len);
+    }
+    // By way of a link of root's own it is no better.
+    let link = private.path().join("link");
+    symlink(pool.join("file"), &link).unwrap();
+    mkfs([s(&link), "1M"]).refused(&says);
+    untouched(&private.path().join("file"), 2 << 20);
+    // Root's own link to a directory is followed, whoever has the directory.
+    let own = open.path().join("own");
+    symlink(private.path(), &own).unwrap();
+    mkfs([s(&own.join("new")), "1M"]).ok();
+    assert_eq!(
+        fs::metadata(private.path().join("new")).unwrap().len(),
+        1 << 20
+    );
 }
 
 #[test]

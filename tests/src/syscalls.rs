@@ -232,3 +232,106 @@ pub fn map_a_page(prot: rustix::mm::ProtFlags) -> rustix::io::Result<()> {
         rustix::mm::munmap(at, 4096)
     }
 }
+
+/// Writes a byte into the memory of a process, where this process has that byte.
+///
+/// # Errors
+/// Of process_vm_writev.
+pub fn write_memory_of(process: rustix::process::Pid) -> rustix::io::Result<()> {
+    copy_a_byte(libc::process_vm_writev, process)
+}
+
+/// Reads a byte of the memory of a process, likewise.
+///
+/// # Errors
+/// Of process_vm_readv.
+pub fn read_memory_of(process: rustix::process::Pid) -> rustix::io::Result<()> {
+    copy_a_byte(libc::process_vm_readv, process)
+}
+
+type CopyMemory = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+fn copy_a_byte(call: CopyMemory, process: rustix::process::Pid) -> rustix::io::Result<()> {
+    let mut byte = [0u8];
+    let place = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    // SAFETY: a byte of ours is copied to or from the same place of a process that
+    // is this one, or has no memory of ours; both vectors have one element.
+    let copied = unsafe { call(process.as_raw_nonzero().get(), &place, 1, &place, 1, 0) };
+    match copied {
+        1 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
+/// Changes the attributes of no mount: the path is that of no descriptor.
+///
+/// # Errors
+/// Of mount_setattr: EBADF where it may be called.
+pub fn mount_setattr_of_nothing() -> rustix::io::Result<()> {
+    // SAFETY: a null pointer of no bytes is passed for the attributes, and none for
+    // the path; the kernel reads neither.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            -1,
+            std::ptr::null::<libc::c_char>(),
+            0,
+            std::ptr::null::<libc::c_void>(),
+            0,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
+/// Has a descriptor signal a process when it is ready (if it is told to, which this
+/// does not).
+///
+/// # Errors
+/// Of fcntl.
+pub fn set_owner(fd: &impl AsFd, process: rustix::process::Pid) -> rustix::io::Result<()> {
+    let process = process.as_raw_nonzero().get();
+    // SAFETY: numbers are passed, of which the first is an open descriptor's.
+    match unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_SETOWN, process) } {
+        0 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
+/// Begins to trace a process, without stopping it.
+///
+/// # Errors
+/// Of ptrace.
+pub fn trace(process: rustix::process::Pid) -> rustix::io::Result<()> {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: this request takes a number and two null pointers.
+    let traced = unsafe {
+        libc::ptrace(
+            libc::PTRACE_SEIZE,
+            process.as_raw_nonzero().get(),
+            none,
+            none,
+        )
+    };
+    match traced {
+        0 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
+fn last_error() -> rustix::io::Errno {
+    let error = std::io::Error::last_os_error();
+    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)
+}

@@ -38,7 +38,6 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
     libc::SYS_openat,
-    libc::SYS_openat2,
     libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_lseek,
@@ -51,7 +50,6 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_faccessat2,
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
-    libc::SYS_fcntl,
     libc::SYS_flock,
     libc::SYS_dup,
     libc::SYS_dup3,
@@ -139,11 +137,11 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_getpeername,
     libc::SYS_shutdown,
     libc::SYS_unlinkat,
-    // The mount: its end, and read-only after damage.
+    // The mount: its end, and read-only after damage. Neither a new mount nor
+    // other flags of one that is there: `remount` is another process's.
     libc::SYS_umount2,
     libc::SYS_fspick,
     libc::SYS_fsconfig,
-    libc::SYS_mount_setattr,
 ];
 
 /// The same by their older numbers, which newer machines do not have.
@@ -177,8 +175,6 @@ const FUSE_CLONE: u64 = 0x8004_e500;
 const TCGETS2: u64 = 0x802c_542a;
 /// `PR_SET_VMA`: an allocator names its memory.
 const NAME_MEMORY: u64 = 0x5356_4d41;
-/// `OPEN_TREE_CLONE`: a copy of a mount.
-const OPEN_TREE_CLONE: u64 = 1;
 
 /// Calls that are allowed if one of the lines fits.
 pub(super) const IF: &[(c_long, When)] = &[
@@ -189,15 +185,20 @@ pub(super) const IF: &[(c_long, When)] = &[
     (libc::SYS_mprotect, When::HasNot(2, PROT_EXEC)),
     (libc::SYS_socket, When::Is(0, AF_UNIX)),
     (libc::SYS_socketpair, When::Is(0, AF_UNIX)),
-    // The flags of a mount that is there, and no new mount.
-    (libc::SYS_mount, When::Has(3, libc::MS_REMOUNT)),
-    (libc::SYS_open_tree, When::HasNot(2, OPEN_TREE_CLONE)),
     (libc::SYS_prctl, When::Is(0, libc::PR_SET_NAME as u64)),
     (libc::SYS_prctl, When::Is(0, libc::PR_GET_NAME as u64)),
     (libc::SYS_prctl, When::Is(0, NAME_MEMORY)),
+    // Copies and flags of descriptors. A descriptor that tells a process of its
+    // readiness (F_SETOWN) sends it any signal.
+    (libc::SYS_fcntl, When::Is(1, libc::F_DUPFD as u64)),
+    (libc::SYS_fcntl, When::Is(1, libc::F_DUPFD_CLOEXEC as u64)),
+    (libc::SYS_fcntl, When::Is(1, libc::F_GETFD as u64)),
+    (libc::SYS_fcntl, When::Is(1, libc::F_SETFD as u64)),
+    (libc::SYS_fcntl, When::Is(1, libc::F_GETFL as u64)),
+    (libc::SYS_fcntl, When::Is(1, libc::F_SETFL as u64)),
     // Limits are read.
     (libc::SYS_prlimit64, When::Null(2)),
-    // abort(3), and no signal to anybody else.
+    // abort(3), and no signal to anybody else: see fcntl as well.
     (libc::SYS_tgkill, When::OurProcess(0)),
     (libc::SYS_ioctl, When::Is(1, FUSE_CLONE)),
     (libc::SYS_ioctl, When::Is(1, libc::FIONBIO)),

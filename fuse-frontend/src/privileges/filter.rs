@@ -131,15 +131,23 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}: {error}");
     }
 
+    fn null_file() -> std::fs::File {
+        std::fs::File::open("/dev/null").unwrap()
+    }
+
     /// Each of these can be done before, by root.
     fn forbidden() {
         let parent = Pid::from_raw(std::process::id() as i32).unwrap();
-        let null = || std::fs::File::open("/dev/null").unwrap();
         refused("fork", Command::new("/bin/true").status().map(drop));
         refused("execve", Err::<(), _>(Command::new("/bin/true").exec()));
         refused("socket(AF_INET)", UdpSocket::bind("127.0.0.1:0").map(drop));
         refused("socket(AF_INET6)", TcpListener::bind("[::1]:0").map(drop));
         refused("kill", rustix::process::test_kill_process(parent));
+        // A descriptor that signals whomever it is told to, as who it belongs to.
+        refused(
+            "fcntl(F_SETOWN)",
+            pramfs_tests::syscalls::set_owner(&null_file(), parent),
+        );
         refused("chroot", rustix::process::chroot("/"));
         refused("sethostname", rustix::system::sethostname(b"x"));
         refused(
@@ -154,8 +162,48 @@ mod tests {
         );
         refused("mount --bind", rustix::mount::mount_bind("/", "/"));
         refused(
+            "mount -o remount",
+            rustix::mount::mount_remount("/nowhere", rustix::mount::MountFlags::empty(), c""),
+        );
+        for flags in [
+            rustix::mount::OpenTreeFlags::empty(),
+            rustix::mount::OpenTreeFlags::OPEN_TREE_CLONE,
+        ] {
+            refused(
+                "open_tree",
+                rustix::mount::open_tree(rustix::fs::CWD, "/", flags).map(drop),
+            );
+        }
+        refused(
+            "mount_setattr",
+            pramfs_tests::syscalls::mount_setattr_of_nothing(),
+        );
+        refused(
+            "openat2",
+            rustix::fs::openat2(
+                rustix::fs::CWD,
+                "/",
+                rustix::fs::OFlags::PATH,
+                rustix::fs::Mode::empty(),
+                rustix::fs::ResolveFlags::empty(),
+            )
+            .map(drop),
+        );
+        // What CAP_SYS_PTRACE would allow. (The memory of others is a file, too:
+        // docs/security.md says so.)
+        let above = rustix::process::getppid().unwrap();
+        refused("ptrace", pramfs_tests::syscalls::trace(above));
+        refused(
+            "process_vm_writev",
+            pramfs_tests::syscalls::write_memory_of(parent),
+        );
+        refused(
+            "process_vm_readv",
+            pramfs_tests::syscalls::read_memory_of(parent),
+        );
+        refused(
             "setns",
-            rustix::thread::move_into_link_name_space(null().as_fd(), None),
+            rustix::thread::move_into_link_name_space(null_file().as_fd(), None),
         );
         refused(
             "pidfd_getfd",
@@ -164,7 +212,7 @@ mod tests {
             }),
         );
         refused("rename", std::fs::rename("/nowhere", "/nowhere/else"));
-        refused("chmod", rustix::fs::fchmod(null(), 0o600.into()));
+        refused("chmod", rustix::fs::fchmod(null_file(), 0o600.into()));
     }
 
     fn allowed() {
@@ -182,6 +230,9 @@ mod tests {
         let log = UnixDatagram::unbound().unwrap();
         log.set_nonblocking(true).unwrap();
         assert!(log.send_to(b"x", "/nowhere").is_err());
+        let copy = null_file().try_clone().unwrap();
+        rustix::fs::fcntl_setfl(&copy, rustix::fs::fcntl_getfl(&copy).unwrap()).unwrap();
+        rustix::io::fcntl_setfd(&copy, rustix::io::fcntl_getfd(&copy).unwrap()).unwrap();
         let file = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC);
         assert_eq!(file.err(), Some(Errno::PERM), "nothing takes that");
         std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,9 +1,11 @@
 //! What the process that serves a mount may do, beyond serving it.
 //!
 //! Root's server reads bytes that others may have written (the region) and
-//! requests that others have made. So that a mistake in it is not root, it
-//! gives up what serving does not take: `capabilities`, then new privileges,
-//! core dumps, and all system calls but those of `calls`. It starts with an
+//! requests that others have made. So that a mistake in it is not a program of the
+//! attacker's choice at once, it gives up what serving does not take:
+//! `capabilities`, then new privileges, core dumps, and all system calls but those
+//! of `calls`. It stays a process of user 0 that opens files and talks to sockets:
+//! that is no wall (docs/security.md, section 5, says what is left). It starts with an
 //! [`environment`] of its own, and starts [`programs`] by their absolute paths.
 //!
 //! Order: the kernel keeps capabilities for each thread, so they go before the

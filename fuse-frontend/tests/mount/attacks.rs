@@ -24,6 +24,9 @@ use crate::{MIB, program};
 
 const MALLORY: u32 = 4242;
 
+/// Names the program that the test, started anew, is to become.
+const BECOME: &str = "PRAMFS_TEST_BECOME";
+
 /// The directory of a test in its own namespace.
 const SCRATCH: &str = "PRAMFS_TEST_SCRATCH";
 
@@ -263,18 +266,42 @@ fn first_mount_beside_a_mount_of_its_name_and_a_lock_is_refused() {
     scene.first_mount_is_refused();
 }
 
+/// In the process that [`locks_and_becomes`] starts.
+fn lock_and_become() {
+    let Some(program) = std::env::var_os(BECOME) else {
+        return;
+    };
+    rustix::fs::flock(std::io::stdin(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+    panic!("{}", Command::new(program).arg("1000").exec());
+}
+
+/// A process of root's that locks the region, and then goes on as another program,
+/// with the region as its standard input.
+fn locks_and_becomes(test: &str, region: &Path, program: &Path) -> Attacker {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("attacks::{test}"), "--nocapture"])
+        .env(BECOME, program)
+        .process_group(0)
+        .stdin(File::open(region).unwrap())
+        .spawn();
+    Attacker(child.unwrap())
+}
+
 /// Whoever is root's, the kernel says; not the name of a process.
 #[test]
 fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
-    let Some(scene) = Scene::new("process_of_another_user_by_the_servers_name_is_not_waited_for")
-    else {
+    let test = "process_of_another_user_by_the_servers_name_is_not_waited_for";
+    lock_and_become();
+    let Some(scene) = Scene::new(test) else {
         return;
     };
     scene.let_others_read();
     let region = scene.root.region();
-    let fake = scene.at("fake");
-    fs::create_dir(&fake).unwrap();
-    fs::copy("/bin/sleep", fake.join("mount.pramfs")).unwrap();
+    for name in ["fake", "link"] {
+        fs::create_dir(scene.at(name)).unwrap();
+    }
+    let fake = scene.at("fake/mount.pramfs");
+    fs::copy("/bin/sleep", &fake).unwrap();
     let hold = "exec 9<$1; flock -x 9; echo ready; exec $2/fake/mount.pramfs 1000";
     let is_named = |child: &Child| {
         let name = format!("/proc/{}/comm", child.id());
@@ -288,14 +315,26 @@ fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
         let error = RegionOptions::new().open(&region).unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
     }
-    // The same of root's would be waited for.
-    let roots = Command::new(fake.join("mount.pramfs"))
+    // A process of root's that somebody has handed the region to, as anybody can to
+    // a set-user-id program.
+    let roots = Command::new(&fake)
         .arg("1000")
         .process_group(0)
         .stdin(File::open(&region).unwrap())
         .spawn()
         .unwrap();
     let roots = Attacker(roots);
+    assert!(is_named(&roots.0) && !is_being_released(&region));
+    drop(roots);
+    // The same by a link of that name, once it is locked.
+    let link = scene.at("link/mount.pramfs");
+    symlink("/bin/sleep", &link).unwrap();
+    let roots = locks_and_becomes(test, &region, &link);
+    assert!(is_named(&roots.0) && !is_being_released(&region));
+    scene.first_mount_is_refused();
+    drop(roots);
+    // One of root's that is the program and has the lock would be waited for.
+    let roots = locks_and_becomes(test, &region, &fake);
     assert!(is_named(&roots.0) && is_being_released(&region));
     drop(roots);
 

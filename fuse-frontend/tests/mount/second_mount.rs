@@ -147,6 +147,35 @@ fn a_second_mount_is_as_writable_as_the_first() {
     assert!(second.options().is_none());
 }
 
+/// What is stored at once is a matter of the file system as a whole.
+#[test]
+fn a_second_mount_that_asks_for_sync_gets_it_or_is_refused() {
+    let Some((mount, _dog)) = mounted("second mount, sync", "dirsync") else {
+        return;
+    };
+    let second = Second::new();
+    for options in ["sync", "sync,dirsync"] {
+        let out = mount_also(&mount, second.path(), options);
+        assert_eq!(out.status.code(), Some(32), "{options}: {out:?}");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            said.contains("without sync") && said.contains("remount,sync"),
+            "{said}"
+        );
+        assert!(second.options().is_none());
+    }
+    let out = mount_also(&mount, second.path(), "dirsync");
+    assert!(out.status.success(), "{out:?}");
+    assert!(second.options().unwrap().contains("dirsync"));
+    // What the message says helps.
+    let out = mount.run(["-o", "remount,sync"]);
+    assert!(out.status.success(), "{out:?}");
+    let third = Second::new();
+    let out = mount_also(&mount, third.path(), "sync,dirsync");
+    assert!(out.status.success(), "{out:?}");
+    assert!(third.options().unwrap().contains("sync,dirsync"));
+}
+
 /// As it was mounted, and as it was remounted; what it does not forbid stays as
 /// asked for.
 #[test]

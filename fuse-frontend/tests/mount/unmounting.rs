@@ -1,6 +1,7 @@
 //! `umount.fuse.pramfs`: the same program by the name that umount(8) calls.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -209,6 +210,46 @@ fn umount_of_what_is_in_use_or_not_ours() {
     let out = umount(&mount, &["-v"]);
     assert_eq!(out.status.code(), Some(32));
     assert!(String::from_utf8_lossy(&out.stderr).contains("not a mount of a pramfs region"));
+}
+
+/// What umount(8) does with `-r`: a remount that named read-only alone would lift
+/// all other flags, and with them what keeps a region of others from being root.
+#[test]
+fn umount_with_read_only_of_what_is_in_use_keeps_the_flags_of_the_mount() {
+    let Some((mount, _dog)) = unmounted("umount -r") else {
+        return;
+    };
+    fs::set_permissions(mount.region(), fs::Permissions::from_mode(0o666)).unwrap();
+    mount.mount("noexec,noatime,nodiratime");
+    fs::create_dir(mount.at("cwd")).unwrap();
+    let mut inside = Command::new("sleep")
+        .arg("1000")
+        .current_dir(mount.at("cwd"))
+        .spawn()
+        .unwrap();
+    let flags = || {
+        let top = File::open(mount.path()).unwrap();
+        let found = pramfs_fuse::mountinfo::of_top(&top).unwrap();
+        let first = found.options.split(',').map(str::to_owned);
+        (first.collect::<Vec<_>>(), found.super_options)
+    };
+    let kept = ["nosuid", "nodev", "noexec", "noatime", "nodiratime"];
+    let (before, _) = flags();
+    let out = umount(&mount, &["-r", "-v"]);
+    let (after, of_the_superblock) = flags();
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("read-only now"), "{said}");
+    for flag in kept {
+        assert!(before.iter().any(|one| one == flag), "{flag}: {before:?}");
+        assert!(after.iter().any(|one| one == flag), "{flag}: {after:?}");
+    }
+    assert_eq!(after[0], "ro", "{after:?}");
+    assert!(of_the_superblock.starts_with("ro,"), "{of_the_superblock}");
+    let error = fs::write(mount.at("file"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub mod contents;
 mod options;
 pub mod report;
 mod target;
+mod way;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};

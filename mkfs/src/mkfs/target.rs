@@ -4,10 +4,11 @@
 //! Invariant: until [`Target::prepare`] nothing is created, resized or written.
 //! From [`Target::open`] on, what exists is locked against other users, and what
 //! is judged and used is the open descriptor, not the name: a name in a directory
-//! like /dev/shm may mean something else at any moment. What does not exist is
-//! made new or not at all.
+//! like /dev/shm may mean something else at any moment. It is what the way to that
+//! name, whose links were looked at, has led to. What does not exist is made new,
+//! at the end of that way, or not at all.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::contents::{self, Foreign, Found};
+use super::way::{Place, Way};
 use crate::failure::shown;
 use crate::size::human;
 use crate::{Failure, busy};
@@ -38,7 +40,7 @@ pub struct Target {
 
 enum State {
     /// There is no file.
-    Missing,
+    Missing(Place),
     /// A region, locked.
     Region(Region),
     /// A file of another length (an empty one, too), locked.
@@ -65,12 +67,18 @@ impl Target {
         }
         // Whose it is stands among the objections, which `-f` overrides.
         let options = RegionOptions::new().read_only(dry_run).whoever_owns(true);
-        let (meta, mut doubts) = match behind_links(path) {
-            Ok(found) => found,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Target::missing(path, size);
-            }
+        let way = match Way::to(path) {
+            Ok(way) => Some(way),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(Failure::os("cannot look at", path, e)),
+        };
+        let (meta, mut doubts) = match way {
+            Some(Way {
+                found: Some(meta),
+                doubts,
+                ..
+            }) => (meta, doubts),
+            missing => return Target::missing(path, size, missing),
         };
         let mut target = |len, state, ownership: Option<Ownership>| {
             let ownership = ownership.filter(|o| o.object() == (meta.dev(), meta.ino()));
@@ -130,7 +138,8 @@ impl Target {
         target(len, State::Region(region), ownership)
     }
 
-    fn missing(path: &Path, size: Option<u64>) -> Result<Target, Failure> {
+    /// Without a way, a directory on it is missing as well.
+    fn missing(path: &Path, size: Option<u64>, way: Option<Way>) -> Result<Target, Failure> {
         // A name among the devices, say.
         if let Ok(Some(why)) = probe(path).map(|report| report.problem) {
             return Err(Failure::new("not-found", format!("{}: {why}", shown(path))));
@@ -147,11 +156,11 @@ impl Target {
         let Some(len) = size else {
             return Err(no_size(path, "does not exist"));
         };
-        let parent = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        if !parent.is_dir() {
+        let Some(way) = way else {
+            let parent = path
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             return Err(Failure::new(
                 "not-found",
                 format!(
@@ -160,13 +169,13 @@ impl Target {
                     shown(parent)
                 ),
             ));
-        }
+        };
         Ok(Target {
             path: path.to_owned(),
             len,
-            state: State::Missing,
+            state: State::Missing(way.place),
             found: Vec::new(),
-            doubts: Vec::new(),
+            doubts: way.doubts,
         })
     }
 
@@ -177,7 +186,7 @@ impl Target {
 
     /// Whether a file is made.
     pub fn creates(&self) -> bool {
-        matches!(self.state, State::Missing)
+        matches!(self.state, State::Missing(_))
     }
 
     /// What was found, after [`objections`](Self::objections).
@@ -193,7 +202,7 @@ impl Target {
         let mut all = std::mem::take(&mut self.doubts);
         let name = shown(&self.path);
         let mapped = match &self.state {
-            State::Missing => return Ok(all),
+            State::Missing(_) => return Ok(all),
             // No byte to lose.
             State::Resize { from: 0, .. } => return Ok(all),
             State::Resize { file, from } => {
@@ -260,7 +269,7 @@ impl Target {
         let wipe = self.found.iter().any(Found::is_foreign);
         let region = match self.state {
             // Only a file that is new: one that has come meanwhile is somebody's.
-            State::Missing => RegionOptions::new().create_new(&self.path, self.len)?,
+            State::Missing(place) => place.make(&self.path, self.len)?,
             State::Region(region) => region,
             State::Resize { file, .. } => {
                 file.set_len(self.len)
@@ -280,35 +289,6 @@ impl Target {
         }
         Ok(region)
     }
-}
-
-/// What a path means, by way of any links, and what speaks against these: a link
-/// that somebody else has made leads where they like, also to a file that only
-/// the caller may write.
-fn behind_links(path: &Path) -> std::io::Result<(Metadata, Vec<Objection>)> {
-    /// As many as the kernel follows.
-    const MAX_LINKS: usize = 40;
-    let user = rustix::process::geteuid().as_raw();
-    let (mut at, mut doubts) = (path.to_owned(), Vec::new());
-    for _ in 0..MAX_LINKS {
-        let meta = std::fs::symlink_metadata(&at)?;
-        if !meta.is_symlink() {
-            return Ok((meta, doubts));
-        }
-        if meta.uid() != user && meta.uid() != 0 {
-            doubts.push(Objection {
-                sentence: format!(
-                    "{} is a symbolic link that belongs to user {}, who decides where it leads",
-                    shown(&at),
-                    meta.uid()
-                ),
-                reason: "others-may-write",
-            });
-        }
-        let target = std::fs::read_link(&at)?;
-        at = at.parent().unwrap_or(Path::new("/")).join(target);
-    }
-    Err(rustix::io::Errno::LOOP.into())
 }
 
 /// What speaks against a file or device that is not in the caller's hands alone.

@@ -3,15 +3,18 @@
 //! umount(8) returns when the kernel has let go of a FUSE file system. The
 //! process that served it then still writes out and unlocks the region, and
 //! whoever opens that right away, to check or to mount it, would find it in
-//! use. Such a process runs as root or as the caller, has the name of the
-//! program, has the region open, and has it no more in its own mount table.
+//! use. Such a process runs as root or as the caller, is the program by its name
+//! and by that of its file, has the region open and has locked it itself, and has it
+//! no more in its own mount table.
 //!
 //! Invariant: nobody else makes the caller wait. Any process can take that name;
-//! its user is what the kernel says of it, and what it has open is known by
-//! device and inode.
+//! its user, its file and its lock are what the kernel says of it, and what it has
+//! open is known by device and inode. (A user can start a set-user-id program by
+//! any name, on the region, and lock that before; but the file is the program's.)
 //!
 //! Left to others: a region in use by anything else is refused at once.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -169,13 +172,25 @@ fn some_server_ends(is_region: &impl Fn(&Object) -> bool) -> bool {
             let Some(user) = user_of(&process).filter(|user| [0, own].contains(user)) else {
                 return false;
             };
-            open_in(&process)
-                .any(|(name, held)| is_region(&held) && !has_mounted(&process, user, &name))
+            open_in(&process).any(|open| {
+                is_region(&open.object)
+                    && has_locked(&process, &open.number)
+                    && !has_mounted(&process, user, &open.name)
+            })
         })
 }
 
 fn is_server(process: &Path) -> bool {
-    fs::read_to_string(process.join("comm")).is_ok_and(|name| SERVERS.contains(&name.trim_end()))
+    let named = |name: &str| SERVERS.contains(&name);
+    fs::read_to_string(process.join("comm")).is_ok_and(|name| named(name.trim_end()))
+        && fs::read_link(process.join("exe")).is_ok_and(|file| is_file_of_server(&file))
+}
+
+/// After an update of the program the kernel says that its file is deleted.
+fn is_file_of_server(file: &Path) -> bool {
+    file.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| SERVERS.contains(&name.trim_end_matches(" (deleted)")))
 }
 
 /// The user of a process, if it is one only: a set-user-id program that another
@@ -193,13 +208,45 @@ fn one_user(status: &str) -> Option<u32> {
     users.all(|user| user == Ok(first)).then_some(first)
 }
 
-/// What a process has open, with the names that it was opened by.
-fn open_in(process: &Path) -> impl Iterator<Item = (PathBuf, Object)> {
+/// What a process has open.
+struct Open {
+    /// Of the descriptor.
+    number: OsString,
+    /// That it was opened by.
+    name: PathBuf,
+    object: Object,
+}
+
+fn open_in(process: &Path) -> impl Iterator<Item = Open> {
     let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
     descriptors.flatten().filter_map(|entry| {
         let link = entry.path();
-        Some((fs::read_link(&link).ok()?, Object::at(&link)?))
+        Some(Open {
+            number: entry.file_name(),
+            name: fs::read_link(&link).ok()?,
+            object: Object::at(&link)?,
+        })
     })
+}
+
+/// Whether the process itself has locked what it has open there. The kernel shows
+/// with a descriptor the locks that are held through it, each with the process that
+/// took it: one that was handed a descriptor has not.
+///
+/// (`/proc/locks` knows files by a device number that on some file systems is not
+/// the one that stat gives.)
+fn has_locked(process: &Path, descriptor: &OsStr) -> bool {
+    let pid = process.file_name().and_then(|pid| pid.to_str());
+    fs::read_to_string(process.join("fdinfo").join(descriptor))
+        .is_ok_and(|info| pid.is_some_and(|pid| info.lines().any(|line| is_lock_of(line, pid))))
+}
+
+/// `lock:  1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
+fn is_lock_of(line: &str, pid: &str) -> bool {
+    let mut fields = line.split_ascii_whitespace();
+    fields.next() == Some("lock:")
+        && fields.nth(1) == Some("FLOCK")
+        && fields.nth(2).is_some_and(|holder| holder == pid)
 }
 
 /// In the mount table that the process sees, by its own user. One that is ending
@@ -277,6 +324,42 @@ mod tests {
         // su(1) by the name of the server.
         assert_eq!(one_user(&status("4242\t0\t0\t0")), None);
         assert_eq!(one_user("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn the_file_of_a_server_has_its_name() {
+        for (file, is) in [
+            ("/usr/sbin/mount.pramfs", true),
+            ("/usr/sbin/mount.pramfs (deleted)", true),
+            ("/target/mount-pramfs", true),
+            ("/usr/bin/su", false),
+            ("/mount.pramfs/su", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_file_of_server(Path::new(file)), is, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_of_the_process_that_took_it() {
+        let line = "lock:\t1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF";
+        assert!(is_lock_of(line, "1234") && !is_lock_of(line, "123"));
+        assert!(!is_lock_of(
+            "lock:\t1: POSIX  ADVISORY  WRITE 1234 00:1a:567 0 EOF",
+            "1234"
+        ));
+        assert!(!is_lock_of("pos:\t0", "1234"));
+        // As the kernel has it.
+        let process = PathBuf::from(format!("/proc/{}", std::process::id()));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let other = fs::File::open(file.path()).unwrap();
+        let is_locked = |file: &fs::File| {
+            let number = std::os::fd::AsRawFd::as_raw_fd(file).to_string();
+            has_locked(&process, OsStr::new(&number))
+        };
+        assert!(!is_locked(&other));
+        rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(is_locked(&other) && !is_locked(file.as_file()));
     }
 
     #[test]
