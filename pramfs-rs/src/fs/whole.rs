@@ -184,8 +184,12 @@ impl Shared {
         for (name, value) in large {
             let value = xattr::parse_large(self, Ino(d.ino), &value)?;
             let m = xattr::map_of_value(self, &value, Ino(d.ino), &name);
-            let count = map::count(&self.vol, &m, d.blocks)?;
-            blocks = blocks.saturating_add(count.unwrap_or(u64::MAX));
+            // What is left of all, so that no number of values takes longer.
+            let most = d.blocks.min(self.vol.geo.blocks).saturating_sub(blocks);
+            match map::count(&self.vol, &m, most)? {
+                Some(count) => blocks += count,
+                None => return Ok(u64::MAX),
+            }
         }
         Ok(blocks)
     }
