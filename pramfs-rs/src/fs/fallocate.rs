@@ -156,7 +156,9 @@ impl Shared {
                 Ok(done) => done,
                 Err(e) => {
                     drop(tx);
-                    self.give_back(inode, core, &before, &filled)?;
+                    for &(first, end) in &filled {
+                        self.undo(|| self.remove_blocks(inode, core, first, end, Some(&before)))?;
+                    }
                     return Err(e);
                 }
             };
@@ -190,19 +192,6 @@ impl Shared {
                 return Ok(());
             }
         }
-    }
-
-    fn give_back(
-        &self,
-        inode: &Inode,
-        core: &mut Core,
-        before: &DiskInode,
-        filled: &[(u64, u64)],
-    ) -> Result<()> {
-        for &(first, end) in filled {
-            self.remove_blocks(inode, core, first, end, Some(before))?;
-        }
-        Ok(())
     }
 
     /// Makes a hole of whole blocks, record by record. `before`: the inode

@@ -106,6 +106,17 @@ impl KnownRoom {
         self.next(first, end, |word| !word)
     }
 
+    /// Bytes of the pages of a range that are not known to be there.
+    fn count_missing(&self, from: u64, end: u64) -> u64 {
+        let (mut page, end) = (from >> PAGE_LOG2, end.div_ceil(PAGE));
+        let mut missing = 0;
+        while let Some(first) = self.missing(page, end) {
+            page = self.next(first, end, |word| word).unwrap_or(end);
+            missing += page - first;
+        }
+        missing << PAGE_LOG2
+    }
+
     /// The first page of a range whose bit is set in what `of` makes of its word.
     fn next(&self, mut page: u64, end: u64, of: impl Fn(u64) -> u64) -> Option<u64> {
         while page < end {
@@ -262,6 +273,16 @@ impl HostRoom {
             return Ok(());
         };
         let first = first << PAGE_LOG2;
+        // What cannot be had whole is not begun: it would be nobody's, and missing
+        // to all who use the host. Less than this is found out soon enough.
+        if around
+            && end - first > CHUNK
+            && let Some(free) = free_on(source.fd())
+            && self.known.count_missing(first, end) > free
+        {
+            self.known.dry.store(true, Ordering::Relaxed);
+            return Err(Errno::NOSPC.into());
+        }
         if !around {
             let end = end.next_multiple_of(PAGE).min(self.len);
             return Ok(self.claim(source, base, first, end - first)?);
@@ -365,14 +386,19 @@ impl HostRoom {
 
     /// What the host has.
     pub fn space(&self, source: &Source) -> Option<HostSpace> {
-        let host = rustix::fs::fstatvfs(source.fd()).ok()?;
         Some(HostSpace {
             taken: taken(source.fd()).ok()?,
-            // A tmpfs without a size has none to tell.
-            free: (host.f_blocks != 0).then(|| host.f_bavail.saturating_mul(host.f_frsize)),
+            free: free_on(source.fd()),
             len: self.len,
         })
     }
+}
+
+/// What the host can still give; `None` where it names no limit, as a tmpfs without
+/// a size.
+fn free_on(fd: BorrowedFd<'_>) -> Option<u64> {
+    let host = rustix::fs::fstatvfs(fd).ok()?;
+    (host.f_blocks != 0).then(|| host.f_bavail.saturating_mul(host.f_frsize))
 }
 
 fn taken(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
@@ -411,6 +437,11 @@ impl Region {
     fn learn_room(&self, known: &KnownRoom, offset: u64, len: u64) -> bool {
         self.backend.learn_room(offset, len);
         known.has(offset, len)
+    }
+
+    /// As [`has_room`](Self::has_room), as far as is known without asking.
+    pub(crate) fn is_known_to_have_room(&self, offset: u64, len: u64) -> bool {
+        self.room.as_ref().is_none_or(|room| room.has(offset, len))
     }
 
     /// As [`has_room`](Self::has_room), as an error.
@@ -537,6 +568,21 @@ mod tests {
         assert_eq!(region.roomy_part(2 * CHUNK, CHUNK), None);
         region.take_all_room().unwrap();
         assert!(region.has_room(0, 4 * CHUNK) && taken(&region) == 4 * CHUNK);
+    }
+
+    #[test]
+    fn what_is_missing_of_a_range_is_counted() {
+        let known = KnownRoom::new(1 << 30, false).unwrap();
+        let missing = |from: u64, end: u64| known.count_missing(from * PAGE, end * PAGE);
+        assert_eq!(missing(0, 1000), 1000 * PAGE);
+        known.note(10 * PAGE, 200 * PAGE);
+        known.note(500 * PAGE, 501 * PAGE);
+        assert_eq!(missing(0, 1000), (1000 - 191) * PAGE);
+        assert_eq!(missing(20, 100), 0);
+        assert_eq!(missing(150, 210), 10 * PAGE);
+        assert_eq!(missing(500, 501), 0);
+        assert_eq!(missing(499, 502), 2 * PAGE);
+        assert_eq!(known.count_missing(PAGE + 1, 2 * PAGE + 1), 2 * PAGE);
     }
 
     #[test]
