@@ -209,7 +209,9 @@ impl HostRoom {
             SourceKind::File | SourceKind::FsDax => false,
         };
         // Other file systems count more than the pages of the file.
-        let all = memory && taken(source.fd()).is_ok_and(|bytes| bytes >= source.len());
+        // A huge page behind the end may make up for a hole before it.
+        let whole = source.len().is_multiple_of(CHUNK);
+        let all = memory && whole && taken(source.fd()).is_ok_and(|bytes| bytes >= source.len());
         Some(HostRoom {
             known: Arc::new(KnownRoom::new(source.len(), all)?),
             changing: RwLock::new(()),
@@ -350,7 +352,15 @@ impl HostRoom {
     }
 
     fn have(&self, source: &Source, base: *mut u8, at: u64, len: u64) -> Result<(), Errno> {
-        let touch = || mapping::populate(base.wrapping_add(at as usize), len as usize, true);
+        let touch = || {
+            let start = base.wrapping_add(at as usize);
+            match mapping::populate(start, len as usize, true) {
+                // The same answer for a page that the file has not got any more,
+                // and for one that there is no room for.
+                Err(Errno::FAULT) if is_cut(source.fd(), at + len) => Err(Errno::IO),
+                had => had,
+            }
+        };
         loop {
             let had = if self.touch.load(Ordering::Relaxed) {
                 touch()
@@ -405,6 +415,11 @@ fn taken(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
     Ok(u64::try_from(rustix::fs::fstat(fd)?.st_blocks)
         .unwrap_or(0)
         .saturating_mul(512))
+}
+
+/// Whether a file is shorter than it was.
+fn is_cut(fd: BorrowedFd<'_>, end: u64) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) < end)
 }
 
 /// Whether the host has said that it has no room.
@@ -617,6 +632,25 @@ mod tests {
             assert!(!region.has_room(0, 1) && region.has_room(CHUNK, CHUNK));
             std::fs::remove_file(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_no_host_that_is_full() {
+        let dir = shm();
+        let path = dir.path().join(format!("cut-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(4 * CHUNK).unwrap();
+        let region = RegionOptions::new().open(&path).unwrap();
+        file.set_len(CHUNK).unwrap();
+        for taken in [
+            region.take_room(2 * CHUNK, 1),
+            region.take_some_room(2 * CHUNK, 1),
+            region.take_all_room(),
+        ] {
+            assert_eq!(taken.unwrap_err().errno(), libc::EIO);
+        }
+        region.take_room(0, CHUNK).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
