@@ -301,6 +301,9 @@ impl Fs {
     /// was met; [`Error::NotMountable`] for what this version can only read;
     /// EBUSY where somebody else has the region open. The mount stays read-only.
     pub fn make_writable(&self) -> Result<()> {
+        if !self.open.is_open() {
+            return Err(self.ended());
+        }
         let mut background = self.background.lock();
         if self.become_writable()? {
             self.take_room_for_removals()?;

@@ -508,6 +508,7 @@ impl Region {
     /// [`PmemError::NoRoom`] where the host is full, or a quota on it;
     /// [`PmemError::OutOfBounds`], [`PmemError::Os`].
     pub fn take_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        self.check_owner()?;
         self.bounded(offset, len)?;
         while !self.has_room(offset, len) {
             let taken = self.backend.take_room(offset, len, false);
@@ -531,6 +532,7 @@ impl Region {
     /// # Errors
     /// As for [`take_room`](Self::take_room).
     pub fn take_all_room(&self) -> Result<(), PmemError> {
+        self.check_owner()?;
         let taken = self.backend.take_all_room();
         taken.map_err(|e| self.no_room(e, 0, self.len()))
     }
