@@ -306,7 +306,11 @@ impl Fs {
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            self.take_room_for_removals()?;
+            // It is writable by now: whatever is missing, what a crash has left is
+            // finished, and the timer runs.
+            if let Err(e) = self.take_room_for_removals() {
+                tracing::warn!("no blocks could be put aside for removals: {e}");
+            }
             self.start_work(&mut background)?;
         }
         Ok(())
