@@ -150,7 +150,8 @@ impl Fs {
     }
 
     /// Unmounts whatever is open: every call through a file or a view that is
-    /// left answers EIO from here on, and stores nothing. The region stays locked
+    /// left answers EIO from here on, and stores nothing; a store through a view
+    /// that another thread has begun may still arrive. The region stays locked
     /// until the last of them is dropped. The addresses of a view stay valid as
     /// long as it lives, and what is stored through a raw pointer is the
     /// program's business.
