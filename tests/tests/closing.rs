@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pramfs::direct::{Access, File, MappedFile, OpenOptions};
 use pramfs::format::{FormatOptions, format};
+use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::RegionOptions;
 use pramfs::{CloseError, Ctx, Error, Fs, Ino, MountOptions};
 
@@ -204,6 +205,84 @@ fn fork_on_a_page_granular_medium_refuses_every_call_of_the_child() {
     let dir = tempfile::tempdir().unwrap();
     let (path, fs) = make(&dir);
     forked_child_is_refused(fs, &path);
+}
+
+/// A daemon that opens the region, and forks before it makes anything of it.
+#[test]
+fn fork_with_an_open_region_refuses_to_make_check_or_mount_it_in_the_child() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    fs.close().unwrap();
+    let mut region = Some(RegionOptions::new().open(&path).unwrap());
+    let child = fork(|| {
+        let region = region.take().unwrap();
+        let is_refused = |errno: i32| errno == libc::EIO;
+        let check = check(&region, &CheckOptions::default());
+        let repair = repair(&region, &RepairOptions::new(Policy::Yes));
+        let calls = [
+            !check.is_clean() && !check.complete,
+            repair.is_err_and(|e| is_refused(e.errno())),
+            format(&region, &FormatOptions::default()).is_err_and(|e| is_refused(e.errno())),
+            region
+                .take_room(0, 4096)
+                .is_err_and(|e| is_refused(e.errno())),
+            region.take_all_room().is_err_and(|e| is_refused(e.errno())),
+            region
+                .let_readers_in()
+                .is_err_and(|e| is_refused(e.errno())),
+            region
+                .keep_readers_out()
+                .is_err_and(|e| is_refused(e.errno())),
+            Fs::open(region, MountOptions::default()).is_err_and(|e| is_refused(e.errno())),
+        ];
+        calls.iter().all(|right| *right)
+    });
+    assert_eq!(wait(child), 0);
+    let fs = Fs::open(region.take().unwrap(), MountOptions::default()).unwrap();
+    assert!(fs.recovery().was_clean);
+    fs.close().unwrap();
+}
+
+/// As with vm.overcommit_memory=2: there are no pages for what the child is to
+/// have in place of the region. It must not have the region for that.
+#[test]
+fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    fs.close().unwrap();
+    // In a process of its own, since the limit is for all of one.
+    let limited = fork(|| {
+        let fs = reopen(&path).unwrap();
+        let (file, view) = open_both(&fs);
+        let raw = view.as_ptr() as usize;
+        let limit = |cur| libc::rlimit {
+            rlim_cur: cur,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: the limit lives, and is for what is mapped from here on; the
+        // child takes no memory.
+        let child = unsafe {
+            libc::setrlimit(libc::RLIMIT_DATA, &limit(4096));
+            let child = libc::fork();
+            libc::setrlimit(libc::RLIMIT_DATA, &limit(libc::RLIM_INFINITY));
+            child
+        };
+        if child == 0 {
+            // SAFETY: the view lives, and has this many bytes; or the address has
+            // no page any more, and this ends the child.
+            unsafe {
+                (raw as *mut u64).write_volatile(0xbad);
+                libc::_exit(0);
+            }
+        }
+        let status = wait(child);
+        let untouched = view
+            .load_u64(0)
+            .is_ok_and(|word| word == 0x0707_0707_0707_0707);
+        drop((file, view));
+        untouched && libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
+    });
+    assert_eq!(wait(limited), 0);
 }
 
 #[test]

@@ -218,6 +218,104 @@ fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
     clean(fs);
 }
 
+/// A write goes as far as there is room, as in a region that is full.
+#[test]
+fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
+    let Some(host) = Host::tmpfs("writes on a full tmpfs", "size=40m") else {
+        return;
+    };
+    let (fs, old) = made(&host.at("region"), &repeatable(4096));
+    let make = |name: &[u8]| fs.create(&cx(), Ino::ROOT, name, 0o644).unwrap().ino;
+    let (half, large, holes, source) = (make(b"half"), make(b"large"), make(b"h"), make(b"s"));
+    fs.append(half, &vec![1; 512 << 10]).unwrap();
+    fs.append(source, &vec![6; 1 << 20]).unwrap();
+    let size = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.setattr(&cx(), source, &size(9 * MIB)).unwrap();
+    for page in [1, 3] {
+        fs.write(holes, page * 4096, &[1; 4096]).unwrap();
+    }
+    // The host has some left: all of it is used.
+    let most = host.free();
+    let n = fs.write(large, 0, &vec![3; 64 << 20]).unwrap();
+    assert_eq!(fs.getattr(large).unwrap().size, n as u64);
+    assert!(n as u64 > most - 4 * MIB && n < 40 << 20, "{n} {most}");
+    host.fill("other");
+    fill(&fs, "rest");
+    while fs.append(large, &[4; 4096]).is_ok() {}
+
+    let bytes = vec![2; 1 << 20];
+    let before = fs.getattr(half).unwrap().change;
+    assert_eq!(fs.write(half, 0, &bytes).unwrap(), 512 << 10);
+    assert!(fs.getattr(half).unwrap().change > before);
+    // Blocks of the source, and its hole: as far as those of the target go.
+    for from in [0, 2 * MIB] {
+        let n = fs.copy_range((source, from), (half, 0), MIB).unwrap();
+        assert_eq!(n, 512 << 10, "from {from}");
+    }
+    let mut found = vec![7; 1 << 20];
+    assert_eq!(fs.read(half, 0, &mut found).unwrap(), 512 << 10);
+    assert!(found[..512 << 10].iter().all(|b| *b == 0));
+
+    // Of pages that were mapped, those that have blocks.
+    let refused = fs.write_back(holes, 0, &[5; 4 * 4096]);
+    assert!(is_full(&refused), "{refused:?}");
+    let mut found = [0; 4 * 4096];
+    assert_eq!(fs.read(holes, 0, &mut found).unwrap(), found.len());
+    let pages: Vec<u8> = found.chunks(4096).map(|page| page[0]).collect();
+    assert_eq!(pages, [0, 5, 0, 5]);
+    works(&fs, old);
+    clean(fs);
+}
+
+/// Others have what the host has, and not an operation that came to nothing.
+#[test]
+fn what_is_refused_for_want_of_room_takes_none() {
+    let Some(host) = Host::tmpfs("a wish that is too large", "size=64m") else {
+        return;
+    };
+    let (fs, old) = made(&host.at("region"), &repeatable(4096));
+    let free = host.free();
+    let allocate = Fallocate::Allocate { keep_size: false };
+    assert!(is_full(&fs.fallocate(old, allocate, 0, 900 * MIB)));
+    assert!(is_full(&fs.append(old, &vec![1; 100 << 20])));
+    assert!(free - host.free() <= 4 * MIB, "{free} {}", host.free());
+    assert_eq!(fs.getattr(old).unwrap().size, OLD.len() as u64);
+    works(&fs, old);
+    // What there is room for.
+    fs.fallocate(old, allocate, 0, 40 * MIB).unwrap();
+    assert!(fill(&fs, "rest").1 > 8 * MIB);
+    works(&fs, old);
+    clean(fs);
+}
+
+/// A huge page of the host that reaches behind the end makes a file look whole.
+#[test]
+fn a_hole_before_a_huge_page_behind_the_end_is_found() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let Some(host) = Host::tmpfs("a tmpfs of huge pages", "size=64m,huge=always") else {
+        return;
+    };
+    let path = host.at("region");
+    let file = fs::File::options().create_new(true).write(true).open(&path);
+    let file = file.unwrap();
+    file.set_len(3 * MIB).unwrap();
+    file.write_all_at(&[1], 0).unwrap();
+    file.write_all_at(&[1], 5 << 19).unwrap();
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 8192, 4096).unwrap();
+    let has = file.metadata().unwrap().blocks() * 512;
+    if has < 3 * MIB {
+        println!("SKIPPED: this kernel gives no huge pages, {has} bytes");
+        return;
+    }
+    let region = RegionOptions::new().open(&path).unwrap();
+    region.take_room(8192, 4096).unwrap();
+    assert_eq!(region.host_space().unwrap().taken, has + 4096);
+}
+
 /// What was committed is replayed, and files are removed, on a host without a
 /// page to give.
 #[test]

@@ -67,6 +67,10 @@ impl MappedFile {
         if range.start >= range.end {
             return Err(Error::Invalid("an empty range cannot be mapped"));
         }
+        // Asked before a lock is waited for.
+        if !shared.open.is_open() {
+            return Err(shared.ended());
+        }
         let block = shared.vol.geo.block_size;
         if block < rustix::param::page_size() as u64 {
             return Err(Error::NotSupported(

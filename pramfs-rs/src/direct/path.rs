@@ -173,6 +173,10 @@ impl Shared {
         } else {
             base
         };
+        // Asked before a lock is waited for.
+        if self.open.is_inherited() {
+            return Err(self.ended());
+        }
         self.refs.add(start, 1, By::Guard);
         let attr = self
             .getattr(start)

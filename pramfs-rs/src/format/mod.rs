@@ -28,6 +28,7 @@ use layout::{Plan, Tree};
 /// # Errors
 /// [`crate::Error::NotMountable`] where the options do not fit the region.
 pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo> {
+    region.check_owner()?;
     let fixed = options.superblock(region.len())?;
     let geo = Geometry::new(&fixed);
     let plan = Plan::new(&geo, options.preallocate_inodes(&geo))?;

@@ -150,7 +150,8 @@ impl Fs {
     }
 
     /// Unmounts whatever is open: every call through a file or a view that is
-    /// left answers EIO from here on, and stores nothing. The region stays locked
+    /// left answers EIO from here on, and stores nothing; a store through a view
+    /// that another thread has begun may still arrive. The region stays locked
     /// until the last of them is dropped. The addresses of a view stay valid as
     /// long as it lives, and what is stored through a raw pointer is the
     /// program's business.
@@ -201,11 +202,25 @@ impl Shared {
             Ok(g) => g,
             Err(poisoned) => poisoned.into_inner(),
         };
-        if !self.open.close() || self.read_only.load(Ordering::Relaxed) || self.vol.has_failed() {
+        if !self.open.close() {
             return Ok(());
+        }
+        if self.is_read_only() || self.vol.has_failed() {
+            return self.leave_as_it_is();
         }
         self.write_lazy_all(true)?;
         self.sync_medium()
+    }
+
+    /// The end of a mount that may change nothing any more. What it wrote while
+    /// it could, or has replayed, goes out where a fence only orders: it had
+    /// returned.
+    fn leave_as_it_is(&self) -> Result<()> {
+        let replayed = self.report.records > 0 && !self.vol.region.info().read_only;
+        match replayed || !self.quiet.load(Ordering::Relaxed) {
+            true => self.sync_medium(),
+            false => Ok(()),
+        }
     }
 
     fn finish(&self) -> Result<()> {
@@ -214,13 +229,11 @@ impl Shared {
             Err(poisoned) => poisoned.into_inner(),
         };
         self.damage.writability.end();
-        if !self.open.close() || self.vol.has_failed() {
+        if !self.open.close() {
             return Ok(());
         }
-        if self.read_only.load(Ordering::Relaxed) {
-            // What the mount has replayed, where a fence only orders.
-            let replayed = self.report.records > 0 && !self.vol.region.info().read_only;
-            return if replayed { self.sync_medium() } else { Ok(()) };
+        if self.is_read_only() || self.vol.has_failed() {
+            return self.leave_as_it_is();
         }
         let faults = self.vol.region.faults();
         self.free_forgotten_inodes();

@@ -15,7 +15,7 @@ use super::inode::{Core, Inode};
 use super::read::check_file;
 use super::source::MediumRange;
 use super::whole::Hole;
-use super::{Need, Shared, protect};
+use super::{Need, Shared, protect, room};
 use crate::error::{Error, Result};
 use crate::map;
 use crate::types::Ino;
@@ -163,8 +163,8 @@ impl Shared {
                         break;
                     }
                 }
-                Err(Error::NoSpace(_)) if done > 0 => break,
-                Err(e) => return Err(super::room::for_all_of(len - done)(e)),
+                Err(e) if done > 0 && room::is_out_of_space(&e) => break,
+                Err(e) => return Err(room::for_some_of(&self.vol.region, len - done)(e)),
             }
         }
         Ok(done)
@@ -210,7 +210,7 @@ impl Shared {
         loop {
             match self.zero_range(inode, core, offset, offset + len, false) {
                 Ok(()) => return Ok(len),
-                Err(Error::NoSpace(_)) if len > self.vol.geo.block_size => len /= 2,
+                Err(e) if len > self.vol.geo.block_size && room::is_out_of_space(&e) => len /= 2,
                 Err(e) => return Err(e),
             }
         }

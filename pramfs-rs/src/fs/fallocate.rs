@@ -156,7 +156,9 @@ impl Shared {
                 Ok(done) => done,
                 Err(e) => {
                     drop(tx);
-                    self.give_back(inode, core, &before, &filled)?;
+                    for &(first, end) in &filled {
+                        self.undo(|| self.remove_blocks(inode, core, first, end, Some(&before)))?;
+                    }
                     return Err(e);
                 }
             };
@@ -190,19 +192,6 @@ impl Shared {
                 return Ok(());
             }
         }
-    }
-
-    fn give_back(
-        &self,
-        inode: &Inode,
-        core: &mut Core,
-        before: &DiskInode,
-        filled: &[(u64, u64)],
-    ) -> Result<()> {
-        for &(first, end) in filled {
-            self.remove_blocks(inode, core, first, end, Some(before))?;
-        }
-        Ok(())
     }
 
     /// Makes a hole of whole blocks, record by record. `before`: the inode
@@ -252,9 +241,17 @@ impl Shared {
     fn punch(&self, inode: &Inode, core: &mut Core, offset: u64, end: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
-        // Among new holes those that are none would never be found.
-        self.is_hole(core, Hole::Contents)?;
         let m = core.map();
+        // Among new holes those that are none would never be found.
+        let mut index = first;
+        while index < last {
+            let e = map::run(&self.vol, &m, index, last - index)?;
+            if e.block.is_none() {
+                self.is_hole(core, Hole::Contents)?;
+                break;
+            }
+            index += e.count;
+        }
         let mut tx = self.vol.begin_at(&inode.place);
         if first > last {
             self.zero_written(&mut tx, &m, offset, end)?;

@@ -33,7 +33,10 @@ impl Fs {
     /// # Ok::<(), pramfs::Error>(())
     /// ```
     pub fn hold(&self, ino: Ino) -> Held {
-        self.refs.add(ino, 1, By::Guard);
+        // A forked child waits for no lock; nothing that it asks is answered.
+        if !self.open.is_inherited() {
+            self.refs.add(ino, 1, By::Guard);
+        }
         Held {
             shared: Handle::new(self.shared()),
             ino,
@@ -50,10 +53,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A forked child has no part in it, and does not wait for locks.
-        if self.shared.open.is_inherited() {
-            return;
-        }
         self.shared.let_go(self.ino, 1, By::Guard);
     }
 }

@@ -301,9 +301,16 @@ impl Fs {
     /// was met; [`Error::NotMountable`] for what this version can only read;
     /// EBUSY where somebody else has the region open. The mount stays read-only.
     pub fn make_writable(&self) -> Result<()> {
+        if !self.open.is_open() {
+            return Err(self.ended());
+        }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            self.take_room_for_removals()?;
+            // It is writable by now: whatever is missing, what a crash has left is
+            // finished, and the timer runs.
+            if let Err(e) = self.take_room_for_removals() {
+                tracing::warn!("no blocks could be put aside for removals: {e}");
+            }
             self.start_work(&mut background)?;
         }
         Ok(())

@@ -311,7 +311,7 @@ impl Shared {
     /// and has to give back by [`unpin`](Self::unpin) or [`forget`](Self::forget).
     /// For everything else there is [`Fs::hold`](super::Fs::hold).
     pub fn pin(&self, ino: Ino, n: u64) {
-        if n > 0 {
+        if n > 0 && !self.open.is_inherited() {
             self.refs.add(ino, n, By::Count);
         }
     }
@@ -326,8 +326,12 @@ impl Shared {
         self.let_go(ino, n, By::Count);
     }
 
-    /// Takes references away.
+    /// Takes references away. A forked child has none, and waits for no lock: who
+    /// held it may not be there.
     pub(crate) fn let_go(&self, ino: Ino, n: u64, by: By) {
+        if self.open.is_inherited() {
+            return;
+        }
         if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
             return;
         }
@@ -342,6 +346,9 @@ impl Shared {
     /// [`free_forgotten`](Self::free_forgotten).
     pub fn forget(&self, ino: Ino, n: u64) {
         let by = By::Count;
+        if self.open.is_inherited() {
+            return;
+        }
         if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
             return;
         }

@@ -104,3 +104,52 @@ impl Refs {
         self.total.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::OpenOptions;
+    use crate::format::{FormatOptions, format};
+    use crate::pmem::{HeapBackend, Region};
+    use crate::{Ctx, Fs, MountOptions};
+
+    /// A thread that held a lock at the fork is not there to give it back.
+    #[test]
+    fn a_forked_child_waits_for_no_lock_of_the_references() {
+        let region = Region::new("refs", HeapBackend::boxed(4 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            background: false,
+            ..MountOptions::default()
+        };
+        let fs = Fs::open(region, options).unwrap();
+        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let ino = file.unwrap().ino;
+        let held = fs.hold(ino);
+        fs.open.inherit();
+        let locks: Vec<_> = fs.refs.shards.iter().map(|s| s.lock()).collect();
+        let (orphans, forgotten) = (fs.orphans.lock(), fs.forgotten.lock());
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|s| {
+            let fs = &fs;
+            s.spawn(move || {
+                fs.pin(ino, 1);
+                fs.unpin(ino, 1);
+                fs.forget(ino, 1);
+                drop((fs.hold(ino), held));
+                let opened = OpenOptions::new().open(fs, "/file").map(drop);
+                let resolved = fs.resolve("/file").map(drop);
+                let failed = [opened, resolved, fs.make_writable()];
+                done.send(
+                    failed
+                        .iter()
+                        .all(|r| r.as_ref().is_err_and(|e| e.errno() == libc::EIO)),
+                )
+            });
+            // Long enough for any machine; who waits for a lock waits for ever.
+            let right = is_done.recv_timeout(std::time::Duration::from_secs(120));
+            drop((locks, orphans, forgotten));
+            assert_eq!(right, Ok(true));
+        });
+    }
+}

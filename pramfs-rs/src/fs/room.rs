@@ -6,16 +6,18 @@
 //! host, and no store meets a page that is missing.
 //!
 //! Every turn takes at least a page, or learns that the host is full; then only
-//! blocks that have room are given out (`Volume::reserve_bits`), and if there are
-//! none the operation ends with ENOSPC.
+//! blocks that have room are given out (`Volume::reserve_bits`). If there are none
+//! the operation runs for the last time, with what there is: now what has no room
+//! is no space, and a write is short, or ENOSPC.
 //!
 //! Left to others: what is known of the host (`pmem::room`).
 
 use super::Shared;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
-use crate::pmem::{PmemError, Region};
+use crate::pmem::{CHUNK, PmemError, Region};
 use crate::types::Bno;
+use crate::volume::{room_is_final, with_room_as_it_is};
 
 /// Turns of one operation. Each takes room, so this is never reached but by who
 /// loses it to others again and again.
@@ -47,7 +49,31 @@ impl Shared {
                 result => return result,
             }
         }
-        Err(host_is_full())
+        match with_room_as_it_is(attempt) {
+            Err(Error::Pmem(PmemError::NoRoom { .. })) => Err(host_is_full()),
+            result => result,
+        }
+    }
+
+    /// Runs what undoes a part of an operation, under the locks of that: run again
+    /// without them, it would not know any more what was there before. This alone
+    /// waits for the host with an inode locked, where not even the reserve has a
+    /// block, or a page of a sparse copy is missing.
+    ///
+    /// # Errors
+    /// Those of `undo`; [`Error::NoSpace`] where the host has nothing.
+    pub(super) fn undo(&self, mut undo: impl FnMut() -> Result<()>) -> Result<()> {
+        for _ in 0..TURNS {
+            let (offset, len) = match undo() {
+                Err(Error::Pmem(PmemError::NoRoom { offset, len })) => (offset, len),
+                result => return result,
+            };
+            match self.vol.region.take_some_room(offset, len) {
+                Err(PmemError::NoRoom { .. }) => break,
+                taken => taken?,
+            }
+        }
+        with_room_as_it_is(undo)
     }
 
     /// At a mount: blocks are put aside, with room, for what frees others. Where
@@ -111,7 +137,34 @@ fn within(region: &Region, offset: u64, len: u64) -> u64 {
     len.min(region.len().saturating_sub(offset))
 }
 
-/// Asks for room for all that is still to be allocated, where it is asked for.
+/// Whether an operation has to do with what it has: there is no space for more, or
+/// no room, and it was asked for in vain.
+pub(super) fn is_out_of_space(e: &Error) -> bool {
+    match e {
+        Error::NoSpace(_) => true,
+        Error::Pmem(PmemError::NoRoom { .. }) => room_is_final(),
+        _ => false,
+    }
+}
+
+/// Asks for room for as much as the host has of what is still to be allocated,
+/// where it is asked for: for who can do with a part.
+pub(super) fn for_some_of(region: &Region, bytes: u64) -> impl Fn(Error) -> Error {
+    move |e| match for_all_of(bytes)(e) {
+        Error::Pmem(PmemError::NoRoom { offset, len }) if len > CHUNK => {
+            let free = region.host_space().and_then(|space| space.free);
+            PmemError::NoRoom {
+                offset,
+                len: len.min(free.unwrap_or(len).max(CHUNK)),
+            }
+            .into()
+        }
+        e => e,
+    }
+}
+
+/// Asks for room for all that is still to be allocated, where it is asked for. If
+/// the host has less, it is asked for nothing.
 pub(super) fn for_all_of(bytes: u64) -> impl Fn(Error) -> Error {
     move |e| match e {
         Error::Pmem(PmemError::NoRoom { offset, len }) => PmemError::NoRoom {
@@ -120,5 +173,90 @@ pub(super) fn for_all_of(bytes: u64) -> impl Fn(Error) -> Error {
         }
         .into(),
         e => e,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::{FormatOptions, format};
+    use crate::pmem::{BackendKind, Region, RegionOptions};
+    use crate::types::{Ctx, Fallocate, Ino};
+    use crate::{Error, Fs, MountOptions};
+
+    const MIB: u64 = 1 << 20;
+
+    fn sparse() -> Fs {
+        let options = RegionOptions::new().backend(BackendKind::Native);
+        let region: Region = options.memfd("undone", 64 * MIB).unwrap();
+        format(&region, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            background: false,
+            ..MountOptions::default()
+        };
+        Fs::open(region, options).unwrap()
+    }
+
+    /// Blocks of the reserve go until there is none.
+    fn use_up_the_reserve(fs: &Fs) {
+        loop {
+            let mut tx = fs.vol.begin();
+            tx.allow_reserve();
+            if tx.alloc_blocks(None, 1, true).is_err() {
+                break;
+            }
+            tx.commit().unwrap();
+        }
+    }
+
+    /// The file ends within a leaf of 2 MiB, so that what is cut off it again
+    /// takes a block; and no free block has room.
+    fn undone(reserve: bool, change: impl Fn(&Fs, Ino)) {
+        let fs = sparse();
+        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = file.unwrap().ino;
+        fs.append(file, &vec![1; MIB as usize]).unwrap();
+        fs.vol.reclaim().unwrap();
+        fs.trim(0, u64::MAX, 0).unwrap();
+        if !reserve {
+            use_up_the_reserve(&fs);
+        }
+        assert!(!fs.vol.region.host_is_full());
+        change(&fs, file);
+        let mut bytes = vec![0; 5 * MIB as usize];
+        let n = fs.read(file, 0, &mut bytes).unwrap();
+        let (before, after) = bytes[..n].split_at(MIB as usize);
+        assert!(before.iter().all(|b| *b == 1) && after.iter().all(|b| *b == 2));
+        assert_eq!(fs.getattr(file).unwrap().size, n as u64);
+    }
+
+    #[test]
+    fn an_append_that_has_to_wait_for_room_is_stored_once_and_where_it_says() {
+        for reserve in [true, false] {
+            undone(reserve, |fs, file| {
+                let at = fs.append(file, &vec![2; 3 * MIB as usize]).unwrap();
+                assert_eq!(at, MIB);
+                assert_eq!(fs.getattr(file).unwrap().size, 4 * MIB);
+            });
+            undone(reserve, |fs, file| {
+                let part = vec![2; 3 * MIB as usize];
+                fs.append_part(file, MIB, &part).unwrap();
+                assert_eq!(fs.getattr(file).unwrap().size, 4 * MIB);
+            });
+        }
+    }
+
+    #[test]
+    fn an_append_that_is_refused_for_want_of_blocks_leaves_the_file_as_it_was() {
+        for reserve in [true, false] {
+            undone(reserve, |fs, file| {
+                let refused = fs.append(file, &vec![2; 70 * MIB as usize]);
+                assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
+                assert_eq!(fs.getattr(file).unwrap().size, MIB);
+                let refused =
+                    fs.fallocate(file, Fallocate::Allocate { keep_size: false }, 0, 70 * MIB);
+                assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
+                assert_eq!(fs.getattr(file).unwrap().size, MIB);
+            });
+        }
     }
 }

@@ -109,8 +109,11 @@ impl SuperState {
 }
 
 impl Shared {
-    /// The label, as it is now.
+    /// The label, as it is now; in a forked child, as it was at the mount.
     pub fn label(&self) -> String {
+        if self.open.is_inherited() {
+            return text(&self.info.fixed.label);
+        }
         text(&self.state.fixed.lock().label)
     }
 

@@ -79,13 +79,14 @@ impl Shared {
 
     /// Everything about a file is on the medium. Data and metadata are durable
     /// already when their operation returns; what remains are times, and the
-    /// write-out of media that are not flushed by cache lines.
+    /// write-out of media that are not flushed by cache lines. After damage no
+    /// times are written any more, but what was written before still goes out.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Io`].
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         if self.is_read_only() {
-            return Ok(());
+            return self.sync_written();
         }
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
@@ -105,7 +106,7 @@ impl Shared {
     /// [`Error::Io`].
     pub fn sync(&self) -> Result<()> {
         if self.is_read_only() {
-            return Ok(());
+            return self.sync_written();
         }
         self.op(Need::Write, || {
             self.free_forgotten_inodes();
@@ -114,11 +115,106 @@ impl Shared {
         })
     }
 
+    /// Writes out what a mount has written that is read-only now. One that never
+    /// wrote has nothing.
+    fn sync_written(&self) -> Result<()> {
+        match self.quiet.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => self.op(Need::Read, || self.sync_medium()),
+        }
+    }
+
     pub(super) fn sync_medium(&self) -> Result<()> {
         self.vol
             .region
             .backend()
             .sync_all()
             .map_err(|e| Error::Io(format!("msync: {e}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{FormatOptions, format};
+    use crate::pmem::{Region, SimBackend};
+    use crate::{Ctx, Fs, MountOptions};
+
+    /// A mount that has written a file, and whether it is read-only by now.
+    fn written(sim: &SimBackend, stop: impl FnOnce(&Fs)) -> (Fs, Ino) {
+        let region = Region::new("sync", Box::new(sim.clone()));
+        format(&region, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            background: false,
+            ..MountOptions::default()
+        };
+        let fs = Fs::open(region, options).unwrap();
+        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let ino = file.unwrap().ino;
+        fs.append(ino, b"bytes").unwrap();
+        stop(&fs);
+        (fs, ino)
+    }
+
+    fn damage(fs: &Fs) {
+        fs.note_damage(&Error::corrupt("something else", "it is damaged"));
+        assert!(fs.is_read_only());
+    }
+
+    /// Where fences only order, they are all that brings it to the disk.
+    #[test]
+    fn what_was_written_before_damage_is_written_out_by_each_call_that_says_so() {
+        type Call = fn(Fs, Ino) -> Result<()>;
+        let calls: [(&str, Call); 6] = [
+            ("fsync", |fs, ino| {
+                let synced = fs.fsync(ino, false);
+                std::mem::forget(fs);
+                synced
+            }),
+            ("sync", |fs, _| {
+                let synced = fs.sync();
+                std::mem::forget(fs);
+                synced
+            }),
+            ("shut_down", |fs, _| {
+                let down = fs.shut_down();
+                std::mem::forget(fs);
+                down
+            }),
+            ("close", |fs, _| fs.close_now()),
+            ("drop", |fs, _| {
+                drop(fs);
+                Ok(())
+            }),
+            ("close after a failure", |fs, _| {
+                fs.vol.fail();
+                fs.close_now()
+            }),
+        ];
+        for (name, call) in calls {
+            let sim = SimBackend::new(4 << 20).unwrap();
+            let (fs, ino) = written(&sim, damage);
+            let before = sim.counters().msyncs;
+            call(fs, ino).unwrap();
+            assert!(sim.counters().msyncs > before, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_mount_that_never_wrote_writes_nothing_out() {
+        let sim = SimBackend::new(4 << 20).unwrap();
+        let (fs, ino) = written(&sim, |_| {});
+        fs.close().unwrap();
+        let read_only = MountOptions {
+            read_only: true,
+            ..MountOptions::default()
+        };
+        let region = Region::new("sync", Box::new(sim.clone()));
+        let fs = Fs::open(region, read_only).unwrap();
+        let before = sim.counters().msyncs;
+        fs.fsync(ino, false).unwrap();
+        fs.sync().unwrap();
+        fs.close().unwrap();
+        assert_eq!(sim.counters().msyncs, before);
     }
 }

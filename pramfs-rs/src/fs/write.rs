@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::journal::Place;
 use crate::map::{self, Extent, MapRef};
 use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
+use crate::pmem::PmemError;
 use crate::types::{Bno, Ino};
 use crate::volume::Tx;
 
@@ -103,8 +104,13 @@ impl Shared {
                     Ok(_) => Error::NoSpace("nothing of a page could be written"),
                     Err(refused) => refused,
                 };
-                let goes_on = matches!(refused, Error::NoSpace(_));
-                all = all.and(Err(refused));
+                let no_room = matches!(refused, Error::Pmem(PmemError::NoRoom { .. }));
+                let goes_on = no_room || matches!(refused, Error::NoSpace(_));
+                // What is run again with more room is not to be missed.
+                all = match all {
+                    Err(Error::NoSpace(_)) if no_room => Err(refused),
+                    all => all.and(Err(refused)),
+                };
                 if !goes_on {
                     break;
                 }
@@ -229,14 +235,15 @@ impl Shared {
         }
         let before = core.d;
         let n = self.write_locked(inode, &mut core, offset, from);
+        let done = core.d.size.saturating_sub(offset);
         if !matches!(n, Ok(n) if n == from.len()) && core.d.size != size {
-            if offset >= size {
-                self.cut_back(inode, &mut core, &before)?;
-            } else {
-                self.set_size(inode, &mut core, size)?;
-            }
+            self.undo(|| match offset >= size {
+                true => self.cut_back(inode, &mut core, &before),
+                false => self.set_size(inode, &mut core, size),
+            })?;
         }
-        let n = n?;
+        // The rest, or nothing.
+        let n = n.map_err(room::for_all_of((from.len() as u64).saturating_sub(done)))?;
         self.write_out(&core)?;
         match n {
             n if n == from.len() => Ok(offset),
@@ -273,7 +280,7 @@ impl Shared {
                 from.part(done..from.len()),
             ) {
                 Ok(n) => done += n,
-                Err(Error::NoSpace(_)) if done > 0 => break,
+                Err(e) if done > 0 && room::is_out_of_space(&e) => break,
                 Err(e) => return Err(e),
             }
         }
@@ -353,7 +360,7 @@ impl Shared {
             Ok(()) => {}
             // A pointer block was missing: the record is given up, and what
             // was before is written again without it; or less of it.
-            Err(Error::NoSpace(_)) if w.pos > offset || w.tried > 1 => {
+            Err(e) if (w.pos > offset || w.tried > 1) && room::is_out_of_space(&e) => {
                 let half = (w.tried / 2) << self.vol.geo.block_log2;
                 let less = if w.pos > offset {
                     w.pos - offset
@@ -585,7 +592,7 @@ impl<S: Source> Writer<'_, '_, S> {
             && map::plan_huge(&self.tx, &self.m, e.index)?;
         let huge = match huge {
             true => (self.tx.alloc_aligned(goal.unwrap_or(0), span as u32))
-                .map_err(room::for_all_of(left))?,
+                .map_err(room::for_some_of(&self.shared.vol.region, left))?,
             false => None,
         };
         if let Some(run) = huge {
@@ -608,8 +615,8 @@ impl<S: Source> Writer<'_, '_, S> {
         }
         let run = match self.tx.alloc_blocks(goal, n as u32, false) {
             Ok(run) => run,
-            Err(Error::NoSpace(_)) if self.pos > self.offset => return Ok(false),
-            Err(e) => return Err(room::for_all_of(left)(e)),
+            Err(e) if self.pos > self.offset && room::is_out_of_space(&e) => return Ok(false),
+            Err(e) => return Err(room::for_some_of(&self.shared.vol.region, left)(e)),
         };
         self.tried = run.len;
         let left = span - (e.index & (span - 1));

@@ -144,7 +144,10 @@ pub fn check(region: &Region, options: &CheckOptions) -> Report {
     let faults = region.faults();
     let mut report = Report::default();
     let view = View::new(region);
-    if let Some(geo) = superblock::open(region, options, &mut report) {
+    if let Err(e) = region.check_owner() {
+        report.add(Issue::Unreadable { why: e.to_string() }, usize::MAX);
+        report.complete = false;
+    } else if let Some(geo) = superblock::open(region, options, &mut report) {
         let mut c = Checker::new(&view, geo, options, report);
         c.run_to_end();
         report = c.report;

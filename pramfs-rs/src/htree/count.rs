@@ -18,7 +18,8 @@ pub struct Count {
     pub items: Option<u64>,
 }
 
-/// Counts the blocks and items of a tree, up to some more blocks than `most`.
+/// Counts the blocks and items of a tree, up to some more blocks than `most`, or
+/// than there are at all.
 /// Leaves are not read but for their heads. A leaf whose head is damaged counts
 /// for the slots that it stands in: what leads to it says so by itself.
 ///
@@ -29,7 +30,7 @@ pub fn count(vol: &Volume, t: &TreeRef, most: u64) -> Result<Count> {
     let mut c = Counter {
         vol,
         t,
-        most,
+        most: most.min(vol.geo.blocks),
         count: Count {
             blocks: 0,
             items: Some(0),

@@ -9,7 +9,8 @@ use crate::media::walk::EMPTY_TABLE;
 use crate::volume::Volume;
 
 /// Blocks that a map owns, pointer blocks included; `None` where there are more
-/// than `most`. Pointer blocks are read and data is not. A pointer to a block of
+/// than `most`, or than there are at all: one block that many pointers lead to
+/// is counted for each. Pointer blocks are read and data is not. A pointer to a block of
 /// data counts for one, damaged or not, where another beside it is right.
 ///
 /// # Errors
@@ -18,6 +19,7 @@ use crate::volume::Volume;
 pub fn count(vol: &Volume, m: &MapRef, most: u64) -> Result<Option<u64>> {
     m.checked(&vol.geo)?;
     let mut counted = 0;
+    let most = most.min(vol.geo.blocks);
     let within = Counter { vol, m, most }.entry(&mut counted, m.root, m.height, 0)?;
     Ok(within.then_some(counted))
 }

@@ -572,3 +572,30 @@ fn a_height_that_cannot_be_is_refused() {
         assert!(corrupt(plan(&tx, &m, 0, 1).unwrap_err()));
     }
 }
+
+/// As an image can be made by who knows the checks: one pointer block for many
+/// pointers, which would be read for each.
+#[test]
+fn a_map_of_more_blocks_than_the_region_has_is_not_counted_to_its_end() {
+    let mut bed = Bed::new(4096, 16 << 20, 1);
+    let vol = bed.vol.clone();
+    let mut tx = vol.begin();
+    let run = tx.alloc_blocks(None, 2, true).unwrap();
+    tx.commit().unwrap();
+    let (top, shared) = (Bno(run.start), Bno(run.start + 1));
+    bed.m.height = 2;
+    bed.m.root = Ptr::new(top, 0, bed.m.at(&vol.geo, 2, 0));
+    let w = vol.region.window();
+    for i in 0..512u64 {
+        let first = i << 9;
+        let above = Ptr::new(shared, 0, bed.m.at(&vol.geo, 1, first));
+        w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
+            .unwrap();
+        // Slot i is right for the pointer block number i.
+        let below = Ptr::new(top, 0, bed.m.at(&vol.geo, 0, first + i));
+        w.store_u64_unflushed(vol.geo.offset(shared) + i * 8, below.0)
+            .unwrap();
+    }
+    assert!(512 * 513 > vol.geo.blocks);
+    assert_eq!(count(&vol, &bed.m, u64::MAX).unwrap(), None);
+}

@@ -69,8 +69,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// damaged. Unknown features are no error here; see [`check_features`].
 ///
 /// # Errors
-/// [`Error::NotMountable`] says what is wrong with the first page.
+/// [`Error::NotMountable`] says what is wrong with the first page;
+/// [`Error::Pmem`] in a forked child.
 pub fn probe_superblock(region: &Region) -> Result<SuperblockInfo> {
+    region.check_owner()?;
     match read_page(region, 0) {
         Ok(info) => Ok(SuperblockInfo {
             copy_damaged: !copy_is_sound(region, &info.fixed),

@@ -299,6 +299,9 @@ static INSTALL_ERRNO: AtomicUsize = AtomicUsize::new(0);
 /// ([`RegionOptions::fault_guard`](super::RegionOptions::fault_guard)); a program
 /// calls it for a region of its own backend, or to choose the moment: after other
 /// libraries have installed their handlers, which get what is not a region's.
+/// A handler that is installed later takes its place; one that does not pass on
+/// what is a region's ends the process where a page fails. That is looked for at
+/// each call, and a line of the log tells of it.
 ///
 /// # Errors
 /// [`PmemError::Os`] if the system refuses the handler.
@@ -323,13 +326,29 @@ pub fn install_fault_guard() -> Result<(), PmemError> {
         }
     });
     match INSTALL_ERRNO.load(Ordering::Acquire) {
-        0 => Ok(()),
+        0 => {
+            if !is_in_place() {
+                tracing::warn!(
+                    "another handler of SIGBUS has taken the place of that for regions: unless it passes on what is not its own, a page that fails ends the process"
+                );
+            }
+            Ok(())
+        }
         e => Err(PmemError::Os {
             what: "cannot install a handler for",
             path: "SIGBUS".into(),
             source: std::io::Error::from_raw_os_error(e as i32),
         }),
     }
+}
+
+/// Whether nobody has installed another handler since, or put back an older one.
+fn is_in_place() -> bool {
+    // SAFETY: an all-zero sigaction is a valid value to fill in.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed; `now` outlives the call.
+    let asked = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut now) };
+    asked != 0 || now.sa_sigaction == on_sigbus as *const () as usize
 }
 
 /// `si_code` of a signal that a process sent, and not the processor.
@@ -606,5 +625,31 @@ mod tests {
             .status()
             .unwrap();
         assert_eq!(status.signal(), Some(libc::SIGBUS));
+    }
+
+    /// As a library does that puts back what it found before it was ours.
+    #[test]
+    fn handler_that_another_has_replaced_is_noticed() {
+        if std::env::var_os(CHILD).is_some() {
+            install_fault_guard().unwrap();
+            let before = is_in_place();
+            // SAFETY: a zeroed action is SIG_DFL with an empty mask.
+            let replaced = unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(libc::SIGBUS, &default, std::ptr::null_mut())
+            };
+            let after = is_in_place();
+            std::process::exit(i32::from(!(before && replaced == 0 && !after)));
+        }
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "pmem::fault::tests::handler_that_another_has_replaced_is_noticed",
+            ])
+            .env(CHILD, "1")
+            .stdout(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
     }
 }

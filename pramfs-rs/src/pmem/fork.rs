@@ -8,7 +8,9 @@
 //! and before fork returns there:
 //!
 //! * each mapping of a region is replaced by private pages of zeros, so that no
-//!   store of the child reaches the medium, by whatever pointer;
+//!   store of the child reaches the medium, by whatever pointer; where the system
+//!   does not grant so much, by addresses without pages, and a store by a pointer
+//!   is SIGSEGV;
 //! * each descriptor of a region becomes one of an empty eventfd, so that the
 //!   lock is the parent's alone;
 //! * each [`OpenState`] says [`is_inherited`](OpenState::is_inherited), by which
@@ -48,6 +50,12 @@ impl OpenState {
     /// This process is a forked child of the one that opened it.
     pub(crate) fn is_inherited(&self) -> bool {
         self.0.load(Ordering::Relaxed) == INHERITED
+    }
+
+    /// As in a forked child, for tests that cannot fork.
+    #[cfg(test)]
+    pub(crate) fn inherit(&self) {
+        self.0.store(INHERITED, Ordering::Relaxed);
     }
 
     /// Closes it, and tells whether it was open.
@@ -192,19 +200,14 @@ extern "C" fn child() {
             state.store(INHERITED, Ordering::Relaxed);
         }
         for range in &registry.ranges {
-            // SAFETY: whoever registered the range owns these addresses, and
-            // still does: it is taken off under the lock before they are given
-            // back. Private zeros, readable and writable, are put in place of
-            // what was mapped; every access that was possible before still is.
-            unsafe {
-                libc::mmap(
-                    range.base as *mut libc::c_void,
-                    range.len,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                    -1,
-                    0,
-                );
+            // Pages that can be written count against what the system grants
+            // (vm.overcommit_memory=2, RLIMIT_DATA), others do not. The mapping
+            // of the medium does not stay in any case.
+            if !replace(range, libc::PROT_READ | libc::PROT_WRITE)
+                && !replace(range, libc::PROT_NONE)
+            {
+                // SAFETY: ends the child at once, which is all that is safe.
+                unsafe { libc::_exit(libc::EXIT_FAILURE) };
             }
         }
         if registry.descriptors.is_empty() {
@@ -231,4 +234,23 @@ extern "C" fn child() {
             unsafe { libc::close(nothing) };
         }
     });
+}
+
+/// Puts private zeros in place of a range; false where the system refuses.
+#[cfg(not(miri))]
+fn replace(range: &Range, protection: libc::c_int) -> bool {
+    // SAFETY: whoever registered the range owns these addresses, and still does:
+    // it is taken off under the lock before they are given back. What refers to
+    // them finds zeros, or faults; no memory of anything else is there.
+    let at = unsafe {
+        libc::mmap(
+            range.base as *mut libc::c_void,
+            range.len,
+            protection,
+            libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    at != libc::MAP_FAILED
 }

@@ -61,6 +61,7 @@ pub use options::{BackendKind, RegionOptions};
 pub use probe::{FileSystem, Report, probe};
 pub use region::{LINE, Region, RegionInfo};
 pub use release::{is_being_released, open_after_release, unmount_after_release};
+pub(crate) use room::CHUNK;
 pub use room::{HostSpace, KnownRoom};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};

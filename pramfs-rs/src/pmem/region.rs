@@ -10,6 +10,7 @@ use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::{self, Cpu};
 use super::error::PmemError;
 use super::fault;
+use super::fork::OpenState;
 use super::lent::Lent;
 use super::live;
 use super::mapping;
@@ -67,6 +68,8 @@ pub struct Region {
     ownership: Option<Ownership>,
     /// See [`PmemBackend::known_room`].
     pub(super) room: Option<Arc<KnownRoom>>,
+    /// Not in a forked child.
+    open: OpenState,
 }
 
 // SAFETY: the raw base pointer is the mapping owned by `backend`, which is
@@ -95,6 +98,23 @@ impl Region {
             name: name.into(),
             read_only: false,
             ownership: None,
+            open: OpenState::new(),
+        }
+    }
+
+    /// A forked child has zeros in place of the region of its parent, and is not
+    /// to take them for one. Asked before something is begun, not at each access.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] there, with EIO.
+    pub(crate) fn check_owner(&self) -> Result<(), PmemError> {
+        match self.open.is_inherited() {
+            false => Ok(()),
+            true => Err(PmemError::Unusable {
+                path: self.name.clone(),
+                why: "it was opened before this process was forked, and is its parent's; open it again".into(),
+                errno: libc::EIO,
+            }),
         }
     }
 
@@ -148,6 +168,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::Os`] for what the system says.
     pub fn let_readers_in(&self) -> Result<(), PmemError> {
+        self.check_owner()?;
         self.backend.lock(false)
     }
 
@@ -157,6 +178,7 @@ impl Region {
     /// [`PmemError::Unusable`] with EBUSY if somebody else has it open;
     /// [`PmemError::Os`].
     pub fn keep_readers_out(&self) -> Result<(), PmemError> {
+        self.check_owner()?;
         self.backend.lock(true)
     }
 

@@ -106,6 +106,17 @@ impl KnownRoom {
         self.next(first, end, |word| !word)
     }
 
+    /// Bytes of the pages of a range that are not known to be there.
+    fn count_missing(&self, from: u64, end: u64) -> u64 {
+        let (mut page, end) = (from >> PAGE_LOG2, end.div_ceil(PAGE));
+        let mut missing = 0;
+        while let Some(first) = self.missing(page, end) {
+            page = self.next(first, end, |word| word).unwrap_or(end);
+            missing += page - first;
+        }
+        missing << PAGE_LOG2
+    }
+
     /// The first page of a range whose bit is set in what `of` makes of its word.
     fn next(&self, mut page: u64, end: u64, of: impl Fn(u64) -> u64) -> Option<u64> {
         while page < end {
@@ -198,7 +209,9 @@ impl HostRoom {
             SourceKind::File | SourceKind::FsDax => false,
         };
         // Other file systems count more than the pages of the file.
-        let all = memory && taken(source.fd()).is_ok_and(|bytes| bytes >= source.len());
+        // A huge page behind the end may make up for a hole before it.
+        let whole = source.len().is_multiple_of(CHUNK);
+        let all = memory && whole && taken(source.fd()).is_ok_and(|bytes| bytes >= source.len());
         Some(HostRoom {
             known: Arc::new(KnownRoom::new(source.len(), all)?),
             changing: RwLock::new(()),
@@ -262,6 +275,16 @@ impl HostRoom {
             return Ok(());
         };
         let first = first << PAGE_LOG2;
+        // What cannot be had whole is not begun: it would be nobody's, and missing
+        // to all who use the host. Less than this is found out soon enough.
+        if around
+            && end - first > CHUNK
+            && let Some(free) = free_on(source.fd())
+            && self.known.count_missing(first, end) > free
+        {
+            self.known.dry.store(true, Ordering::Relaxed);
+            return Err(Errno::NOSPC.into());
+        }
         if !around {
             let end = end.next_multiple_of(PAGE).min(self.len);
             return Ok(self.claim(source, base, first, end - first)?);
@@ -329,7 +352,15 @@ impl HostRoom {
     }
 
     fn have(&self, source: &Source, base: *mut u8, at: u64, len: u64) -> Result<(), Errno> {
-        let touch = || mapping::populate(base.wrapping_add(at as usize), len as usize, true);
+        let touch = || {
+            let start = base.wrapping_add(at as usize);
+            match mapping::populate(start, len as usize, true) {
+                // The same answer for a page that the file has not got any more,
+                // and for one that there is no room for.
+                Err(Errno::FAULT) if is_cut(source.fd(), at + len) => Err(Errno::IO),
+                had => had,
+            }
+        };
         loop {
             let had = if self.touch.load(Ordering::Relaxed) {
                 touch()
@@ -365,20 +396,30 @@ impl HostRoom {
 
     /// What the host has.
     pub fn space(&self, source: &Source) -> Option<HostSpace> {
-        let host = rustix::fs::fstatvfs(source.fd()).ok()?;
         Some(HostSpace {
             taken: taken(source.fd()).ok()?,
-            // A tmpfs without a size has none to tell.
-            free: (host.f_blocks != 0).then(|| host.f_bavail.saturating_mul(host.f_frsize)),
+            free: free_on(source.fd()),
             len: self.len,
         })
     }
+}
+
+/// What the host can still give; `None` where it names no limit, as a tmpfs without
+/// a size.
+fn free_on(fd: BorrowedFd<'_>) -> Option<u64> {
+    let host = rustix::fs::fstatvfs(fd).ok()?;
+    (host.f_blocks != 0).then(|| host.f_bavail.saturating_mul(host.f_frsize))
 }
 
 fn taken(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
     Ok(u64::try_from(rustix::fs::fstat(fd)?.st_blocks)
         .unwrap_or(0)
         .saturating_mul(512))
+}
+
+/// Whether a file is shorter than it was.
+fn is_cut(fd: BorrowedFd<'_>, end: u64) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) < end)
 }
 
 /// Whether the host has said that it has no room.
@@ -411,6 +452,11 @@ impl Region {
     fn learn_room(&self, known: &KnownRoom, offset: u64, len: u64) -> bool {
         self.backend.learn_room(offset, len);
         known.has(offset, len)
+    }
+
+    /// As [`has_room`](Self::has_room), as far as is known without asking.
+    pub(crate) fn is_known_to_have_room(&self, offset: u64, len: u64) -> bool {
+        self.room.as_ref().is_none_or(|room| room.has(offset, len))
     }
 
     /// As [`has_room`](Self::has_room), as an error.
@@ -462,6 +508,7 @@ impl Region {
     /// [`PmemError::NoRoom`] where the host is full, or a quota on it;
     /// [`PmemError::OutOfBounds`], [`PmemError::Os`].
     pub fn take_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        self.check_owner()?;
         self.bounded(offset, len)?;
         while !self.has_room(offset, len) {
             let taken = self.backend.take_room(offset, len, false);
@@ -485,6 +532,7 @@ impl Region {
     /// # Errors
     /// As for [`take_room`](Self::take_room).
     pub fn take_all_room(&self) -> Result<(), PmemError> {
+        self.check_owner()?;
         let taken = self.backend.take_all_room();
         taken.map_err(|e| self.no_room(e, 0, self.len()))
     }
@@ -540,6 +588,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_of_a_range_is_counted() {
+        let known = KnownRoom::new(1 << 30, false).unwrap();
+        let missing = |from: u64, end: u64| known.count_missing(from * PAGE, end * PAGE);
+        assert_eq!(missing(0, 1000), 1000 * PAGE);
+        known.note(10 * PAGE, 200 * PAGE);
+        known.note(500 * PAGE, 501 * PAGE);
+        assert_eq!(missing(0, 1000), (1000 - 191) * PAGE);
+        assert_eq!(missing(20, 100), 0);
+        assert_eq!(missing(150, 210), 10 * PAGE);
+        assert_eq!(missing(500, 501), 0);
+        assert_eq!(missing(499, 502), 2 * PAGE);
+        assert_eq!(known.count_missing(PAGE + 1, 2 * PAGE + 1), 2 * PAGE);
+    }
+
+    #[test]
     fn what_is_given_back_is_not_known_to_be_there() {
         let region = region(4 * CHUNK);
         region.take_all_room().unwrap();
@@ -571,6 +634,25 @@ mod tests {
             assert!(!region.has_room(0, 1) && region.has_room(CHUNK, CHUNK));
             std::fs::remove_file(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_no_host_that_is_full() {
+        let dir = shm();
+        let path = dir.path().join(format!("cut-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(4 * CHUNK).unwrap();
+        let region = RegionOptions::new().open(&path).unwrap();
+        file.set_len(CHUNK).unwrap();
+        for taken in [
+            region.take_room(2 * CHUNK, 1),
+            region.take_some_room(2 * CHUNK, 1),
+            region.take_all_room(),
+        ] {
+            assert_eq!(taken.unwrap_err().errno(), libc::EIO);
+        }
+        region.take_room(0, CHUNK).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -8,11 +8,13 @@
 //! Left to others: locks on inodes, and what inodes and directories mean.
 
 mod reserve;
+mod room;
 mod tx;
 mod verified;
 
 use parking_lot::Mutex;
 
+pub use room::{room_is_final, with_room_as_it_is};
 pub use tx::Tx;
 pub use verified::Verified;
 
@@ -166,8 +168,9 @@ impl Volume {
         for b in run.start..run.start + run.len {
             self.verified.forget(Bno(b));
         }
-        // What is kept aside keeps its room.
-        if self.reserve.refill(run) {
+        // What is kept aside has room, and keeps it.
+        if self.reserve.missing() > 0 && self.is_known_to_have_room(run) && self.reserve.refill(run)
+        {
             return;
         }
         if discard {
@@ -256,7 +259,7 @@ impl Volume {
     ///
     /// Where the host has refused room, only blocks that have it are looked for.
     /// If there are none the host is asked once more, by the error; a caller that
-    /// `knows_another_way` gets `None`.
+    /// `knows_another_way` gets `None`, and so does the last attempt of all.
     fn reserve_bits(
         &self,
         kind: BitmapKind,
@@ -265,12 +268,17 @@ impl Volume {
     ) -> Result<Option<Reserved>> {
         let mut reclaimed = false;
         let mut only_roomy = self.region.host_is_full();
+        let mut looked_for_roomy = only_roomy;
         // Free blocks that are out for trimming are free all the same.
         let mut at_home = None;
         loop {
             match find(self.bitmap(kind), only_roomy) {
                 Ok(Some(Found::Taken(found))) => return Ok(Some(found)),
-                Ok(Some(Found::Roomless(run))) => return Err(self.no_room(run)),
+                Ok(Some(Found::Roomless(run))) if !room_is_final() => {
+                    return Err(self.no_room(run));
+                }
+                Ok(Some(Found::Roomless(_))) if looked_for_roomy => return Ok(None),
+                Ok(Some(Found::Roomless(_))) => (only_roomy, looked_for_roomy) = (true, true),
                 // Before the host is asked for more.
                 Err(_) if only_roomy && !reclaimed && self.reclaim()? => reclaimed = true,
                 Err(_) if only_roomy && knows_another_way => return Ok(None),
@@ -285,6 +293,12 @@ impl Volume {
                 }
             }
         }
+    }
+
+    /// Nobody is asked: blocks of which nothing is known may as well have none.
+    fn is_known_to_have_room(&self, run: Run) -> bool {
+        let (at, len) = (Bno(run.start), run.len << self.geo.block_log2);
+        self.region.is_known_to_have_room(self.geo.offset(at), len)
     }
 
     fn no_room(&self, run: Run) -> Error {

@@ -14,12 +14,13 @@ use crate::journal::records::{Homes, OnMedium, apply, group_word};
 use crate::journal::{Change, Entered, Entry, Lines, Place, RecordBuf, Stamp};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
-use crate::pmem::{Region, Unfenced};
+use crate::pmem::{PmemError, Region, Unfenced};
 use crate::types::Bno;
 
 /// Bytes that an entry of bits takes in a record.
 const BITS_ENTRY: usize = 24;
 
+const NONE_LEFT: Error = Error::NoSpace("no free block, and the reserve is used up");
 const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
 
 /// See the module.
@@ -380,23 +381,29 @@ impl<'v> Tx<'v> {
         let spare = self.use_reserve && (want == 1 || !full);
         let found = vol.reserve_bits(BitmapKind::Blocks, spare, |set, roomy| {
             set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full, roomy)
-        })?;
+        });
         let found = match found {
-            Some(found) => found,
-            None if spare => {
-                let start = vol
-                    .reserve
-                    .take()
-                    .ok_or(Error::NoSpace("no free block, and the reserve is used up"))?;
-                let found = vol.blocks.at(&vol.region, &vol.geo, start);
-                if found.is_err() {
-                    vol.reserve.refill(Run { start, len: 1 });
-                }
-                found?
-            }
-            None => return Err(Error::NoSpace("no free block")),
+            Ok(Some(found)) => found,
+            Ok(None) if spare => self.from_reserve(NONE_LEFT)?,
+            // The host is not waited for where a block with room lies ready: what
+            // was begun can be ended, or undone, without letting go of it.
+            Err(e @ Error::Pmem(PmemError::NoRoom { .. })) if spare => self.from_reserve(e)?,
+            Ok(None) => return Err(Error::NoSpace("no free block")),
+            Err(e) => return Err(e),
         };
         self.took(BitmapKind::Blocks, found)
+    }
+
+    /// A block that was kept aside; `otherwise` where there is none.
+    #[cold]
+    fn from_reserve(&self, otherwise: Error) -> Result<Reserved> {
+        let vol = self.vol;
+        let start = vol.reserve.take().ok_or(otherwise)?;
+        let found = vol.blocks.at(&vol.region, &vol.geo, start);
+        if found.is_err() {
+            vol.reserve.refill(Run { start, len: 1 });
+        }
+        found
     }
 
     /// Takes `len` consecutive blocks aligned to `len`; `None` where there are

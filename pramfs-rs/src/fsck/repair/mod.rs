@@ -80,6 +80,7 @@ const TRIES: u32 = 3;
 pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let start = Instant::now();
     let faults = region.faults();
+    region.check_owner()?;
     let mut report = Report::default();
     let Some(geo) = superblock::open(region, &options.check, &mut report) else {
         report.time = start.elapsed();

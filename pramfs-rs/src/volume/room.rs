@@ -1,0 +1,30 @@
+//! The last attempt at an operation on a host that has no more room.
+//!
+//! Blocks without room are refused by an error that lets the operation go, so
+//! that room can be taken with no lock held (`fs::room`). Where that was in vain
+//! the operation runs once more with what there is: then a block without room is
+//! none, and who can do with less does so.
+
+use std::cell::Cell;
+
+thread_local! {
+    static FINAL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something that takes the room of the host as it is.
+pub fn with_room_as_it_is<T>(f: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            FINAL.set(self.0);
+        }
+    }
+    let _before = Before(FINAL.replace(true));
+    f()
+}
+
+/// Whether this thread has to do with the room that there is.
+#[cold]
+pub fn room_is_final() -> bool {
+    FINAL.get()
+}
