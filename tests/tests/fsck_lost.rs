@@ -402,18 +402,81 @@ fn every_loss_is_named_by_path() {
         lost.iter().any(|l| l == "/few: the file is lost"),
         "{lost:?}"
     );
-    // Its nine blocks are kept.
-    let kept = report
+    // Its nine blocks are kept, and the one of pointers: numbers may look so.
+    let bytes = kept_bytes(region, &report);
+    assert_eq!(bytes.len(), 10 * 512);
+    let whole: Vec<u8> = b"DATA of few; "
+        .iter()
+        .copied()
+        .cycle()
+        .take(9 * 512)
+        .collect();
+    assert!(bytes.windows(9 * 512).any(|b| b == whole));
+}
+
+/// The bytes of the one file that a repair kept in `lost+found`.
+fn kept_bytes(region: pramfs::pmem::Region, report: &Report) -> Vec<u8> {
+    let kept: Vec<_> = report
         .lost
         .iter()
-        .find(|l| matches!(l.what, Lost::Kept { count: 9 }));
-    let path = kept.and_then(|l| l.path.clone()).expect("kept");
+        .filter(|l| matches!(l.what, Lost::Kept { .. }))
+        .collect();
+    let [kept] = kept[..] else {
+        panic!("{:?}", report.lost)
+    };
+    let path = kept.path.clone().expect("a path");
     let fs = Fs::open(region, quiet()).unwrap();
     let dir = fs.lookup(Ino::ROOT, b"lost+found").unwrap().ino;
     let name = path.strip_prefix(b"/lost+found/").unwrap();
     let file = fs.lookup(dir, name).unwrap();
-    let mut bytes = vec![0; 9 * 512];
+    let mut bytes = vec![0; file.size as usize];
     assert_eq!(fs.read(file.ino, 0, &mut bytes).unwrap(), bytes.len());
-    let whole = b"DATA of few; ".iter().copied().cycle().take(bytes.len());
-    assert!(bytes.iter().copied().eq(whole));
+    bytes
+}
+
+/// Where an inode stands.
+fn home(image: &[u8], ino: Ino) -> usize {
+    let here = |at: &usize| image[at + 0x80..at + 0x88] == ino.0.to_le_bytes();
+    let mut all = (0x1000..image.len() - 256).step_by(256);
+    all.find(here).expect("the inode")
+}
+
+/// An image with one file of these bytes in it, and where its root leads to.
+fn with_file(block: u32, len: usize, bytes: &[u8]) -> (Vec<u8>, Ino, usize) {
+    let sim = formatted(len, &repeatable(block)).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let ino = fs
+        .create(&Ctx::default(), Ino::ROOT, b"ids", 0o644)
+        .unwrap()
+        .ino;
+    assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
+    fs.close().unwrap();
+    let image = sim.image();
+    let d: DiskInode = copy_of(&image).read_pod(home(&image, ino) as u64).unwrap();
+    let root = Ptr(d.root).block().0 as usize * block as usize;
+    (image, ino, root)
+}
+
+/// Numbers below the count of blocks read like pointers without a check.
+#[test]
+fn data_that_looks_like_pointers_is_kept_and_not_freed() {
+    let numbers: Vec<u8> = (0..40 * 512u64 / 8)
+        .flat_map(|n| (n % 1000 + 1).to_le_bytes())
+        .collect();
+    let (image, _, root) = with_file(512, 1 << 20, &numbers);
+    let mut bad = image;
+    bad[root + 64..root + 128].fill(0);
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    assert!(
+        !report
+            .lost
+            .iter()
+            .any(|l| matches!(l.what, Lost::Freed { .. })),
+        "{:?}",
+        report.lost
+    );
+    let kept = kept_bytes(region, &report);
+    assert_eq!(kept, numbers[8 * 512..16 * 512]);
 }
