@@ -480,3 +480,57 @@ fn data_that_looks_like_pointers_is_kept_and_not_freed() {
     let kept = kept_bytes(region, &report);
     assert_eq!(kept, numbers[8 * 512..16 * 512]);
 }
+
+/// A block of the file's pointers, by the slots that lead to it.
+fn table(image: &[u8], block: usize, mut at: usize, slots: &[usize]) -> usize {
+    for slot in slots {
+        let word = image[at + slot * 8..at + slot * 8 + 8].try_into().unwrap();
+        at = Ptr(u64::from_le_bytes(word)).block().0 as usize * block;
+    }
+    at
+}
+
+/// Each block of 512 bytes says which one of the file it is.
+fn numbered(blocks: usize) -> Vec<u8> {
+    let line = |n: usize| format!("DATA of block {n:08}; ").into_bytes();
+    (0..blocks)
+        .flat_map(|n| line(n).into_iter().cycle().take(512))
+        .collect()
+}
+
+/// The bytes of the file of [`with_file`].
+fn read_back(region: pramfs::pmem::Region, ino: Ino) -> Vec<u8> {
+    let fs = Fs::open(region, quiet()).unwrap();
+    let size = fs.getattr(ino).unwrap().size;
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        // What is lost may be an error.
+        let n = fs.read(ino, done as u64, &mut bytes[done..done + 512]);
+        done += n.unwrap_or(512).max(1);
+    }
+    bytes
+}
+
+/// The search for what one empty block of pointers held refills another, which
+/// is then no longer empty.
+#[test]
+fn two_empty_blocks_of_pointers_of_a_file_are_searched_for_at_once() {
+    let bytes = numbered(4096 + 200);
+    let (image, ino, root) = with_file(512, 8 << 20, &bytes);
+    let mut bad = image.clone();
+    // Of pointers to data, and behind it one of pointers to such.
+    for slots in [&[0, 5][..], &[1]] {
+        let at = table(&image, 512, root, slots);
+        bad[at..at + 512].fill(0);
+    }
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
+    let kept = kept_bytes(copy_of(&bytes_of(&region)), &report);
+    assert_eq!(kept, bytes[320 * 512..384 * 512], "{lost:?}");
+    let now = read_back(region, ino);
+    assert!(now[..320 * 512] == bytes[..320 * 512], "{lost:?}");
+    assert!(now[384 * 512..] == bytes[384 * 512..], "{lost:?}");
+}

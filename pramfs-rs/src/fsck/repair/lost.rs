@@ -89,11 +89,21 @@ impl Fixer<'_, '_> {
             return Ok(true);
         }
         let map = Self::map_of(&d);
-        self.did(Done::Cleared);
-        self.lose_range(&d, level, first);
         let Some(found) = self.find_pointer(&map, level, first)? else {
+            // Under one that was mended in this round.
             return Ok(true);
         };
+        // The search for another one of the file has filled this one, too.
+        if let Ok(block) = map.open(self.geo, found.ptr, found.place)
+            && self
+                .words(self.geo.offset(block))?
+                .iter()
+                .any(|word| *word != 0)
+        {
+            return Ok(true);
+        }
+        self.did(Done::Cleared);
+        self.lose_range(&d, level, first);
         self.upset(ino);
         match found.at {
             Some(at) => self.view.store_u64(at, 0)?,
