@@ -137,11 +137,7 @@ impl Fixer<'_, '_> {
                 return self.put_inode(ino, d);
             }
             _ if ino == Ino::ROOT || said == dir => {}
-            _ => {
-                self.did(Done::Freed);
-                self.lose(Some(ino), Lost::File);
-                return self.free_inode(ino);
-            }
+            _ => return self.give_up(ino),
         }
         self.did(Done::Rebuilt);
         self.lose(Some(ino), Lost::Rights);
@@ -166,6 +162,19 @@ impl Fixer<'_, '_> {
             .insert((ino.0, first_level(TreeKind::Directory)));
         self.upset(ino);
         self.put_inode(ino, d)
+    }
+
+    /// Frees an inode that is past repair: not before the trees are mended in
+    /// which a name may say that it is a directory, or what it is at all.
+    fn give_up(&mut self, ino: Ino) -> Result<bool> {
+        let said = self.known.inodes.get(ino).map_or(0, |i| i.said);
+        if self.notes.put_off.insert(ino.0, said) != Some(said) {
+            self.later = true;
+            return Ok(false);
+        }
+        self.did(Done::Freed);
+        self.lose(Some(ino), Lost::File);
+        self.free_inode(ino)
     }
 
     /// An inode in use for which the table has no block.
@@ -196,9 +205,7 @@ impl Fixer<'_, '_> {
             // Its entry knows.
             let said = self.known.inodes.get(ino).map_or(0, |i| u32::from(i.said));
             if FileType::from_mode(said << 12).is_none() {
-                self.did(Done::Freed);
-                self.lose(Some(ino), Lost::File);
-                return self.free_inode(ino);
+                return self.give_up(ino);
             }
             d.mode = said << 12 | d.mode & 0o777;
             return self.put_inode(ino, d);

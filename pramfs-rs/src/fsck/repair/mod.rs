@@ -162,6 +162,9 @@ struct Notes {
     guessed: HashSet<u64>,
     /// Inodes whose lost blocks were looked for.
     searched: lost::Searched,
+    /// Inodes that are to be freed, with the type that names said they have:
+    /// names may yet be found.
+    put_off: HashMap<u64, u8>,
     /// Paths by the first round that knew them all.
     few_paths: bool,
     paths: Paths,
@@ -212,6 +215,8 @@ struct Fixer<'f, 'r> {
     stuck: HashSet<u64>,
     /// What was done about the finding that is being mended.
     done: Option<Done>,
+    /// It is left for a later phase.
+    later: bool,
     /// What became of trees and inodes in this round.
     fates: HashMap<(u64, u32), Done>,
 }
@@ -296,6 +301,10 @@ impl<'r> Run<'r> {
             }
             self.notes.owned(&known.claims, known.hidden_blocks);
             known.inodes = std::mem::replace(&mut checker.inodes, Inodes::new(&self.geo));
+            // A name that has come to light since decides anew.
+            let mut says = |ino: u64| known.inodes.get(Ino(ino)).map(|i| i.said);
+            let put_off = &mut self.notes.put_off;
+            put_off.retain(|ino, said| says(*ino) == Some(*said));
             self.report.complete = found.complete;
             self.report.counts = found.counts;
             let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
@@ -396,7 +405,14 @@ impl<'r> Run<'r> {
                 }
                 None => !matches!(self.options.policy, Policy::No),
             };
-            let phase = policy::phase(&issue);
+            let phase = match &issue {
+                Issue::InodeDamaged { ino } | Issue::InodeField { ino, .. }
+                    if self.notes.put_off.contains_key(&ino.0) =>
+                {
+                    policy::PUT_OFF
+                }
+                _ => policy::phase(&issue),
+            };
             if policy::vouches(&issue) {
                 vouching.push((phase, issue, Some(number)));
                 continue;
@@ -473,13 +489,19 @@ impl<'r> Run<'r> {
             names: None,
             stuck: HashSet::new(),
             done: None,
+            later: false,
             fates: HashMap::new(),
         };
         let (mut mended, mut waiting) = (0, Vec::new());
+        let mut tried = false;
         let version = fixer.notes.version;
         for (issue, number) in &todo {
             let result = fixer.mend(issue, &todo);
             let done = fixer.done_about(issue);
+            if std::mem::take(&mut fixer.later) {
+                continue;
+            }
+            tried = true;
             if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()) {
                 *tries += 1;
             }
@@ -498,7 +520,7 @@ impl<'r> Run<'r> {
                 Err(_) => Outcome::Failed,
             };
         }
-        self.notes.changed = true;
+        self.notes.changed |= tried;
         self.notes.version += mended;
         self.waiting.extend(waiting);
     }

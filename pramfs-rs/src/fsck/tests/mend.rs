@@ -335,3 +335,32 @@ fn rights_do_not_widen_where_a_list_is_lost_with_its_leaf() {
     assert!(p.check().is_clean());
     assert_eq!(p.inode(p.sparse).mode & 0o777, 0o600);
 }
+
+/// One wrong byte in the leaf that names a directory, or in the inode of the
+/// directory that does, and noise for its inode: each alone costs no name, nor
+/// do both.
+#[test]
+fn a_directory_is_not_freed_while_its_name_is_hidden() {
+    use crate::htree::TreeKind;
+    for which in ["leaf", "inode", "inode lost"] {
+        let p = Plant::new();
+        let before = tree(&bytes_of(&p.region)).unwrap();
+        p.put(p.home(p.sub), &[0x5a; 256]);
+        match which {
+            "leaf" => {
+                let leaf = p.tree(p.dir, TreeKind::Directory).root.block();
+                p.flip(p.geo.offset(leaf) + 700, 1);
+            }
+            "inode" => p.flip(p.home(p.dir) + 0x22, 1),
+            _ => p.put(p.home(p.dir), &[0xa5; 256]),
+        }
+        let report = run(&p.region, Policy::Yes);
+        assert!(report.is_sound() && p.check().is_clean(), "{report}");
+        let after = tree(&bytes_of(&p.region)).unwrap();
+        for path in ["/dir", "/dir/sub", "/dir/sub/a", "/dir/sub/b"] {
+            let inos = [&before, &after].map(|t| t.get(path.as_bytes()).map(|s| s.ino));
+            assert!(inos[0].is_some() && inos[0] == inos[1], "{which}: {path}: {report}");
+        }
+        assert!(!after.contains_key(&b"/lost+found"[..]), "{which}: {report}");
+    }
+}
