@@ -382,7 +382,7 @@ impl Fixer<'_, '_> {
     }
 
     /// Whether an item can be what it says.
-    fn is_plausible(&mut self, t: &TreeRef, item: &Raw) -> Result<bool> {
+    pub(super) fn is_plausible(&mut self, t: &TreeRef, item: &Raw) -> Result<bool> {
         if t.kind == TreeKind::Xattrs {
             return Ok(matches!(item.kind, 1 | 2));
         }

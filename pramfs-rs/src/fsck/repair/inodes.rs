@@ -150,11 +150,23 @@ impl Fixer<'_, '_> {
         let t = Self::directory_tree(&d);
         let leaves = self.scan()?.leaves_of(&t);
         let mut names = std::collections::HashSet::new();
-        let mut items = Vec::new();
+        let (mut items, mut lost) = (Vec::new(), 0);
         for block in leaves {
             let image = self.image(crate::types::Bno(block))?;
-            let found = self.single_items(&t, &image);
-            items.extend(found.into_iter().filter(|i| names.insert(i.name.clone())));
+            for item in self.single_items(&t, &image) {
+                if !names.insert(item.name.clone()) {
+                    continue;
+                }
+                // Anybody who knows the uuid can write such a leaf.
+                if self.is_plausible(&t, &item)? {
+                    items.push(item);
+                } else {
+                    lost += 1;
+                }
+            }
+        }
+        if lost > 0 {
+            self.lose(Some(ino), Lost::Names { count: lost });
         }
         d.size = items.len() as u64;
         d.root = self.build_tree(&t, items)?.0;

@@ -1,32 +1,21 @@
 //! What pointers that are gone have led to: blocks of pointers, which say
-//! themselves whose they are, go back to their place; data without an owner is
-//! kept as a file in `lost+found`.
+//! themselves whose they are, go back to their place (`tables.rs`); data without
+//! an owner is kept as a file in `lost+found`.
 
 use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::FromBytes;
 
-use super::maps::Found;
 use super::{Fixer, Notes};
 use crate::error::Result;
 use crate::fsck::claims::Claims;
+use crate::fsck::issue::Issue;
 use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
 use crate::media::htree::LEAF_MAGIC;
-use crate::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};
-use crate::media::walk::MapRoot;
+use crate::media::pointer::Ptr;
 use crate::types::{Bno, FileType, Ino};
-
-/// Most places that are tried for each lost block of pointers.
-const PLACES: usize = 1 << 16;
-
-/// A place of a map where a block of pointers may have been lost.
-struct Gap {
-    /// Where its pointer stands.
-    at: u64,
-    place: PtrAt,
-}
 
 impl Notes {
     /// Notes what a check has found to be owned.
@@ -43,10 +32,16 @@ impl Fixer<'_, '_> {
     /// A file that owns fewer blocks than it counts, or a block of pointers
     /// without any: what is lost is looked for once, then the count is what is
     /// there.
-    pub(super) fn mend_missing_blocks(&mut self, ino: Ino, found: u64) -> Result<bool> {
+    pub(super) fn mend_missing_blocks(
+        &mut self,
+        ino: Ino,
+        found: u64,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
         let Some(d) = self.inode(ino)? else {
             return Ok(false);
         };
+        let tables = self.tables_found(ino, todo)?;
         if self.notes.searched.insert(ino.0) {
             let kind = FileType::from_mode(d.mode);
             let trees = [TreeKind::Directory, TreeKind::Xattrs].map(|kind| TreeRef {
@@ -59,7 +54,7 @@ impl Fixer<'_, '_> {
             let [names, attributes] = trees.map(|t| scan.leaves_of(&t).len());
             // What is behind them is seen by the next round.
             self.notes.upset.insert(ino.0);
-            if kind == Some(FileType::Regular) && self.find_tables(&d)? {
+            if tables {
                 self.did(Done::Corrected);
                 return Ok(true);
             }
@@ -79,27 +74,31 @@ impl Fixer<'_, '_> {
     }
 
     /// A block of pointers that holds none.
-    pub(super) fn mend_empty(&mut self, ino: Ino, level: u32, first: u64) -> Result<bool> {
+    pub(super) fn mend_empty(
+        &mut self,
+        ino: Ino,
+        level: u32,
+        first: u64,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
         };
-        if self.notes.searched.insert(ino.0) && self.find_tables(&d)? {
-            self.notes.upset.insert(ino.0);
-            self.did(Done::Corrected);
-            return Ok(true);
-        }
+        self.tables_found(ino, todo)?;
+        self.notes.searched.insert(ino.0);
         let map = Self::map_of(&d);
         let Some(found) = self.find_pointer(&map, level, first)? else {
             // Under one that was mended in this round.
             return Ok(true);
         };
-        // The search for another one of the file has filled this one, too.
+        // Filled by the search, for whichever finding of this round it was made.
         if let Ok(block) = map.open(self.geo, found.ptr, found.place)
             && self
                 .words(self.geo.offset(block))?
                 .iter()
                 .any(|word| *word != 0)
         {
+            self.did(Done::Corrected);
             return Ok(true);
         }
         self.did(Done::Cleared);
@@ -126,107 +125,19 @@ impl Fixer<'_, '_> {
         }
     }
 
-    /// Puts blocks of pointers back that nothing leads to and whose pointers
-    /// say that they are this file's. True where one was found.
-    fn find_tables(&mut self, d: &DiskInode) -> Result<bool> {
-        let map = Self::map_of(d);
-        if map.root.is_hole() || map.height < 2 || map.height > self.geo.max_height() {
-            return Ok(false);
-        }
-        let mut gaps = Vec::new();
-        let root = Found {
-            at: None,
-            place: map.root_at(self.geo),
-            ptr: map.root,
-        };
-        self.gaps(&map, root, d.size.div_ceil(self.geo.block_size), &mut gaps)?;
-        if gaps.is_empty() {
-            return Ok(false);
-        }
-        let lost = self.scan()?.tables.clone();
-        let mut any = false;
-        for block in lost {
-            if self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0 {
-                continue;
-            }
-            let mut right = Vec::new();
-            let words = self.words(self.geo.offset(Bno(block)))?;
-            let one = (0..).zip(words).find(|(_, word)| *word != 0);
-            for gap in &gaps {
-                // One of its pointers tells most places apart.
-                let below = |i| PtrAt {
-                    level: gap.place.level - 1,
-                    index: gap.place.index << self.geo.fan_log2 | i,
-                    ..gap.place
-                };
-                if one.is_none_or(|(i, word)| !Ptr(word).fits(below(i))) {
-                    continue;
-                }
-                if self.is_pointer_block(&map, Bno(block), &gap.place)? {
-                    right.push(gap);
-                }
-            }
-            // With one pointer that fits by chance two may.
-            let [gap] = right[..] else { continue };
-            if self.view.load_u64(gap.at)? != 0 {
-                continue;
-            }
-            let ptr = Ptr::new(Bno(block), 0, gap.place);
-            self.view.store_u64(gap.at, ptr.0)?;
-            self.known.claims.claim(block, 1);
-            any = true;
-        }
-        Ok(any)
-    }
-
-    /// Null pointers above the lowest level, where a block of pointers may have
-    /// been.
-    fn gaps(&self, map: &MapRoot, f: Found, blocks: u64, out: &mut Vec<Gap>) -> Result<()> {
-        if f.place.level < 2 || f.ptr.is_leaf() || out.len() >= PLACES {
-            return Ok(());
-        }
-        let Ok(block) = map.open(self.geo, f.ptr, f.place) else {
-            return Ok(());
-        };
-        let base = self.geo.offset(block);
-        let level = f.place.level - 1;
-        for (i, word) in (0..).zip(self.words(base)?) {
-            let place = PtrAt {
-                level,
-                index: f.place.index << self.geo.fan_log2 | i,
-                ..f.place
-            };
-            if place.index << (self.geo.fan_log2 * level) >= blocks {
-                break;
-            }
-            let at = base + i * 8;
-            if word == 0 {
-                out.push(Gap { at, place });
-            } else {
-                let below = Found {
-                    at: Some(at),
-                    place,
-                    ptr: Ptr(word),
-                };
-                self.gaps(map, below, blocks, out)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Blocks that are in use and that nothing leads to. What was hidden behind
     /// damage and holds data is kept as a file in `lost+found`; the rest is
     /// given back.
     pub(super) fn mend_leaked(
         &mut self,
-        todo: &[(crate::fsck::Issue, Option<usize>)],
+        todo: &[(Issue, Option<usize>)],
     ) -> Result<bool> {
         if !self.rebuilt.insert((u64::MAX, 0)) {
             return Ok(true);
         }
         let (mut data, mut freed) = (BTreeMap::new(), 0u64);
         for (issue, _) in todo {
-            let crate::fsck::Issue::BlocksLeaked { start, len } = issue else {
+            let Issue::BlocksLeaked { start, len } = issue else {
                 continue;
             };
             for block in *start..*start + *len {
@@ -289,25 +200,6 @@ impl Fixer<'_, '_> {
             }
         }
         Ok(true)
-    }
-
-    /// Whether a block can be one of pointers: four or more, and nothing else.
-    pub(super) fn looks_like_pointers(&self, bytes: &[u8]) -> bool {
-        let mut pointers = 0;
-        for word in bytes.as_chunks::<8>().0 {
-            let word = u64::from_le_bytes(*word);
-            let ptr = Ptr(word);
-            let flags = word & (0xff << 40);
-            if word == 0 {
-                continue;
-            }
-            let possible = flags & !(LEAF | UNWRITTEN) == 0 && flags & SHARED == 0;
-            if !possible || ptr.block().0 == 0 || ptr.block().0 >= self.geo.blocks {
-                return false;
-            }
-            pointers += 1;
-        }
-        pointers >= 4
     }
 
     /// Keeps data blocks as one file, in the order in which they lie.

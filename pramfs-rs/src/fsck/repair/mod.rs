@@ -27,6 +27,7 @@ mod policy;
 mod replay;
 mod scan;
 mod table;
+mod tables;
 mod twice;
 
 use std::collections::{HashMap, HashSet};
@@ -217,6 +218,8 @@ struct Fixer<'f, 'r> {
     done: Option<Done>,
     /// It is left for a later phase.
     later: bool,
+    /// Files of which blocks of pointers were put back, once it was searched.
+    found: Option<HashSet<u64>>,
     /// What became of trees and inodes in this round.
     fates: HashMap<(u64, u32), Done>,
 }
@@ -490,6 +493,7 @@ impl<'r> Run<'r> {
             stuck: HashSet::new(),
             done: None,
             later: false,
+            found: None,
             fates: HashMap::new(),
         };
         let (mut mended, mut waiting) = (0, Vec::new());
