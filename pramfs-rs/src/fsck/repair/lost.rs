@@ -166,9 +166,7 @@ impl Fixer<'_, '_> {
     /// Whether a block was behind damage: nothing has led to it since the
     /// repair began.
     fn was_hidden(&self, block: u64) -> bool {
-        let per_group = self.geo.bits_per_group();
         self.notes.hidden
-            && !self.notes.guessed.contains(&(block / per_group))
             && self
                 .notes
                 .owned

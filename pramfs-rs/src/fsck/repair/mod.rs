@@ -54,6 +54,9 @@ use crate::types::Ino;
 const ROUNDS: usize = 60;
 /// Times that one finding is tried to be mended.
 const TRIES: u32 = 3;
+/// Of a finding that is not tried to be mended any more, and is not called
+/// hopeless.
+const LEFT: u32 = u32::MAX;
 
 /// Checks the file system of a region that nobody has mounted and mends what
 /// the policy allows.
@@ -159,8 +162,6 @@ struct Notes {
     owned: Option<Claims>,
     /// In some round blocks were hidden behind damage.
     hidden: bool,
-    /// Groups whose bits were made up while blocks were hidden.
-    guessed: HashSet<u64>,
     /// Inodes whose lost blocks were looked for.
     searched: lost::Searched,
     /// Inodes that are to be freed, with the type that names said they have:
@@ -218,6 +219,10 @@ struct Fixer<'f, 'r> {
     done: Option<Done>,
     /// It is left for a later phase.
     later: bool,
+    /// Only what loses nothing is mended.
+    preen: bool,
+    /// Mending it would take a guess, and is not allowed.
+    left: bool,
     /// Files of which blocks of pointers were put back, once it was searched.
     found: Option<HashSet<u64>>,
     /// What became of trees and inodes in this round.
@@ -385,6 +390,9 @@ impl<'r> Run<'r> {
                 }
             };
             let known = self.report.findings.get_mut(number);
+            if tries == LEFT {
+                continue;
+            }
             if tries >= TRIES {
                 if let Some(f) = known {
                     f.outcome = Outcome::Failed;
@@ -493,6 +501,8 @@ impl<'r> Run<'r> {
             stuck: HashSet::new(),
             done: None,
             later: false,
+            preen: matches!(self.options.policy, Policy::Preen),
+            left: false,
             found: None,
             fates: HashMap::new(),
         };
@@ -502,7 +512,11 @@ impl<'r> Run<'r> {
         for (issue, number) in &todo {
             let result = fixer.mend(issue, &todo);
             let done = fixer.done_about(issue);
-            if std::mem::take(&mut fixer.later) {
+            let left = std::mem::take(&mut fixer.left);
+            if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()).filter(|_| left) {
+                *tries = LEFT;
+            }
+            if std::mem::take(&mut fixer.later) || left {
                 continue;
             }
             tried = true;
