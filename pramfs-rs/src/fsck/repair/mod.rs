@@ -520,8 +520,18 @@ impl<'r> Run<'r> {
                 continue;
             }
             tried = true;
-            if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()) {
-                *tries += 1;
+            // What lacks space is told to lack it, however often it is tried; and
+            // told it is, though it comes of what was mended.
+            let full = matches!(result, Err(Error::NoSpace(_)));
+            let mut number = *number;
+            if let Some((known, tries)) = self.seen.get_mut(&issue.to_string()) {
+                if full && number.is_none() {
+                    self.report.add(issue.clone(), usize::MAX);
+                    *known = self.report.findings.len() - 1;
+                    self.report.findings[*known].later = true;
+                    number = Some(*known);
+                }
+                *tries += u32::from(!full);
             }
             let Some(f) = number.and_then(|n| self.report.findings.get_mut(n)) else {
                 continue;
