@@ -118,7 +118,8 @@ impl Fixer<'_, '_> {
     pub(super) fn lose_range(&mut self, d: &DiskInode, level: u32, first: u64) {
         let shift = self.geo.fan_log2 * level;
         let at = first.saturating_mul(self.geo.block_size);
-        let span = self.geo.block_size.checked_shl(shift).unwrap_or(u64::MAX);
+        let blocks = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+        let span = self.geo.block_size.saturating_mul(blocks);
         let len = d.size.saturating_sub(at).min(span);
         if len > 0 {
             self.lose(Some(Ino(d.ino)), Lost::Bytes { at, len });
