@@ -160,6 +160,10 @@ impl Fixer<'_, '_> {
     pub(super) fn lose_at(&mut self, ino: Option<Ino>, path: Option<Vec<u8>>, what: Lost) {
         let loss = Loss { ino, path, what };
         if self.notes.told.insert(loss.clone()) {
+            if let (Some(ino), Lost::Bytes { .. }) = (loss.ino, &loss.what) {
+                let ranges = self.notes.ranges.entry(ino.0).or_default();
+                ranges.push(self.notes.lost.len());
+            }
             self.notes.lost.push(loss);
         }
     }

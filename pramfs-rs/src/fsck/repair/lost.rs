@@ -14,7 +14,7 @@ use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
 use crate::media::htree::LEAF_MAGIC;
-use crate::media::pointer::Ptr;
+use crate::media::pointer::{Ptr, PtrAt};
 use crate::types::{Bno, FileType, Ino};
 
 impl Notes {
@@ -65,7 +65,8 @@ impl Fixer<'_, '_> {
                 return self.rebuild_xattrs(ino);
             }
         }
-        let count = d.blocks.saturating_sub(found);
+        let told = self.blocks_told(ino);
+        let count = d.blocks.saturating_sub(found).saturating_sub(told);
         if count > 0 {
             self.lose(Some(ino), Lost::Blocks { count });
         }
@@ -124,6 +125,46 @@ impl Fixer<'_, '_> {
         if len > 0 {
             self.lose(Some(Ino(d.ino)), Lost::Bytes { at, len });
         }
+    }
+
+    /// What was lost below a pointer was found: it is told no more.
+    pub(super) fn found_again(&mut self, at: &PtrAt) {
+        let shift = self.geo.fan_log2 * at.level;
+        let first = (at.index << shift).saturating_mul(self.geo.block_size);
+        let blocks = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+        let span = self.geo.block_size.saturating_mul(blocks);
+        for n in self.notes.ranges.get(&at.ino.0).into_iter().flatten() {
+            let Some(loss) = self.notes.lost.get_mut(*n) else {
+                continue;
+            };
+            if let Lost::Bytes { at, len } = loss.what
+                && (first..first.saturating_add(span)).contains(&at)
+            {
+                self.notes.told.remove(loss);
+                loss.what = Lost::Bytes {
+                    at,
+                    len: len.saturating_sub(span),
+                };
+            }
+        }
+    }
+
+    /// Blocks of a file, those of pointers included, that were told to be lost
+    /// by their place in it.
+    fn blocks_told(&mut self, ino: Ino) -> u64 {
+        let mut told = 0u64;
+        for n in self.notes.ranges.remove(&ino.0).unwrap_or_default() {
+            let Some(Lost::Bytes { len, .. }) = self.notes.lost.get(n).map(|l| &l.what) else {
+                continue;
+            };
+            let mut blocks = len.div_ceil(self.geo.block_size);
+            told = told.saturating_add(blocks);
+            while blocks > 1 {
+                blocks = blocks.div_ceil(1 << self.geo.fan_log2);
+                told = told.saturating_add(blocks);
+            }
+        }
+        told
     }
 
     /// Blocks that are in use and that nothing leads to. What was hidden behind

@@ -102,6 +102,10 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     run.name_losses();
     let mut report = run.report;
     report.lost = run.notes.lost;
+    // What was found again has no bytes.
+    report
+        .lost
+        .retain(|l| !matches!(l.what, Lost::Bytes { len: 0, .. }));
     report.replayed = journal.live.len() as u64;
     report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
@@ -173,6 +177,8 @@ struct Notes {
     /// What was lost, and which of it was told.
     lost: Vec<Loss>,
     told: HashSet<Loss>,
+    /// Which of them are bytes of a file, by inode.
+    ranges: HashMap<u64, Vec<usize>>,
     /// Names that went from directories whose path was not known then: the loss,
     /// directory and name.
     late: Vec<(usize, Ino, Vec<u8>)>,

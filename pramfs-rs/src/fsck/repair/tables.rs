@@ -114,6 +114,7 @@ impl Fixer<'_, '_> {
             for (start, count) in all {
                 self.known.claims.claim(*start, *count);
             }
+            self.found_again(&gap.place);
             let ino = gap.place.ino;
             self.upset(ino);
             found.insert(ino.0);
