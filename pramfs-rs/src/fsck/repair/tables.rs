@@ -21,12 +21,23 @@ use crate::types::{Bno, FileType, Ino};
 const GAPS: usize = 1 << 20;
 /// Most pairs of a gap and a block that are tried in one round.
 const PAIRS: usize = 1 << 31;
+/// Pointers that do not fit a gap by chance, be it all but one of them; of fewer
+/// all must fit.
+const MANY: usize = 4;
 
 /// A place of a map where a block of pointers may have been lost.
 struct Gap {
     /// Where its pointer stands.
     at: u64,
     place: PtrAt,
+}
+
+/// A block of pointers that fits a gap.
+struct Table {
+    block: u64,
+    pointers: usize,
+    /// It and what it leads to.
+    all: Vec<(u64, u64)>,
 }
 
 /// Gaps that are looked at where so many blocks are to be tried.
@@ -91,27 +102,31 @@ impl Fixer<'_, '_> {
                 self.gaps_of(&d, gaps.len() + share, &mut gaps)?;
             }
         }
-        let mut fitting: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        let mut fitting: BTreeMap<usize, Vec<Table>> = BTreeMap::new();
         for block in lost {
-            if let Some(gap) = self.gap_of(&gaps, block)? {
-                fitting.entry(gap).or_default().push(block);
+            if let Some((gap, table)) = self.gap_of(&gaps, block)? {
+                fitting.entry(gap).or_default().push(table);
             }
         }
         let mut tried = HashSet::new();
-        for (gap, blocks) in fitting {
+        for (gap, tables) in fitting {
             let gap = &gaps[gap];
             let mut right = Vec::new();
-            for block in blocks {
-                let mut all = Vec::new();
-                if self.is_lost_with_all(Bno(block), &gap.place, &mut tried, &mut all)? {
-                    right.push((block, all));
+            for mut t in tables {
+                let all = &mut t.all;
+                if self.is_lost_with_all(Bno(t.block), &gap.place, &mut tried, all)? {
+                    right.push(t);
                 }
             }
+            // Few pointers may fit by chance, many do not.
+            if right.iter().any(|t| t.pointers >= MANY) {
+                right.retain(|t| t.pointers >= MANY);
+            }
             // Of two that fit, one is a copy, or forged.
-            let [(block, all)] = &right[..] else { continue };
-            let ptr = Ptr::new(Bno(*block), 0, gap.place);
+            let [t] = &right[..] else { continue };
+            let ptr = Ptr::new(Bno(t.block), 0, gap.place);
             self.view.store_u64(gap.at, ptr.0)?;
-            for (start, count) in all {
+            for (start, count) in &t.all {
                 self.known.claims.claim(*start, *count);
             }
             self.found_again(&gap.place);
@@ -123,8 +138,9 @@ impl Fixer<'_, '_> {
     }
 
     /// The one gap that a block fits.
-    fn gap_of(&self, gaps: &[Gap], block: u64) -> Result<Option<usize>> {
+    fn gap_of(&self, gaps: &[Gap], block: u64) -> Result<Option<(usize, Table)>> {
         let words = self.words(self.geo.offset(Bno(block)))?;
+        let pointers = words.iter().filter(|word| **word != 0).count();
         let Some((i, word)) = (0..).zip(words).find(|(_, word)| *word != 0) else {
             return Ok(None);
         };
@@ -139,13 +155,32 @@ impl Fixer<'_, '_> {
             let map = owned_by(gap.place.ino);
             if Ptr(word).fits(below)
                 && self.is_pointer_block(&map, Bno(block), &gap.place)?
+                && (pointers >= MANY || self.all_fit(Bno(block), &gap.place)?)
                 && right.replace(n).is_some()
             {
                 // With one pointer that fits by chance two may.
                 return Ok(None);
             }
         }
-        Ok(right)
+        let table = Table {
+            block,
+            pointers,
+            all: Vec::new(),
+        };
+        Ok(right.map(|gap| (gap, table)))
+    }
+
+    /// Whether all pointers of a block are of this place.
+    fn all_fit(&self, block: Bno, at: &PtrAt) -> Result<bool> {
+        let fits = |(i, word): (u64, u64)| {
+            let place = PtrAt {
+                level: at.level - 1,
+                index: at.index << self.geo.fan_log2 | i,
+                ..*at
+            };
+            word == 0 || Ptr(word).fits(place)
+        };
+        Ok((0..).zip(self.words(self.geo.offset(block))?).all(fits))
     }
 
     /// Whether a block of pointers and all that it leads to have no owner, and
@@ -272,9 +307,9 @@ impl Fixer<'_, '_> {
         Ok(())
     }
 
-    /// Whether a block can be one of pointers: four or more, and nothing else.
+    /// Whether a block can be one of pointers: one or more, and nothing else.
     pub(super) fn looks_like_pointers(&self, bytes: &[u8]) -> bool {
-        let mut pointers = 0;
+        let mut any = false;
         for word in bytes.as_chunks::<8>().0 {
             let word = u64::from_le_bytes(*word);
             let ptr = Ptr(word);
@@ -286,9 +321,9 @@ impl Fixer<'_, '_> {
             if !possible || ptr.block().0 == 0 || ptr.block().0 >= self.geo.blocks {
                 return false;
             }
-            pointers += 1;
+            any = true;
         }
-        pointers >= 4
+        any
     }
 }
 
