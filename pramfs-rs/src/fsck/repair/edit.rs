@@ -55,7 +55,7 @@ impl Fixer<'_, '_> {
             BitmapSum { kind, group } => self.mend_sum(*kind, *group),
             BitsPastEnd { kind, group } => self.mend_past_end(*kind, *group),
             ReservedInodeFree { .. } => self.set_range(BitmapKind::Inodes, 0, 16, true),
-            BlocksLeaked { .. } => self.mend_leaked(todo),
+            BlocksLeaked { start, .. } => self.mend_leaked(*start, todo),
             BlocksFree { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, true),
             InodeDamaged { ino } => self.mend_inode(*ino),
             InodeMissing { ino } => self.mend_missing(*ino),

@@ -7,15 +7,20 @@ use std::collections::{BTreeMap, HashSet};
 use zerocopy::FromBytes;
 
 use super::{Fixer, Notes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fsck::claims::Claims;
 use crate::fsck::issue::Issue;
 use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
+use crate::media::bitmap::BitmapKind;
 use crate::media::htree::LEAF_MAGIC;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::types::{Bno, FileType, Ino};
+
+/// Of a run of leaked blocks, by its first one, in the keys of what became of
+/// trees and inodes.
+pub(super) const LEAKED: u32 = u32::MAX;
 
 impl Notes {
     /// Notes what a check has found to be owned.
@@ -55,7 +60,7 @@ impl Fixer<'_, '_> {
             // What is behind them is seen by the next round.
             self.notes.upset.insert(ino.0);
             if tables {
-                self.did(Done::Corrected);
+                self.did(Done::Rebuilt);
                 return Ok(true);
             }
             if kind == Some(FileType::Directory) && names > 0 {
@@ -99,7 +104,7 @@ impl Fixer<'_, '_> {
                 .iter()
                 .any(|word| *word != 0)
         {
-            self.did(Done::Corrected);
+            self.did(Done::Rebuilt);
             return Ok(true);
         }
         self.did(Done::Cleared);
@@ -172,9 +177,14 @@ impl Fixer<'_, '_> {
     /// given back.
     pub(super) fn mend_leaked(
         &mut self,
+        start: u64,
         todo: &[(Issue, Option<usize>)],
     ) -> Result<bool> {
         if !self.rebuilt.insert((u64::MAX, 0)) {
+            let kept = self.fates.get(&(start, LEAKED)) == Some(&Done::Moved);
+            if kept && self.stuck.contains(&u64::MAX) {
+                return Err(Error::NoSpace("for what is kept in lost+found"));
+            }
             return Ok(true);
         }
         let (mut data, mut freed) = (BTreeMap::new(), 0u64);
@@ -182,6 +192,7 @@ impl Fixer<'_, '_> {
             let Issue::BlocksLeaked { start, len } = issue else {
                 continue;
             };
+            let mut done = Done::Freed;
             for block in *start..*start + *len {
                 let keep = self.was_hidden(block) && {
                     let holds = self.holds_data(block)?;
@@ -190,17 +201,21 @@ impl Fixer<'_, '_> {
                 };
                 if keep {
                     data.insert(data.len() as u64, block);
+                    done = Done::Moved;
                 } else {
-                    self.set_range(crate::media::bitmap::BitmapKind::Blocks, block, 1, false)?;
+                    self.set_range(BitmapKind::Blocks, block, 1, false)?;
                 }
             }
+            self.fate((*start, LEAKED), done);
         }
-        self.did(Done::Freed);
         if freed > 0 {
             self.lose(None, Lost::Freed { count: freed });
         }
-        if !data.is_empty() {
-            self.keep(&data)?;
+        if !data.is_empty()
+            && let Err(e) = self.keep(&data)
+        {
+            self.stuck.insert(u64::MAX);
+            return Err(e);
         }
         Ok(true)
     }
@@ -262,14 +277,13 @@ impl Fixer<'_, '_> {
             (d.atime_sec, d.btime_sec) = (like.mtime_sec, like.mtime_sec);
         }
         self.put_inode(ino, d)?;
-        self.set_range(crate::media::bitmap::BitmapKind::Inodes, ino.0, 1, true)?;
+        self.set_range(BitmapKind::Inodes, ino.0, 1, true)?;
         let entry = self.entry(
             name.clone(),
             ino,
             (FileType::Regular.mode_bits() >> 12) as u8,
         );
         self.add_entries(home, vec![entry])?;
-        self.did(Done::Moved);
         let path = [b"/lost+found/", &name[..]].concat();
         let count = data.len() as u64;
         self.lose_at(Some(ino), Some(path), Lost::Kept { count });

@@ -584,7 +584,7 @@ impl Fixer<'_, '_> {
                 (ino.0, gather::first_level(TreeKind::Xattrs))
             }
             Issue::DescriptorMissing { kind, .. } => (kind.owner().0, 0),
-            Issue::BlocksLeaked { .. } => (u64::MAX, 0),
+            Issue::BlocksLeaked { start, .. } => (*start, lost::LEAKED),
             other => (other.ino().map_or(0, |i| i.0), 0),
         };
         let fate = self.fates.get(&key).copied();
