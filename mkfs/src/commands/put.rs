@@ -147,7 +147,7 @@ impl Job<'_> {
         if now.file_type() != meta.file_type() {
             return Err(Failure::new(
                 "failed",
-                format!("{} was replaced while it was being copied", from.display()),
+                format!("{} was replaced while it was being copied", shown(from)),
             ));
         }
         let meta = &now;
