@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pramfs::fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, check, repair};
-use pramfs::media::pointer::Ptr;
+use pramfs::media::pointer::{Ptr, PtrAt};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::{DiskInode, probe_superblock};
-use pramfs::{Ctx, Fs, Ino, XattrMode};
+use pramfs::{Bno, Ctx, Fs, Ino, XattrMode};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::seen::{Seen, Tree, bytes_of, copy_of, tree, worse};
@@ -533,4 +533,113 @@ fn two_empty_blocks_of_pointers_of_a_file_are_searched_for_at_once() {
     let now = read_back(region, ino);
     assert!(now[..320 * 512] == bytes[..320 * 512], "{lost:?}");
     assert!(now[384 * 512..] == bytes[384 * 512..], "{lost:?}");
+}
+
+/// The last block of pointers of a file may hold one or two.
+#[test]
+fn a_block_with_few_pointers_is_found() {
+    for few in 1..4 {
+        let bytes = numbered(64 * 3 + few);
+        let (image, ino, root) = with_file(512, 1 << 20, &bytes);
+        let mut bad = image;
+        bad[root..root + 64].fill(0);
+        let region = copy_of(&bad);
+        let report = run(&region, Policy::Yes);
+        assert!(report.is_sound(), "{report}");
+        assert_eq!(report.lost, [], "{report}");
+        assert!(read_back(region, ino) == bytes, "{few}");
+    }
+}
+
+/// A pointer past correction becomes a hole, and the block of pointers behind it
+/// is found later.
+#[test]
+fn what_is_found_again_is_not_told_as_lost() {
+    let bytes = numbered(300);
+    let (image, ino, root) = with_file(512, 1 << 20, &bytes);
+    let mut bad = image.clone();
+    bad[root + 16] ^= 0x81;
+    bad[root + 22] ^= 0x42;
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    assert_eq!(report.lost, [], "{report}");
+    assert!(read_back(region, ino) == bytes);
+    // With the block behind it, the range is lost, and told once.
+    let at = table(&image, 512, root, &[2]);
+    bad[at..at + 512].fill(0);
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
+    let (at, len) = (128 * 512, 64 * 512);
+    assert!(lost.contains(&Lost::Bytes { at, len }), "{lost:?}");
+    let blocks = |l: &Lost| matches!(l, Lost::Blocks { .. });
+    assert!(!lost.iter().any(blocks), "{lost:?}");
+}
+
+/// Blocks of a user's file are written as if they were pointers of that file, to
+/// what others have, or had.
+#[test]
+fn a_forged_block_of_pointers_gets_no_data_of_others() {
+    let sim = formatted(2 << 20, &repeatable(512)).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let cx = Ctx::default();
+    let secret: Vec<u8> = b"SECRET; ".iter().copied().cycle().take(64 * 512).collect();
+    let create = |name: &[u8], bytes: &[u8]| {
+        let ino = fs.create(&cx, Ino::ROOT, name, 0o600).unwrap().ino;
+        assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
+        ino
+    };
+    let theirs = create(b"theirs", &secret);
+    let removed = create(b"removed", &secret);
+    let own = numbered(200);
+    let ino = create(b"ids", &own);
+    let other = create(b"other", &own[..64 * 512]);
+    fs.sync().unwrap();
+    let full = sim.image();
+    fs.unlink(Ino::ROOT, b"removed").unwrap();
+    fs.close().unwrap();
+    let image = sim.image();
+    let root_of = |image: &[u8], ino: Ino| {
+        let d: DiskInode = copy_of(image).read_pod(home(image, ino) as u64).unwrap();
+        Ptr(d.root).block().0 as usize * 512
+    };
+    let geo = probe_superblock(&copy_of(&image)).unwrap().geometry();
+    let blocks_of = |image: &[u8], ino: Ino| {
+        let root = root_of(image, ino);
+        let word = |i: usize| u64::from_le_bytes(image[root + i * 8..][..8].try_into().unwrap());
+        (0..64).map(|i| Ptr(word(i)).block().0).collect::<Vec<_>>()
+    };
+    let root = root_of(&image, ino);
+    for (from, blocks) in [
+        ("another's", blocks_of(&image, theirs)),
+        ("free", blocks_of(&full, removed)),
+    ] {
+        // The block of pointers itself has lost its owner, and says this.
+        let mut bad = image.clone();
+        let at = table(&image, 512, root, &[1]);
+        for (i, block) in (0..).zip(blocks) {
+            let place = PtrAt {
+                fs_seed: geo.seed,
+                ino,
+                level: 0,
+                index: 64 + i,
+            };
+            let word = Ptr::new(Bno(block), 0, place).0;
+            bad[at + i as usize * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bad[root + 8..root + 16].fill(0);
+        let region = copy_of(&bad);
+        let report = run(&region, Policy::Yes);
+        assert!(report.is_sound(), "{from}: {report}");
+        let after = bytes_of(&region);
+        let read = read_back(copy_of(&after), ino);
+        assert!(
+            !read.windows(8).any(|w| w == b"SECRET; "),
+            "{from}: {report}"
+        );
+        assert!(read_back(copy_of(&after), theirs) == secret, "{from}");
+        assert!(read_back(region, other) == own[..64 * 512], "{from}");
+    }
 }

@@ -50,6 +50,13 @@ use crate::media::Geometry;
 use crate::pmem::Region;
 use crate::types::Ino;
 
+/// Blocks that the search for lost blocks of pointers has looked at in this
+/// thread.
+#[cfg(test)]
+pub(super) fn tables_tried() -> u64 {
+    tables::TRIED.get()
+}
+
 /// Most rounds of check and change.
 const ROUNDS: usize = 60;
 /// Times that one finding is tried to be mended.

@@ -32,6 +32,12 @@ struct Gap {
     place: PtrAt,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Blocks that this thread has held against gaps.
+    pub(in crate::fsck) static TRIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// A block of pointers that fits a gap.
 struct Table {
     block: u64,
@@ -139,6 +145,8 @@ impl Fixer<'_, '_> {
 
     /// The one gap that a block fits.
     fn gap_of(&self, gaps: &[Gap], block: u64) -> Result<Option<(usize, Table)>> {
+        #[cfg(test)]
+        TRIED.set(TRIED.get() + 1);
         let words = self.words(self.geo.offset(Bno(block)))?;
         let pointers = words.iter().filter(|word| **word != 0).count();
         let Some((i, word)) = (0..).zip(words).find(|(_, word)| *word != 0) else {
@@ -235,7 +243,10 @@ impl Fixer<'_, '_> {
             let claimed = self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0;
             if claimed
                 || !self.is_lost(block)?
-                    && self.words(self.geo.offset(Bno(block)))?.iter().any(|w| *w != 0)
+                    && self
+                        .words(self.geo.offset(Bno(block)))?
+                        .iter()
+                        .any(|w| *w != 0)
             {
                 return Ok(false);
             }
@@ -335,7 +346,10 @@ mod tests {
     fn pairs_of_gaps_and_blocks_have_a_bound() {
         for blocks in [0, 1, 1 << 10, 1 << 20, 1 << 31] {
             let gaps = most_gaps(blocks);
-            assert!((1..=GAPS).contains(&gaps) && gaps * blocks <= PAIRS, "{blocks}");
+            assert!(
+                (1..=GAPS).contains(&gaps) && gaps * blocks <= PAIRS,
+                "{blocks}"
+            );
         }
         assert_eq!(most_gaps(100), GAPS);
     }
