@@ -349,3 +349,63 @@ fn another_kind_of_file_system_is_named_and_mkfs_is_not_advised() {
         assert!(!a.out.contains("mkfs") && !a.err.contains("mkfs"), "{a:?}");
     }
 }
+
+/// Stores the checkpoint word of both pages.
+fn set_checkpoint(region: &Path, lsn: u64) {
+    let opened = RegionOptions::new().open(region).unwrap();
+    let geo = pramfs::media::probe_superblock(&opened).unwrap().geometry();
+    let word = pramfs::media::checksum::seal(geo.seed, lsn).to_le_bytes();
+    drop(opened);
+    let mut bytes = fs::read(region).unwrap();
+    for page in [0, geo.copy_offset as usize] {
+        bytes[page + 0x210..page + 0x218].copy_from_slice(&word);
+    }
+    fs::write(region, bytes).unwrap();
+}
+
+/// It stores words of the journal only, and at boot nobody adds `-f`.
+#[test]
+fn a_preen_that_only_counts_anew_is_status_1() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    set_checkpoint(&region, pramfs::fsck::LSNS_USED_UP);
+    let a = fsck(&["-p", "--json", s(&region)]);
+    assert_eq!(a.status, 1, "{a:?}");
+    let json = a.json();
+    assert_eq!(json["findings"][0]["code"], "lsns-used-up", "{json}");
+    assert_eq!(json["findings"][0]["done"], "renumbered", "{json}");
+    assert!(json["stored_bytes"].as_u64().unwrap() > 0, "{json}");
+    assert!(fsck(&["-p", s(&region)]).ok().out.contains("not checked"));
+}
+
+/// What it leaves is an error, what it stored is the replay.
+#[test]
+fn a_preen_that_only_replays_says_so() {
+    let dir = scratch();
+    let region = made(dir.path(), "4M");
+    let fs = Fs::open(
+        RegionOptions::new().open(&region).unwrap(),
+        MountOptions::default(),
+    )
+    .unwrap();
+    let cx = Ctx::default();
+    let sub = fs.mkdir(&cx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
+    fs.create(&cx, sub, b"precious", 0o644).unwrap();
+    fs.sync().unwrap();
+    for n in 0..20 {
+        let name = format!("late {n}");
+        fs.create(&cx, Ino::ROOT, name.as_bytes(), 0o644).unwrap();
+    }
+    // As a kill leaves it.
+    let mut bytes = fs::read(&region).unwrap();
+    fs.close().unwrap();
+    let name = bytes.windows(8).rposition(|w| w == b"precious").unwrap();
+    let leaf = name / 4096 * 4096;
+    bytes[leaf..leaf + 4096].fill(0xa5);
+    fs::write(&region, &bytes).unwrap();
+    let a = fsck(&["-p", s(&region)]);
+    assert_eq!(a.status, 5, "{a:?}");
+    assert!(a.out.contains("journal records replayed"), "{a:?}");
+    assert!(!a.out.contains("in memory"), "{a:?}");
+    assert!(fs::read(&region).unwrap() != bytes);
+}

@@ -139,6 +139,10 @@ fn nothing_is_overwritten_without_force() {
     assert_eq!(fs::read_to_string(&one).unwrap(), "1");
     pramfs(["get", "-f", s(&region), "/f", s(&one)]).ok();
     assert_eq!(fs::read_to_string(&one).unwrap(), "2");
+    // What is named in an error cannot move the cursor.
+    let odd = dir.path().join("o\x1bdd");
+    fs::write(&odd, "3").unwrap();
+    pramfs(["get", s(&region), "/f", s(&odd)]).refused(&["o\\u{1b}dd exists"]);
 }
 
 #[test]

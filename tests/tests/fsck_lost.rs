@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pramfs::fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, check, repair};
-use pramfs::media::pointer::Ptr;
+use pramfs::media::pointer::{Ptr, PtrAt};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::{DiskInode, probe_superblock};
-use pramfs::{Ctx, Fs, Ino, XattrMode};
+use pramfs::{Bno, Ctx, Fs, Ino, XattrMode};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::seen::{Seen, Tree, bytes_of, copy_of, tree, worse};
@@ -402,18 +402,244 @@ fn every_loss_is_named_by_path() {
         lost.iter().any(|l| l == "/few: the file is lost"),
         "{lost:?}"
     );
-    // Its nine blocks are kept.
-    let kept = report
+    // Its nine blocks are kept, and the one of pointers: numbers may look so.
+    let bytes = kept_bytes(region, &report);
+    assert_eq!(bytes.len(), 10 * 512);
+    let whole: Vec<u8> = b"DATA of few; "
+        .iter()
+        .copied()
+        .cycle()
+        .take(9 * 512)
+        .collect();
+    assert!(bytes.windows(9 * 512).any(|b| b == whole));
+}
+
+/// The bytes of the one file that a repair kept in `lost+found`.
+fn kept_bytes(region: pramfs::pmem::Region, report: &Report) -> Vec<u8> {
+    let kept: Vec<_> = report
         .lost
         .iter()
-        .find(|l| matches!(l.what, Lost::Kept { count: 9 }));
-    let path = kept.and_then(|l| l.path.clone()).expect("kept");
+        .filter(|l| matches!(l.what, Lost::Kept { .. }))
+        .collect();
+    let [kept] = kept[..] else {
+        panic!("{:?}", report.lost)
+    };
+    let path = kept.path.clone().expect("a path");
     let fs = Fs::open(region, quiet()).unwrap();
     let dir = fs.lookup(Ino::ROOT, b"lost+found").unwrap().ino;
     let name = path.strip_prefix(b"/lost+found/").unwrap();
     let file = fs.lookup(dir, name).unwrap();
-    let mut bytes = vec![0; 9 * 512];
+    let mut bytes = vec![0; file.size as usize];
     assert_eq!(fs.read(file.ino, 0, &mut bytes).unwrap(), bytes.len());
-    let whole = b"DATA of few; ".iter().copied().cycle().take(bytes.len());
-    assert!(bytes.iter().copied().eq(whole));
+    bytes
+}
+
+/// Where an inode stands.
+fn home(image: &[u8], ino: Ino) -> usize {
+    let here = |at: &usize| image[at + 0x80..at + 0x88] == ino.0.to_le_bytes();
+    let mut all = (0x1000..image.len() - 256).step_by(256);
+    all.find(here).expect("the inode")
+}
+
+/// An image with one file of these bytes in it, and where its root leads to.
+fn with_file(block: u32, len: usize, bytes: &[u8]) -> (Vec<u8>, Ino, usize) {
+    let sim = formatted(len, &repeatable(block)).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let ino = fs
+        .create(&Ctx::default(), Ino::ROOT, b"ids", 0o644)
+        .unwrap()
+        .ino;
+    assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
+    fs.close().unwrap();
+    let image = sim.image();
+    let d: DiskInode = copy_of(&image).read_pod(home(&image, ino) as u64).unwrap();
+    let root = Ptr(d.root).block().0 as usize * block as usize;
+    (image, ino, root)
+}
+
+/// Numbers below the count of blocks read like pointers without a check.
+#[test]
+fn data_that_looks_like_pointers_is_kept_and_not_freed() {
+    let numbers: Vec<u8> = (0..40 * 512u64 / 8)
+        .flat_map(|n| (n % 1000 + 1).to_le_bytes())
+        .collect();
+    let (image, _, root) = with_file(512, 1 << 20, &numbers);
+    let mut bad = image;
+    bad[root + 64..root + 128].fill(0);
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    assert!(
+        !report
+            .lost
+            .iter()
+            .any(|l| matches!(l.what, Lost::Freed { .. })),
+        "{:?}",
+        report.lost
+    );
+    let kept = kept_bytes(region, &report);
+    assert_eq!(kept, numbers[8 * 512..16 * 512]);
+}
+
+/// A block of the file's pointers, by the slots that lead to it.
+fn table(image: &[u8], block: usize, mut at: usize, slots: &[usize]) -> usize {
+    for slot in slots {
+        let word = image[at + slot * 8..at + slot * 8 + 8].try_into().unwrap();
+        at = Ptr(u64::from_le_bytes(word)).block().0 as usize * block;
+    }
+    at
+}
+
+/// Each block of 512 bytes says which one of the file it is.
+fn numbered(blocks: usize) -> Vec<u8> {
+    let line = |n: usize| format!("DATA of block {n:08}; ").into_bytes();
+    (0..blocks)
+        .flat_map(|n| line(n).into_iter().cycle().take(512))
+        .collect()
+}
+
+/// The bytes of the file of [`with_file`].
+fn read_back(region: pramfs::pmem::Region, ino: Ino) -> Vec<u8> {
+    let fs = Fs::open(region, quiet()).unwrap();
+    let size = fs.getattr(ino).unwrap().size;
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        // What is lost may be an error.
+        let n = fs.read(ino, done as u64, &mut bytes[done..done + 512]);
+        done += n.unwrap_or(512).max(1);
+    }
+    bytes
+}
+
+/// The search for what one empty block of pointers held refills another, which
+/// is then no longer empty.
+#[test]
+fn two_empty_blocks_of_pointers_of_a_file_are_searched_for_at_once() {
+    let bytes = numbered(4096 + 200);
+    let (image, ino, root) = with_file(512, 8 << 20, &bytes);
+    let mut bad = image.clone();
+    // Of pointers to data, and behind it one of pointers to such.
+    for slots in [&[0, 5][..], &[1]] {
+        let at = table(&image, 512, root, slots);
+        bad[at..at + 512].fill(0);
+    }
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
+    let kept = kept_bytes(copy_of(&bytes_of(&region)), &report);
+    assert_eq!(kept, bytes[320 * 512..384 * 512], "{lost:?}");
+    let now = read_back(region, ino);
+    assert!(now[..320 * 512] == bytes[..320 * 512], "{lost:?}");
+    assert!(now[384 * 512..] == bytes[384 * 512..], "{lost:?}");
+}
+
+/// The last block of pointers of a file may hold one or two.
+#[test]
+fn a_block_with_few_pointers_is_found() {
+    for few in 1..4 {
+        let bytes = numbered(64 * 3 + few);
+        let (image, ino, root) = with_file(512, 1 << 20, &bytes);
+        let mut bad = image;
+        bad[root..root + 64].fill(0);
+        let region = copy_of(&bad);
+        let report = run(&region, Policy::Yes);
+        assert!(report.is_sound(), "{report}");
+        assert_eq!(report.lost, [], "{report}");
+        assert!(read_back(region, ino) == bytes, "{few}");
+    }
+}
+
+/// A pointer past correction becomes a hole, and the block of pointers behind it
+/// is found later.
+#[test]
+fn what_is_found_again_is_not_told_as_lost() {
+    let bytes = numbered(300);
+    let (image, ino, root) = with_file(512, 1 << 20, &bytes);
+    let mut bad = image.clone();
+    bad[root + 16] ^= 0x81;
+    bad[root + 22] ^= 0x42;
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    assert_eq!(report.lost, [], "{report}");
+    assert!(read_back(region, ino) == bytes);
+    // With the block behind it, the range is lost, and told once.
+    let at = table(&image, 512, root, &[2]);
+    bad[at..at + 512].fill(0);
+    let region = copy_of(&bad);
+    let report = run(&region, Policy::Yes);
+    assert!(report.is_sound(), "{report}");
+    let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
+    let (at, len) = (128 * 512, 64 * 512);
+    assert!(lost.contains(&Lost::Bytes { at, len }), "{lost:?}");
+    let blocks = |l: &Lost| matches!(l, Lost::Blocks { .. });
+    assert!(!lost.iter().any(blocks), "{lost:?}");
+}
+
+/// Blocks of a user's file are written as if they were pointers of that file, to
+/// what others have, or had.
+#[test]
+fn a_forged_block_of_pointers_gets_no_data_of_others() {
+    let sim = formatted(2 << 20, &repeatable(512)).unwrap();
+    let fs = mount(&sim, quiet()).unwrap();
+    let cx = Ctx::default();
+    let secret: Vec<u8> = b"SECRET; ".iter().copied().cycle().take(64 * 512).collect();
+    let create = |name: &[u8], bytes: &[u8]| {
+        let ino = fs.create(&cx, Ino::ROOT, name, 0o600).unwrap().ino;
+        assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
+        ino
+    };
+    let theirs = create(b"theirs", &secret);
+    let removed = create(b"removed", &secret);
+    let own = numbered(200);
+    let ino = create(b"ids", &own);
+    let other = create(b"other", &own[..64 * 512]);
+    fs.sync().unwrap();
+    let full = sim.image();
+    fs.unlink(Ino::ROOT, b"removed").unwrap();
+    fs.close().unwrap();
+    let image = sim.image();
+    let root_of = |image: &[u8], ino: Ino| {
+        let d: DiskInode = copy_of(image).read_pod(home(image, ino) as u64).unwrap();
+        Ptr(d.root).block().0 as usize * 512
+    };
+    let geo = probe_superblock(&copy_of(&image)).unwrap().geometry();
+    let blocks_of = |image: &[u8], ino: Ino| {
+        let root = root_of(image, ino);
+        let word = |i: usize| u64::from_le_bytes(image[root + i * 8..][..8].try_into().unwrap());
+        (0..64).map(|i| Ptr(word(i)).block().0).collect::<Vec<_>>()
+    };
+    let root = root_of(&image, ino);
+    for (from, blocks) in [
+        ("another's", blocks_of(&image, theirs)),
+        ("free", blocks_of(&full, removed)),
+    ] {
+        // The block of pointers itself has lost its owner, and says this.
+        let mut bad = image.clone();
+        let at = table(&image, 512, root, &[1]);
+        for (i, block) in (0..).zip(blocks) {
+            let place = PtrAt {
+                fs_seed: geo.seed,
+                ino,
+                level: 0,
+                index: 64 + i,
+            };
+            let word = Ptr::new(Bno(block), 0, place).0;
+            bad[at + i as usize * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bad[root + 8..root + 16].fill(0);
+        let region = copy_of(&bad);
+        let report = run(&region, Policy::Yes);
+        assert!(report.is_sound(), "{from}: {report}");
+        let after = bytes_of(&region);
+        let read = read_back(copy_of(&after), ino);
+        assert!(
+            !read.windows(8).any(|w| w == b"SECRET; "),
+            "{from}: {report}"
+        );
+        assert!(read_back(copy_of(&after), theirs) == secret, "{from}");
+        assert!(read_back(region, other) == own[..64 * 512], "{from}");
+    }
 }

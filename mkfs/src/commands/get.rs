@@ -98,7 +98,10 @@ impl Place<'_> {
         match e {
             Errno::EXIST => Failure::new(
                 "exists",
-                format!("{} exists; use -f to overwrite files", self.shown.display()),
+                format!(
+                    "{} exists; use -f to overwrite files",
+                    crate::failure::shown(&self.shown)
+                ),
             ),
             e => Failure::os(what, &self.shown, e),
         }

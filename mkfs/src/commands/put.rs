@@ -147,7 +147,7 @@ impl Job<'_> {
         if now.file_type() != meta.file_type() {
             return Err(Failure::new(
                 "failed",
-                format!("{} was replaced while it was being copied", from.display()),
+                format!("{} was replaced while it was being copied", shown(from)),
             ));
         }
         let meta = &now;
@@ -429,7 +429,7 @@ mod tests {
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let from = dir.path().join("file");
+        let from = dir.path().join("fi\x1ble");
         std::fs::write(&from, "open to all").unwrap();
         std::fs::set_permissions(&from, PermissionsExt::from_mode(0o666)).unwrap();
         let looked_at = std::fs::symlink_metadata(&from).unwrap();
@@ -464,5 +464,10 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
         assert!(job.object(&from, &looked_at, &place("other")).is_err());
         assert!(fs.lookup(Ino::ROOT, b"other").is_err());
+        // Its name reaches the terminal escaped.
+        std::fs::remove_file(&from).unwrap();
+        std::fs::create_dir(&from).unwrap();
+        let e = job.object(&from, &looked_at, &place("other")).unwrap_err();
+        assert!(e.message.contains("fi\\u{1b}le was replaced"), "{e:?}");
     }
 }

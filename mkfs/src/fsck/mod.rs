@@ -155,7 +155,9 @@ fn was_clean(region: &Region) -> bool {
         info.is_clean()
             && !info.from_copy
             && !info.copy_damaged
-            && info.checkpoint().is_some()
+            && info
+                .checkpoint()
+                .is_some_and(|lsn| lsn < fsck::LSNS_USED_UP)
             && info.dynamic.last_error.count == 0
     })
 }

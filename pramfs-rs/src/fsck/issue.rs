@@ -168,7 +168,8 @@ pub enum Issue {
         lane: u32,
     },
 
-    /// The numbers of the journal's records are used up: every change fails.
+    /// More than half of the numbers of the journal's records are used up; when
+    /// all are, every change fails.
     LsnsUsedUp {
         /// The largest one.
         newest: u64,

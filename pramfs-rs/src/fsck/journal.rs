@@ -6,10 +6,10 @@ use crate::journal::records::{read_slot, retired_words};
 use crate::media::checksum::SEALED_BITS;
 use crate::media::record::SlotState;
 
-/// From here on the numbers count as used up: half of all that there are, which
-/// at a million changes a second takes seventy years. What is above them is a
+/// From here on the record numbers (LSNs) of a journal count as used up, and a
+/// repair begins anew: half of all that there are, which at a million changes a second takes seventy years. What is above them is a
 /// damaged word whose check fits by chance, or forged.
-pub(super) const LSNS_USED_UP: u64 = 1 << (SEALED_BITS - 1);
+pub const LSNS_USED_UP: u64 = 1 << (SEALED_BITS - 1);
 
 impl Checker<'_> {
     /// Looks at the dynamic words and every slot; true where records are alive.

@@ -61,6 +61,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use issue::{Issue, Page, Part, Severity};
+pub use journal::LSNS_USED_UP;
 pub use outcome::{Done, Loss, Lost};
 pub use repair::{Answer, Ask, Policy, RepairOptions, repair};
 pub use report::{Counts, Finding, Outcome, Report};

@@ -151,8 +151,8 @@ pub enum Lost {
         /// How many.
         len: u64,
     },
-    /// Blocks of its contents, of which nobody knows where in the file they
-    /// belong.
+    /// Blocks that it counted: of contents, pointers or attributes. Nobody knows
+    /// where in the file they belong.
     Blocks {
         /// How many.
         count: u64,
@@ -213,7 +213,10 @@ impl fmt::Display for Lost {
             Lost::Bytes { at, len } => {
                 write!(f, "{len} bytes from offset {at} on are lost")
             }
-            Lost::Blocks { count } => write!(f, "{count} blocks of its contents are lost"),
+            Lost::Blocks { count } => write!(
+                f,
+                "{count} of the blocks that it counted are lost: of contents, pointers or attributes"
+            ),
             Lost::Names { count } => {
                 write!(
                     f,

@@ -11,8 +11,9 @@ use crate::htree::{TreeKind, TreeRef};
 use crate::media::pointer::Ptr;
 use crate::types::Ino;
 
-/// Most steps up; a way that is longer, or a loop, has no path.
-const DEPTH: usize = 4096;
+/// Longest path, bytes, as in Linux: a way that is longer, or a loop, has none.
+/// Nobody could type it, and each finding has one.
+const PATH_MAX: usize = 4096;
 
 impl Checker<'_> {
     /// Gives each finding about an inode that has a name one of its paths.
@@ -79,13 +80,14 @@ impl Paths {
 
 /// From the root down; `None` where that is not the end of the way up.
 fn path(names: &HashMap<u64, (u64, Vec<u8>)>, ino: Ino) -> Option<Vec<u8>> {
-    let mut parts = Vec::new();
+    let (mut parts, mut len) = (Vec::new(), 0);
     let mut at = ino.0;
     while at != Ino::ROOT.0 {
         let (dir, name) = names.get(&at)?;
         parts.push(name);
         at = *dir;
-        if parts.len() > DEPTH {
+        len += 1 + name.len();
+        if len > PATH_MAX {
             return None;
         }
     }
@@ -95,4 +97,24 @@ fn path(names: &HashMap<u64, (u64, Vec<u8>)>, ino: Ino) -> Option<Vec<u8>> {
         path.extend_from_slice(name);
     }
     Some(if path.is_empty() { b"/".to_vec() } else { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_too_long_or_a_loop_is_none() {
+        let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
+        for ino in 16..1016u64 {
+            let above = if ino == 16 { Ino::ROOT.0 } else { ino - 1 };
+            names.insert(ino, (above, vec![b'x'; 255]));
+        }
+        assert_eq!(path(&names, Ino(16 + 15)).map(|p| p.len()), Some(4096));
+        assert_eq!(path(&names, Ino(16 + 16)), None);
+        names.insert(16, (20, b"loop".to_vec()));
+        assert_eq!(path(&names, Ino(18)), None);
+        let paths = Paths(names);
+        assert_eq!(paths.below(Ino::ROOT, b"a"), Some(b"/a".to_vec()));
+    }
 }

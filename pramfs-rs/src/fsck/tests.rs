@@ -4,6 +4,7 @@
 mod any_bytes;
 mod clean;
 mod each;
+mod forged;
 mod many;
 mod mend;
 mod plant;

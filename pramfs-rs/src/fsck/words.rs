@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::issue::{Issue, Severity};
 use crate::media::bitmap::BitmapKind;
+use crate::media::checksum::SEALED_BITS;
 use crate::types::Ino;
 
 /// A name as a person can read it on one line.
@@ -258,7 +259,8 @@ impl fmt::Display for Issue {
             }
             LsnsUsedUp { newest } => write!(
                 f,
-                "the record numbers of the journal are used up (the largest is {newest}): every change fails"
+                "more than half of the journal's record numbers are used up (the largest is {newest}): at {} every change fails",
+                1u64 << SEALED_BITS
             ),
             DescriptorMissing { kind, group } => {
                 write!(

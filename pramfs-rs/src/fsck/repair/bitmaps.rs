@@ -38,11 +38,11 @@ impl Fixer<'_, '_> {
                     self.did(Done::Corrected);
                 } else if kind == BitmapKind::Inodes {
                     self.use_reachable(group, &mut words)?;
-                } else {
-                    self.notes.guessed.insert(group);
-                    if self.known.hidden_blocks {
-                        self.use_what_may_be(group, &mut words)?;
+                } else if self.known.hidden_blocks {
+                    if self.leaves_guesses() {
+                        return Ok(false);
                     }
+                    self.use_what_may_be(group, &mut words)?;
                 }
                 desc.sum = self.sum_of(&words);
                 self.view.store(at, words.as_bytes())?;
@@ -111,6 +111,10 @@ impl Fixer<'_, '_> {
                 found
             }
             None => {
+                let guess = kind == BitmapKind::Blocks && self.known.hidden_blocks;
+                if guess && self.leaves_guesses() {
+                    return Ok(false);
+                }
                 let block = self.bitmap_block(kind, group)?.0;
                 let mut words = vec![0; (self.geo.block_size / 8) as usize];
                 if kind == BitmapKind::Inodes {
@@ -120,8 +124,7 @@ impl Fixer<'_, '_> {
                     for (i, word) in words.iter_mut().enumerate() {
                         *word = self.known.claims.word(first + i as u64 * 64);
                     }
-                    self.notes.guessed.insert(group);
-                    if self.known.hidden_blocks {
+                    if guess {
                         self.use_what_may_be(group, &mut words)?;
                     }
                 }
@@ -138,6 +141,13 @@ impl Fixer<'_, '_> {
             .store(self.geo.offset(Bno(block)), words.as_bytes())?;
         self.view.store(desc_at, desc.as_bytes())?;
         Ok(true)
+    }
+
+    /// Whether a bitmap that would have to be guessed is left as it is: with
+    /// blocks hidden behind damage, those of zeros would be given back.
+    fn leaves_guesses(&mut self) -> bool {
+        self.left = self.preen;
+        self.left
     }
 
     /// While blocks may be hidden behind damage, those that are not empty count

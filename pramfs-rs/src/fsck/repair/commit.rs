@@ -3,7 +3,9 @@
 //!
 //! Order:
 //! 1. What the medium's journal holds is replayed there, as a mount does it,
-//!    and made dead by the checkpoint.
+//!    and made dead by the checkpoint. Where records are counted anew, the
+//!    journal is emptied below a checkpoint above all of them, which then
+//!    falls: at no moment is an old record alive.
 //! 2. Words of the superblock pages and of the journal that have no other
 //!    home: each is a copy of what is valid elsewhere, so that every moment
 //!    is as good as the one before.
@@ -68,7 +70,8 @@ struct Writer<'a> {
     faults: u64,
 }
 
-/// Stores what a view has changed; the bytes that were.
+/// Stores what a view has changed; the bytes that were, those of a replay and
+/// of numbering anew included.
 /// `first`: the number from which records are counted anew.
 pub(super) fn commit(
     view: &View<'_>,
@@ -88,6 +91,13 @@ pub(super) fn commit(
         let blocks = run.end - run.start;
         region.take_room(run.start << geo.block_log2, blocks << geo.block_log2)?;
     }
+    // Before the first store, which may be one of the replay: on a host that is
+    // full nothing is changed.
+    let mut stored = 0;
+    for change in view.changes()? {
+        stored += change.bytes.len() as u64;
+        region.take_room(change.at, change.bytes.len() as u64)?;
+    }
     if journal.ends() {
         w.replay(journal)?;
     }
@@ -95,9 +105,7 @@ pub(super) fn commit(
         w.renumber(first)?;
     }
     let (mut words, mut last, mut batch) = (Vec::new(), Vec::new(), Vec::new());
-    let mut stored = 0;
     for change in view.changes()? {
-        stored += change.bytes.len() as u64;
         for part in w.parts(change) {
             match w.home(&part) {
                 Home::Word => words.push(part),
@@ -105,10 +113,6 @@ pub(super) fn commit(
                 Home::Journal => batch.push(part),
             }
         }
-    }
-    // Before the first store: on a host that is full nothing is changed.
-    for part in words.iter().chain(&batch).chain(&last) {
-        region.take_room(part.at, part.bytes.len() as u64)?;
     }
     w.plainly(&words)?;
     if !batch.is_empty() {
@@ -232,7 +236,13 @@ impl Writer<'_> {
         for record in &journal.live {
             super::replay::apply(&mut view, self.geo, record)?;
         }
-        self.plainly(&view.changes()?)?;
+        let changes = view.changes()?;
+        // What the repair changes back to zeros may have no page yet.
+        for change in &changes {
+            let len = change.bytes.len() as u64;
+            self.region.take_room(change.at, len)?;
+        }
+        self.plainly(&changes)?;
         self.checkpoint(&self.pages(), self.newest)
     }
 

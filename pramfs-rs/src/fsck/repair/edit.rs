@@ -55,7 +55,7 @@ impl Fixer<'_, '_> {
             BitmapSum { kind, group } => self.mend_sum(*kind, *group),
             BitsPastEnd { kind, group } => self.mend_past_end(*kind, *group),
             ReservedInodeFree { .. } => self.set_range(BitmapKind::Inodes, 0, 16, true),
-            BlocksLeaked { .. } => self.mend_leaked(todo),
+            BlocksLeaked { start, .. } => self.mend_leaked(*start, todo),
             BlocksFree { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, true),
             InodeDamaged { ino } => self.mend_inode(*ino),
             InodeMissing { ino } => self.mend_missing(*ino),
@@ -72,9 +72,9 @@ impl Fixer<'_, '_> {
                 part: Part::Contents,
                 level,
                 first,
-            } => self.mend_empty(*ino, *level, *first),
+            } => self.mend_empty(*ino, *level, *first, todo),
             MapEmpty { ino, part, .. } => self.rebuild(*ino, *part),
-            BlocksMissing { ino, found, .. } => self.mend_missing_blocks(*ino, *found),
+            BlocksMissing { ino, found, .. } => self.mend_missing_blocks(*ino, *found, todo),
             EntriesMissing { ino, found, .. } => self.mend_entries(*ino, *found),
             LsnsUsedUp { .. } => self.renumber(),
             LeasesLeft => self.empty_leases(),
@@ -160,6 +160,10 @@ impl Fixer<'_, '_> {
     pub(super) fn lose_at(&mut self, ino: Option<Ino>, path: Option<Vec<u8>>, what: Lost) {
         let loss = Loss { ino, path, what };
         if self.notes.told.insert(loss.clone()) {
+            if let (Some(ino), Lost::Bytes { .. }) = (loss.ino, &loss.what) {
+                let ranges = self.notes.ranges.entry(ino.0).or_default();
+                ranges.push(self.notes.lost.len());
+            }
             self.notes.lost.push(loss);
         }
     }

@@ -65,18 +65,11 @@ impl Fixer<'_, '_> {
         let unique = g.items.iter().all(|i| names.insert(i.name.clone()));
         if but.is_none() && unique && !g.lost && !(g.leaves.is_empty() && g.pointers.is_empty()) {
             self.correct_in_place(&g, &mut d.root)?;
-            if g.renewed || count > 0 {
+            if g.renewed || g.empty || count > 0 {
                 d.size = g.items.len() as u64;
                 self.upset(dir);
             }
-            self.fate(
-                key,
-                if g.renewed {
-                    Done::Rebuilt
-                } else {
-                    Done::Corrected
-                },
-            );
+            self.fate(key, g.in_place());
         } else {
             self.fate(key, Done::Rebuilt);
             let mut names = HashSet::new();
@@ -294,24 +287,18 @@ impl Fixer<'_, '_> {
                 }
             }
         }
-        if g.lost || g.renewed {
+        let gone = g.lost || g.renewed || g.empty;
+        if gone {
             self.lose(Some(ino), Lost::Attributes);
         }
-        if (g.lost || g.renewed) && !names.contains(acl::ACCESS) {
+        if gone && !names.contains(acl::ACCESS) {
             // There may have been a list, whose mask these bits are.
             d.mode &= !0o070;
         }
         if all {
             self.correct_in_place(&g, &mut d.xattr_root)?;
-            self.fate(
-                key,
-                if g.renewed {
-                    Done::Rebuilt
-                } else {
-                    Done::Corrected
-                },
-            );
-            if g.renewed {
+            self.fate(key, g.in_place());
+            if gone {
                 self.upset(ino);
             }
         } else {

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use super::Fixer;
 use super::bitmaps::one_byte_off;
 use crate::error::Result;
+use crate::fsck::outcome::Done;
 use crate::htree::{HASH_BITS, Image, TIE_MASK, TreeKind, TreeRef, item_parts, name_hash};
 use crate::media::DiskInode;
 use crate::media::correct;
@@ -55,10 +56,21 @@ pub(super) struct Gathered {
     pub renewed: bool,
     /// Slots whose pointers lead nowhere.
     pub broken: Vec<Option<u64>>,
-    /// An index block without pointers was met.
-    empty: bool,
+    /// An index block without pointers was met: it goes.
+    pub empty: bool,
     visited: HashSet<u64>,
     doubtful: Vec<Raw>,
+}
+
+impl Gathered {
+    /// What became of a tree that was put right in place.
+    pub fn in_place(&self) -> Done {
+        match (self.renewed, self.empty) {
+            (true, _) => Done::Rebuilt,
+            (_, true) => Done::Cleared,
+            _ => Done::Corrected,
+        }
+    }
 }
 
 /// What levels of pointers are counted from in their checks.
@@ -382,7 +394,7 @@ impl Fixer<'_, '_> {
     }
 
     /// Whether an item can be what it says.
-    fn is_plausible(&mut self, t: &TreeRef, item: &Raw) -> Result<bool> {
+    pub(super) fn is_plausible(&mut self, t: &TreeRef, item: &Raw) -> Result<bool> {
         if t.kind == TreeKind::Xattrs {
             return Ok(matches!(item.kind, 1 | 2));
         }

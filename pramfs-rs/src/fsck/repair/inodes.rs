@@ -137,11 +137,7 @@ impl Fixer<'_, '_> {
                 return self.put_inode(ino, d);
             }
             _ if ino == Ino::ROOT || said == dir => {}
-            _ => {
-                self.did(Done::Freed);
-                self.lose(Some(ino), Lost::File);
-                return self.free_inode(ino);
-            }
+            _ => return self.give_up(ino),
         }
         self.did(Done::Rebuilt);
         self.lose(Some(ino), Lost::Rights);
@@ -154,11 +150,23 @@ impl Fixer<'_, '_> {
         let t = Self::directory_tree(&d);
         let leaves = self.scan()?.leaves_of(&t);
         let mut names = std::collections::HashSet::new();
-        let mut items = Vec::new();
+        let (mut items, mut lost) = (Vec::new(), 0);
         for block in leaves {
             let image = self.image(crate::types::Bno(block))?;
-            let found = self.single_items(&t, &image);
-            items.extend(found.into_iter().filter(|i| names.insert(i.name.clone())));
+            for item in self.single_items(&t, &image) {
+                if !names.insert(item.name.clone()) {
+                    continue;
+                }
+                // Anybody who knows the uuid can write such a leaf.
+                if self.is_plausible(&t, &item)? {
+                    items.push(item);
+                } else {
+                    lost += 1;
+                }
+            }
+        }
+        if lost > 0 {
+            self.lose(Some(ino), Lost::Names { count: lost });
         }
         d.size = items.len() as u64;
         d.root = self.build_tree(&t, items)?.0;
@@ -166,6 +174,19 @@ impl Fixer<'_, '_> {
             .insert((ino.0, first_level(TreeKind::Directory)));
         self.upset(ino);
         self.put_inode(ino, d)
+    }
+
+    /// Frees an inode that is past repair: not before the trees are mended in
+    /// which a name may say that it is a directory, or what it is at all.
+    fn give_up(&mut self, ino: Ino) -> Result<bool> {
+        let said = self.known.inodes.get(ino).map_or(0, |i| i.said);
+        if self.notes.put_off.insert(ino.0, said) != Some(said) {
+            self.later = true;
+            return Ok(false);
+        }
+        self.did(Done::Freed);
+        self.lose(Some(ino), Lost::File);
+        self.free_inode(ino)
     }
 
     /// An inode in use for which the table has no block.
@@ -196,9 +217,7 @@ impl Fixer<'_, '_> {
             // Its entry knows.
             let said = self.known.inodes.get(ino).map_or(0, |i| u32::from(i.said));
             if FileType::from_mode(said << 12).is_none() {
-                self.did(Done::Freed);
-                self.lose(Some(ino), Lost::File);
-                return self.free_inode(ino);
+                return self.give_up(ino);
             }
             d.mode = said << 12 | d.mode & 0o777;
             return self.put_inode(ino, d);

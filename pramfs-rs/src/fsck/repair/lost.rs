@@ -1,32 +1,26 @@
 //! What pointers that are gone have led to: blocks of pointers, which say
-//! themselves whose they are, go back to their place; data without an owner is
-//! kept as a file in `lost+found`.
+//! themselves whose they are, go back to their place (`tables.rs`); data without
+//! an owner is kept as a file in `lost+found`.
 
 use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::FromBytes;
 
-use super::maps::Found;
 use super::{Fixer, Notes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fsck::claims::Claims;
+use crate::fsck::issue::Issue;
 use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
+use crate::media::bitmap::BitmapKind;
 use crate::media::htree::LEAF_MAGIC;
-use crate::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};
-use crate::media::walk::MapRoot;
+use crate::media::pointer::{Ptr, PtrAt};
 use crate::types::{Bno, FileType, Ino};
 
-/// Most places that are tried for each lost block of pointers.
-const PLACES: usize = 1 << 16;
-
-/// A place of a map where a block of pointers may have been lost.
-struct Gap {
-    /// Where its pointer stands.
-    at: u64,
-    place: PtrAt,
-}
+/// Of a run of leaked blocks, by its first one, in the keys of what became of
+/// trees and inodes.
+pub(super) const LEAKED: u32 = u32::MAX;
 
 impl Notes {
     /// Notes what a check has found to be owned.
@@ -43,10 +37,16 @@ impl Fixer<'_, '_> {
     /// A file that owns fewer blocks than it counts, or a block of pointers
     /// without any: what is lost is looked for once, then the count is what is
     /// there.
-    pub(super) fn mend_missing_blocks(&mut self, ino: Ino, found: u64) -> Result<bool> {
+    pub(super) fn mend_missing_blocks(
+        &mut self,
+        ino: Ino,
+        found: u64,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
         let Some(d) = self.inode(ino)? else {
             return Ok(false);
         };
+        let tables = self.tables_found(ino, todo)?;
         if self.notes.searched.insert(ino.0) {
             let kind = FileType::from_mode(d.mode);
             let trees = [TreeKind::Directory, TreeKind::Xattrs].map(|kind| TreeRef {
@@ -59,8 +59,8 @@ impl Fixer<'_, '_> {
             let [names, attributes] = trees.map(|t| scan.leaves_of(&t).len());
             // What is behind them is seen by the next round.
             self.notes.upset.insert(ino.0);
-            if kind == Some(FileType::Regular) && self.find_tables(&d)? {
-                self.did(Done::Corrected);
+            if tables {
+                self.did(Done::Rebuilt);
                 return Ok(true);
             }
             if kind == Some(FileType::Directory) && names > 0 {
@@ -70,7 +70,8 @@ impl Fixer<'_, '_> {
                 return self.rebuild_xattrs(ino);
             }
         }
-        let count = d.blocks.saturating_sub(found);
+        let told = self.blocks_told(ino);
+        let count = d.blocks.saturating_sub(found).saturating_sub(told);
         if count > 0 {
             self.lose(Some(ino), Lost::Blocks { count });
         }
@@ -79,21 +80,35 @@ impl Fixer<'_, '_> {
     }
 
     /// A block of pointers that holds none.
-    pub(super) fn mend_empty(&mut self, ino: Ino, level: u32, first: u64) -> Result<bool> {
+    pub(super) fn mend_empty(
+        &mut self,
+        ino: Ino,
+        level: u32,
+        first: u64,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
         };
-        if self.notes.searched.insert(ino.0) && self.find_tables(&d)? {
-            self.notes.upset.insert(ino.0);
-            self.did(Done::Corrected);
-            return Ok(true);
-        }
+        self.tables_found(ino, todo)?;
+        self.notes.searched.insert(ino.0);
         let map = Self::map_of(&d);
-        self.did(Done::Cleared);
-        self.lose_range(&d, level, first);
         let Some(found) = self.find_pointer(&map, level, first)? else {
+            // Under one that was mended in this round.
             return Ok(true);
         };
+        // Filled by the search, for whichever finding of this round it was made.
+        if let Ok(block) = map.open(self.geo, found.ptr, found.place)
+            && self
+                .words(self.geo.offset(block))?
+                .iter()
+                .any(|word| *word != 0)
+        {
+            self.did(Done::Rebuilt);
+            return Ok(true);
+        }
+        self.did(Done::Cleared);
+        self.lose_range(&d, level, first);
         self.upset(ino);
         match found.at {
             Some(at) => self.view.store_u64(at, 0)?,
@@ -109,99 +124,52 @@ impl Fixer<'_, '_> {
     pub(super) fn lose_range(&mut self, d: &DiskInode, level: u32, first: u64) {
         let shift = self.geo.fan_log2 * level;
         let at = first.saturating_mul(self.geo.block_size);
-        let span = self.geo.block_size.checked_shl(shift).unwrap_or(u64::MAX);
+        let blocks = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+        let span = self.geo.block_size.saturating_mul(blocks);
         let len = d.size.saturating_sub(at).min(span);
         if len > 0 {
             self.lose(Some(Ino(d.ino)), Lost::Bytes { at, len });
         }
     }
 
-    /// Puts blocks of pointers back that nothing leads to and whose pointers
-    /// say that they are this file's. True where one was found.
-    fn find_tables(&mut self, d: &DiskInode) -> Result<bool> {
-        let map = Self::map_of(d);
-        if map.root.is_hole() || map.height < 2 || map.height > self.geo.max_height() {
-            return Ok(false);
-        }
-        let mut gaps = Vec::new();
-        let root = Found {
-            at: None,
-            place: map.root_at(self.geo),
-            ptr: map.root,
-        };
-        self.gaps(&map, root, d.size.div_ceil(self.geo.block_size), &mut gaps)?;
-        if gaps.is_empty() {
-            return Ok(false);
-        }
-        let lost = self.scan()?.tables.clone();
-        let mut any = false;
-        for block in lost {
-            if self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0 {
+    /// What was lost below a pointer was found: it is told no more.
+    pub(super) fn found_again(&mut self, at: &PtrAt) {
+        let shift = self.geo.fan_log2 * at.level;
+        let first = (at.index << shift).saturating_mul(self.geo.block_size);
+        let blocks = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+        let span = self.geo.block_size.saturating_mul(blocks);
+        for n in self.notes.ranges.get(&at.ino.0).into_iter().flatten() {
+            let Some(loss) = self.notes.lost.get_mut(*n) else {
                 continue;
-            }
-            let mut right = Vec::new();
-            let words = self.words(self.geo.offset(Bno(block)))?;
-            let one = (0..).zip(words).find(|(_, word)| *word != 0);
-            for gap in &gaps {
-                // One of its pointers tells most places apart.
-                let below = |i| PtrAt {
-                    level: gap.place.level - 1,
-                    index: gap.place.index << self.geo.fan_log2 | i,
-                    ..gap.place
+            };
+            if let Lost::Bytes { at, len } = loss.what
+                && (first..first.saturating_add(span)).contains(&at)
+            {
+                self.notes.told.remove(loss);
+                loss.what = Lost::Bytes {
+                    at,
+                    len: len.saturating_sub(span),
                 };
-                if one.is_none_or(|(i, word)| !Ptr(word).fits(below(i))) {
-                    continue;
-                }
-                if self.is_pointer_block(&map, Bno(block), &gap.place)? {
-                    right.push(gap);
-                }
             }
-            // With one pointer that fits by chance two may.
-            let [gap] = right[..] else { continue };
-            if self.view.load_u64(gap.at)? != 0 {
-                continue;
-            }
-            let ptr = Ptr::new(Bno(block), 0, gap.place);
-            self.view.store_u64(gap.at, ptr.0)?;
-            self.known.claims.claim(block, 1);
-            any = true;
         }
-        Ok(any)
     }
 
-    /// Null pointers above the lowest level, where a block of pointers may have
-    /// been.
-    fn gaps(&self, map: &MapRoot, f: Found, blocks: u64, out: &mut Vec<Gap>) -> Result<()> {
-        if f.place.level < 2 || f.ptr.is_leaf() || out.len() >= PLACES {
-            return Ok(());
-        }
-        let Ok(block) = map.open(self.geo, f.ptr, f.place) else {
-            return Ok(());
-        };
-        let base = self.geo.offset(block);
-        let level = f.place.level - 1;
-        for (i, word) in (0..).zip(self.words(base)?) {
-            let place = PtrAt {
-                level,
-                index: f.place.index << self.geo.fan_log2 | i,
-                ..f.place
+    /// Blocks of a file, those of pointers included, that were told to be lost
+    /// by their place in it.
+    fn blocks_told(&mut self, ino: Ino) -> u64 {
+        let mut told = 0u64;
+        for n in self.notes.ranges.remove(&ino.0).unwrap_or_default() {
+            let Some(Lost::Bytes { len, .. }) = self.notes.lost.get(n).map(|l| &l.what) else {
+                continue;
             };
-            if place.index << (self.geo.fan_log2 * level) >= blocks {
-                break;
-            }
-            let at = base + i * 8;
-            if word == 0 {
-                out.push(Gap { at, place });
-            } else {
-                let below = Found {
-                    at: Some(at),
-                    place,
-                    ptr: Ptr(word),
-                };
-                self.gaps(map, below, blocks, out)?;
+            let mut blocks = len.div_ceil(self.geo.block_size);
+            told = told.saturating_add(blocks);
+            while blocks > 1 {
+                blocks = blocks.div_ceil(1 << self.geo.fan_log2);
+                told = told.saturating_add(blocks);
             }
         }
-        Ok(())
+        told
     }
 
     /// Blocks that are in use and that nothing leads to. What was hidden behind
@@ -209,16 +177,22 @@ impl Fixer<'_, '_> {
     /// given back.
     pub(super) fn mend_leaked(
         &mut self,
-        todo: &[(crate::fsck::Issue, Option<usize>)],
+        start: u64,
+        todo: &[(Issue, Option<usize>)],
     ) -> Result<bool> {
         if !self.rebuilt.insert((u64::MAX, 0)) {
+            let kept = self.fates.get(&(start, LEAKED)) == Some(&Done::Moved);
+            if kept && self.stuck.contains(&u64::MAX) {
+                return Err(Error::NoSpace("for what is kept in lost+found"));
+            }
             return Ok(true);
         }
         let (mut data, mut freed) = (BTreeMap::new(), 0u64);
         for (issue, _) in todo {
-            let crate::fsck::Issue::BlocksLeaked { start, len } = issue else {
+            let Issue::BlocksLeaked { start, len } = issue else {
                 continue;
             };
+            let mut done = Done::Freed;
             for block in *start..*start + *len {
                 let keep = self.was_hidden(block) && {
                     let holds = self.holds_data(block)?;
@@ -227,17 +201,21 @@ impl Fixer<'_, '_> {
                 };
                 if keep {
                     data.insert(data.len() as u64, block);
+                    done = Done::Moved;
                 } else {
-                    self.set_range(crate::media::bitmap::BitmapKind::Blocks, block, 1, false)?;
+                    self.set_range(BitmapKind::Blocks, block, 1, false)?;
                 }
             }
+            self.fate((*start, LEAKED), done);
         }
-        self.did(Done::Freed);
         if freed > 0 {
             self.lose(None, Lost::Freed { count: freed });
         }
-        if !data.is_empty() {
-            self.keep(&data)?;
+        if !data.is_empty()
+            && let Err(e) = self.keep(&data)
+        {
+            self.stuck.insert(u64::MAX);
+            return Err(e);
         }
         Ok(true)
     }
@@ -245,9 +223,7 @@ impl Fixer<'_, '_> {
     /// Whether a block was behind damage: nothing has led to it since the
     /// repair began.
     fn was_hidden(&self, block: u64) -> bool {
-        let per_group = self.geo.bits_per_group();
         self.notes.hidden
-            && !self.notes.guessed.contains(&(block / per_group))
             && self
                 .notes
                 .owned
@@ -256,7 +232,9 @@ impl Fixer<'_, '_> {
     }
 
     /// Whether a block without an owner holds what a file may have held: it is
-    /// not empty, no leaf, and no block of pointers.
+    /// not empty, and no leaf, which a sum of 64 bits proves. Numbers may look
+    /// like pointers, and a file may hold a copy of an inode: such blocks are
+    /// data, too.
     fn holds_data(&self, block: u64) -> Result<bool> {
         let image = self.image(Bno(block))?;
         if image.bytes.iter().all(|b| *b == 0) {
@@ -276,26 +254,7 @@ impl Fixer<'_, '_> {
                 }
             }
         }
-        Ok(!self.looks_like_pointers(&image.bytes) && self.table_number(&image).is_none())
-    }
-
-    /// Whether a block can be one of pointers: four or more, and nothing else.
-    pub(super) fn looks_like_pointers(&self, bytes: &[u8]) -> bool {
-        let mut pointers = 0;
-        for word in bytes.as_chunks::<8>().0 {
-            let word = u64::from_le_bytes(*word);
-            let ptr = Ptr(word);
-            let flags = word & (0xff << 40);
-            if word == 0 {
-                continue;
-            }
-            let possible = flags & !(LEAF | UNWRITTEN) == 0 && flags & SHARED == 0;
-            if !possible || ptr.block().0 == 0 || ptr.block().0 >= self.geo.blocks {
-                return false;
-            }
-            pointers += 1;
-        }
-        pointers >= 4
+        Ok(true)
     }
 
     /// Keeps data blocks as one file, in the order in which they lie.
@@ -318,14 +277,13 @@ impl Fixer<'_, '_> {
             (d.atime_sec, d.btime_sec) = (like.mtime_sec, like.mtime_sec);
         }
         self.put_inode(ino, d)?;
-        self.set_range(crate::media::bitmap::BitmapKind::Inodes, ino.0, 1, true)?;
+        self.set_range(BitmapKind::Inodes, ino.0, 1, true)?;
         let entry = self.entry(
             name.clone(),
             ino,
             (FileType::Regular.mode_bits() >> 12) as u8,
         );
         self.add_entries(home, vec![entry])?;
-        self.did(Done::Moved);
         let path = [b"/lost+found/", &name[..]].concat();
         let count = data.len() as u64;
         self.lose_at(Some(ino), Some(path), Lost::Kept { count });

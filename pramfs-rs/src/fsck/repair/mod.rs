@@ -27,6 +27,7 @@ mod policy;
 mod replay;
 mod scan;
 mod table;
+mod tables;
 mod twice;
 
 use std::collections::{HashMap, HashSet};
@@ -49,10 +50,20 @@ use crate::media::Geometry;
 use crate::pmem::Region;
 use crate::types::Ino;
 
+/// Blocks that the search for lost blocks of pointers has looked at in this
+/// thread.
+#[cfg(test)]
+pub(super) fn tables_tried() -> u64 {
+    tables::TRIED.get()
+}
+
 /// Most rounds of check and change.
 const ROUNDS: usize = 60;
 /// Times that one finding is tried to be mended.
 const TRIES: u32 = 3;
+/// Of a finding that is not tried to be mended any more, and is not called
+/// hopeless.
+const LEFT: u32 = u32::MAX;
 
 /// Checks the file system of a region that nobody has mounted and mends what
 /// the policy allows.
@@ -99,6 +110,10 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     run.name_losses();
     let mut report = run.report;
     report.lost = run.notes.lost;
+    // What was found again has no bytes.
+    report
+        .lost
+        .retain(|l| !matches!(l.what, Lost::Bytes { len: 0, .. }));
     report.replayed = journal.live.len() as u64;
     report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
@@ -159,16 +174,19 @@ struct Notes {
     owned: Option<Claims>,
     /// In some round blocks were hidden behind damage.
     hidden: bool,
-    /// Groups whose bits were made up while blocks were hidden.
-    guessed: HashSet<u64>,
     /// Inodes whose lost blocks were looked for.
     searched: lost::Searched,
+    /// Inodes that are to be freed, with the type that names said they have:
+    /// names may yet be found.
+    put_off: HashMap<u64, u8>,
     /// Paths by the first round that knew them all.
     few_paths: bool,
     paths: Paths,
     /// What was lost, and which of it was told.
     lost: Vec<Loss>,
     told: HashSet<Loss>,
+    /// Which of them are bytes of a file, by inode.
+    ranges: HashMap<u64, Vec<usize>>,
     /// Names that went from directories whose path was not known then: the loss,
     /// directory and name.
     late: Vec<(usize, Ino, Vec<u8>)>,
@@ -213,6 +231,14 @@ struct Fixer<'f, 'r> {
     stuck: HashSet<u64>,
     /// What was done about the finding that is being mended.
     done: Option<Done>,
+    /// It is left for a later phase.
+    later: bool,
+    /// Only what loses nothing is mended.
+    preen: bool,
+    /// Mending it would take a guess, and is not allowed.
+    left: bool,
+    /// Files of which blocks of pointers were put back, once it was searched.
+    found: Option<HashSet<u64>>,
     /// What became of trees and inodes in this round.
     fates: HashMap<(u64, u32), Done>,
 }
@@ -297,6 +323,10 @@ impl<'r> Run<'r> {
             }
             self.notes.owned(&known.claims, known.hidden_blocks);
             known.inodes = std::mem::replace(&mut checker.inodes, Inodes::new(&self.geo));
+            // A name that has come to light since decides anew.
+            let mut says = |ino: u64| known.inodes.get(Ino(ino)).map(|i| i.said);
+            let put_off = &mut self.notes.put_off;
+            put_off.retain(|ino, said| says(*ino) == Some(*said));
             self.report.complete = found.complete;
             self.report.counts = found.counts;
             let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
@@ -374,6 +404,9 @@ impl<'r> Run<'r> {
                 }
             };
             let known = self.report.findings.get_mut(number);
+            if tries == LEFT {
+                continue;
+            }
             if tries >= TRIES {
                 if let Some(f) = known {
                     f.outcome = Outcome::Failed;
@@ -397,7 +430,14 @@ impl<'r> Run<'r> {
                 }
                 None => !matches!(self.options.policy, Policy::No),
             };
-            let phase = policy::phase(&issue);
+            let phase = match &issue {
+                Issue::InodeDamaged { ino } | Issue::InodeField { ino, .. }
+                    if self.notes.put_off.contains_key(&ino.0) =>
+                {
+                    policy::PUT_OFF
+                }
+                _ => policy::phase(&issue),
+            };
             if policy::vouches(&issue) {
                 vouching.push((phase, issue, Some(number)));
                 continue;
@@ -474,15 +514,38 @@ impl<'r> Run<'r> {
             names: None,
             stuck: HashSet::new(),
             done: None,
+            later: false,
+            preen: matches!(self.options.policy, Policy::Preen),
+            left: false,
+            found: None,
             fates: HashMap::new(),
         };
         let (mut mended, mut waiting) = (0, Vec::new());
+        let mut tried = false;
         let version = fixer.notes.version;
         for (issue, number) in &todo {
             let result = fixer.mend(issue, &todo);
             let done = fixer.done_about(issue);
-            if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()) {
-                *tries += 1;
+            let left = std::mem::take(&mut fixer.left);
+            if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()).filter(|_| left) {
+                *tries = LEFT;
+            }
+            if std::mem::take(&mut fixer.later) || left {
+                continue;
+            }
+            tried = true;
+            // What lacks space is told to lack it, however often it is tried; and
+            // told it is, though it comes of what was mended.
+            let full = matches!(result, Err(Error::NoSpace(_)));
+            let mut number = *number;
+            if let Some((known, tries)) = self.seen.get_mut(&issue.to_string()) {
+                if full && number.is_none() {
+                    self.report.add(issue.clone(), usize::MAX);
+                    *known = self.report.findings.len() - 1;
+                    self.report.findings[*known].later = true;
+                    number = Some(*known);
+                }
+                *tries += u32::from(!full);
             }
             let Some(f) = number.and_then(|n| self.report.findings.get_mut(n)) else {
                 continue;
@@ -499,7 +562,7 @@ impl<'r> Run<'r> {
                 Err(_) => Outcome::Failed,
             };
         }
-        self.notes.changed = true;
+        self.notes.changed |= tried;
         self.notes.version += mended;
         self.waiting.extend(waiting);
     }
@@ -529,7 +592,7 @@ impl Fixer<'_, '_> {
                 (ino.0, gather::first_level(TreeKind::Xattrs))
             }
             Issue::DescriptorMissing { kind, .. } => (kind.owner().0, 0),
-            Issue::BlocksLeaked { .. } => (u64::MAX, 0),
+            Issue::BlocksLeaked { start, .. } => (*start, lost::LEAKED),
             other => (other.ino().map_or(0, |i| i.0), 0),
         };
         let fate = self.fates.get(&key).copied();

@@ -81,6 +81,10 @@ impl Policy {
 /// The phase of what no repair helps.
 pub(super) const NEVER: u8 = u8::MAX;
 
+/// The phase in which inodes are freed that are past repair: after trees and
+/// blocks with two owners, behind which their names may be.
+pub(super) const PUT_OFF: u8 = 8;
+
 /// In which order findings are mended: nothing is decided by what a finding
 /// of an earlier phase says is wrong.
 pub(super) fn phase(issue: &Issue) -> u8 {

@@ -4,7 +4,7 @@
 //! Only blocks in use by the bitmap are looked at: free ones may hold what was
 //! there once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use zerocopy::FromBytes;
 
@@ -15,6 +15,7 @@ use crate::htree::{Image, TreeKind, TreeRef};
 use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::htree::LEAF_MAGIC;
+use crate::media::inode::INODE_SIZE;
 use crate::media::pointer::Ptr;
 use crate::types::{Bno, Ino};
 
@@ -29,6 +30,9 @@ pub(super) struct Scan {
     pub table: BTreeMap<u64, u64>,
     /// Blocks of group descriptors, by their number: blocks, inodes.
     pub descs: [BTreeMap<u64, u64>; 2],
+    /// Those that another says it is, too: nobody knows which one is right.
+    /// By the inode that owns them, and number.
+    doubtful: HashSet<(u64, u64)>,
 }
 
 impl Scan {
@@ -65,6 +69,15 @@ impl Fixer<'_, '_> {
                     }
                 }
             }
+            for (ino, number) in std::mem::take(&mut scan.doubtful) {
+                let [blocks, inodes] = &mut scan.descs;
+                let found = match Ino(ino) {
+                    Ino::INODE_TABLE => &mut scan.table,
+                    Ino::INODE_GROUPS => inodes,
+                    _ => blocks,
+                };
+                found.remove(&number);
+            }
             self.scanned = Some(scan);
         }
         Ok(self.scanned.get_or_insert_default())
@@ -89,7 +102,9 @@ impl Fixer<'_, '_> {
             }
         }
         if let Some(number) = self.table_number(&image) {
-            scan.table.entry(number).or_insert(block.0);
+            if scan.table.insert(number, block.0).is_some() {
+                scan.doubtful.insert((Ino::INODE_TABLE.0, number));
+            }
             return Ok(());
         }
         for (kind, found) in [BitmapKind::Blocks, BitmapKind::Inodes]
@@ -97,7 +112,9 @@ impl Fixer<'_, '_> {
             .zip(&mut scan.descs)
         {
             if let Some(number) = self.desc_number(kind, &image) {
-                found.entry(number).or_insert(block.0);
+                if found.insert(number, block.0).is_some() {
+                    scan.doubtful.insert((kind.owner().0, number));
+                }
                 return Ok(());
             }
         }
@@ -107,18 +124,30 @@ impl Fixer<'_, '_> {
         Ok(())
     }
 
-    /// Which block of the inode table this is, by an inode in it.
+    /// Which block of the inode table this is: all slots in use must be of it, but
+    /// for one damaged inode among them. A single inode is no proof: a user may
+    /// have copied it.
     pub(super) fn table_number(&self, image: &Image) -> Option<u64> {
+        let slots = self.inodes_in(image);
+        let number = slots.iter().copied().flatten().next()?;
+        let good = slots.iter().filter(|n| **n == Some(number)).count();
+        (good + 1 >= slots.len()).then_some(number)
+    }
+
+    /// Of each slot that is in use in a block of the inode table: which block it
+    /// says that is, if its checksum fits.
+    pub(super) fn inodes_in(&self, image: &Image) -> Vec<Option<u64>> {
         let per_block = self.geo.inodes_per_block();
-        (0..per_block).find_map(|i| {
-            let d = DiskInode::read_from_prefix(&image.bytes[i as usize * 256..])
-                .ok()?
-                .0;
+        let slots = image.bytes.chunks(INODE_SIZE as usize);
+        let used = (0..).zip(slots).filter(|(_, b)| b.iter().any(|b| *b != 0));
+        used.map(|(i, bytes)| {
+            let d = DiskInode::read_from_bytes(bytes).ok()?;
             let fits = d.ino < self.geo.inodes_max
                 && d.ino % per_block == i
                 && d.crc == d.expected_crc(self.geo.seed, Ino(d.ino));
             fits.then_some(d.ino / per_block)
         })
+        .collect()
     }
 
     /// Which block of group descriptors this is: all of it must fit.

@@ -1,11 +1,12 @@
 //! The internal inodes: where the inode table and the group descriptors are.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::Fixer;
+use super::maps::Found;
 use crate::error::{Error, Result};
 use crate::fsck::maps::Extent;
 use crate::fsck::outcome::Done;
@@ -13,6 +14,7 @@ use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::correct;
 use crate::media::pointer::{LEAF, Ptr, PtrAt};
+use crate::media::walk::MapRoot;
 use crate::types::{Bno, Ino};
 
 impl Fixer<'_, '_> {
@@ -30,7 +32,7 @@ impl Fixer<'_, '_> {
         };
         let map = Self::map_of(&d);
         let mut data = self.known_blocks(ino);
-        let corrected = self.correct_internal_pointers(&map, &data)?;
+        let corrected = self.correct_internal_pointers(&map)?;
         for (at, word) in &corrected {
             match at {
                 Some(at) => self.view.store_u64(*at, *word)?,
@@ -98,7 +100,7 @@ impl Fixer<'_, '_> {
     /// be stored in blocks of pointers that are there: that takes no space.
     fn patches<'n>(
         &self,
-        map: &crate::media::walk::MapRoot,
+        map: &MapRoot,
         new: impl Iterator<Item = (&'n u64, &'n u64)>,
     ) -> Result<Vec<(u64, u64)>> {
         let mut out = Vec::new();
@@ -116,7 +118,8 @@ impl Fixer<'_, '_> {
     pub(super) fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
         let image = self.image(Bno(block))?;
         let says = match ino {
-            Ino::INODE_TABLE => self.table_number(&image),
+            // Its own pointer says so, too.
+            Ino::INODE_TABLE => return Ok(self.inodes_in(&image).contains(&Some(number))),
             Ino::INODE_GROUPS => self.desc_number(BitmapKind::Inodes, &image),
             _ => self.desc_number(BitmapKind::Blocks, &image),
         };
@@ -162,30 +165,50 @@ impl Fixer<'_, '_> {
         extents.iter().flat_map(blocks).collect()
     }
 
-    /// The pointers of the map that are damaged and can be corrected.
-    fn correct_internal_pointers(
-        &self,
-        map: &crate::media::walk::MapRoot,
-        data: &BTreeMap<u64, u64>,
-    ) -> Result<Vec<(Option<u64>, u64)>> {
+    /// The pointers of the map that are damaged and can be corrected. The way
+    /// goes by the pointers that there are, not by the numbers that there could
+    /// be: of those a forged map has 2^54.
+    fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<u64>, u64)>> {
         let mut corrected = Vec::new();
-        let end = data.last_key_value().map_or(1, |(i, _)| i + 2);
-        for level in (0..=map.height).rev() {
-            let step = 1u64 << (self.geo.fan_log2 * level);
-            for first in (0..end.max(step)).step_by(step as usize) {
-                let Some(f) = self.find_pointer(map, level, first)? else {
-                    continue;
-                };
-                let sound =
-                    map.open(self.geo, f.ptr, f.place).is_ok() && f.ptr.flags() & !LEAF == 0;
-                if f.ptr.is_hole() || sound {
-                    continue;
+        let mut seen = HashSet::new();
+        let mut rest = vec![Found {
+            at: None,
+            place: map.root_at(self.geo),
+            ptr: map.root,
+        }];
+        while let Some(f) = rest.pop() {
+            if f.ptr.is_hole() {
+                continue;
+            }
+            match map.open(self.geo, f.ptr, f.place) {
+                Ok(block) if f.ptr.flags() & !LEAF == 0 => {
+                    if f.place.level > 0 && !f.ptr.is_leaf() && seen.insert(block.0) {
+                        rest.extend(self.pointers_in(block, &f.place)?);
+                    }
                 }
-                let right = self.correct_map_pointer(map, &f)?;
-                corrected.extend(right.filter(|p| p.flags() == 0).map(|p| (f.at, p.0)));
+                _ => {
+                    let right = self.correct_map_pointer(map, &f)?;
+                    corrected.extend(right.filter(|p| p.flags() == 0).map(|p| (f.at, p.0)));
+                }
             }
         }
         Ok(corrected)
+    }
+
+    /// The pointers in a block, that of the place.
+    fn pointers_in(&self, block: Bno, above: &PtrAt) -> Result<Vec<Found>> {
+        let base = self.geo.offset(block);
+        let found = |(i, word)| Found {
+            at: Some(base + i * 8),
+            place: PtrAt {
+                level: above.level - 1,
+                index: above.index << self.geo.fan_log2 | i,
+                ..*above
+            },
+            ptr: Ptr(word),
+        };
+        let words = (0..).zip(self.words(base)?).filter(|(_, word)| *word != 0);
+        Ok(words.map(found).collect())
     }
 
     /// Blocks that its map takes for blocks of pointers.
@@ -194,26 +217,18 @@ impl Fixer<'_, '_> {
             return Ok(Vec::new());
         };
         let map = Self::map_of(&d);
-        let mut out = Vec::new();
+        let (mut out, mut seen) = (Vec::new(), HashSet::new());
         let mut rest = vec![(map.root, map.root_at(self.geo))];
         while let Some((ptr, place)) = rest.pop() {
             let Ok(block) = map.open(self.geo, ptr, place) else {
                 continue;
             };
-            if place.level == 0 || ptr.is_leaf() || out.contains(&block.0) {
+            if place.level == 0 || ptr.is_leaf() || !seen.insert(block.0) {
                 continue;
             }
             out.push(block.0);
-            for (i, word) in (0..).zip(self.words(self.geo.offset(block))?) {
-                let below = PtrAt {
-                    level: place.level - 1,
-                    index: place.index << self.geo.fan_log2 | i,
-                    ..place
-                };
-                if word != 0 {
-                    rest.push((Ptr(word), below));
-                }
-            }
+            let below = self.pointers_in(block, &place)?;
+            rest.extend(below.iter().map(|f| (f.ptr, f.place)));
         }
         Ok(out)
     }

@@ -335,3 +335,169 @@ fn rights_do_not_widen_where_a_list_is_lost_with_its_leaf() {
     assert!(p.check().is_clean());
     assert_eq!(p.inode(p.sparse).mode & 0o777, 0o600);
 }
+
+/// One wrong byte in the leaf that names a directory, or in the inode of the
+/// directory that does, and noise for its inode: each alone costs no name, nor
+/// do both.
+#[test]
+fn a_directory_is_not_freed_while_its_name_is_hidden() {
+    use crate::htree::TreeKind;
+    for which in ["leaf", "inode", "inode lost"] {
+        let p = Plant::new();
+        let before = tree(&bytes_of(&p.region)).unwrap();
+        p.put(p.home(p.sub), &[0x5a; 256]);
+        match which {
+            "leaf" => {
+                let leaf = p.tree(p.dir, TreeKind::Directory).root.block();
+                p.flip(p.geo.offset(leaf) + 700, 1);
+            }
+            "inode" => p.flip(p.home(p.dir) + 0x22, 1),
+            _ => p.put(p.home(p.dir), &[0xa5; 256]),
+        }
+        let report = run(&p.region, Policy::Yes);
+        assert!(report.is_sound() && p.check().is_clean(), "{report}");
+        let after = tree(&bytes_of(&p.region)).unwrap();
+        for path in ["/dir", "/dir/sub", "/dir/sub/a", "/dir/sub/b"] {
+            let inos = [&before, &after].map(|t| t.get(path.as_bytes()).map(|s| s.ino));
+            assert!(
+                inos[0].is_some() && inos[0] == inos[1],
+                "{which}: {path}: {report}"
+            );
+        }
+        assert!(
+            !after.contains_key(&b"/lost+found"[..]),
+            "{which}: {report}"
+        );
+    }
+}
+
+/// The verb is not 'corrected' where nothing came back.
+#[test]
+fn an_index_block_without_pointers_and_leaves_is_cleared() {
+    use crate::fsck::{Done, Lost};
+    use crate::htree::TreeKind;
+    use crate::media::pointer::Ptr;
+    let p = Plant::new();
+    let index = p
+        .geo
+        .offset(p.tree(p.big, TreeKind::Directory).root.block());
+    for at in (index..index + p.geo.block_size).step_by(8) {
+        let leaf = Ptr(p.region.load_u64(at).unwrap()).block();
+        p.put(p.geo.offset(leaf), &vec![0x55; p.geo.block_size as usize]);
+    }
+    p.put(index, &vec![0; p.geo.block_size as usize]);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    let empty = report
+        .findings
+        .iter()
+        .find(|f| f.issue.code() == "tree-empty");
+    assert_eq!(empty.and_then(|f| f.done), Some(Done::Cleared), "{report}");
+    let lost = |l: &crate::fsck::Loss| matches!(l.what, Lost::Names { count: 300 });
+    assert!(report.lost.iter().any(lost), "{:?}", report.lost);
+}
+
+/// As where a list is lost with its leaf: here with the index block above it.
+#[test]
+fn rights_do_not_widen_where_a_list_is_lost_with_its_index_block() {
+    use crate::fsck::Lost;
+    use crate::media::pointer::{Ptr, PtrAt};
+    let p = Plant::new();
+    let leaf = Ptr(p.inode(p.sparse).xattr_root).block();
+    // Where the leaf was there is an index block without pointers.
+    p.put(p.geo.offset(leaf), &vec![0; p.geo.block_size as usize]);
+    let place = PtrAt {
+        fs_seed: p.geo.seed,
+        ino: p.sparse,
+        level: 32,
+        index: 0,
+    };
+    p.edit(p.sparse, |d| d.xattr_root = Ptr::new(leaf, 0, place).0);
+    let codes: Vec<_> = p.check().issues().map(|i| i.code()).collect();
+    assert_eq!(codes, ["tree-empty"]);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    assert_eq!(p.inode(p.sparse).mode & 0o777, 0o600);
+    let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
+    assert!(lost.contains(&Lost::Attributes), "{lost:?}");
+}
+
+/// However often it was tried, meanwhile, it lacks space.
+#[test]
+fn what_lacks_space_is_told_to_lack_it_to_the_end() {
+    use crate::fsck::{Answer, Issue};
+    use crate::media::bitmap::BitmapKind;
+    use std::sync::Arc;
+    let p = Plant::new();
+    let fs = Fs::open(Region::new("test", Box::new(p.sim.clone())), quiet()).unwrap();
+    let cx = crate::types::Ctx::default();
+    let all = fs.create(&cx, crate::Ino::ROOT, b"all", 0o644).unwrap().ino;
+    let mut at = 0;
+    for step in [1 << 20, 1 << 10] {
+        while let Ok(n) = fs.write(all, at, &vec![1; step]) {
+            at += n as u64;
+        }
+    }
+    fs.close().unwrap();
+    // What the engine keeps in reserve.
+    for block in 0..p.geo.blocks {
+        p.set_bit(BitmapKind::Blocks, block, true);
+    }
+    // An inode without a name.
+    let free = |ino: &crate::Ino| {
+        let (at, mask, _) = p.bit_at(BitmapKind::Inodes, ino.0);
+        p.region.load_u64(at).unwrap() & mask == 0
+    };
+    let ino = [p.gone, p.gone_dir, p.free].into_iter().find(free).unwrap();
+    p.put_inode(ino, p.inode(p.empty));
+    p.set_bit(BitmapKind::Inodes, ino.0, true);
+    p.edit(p.file, |d| d.nlink = 3);
+    p.dynamic(&[p.geo.copy_offset], |d| d.mounts += 1);
+    let ask = |f: &crate::fsck::Finding| match f.issue {
+        Issue::BlocksLeaked { .. } => Answer::No,
+        _ => Answer::Yes,
+    };
+    let report = run(&p.region, Policy::Ask(Arc::new(ask)));
+    let outcome = |code| {
+        let f = report.findings.iter().find(|f| f.issue.code() == code);
+        f.map(|f| f.outcome)
+    };
+    assert_eq!(outcome("inode-leaked"), Some(Outcome::NoSpace), "{report}");
+    assert_eq!(outcome("link-count"), Some(Outcome::Fixed), "{report}");
+    assert_eq!(outcome("dynamic-words-differ"), Some(Outcome::Fixed));
+}
+
+/// The bytes below a pointer of a map as high as can be are told.
+#[test]
+fn bytes_below_the_root_of_a_high_map_are_told() {
+    use crate::fsck::Lost;
+    use crate::media::pointer::{Ptr, PtrAt};
+    let p = Plant::new();
+    let height = p.geo.max_height();
+    let mut d = p.inode(p.file);
+    let mut root = d.root;
+    for level in u32::from(d.height) + 1..=height {
+        let block = p.free_block();
+        p.set_bit(crate::media::bitmap::BitmapKind::Blocks, block, true);
+        let mut bytes = vec![0; p.geo.block_size as usize];
+        bytes[..8].copy_from_slice(&root.to_le_bytes());
+        p.put(p.geo.offset(crate::Bno(block)), &bytes);
+        let place = PtrAt {
+            fs_seed: p.geo.seed,
+            ino: p.file,
+            level,
+            index: 0,
+        };
+        root = Ptr::new(crate::Bno(block), 0, place).0;
+        d.blocks += 1;
+    }
+    (d.root, d.height) = (root, height as u8);
+    p.put_inode(p.file, d);
+    assert!(p.check().is_clean());
+    p.edit(p.file, |d| d.root ^= 0x42 << 40 | 0x1234 << 48);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
+    let (at, len) = (0, 300 << 10);
+    assert!(lost.contains(&Lost::Bytes { at, len }), "{lost:?}");
+}

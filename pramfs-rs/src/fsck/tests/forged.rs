@@ -1,0 +1,262 @@
+//! Blocks that say that they are what they are not, as whoever knows the uuid can
+//! write them into a file: a repair that looks for lost blocks meets them, and
+//! must neither believe them nor be kept busy by them.
+
+use zerocopy::IntoBytes;
+
+use super::clean::quiet;
+use super::mend::run;
+use super::plant::Plant;
+use super::seen::{bytes_of, tree, worse};
+use crate::Fs;
+use crate::fsck::{Lost, Policy};
+use crate::htree::{Image, TreeKind};
+use crate::media::DiskInode;
+use crate::media::bitmap::BitmapKind;
+use crate::media::htree::LeafHeader;
+use crate::media::inode::INODE_SIZE;
+use crate::media::pointer::{Ptr, PtrAt};
+use crate::media::superblock::INODE_TABLE_OFFSET;
+use crate::pmem::Region;
+use crate::types::{Bno, Ctx, FileType, Ino};
+
+/// A block that is in use and that nothing owns, as that of a file whose
+/// pointers were lost.
+fn lost_block(p: &Plant) -> u64 {
+    let block = p.free_block();
+    p.set_bit(BitmapKind::Blocks, block, true);
+    block
+}
+
+fn bytes_at(p: &Plant, block: u64) -> Vec<u8> {
+    let mut bytes = vec![0; p.geo.block_size as usize];
+    p.region.read(p.geo.offset(Bno(block)), &mut bytes).unwrap();
+    bytes
+}
+
+/// One of the last inodes, the block of the table in which it is, and that
+/// inode with rights that it does not have.
+fn victim(p: &Plant) -> (Ino, u64, DiskInode) {
+    let ino = Ino(p.big.0 + 250);
+    let mut forged = p.inode(ino);
+    forged.mode |= 0o4777;
+    forged.seal(p.geo.seed, ino);
+    (ino, p.home(ino) >> p.geo.block_log2, forged)
+}
+
+/// The pointer to the block of the inode table is lost.
+fn lose_table_block(p: &Plant, ino: Ino) {
+    let d: DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
+    assert_eq!(d.height, 1);
+    let number = ino.0 / p.geo.inodes_per_block();
+    let at = p.geo.offset(Ptr(d.root).block()) + number * 8;
+    assert!(p.region.load_u64(at).unwrap() != 0);
+    p.put(at, &[0; 8]);
+}
+
+#[test]
+fn an_inode_in_a_file_is_no_block_of_the_inode_table() {
+    let p = Plant::new();
+    let before = tree(&bytes_of(&p.region)).unwrap();
+    let (ino, real, forged) = victim(&p);
+    let block = lost_block(&p);
+    assert!(block < real, "{block} {real}");
+    let mut bytes = vec![0x33; p.geo.block_size as usize];
+    let at = (ino.0 % p.geo.inodes_per_block() * INODE_SIZE) as usize;
+    bytes[at..at + 256].copy_from_slice(forged.as_bytes());
+    p.put(p.geo.offset(Bno(block)), &bytes);
+    lose_table_block(&p, ino);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    let after = tree(&bytes_of(&p.region)).unwrap();
+    assert_eq!(worse(&before, &after), [""; 0], "{report}");
+    assert_eq!(p.inode(ino).mode & 0o7777, 0o644);
+}
+
+#[test]
+fn of_two_blocks_of_the_inode_table_none_is_taken() {
+    let p = Plant::new();
+    let (ino, real, forged) = victim(&p);
+    let block = lost_block(&p);
+    assert!(block < real, "{block} {real}");
+    let mut bytes = bytes_at(&p, real);
+    let at = (ino.0 % p.geo.inodes_per_block() * INODE_SIZE) as usize;
+    bytes[at..at + 256].copy_from_slice(forged.as_bytes());
+    p.put(p.geo.offset(Bno(block)), &bytes);
+    lose_table_block(&p, ino);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    let fs = Fs::open(Region::new("test", Box::new(p.sim.clone())), quiet()).unwrap();
+    for i in 0..300 {
+        if let Ok(entry) = fs.lookup(p.big, format!("file {i}").as_bytes()) {
+            assert_eq!(entry.perm, 0o644, "file {i}");
+        }
+    }
+}
+
+#[test]
+fn a_forged_leaf_names_no_directory_of_others() {
+    let p = Plant::new();
+    let t = p.tree(p.sub, TreeKind::Directory);
+    // A copy of the leaf in which "a" is "x" and names a directory elsewhere.
+    let mut at = 0;
+    p.leaf(p.sub, TreeKind::Directory, b"a", |_, found| at = found);
+    let mut image = Image {
+        bytes: bytes_at(&p, t.root.block().0),
+    };
+    image.bytes[at..at + 8].copy_from_slice(&(p.hash(b"x") | 1).to_le_bytes());
+    image.bytes[at + 11] = (FileType::Directory.mode_bits() >> 12) as u8;
+    image.bytes[at + 12..at + 20].copy_from_slice(&p.dir.0.to_le_bytes());
+    image.bytes[at + 20] = b'x';
+    let block = Bno(lost_block(&p));
+    let mut header = image.header();
+    header.sum = image.sum(t.leaf_seed(&p.geo, block));
+    image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
+    p.put(p.geo.offset(block), &image.bytes);
+    p.put(p.home(p.sub), &[0x5a; 256]);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    let codes: Vec<_> = report.issues().map(|i| i.code()).collect();
+    assert!(!codes.contains(&"directory-names"), "{report}");
+    let after = tree(&bytes_of(&p.region)).unwrap();
+    let there = |path: &[u8]| after.contains_key(path);
+    assert!(there(b"/dir/sub/a") && there(b"/dir/sub/b"), "{report}");
+    assert!(!there(b"/dir/sub/x"), "{report}");
+    let told = |l: &crate::fsck::Loss| l.ino == Some(p.sub) && l.what == Lost::Names { count: 1 };
+    assert!(report.lost.iter().any(told), "{:?}", report.lost);
+}
+
+/// The inode table has a block at the end of what a map as high as can be
+/// reaches, and counts one too many: its pointers are gone through, not the
+/// numbers that they could have.
+#[test]
+fn a_forged_map_of_the_inode_table_ends() {
+    let p = Plant::new();
+    let d: DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
+    let (fan, height) = (p.geo.fan_log2, p.geo.max_height());
+    let pointer = |block: u64, level: u32, index: u64| {
+        let place = PtrAt {
+            fs_seed: p.geo.seed,
+            ino: Ino::INODE_TABLE,
+            level,
+            index,
+        };
+        Ptr::new(Bno(block), 0, place).0
+    };
+    let put = |block: u64, slot: u64, word: u64| {
+        p.put(p.geo.offset(Bno(block)) + slot * 8, &word.to_le_bytes());
+    };
+    let new = || {
+        let block = lost_block(&p);
+        p.put(
+            p.geo.offset(Bno(block)),
+            &vec![0; p.geo.block_size as usize],
+        );
+        block
+    };
+    let mut blocks = d.blocks;
+    // From the root that there was up to the new one.
+    let (mut word, mut top) = (d.root, 0);
+    for level in u32::from(d.height) + 1..=height {
+        top = new();
+        blocks += 1;
+        put(top, 0, word);
+        word = pointer(top, level, 0);
+    }
+    // From there down to the last block that there can be.
+    let (last, mut above) = ((1u64 << fan) - 1, top);
+    let mut index = 0;
+    for level in (0..height).rev() {
+        index = index << fan | last;
+        let block = new();
+        blocks += 1;
+        put(above, last, pointer(block, level, index));
+        above = block;
+    }
+    p.internal(&p.pages(), INODE_TABLE_OFFSET, |d| {
+        (d.root, d.height, d.blocks) = (word, height as u8, blocks + 1);
+    });
+    let codes: Vec<_> = p.check().issues().map(|i| i.code()).collect();
+    assert_eq!(codes, ["blocks-missing"]);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+}
+
+/// As many files that lack blocks, and blocks that may be of pointers, as an
+/// image has room for: each block is held against all gaps once.
+#[test]
+fn many_gaps_and_many_blocks_are_tried_in_one_pass() {
+    const FILES: u64 = 50;
+    const BLOCKS: u64 = 100;
+    let p = Plant::new();
+    let region = || Region::new("test", Box::new(p.sim.clone()));
+    let fs = Fs::open(region(), quiet()).unwrap();
+    let mut inos = Vec::new();
+    for i in 0..FILES {
+        let name = format!("sparse {i}");
+        let ino = fs
+            .create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644)
+            .unwrap()
+            .ino;
+        fs.write(ino, 10 << 20, b"x").unwrap();
+        inos.push(ino);
+    }
+    fs.close().unwrap();
+    for ino in inos {
+        p.edit(ino, |d| d.blocks += 1);
+    }
+    for _ in 0..BLOCKS {
+        let words: Vec<u64> = (1..=p.geo.block_size / 8).collect();
+        p.put(p.geo.offset(Bno(lost_block(&p))), words.as_bytes());
+    }
+    let before = crate::fsck::repair::tables_tried();
+    let report = run(&p.region, Policy::Yes);
+    let tried = crate::fsck::repair::tables_tried() - before;
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    assert!((BLOCKS..BLOCKS * 3).contains(&tried), "{tried}");
+}
+
+/// Data that may be in use, and empty blocks that may be, in a group whose
+/// bitmap is gone while a file lacks blocks.
+fn without_bitmap(p: &Plant) -> u64 {
+    let (at, _) = p.pointer_of(p.file, 8);
+    p.put(p.geo.offset(Bno(p.block_of(p.file, 8))), &[0; 1024]);
+    p.put(at, &[0; 64]);
+    let desc = p.desc_at(BitmapKind::Blocks, 0);
+    p.put(desc, &[0x5a; 32]);
+    desc
+}
+
+#[test]
+fn a_preen_makes_up_no_bitmap_while_blocks_are_hidden() {
+    use crate::fsck::Outcome;
+    let p = Plant::new();
+    let desc = without_bitmap(&p);
+    let report = run(&p.region, Policy::Preen);
+    let outcomes: Vec<_> = report
+        .findings
+        .iter()
+        .map(|f| (f.issue.code(), f.outcome))
+        .collect();
+    assert!(
+        outcomes.contains(&("bitmap-pointer", Outcome::Left)),
+        "{outcomes:?}"
+    );
+    assert_eq!(p.region.load_u64(desc).unwrap(), 0x5a5a_5a5a_5a5a_5a5a);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+}
+
+#[test]
+fn data_in_a_group_whose_bitmap_was_made_up_are_kept() {
+    let p = Plant::new();
+    without_bitmap(&p);
+    let report = run(&p.region, Policy::Yes);
+    assert!(report.is_sound() && p.check().is_clean(), "{report}");
+    // Of eight one is empty.
+    let kept = report.lost.iter().find_map(|l| match l.what {
+        Lost::Kept { count } => Some(count),
+        _ => None,
+    });
+    assert!(kept.is_some_and(|n| n >= 7), "{:?}", report.lost);
+}
