@@ -179,8 +179,10 @@ pub(super) fn for_all_of(bytes: u64) -> impl Fn(Error) -> Error {
 #[cfg(test)]
 mod tests {
     use crate::format::{FormatOptions, format};
+    use crate::journal::set_thread_lane;
+    use crate::map;
     use crate::pmem::{BackendKind, Region, RegionOptions};
-    use crate::types::{Ctx, Fallocate, Ino};
+    use crate::types::{Bno, Ctx, Fallocate, Ino};
     use crate::{Error, Fs, MountOptions};
 
     const MIB: u64 = 1 << 20;
@@ -209,12 +211,17 @@ mod tests {
     }
 
     /// The file ends within a leaf of 2 MiB, so that what is cut off it again
-    /// takes a block; and no free block has room.
+    /// takes a block; it has blocks behind that, of which each takes a pointer, so
+    /// that some records are committed first; and no free block has room.
     fn undone(reserve: bool, change: impl Fn(&Fs, Ino)) {
         let fs = sparse();
         let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
         let file = file.unwrap().ino;
         fs.append(file, &vec![1; MIB as usize]).unwrap();
+        let ahead = Fallocate::Allocate { keep_size: true };
+        for mib in 2..6 {
+            fs.fallocate(file, ahead, mib * MIB, MIB).unwrap();
+        }
         fs.vol.reclaim().unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
         if !reserve {
@@ -222,7 +229,7 @@ mod tests {
         }
         assert!(!fs.vol.region.host_is_full());
         change(&fs, file);
-        let mut bytes = vec![0; 5 * MIB as usize];
+        let mut bytes = vec![0; 9 * MIB as usize];
         let n = fs.read(file, 0, &mut bytes).unwrap();
         let (before, after) = bytes[..n].split_at(MIB as usize);
         assert!(before.iter().all(|b| *b == 1) && after.iter().all(|b| *b == 2));
@@ -233,14 +240,14 @@ mod tests {
     fn an_append_that_has_to_wait_for_room_is_stored_once_and_where_it_says() {
         for reserve in [true, false] {
             undone(reserve, |fs, file| {
-                let at = fs.append(file, &vec![2; 3 * MIB as usize]).unwrap();
+                let at = fs.append(file, &vec![2; 7 * MIB as usize]).unwrap();
                 assert_eq!(at, MIB);
-                assert_eq!(fs.getattr(file).unwrap().size, 4 * MIB);
+                assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
             });
             undone(reserve, |fs, file| {
-                let part = vec![2; 3 * MIB as usize];
+                let part = vec![2; 7 * MIB as usize];
                 fs.append_part(file, MIB, &part).unwrap();
-                assert_eq!(fs.getattr(file).unwrap().size, 4 * MIB);
+                assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
             });
         }
     }
@@ -258,5 +265,70 @@ mod tests {
                 assert_eq!(fs.getattr(file).unwrap().size, MIB);
             });
         }
+    }
+
+    /// As they are freed in a copy that has holes for zeros.
+    #[test]
+    fn blocks_without_room_are_not_put_aside() {
+        let fs = sparse();
+        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = file.unwrap().ino;
+        fs.append(file, &[1; 4096]).unwrap();
+        let core = fs.iget(file).unwrap().core.read().map();
+        let first = map::run(&fs.vol, &core, 0, 1).unwrap();
+        let at = fs.vol.geo.offset(first.block.unwrap());
+        fs.vol.region.window().discard(at, 4096).unwrap();
+        fs.trim(0, u64::MAX, 0).unwrap();
+        use_up_the_reserve(&fs);
+        fs.unlink(Ino::ROOT, b"file").unwrap();
+        fs.vol.reclaim().unwrap();
+        let mut tx = fs.vol.begin();
+        tx.allow_reserve();
+        if let Ok(run) = tx.alloc_blocks(None, 1, true) {
+            assert!(
+                fs.vol
+                    .region
+                    .has_room(fs.vol.geo.offset(Bno(run.start)), 4096)
+            );
+        }
+    }
+
+    /// The host fails where the reserve would be put: not full, but cut.
+    #[test]
+    fn a_mount_that_becomes_writable_without_a_reserve_finishes_what_a_crash_has_left() {
+        // The second group is not made before it is to be.
+        set_thread_lane(0);
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join(format!("reserve-{}", std::process::id()));
+        let region = RegionOptions::new().create(&path, 256 * MIB).unwrap();
+        format(&region, &FormatOptions::default()).unwrap();
+        let options = |read_only| MountOptions {
+            read_only,
+            background: false,
+            ..MountOptions::default()
+        };
+        let fs = Fs::open(region, options(false)).unwrap();
+        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let ino = file.unwrap().ino;
+        fs.pin(ino, 1);
+        fs.unlink(Ino::ROOT, b"file").unwrap();
+        fs.shut_down().unwrap();
+        drop(fs);
+
+        let region = RegionOptions::new().open(&path).unwrap();
+        let fs = Fs::open(region, options(true)).unwrap();
+        assert_eq!(fs.recovery().orphans, 1);
+        // The second group of blocks, of which the last lane takes first, ends
+        // behind the cut, and so has no place for its bitmap.
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(200 * MIB).unwrap();
+        set_thread_lane(fs.vol.geo.lanes - 1);
+        assert!(fs.take_room_for_removals().is_err());
+        fs.make_writable().unwrap();
+        assert!(matches!(fs.getattr(ino), Err(Error::Stale(_))));
+        assert_eq!(fs.vol.region.faults(), 0);
+        set_thread_lane(0);
+        drop(fs);
+        std::fs::remove_file(&path).unwrap();
     }
 }

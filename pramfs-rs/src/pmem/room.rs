@@ -439,7 +439,8 @@ pub(super) fn says_full(e: &io::Error) -> bool {
 /// Room of a region. One whose medium needs none has all of it.
 impl Region {
     /// Whether all of a range has room on the host, so that it can be stored to.
-    /// Never waits for the host to find some.
+    /// Never waits for the host to find some; but it may be asked, once for each
+    /// 2 MiB, what it has, which waits for who is giving pages back to it.
     #[inline]
     pub(crate) fn has_room(&self, offset: u64, len: u64) -> bool {
         match &self.room {

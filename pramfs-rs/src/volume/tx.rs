@@ -384,10 +384,10 @@ impl<'v> Tx<'v> {
         });
         let found = match found {
             Ok(Some(found)) => found,
-            Ok(None) if spare => self.from_reserve(NONE_LEFT)?,
+            Ok(None) if spare => self.take_reserved(NONE_LEFT)?,
             // The host is not waited for where a block with room lies ready: what
             // was begun can be ended, or undone, without letting go of it.
-            Err(e @ Error::Pmem(PmemError::NoRoom { .. })) if spare => self.from_reserve(e)?,
+            Err(e @ Error::Pmem(PmemError::NoRoom { .. })) if spare => self.take_reserved(e)?,
             Ok(None) => return Err(Error::NoSpace("no free block")),
             Err(e) => return Err(e),
         };
@@ -396,7 +396,7 @@ impl<'v> Tx<'v> {
 
     /// A block that was kept aside; `otherwise` where there is none.
     #[cold]
-    fn from_reserve(&self, otherwise: Error) -> Result<Reserved> {
+    fn take_reserved(&self, otherwise: Error) -> Result<Reserved> {
         let vol = self.vol;
         let start = vol.reserve.take().ok_or(otherwise)?;
         let found = vol.blocks.at(&vol.region, &vol.geo, start);
