@@ -10,7 +10,7 @@
 
 use super::ExtentCache;
 use super::attr::{InGroup, anybody, lock_by, sgid};
-use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
+use super::inode::{Core, Inode, put_inode, store_healed, touch_mtime};
 use super::read::check_file;
 use super::source::Source;
 use super::whole::Hole;
@@ -32,10 +32,12 @@ pub(super) const HEEDED: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 
 impl Shared {
     /// Writes to a file; durable when it returns. Fewer bytes than asked for
-    /// are written where the region is full or the largest offset is reached.
+    /// are written where the region is full, the largest offset is reached, or a
+    /// block follows that was lost and would be written in part.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] and [`Error::TooLarge`] where no byte was written;
+    /// [`Error::NoSpace`], [`Error::TooLarge`] and [`Error::Lost`] where no byte
+    /// was written;
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
     /// [`Error::NotPermitted`] where it is immutable or append-only.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
@@ -78,7 +80,8 @@ impl Shared {
     ///
     /// All of it is written, or there is an error: that of the first part that
     /// could not be. What was written before stays; where space was missing,
-    /// what lies behind and needs none is written as well.
+    /// what lies behind and needs none is written as well, and what lies behind
+    /// a block that was lost.
     ///
     /// # Errors
     /// As for [`write`](Self::write), where any byte was not written.
@@ -103,12 +106,13 @@ impl Shared {
                     Ok(_) => Error::NoSpace("nothing of a page could be written"),
                     Err(refused) => refused,
                 };
-                let goes_on = matches!(refused, Error::NoSpace(_));
+                let goes_on = matches!(refused, Error::NoSpace(_) | Error::Lost { .. });
                 all = all.and(Err(refused));
                 if !goes_on {
                     break;
                 }
-                // What has its blocks already needs no space.
+                // What has its blocks already needs no space, and the next block
+                // may be whole.
                 done += (block - at % block) as usize;
             }
             all
@@ -273,7 +277,7 @@ impl Shared {
                 from.part(done..from.len()),
             ) {
                 Ok(n) => done += n,
-                Err(Error::NoSpace(_)) if done > 0 => break,
+                Err(Error::NoSpace(_) | Error::Lost { .. }) if done > 0 => break,
                 Err(e) => return Err(e),
             }
         }
@@ -372,7 +376,7 @@ impl Shared {
             self.overwritten(inode, core);
         } else {
             let mut new = core.d;
-            store_map(&mut new, &w.m);
+            store_healed(&w.tx, &mut new, &w.m);
             new.size = new.size.max(pos);
             touch_mtime(&mut new, self.now());
             put_inode(&mut w.tx, inode, core, &mut new)?;
@@ -418,6 +422,9 @@ impl Shared {
     /// many too few as they were.
     #[inline]
     pub(super) fn may_fill(&self, core: &Core, e: &Extent) -> Result<()> {
+        if e.lost {
+            return Ok(());
+        }
         let end = core.d.size.div_ceil(self.vol.geo.block_size);
         if e.under >= end && core.d.root != 0 {
             return Ok(());
@@ -430,7 +437,7 @@ impl Shared {
         let Some(before) = index.checked_sub(1) else {
             return Ok(None);
         };
-        let leaf = map::find(&self.vol, m, before)?;
+        let leaf = map::look(&self.vol, m, before)?;
         Ok(leaf.block.map(|b| b.0 + (before - leaf.first) + 1))
     }
 }
@@ -473,7 +480,16 @@ impl<S: Source> Writer<'_, '_, S> {
                 // It matters whether all of a 2 MiB range is a hole.
                 blocks = blocks.max(1 << geo.fan_log2);
             }
-            let e = map::run(&self.shared.vol, &self.m, index, blocks)?;
+            let mut e = map::run(&self.shared.vol, &self.m, index, blocks)?;
+            if e.lost {
+                e.count = self.heals(&e);
+                if e.count == 0 && self.pos > self.offset {
+                    break;
+                }
+                if e.count == 0 {
+                    return Err(self.shared.lost(self.m.ino, self.pos));
+                }
+            }
             let more = match e.block {
                 Some(block) if !e.unwritten => {
                     self.store(block, index, index + e.count)?;
@@ -495,6 +511,26 @@ impl<S: Source> Writer<'_, '_, S> {
             }
         }
         Ok(())
+    }
+
+    /// Of blocks that were lost, how many are written whole, as far as the file
+    /// reaches: what would be left of one must not read as if it had been
+    /// written.
+    #[cold]
+    fn heals(&self, e: &Extent) -> u64 {
+        let log2 = self.shared.vol.geo.block_log2;
+        let start = e.index << log2;
+        if self.offset > start && start < self.size {
+            return 0;
+        }
+        let end = match self.end() {
+            end if end >= self.size => end.div_ceil(1 << log2),
+            end => end >> log2,
+        };
+        // Blocks past the end of the file had nothing to lose.
+        let past = self.size.div_ceil(1 << log2);
+        let end = if past <= e.index { u64::MAX } else { end };
+        e.count.min(end.saturating_sub(e.index))
     }
 
     /// Stores the bytes for the blocks `first..end`, which lie from `block` on.
@@ -580,6 +616,7 @@ impl<S: Source> Writer<'_, '_, S> {
         };
         let left = self.end() - self.pos;
         let huge = aligned
+            && !e.lost
             && e.count >= span
             && (left >= span << geo.block_log2 || left >= HUGE_APPEND && self.pos >= self.size)
             && map::plan_huge(&self.tx, &self.m, e.index)?;
@@ -612,6 +649,7 @@ impl<S: Source> Writer<'_, '_, S> {
             Err(e) => return Err(room::for_all_of(left)(e)),
         };
         self.tried = run.len;
+        self.m.healed |= e.lost;
         let left = span - (e.index & (span - 1));
         let Run { start, len } = run;
         let (first, end) = (e.index, e.index + len);

@@ -48,6 +48,9 @@ impl Fixer<'_, '_> {
             return Ok(false);
         };
         if self.notes.searched.insert(ino.0) {
+            if self.notes.upset.contains(&ino.0) {
+                self.notes.recounted.insert(ino.0);
+            }
             let kind = FileType::from_mode(d.mode);
             let trees = [TreeKind::Directory, TreeKind::Xattrs].map(|kind| TreeRef {
                 ino,
@@ -71,16 +74,21 @@ impl Fixer<'_, '_> {
             }
         }
         let count = d.blocks.saturating_sub(found);
-        if count > 0 {
-            self.lose(Some(ino), Lost::Blocks { count });
+        // Of what a mending has upset nobody knows how much was a hole before.
+        if !self.notes.recounted.contains(&ino.0) && self.mark_gaps(ino, &d, count)? {
+            self.notes.upset.insert(ino.0);
+        } else {
+            if count > 0 {
+                self.lose(Some(ino), Lost::Blocks { count });
+            }
+            self.did(Done::Set);
         }
-        self.did(Done::Set);
         self.edit(ino, |d| d.blocks = found)
     }
 
     /// A block of pointers that holds none.
     pub(super) fn mend_empty(&mut self, ino: Ino, level: u32, first: u64) -> Result<bool> {
-        let Some(mut d) = self.inode(ino)? else {
+        let Some(d) = self.inode(ino)? else {
             return Ok(false);
         };
         if self.notes.searched.insert(ino.0) && self.find_tables(&d)? {
@@ -94,15 +102,7 @@ impl Fixer<'_, '_> {
         let Some(found) = self.find_pointer(&map, level, first)? else {
             return Ok(true);
         };
-        self.upset(ino);
-        match found.at {
-            Some(at) => self.view.store_u64(at, 0)?,
-            None => {
-                (d.root, d.height) = (0, 0);
-                self.put_inode(ino, d)?;
-            }
-        }
-        Ok(true)
+        self.mark(ino, &found)
     }
 
     /// The bytes below a pointer are lost, as far as the file reaches.
@@ -158,7 +158,8 @@ impl Fixer<'_, '_> {
             }
             // With one pointer that fits by chance two may.
             let [gap] = right[..] else { continue };
-            if self.view.load_u64(gap.at)? != 0 {
+            let there = Ptr(self.view.load_u64(gap.at)?);
+            if !there.is_hole() && !there.is_lost(gap.place) {
                 continue;
             }
             let ptr = Ptr::new(Bno(block), 0, gap.place);
@@ -169,8 +170,24 @@ impl Fixer<'_, '_> {
         Ok(any)
     }
 
-    /// Null pointers above the lowest level, where a block of pointers may have
-    /// been.
+    /// The block of pointers that a damaged pointer led to: the only one without
+    /// an owner whose pointers say that they are of this place.
+    pub(super) fn find_table(&mut self, map: &MapRoot, f: &Found) -> Result<Option<Ptr>> {
+        let mut found = None;
+        for block in self.scan()?.tables.clone() {
+            let owned = self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0;
+            if !owned && self.is_pointer_block(map, Bno(block), &f.place)? {
+                let ptr = Ptr::new(Bno(block), 0, f.place);
+                if found.replace(ptr).is_some() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Null pointers and marks of loss above the lowest level, where a block of
+    /// pointers may have been.
     fn gaps(&self, map: &MapRoot, f: Found, blocks: u64, out: &mut Vec<Gap>) -> Result<()> {
         if f.place.level < 2 || f.ptr.is_leaf() || out.len() >= PLACES {
             return Ok(());
@@ -190,7 +207,7 @@ impl Fixer<'_, '_> {
                 break;
             }
             let at = base + i * 8;
-            if word == 0 {
+            if word == 0 || Ptr(word).is_lost(place) {
                 out.push(Gap { at, place });
             } else {
                 let below = Found {
@@ -290,7 +307,8 @@ impl Fixer<'_, '_> {
                 continue;
             }
             let possible = flags & !(LEAF | UNWRITTEN) == 0 && flags & SHARED == 0;
-            if !possible || ptr.block().0 == 0 || ptr.block().0 >= self.geo.blocks {
+            let lost = flags == UNWRITTEN && ptr.block().0 == 0;
+            if !possible || ptr.block().0 == 0 && !lost || ptr.block().0 >= self.geo.blocks {
                 return false;
             }
             pointers += 1;
