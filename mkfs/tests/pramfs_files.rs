@@ -379,3 +379,63 @@ fn trim_gives_memory_back() {
     pramfs(["get", s(&region), "/stays", s(&dir.path().join("back"))]).ok();
     assert!(fs::read(dir.path().join("back")).unwrap() == bytes);
 }
+
+/// What `fsck.pramfs` could not bring back, as `stat`, `extents`, `check` and each
+/// fsck show it.
+#[test]
+fn stat_lists_what_was_lost() {
+    let dir = scratch();
+    let region = made(dir.path(), "16M");
+    let file = dir.path().join("f");
+    fs::write(&file, vec![7; 20 * 4096]).unwrap();
+    pramfs(["put", s(&region), s(&file), "/f"]).ok();
+    let whole = pramfs(["stat", s(&region), "/f"]).ok();
+    assert!(!whole.out.contains("Lost:"), "{}", whole.out);
+    // A line of its pointers, found by what is in its second block.
+    let rows = pramfs(["extents", "--json", s(&region), "/f"]).ok().json();
+    let first = rows[0]["region_offset"].as_u64().unwrap() >> 12;
+    let mut raw = fs::read(&region).unwrap();
+    let points_to = |at: usize, block: u64| {
+        let word = u64::from_le_bytes(raw[at..at + 8].try_into().unwrap());
+        word & ((1 << 40) - 1) == block && word >> 48 != 0
+    };
+    let table = (0..raw.len() / 4096).map(|b| b * 4096);
+    let table = table
+        .into_iter()
+        .find(|at| (0..20).all(|i| points_to(at + i * 8, first + i as u64)));
+    let table = table.expect("a block of pointers");
+    raw[table + 64..table + 128].fill(0x35);
+    fs::write(&region, &raw).unwrap();
+    let mended = run(FSCK, ["-y", s(&region)]);
+    assert_eq!(mended.status, 1, "{mended:?}");
+    assert!(mended.out.contains("marked as lost"), "{}", mended.out);
+    assert!(mended.out.contains("lost: /f: "), "{}", mended.out);
+    let note = "note: /f: 32768 bytes from offset 32768 on are lost, and read as EIO";
+    assert!(mended.out.contains(note), "{}", mended.out);
+    // From then on it is no damage.
+    let clean = run(FSCK, ["-n", s(&region)]).ok();
+    assert!(
+        clean.out.contains(note) && clean.out.contains("clean"),
+        "{}",
+        clean.out
+    );
+    let json = run(FSCK, ["-n", "--json", s(&region)]).ok().json();
+    assert_eq!(json["marked"][0]["path"], "/f", "{json}");
+    assert_eq!(
+        (&json["sound"], &json["left"]),
+        (&true.into(), &0.into()),
+        "{json}"
+    );
+    let checked = pramfs(["check", s(&region)]).ok();
+    assert!(checked.out.contains(note), "{}", checked.out);
+
+    let text = pramfs(["stat", s(&region), "/f"]).ok().out;
+    assert!(text.contains("Lost: 32768 bytes at offset 32768"), "{text}");
+    assert!(text.contains("Xattr: system.pramfs.lost"), "{text}");
+    let json = pramfs(["stat", "--json", s(&region), "/f"]).ok().json();
+    assert_eq!(json["lost"][0]["offset"], 32768, "{json}");
+    let rows = pramfs(["extents", s(&region), "/f"]).ok().out;
+    assert!(rows.contains("lost"), "{rows}");
+    let got = pramfs(["get", s(&region), "/f", s(&dir.path().join("g"))]);
+    assert!(got.status != 0 && got.err.contains("lost"), "{got:?}");
+}

@@ -81,6 +81,17 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// Bytes of a file that an earlier repair could not bring back, and that
+    /// nobody has written since.
+    #[error(
+        "lost: the bytes of {ino} at offset {offset} were lost; they read again once they are written whole"
+    )]
+    Lost {
+        /// The file.
+        ino: Ino,
+        /// The first byte that was met.
+        offset: u64,
+    },
     /// The medium failed under an access, or the engine has failed before.
     #[error("input/output error: {0}")]
     Io(String),
@@ -105,8 +116,10 @@ impl Error {
     /// The inode that is damaged, where it is one: the object names it as
     /// [`Ino`] shows itself.
     pub fn ino(&self) -> Option<Ino> {
-        let Error::Corrupt { object, .. } = self else {
-            return None;
+        let object = match self {
+            Error::Corrupt { object, .. } => object,
+            Error::Lost { ino, .. } => return Some(*ino),
+            _ => return None,
         };
         let (_, rest) = object.split_once("inode ")?;
         let end = rest.find(|c: char| !c.is_ascii_digit());
@@ -137,7 +150,7 @@ impl Error {
             Error::ReadOnly(_) => libc::EROFS,
             Error::Busy(_) => libc::EBUSY,
             Error::Corrupt { .. } => libc::EUCLEAN,
-            Error::Io(_) => libc::EIO,
+            Error::Lost { .. } | Error::Io(_) => libc::EIO,
             Error::NotMountable(_) => libc::EINVAL,
             Error::Pmem(e) => e.errno(),
         }

@@ -231,12 +231,14 @@ pub enum SeekWhence {
 pub struct FileExtent {
     /// Offset in the file, bytes.
     pub file_offset: u64,
-    /// Offset in the region, bytes; `None` for a hole.
+    /// Offset in the region, bytes; `None` for a hole, and for what was lost.
     pub region_offset: Option<u64>,
     /// Bytes.
     pub len: u64,
     /// Allocated, but reads as zeros.
     pub unwritten: bool,
+    /// A repair could not bring these bytes back: reading them is EIO.
+    pub lost: bool,
 }
 
 /// How `setxattr` treats an existing attribute.

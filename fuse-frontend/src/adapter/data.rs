@@ -41,7 +41,8 @@ impl Adapter {
     ///
     /// An answer that is short means the end of the file to the kernel, which
     /// shows zeros behind it and may take it for the size: so all that was asked
-    /// for is answered, however much that is, or an error.
+    /// for is answered, however much that is, or an error. Of what reaches into
+    /// bytes that were lost the kernel asks again, page by page.
     pub(super) fn on_read(&self, node: INodeNo, offset: u64, size: u32, reply: ReplyData) {
         let size = size as usize;
         let work = |fs: &Fs, reply: &mut Option<ReplyData>| {
@@ -56,6 +57,10 @@ impl Adapter {
             }
             with_buffer(size, |buffer| {
                 let got = fs.read(ino, offset, buffer)?;
+                if got < size {
+                    // The end, or an error.
+                    fs.read(ino, offset + got as u64, &mut [0])?;
+                }
                 if let Some(reply) = reply.take() {
                     reply.data(&buffer[..got.min(size)]);
                 }

@@ -143,6 +143,9 @@ impl Adapter {
             }
         };
         match error.errno() {
+            _ if matches!(error, Error::Lost { .. }) => {
+                tracing::debug!("{request} of node {}: {error}", node.0);
+            }
             libc::EIO => {
                 let now = self.fs.options().clock.now().sec;
                 let what = format!("node {}", node.0);

@@ -279,3 +279,81 @@ fn a_server_that_may_not_remount_says_so_once() {
     assert!(out.status.success(), "{}: {said}: {log}", out.status);
     assert_eq!(said.trim(), "1", "{log}");
 }
+
+/// A file that lost a range, which a repair has marked: no zeros in a page cache.
+#[test]
+fn what_was_lost_is_eio_through_the_kernel() {
+    use pramfs::fsck::{Policy, RepairOptions, repair};
+    const PAGE: usize = 4096;
+    let Some((mount, _dog)) = mounted("lost range", "") else {
+        return;
+    };
+    let path = mount.at("file");
+    let whole: Vec<u8> = (0..40 * PAGE).map(|i| (i / PAGE + 1) as u8).collect();
+    fs::write(&path, &whole).unwrap();
+    let ino = fs::metadata(&path).unwrap().ino();
+    mount.unmount();
+    let image = fs::read(mount.region()).unwrap();
+    let at = inode_home(&image, Ino(ino)) + 0x40;
+    let root = u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+    let table = (root & ((1 << 40) - 1)) * PAGE as u64;
+    let region = fs::File::options().write(true).open(mount.region());
+    region
+        .unwrap()
+        .write_all_at(&[0x35; 64], table + 64)
+        .unwrap();
+    let region = pramfs::pmem::RegionOptions::new()
+        .open(mount.region())
+        .unwrap();
+    let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+    assert!(report.is_sound() && report.marked.len() == 1, "{report}");
+    drop(region);
+
+    mount.mount("");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let mut page = vec![0; PAGE];
+    let eio = |result: std::io::Result<usize>| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
+    };
+    for _ in 0..2 {
+        for n in (0..40).rev() {
+            let read = file.read_at(&mut page, (n * PAGE) as u64);
+            if (8..16).contains(&n) {
+                eio(read);
+            } else {
+                assert_eq!(read.unwrap(), PAGE);
+                assert_eq!(page, whole[n * PAGE..(n + 1) * PAGE]);
+            }
+        }
+    }
+    // Never more than what comes before it, and no zeros.
+    let mut all = vec![0; 40 * PAGE];
+    if let Ok(n) = file.read_at(&mut all, 0) {
+        assert!(n <= 8 * PAGE && all[..n] == whole[..n], "{n}");
+    }
+    const LIST: &str = "system.pramfs.lost";
+    let mut value = [0; 100];
+    let n = rustix::fs::getxattr(&path, LIST, &mut value).unwrap();
+    assert_eq!(value[..n], *b"32768+32768");
+    let n = rustix::fs::listxattr(&path, &mut value).unwrap();
+    assert_eq!(value[..n], *b"system.pramfs.lost\0");
+    let set = rustix::fs::setxattr(&path, LIST, b"", rustix::fs::XattrFlags::empty());
+    assert_eq!(set.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
+    // A part of a block is not written, a whole one is, and reads again.
+    eio(file.write_at(b"part", 9 * PAGE as u64));
+    eio(file.write_at(b"part", 12 * PAGE as u64 - 4));
+    file.write_all_at(&whole[9 * PAGE..10 * PAGE], 9 * PAGE as u64)
+        .unwrap();
+    assert_eq!(file.read_at(&mut page, 9 * PAGE as u64).unwrap(), PAGE);
+    assert_eq!(page, whole[9 * PAGE..10 * PAGE]);
+    eio(file.read_at(&mut page, 8 * PAGE as u64));
+    file.write_all_at(&whole[8 * PAGE..16 * PAGE], 8 * PAGE as u64)
+        .unwrap();
+    assert!(fs::read(&path).unwrap() == whole);
+    let gone = rustix::fs::getxattr(&path, LIST, &mut value);
+    assert_eq!(gone.unwrap_err(), rustix::io::Errno::NODATA);
+}

@@ -44,6 +44,13 @@ struct Finding {
     block: Option<u64>,
 }
 
+#[derive(Debug, Serialize)]
+struct Mark {
+    path: Option<String>,
+    inode: Option<u64>,
+    message: String,
+}
+
 /// A report as JSON.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -57,6 +64,8 @@ pub struct Report {
     replayed: usize,
     findings: Vec<Finding>,
     findings_left_out: u64,
+    /// Ranges of files that are marked as lost: no damage.
+    marked: Vec<Mark>,
     files: u64,
     directories: u64,
     symlinks: u64,
@@ -174,6 +183,15 @@ impl Report {
                 })
                 .collect(),
             findings_left_out: report.dropped,
+            marked: report
+                .marked
+                .iter()
+                .map(|m| Mark {
+                    path: m.path.as_ref().map(|p| p.escape_ascii().to_string()),
+                    inode: m.ino.map(|i| i.0),
+                    message: m.what.to_string(),
+                })
+                .collect(),
             files: c.files,
             directories: c.directories,
             symlinks: c.symlinks,

@@ -26,10 +26,11 @@ pub struct Extents {
 #[derive(Debug, Serialize)]
 struct Row {
     file_offset: u64,
-    /// `null` for a hole.
+    /// `null` for a hole, and for what was lost.
     region_offset: Option<u64>,
     len: u64,
     unwritten: bool,
+    lost: bool,
 }
 
 impl Subcommand for Extents {
@@ -50,6 +51,7 @@ impl Subcommand for Extents {
                 region_offset: e.region_offset,
                 len: e.len,
                 unwritten: e.unwritten,
+                lost: e.lost,
             })
             .collect();
         if self.json {
@@ -61,6 +63,7 @@ impl Subcommand for Extents {
         ))?;
         for r in &rows {
             let (place, state) = match (r.region_offset, r.unwritten) {
+                (None, _) if r.lost => ("-".to_owned(), "lost"),
                 (None, _) => ("-".to_owned(), "hole"),
                 (Some(at), true) => (at.to_string(), "unwritten"),
                 (Some(at), false) => (at.to_string(), "data"),

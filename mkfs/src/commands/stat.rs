@@ -52,6 +52,14 @@ struct Report {
     flags: u32,
     change: u64,
     xattrs: Vec<String>,
+    /// Ranges that a repair could not bring back: offset and length in bytes.
+    lost: Vec<Range>,
+}
+
+#[derive(Debug, Serialize)]
+struct Range {
+    offset: u64,
+    len: u64,
 }
 
 impl Subcommand for Stat {
@@ -85,6 +93,10 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
         _ => None,
     };
     let names = fs.listxattr(a.ino).map_err(|e| tree::about(path, e))?;
+    let lost = match a.kind {
+        FileType::Regular => fs.lost_ranges(a.ino).map_err(|e| tree::about(path, e))?,
+        _ => Vec::new(),
+    };
     let device = matches!(a.kind, FileType::CharDevice | FileType::BlockDevice);
     Ok(Report {
         path: tree::name(path),
@@ -109,6 +121,13 @@ fn report(fs: &Fs, path: &[u8], a: &Attr) -> Result<Report, Failure> {
             .split(|&b| b == 0)
             .filter(|n| !n.is_empty())
             .map(tree::name)
+            .collect(),
+        lost: lost
+            .iter()
+            .map(|r| Range {
+                offset: r.start,
+                len: r.end - r.start,
+            })
             .collect(),
     })
 }
@@ -141,6 +160,9 @@ fn text(r: &Report, a: &Attr) -> String {
     );
     for name in &r.xattrs {
         s += &format!("\n Xattr: {name}");
+    }
+    for range in &r.lost {
+        s += &format!("\n  Lost: {} bytes at offset {}", range.len, range.offset);
     }
     s
 }

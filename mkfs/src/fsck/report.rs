@@ -91,6 +91,12 @@ pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
         };
         output::line(&format!("{word}: {}", printable(&loss.to_string())))?;
     }
+    for mark in &report.marked {
+        let mark = printable(&mark.to_string());
+        output::line(&format!(
+            "note: {mark}, and read as EIO until they are written"
+        ))?;
+    }
     let left = left(report);
     let fixed = report.fixed().count();
     let waits = report.left().any(awaits_mount) || report.replayed > 0 && report.stored == 0;
@@ -168,6 +174,8 @@ pub struct Json {
     left: usize,
     findings: Vec<JsonFinding>,
     lost: Vec<JsonLoss>,
+    /// Ranges that read as EIO: no damage.
+    marked: Vec<JsonLoss>,
     files: u64,
     directories: u64,
     symlinks: u64,
@@ -219,6 +227,7 @@ impl Json {
             left: left(report),
             findings: report.findings.iter().map(finding).collect(),
             lost: report.lost.iter().map(loss).collect(),
+            marked: report.marked.iter().map(loss).collect(),
             files: c.files,
             directories: c.directories,
             symlinks: c.symlinks,

@@ -84,12 +84,12 @@ impl File {
         Ok(self.attr()?.size)
     }
 
-    /// Copies bytes out; returns how many there were before the end. What is
-    /// behind those in `into` may have changed, too.
+    /// Copies bytes out; returns how many there were before the end, or before
+    /// some that were lost. What is behind those in `into` may have changed, too.
     ///
     /// # Errors
     /// [`crate::Error::IsDirectory`], [`crate::Error::Corrupt`],
-    /// [`crate::Error::Io`].
+    /// [`crate::Error::Io`]; [`crate::Error::Lost`] where the first was lost.
     #[inline]
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.shared
@@ -101,7 +101,8 @@ impl File {
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], [`crate::Error::TooLarge`],
-    /// [`crate::Error::ReadOnly`].
+    /// [`crate::Error::ReadOnly`]; [`crate::Error::Lost`] where it begins with a
+    /// part of a block that was lost.
     #[inline]
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<usize> {
         self.shared

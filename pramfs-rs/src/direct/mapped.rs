@@ -371,6 +371,13 @@ impl Shared {
                 return Err(past_end());
             }
             let extents = self.extents_between(core, start, end)?;
+            // A view has no way to say that bytes were lost.
+            if let Some(e) = extents.iter().find(|e| e.lost && e.file_offset < needed) {
+                return Err(Error::Lost {
+                    ino,
+                    offset: e.file_offset,
+                });
+            }
             let log2 = self.vol.geo.block_log2;
             let runs: Vec<Run> = extents
                 .iter()

@@ -8,7 +8,7 @@ use super::options::AtimePolicy;
 use super::{Need, Shared, protect};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
-use crate::media::inode::{FL_NOATIME, FLAGS_KEPT};
+use crate::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
 use crate::media::pointer::Ptr;
 use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
 use crate::volume::Tx;
@@ -120,7 +120,9 @@ impl Shared {
         if let Some(t) = set.mtime.map(pick) {
             (new.mtime_sec, new.mtime_nsec) = (t.sec, t.nsec);
         }
-        new.flags = set.flags.unwrap_or(new.flags);
+        if let Some(flags) = set.flags {
+            new.flags = flags | new.flags & FL_LOST;
+        }
         touch_ctime(new, set.ctime.unwrap_or(now));
         if set.perm.is_some() {
             self.chmod_acl(tx, core, new)?;

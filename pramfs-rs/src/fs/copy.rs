@@ -140,7 +140,10 @@ impl Shared {
     ) -> Result<u64> {
         let mut done = 0;
         while done < len {
-            let (place, n) = self.piece(ends.source(), from + done, len - done)?;
+            let (place, n) = match self.piece(ends.source(), from + done, len - done) {
+                Err(Error::Lost { .. }) if done > 0 => break,
+                piece => piece?,
+            };
             let core = &mut ends.target;
             let copied = match place {
                 Some(at) => {
@@ -163,7 +166,7 @@ impl Shared {
                         break;
                     }
                 }
-                Err(e) if done > 0 && room::is_out_of_space(&e) => break,
+                Err(e) if done > 0 && room::ends_short(&e) => break,
                 Err(e) => return Err(room::for_some_of(&self.vol.region, len - done)(e)),
             }
         }
@@ -171,7 +174,7 @@ impl Shared {
     }
 
     /// The first bytes of a range that lie together, and where; `None` for
-    /// those that read as zeros without being stored.
+    /// those that read as zeros without being stored. What was lost ends it.
     fn piece(&self, core: &Core, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
         let geo = &self.vol.geo;
         let (mut index, last) = (
@@ -184,6 +187,12 @@ impl Shared {
         let mut blocks = 0;
         while index <= last {
             let e = map::run(&self.vol, &m, index, last - index + 1)?;
+            if e.lost && first.is_none() {
+                return Err(self.lost(m.ino, offset));
+            }
+            if e.lost {
+                break;
+            }
             if e.block.is_none() {
                 self.is_hole(core, Hole::Contents)?;
             }

@@ -174,6 +174,7 @@ impl CoreLock {
                 root: Ptr(p.root.load(Ordering::Relaxed)),
                 height: height as u32,
                 blocks: 0,
+                healed: false,
             },
             atime_until: p.atime_until.load(Ordering::Relaxed),
         })

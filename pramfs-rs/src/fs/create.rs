@@ -206,6 +206,7 @@ impl Shared {
             root: Ptr::HOLE,
             height: 0,
             blocks: 0,
+            healed: false,
         };
         let mut rest = target;
         while !rest.is_empty() {

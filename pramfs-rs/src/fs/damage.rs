@@ -171,6 +171,25 @@ impl Shared {
         }
     }
 
+    /// Tells of bytes that were met and that an earlier repair could not bring
+    /// back. That is no new damage: nothing is recorded, and changes go on.
+    #[cold]
+    pub(super) fn note_lost(&self, ino: Ino, offset: u64) {
+        let object = format!("{ino}, lost");
+        let tell = self.damage.repeats.lock().tell(&object, self.now().sec);
+        if let Some(silent) = tell {
+            let region = self.vol.region.info().name;
+            let place = match self.path_hint(ino) {
+                Some(path) => format!("{path:?} ({ino})"),
+                None => ino.to_string(),
+            };
+            let more = Repeats::since(silent);
+            tracing::error!(
+                "{region}: damage: {place}: the bytes at offset {offset} were lost, and are EIO until they are written; `pramfs stat` shows all that are{more}"
+            );
+        }
+    }
+
     /// Remembers by which name a damaged inode was looked for, so that it can be
     /// told.
     pub(super) fn note_name(&self, ino: Ino, dir: Ino, name: &[u8]) {

@@ -44,7 +44,7 @@ impl Shared {
                 index,
                 ((end - 1) >> geo.block_log2) - index + 1,
             )?;
-            if e.block.is_none() {
+            if e.is_hole() {
                 self.is_hole(core, Hole::Contents)?;
             }
             let stop = end.min((index + e.count) << geo.block_log2);
@@ -55,10 +55,11 @@ impl Shared {
                     .map(|b| geo.offset(b) + (at - (index << geo.block_log2))),
                 len: stop - at,
                 unwritten: e.unwritten,
+                lost: e.lost,
             };
             match list.last_mut() {
                 Some(last)
-                    if last.unwritten == next.unwritten
+                    if (last.unwritten, last.lost) == (next.unwritten, next.lost)
                         && last.region_offset.map(|r| r + last.len) == next.region_offset =>
                 {
                     last.len += next.len;

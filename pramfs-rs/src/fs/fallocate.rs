@@ -4,7 +4,7 @@
 //! the region fills up on the way, what the call had allocated is freed again.
 
 use super::attr::{InGroup, anybody, lock_by, sgid};
-use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_ctime, touch_mtime};
+use super::inode::{Core, Inode, put_inode, restore_times, store_healed, touch_ctime, touch_mtime};
 use super::read::check_file;
 use super::whole::Hole;
 use super::{Need, Shared, protect, room};
@@ -19,6 +19,9 @@ use crate::volume::Tx;
 enum State {
     /// Flagged: they read as zeros.
     Unwritten,
+    /// The same, for a range that is being made to read as zeros: what was lost
+    /// in it does so, too.
+    Cleared,
     /// Zeroed on the medium: a mapping can store to them.
     Zeroed,
 }
@@ -89,7 +92,8 @@ impl Shared {
     ) -> Result<()> {
         // What may fail for want of space comes first.
         let old = core.d.size;
-        self.allocate(inode, core, offset, end, State::Unwritten, !keep_size)?;
+        self.edges(core, offset, end)?;
+        self.allocate(inode, core, offset, end, State::Cleared, !keep_size)?;
         let mut tx = self.vol.begin_at(&inode.place);
         self.zero_written(&mut tx, &core.map(), offset, end.min(old.max(offset)))?;
         tx.settle();
@@ -178,10 +182,10 @@ impl Shared {
                     ))
                 };
             }
-            store_map(&mut new, &step.m);
+            store_healed(&tx, &mut new, &step.m);
             let now_filled = step.filled;
             match state {
-                State::Unwritten => touch_mtime(&mut new, self.now()),
+                State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
             }
             put_inode(&mut tx, inode, core, &mut new)?;
@@ -227,7 +231,7 @@ impl Shared {
     ) -> Result<u64> {
         let (mut m, mut new) = (core.map(), core.d);
         let next = map::remove(&mut tx, &mut m, at, end)?;
-        store_map(&mut new, &m);
+        store_healed(&tx, &mut new, &m);
         match before {
             Some(before) => restore_times(&mut new, before),
             None => touch_mtime(&mut new, self.now()),
@@ -241,6 +245,7 @@ impl Shared {
     fn punch(&self, inode: &Inode, core: &mut Core, offset: u64, end: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
+        self.edges(core, offset, end)?;
         let m = core.map();
         // Among new holes those that are none would never be found.
         let mut index = first;
@@ -261,6 +266,22 @@ impl Shared {
         }
         let next = self.remove_step(inode, core, tx, (first, last.max(first)), None)?;
         self.remove_blocks(inode, core, next, last, None)
+    }
+}
+
+impl Shared {
+    /// A range that is to read as zeros has no part of a block that was lost:
+    /// what would be left of it must not read as zeros, too.
+    fn edges(&self, core: &Core, offset: u64, end: u64) -> Result<()> {
+        let (log2, size) = (self.vol.geo.block_log2, core.d.size);
+        for index in [offset >> log2, (end - 1) >> log2] {
+            let (first, last) = (index << log2, ((index + 1) << log2).min(size));
+            let part = offset > first || end < last;
+            if part && first < size && map::look(&self.vol, &core.map(), index)?.lost {
+                return Err(self.lost(Ino(core.d.ino), first.max(offset)));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -305,6 +326,11 @@ impl Step<'_> {
                     }
                     self.index += e.count;
                 }
+                // Room that is promised is no reason to forget what was there.
+                None if e.lost && self.state != State::Cleared => {
+                    let at = self.index << self.shared.vol.geo.block_log2;
+                    return Err(self.shared.lost(self.m.ino, at));
+                }
                 None => {
                     self.shared.may_fill(self.core, &e)?;
                     // An aligned part is left for a 2 MiB leaf.
@@ -313,9 +339,10 @@ impl Step<'_> {
                         true if to_aligned < span && e.count >= to_aligned + span => to_aligned,
                         _ => e.count,
                     };
-                    if !self.allocate(tx, count)? {
+                    if !self.allocate(tx, count, e.lost)? {
                         return Ok(false);
                     }
+                    self.m.healed |= e.lost;
                 }
             }
         }
@@ -336,14 +363,16 @@ impl Step<'_> {
         Ok(n > 0)
     }
 
-    fn allocate(&mut self, tx: &mut Tx<'_>, count: u64) -> Result<bool> {
+    fn allocate(&mut self, tx: &mut Tx<'_>, count: u64, lost: bool) -> Result<bool> {
         let vol = &self.shared.vol;
         let geo = &vol.geo;
         let span = 1u64 << geo.fan_log2;
         let goal = self.shared.goal(&self.m, self.index)?;
-        let unwritten = self.state == State::Unwritten;
+        let unwritten = self.state != State::Zeroed;
         let left = (self.last - self.index + 1) << geo.block_log2;
-        let huge = geo.huge_leaves && count >= span && self.index.is_multiple_of(span);
+        let aligned = geo.huge_leaves && self.index.is_multiple_of(span);
+        // Marks of loss may stand in a pointer block.
+        let huge = aligned && count >= span && !lost;
         if huge && !map::plan_huge(tx, &self.m, self.index)? {
             return Ok(false);
         }

@@ -254,8 +254,10 @@ impl Bed {
             region_offset,
             len,
             unwritten,
+            lost,
         } in list
         {
+            assert!(!lost);
             assert_eq!(file_offset, at);
             let want = &self.model[at as usize..(at + len) as usize];
             match region_offset.filter(|_| !unwritten) {

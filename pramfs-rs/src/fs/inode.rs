@@ -14,9 +14,9 @@ use super::core_lock::CoreLock;
 use super::whole::Whole;
 use crate::error::{Error, Result};
 use crate::journal::Place;
-use crate::map::MapRef;
+use crate::map::{self, MapRef};
 use crate::media::htree::SLOT;
-use crate::media::inode::LINK_MAX;
+use crate::media::inode::{FL_LOST, LINK_MAX};
 use crate::media::pointer::Ptr;
 use crate::media::record::EntryKind;
 use crate::media::{DiskInode, Geometry};
@@ -224,7 +224,7 @@ impl Core {
                 sec: d.btime_sec,
                 nsec: d.btime_nsec,
             },
-            flags: d.flags,
+            flags: d.flags & !FL_LOST,
             change: d.change,
         }
     }
@@ -237,6 +237,17 @@ pub fn map_of(d: &DiskInode) -> MapRef {
         root: Ptr(d.root),
         height: u32::from(d.height),
         blocks: 0,
+        healed: false,
+    }
+}
+
+/// Takes a changed file map over into its inode, as the record of a transaction
+/// leaves it: with the last mark of loss goes the flag that tells of one.
+pub fn store_healed(tx: &Tx<'_>, d: &mut DiskInode, map: &MapRef) {
+    store_map(d, map);
+    // What cannot be walked may have some.
+    if map.healed && d.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
+        d.flags &= !FL_LOST;
     }
 }
 

@@ -37,6 +37,7 @@ pub mod inode;
 mod link;
 mod locks;
 mod lookup;
+mod lost;
 mod mount;
 mod names;
 mod options;
@@ -239,6 +240,8 @@ impl Shared {
         }
         match &result {
             Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
+            // What was lost was acted on when it was found.
+            Err(Error::Lost { ino, offset }) => self.note_lost(*ino, *offset),
             // A page that has failed before.
             Err(e @ Error::Pmem(PmemError::Faulted { .. })) => self.note_error(e),
             _ => {}

@@ -10,7 +10,7 @@
 use super::inode::Core;
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
-use crate::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_LOST};
 use crate::types::{SetAttr, SetTime};
 
 const IMMUTABLE: Error = Error::NotPermitted("it is immutable (chattr +i)");
@@ -48,7 +48,7 @@ impl Core {
         let kept = set
             .flags
             .is_some_and(|f| f & self.d.flags & FL_IMMUTABLE != 0);
-        if kept && set.flags != Some(self.d.flags) {
+        if kept && set.flags != Some(self.d.flags & !FL_LOST) {
             return may_change(&self.d);
         }
         if set.size.is_some()

@@ -13,12 +13,12 @@ use crate::pmem::{Lent, Region};
 use crate::types::{Bno, FileType, Ino};
 
 impl Shared {
-    /// Copies bytes of a file out; returns how many there were before its end.
-    /// Holes and unwritten blocks read as zeros.
+    /// Copies bytes of a file out; returns how many there were before its end, or
+    /// before some that were lost. Holes and unwritten blocks read as zeros.
     ///
     /// # Errors
     /// [`Error::IsDirectory`], [`Error::Invalid`] for what is no regular file,
-    /// [`Error::Corrupt`].
+    /// [`Error::Lost`] where the first byte was lost, [`Error::Corrupt`].
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.op(Need::Read, || {
             self.read_inode(&*self.iget_user(ino)?, offset, into)
@@ -136,8 +136,10 @@ impl Shared {
             true => Ok(()),
             false => Err(Error::Stale(inode.ino)),
         };
-        self.read_map(&glimpse.map, offset, &mut into[..len], hole)
-            .ok()?;
+        let read = self.read_map(&glimpse.map, offset, &mut into[..len], hole);
+        if read.ok()? != len {
+            return None;
+        }
         if len != 0 {
             self.learn(extents, glimpse.records, &glimpse.map, (offset, len), still);
         }
@@ -208,14 +210,13 @@ impl Shared {
         let left = core.d.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let hole = || self.is_hole_of(inode, &core);
-        self.read_map(&core.map(), offset, &mut into[..len], hole)?;
-        Ok(len)
+        self.read_map(&core.map(), offset, &mut into[..len], hole)
     }
 
     /// Lends the bytes of a range to `f`, on the medium itself, for as long as
     /// `f` runs; the range ends at the end of the file. `None`, and `f` is not
-    /// called, where they do not lie in one piece or are not written, or a direct
-    /// mapping may show them.
+    /// called, where they do not lie in one piece or are not written, were lost,
+    /// or a direct mapping may show them.
     ///
     /// Nobody stores to the bytes meanwhile but by way of the region itself
     /// ([`Region::window`]): writers of the file and those who want a mapping of
@@ -265,7 +266,10 @@ impl Shared {
 
     /// Copies a range of a file map out; holes and unwritten blocks read as
     /// zeros. The caller knows where the file ends. `hole` is asked at each hole
-    /// whether it can be one.
+    /// whether it can be one. Gives how many bytes come before what was lost.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where that is the first of them.
     #[inline]
     pub(super) fn read_map(
         &self,
@@ -273,8 +277,9 @@ impl Shared {
         mut offset: u64,
         mut into: &mut [u8],
         hole: impl Fn() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let geo = &self.vol.geo;
+        let mut done = 0;
         while !into.is_empty() {
             let within = offset & (geo.block_size - 1);
             let index = offset >> geo.block_log2;
@@ -288,15 +293,23 @@ impl Shared {
                     self.vol.region.read(geo.offset(block) + within, now)?
                 }
                 Some(_) => now.fill(0),
+                None if e.lost && done == 0 => return Err(self.lost(m.ino, offset)),
+                None if e.lost => return Ok(done),
                 None => {
                     hole()?;
                     now.fill(0);
                 }
             }
             offset += n as u64;
+            done += n;
             into = rest;
         }
-        Ok(())
+        Ok(done)
+    }
+
+    #[cold]
+    pub(super) fn lost(&self, ino: Ino, offset: u64) -> Error {
+        Error::Lost { ino, offset }
     }
 
     /// The lock that a read holds. The atime is set before it and not after:

@@ -147,6 +147,12 @@ pub(super) fn is_out_of_space(e: &Error) -> bool {
     }
 }
 
+/// Whether what was done so far is the answer: there is no more space, or what
+/// comes next was lost.
+pub(super) fn ends_short(e: &Error) -> bool {
+    is_out_of_space(e) || matches!(e, Error::Lost { .. })
+}
+
 /// Asks for room for as much as the host has of what is still to be allocated,
 /// where it is asked for: for who can do with a part.
 pub(super) fn for_some_of(region: &Region, bytes: u64) -> impl Fn(Error) -> Error {

@@ -2,7 +2,7 @@
 //!
 //! A large leaf has no pointer for each of its blocks, so it cannot say which
 //! of them were written since it was allocated. There, blocks that hold nothing
-//! but zeros are holes.
+//! but zeros are holes. What was lost counts as data: it does not read as zeros.
 
 use super::read::check_file;
 use super::{Need, Shared};
@@ -33,12 +33,12 @@ impl Shared {
                     index,
                     ((size - 1) >> log2) - index + 1,
                 )?;
-                if e.block.is_none() {
+                if e.is_hole() {
                     self.is_hole_of(&inode, &core)?;
                 }
                 let wanted = whence == SeekWhence::Data;
-                let data = e.block.is_some() && !e.unwritten;
-                if data && map::find(&self.vol, &core.map(), index)?.count > 1 {
+                let data = !e.is_hole() && !e.unwritten;
+                if data && !e.lost && map::find(&self.vol, &core.map(), index)?.count > 1 {
                     if let Some(found) = self.first_block(&e, wanted)? {
                         return Ok(at.max(found << log2));
                     }

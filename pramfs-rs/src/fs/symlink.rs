@@ -101,7 +101,12 @@ impl Shared {
                 "a part of the target is missing",
             ))
         };
-        self.read_map(&core.map(), 0, &mut target, hole)?;
+        match self.read_map(&core.map(), 0, &mut target, hole) {
+            // Nobody marks that in anything but a regular file.
+            Err(Error::Lost { .. }) => hole()?,
+            Ok(read) if read < len => hole()?,
+            read => drop(read?),
+        }
         if core.d.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
             return Err(Error::corrupt(
                 Ino(core.d.ino).to_string(),

@@ -5,7 +5,7 @@
 //! slot in the orphan table, so that after a crash the next mount goes on.
 
 use super::attr::Change;
-use super::inode::{Core, Inode, put_inode, restore_times, store_map, touch_mtime};
+use super::inode::{Core, Inode, put_inode, restore_times, store_healed, touch_mtime};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map;
@@ -81,7 +81,7 @@ impl Shared {
         } else {
             done =
                 map::remove(&mut tx, &mut m, size.div_ceil(geo.block_size), u64::MAX)? == u64::MAX;
-            store_map(&mut new, &m);
+            store_healed(&tx, &mut new, &m);
             // A file without a name has a slot already.
             if !done && core.orphan_slot.is_none() {
                 slot = Some(self.put_orphan(&mut tx, inode.ino)?);
@@ -154,7 +154,7 @@ impl Shared {
             let mut tx = self.vol.begin_at(&inode.place);
             let (mut m, mut new) = (core.map(), core.d);
             from = map::remove(&mut tx, &mut m, from, u64::MAX)?;
-            store_map(&mut new, &m);
+            store_healed(&tx, &mut new, &m);
             let done = from == u64::MAX;
             let slot = core.orphan_slot.filter(|_| done && new.nlink > 0);
             if let Some(slot) = slot {

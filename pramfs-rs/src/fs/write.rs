@@ -10,7 +10,7 @@
 
 use super::ExtentCache;
 use super::attr::{InGroup, anybody, lock_by, sgid};
-use super::inode::{Core, Inode, put_inode, store_map, touch_mtime};
+use super::inode::{Core, Inode, put_inode, store_healed, touch_mtime};
 use super::read::check_file;
 use super::source::Source;
 use super::whole::Hole;
@@ -33,10 +33,12 @@ pub(super) const HEEDED: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 
 impl Shared {
     /// Writes to a file; durable when it returns. Fewer bytes than asked for
-    /// are written where the region is full or the largest offset is reached.
+    /// are written where the region is full, the largest offset is reached, or a
+    /// block follows that was lost and would be written in part.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] and [`Error::TooLarge`] where no byte was written;
+    /// [`Error::NoSpace`], [`Error::TooLarge`] and [`Error::Lost`] where no byte
+    /// was written;
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
     /// [`Error::NotPermitted`] where it is immutable or append-only.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
@@ -79,7 +81,8 @@ impl Shared {
     ///
     /// All of it is written, or there is an error: that of the first part that
     /// could not be. What was written before stays; where space was missing,
-    /// what lies behind and needs none is written as well.
+    /// what lies behind and needs none is written as well, and what lies behind
+    /// a block that was lost.
     ///
     /// # Errors
     /// As for [`write`](Self::write), where any byte was not written.
@@ -105,7 +108,7 @@ impl Shared {
                     Err(refused) => refused,
                 };
                 let no_room = matches!(refused, Error::Pmem(PmemError::NoRoom { .. }));
-                let goes_on = no_room || matches!(refused, Error::NoSpace(_));
+                let goes_on = no_room || matches!(refused, Error::NoSpace(_) | Error::Lost { .. });
                 // What is run again with more room is not to be missed.
                 all = match all {
                     Err(Error::NoSpace(_)) if no_room => Err(refused),
@@ -114,7 +117,8 @@ impl Shared {
                 if !goes_on {
                     break;
                 }
-                // What has its blocks already needs no space.
+                // What has its blocks already needs no space, and the next block
+                // may be whole.
                 done += (block - at % block) as usize;
             }
             all
@@ -280,7 +284,7 @@ impl Shared {
                 from.part(done..from.len()),
             ) {
                 Ok(n) => done += n,
-                Err(e) if done > 0 && room::is_out_of_space(&e) => break,
+                Err(e) if done > 0 && room::ends_short(&e) => break,
                 Err(e) => return Err(e),
             }
         }
@@ -379,7 +383,7 @@ impl Shared {
             self.overwritten(inode, core);
         } else {
             let mut new = core.d;
-            store_map(&mut new, &w.m);
+            store_healed(&w.tx, &mut new, &w.m);
             new.size = new.size.max(pos);
             touch_mtime(&mut new, self.now());
             put_inode(&mut w.tx, inode, core, &mut new)?;
@@ -425,6 +429,9 @@ impl Shared {
     /// many too few as they were.
     #[inline]
     pub(super) fn may_fill(&self, core: &Core, e: &Extent) -> Result<()> {
+        if e.lost {
+            return Ok(());
+        }
         let end = core.d.size.div_ceil(self.vol.geo.block_size);
         if e.under >= end && core.d.root != 0 {
             return Ok(());
@@ -437,7 +444,7 @@ impl Shared {
         let Some(before) = index.checked_sub(1) else {
             return Ok(None);
         };
-        let leaf = map::find(&self.vol, m, before)?;
+        let leaf = map::look(&self.vol, m, before)?;
         Ok(leaf.block.map(|b| b.0 + (before - leaf.first) + 1))
     }
 }
@@ -480,7 +487,16 @@ impl<S: Source> Writer<'_, '_, S> {
                 // It matters whether all of a 2 MiB range is a hole.
                 blocks = blocks.max(1 << geo.fan_log2);
             }
-            let e = map::run(&self.shared.vol, &self.m, index, blocks)?;
+            let mut e = map::run(&self.shared.vol, &self.m, index, blocks)?;
+            if e.lost {
+                e.count = self.heals(&e);
+                if e.count == 0 && self.pos > self.offset {
+                    break;
+                }
+                if e.count == 0 {
+                    return Err(self.shared.lost(self.m.ino, self.pos));
+                }
+            }
             let more = match e.block {
                 Some(block) if !e.unwritten => {
                     self.store(block, index, index + e.count)?;
@@ -502,6 +518,26 @@ impl<S: Source> Writer<'_, '_, S> {
             }
         }
         Ok(())
+    }
+
+    /// Of blocks that were lost, how many are written whole, as far as the file
+    /// reaches: what would be left of one must not read as if it had been
+    /// written.
+    #[cold]
+    fn heals(&self, e: &Extent) -> u64 {
+        let log2 = self.shared.vol.geo.block_log2;
+        let start = e.index << log2;
+        if self.offset > start && start < self.size {
+            return 0;
+        }
+        let end = match self.end() {
+            end if end >= self.size => end.div_ceil(1 << log2),
+            end => end >> log2,
+        };
+        // Blocks past the end of the file had nothing to lose.
+        let past = self.size.div_ceil(1 << log2);
+        let end = if past <= e.index { u64::MAX } else { end };
+        e.count.min(end.saturating_sub(e.index))
     }
 
     /// Stores the bytes for the blocks `first..end`, which lie from `block` on.
@@ -587,6 +623,7 @@ impl<S: Source> Writer<'_, '_, S> {
         };
         let left = self.end() - self.pos;
         let huge = aligned
+            && !e.lost
             && e.count >= span
             && (left >= span << geo.block_log2 || left >= HUGE_APPEND && self.pos >= self.size)
             && map::plan_huge(&self.tx, &self.m, e.index)?;
@@ -619,6 +656,7 @@ impl<S: Source> Writer<'_, '_, S> {
             Err(e) => return Err(room::for_some_of(&self.shared.vol.region, left)(e)),
         };
         self.tried = run.len;
+        self.m.healed |= e.lost;
         let left = span - (e.index & (span - 1));
         let Run { start, len } = run;
         let (first, end) = (e.index, e.index + len);

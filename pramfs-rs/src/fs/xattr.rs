@@ -11,7 +11,7 @@ use super::attr::{InGroup, anybody, lock_by};
 use super::inode::{Core, Inode, put_inode, touch_ctime};
 use super::names::NAME_MAX;
 use super::whole::Hole;
-use super::{Need, Shared, protect};
+use super::{Need, Shared, lost, protect};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
 use crate::map::{self, MapRef};
@@ -66,6 +66,7 @@ pub(super) fn map_of_value(shared: &Shared, large: &LargeValue, ino: Ino, name: 
         root,
         height,
         blocks: 0,
+        healed: false,
     }
 }
 
@@ -137,10 +138,15 @@ impl Shared {
     /// known namespaces.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.op(Need::Read, || {
-            check_name(name)?;
+            if name != lost::LIST {
+                check_name(name)?;
+            }
             let inode = self.iget_user(ino)?;
             let core = inode.core.read();
             core.alive(ino)?;
+            if name == lost::LIST {
+                return self.lost_list(&core)?.ok_or(Error::NoAttribute);
+            }
             let (kind, value) = self.find_value(&core, name)?.ok_or(Error::NoAttribute)?;
             if kind != BLOCKS {
                 return Ok(value);
@@ -149,7 +155,12 @@ impl Shared {
             let large = parse_large(self, ino, &value)?;
             let mut value = vec![0; large.len as usize];
             let map = map_of_value(self, &large, ino, name);
-            self.read_map(&map, 0, &mut value, || Err(bad()))?;
+            match self.read_map(&map, 0, &mut value, || Err(bad())) {
+                // Nobody marks that in anything but a regular file.
+                Err(Error::Lost { .. }) => return Err(bad()),
+                Ok(read) if read < value.len() => return Err(bad()),
+                read => drop(read?),
+            }
             if crc(self.vol.geo.seed, &value) != large.crc {
                 return Err(bad());
             }
@@ -157,7 +168,8 @@ impl Shared {
         })
     }
 
-    /// The names of all attributes, each with a NUL behind it.
+    /// The names of all attributes, each with a NUL behind it, that of the list
+    /// of what was lost among them.
     ///
     /// # Errors
     /// [`Error::AttributeTooLarge`] where they do not fit 64 KiB.
@@ -175,6 +187,10 @@ impl Shared {
                     out.push(0);
                     std::ops::ControlFlow::Continue(())
                 })?;
+            }
+            if !self.lost_in(&core, 1)?.is_empty() {
+                out.extend_from_slice(lost::LIST);
+                out.push(0);
             }
             if out.len() > LIST_MAX {
                 return Err(Error::AttributeTooLarge(out.len(), LIST_MAX));

@@ -1,11 +1,11 @@
 //! Inodes: which are in use, each one's fields, and what it owns.
 
 use super::bitmaps::GroupBits;
-use super::maps::{blocks_of, run_at};
-use super::{Checker, Issue, Part, Step};
+use super::maps::{Walked, blocks_of, run_at};
+use super::{Checker, Issue, Loss, Lost, Part, Step};
 use crate::error::Result;
 use crate::media::checksum::crc;
-use crate::media::inode::{FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
+use crate::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_MAX};
 use crate::media::{DiskInode, Geometry};
 use crate::types::{FileType, Ino};
 
@@ -115,6 +115,19 @@ impl Inodes {
             at = first + self.per_group;
         }
         None
+    }
+}
+
+/// Whether parts of what an inode holds can be marked as lost.
+pub(super) fn can_be_marked(ino: Ino, kind: Option<FileType>) -> bool {
+    ino >= Ino::FIRST_FREE && kind == Some(FileType::Regular)
+}
+
+/// Flags that an inode can have.
+pub(super) fn flags_of(ino: Ino, kind: FileType) -> u32 {
+    match can_be_marked(ino, Some(kind)) {
+        true => FLAGS_KEPT | FL_LOST,
+        false => FLAGS_KEPT,
     }
 }
 
@@ -261,7 +274,7 @@ impl Checker<'_> {
         if d.nlink > LINK_MAX {
             bad("the link count is impossible");
         }
-        if d.flags & !FLAGS_KEPT != 0 {
+        if d.flags & !flags_of(ino, kind) != 0 {
             bad("unknown flags are set");
         }
         let special = !matches!(
@@ -320,6 +333,13 @@ impl Checker<'_> {
         if kind == Some(FileType::Directory) {
             let (b, bad) = self.check_directory(ino, d, info)?;
             (blocks, damaged) = (blocks + b, damaged | bad);
+        } else if can_be_marked(ino, kind) {
+            let walked = match d.root {
+                0 => Walked::default(),
+                _ => self.walk_file(&Checker::root_of(d), ino)?,
+            };
+            (blocks, damaged) = (walked.blocks, walked.damaged);
+            self.check_marks(ino, d, &walked);
         } else if d.root != 0 {
             let link = kind == Some(FileType::Symlink);
             let walked = self.walk_map(&Checker::root_of(d), ino, Part::Contents, link)?;
@@ -343,6 +363,27 @@ impl Checker<'_> {
             self.check_block_count(ino, d.blocks, blocks);
         }
         Ok(())
+    }
+
+    /// Parts that are marked as lost are told and are no damage: it is the flag
+    /// that has to say so.
+    fn check_marks(&mut self, ino: Ino, d: &DiskInode, walked: &Walked) {
+        let marked = !walked.lost.is_empty();
+        if marked != (d.flags & FL_LOST != 0) && (marked || !walked.damaged) {
+            self.add(Issue::LostFlag { ino, marked });
+        }
+        for (first, count) in &walked.lost {
+            let at = first.saturating_mul(self.geo.block_size);
+            let end = (first + count).saturating_mul(self.geo.block_size);
+            let len = end.min(d.size).saturating_sub(at);
+            if len > 0 && self.report.marked.len() < self.options.max_findings {
+                self.report.marked.push(Loss {
+                    ino: Some(ino),
+                    path: None,
+                    what: Lost::Bytes { at, len },
+                });
+            }
+        }
     }
 
     fn check_target(&mut self, ino: Ino, d: &DiskInode, extents: &[super::Extent]) -> Result<()> {

@@ -295,6 +295,13 @@ pub enum Issue {
         /// Found.
         found: u64,
     },
+    /// The flag that tells of parts that were lost does not say what is marked.
+    LostFlag {
+        /// Which inode.
+        ino: Ino,
+        /// Whether any part is.
+        marked: bool,
+    },
     /// Part of a file that must be whole is a hole, or not written.
     MapHole {
         /// Which inode.

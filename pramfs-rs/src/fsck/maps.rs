@@ -31,6 +31,8 @@ pub(super) struct Walked {
     pub damaged: bool,
     /// Where its blocks are, in order, if that was asked for.
     pub extents: Vec<Extent>,
+    /// What an earlier repair has marked as lost: first file block, and how many.
+    pub lost: Vec<(u64, u64)>,
 }
 
 /// Largest shift of a file block's number.
@@ -42,6 +44,8 @@ struct Walk<'m> {
     ino: Ino,
     part: Part,
     keep: bool,
+    /// Parts of it can be marked as lost.
+    marks: bool,
     out: Walked,
 }
 
@@ -72,13 +76,30 @@ impl Checker<'_> {
         part: Part,
         keep: bool,
     ) -> Result<Walked> {
-        let mut w = Walk {
+        self.walk(Walk {
             root,
             ino,
             part,
             keep,
+            marks: false,
             out: Walked::default(),
-        };
+        })
+    }
+
+    /// The same for the contents of a file, of which parts may be marked as lost.
+    pub(super) fn walk_file(&mut self, root: &MapRoot, ino: Ino) -> Result<Walked> {
+        self.walk(Walk {
+            root,
+            ino,
+            part: Part::Contents,
+            keep: false,
+            marks: true,
+            out: Walked::default(),
+        })
+    }
+
+    fn walk(&mut self, mut w: Walk<'_>) -> Result<Walked> {
+        let root = w.root;
         if root.height > self.geo.max_height() || root.height * self.geo.fan_log2 > MAX_SHIFT {
             self.map_pointer(&mut w, root.height, 0);
         } else {
@@ -130,6 +151,14 @@ impl Checker<'_> {
         let allowed = if data { LEAF | UNWRITTEN } else { 0 };
         let block = match w.root.open(&self.geo, ptr, at) {
             Ok(block) if ptr.flags() & !allowed == 0 => block,
+            Err(_) if w.marks && ptr.is_lost(at) => {
+                let count = 1 << (fan_log2 * level);
+                match w.out.lost.last_mut() {
+                    Some((from, n)) if *from + *n == first => *n += count,
+                    _ => w.out.lost.push((first, count)),
+                }
+                return Ok(());
+            }
             _ => {
                 self.map_pointer(w, level, first);
                 return Ok(());

@@ -151,7 +151,8 @@ pub fn check(region: &Region, options: &CheckOptions) -> Report {
     } else if let Some(geo) = superblock::open(region, options, &mut report) {
         let mut c = Checker::new(&view, geo, options, report);
         c.run_to_end();
-        report = c.report;
+        report = std::mem::take(&mut c.report);
+        c.name_marks(&mut report);
     }
     if region.faults() != faults {
         let why = format!("{} failed under a read", region.info().name);
@@ -251,6 +252,22 @@ impl<'a> Checker<'a> {
         match self.run() {
             Ok(complete) => self.report.complete = complete,
             Err(e) => self.add(Issue::Unreadable { why: e.to_string() }),
+        }
+    }
+
+    /// Gives what is marked as lost its paths. Made last: the walk makes claims
+    /// of its own.
+    fn name_marks(&mut self, report: &mut Report) {
+        if report.marked.is_empty() {
+            return;
+        }
+        self.claims = Claims::new(self.geo.blocks);
+        let inos = report.marked.iter().filter_map(|l| l.ino).collect();
+        // A name that cannot be found out is no reason to end.
+        if let Ok(paths) = self.paths(&inos) {
+            for mark in &mut report.marked {
+                mark.path = mark.ino.and_then(|ino| paths.path(ino));
+            }
         }
     }
 

@@ -37,6 +37,8 @@ pub enum Done {
     Discarded,
     /// Counting begins again.
     Renumbered,
+    /// It could not be brought back: reading it is EIO until it is written.
+    MarkedLost,
 }
 
 impl Done {
@@ -57,6 +59,7 @@ impl Done {
             Done::Replayed => "replayed",
             Done::Discarded => "discarded",
             Done::Renumbered => "renumbered",
+            Done::MarkedLost => "marked as lost",
         }
     }
 }
@@ -105,6 +108,7 @@ impl Issue {
             StateUnknown { .. }
             | NotUnmounted
             | BlockCount { .. }
+            | LostFlag { .. }
             | BlocksMissing { .. }
             | EntryCount { .. }
             | LinkCount { .. }

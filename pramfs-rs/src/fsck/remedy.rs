@@ -43,15 +43,16 @@ impl Issue {
             }
             EntriesMissing { .. } | TreeEmpty { .. } => "made anew of the leaves that were found",
             MapEmpty { part, .. } if *part == Part::Contents => {
-                "blocks of pointers found by what is in them, or made a hole"
+                "blocks of pointers found by what is in them, or marked as lost"
             }
             MapEmpty { .. } => "the attribute removed",
             BlockCount { .. } | EntryCount { .. } | LinkCount { .. } => "set to what was found",
             MapPointer { ino, .. } if *ino >= Ino::INODE_TABLE => "corrected, or its blocks found",
             MapPointer { part, .. } if *part == Part::Contents => {
-                "corrected, or made a hole that reads as zeros"
+                "corrected, or marked as lost: EIO until it is written"
             }
             MapPointer { .. } => "corrected, or the attribute removed",
+            LostFlag { .. } => "set to what is marked",
             MapHole { part, .. } if *part == Part::Contents => "made anew, or the link removed",
             MapHole { .. } => "the attribute removed",
             BadTarget { .. } | TargetChecksum { .. } => "corrected, or the link removed",

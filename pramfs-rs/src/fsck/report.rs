@@ -101,6 +101,9 @@ pub struct Report {
     pub refused: u64,
     /// What a repair has lost, and what it kept of what had no owner.
     pub lost: Vec<Loss>,
+    /// Ranges of files that are marked as lost, by this repair or an earlier one:
+    /// they are EIO until they are written. That is no damage.
+    pub marked: Vec<Loss>,
     /// Bytes that a repair has stored; 0: the medium is as it was.
     pub stored: u64,
     /// Whoever was asked wanted to end: nothing was stored.
@@ -178,6 +181,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {
             writeln!(f, "{finding}")?;
+        }
+        for mark in &self.marked {
+            writeln!(f, "note: {mark}, and read as EIO until they are written")?;
         }
         if self.dropped > 0 {
             writeln!(f, "... and {} more findings", self.dropped)?;

@@ -85,6 +85,7 @@ impl Issue {
             MapPointer { .. } => ("map-pointer", Error),
             MapEmpty { .. } => ("map-empty", Error),
             BlocksMissing { .. } => ("blocks-missing", Error),
+            LostFlag { .. } => ("lost-flag", Warning),
             MapHole { .. } => ("map-hole", Error),
             BadTarget { .. } => ("bad-target", Error),
             TargetChecksum { .. } => ("target-checksum", Error),
@@ -144,6 +145,7 @@ impl Issue {
             | MapEmpty { ino, .. }
             | BlocksMissing { ino, .. }
             | MapHole { ino, .. }
+            | LostFlag { ino, .. }
             | BadTarget { ino }
             | TargetChecksum { ino }
             | InodeLeaked { ino }
@@ -368,6 +370,16 @@ impl fmt::Display for Issue {
             BadTarget { ino } => write!(
                 f,
                 "{}: a symbolic link whose target cannot be one",
+                Who(*ino)
+            ),
+            LostFlag { ino, marked: true } => write!(
+                f,
+                "{}: parts of it are marked as lost, and its flag does not say so",
+                Who(*ino)
+            ),
+            LostFlag { ino, marked: false } => write!(
+                f,
+                "{}: its flag says that parts of it were lost, and none is marked",
                 Who(*ino)
             ),
             TargetChecksum { ino } => {

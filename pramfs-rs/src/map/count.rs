@@ -37,10 +37,15 @@ impl Counter<'_> {
         if ptr.is_hole() {
             return Ok(true);
         }
+        // What was lost is owned no more.
+        let at = self.m.at(geo, level, first);
+        if ptr.is_lost(at) {
+            return Ok(true);
+        }
         if level == 0 {
             return Ok(self.add(counted, 1));
         }
-        let block = self.m.root().open(geo, ptr, self.m.at(geo, level, first))?;
+        let block = self.m.root().open(geo, ptr, at)?;
         if ptr.is_leaf() {
             return Ok(self.add(counted, fan(geo)));
         }
@@ -54,7 +59,9 @@ impl Counter<'_> {
         }
         if level == 1 {
             self.belongs(words, first)?;
-            return Ok(self.add(counted, 1 + pointers));
+            let lost = |(i, w): &(u64, &u64)| Ptr(**w).is_lost(self.m.at(geo, 0, first + i));
+            let lost = (0..).zip(&*words).filter(lost).count() as u64;
+            return Ok(self.add(counted, 1 + pointers - lost));
         }
         if !self.add(counted, 1) {
             return Ok(false);
@@ -75,7 +82,10 @@ impl Counter<'_> {
         let mut result = Ok(());
         for (i, w) in words.iter().enumerate().filter(|(_, w)| **w != 0) {
             let at = self.m.at(geo, 0, first + i as u64);
-            result = self.m.root().open(geo, Ptr(*w), at).map(drop);
+            result = match self.m.root().open(geo, Ptr(*w), at) {
+                Err(_) if Ptr(*w).is_lost(at) => Ok(()),
+                opened => opened.map(drop),
+            };
             if result.is_ok() {
                 break;
             }

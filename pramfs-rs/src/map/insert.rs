@@ -109,17 +109,43 @@ pub fn plan_huge(tx: &Tx<'_>, m: &MapRef, index: u64) -> Result<bool> {
     Ok(tx.room() >= KEEP + levels * BIT_WORD + ONE_WORD + bits_cost(span))
 }
 
-/// A new pointer block with these pointers and holes.
+/// What a new pointer block has in the slots that it is not made for.
+#[derive(Debug, Clone, Copy)]
+enum Rest {
+    Holes,
+    /// It takes the place of a mark of loss: marks of this level, of the block
+    /// that covers this file block.
+    Lost(u32, u64),
+}
+
+impl Rest {
+    fn of(step: &super::Step, level: u32, index: u64) -> Rest {
+        if step.lost {
+            Rest::Lost(level, index)
+        } else {
+            Rest::Holes
+        }
+    }
+}
+
+/// A new pointer block with these pointers.
 fn new_table(
     tx: &mut Tx<'_>,
     m: &mut MapRef,
     near: Option<Bno>,
-    first: u64,
-    words: &[u64],
+    (first, words): (u64, &[u64]),
+    rest: Rest,
 ) -> Result<Bno> {
     let geo = &tx.volume().geo;
     let block = Bno(tx.alloc_blocks(near.map(|b| b.0), 1, true)?.start);
     let mut table = [0u64; 512];
+    if let Rest::Lost(level, index) = rest {
+        let shift = geo.fan_log2 * level;
+        let base = index >> (shift + geo.fan_log2) << (shift + geo.fan_log2);
+        for (i, word) in (0..fan(geo)).zip(&mut table) {
+            *word = Ptr::lost(m.at(geo, level, base + (i << shift))).0;
+        }
+    }
     let (from, to) = (first as usize, first as usize + words.len());
     table[from..to].copy_from_slice(words);
     tx.write_new(geo.offset(block), table[..fan(geo) as usize].as_bytes())?;
@@ -144,11 +170,14 @@ fn grow(tx: &mut Tx<'_>, m: &mut MapRef, last: u64, least: u32) -> Result<()> {
         m.height = height;
         return Ok(());
     }
-    root.open(geo, m.root, root.root_at(geo))?;
+    if !m.root.is_lost(root.root_at(geo)) {
+        root.open(geo, m.root, root.root_at(geo))?;
+    }
     while m.height < height {
         // The old root is entry 0 of the new one: its level and index, and so
         // its check, stay what they were.
-        let table = new_table(tx, m, None, 0, &[m.root.0])?;
+        let old = [m.root.0];
+        let table = new_table(tx, m, None, (0, &old), Rest::Holes)?;
         m.height += 1;
         m.root = Ptr::new(table, 0, m.at(geo, m.height, 0));
     }
@@ -156,15 +185,18 @@ fn grow(tx: &mut Tx<'_>, m: &mut MapRef, last: u64, least: u32) -> Result<()> {
 }
 
 /// Puts `ptr`, of level `level`, in the place of the hole that covers `index`,
-/// through new pointer blocks where there are none.
+/// through new pointer blocks where there are none. A mark of loss is a hole,
+/// too; what else it covers stays lost.
 fn graft(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, mut level: u32, mut ptr: Ptr) -> Result<()> {
     let geo = &tx.volume().geo;
     let step = descend(tx, m, index, level)?;
-    if !step.ptr.is_hole() {
+    if !step.is_free() {
         return Err(m.damaged(index, "it is mapped already"));
     }
     while level < step.level {
-        let table = new_table(tx, m, step.home, slot(geo, level, index), &[ptr.0])?;
+        let entry = (slot(geo, level, index), &[ptr.0][..]);
+        let rest = Rest::of(&step, level, index);
+        let table = new_table(tx, m, step.home, entry, rest)?;
         level += 1;
         ptr = Ptr::new(table, 0, m.at(geo, level, index));
     }
@@ -172,7 +204,7 @@ fn graft(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, mut level: u32, mut ptr: P
 }
 
 /// Maps the blocks of `run`, taken by this transaction, at `index` and on. All
-/// of them are holes, and as many as [`plan`] allowed.
+/// of them are holes, or were lost, and as many as [`plan`] allowed.
 ///
 /// # Errors
 /// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
@@ -205,12 +237,14 @@ pub fn insert(
         let step = descend(tx, m, at, 0)?;
         match step.home {
             Some(table) if step.level == 0 => {
-                let mut mapped = !step.ptr.is_hole();
+                let mut mapped = !step.is_free();
                 if n > 1 {
                     let mut there = [0u64; 512];
                     let there = &mut there[..n as usize];
                     tx.read(geo.offset(table) + first * 8, there.as_mut_bytes())?;
-                    mapped = there.iter().any(|w| *w != 0);
+                    mapped = (at..)
+                        .zip(&*there)
+                        .any(|(index, w)| *w != 0 && !Ptr(*w).is_lost(m.at(geo, 0, index)));
                 }
                 if mapped {
                     return Err(m.damaged(at, "it is mapped already"));
@@ -219,10 +253,11 @@ pub fn insert(
             }
             _ if m.height == 0 => graft(tx, m, at, 0, Ptr(words[0]))?,
             _ => {
-                if !step.ptr.is_hole() {
+                if !step.is_free() {
                     return Err(m.damaged(at, "it is mapped already"));
                 }
-                let table = new_table(tx, m, step.home, first, &words)?;
+                let rest = Rest::of(&step, 0, at);
+                let table = new_table(tx, m, step.home, (first, &words), rest)?;
                 let ptr = Ptr::new(table, 0, m.at(geo, 1, at));
                 graft(tx, m, at, 1, ptr)?;
             }
@@ -234,7 +269,7 @@ pub fn insert(
 }
 
 /// As [`insert`], where the pointer block that covers all of the run is known,
-/// and that it has holes there.
+/// and that it has holes or marks of loss there.
 ///
 /// # Errors
 /// A record that is full.
@@ -284,7 +319,7 @@ pub fn insert_huge(
     grow(tx, m, last, 1)?;
     let ptr = Ptr::new(Bno(run.start), LEAF | flag(unwritten), m.at(geo, 1, index));
     let step = descend(tx, m, index, 1)?;
-    if !step.ptr.is_hole() {
+    if !step.is_free() {
         // A pointer block goes with its last pointer: this one has some, or has
         // lost them.
         return Err(m.damaged(index, "it is mapped already"));
@@ -398,6 +433,43 @@ pub(super) fn cut(
         words[i as usize] = Ptr::new(Bno(block.0 + i), flags, m.at(geo, 0, base + i)).0;
     }
     tx.allow_reserve();
-    let table = new_table(tx, m, None, 0, &words[..fan(geo) as usize])?;
+    let words = (0, &words[..fan(geo) as usize]);
+    let table = new_table(tx, m, None, words, Rest::Holes)?;
     Ok(Ptr::new(table, 0, m.at(geo, 1, index)))
+}
+
+/// Most pointer blocks that [`cut_lost`] takes at a level above the lowest: one,
+/// and two on the way down to each end.
+pub(super) fn lost_tables(level: u32) -> usize {
+    2 * level as usize - 1
+}
+
+/// Cuts the mark of loss of level `level` whose first file block is `first`, and
+/// of which `from..to` is a part, into a pointer block: that part is holes, the
+/// rest stays lost. Takes blocks, from the reserve if need be.
+pub(super) fn cut_lost(
+    tx: &mut Tx<'_>,
+    m: &mut MapRef,
+    (level, first): (u32, u64),
+    (from, to): (u64, u64),
+) -> Result<Ptr> {
+    let geo = &tx.volume().geo;
+    let below = level - 1;
+    let span = 1u64 << (geo.fan_log2 * below);
+    let mut words = [0u64; 512];
+    for i in 0..fan(geo) {
+        let start = first + i * span;
+        let end = start + span;
+        words[i as usize] = if end <= from || to <= start {
+            Ptr::lost(m.at(geo, below, start)).0
+        } else if from <= start && end <= to {
+            0
+        } else {
+            cut_lost(tx, m, (below, start), (from, to))?.0
+        };
+    }
+    tx.allow_reserve();
+    let words = (0, &words[..fan(geo) as usize]);
+    let table = new_table(tx, m, None, words, Rest::Holes)?;
+    Ok(Ptr::new(table, 0, m.at(geo, level, first)))
 }

@@ -14,10 +14,12 @@ pub struct Extent {
     pub index: u64,
     /// File blocks.
     pub count: u64,
-    /// Where the first is; `None` for a hole.
+    /// Where the first is; `None` for a hole, and for what was lost.
     pub block: Option<Bno>,
     /// Allocated, reads as zeros.
     pub unwritten: bool,
+    /// What was there could not be brought back: no hole.
+    pub lost: bool,
     /// The pointer block of the lowest level that covers its first block, if
     /// there is one.
     pub table: Option<Bno>,
@@ -29,7 +31,24 @@ pub struct Extent {
 /// No pointer says it: the hole lies past what a tree of this height can hold.
 pub const BEYOND: u64 = u64::MAX;
 
-/// The leaf or hole that covers `index`.
+impl Extent {
+    /// Whether nothing was ever there, by the file map.
+    #[inline]
+    pub fn is_hole(&self) -> bool {
+        self.block.is_none() && !self.lost
+    }
+}
+
+/// The leaf, hole or mark of loss that covers `index` of a regular file.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`].
+#[inline]
+pub fn look(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
+    m.checked(&vol.geo)?.look(&vol.region, &vol.geo, index)
+}
+
+/// The leaf or hole that covers `index`, where nothing can be marked as lost.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -40,7 +59,8 @@ pub fn find(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
 
 /// The extent that begins at `index`, of at most `max` blocks (at least one).
 /// Neighbours in one pointer block are merged, and holes whatever their size;
-/// what follows may still continue the extent.
+/// what follows may still continue the extent. Who asks for what is no regular
+/// file refuses one that was lost.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -55,6 +75,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             count: max,
             block: None,
             unwritten: false,
+            lost: false,
             table: None,
             under: if m.root.is_hole() { 0 } else { BEYOND },
         });
@@ -66,7 +87,11 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
         if ptr.is_hole() {
             return hole(vol, m, index, (level, home), max);
         }
-        let block = root.open(geo, ptr, m.at(geo, level, index))?;
+        let at = m.at(geo, level, index);
+        let block = match root.open(geo, ptr, at) {
+            Err(_) if ptr.is_lost(at) => return lost(vol, m, index, (level, home), max),
+            opened => opened?,
+        };
         if level == 0 || ptr.is_leaf() {
             break block;
         }
@@ -85,6 +110,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             count,
             block: Some(Bno(block.0 + within)),
             unwritten,
+            lost: false,
             table: None,
             under: index,
         });
@@ -111,7 +137,42 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
         count,
         block: Some(block),
         unwritten,
+        lost: false,
         table: home,
+        under: index,
+    })
+}
+
+/// What was lost at `index`, as the pointer of level `level` says, which stands
+/// in `home` or is the root; with what its neighbours behind it say.
+#[cold]
+fn lost(
+    vol: &Volume,
+    m: &MapRef,
+    index: u64,
+    (level, home): (u32, Option<Bno>),
+    max: u64,
+) -> Result<Extent> {
+    let geo = &vol.geo;
+    let shift = geo.fan_log2 * level;
+    let mut end = ((index >> shift) + 1) << shift;
+    if let Some(table) = home {
+        let mut next = slot(geo, level, index) + 1;
+        while next < fan(geo) && end - index < max {
+            let ptr = Ptr(vol.region.load_u64(geo.offset(table) + next * 8)?);
+            if !ptr.is_lost(m.at(geo, level, end)) {
+                break;
+            }
+            (next, end) = (next + 1, end + (1 << shift));
+        }
+    }
+    Ok(Extent {
+        index,
+        count: max.min(end - index),
+        block: None,
+        unwritten: false,
+        lost: true,
+        table: home.filter(|_| level == 0),
         under: index,
     })
 }
@@ -142,8 +203,8 @@ fn hole(
         }
     }
     while end - index < max {
-        let leaf = find(vol, m, end)?;
-        if leaf.block.is_some() {
+        let leaf = look(vol, m, end)?;
+        if leaf.block.is_some() || leaf.lost {
             break;
         }
         end = leaf.first.saturating_add(leaf.count);
@@ -153,6 +214,7 @@ fn hole(
         count: max.min(end - index),
         block: None,
         unwritten: false,
+        lost: false,
         table: home.filter(|_| level == 0),
         under: index >> shift << shift,
     })
@@ -168,7 +230,7 @@ pub enum Part {
 }
 
 /// The part that holds file block `index`; `None` where it is a hole, is not
-/// written, or the tree is too low to have parts.
+/// written, was lost, or the tree is too low to have parts.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -180,7 +242,11 @@ pub fn part(vol: &Volume, m: &MapRef, index: u64) -> Result<Option<Part>> {
     }
     let (mut level, mut ptr) = (m.height, m.root);
     while !ptr.is_hole() {
-        let block = root.open(geo, ptr, m.at(geo, level, index))?;
+        let at = m.at(geo, level, index);
+        let block = match root.open(geo, ptr, at) {
+            Err(_) if ptr.is_lost(at) => return Ok(None),
+            opened => opened?,
+        };
         if ptr.is_leaf() {
             return Ok((level == 1 && !ptr.is_unwritten()).then_some(Part::Leaf(block)));
         }
@@ -196,7 +262,8 @@ pub fn part(vol: &Volume, m: &MapRef, index: u64) -> Result<Option<Part>> {
 }
 
 /// The block of file block `index` by the pointer block of its part; `None`
-/// for a hole and where it is not written.
+/// for a hole, where it is not written, and for what was lost, which has the
+/// same flag.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].

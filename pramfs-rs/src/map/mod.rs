@@ -12,6 +12,7 @@
 mod count;
 mod insert;
 mod lookup;
+mod lost;
 mod remove;
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,8 @@ mod visit;
 
 pub use count::count;
 pub use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written};
-pub use lookup::{Extent, Part, find, in_table, part, run};
+pub use lookup::{Extent, Part, find, in_table, look, part, run};
+pub use lost::{is_any_lost, lost_blocks};
 pub use remove::remove;
 #[cfg(test)]
 pub use visit::{Node, visit};
@@ -55,6 +57,8 @@ pub struct MapRef {
     pub height: u32,
     /// Change of the number of blocks owned, pointer blocks included.
     pub blocks: i64,
+    /// Marks of loss were taken away.
+    pub healed: bool,
 }
 
 /// Where a walk down the tree has come to.
@@ -66,6 +70,15 @@ struct Step {
     ptr: Ptr,
     /// The pointer block that holds `ptr`; `None`: it is the root.
     home: Option<Bno>,
+    /// `ptr` is a mark of loss.
+    lost: bool,
+}
+
+impl Step {
+    /// Nothing is mapped there.
+    fn is_free(&self) -> bool {
+        self.ptr.is_hole() || self.lost
+    }
 }
 
 impl MapRef {
@@ -144,8 +157,8 @@ fn height_for(vol: &Volume, last: u64) -> Result<u32> {
     Ok(height)
 }
 
-/// Walks down to the pointer of level `to` that covers `index`, or to the hole
-/// or leaf above it. `index` is within the capacity of the tree.
+/// Walks down to the pointer of level `to` that covers `index`, or to the hole,
+/// leaf or mark of loss above it. `index` is within the capacity of the tree.
 fn descend(tx: &Tx<'_>, m: &MapRef, index: u64, to: u32) -> Result<Step> {
     let geo = &tx.volume().geo;
     let root = m.checked(geo)?;
@@ -153,9 +166,14 @@ fn descend(tx: &Tx<'_>, m: &MapRef, index: u64, to: u32) -> Result<Step> {
         level: m.height,
         ptr: m.root,
         home: None,
+        lost: false,
     };
     while step.level > to && !step.ptr.is_hole() {
-        let block = root.open(geo, step.ptr, m.at(geo, step.level, index))?;
+        let at = m.at(geo, step.level, index);
+        let block = match root.open(geo, step.ptr, at) {
+            Err(_) if step.ptr.is_lost(at) => break,
+            opened => opened?,
+        };
         if step.ptr.is_leaf() {
             break;
         }
@@ -167,6 +185,7 @@ fn descend(tx: &Tx<'_>, m: &MapRef, index: u64, to: u32) -> Result<Step> {
             ..step
         }
     }
+    step.lost = step.ptr.is_lost(m.at(geo, step.level, index));
     Ok(step)
 }
 

@@ -6,7 +6,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::insert::cut;
+use super::insert::{cut, cut_lost, lost_tables};
 use super::{BIT_WORD, KEEP, MapRef, ONE_WORD, fan, slot};
 use crate::alloc::Run;
 use crate::error::Result;
@@ -40,7 +40,7 @@ struct Outcome {
 }
 
 /// Makes a hole of the blocks `from..to` and frees them, as many as fit the
-/// record. A large leaf that is covered in part is cut. None of the blocks, and
+/// record. A large leaf, or a mark of loss, that is covered in part is cut. None of the blocks, and
 /// none of the tables, was taken by this very transaction. Returns the index to go on from: `to` when
 /// all is done.
 ///
@@ -83,7 +83,11 @@ impl Removal<'_, '_> {
     fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
         let geo = &self.tx.volume().geo;
         let span = 1u64 << (geo.fan_log2 * level);
-        let block = self.m.root().open(geo, ptr, self.m.at(geo, level, first))?;
+        let at = self.m.at(geo, level, first);
+        let block = match self.m.root().open(geo, ptr, at) {
+            Err(_) if ptr.is_lost(at) => return self.lost(ptr, level, first),
+            opened => opened?,
+        };
         if level == 0 {
             return Ok(if self.free(block)? {
                 (first + 1, Ptr::HOLE)
@@ -110,6 +114,26 @@ impl Removal<'_, '_> {
         self.m.blocks -= 1;
         // An empty table is a hole to its end.
         Ok((out.next.max((first + span).min(self.to)), Ptr::HOLE))
+    }
+
+    /// A mark of loss, which owns nothing: goes whole, or is cut.
+    #[cold]
+    fn lost(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
+        let geo = &self.tx.volume().geo;
+        let span = 1u64 << (geo.fan_log2 * level);
+        let (from, to) = (self.from.max(first), self.to.min(first + span));
+        if to - from < span {
+            self.flush()?;
+            let need = lost_tables(level) * BIT_WORD + ONE_WORD;
+            if self.tx.room() < self.keep + need {
+                return Ok((from, ptr));
+            }
+            let left = cut_lost(self.tx, self.m, (level, first), (from, to))?;
+            self.m.healed = true;
+            return Ok((to, left));
+        }
+        self.m.healed = true;
+        Ok((to, Ptr::HOLE))
     }
 
     /// A leaf of 2 MiB: goes whole, or is cut.

@@ -67,6 +67,7 @@ impl Bed {
             root: Ptr::HOLE,
             height: 0,
             blocks: 0,
+            healed: false,
         };
         let mut bed = Bed {
             vol,
@@ -339,7 +340,8 @@ fn model(block_size: u32, len: usize, steps: u32) {
                 ino: INO,
                 root: Ptr::HOLE,
                 height: 0,
-                blocks: 0
+                blocks: 0,
+                healed: false
             }
         );
         bed.check();
@@ -418,6 +420,7 @@ fn a_full_region_can_still_cut_a_large_leaf() {
         root: Ptr::HOLE,
         height: 0,
         blocks: 0,
+        healed: false,
     };
     let mut index = 0;
     loop {
@@ -561,6 +564,7 @@ fn a_height_that_cannot_be_is_refused() {
             root: Ptr(1),
             height,
             blocks: 0,
+            healed: false,
         };
         let corrupt = |e| matches!(e, Error::Corrupt { .. });
         assert!(corrupt(find(&vol, &m, 0).unwrap_err()));

@@ -26,6 +26,9 @@ pub const FL_APPEND: u32 = 0x20;
 pub const FL_NODUMP: u32 = 0x40;
 /// `chattr +A`: no access times.
 pub const FL_NOATIME: u32 = 0x80;
+/// Not one of `chattr`'s: a repair could not bring back some of the file's bytes,
+/// and has marked them in its map. A hint for who would look for them.
+pub const FL_LOST: u32 = 1 << 31;
 /// Flags that a file or a directory takes over from the directory that it is
 /// made in.
 pub const FLAGS_INHERITED: u32 = FLAGS_KEPT & !(FL_IMMUTABLE | FL_APPEND);
@@ -59,7 +62,7 @@ layout! {
         0x74 btime_nsec: u32 = "creation, nanoseconds",
         0x78 parent_or_rdev: u64 = "directory: inode of its parent; device: `dev_t`",
         0x80 ino: u64 = "its own number",
-        0x88 flags: u32 = "chattr flags (`FS_*_FL`)",
+        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 31: parts were lost",
         0x8c project: u32 = "project id",
         0x90 sum_root: u64 = "reserved: data checksums",
         0x98 cow_root: u64 = "reserved: copy-on-write",

@@ -61,6 +61,19 @@ impl Ptr {
         Ptr(low | Self::check(low, at) << CHECK_SHIFT)
     }
 
+    /// What stands in place of a pointer whose blocks could not be brought back:
+    /// to block 0, which no file has, with a flag, so that it is no hole whatever
+    /// its check is.
+    pub fn lost(at: PtrAt) -> Ptr {
+        Ptr::new(Bno(0), UNWRITTEN, at)
+    }
+
+    /// Whether it says that what it covers was lost. It leads nowhere.
+    #[inline]
+    pub fn is_lost(self, at: PtrAt) -> bool {
+        self.0 & LOW == UNWRITTEN && self.fits(at)
+    }
+
     /// Whether it points nowhere.
     #[inline]
     pub fn is_hole(self) -> bool {
@@ -120,6 +133,25 @@ mod tests {
         assert!(!p.fits(PtrAt { ino: Ino(18), ..at }));
         for bit in 0..64 {
             assert!(!Ptr(p.0 ^ (1 << bit)).fits(at), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_lost_pointer_is_one_in_its_place_only() {
+        let at = PtrAt {
+            fs_seed: 42,
+            ino: Ino(17),
+            level: 0,
+            index: 5,
+        };
+        let p = Ptr::lost(at);
+        assert!(p.is_lost(at) && !p.is_hole() && p.block() == Bno(0));
+        assert!(!p.is_lost(PtrAt { index: 6, ..at }));
+        assert!(!Ptr::new(Bno(0), 0, at).is_lost(at));
+        assert!(!Ptr::new(Bno(1), UNWRITTEN, at).is_lost(at));
+        assert!(!Ptr::new(Bno(0), UNWRITTEN | LEAF, at).is_lost(at));
+        for bit in 0..64 {
+            assert!(!Ptr(p.0 ^ (1 << bit)).is_lost(at), "bit {bit}");
         }
     }
 }

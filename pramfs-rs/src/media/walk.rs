@@ -16,6 +16,9 @@ pub const TO_FIXED: &str = "the pointer leads to a superblock page or the journa
 /// What is wrong with a pointer block that reads as zeros.
 pub const EMPTY_TABLE: &str = "the pointer block that it stands in has no pointers: it was lost";
 
+/// What is wrong with a mark of loss in anything but a regular file.
+pub const NOT_LOST: &str = "it is marked as lost, and only contents of regular files can be";
+
 /// Root of a file map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapRoot {
@@ -34,10 +37,12 @@ pub struct Leaf {
     pub first: u64,
     /// File blocks that it covers.
     pub count: u64,
-    /// First block; `None` for a hole.
+    /// First block; `None` for a hole, and for what was lost.
     pub block: Option<Bno>,
     /// Allocated, reads as zeros.
     pub unwritten: bool,
+    /// What was there could not be brought back.
+    pub lost: bool,
 }
 
 impl MapRoot {
@@ -61,7 +66,9 @@ impl MapRoot {
 
     /// Checks a pointer that is not a hole and gives its block, which lies in
     /// the region with all the blocks that the pointer covers, and outside of the
-    /// superblock pages and the journal.
+    /// superblock pages and the journal. A mark of loss is an error here: who
+    /// reads files asks [`Ptr::is_lost`] then, which costs nothing where there
+    /// is none.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -96,11 +103,29 @@ impl MapRoot {
         )
     }
 
-    /// The leaf that covers file block `index`.
+    /// The leaf that covers file block `index`, of a map in which nothing can be
+    /// marked as lost.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], also where it is marked as lost.
+    pub fn find(&self, region: &Region, geo: &Geometry, index: u64) -> Result<Leaf> {
+        let leaf = self.look(region, geo, index)?;
+        if leaf.lost {
+            let at = PtrAt {
+                index,
+                level: 0,
+                ..self.root_at(geo)
+            };
+            return Err(self.damaged(at, NOT_LOST));
+        }
+        Ok(leaf)
+    }
+
+    /// The leaf that covers file block `index` of a regular file.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn find(&self, region: &Region, geo: &Geometry, index: u64) -> Result<Leaf> {
+    pub fn look(&self, region: &Region, geo: &Geometry, index: u64) -> Result<Leaf> {
         let mut level = self.height;
         if index >= self.capacity(geo) {
             let first = self.capacity(geo);
@@ -109,6 +134,7 @@ impl MapRoot {
                 count: u64::MAX - first,
                 block: None,
                 unwritten: false,
+                lost: false,
             });
         }
         let (mut ptr, mut home) = (self.root, None);
@@ -130,15 +156,28 @@ impl MapRoot {
                     count,
                     block: None,
                     unwritten: false,
+                    lost: false,
                 });
             }
-            let block = self.open(geo, ptr, at)?;
+            let block = match self.open(geo, ptr, at) {
+                Err(_) if ptr.is_lost(at) => {
+                    return Ok(Leaf {
+                        first,
+                        count,
+                        block: None,
+                        unwritten: false,
+                        lost: true,
+                    });
+                }
+                opened => opened?,
+            };
             if level == 0 || ptr.is_leaf() {
                 return Ok(Leaf {
                     first,
                     count,
                     block: Some(block),
                     unwritten: ptr.is_unwritten(),
+                    lost: false,
                 });
             }
             level -= 1;

@@ -84,6 +84,8 @@ struct Map {
     root: u64,
     height: u32,
     owner: u64,
+    /// Of a regular file: parts of it can be lost.
+    file: bool,
 }
 
 /// An inode as the tree shows it.
@@ -101,6 +103,8 @@ pub struct Node {
     pub generation: u64,
     /// Contents of a file, target of a symlink.
     pub data: Vec<u8>,
+    /// File blocks that were lost.
+    pub lost: BTreeSet<u64>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -170,7 +174,8 @@ impl<'a> Reader<'a> {
         (p & ((1 << 40) - 1), low >> 44 & 3)
     }
 
-    /// All blocks of a file: file block, block, unwritten. Owns them.
+    /// All blocks of a file: file block, block, unwritten. Owns them. One that was
+    /// lost is block 0.
     fn map(&mut self, m: Map) -> Vec<(u64, u64, bool)> {
         let mut out = Vec::new();
         self.map_entry(m, m.root, m.height, 0, &mut out);
@@ -190,6 +195,12 @@ impl<'a> Reader<'a> {
         }
         let (block, flags) = self.pointer(p, m.owner, level, index);
         let (leaf, unwritten) = (flags & 1 != 0, flags & 2 != 0);
+        if block == 0 {
+            assert!(m.file && unwritten && !leaf, "a pointer to block 0");
+            let first = index << (self.f * level);
+            out.extend((0..1 << (self.f * level)).map(|i| (first + i, 0, true)));
+            return;
+        }
         if level == 0 || leaf {
             assert!(!leaf || level == 1 && self.bs() == 4096 && block.is_multiple_of(512));
             let n = if leaf { 512 } else { 1 };
@@ -238,6 +249,7 @@ impl<'a> Reader<'a> {
             root: u64_at(d, 0x40),
             height: d[0xc].into(),
             owner: ino,
+            file: ino >= 16 && ino < self.inodes_max && u32_at(d, 4) >> 12 == 8,
         }
     }
 
@@ -401,6 +413,7 @@ impl<'a> Reader<'a> {
                     root: u64_at(&i.value, 0),
                     height: u32_at(&i.value, 8),
                     owner,
+                    file: false,
                 });
                 let value = self.contents(&map, u32_at(&i.value, 12) as usize);
                 assert_eq!(
@@ -493,6 +506,9 @@ impl<'a> Reader<'a> {
             }
             8 => {
                 let map = self.map(self.map_of(d, ino));
+                node.lost = map.iter().filter(|b| b.1 == 0).map(|b| b.0).collect();
+                let flagged = u32_at(d, 0x88) >> 31 != 0;
+                assert_eq!(flagged, !node.lost.is_empty(), "the hint of lost parts");
                 node.data = self.contents(&map, node.size as usize);
             }
             10 if node.size <= 96 => node.data = d[0xa0..0xa0 + node.size as usize].to_vec(),

@@ -150,3 +150,38 @@ fn a_reader_made_from_the_document_reads_what_the_engine_wrote() {
         }
     }
 }
+
+#[test]
+fn a_reader_made_from_the_document_finds_what_a_repair_has_marked() {
+    use pramfs::fsck::{Policy, RepairOptions, repair};
+    use pramfs::media::{DiskInode, probe_superblock};
+    use pramfs_tests::region::{inode_home, region_of};
+    use zerocopy::FromBytes;
+
+    for block_size in [512, 4096] {
+        let sim = formatted(4 << 20, &repeatable(block_size)).unwrap();
+        let fs = mount(&sim, quiet()).unwrap();
+        let cx = Ctx::default();
+        let ino = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+        fs.write(ino, 0, &vec![7; 20 * block_size as usize])
+            .unwrap();
+        fs.close().unwrap();
+        let image = sim.image();
+        let home = inode_home(&image, ino);
+        let d = DiskInode::read_from_bytes(&image[home..home + 256]).unwrap();
+        let region = region_of(&sim);
+        let geo = probe_superblock(&region).unwrap().geometry();
+        let table = (d.root & ((1 << 40) - 1)) << geo.block_log2;
+        // Two of its pointers.
+        for slot in [8, 19] {
+            let at = table + slot * 8;
+            region.window().store_unflushed(at, &[0x35; 8]).unwrap();
+        }
+        let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
+        assert!(report.is_sound(), "{report}");
+        let image = sim.image();
+        let files = Reader::open(&image).files();
+        let lost: Vec<_> = files[&b"/file"[..]].lost.iter().copied().collect();
+        assert_eq!(lost, [8, 19]);
+    }
+}

@@ -358,6 +358,10 @@ fn vectors() -> String {
             &ptr(1234, pointer::UNWRITTEN, at(17, 0, 5)),
         ]),
         row(&[
+            &"lost: inode 17, level 0, index 5",
+            &ptr(0, pointer::UNWRITTEN, at(17, 0, 5)),
+        ]),
+        row(&[
             &"2 MiB leaf at block 1024: inode 17, level 1, index 2",
             &ptr(1024, pointer::LEAF, at(17, 1, 2)),
         ]),

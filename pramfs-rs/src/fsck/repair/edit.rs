@@ -10,7 +10,7 @@ use crate::fsck::outcome::{Done, Loss, Lost};
 use crate::media::DiskInode;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
-use crate::media::inode::INODE_SIZE;
+use crate::media::inode::{FL_LOST, INODE_SIZE};
 use crate::media::pointer::Ptr;
 use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use crate::media::walk::MapRoot;
@@ -97,6 +97,9 @@ impl Fixer<'_, '_> {
             XattrItem { ino, .. } | XattrChecksum { ino, .. } | AclDamaged { ino, .. } => {
                 self.rebuild_xattrs(*ino)
             }
+            LostFlag { ino, marked } => self.edit(*ino, |d| {
+                d.flags = d.flags & !FL_LOST | if *marked { FL_LOST } else { 0 };
+            }),
             AclMode { ino, found, .. } => {
                 self.edit(*ino, |d| d.mode = d.mode & !0o777 | found & 0o777)
             }

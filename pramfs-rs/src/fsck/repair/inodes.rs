@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 use super::Fixer;
 use super::gather::first_level;
 use crate::error::Result;
+use crate::fsck::inodes::{can_be_marked, flags_of};
 use crate::fsck::outcome::{Done, Lost};
 use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
@@ -64,8 +65,9 @@ impl Fixer<'_, '_> {
             FileType::Directory => in_tree(tree(TreeKind::Directory, d.root)),
             _ if d.root == 0 => true,
             _ => {
+                let at = map.root_at(self.geo);
                 map.height <= self.geo.max_height()
-                    && map.open(self.geo, map.root, map.root_at(self.geo)).is_ok()
+                    && (map.open(self.geo, map.root, at).is_ok() || map.root.is_lost(at))
             }
         };
         let proof = d.root != 0 || said != 0;
@@ -102,9 +104,9 @@ impl Fixer<'_, '_> {
         ] {
             *nsec = (*nsec).min(999_999_999);
         }
-        d.flags &= FLAGS_KEPT;
         d.nlink = d.nlink.min(LINK_MAX);
         let kind = FileType::from_mode(d.mode);
+        d.flags &= kind.map_or(FLAGS_KEPT, |kind| flags_of(Ino(d.ino), kind));
         let inline = kind == Some(FileType::Symlink) && d.size <= INLINE_TARGET as u64;
         match kind {
             Some(FileType::Directory) => d.height = 0,
@@ -225,7 +227,12 @@ impl Fixer<'_, '_> {
         if ino == Ino::ROOT {
             d.parent_or_rdev = Ino::ROOT.0;
         }
+        let unreachable = u32::from(d.height) > self.geo.max_height();
         self.clear_impossible(&mut d);
+        if unreachable && d.size <= self.geo.max_file_size() && can_be_marked(ino, kind) {
+            self.lose_all(&d);
+            self.mark_whole(&mut d)?;
+        }
         if d.size > self.geo.max_file_size() {
             // Where the file ends by what it has.
             d.size = self.end_of(&d)?;

@@ -15,7 +15,7 @@ use crate::htree::{TreeKind, TreeRef};
 use crate::media::DiskInode;
 use crate::media::bitmap::BitmapKind;
 use crate::media::htree::LEAF_MAGIC;
-use crate::media::pointer::{Ptr, PtrAt};
+use crate::media::pointer::Ptr;
 use crate::types::{Bno, FileType, Ino};
 
 /// Of a run of leaked blocks, by its first one, in the keys of what became of
@@ -48,6 +48,9 @@ impl Fixer<'_, '_> {
         };
         let tables = self.tables_found(ino, todo)?;
         if self.notes.searched.insert(ino.0) {
+            if self.notes.upset.contains(&ino.0) {
+                self.notes.recounted.insert(ino.0);
+            }
             let kind = FileType::from_mode(d.mode);
             let trees = [TreeKind::Directory, TreeKind::Xattrs].map(|kind| TreeRef {
                 ino,
@@ -70,12 +73,18 @@ impl Fixer<'_, '_> {
                 return self.rebuild_xattrs(ino);
             }
         }
+        let missing = d.blocks.saturating_sub(found);
         let told = self.blocks_told(ino);
-        let count = d.blocks.saturating_sub(found).saturating_sub(told);
-        if count > 0 {
-            self.lose(Some(ino), Lost::Blocks { count });
+        // Of what a mending has upset nobody knows how much was a hole before.
+        if !self.notes.recounted.contains(&ino.0) && self.mark_gaps(ino, &d, missing)? {
+            self.notes.upset.insert(ino.0);
+        } else {
+            let count = missing.saturating_sub(told);
+            if count > 0 {
+                self.lose(Some(ino), Lost::Blocks { count });
+            }
+            self.did(Done::Set);
         }
-        self.did(Done::Set);
         self.edit(ino, |d| d.blocks = found)
     }
 
@@ -87,7 +96,7 @@ impl Fixer<'_, '_> {
         first: u64,
         todo: &[(Issue, Option<usize>)],
     ) -> Result<bool> {
-        let Some(mut d) = self.inode(ino)? else {
+        let Some(d) = self.inode(ino)? else {
             return Ok(false);
         };
         self.tables_found(ino, todo)?;
@@ -109,15 +118,7 @@ impl Fixer<'_, '_> {
         }
         self.did(Done::Cleared);
         self.lose_range(&d, level, first);
-        self.upset(ino);
-        match found.at {
-            Some(at) => self.view.store_u64(at, 0)?,
-            None => {
-                (d.root, d.height) = (0, 0);
-                self.put_inode(ino, d)?;
-            }
-        }
-        Ok(true)
+        self.mark(ino, &found)
     }
 
     /// The bytes below a pointer are lost, as far as the file reaches.
@@ -132,30 +133,8 @@ impl Fixer<'_, '_> {
         }
     }
 
-    /// What was lost below a pointer was found: it is told no more.
-    pub(super) fn found_again(&mut self, at: &PtrAt) {
-        let shift = self.geo.fan_log2 * at.level;
-        let first = (at.index << shift).saturating_mul(self.geo.block_size);
-        let blocks = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
-        let span = self.geo.block_size.saturating_mul(blocks);
-        for n in self.notes.ranges.get(&at.ino.0).into_iter().flatten() {
-            let Some(loss) = self.notes.lost.get_mut(*n) else {
-                continue;
-            };
-            if let Lost::Bytes { at, len } = loss.what
-                && (first..first.saturating_add(span)).contains(&at)
-            {
-                self.notes.told.remove(loss);
-                loss.what = Lost::Bytes {
-                    at,
-                    len: len.saturating_sub(span),
-                };
-            }
-        }
-    }
-
     /// Blocks of a file, those of pointers included, that were told to be lost
-    /// by their place in it.
+    /// by their place in it, and were not found again.
     fn blocks_told(&mut self, ino: Ino) -> u64 {
         let mut told = 0u64;
         for n in self.notes.ranges.remove(&ino.0).unwrap_or_default() {
@@ -169,7 +148,7 @@ impl Fixer<'_, '_> {
                 told = told.saturating_add(blocks);
             }
         }
-        told
+        told.saturating_sub(self.notes.again.remove(&ino.0).unwrap_or(0))
     }
 
     /// Blocks that are in use and that nothing leads to. What was hidden behind

@@ -22,7 +22,7 @@ pub(super) struct Found {
 }
 
 impl Fixer<'_, '_> {
-    fn place(&self, map: &MapRoot, level: u32, first: u64) -> PtrAt {
+    pub(super) fn place(&self, map: &MapRoot, level: u32, first: u64) -> PtrAt {
         PtrAt {
             fs_seed: self.geo.seed,
             ino: map.ino,
@@ -131,14 +131,14 @@ impl Fixer<'_, '_> {
                 index: above.index << self.geo.fan_log2 | i,
                 ..*above
             };
-            map.open(self.geo, Ptr(*w), place).is_ok()
+            map.open(self.geo, Ptr(*w), place).is_ok() || Ptr(*w).is_lost(place)
         };
         // One more damaged pointer among many is no proof against it.
         let good = used.iter().filter(|(i, w)| fits((*i, w))).count();
         Ok(good > 0 && good + 1 >= used.len())
     }
 
-    /// A damaged pointer of a file: corrected, or else a hole.
+    /// A damaged pointer of a file: corrected, or else marked as lost.
     pub(super) fn mend_pointer(
         &mut self,
         ino: Ino,
@@ -156,34 +156,45 @@ impl Fixer<'_, '_> {
         let Some(found) = self.find_pointer(&map, level, first)? else {
             if map.height > self.geo.max_height() || level >= map.height {
                 self.lose_range(&d, map.height, 0);
-                (d.root, d.height) = (0, 0);
+                self.mark_whole(&mut d)?;
                 self.upset(ino);
                 return self.put_inode(ino, d);
             }
             // Under one that was mended in this round.
             return Ok(true);
         };
-        let right = self.correct_map_pointer(&map, &found)?;
+        let mut right = self.correct_map_pointer(&map, &found)?;
         if let Some(ptr) = right {
             self.known.claims.claim(ptr.block().0, 1);
             self.did(Done::Corrected);
-        } else {
-            self.lose_range(&d, level, first);
-            self.upset(ino);
+        } else if level > 0 {
+            right = self.find_table(&found)?;
+            if right.is_some() {
+                self.did(Done::Rebuilt);
+            }
         }
-        let word = right.map_or(0, |p| p.0);
-        match found.at {
+        if right.is_none() {
+            self.lose_range(&d, level, first);
+        }
+        match right {
+            Some(ptr) => self.put_pointer(ino, &found, ptr),
+            None => self.mark(ino, &found),
+        }
+    }
+
+    /// Puts a pointer into a file's map.
+    pub(super) fn put_pointer(&mut self, ino: Ino, f: &Found, ptr: Ptr) -> Result<bool> {
+        match f.at {
             Some(at) => {
-                self.view.store_u64(at, word)?;
+                self.view.store_u64(at, ptr.0)?;
                 Ok(true)
             }
-            None => {
-                d.root = word;
-                if word == 0 {
+            None => self.edit(ino, |d| {
+                d.root = ptr.0;
+                if ptr.is_hole() {
                     d.height = 0;
                 }
-                self.put_inode(ino, d)
-            }
+            }),
         }
     }
 

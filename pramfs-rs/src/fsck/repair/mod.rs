@@ -21,6 +21,7 @@ mod gather;
 mod inodes;
 mod lost;
 mod maps;
+mod marks;
 mod names;
 mod pages;
 mod policy;
@@ -108,12 +109,10 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     let discards = run.agree_to_discard(&journal);
     run.rounds();
     run.name_losses();
+    run.settle_losses();
     let mut report = run.report;
     report.lost = run.notes.lost;
-    // What was found again has no bytes.
-    report
-        .lost
-        .retain(|l| !matches!(l.what, Lost::Bytes { len: 0, .. }));
+    let marked = run.notes.marked;
     report.replayed = journal.live.len() as u64;
     report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
@@ -136,6 +135,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
             }
         }
         report.lost.clear();
+        report.marked = marked;
     }
     report.time = start.elapsed();
     Ok(report)
@@ -179,6 +179,8 @@ struct Notes {
     /// Inodes that are to be freed, with the type that names said they have:
     /// names may yet be found.
     put_off: HashMap<u64, u8>,
+    /// Of these, those whose count had been upset by then.
+    recounted: lost::Searched,
     /// Paths by the first round that knew them all.
     few_paths: bool,
     paths: Paths,
@@ -187,9 +189,15 @@ struct Notes {
     told: HashSet<Loss>,
     /// Which of them are bytes of a file, by inode.
     ranges: HashMap<u64, Vec<usize>>,
+    /// Blocks of an inode that were found again.
+    again: HashMap<u64, u64>,
+    /// Blocks that were held against damaged pointers.
+    tables_tried: usize,
     /// Names that went from directories whose path was not known then: the loss,
     /// directory and name.
     late: Vec<(usize, Ino, Vec<u8>)>,
+    /// What was marked as lost before anything was mended.
+    marked: Vec<Loss>,
 }
 
 /// What a check has learnt.
@@ -329,6 +337,10 @@ impl<'r> Run<'r> {
             put_off.retain(|ino, said| says(*ino) == Some(*said));
             self.report.complete = found.complete;
             self.report.counts = found.counts;
+            self.report.marked = std::mem::take(&mut found.marked);
+            if round == 0 {
+                self.notes.marked = self.report.marked.clone();
+            }
             let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
             let todo = self.select(round, found.findings);
             if todo.is_empty() || round == ROUNDS || self.report.cancelled {
@@ -354,7 +366,11 @@ impl<'r> Run<'r> {
         let gone = |l: &Loss| matches!(l.what, Lost::File | Lost::Link);
         let nameless = |l: &&mut Loss| l.path.is_none() && l.ino.is_some() && !gone(l);
         let late = std::mem::take(&mut self.notes.late);
-        if late.is_empty() && !self.notes.lost.iter_mut().any(|l| nameless(&l)) {
+        let marked = &mut self.report.marked;
+        marked.extend(self.notes.marked.iter().cloned());
+        let before = marked.len() - self.notes.marked.len();
+        let named = late.is_empty() && !self.notes.lost.iter_mut().any(|l| nameless(&l));
+        if named && marked.is_empty() {
             return;
         }
         let options = CheckOptions {
@@ -364,14 +380,56 @@ impl<'r> Run<'r> {
         let mut checker = Checker::new(&self.view, self.geo.clone(), &options, Report::default());
         checker.run_to_end();
         checker.claims = Claims::new(self.geo.blocks);
-        let inos = self.notes.lost.iter().filter_map(|l| l.ino).collect();
-        if let Ok(paths) = checker.paths(&inos) {
+        let inos = (self.notes.lost.iter().chain(&*marked)).filter_map(|l| l.ino);
+        if let Ok(paths) = checker.paths(&inos.collect()) {
+            for loss in marked.iter_mut() {
+                loss.path = loss.ino.and_then(|ino| paths.path(ino));
+            }
             for loss in self.notes.lost.iter_mut().filter(nameless) {
                 loss.path = loss.ino.and_then(|ino| paths.path(ino));
             }
             for (n, dir, name) in late {
                 if let Some(loss) = self.notes.lost.get_mut(n) {
                     loss.path = paths.below(dir, &name);
+                }
+            }
+        }
+        self.notes.marked = marked.split_off(before);
+    }
+
+    /// Bytes that were thought lost, and came back with a block of pointers that
+    /// was found later, are not: what is lost is marked.
+    fn settle_losses(&mut self) {
+        let (mut marks, mut told) = (HashMap::<Ino, Vec<(u64, u64)>>::new(), HashSet::new());
+        for mark in &self.report.marked {
+            if let (Some(ino), Lost::Bytes { at, len }) = (mark.ino, &mark.what) {
+                marks.entry(ino).or_default().push((*at, at + len));
+            }
+        }
+        for loss in std::mem::take(&mut self.notes.lost) {
+            let (at, end, ino) = match (&loss.what, loss.ino) {
+                (Lost::Bytes { at, len }, Some(ino)) if ino >= Ino::FIRST_FREE => {
+                    (*at, at + len, ino)
+                }
+                _ => {
+                    self.notes.lost.push(loss);
+                    continue;
+                }
+            };
+            // Those of an inode are in order.
+            let marks = marks.get(&ino).map_or(&[][..], |marks| marks);
+            let first = marks.partition_point(|(_, to)| *to <= at);
+            for (from, to) in marks[first..].iter().take_while(|(from, _)| *from < end) {
+                let (at, end) = (at.max(*from), end.min(*to));
+                let what = Lost::Bytes {
+                    at,
+                    len: end.saturating_sub(at),
+                };
+                if at < end && told.insert((ino, at)) {
+                    self.notes.lost.push(Loss {
+                        what,
+                        ..loss.clone()
+                    });
                 }
             }
         }
@@ -610,6 +668,7 @@ impl Notes {
             | Issue::BlocksMissing { ino, .. }
             | Issue::EntriesMissing { ino, .. }
             | Issue::EntryCount { ino, .. }
+            | Issue::LostFlag { ino, .. }
             | Issue::LinkCount { ino, .. }
             | Issue::DirectoryParent { ino, .. }
             | Issue::DanglingEntry { ino, .. } => self.upset.contains(&ino.0),

@@ -171,6 +171,7 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | OrphanNotEmpty { .. } => 9,
         InodeLeaked { .. } => 10,
         InodeReserved { .. }
+        | LostFlag { .. }
         | AclMode { .. }
         | BlockCount { .. }
         | EntryCount { .. }

@@ -17,7 +17,8 @@ use crate::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};
 use crate::media::walk::MapRoot;
 use crate::types::{Bno, FileType, Ino};
 
-/// Most gaps that are looked at in one round.
+/// Most gaps that are looked at in one round, and most blocks that are held against
+/// damaged pointers in all of them.
 const GAPS: usize = 1 << 20;
 /// Most pairs of a gap and a block that are tried in one round.
 const PAIRS: usize = 1 << 31;
@@ -117,30 +118,75 @@ impl Fixer<'_, '_> {
         let mut tried = HashSet::new();
         for (gap, tables) in fitting {
             let gap = &gaps[gap];
-            let mut right = Vec::new();
-            for mut t in tables {
-                let all = &mut t.all;
-                if self.is_lost_with_all(Bno(t.block), &gap.place, &mut tried, all)? {
-                    right.push(t);
-                }
-            }
-            // Few pointers may fit by chance, many do not.
-            if right.iter().any(|t| t.pointers >= MANY) {
-                right.retain(|t| t.pointers >= MANY);
-            }
-            // Of two that fit, one is a copy, or forged.
-            let [t] = &right[..] else { continue };
+            let Some(t) = self.only_one(&gap.place, tables, &mut tried)? else {
+                continue;
+            };
             let ptr = Ptr::new(Bno(t.block), 0, gap.place);
             self.view.store_u64(gap.at, ptr.0)?;
-            for (start, count) in &t.all {
-                self.known.claims.claim(*start, *count);
-            }
-            self.found_again(&gap.place);
+            self.take_back(&gap.place, &t);
             let ino = gap.place.ino;
             self.upset(ino);
             found.insert(ino.0);
         }
         Ok(found)
+    }
+
+    /// The block of pointers that a damaged pointer led to, if just one fits.
+    pub(super) fn find_table(&mut self, f: &Found) -> Result<Option<Ptr>> {
+        let lost = self.scan()?.tables.clone();
+        self.notes.tables_tried = self.notes.tables_tried.saturating_add(lost.len());
+        if self.notes.tables_tried > GAPS {
+            return Ok(None);
+        }
+        let gap = [Gap {
+            at: 0,
+            place: f.place,
+        }];
+        let mut fitting = Vec::new();
+        for block in lost {
+            if let Some((_, table)) = self.gap_of(&gap, block)? {
+                fitting.push(table);
+            }
+        }
+        let Some(t) = self.only_one(&f.place, fitting, &mut HashSet::new())? else {
+            return Ok(None);
+        };
+        self.take_back(&f.place, &t);
+        Ok(Some(Ptr::new(Bno(t.block), 0, f.place)))
+    }
+
+    /// Of blocks that fit a place the one that is lost with all below it; none
+    /// where that are two.
+    fn only_one(
+        &self,
+        place: &PtrAt,
+        tables: Vec<Table>,
+        tried: &mut HashSet<u64>,
+    ) -> Result<Option<Table>> {
+        let mut right = Vec::new();
+        for mut t in tables {
+            let all = &mut t.all;
+            if self.is_lost_with_all(Bno(t.block), place, tried, all)? {
+                right.push(t);
+            }
+        }
+        // Few pointers may fit by chance, many do not.
+        if right.iter().any(|t| t.pointers >= MANY) {
+            right.retain(|t| t.pointers >= MANY);
+        }
+        // Of two that fit, one is a copy, or forged.
+        let one = right.pop();
+        Ok(one.filter(|_| right.is_empty()))
+    }
+
+    /// A block of pointers and all below it have an owner again.
+    fn take_back(&mut self, place: &PtrAt, t: &Table) {
+        let mut blocks = 0;
+        for (start, count) in &t.all {
+            self.known.claims.claim(*start, *count);
+            blocks += count;
+        }
+        *self.notes.again.entry(place.ino.0).or_default() += blocks;
     }
 
     /// The one gap that a block fits.
@@ -273,8 +319,8 @@ impl Fixer<'_, '_> {
         self.gaps(&map, root, (blocks, most), &mut HashSet::new(), gaps)
     }
 
-    /// Null pointers above the lowest level, where a block of pointers may have
-    /// been.
+    /// Null pointers and marks of loss above the lowest level, where a block of
+    /// pointers may have been.
     fn gaps(
         &self,
         map: &MapRoot,
@@ -304,7 +350,7 @@ impl Fixer<'_, '_> {
                 break;
             }
             let at = base + i * 8;
-            if word == 0 {
+            if word == 0 || Ptr(word).is_lost(place) {
                 out.push(Gap { at, place });
             } else {
                 let below = Found {
@@ -329,7 +375,8 @@ impl Fixer<'_, '_> {
                 continue;
             }
             let possible = flags & !(LEAF | UNWRITTEN) == 0 && flags & SHARED == 0;
-            if !possible || ptr.block().0 == 0 || ptr.block().0 >= self.geo.blocks {
+            let lost = flags == UNWRITTEN && ptr.block().0 == 0;
+            if !possible || ptr.block().0 == 0 && !lost || ptr.block().0 >= self.geo.blocks {
                 return false;
             }
             any = true;

@@ -185,14 +185,17 @@ impl Fixer<'_, '_> {
         Ok(out)
     }
 
-    /// Gives a pointer a block of its own, with the same bytes; one to a block
-    /// of pointers of another file becomes a hole.
+    /// Gives a pointer a block of its own, with the same bytes; what is below one
+    /// to a block of pointers of another file was lost.
     fn separate(&mut self, ino: Ino, f: &Found, block: u64) -> Result<()> {
         let data = f.place.level == 0 || f.ptr.is_leaf();
         let word = match (data, f.place.level) {
-            (false, _) => {
-                self.upset(ino);
-                0
+            (false, level) => {
+                if let Some(d) = self.inode(ino)? {
+                    let first = f.place.index << (self.geo.fan_log2 * level);
+                    self.lose_range(&d, level, first);
+                }
+                return self.mark(ino, f).map(drop);
             }
             (true, 0) => Ptr::new(self.copy_of(block)?, f.ptr.flags(), f.place).0,
             (true, level) => {

@@ -9,6 +9,7 @@ use crate::htree::TreeKind;
 use crate::media::acl;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::{crc, seal};
+use crate::media::inode::FL_LOST;
 use crate::media::pointer::{Ptr, SHARED};
 use crate::media::superblock::*;
 use crate::types::{Bno, FileType, Ino};
@@ -210,7 +211,7 @@ cases! {
         vec![Issue::InodeField { ino: p.empty, what: "a time has too many nanoseconds" }]
     };
     inode_flags: "inode-field" => |p| {
-        p.edit(p.empty, |d| d.flags = 1 << 31);
+        p.edit(p.empty, |d| d.flags = 1 << 30);
         vec![Issue::InodeField { ino: p.empty, what: "unknown flags are set" }]
     };
     pipe_with_contents: "inode-field" => |p| {
@@ -224,6 +225,21 @@ cases! {
     inode_reserved: "inode-reserved" => |p| {
         p.edit(p.file, |d| d.cow_root = 1);
         vec![Issue::InodeReserved { ino: p.file }]
+    };
+    lost_flag_without_marks: "lost-flag" => |p| {
+        p.edit(p.file, |d| d.flags |= FL_LOST);
+        vec![Issue::LostFlag { ino: p.file, marked: false }]
+    };
+    marks_of_loss_without_their_flag: "lost-flag" => |p| {
+        let (block, (at, place)) = (p.block_of(p.file, 200), p.pointer_of(p.file, 200));
+        p.put(at, &Ptr::lost(place).0.to_le_bytes());
+        p.edit(p.file, |d| d.blocks -= 1);
+        p.set_bit(BitmapKind::Blocks, block, false);
+        vec![Issue::LostFlag { ino: p.file, marked: true }]
+    };
+    lost_flag_of_a_directory: "inode-field" => |p| {
+        p.edit(p.dir, |d| d.flags |= FL_LOST);
+        vec![Issue::InodeField { ino: p.dir, what: "unknown flags are set" }]
     };
     block_count: "block-count" => |p| {
         let recorded = p.inode(p.file).blocks - 5;
