@@ -2,15 +2,16 @@
 # can be typed by hand.
 
 PREFIX    ?= /usr/local
+SBINDIR   ?= $(PREFIX)/sbin
 # mount(8), mkfs(8) and fsck(8) look for their helpers in /sbin and nowhere else.
-# Where that is a link to /usr/sbin, no package may have files below it.
-HELPERDIR ?= $(if $(shell test -L /sbin && echo merged),/usr/sbin,/sbin)
+# Where that is a link, to /usr/sbin or /usr/bin, no package may have files below it.
+HELPERDIR ?= $(or $(shell readlink -f /sbin),/sbin)
 DESTDIR   ?=
 CARGO     ?= cargo
 FUZZ_TIME ?= 60
 
 bindir  = $(DESTDIR)$(PREFIX)/bin
-sbindir = $(DESTDIR)$(PREFIX)/sbin
+sbindir = $(DESTDIR)$(SBINDIR)
 compdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
@@ -59,7 +60,7 @@ bench: deps-bench ## speed beside the competitors, in one run
 build: ## release build of all programs
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
 
-install: ## installs programs and helpers (PREFIX, DESTDIR, HELPERDIR)
+install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
 	@# Under sudo there is often no cargo: then what was built before is taken.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and there is no $(CARGO) here: type 'make build' as the user who has it" >&2; exit 1; fi

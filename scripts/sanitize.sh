@@ -5,8 +5,8 @@
 #
 # Miri runs pramfs-rs/tests/concurrent.rs once with all of its checks, then once for
 # each of MIRI_SEEDS (0..64) ways in which two threads can take turns and see each
-# other's stores, for data races alone, and so the unit tests of what is read without
-# a lock. ThreadSanitizer runs the same test file, mappings of files included, with the
+# other's stores, for data races alone, and the unit tests of what is read without
+# a lock as often with all checks. ThreadSanitizer runs the same test file, mappings of files included, with the
 # standard library built for it. Both see no assembler: what runs in its place,
 # and what neither can run, is listed in docs/development.md.
 #
@@ -17,7 +17,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 nightly=${NIGHTLY:-nightly}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize
-unset RUSTFLAGS MIRIFLAGS
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS MIRIFLAGS
 
 skip() {
     printf '\nsanitize: *** SKIPPED: %s: nothing was looked at ***\n' "$1"
