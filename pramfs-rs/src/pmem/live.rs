@@ -14,8 +14,10 @@
 //!
 //! [`asm`] does the same with the processor's own instructions, whose loads and
 //! stores the compiler neither sees nor may assume anything about. Each of them
-//! is a relaxed atomic: on x86_64 a store to a part of a word changes no other
-//! byte of it. Miri and ThreadSanitizer do not see into it; under them, and on
+//! is a relaxed atomic, and stores whole aligned words: a process may be killed, or
+//! the power fail, between any two, and `docs/format.md` promises that no word is
+//! torn then. So nothing is stored by the C library's copies, which begin and end
+//! where the bytes do, and may stop behind any of them. Miri and ThreadSanitizer do not see into it; under them, and on
 //! processors without it, `words` is what runs.
 
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
@@ -113,6 +115,37 @@ pub(super) const DIRECT: bool = cfg!(all(target_arch = "x86_64", not(miri), not(
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
     unsafe { way::store(dst, src, len) }
+}
+
+/// Puts `len` bytes of `new`, those from `within` on, in place of those of a word,
+/// all at once, and leaves the others: others may be storing to them.
+///
+/// # Safety
+/// The address is a multiple of 8, and its word mapped and writable.
+unsafe fn merge(at: *mut u8, new: [u8; WORD], within: usize, len: usize) {
+    // SAFETY: passed on from the caller.
+    let word = unsafe { word_at(at) };
+    let mut old = word.load(Ordering::Relaxed);
+    loop {
+        let mut bytes = old.to_ne_bytes();
+        bytes[within..within + len].copy_from_slice(&new[within..within + len]);
+        let merged = u64::from_ne_bytes(bytes);
+        match word.compare_exchange_weak(old, merged, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => old = now,
+        }
+    }
+}
+
+/// A range of the medium as part of a word, whole words, and part of a word: the
+/// bytes of each.
+fn parts(at: *const u8, len: usize) -> (usize, usize, usize) {
+    let head = at.addr().wrapping_neg() % WORD;
+    if head >= len {
+        return (len, 0, 0);
+    }
+    let tail = (len - head) % WORD;
+    (head, len - head - tail, tail)
 }
 
 /// Fills the medium with one byte.

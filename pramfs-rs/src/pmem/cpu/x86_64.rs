@@ -218,20 +218,22 @@ impl Cpu {
     }
 
     /// Copies less than a line, within one: aligned words past the cache,
-    /// what is odd through it.
+    /// what is odd at the start and at the end through it.
     ///
     /// # Safety
     /// As for [`nt_copy`](Self::nt_copy).
     #[inline]
-    unsafe fn copy_edge(self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: words and rest together are exactly dst..dst+len; the words
-        // are aligned.
+    unsafe fn copy_edge(self, mut dst: *mut u8, mut src: *const u8, mut len: usize) {
+        // SAFETY: start, words and rest together are exactly dst..dst+len; the
+        // words are aligned.
         unsafe {
-            let words = if (dst as usize).is_multiple_of(8) {
-                len & !7
-            } else {
-                0
-            };
+            let odd = len.min((dst as usize).wrapping_neg() % 8);
+            if odd > 0 {
+                live::copy(dst, src, odd);
+                self.flush(dst, odd);
+                (dst, src, len) = (dst.add(odd), src.add(odd), len - odd);
+            }
+            let words = len & !7;
             for i in (0..words).step_by(8) {
                 asm!(
                     "mov {t}, qword ptr [{src}]",

@@ -1,8 +1,10 @@
-//! The copies of [`live`](super) on x86_64. Long ones are the C library's, which
+//! The copies of [`live`](super) on x86_64. Long loads are the C library's, which
 //! knows the processor; called from here they are instructions like the others,
 //! of which the compiler knows only what they may change.
 
 use std::arch::asm;
+
+use super::{WORD, merge, parts};
 
 /// # Safety
 /// As for [`live::copy`](super::copy); either side may be ordinary memory.
@@ -63,7 +65,7 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
                 options(nostack, preserves_flags)
             ),
             // A line, which is what most records and homes are made of.
-            64 => asm!(
+            64 if dst.addr().is_multiple_of(8) => asm!(
                 "movups {a}, xmmword ptr [{src}]",
                 "movups {b}, xmmword ptr [{src} + 16]",
                 "movups {c}, xmmword ptr [{src} + 32]",
@@ -76,8 +78,81 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
                 src = in(reg) src, dst = in(reg) dst,
                 options(nostack, preserves_flags)
             ),
-            _ => memcpy(dst, src, len),
+            _ => store_any(dst, src, len),
         }
+    }
+}
+
+/// # Safety
+/// As for [`live::copy`](super::copy).
+unsafe fn store_any(dst: *mut u8, src: *const u8, len: usize) {
+    let (head, body, tail) = parts(dst, len);
+    // SAFETY: the parts are the range together; each word has a byte of it, so it
+    // is mapped.
+    unsafe {
+        store_part(dst, src, head);
+        store_words(dst.add(head), src.add(head), body);
+        store_part(dst.add(head + body), src.add(head + body), tail);
+    }
+}
+
+/// Stores some bytes of one word, all at once.
+///
+/// # Safety
+/// As for [`live::copy`](super::copy), for less than a word, within one.
+unsafe fn store_part(dst: *mut u8, src: *const u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    let (within, mut bytes) = (dst.addr() % WORD, [0; WORD]);
+    // SAFETY: the bytes fit into the word, by contract.
+    unsafe {
+        memcpy(bytes.as_mut_ptr().add(within), src, len);
+        merge(dst.wrapping_sub(within), bytes, within, len);
+    }
+}
+
+/// Stores whole words, 64 bytes at a time and then 8.
+///
+/// # Safety
+/// As for [`live::copy`](super::copy); `dst` and `len` are multiples of 8.
+unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: both ranges are valid, by contract. A store of 16 bytes at a multiple
+    // of 8 has two words, and tears neither.
+    unsafe {
+        asm!(
+            "cmp {len}, 64",
+            "jb 3f",
+            "2:",
+            "movups {a}, xmmword ptr [{src}]",
+            "movups {b}, xmmword ptr [{src} + 16]",
+            "movups {c}, xmmword ptr [{src} + 32]",
+            "movups {d}, xmmword ptr [{src} + 48]",
+            "movups xmmword ptr [{dst}], {a}",
+            "movups xmmword ptr [{dst} + 16], {b}",
+            "movups xmmword ptr [{dst} + 32], {c}",
+            "movups xmmword ptr [{dst} + 48], {d}",
+            "add {src}, 64",
+            "add {dst}, 64",
+            "sub {len}, 64",
+            "cmp {len}, 64",
+            "jae 2b",
+            "3:",
+            "test {len}, {len}",
+            "jz 5f",
+            "4:",
+            "mov {t}, qword ptr [{src}]",
+            "mov qword ptr [{dst}], {t}",
+            "add {src}, 8",
+            "add {dst}, 8",
+            "sub {len}, 8",
+            "jnz 4b",
+            "5:",
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            t = out(reg) _,
+            src = inout(reg) src => _, dst = inout(reg) dst => _, len = inout(reg) len => _,
+            options(nostack)
+        );
     }
 }
 
@@ -85,16 +160,19 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`live::fill`](super::fill).
 #[inline]
 pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
-    // SAFETY: the range is writable, by contract; the call as in `memcpy`.
+    let (head, body, tail) = parts(dst, len);
+    let word = [byte; WORD];
+    // SAFETY: as in `store_any`; `rep stosq` stores whole words.
     unsafe {
+        store_part(dst, word.as_ptr(), head);
         asm!(
-            "call qword ptr [rip + {memset}@GOTPCREL]",
-            memset = sym libc::memset,
-            inlateout("rdi") dst => _,
-            inlateout("rsi") u64::from(byte) => _,
-            inlateout("rdx") len => _,
-            clobber_abi("C"),
+            "rep stosq",
+            inout("rcx") body / WORD => _,
+            inout("rdi") dst.add(head) => _,
+            in("rax") u64::from_ne_bytes(word),
+            options(nostack, preserves_flags)
         );
+        store_part(dst.add(head + body), word.as_ptr(), tail);
     }
 }
 

@@ -64,6 +64,55 @@ fn fills_everywhere_are_those_bytes_and_no_others() {
     compare(|d, _, n| unsafe { words::fill(d, 0x5a, n) }, filled);
 }
 
+/// Whoever looks between two instructions, as a crash does, sees no part of what is
+/// stored to a word.
+#[test]
+fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
+    const ROUNDS: u32 = if cfg!(miri) { 2 } else { 400_000 };
+    let area: Vec<AtomicU64> = (0..AREA / WORD).map(|_| AtomicU64::new(0)).collect();
+    let base: *mut u8 = area[0].as_ptr().cast();
+    let base = AtomicU64::new(base.expose_provenance() as u64);
+    let done = AtomicBool::new(false);
+    // Where the bytes begin, and how many they are.
+    let bounds = [(3, 30), (2, 62), (34, 100), (40, 64), (61, 190), (5, 2)];
+    for (from, len) in bounds {
+        done.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let at = std::ptr::with_exposed_provenance_mut::<u8>(
+                    base.load(Ordering::Relaxed) as usize + from,
+                );
+                for round in 0..ROUNDS {
+                    let byte = if round % 2 == 0 { 0xff } else { 0 };
+                    // SAFETY: the bytes lie in the area, whose words are atomic.
+                    unsafe {
+                        match round % 4 {
+                            0 | 1 => store(at, [byte; AREA].as_ptr(), len),
+                            _ => fill(at, byte, len),
+                        }
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                let last = (from + len).div_ceil(WORD);
+                for (n, word) in area.iter().enumerate().take(last).skip(from / WORD) {
+                    let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+                    let mut inside = (0..WORD)
+                        .filter(|i| (from..from + len).contains(&(n * WORD + i)))
+                        .map(|i| bytes[i]);
+                    let first = inside.next();
+                    assert!(
+                        inside.all(|b| Some(b) == first),
+                        "{len} bytes from {from} on, word {n}: {bytes:x?}"
+                    );
+                }
+            }
+        });
+        area.iter().for_each(|w| w.store(0, Ordering::Relaxed));
+    }
+}
+
 #[test]
 fn a_structure_of_any_length_comes_out_whole() {
     let src = source();

@@ -2,18 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{WORD, word_at};
-
-/// A range of the medium as part of a word, whole words, and part of a word: the
-/// bytes of each.
-fn parts(at: *const u8, len: usize) -> (usize, usize, usize) {
-    let head = at.addr().wrapping_neg() % WORD;
-    if head >= len {
-        return (len, 0, 0);
-    }
-    let tail = (len - head) % WORD;
-    (head, len - head - tail, tail)
-}
+use super::{WORD, merge, parts, word_at};
 
 /// Loads some bytes of one word.
 ///
@@ -41,18 +30,10 @@ unsafe fn store_part(dst: *mut u8, new: &[u8]) {
     if new.is_empty() {
         return;
     }
-    let within = dst.addr() % WORD;
+    let (within, mut bytes) = (dst.addr() % WORD, [0; WORD]);
+    bytes[within..within + new.len()].copy_from_slice(new);
     // SAFETY: the word is mapped, by contract.
-    let word = unsafe { word_at(dst.wrapping_sub(within)) };
-    let mut old = word.load(Relaxed);
-    loop {
-        let mut bytes = old.to_ne_bytes();
-        bytes[within..within + new.len()].copy_from_slice(new);
-        match word.compare_exchange_weak(old, u64::from_ne_bytes(bytes), Relaxed, Relaxed) {
-            Ok(_) => return,
-            Err(now) => old = now,
-        }
-    }
+    unsafe { merge(dst.wrapping_sub(within), bytes, within, new.len()) }
 }
 
 /// # Safety
