@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// An unmount ends the server, and whoever is connected shall not delay it.
+    /// An unmount ends the server. A client that is connected does not delay it.
     #[test]
     fn a_silent_client_does_not_delay_the_end() {
         let dir = tempfile::tempdir().unwrap();

@@ -6,9 +6,9 @@
 //! ENOTCONN. So it asks to be the last one, as other daemons do whose end takes
 //! storage away. What it takes for itself is bounded (`cache_mem=`, `threads=`).
 //!
-//! The last one, and not never: in a memory cgroup of its own, of which the pages of
-//! a region on tmpfs are part, there would be nobody left to be ended, and whoever
-//! wants a page there would hang.
+//! The last one, and not never: the server may be alone in a memory cgroup, which
+//! counts the pages of a region on tmpfs, too. If the kernel could not end it, every
+//! process that wants a page of that cgroup would hang.
 
 use std::io;
 

@@ -14,8 +14,8 @@ impl Shared {
     /// mapping pins them.
     ///
     /// # Errors
-    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] for what is no
-    /// regular file, [`crate::Error::Corrupt`].
+    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] where it
+    /// is not a regular file, [`crate::Error::Corrupt`].
     pub fn file_extents(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<FileExtent>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;

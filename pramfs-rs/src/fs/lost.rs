@@ -24,8 +24,8 @@ impl Shared {
     /// and that nobody has written since: to read them is [`Error::Lost`](crate::Error::Lost).
     ///
     /// # Errors
-    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] for what is no
-    /// regular file, [`crate::Error::Corrupt`].
+    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] where it
+    /// is not a regular file, [`crate::Error::Corrupt`].
     pub fn lost_ranges(&self, ino: Ino) -> Result<Vec<Range<u64>>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;

@@ -153,8 +153,8 @@ pub(super) fn ends_short(e: &Error) -> bool {
     is_out_of_space(e) || matches!(e, Error::Lost { .. })
 }
 
-/// Asks for room for as much as the host has of what is still to be allocated,
-/// where it is asked for: for who can do with a part.
+/// Where room is asked for, asks for all that is still to be allocated, or for as
+/// much of it as the host has: a short write is an answer, too.
 pub(super) fn for_some_of(region: &Region, bytes: u64) -> impl Fn(Error) -> Error {
     move |e| match for_all_of(bytes)(e) {
         Error::Pmem(PmemError::NoRoom { offset, len }) if len > CHUNK => {

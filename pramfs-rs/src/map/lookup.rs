@@ -59,8 +59,8 @@ pub fn find(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
 
 /// The extent that begins at `index`, of at most `max` blocks (at least one).
 /// Neighbours in one pointer block are merged, and holes whatever their size;
-/// what follows may still continue the extent. Who asks for what is no regular
-/// file refuses one that was lost.
+/// what follows may still continue the extent. Only maps of regular
+/// files may have lost extents: a caller refuses them in any other.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].

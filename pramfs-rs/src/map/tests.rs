@@ -577,8 +577,8 @@ fn a_height_that_cannot_be_is_refused() {
     }
 }
 
-/// As an image can be made by who knows the checks: one pointer block for many
-/// pointers, which would be read for each.
+/// A forged image has one pointer block below many pointers: it would be read for
+/// each of them.
 #[test]
 fn a_map_of_more_blocks_than_the_region_has_is_not_counted_to_its_end() {
     let mut bed = Bed::new(4096, 16 << 20, 1);

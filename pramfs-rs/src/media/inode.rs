@@ -27,7 +27,7 @@ pub const FL_NODUMP: u32 = 0x40;
 /// `chattr +A`: no access times.
 pub const FL_NOATIME: u32 = 0x80;
 /// Not one of `chattr`'s: a repair could not bring back some of the file's bytes,
-/// and has marked them in its map. A hint for who would look for them.
+/// and has marked them in its map. A hint: the map decides.
 pub const FL_LOST: u32 = 1 << 31;
 /// Flags that a file or a directory takes over from the directory that it is
 /// made in.

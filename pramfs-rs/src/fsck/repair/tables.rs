@@ -90,8 +90,9 @@ impl Fixer<'_, '_> {
         Ok(self.found.as_ref().is_some_and(|f| f.contains(&ino.0)))
     }
 
-    /// Puts blocks of pointers back that nothing leads to and whose pointers
-    /// say that they are one of these files'; the files where one was found.
+    /// Looks for blocks of pointers without an owner. Where the checks of their
+    /// pointers fit a gap of one of these files, it puts them back there. Returns
+    /// the files that got one.
     fn find_tables(&mut self, wanted: &[Ino]) -> Result<HashSet<u64>> {
         let mut found = HashSet::new();
         let lost = self.scan()?.tables.clone();
