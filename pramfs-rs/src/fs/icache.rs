@@ -34,6 +34,9 @@ type Page = Box<[Option<Arc<Inode>>; PAGE as usize]>;
 #[derive(Debug, Default)]
 struct Shard {
     pages: FxHashMap<u64, Page>,
+    /// A page without inodes: one that comes and goes alone in its page takes no
+    /// memory from the allocator each time.
+    spare: Option<Page>,
     len: usize,
 }
 
@@ -54,7 +57,9 @@ impl Shard {
     /// Gives back the inode whose place it takes.
     fn insert(&mut self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         let (page, at) = place(inode.ino);
-        let old = self.pages.entry(page).or_default()[at].replace(inode);
+        let slots =
+            (self.pages.entry(page)).or_insert_with(|| self.spare.take().unwrap_or_default());
+        let old = slots[at].replace(inode);
         self.len += usize::from(old.is_none());
         old
     }
@@ -64,7 +69,7 @@ impl Shard {
         let slots = self.pages.get_mut(&page)?;
         let old = slots[at].take();
         if slots.iter().all(Option::is_none) {
-            self.pages.remove(&page);
+            self.spare = self.pages.remove(&page);
         }
         self.len -= usize::from(old.is_some());
         old

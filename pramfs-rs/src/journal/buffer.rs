@@ -5,6 +5,7 @@ use std::cell::Cell;
 use zerocopy::IntoBytes;
 
 use crate::media::record::{ENTRIES_AT, EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
+use crate::pmem::LINE;
 
 /// Most bytes of any record slot.
 const MAX: usize = 1 << 16;
@@ -24,6 +25,19 @@ pub struct RecordBuf {
     /// Bytes that are kept for entries to come.
     kept: usize,
     entries: u32,
+    /// [`lines`] of the homes of all entries.
+    lines: u64,
+}
+
+/// Bits for the cache lines of a range: those of two ranges that have a line in
+/// common have a bit in common.
+#[inline]
+fn lines(offset: u64, len: usize) -> u64 {
+    if len as u64 > LINE {
+        return u64::MAX;
+    }
+    let last = offset + (len as u64).saturating_sub(1);
+    1 << (offset / LINE % 64) | 1 << (last / LINE % 64)
 }
 
 /// One entry of a record.
@@ -52,6 +66,7 @@ impl RecordBuf {
             limit,
             kept: 0,
             entries: 0,
+            lines: 0,
         }
     }
 
@@ -82,6 +97,12 @@ impl RecordBuf {
         self.entries == 0
     }
 
+    /// Whether an entry may change bytes of a range; false is certain.
+    #[inline]
+    pub fn may_change(&self, offset: u64, len: usize) -> bool {
+        self.lines & lines(offset, len) != 0
+    }
+
     /// Adds an entry; false when it does not fit.
     #[inline]
     #[must_use]
@@ -99,6 +120,11 @@ impl RecordBuf {
         to[8..].copy_from_slice(payload);
         self.len = end;
         self.entries += 1;
+        self.lines |= match kind {
+            // Their home is longer than their payload.
+            EntryKind::Zero => u64::MAX,
+            _ => lines(offset, payload.len()),
+        };
         true
     }
 

@@ -91,14 +91,10 @@ pub(super) unsafe fn load_pod<T: FromBytes>(src: *const u8) -> T {
 pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; whole words to an aligned place.
     unsafe {
-        if len >= SHORT || !len.is_multiple_of(WORD) || !dst.addr().is_multiple_of(WORD) {
-            return way::store(dst, src, len);
-        }
-        let mut i = 0;
-        while i < len {
-            let word = src.add(i).cast::<u64>().read_unaligned();
-            word_at(dst.wrapping_add(i)).store(word, Ordering::Relaxed);
-            i += WORD;
+        if (dst.addr() | len).is_multiple_of(WORD) {
+            way::store_words(dst, src, len);
+        } else {
+            way::store(dst, src, len);
         }
     }
 }

@@ -276,6 +276,12 @@ impl Region {
         (end <= self.len).then(|| unsafe { self.base.add(offset as usize) })
     }
 
+    /// Whether a range lies in the region.
+    #[inline]
+    pub(crate) fn is_within(&self, offset: u64, len: u64) -> bool {
+        self.within(offset, len).is_some()
+    }
+
     /// Refuses a range that touches a page that has faulted. Such a page reads
     /// as zeros, without another fault, so this is asked before every store, and
     /// after every load, which may be the one that faulted.

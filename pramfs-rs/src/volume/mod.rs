@@ -325,8 +325,19 @@ impl Volume {
     /// that fails would fail the whole volume.
     #[inline]
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+        // A page that is missing then would be a failure of all, too.
+        if self.region.is_within(offset, len)
+            && !Region::any_faults()
+            && self.region.has_room(offset, len)
+        {
+            return Ok(());
+        }
+        self.check_range_slowly(offset, len)
+    }
+
+    #[cold]
+    fn check_range_slowly(&self, offset: u64, len: u64) -> Result<()> {
         match self.region.check(offset, len) {
-            // A page that is missing then would be a failure of all, too.
             Ok(()) => Ok(self.region.need_room(offset, len)?),
             Err(e) => Err(outside(e, offset, len)),
         }

@@ -106,7 +106,7 @@ impl<'v> Tx<'v> {
     /// Puts what the record changes over bytes of the region.
     #[inline]
     fn overlay(&self, offset: u64, into: &mut [u8]) {
-        if !self.rec.is_empty() {
+        if self.rec.may_change(offset, into.len()) {
             self.overlay_entries(offset, into);
         }
     }

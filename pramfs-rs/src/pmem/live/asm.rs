@@ -64,20 +64,6 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
                 t = out(reg_byte) _, src = in(reg) src, dst = in(reg) dst,
                 options(nostack, preserves_flags)
             ),
-            // A line, which is what most records and homes are made of.
-            64 if dst.addr().is_multiple_of(8) => asm!(
-                "movups {a}, xmmword ptr [{src}]",
-                "movups {b}, xmmword ptr [{src} + 16]",
-                "movups {c}, xmmword ptr [{src} + 32]",
-                "movups {d}, xmmword ptr [{src} + 48]",
-                "movups xmmword ptr [{dst}], {a}",
-                "movups xmmword ptr [{dst} + 16], {b}",
-                "movups xmmword ptr [{dst} + 32], {c}",
-                "movups xmmword ptr [{dst} + 48], {d}",
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                src = in(reg) src, dst = in(reg) dst,
-                options(nostack, preserves_flags)
-            ),
             _ => store_any(dst, src, len),
         }
     }
@@ -112,11 +98,12 @@ unsafe fn store_part(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Stores whole words, 64 bytes at a time and then 8.
+/// Stores whole words: 64 bytes at a time, and then 32, 16 and 8.
 ///
 /// # Safety
 /// As for [`live::copy`](super::copy); `dst` and `len` are multiples of 8.
-unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
+#[inline]
+pub(super) unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: both ranges are valid, by contract. A store of 16 bytes at a multiple
     // of 8 has two words, and tears neither.
     unsafe {
@@ -138,16 +125,27 @@ unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
             "cmp {len}, 64",
             "jae 2b",
             "3:",
-            "test {len}, {len}",
-            "jz 5f",
+            "test {len:l}, 32",
+            "jz 4f",
+            "movups {a}, xmmword ptr [{src}]",
+            "movups {b}, xmmword ptr [{src} + 16]",
+            "movups xmmword ptr [{dst}], {a}",
+            "movups xmmword ptr [{dst} + 16], {b}",
+            "add {src}, 32",
+            "add {dst}, 32",
             "4:",
+            "test {len:l}, 16",
+            "jz 5f",
+            "movups {a}, xmmword ptr [{src}]",
+            "movups xmmword ptr [{dst}], {a}",
+            "add {src}, 16",
+            "add {dst}, 16",
+            "5:",
+            "test {len:l}, 8",
+            "jz 6f",
             "mov {t}, qword ptr [{src}]",
             "mov qword ptr [{dst}], {t}",
-            "add {src}, 8",
-            "add {dst}, 8",
-            "sub {len}, 8",
-            "jnz 4b",
-            "5:",
+            "6:",
             a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
             t = out(reg) _,
             src = inout(reg) src => _, dst = inout(reg) dst => _, len = inout(reg) len => _,

@@ -65,11 +65,22 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: as in `load`, the other way round.
     unsafe {
         store_part(dst, &part(0, head)[..head]);
-        for i in (head..head + body).step_by(WORD) {
+        store_words(dst.add(head), src.add(head), body);
+        store_part(dst.add(head + body), &part(head + body, tail)[..tail]);
+    }
+}
+
+/// Stores whole words.
+///
+/// # Safety
+/// As for [`live::store`](super::store); `dst` and `len` are multiples of 8.
+pub(super) unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
+    for i in (0..len).step_by(WORD) {
+        // SAFETY: both ranges are valid, by contract.
+        unsafe {
             let word = src.add(i).cast::<u64>().read_unaligned();
             word_at(dst.add(i)).store(word, Relaxed);
         }
-        store_part(dst.add(head + body), &part(head + body, tail)[..tail]);
     }
 }
 
