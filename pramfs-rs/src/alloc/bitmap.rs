@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::group::{Group, for_words};
 use super::{Found, Reserved, Run};
 use crate::error::{Error, Result};
@@ -15,6 +13,7 @@ use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 use crate::media::walk::MapRoot;
 use crate::pmem::Region;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Most combinations of steps that recovery looks at for one group.
 const MOST_WAYS: u32 = 1 << 16;
