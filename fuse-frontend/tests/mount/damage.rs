@@ -103,7 +103,7 @@ fn a_mount_tells_that_there_is_nothing_to_fall_back_on() {
 }
 
 /// A region with the file `dir/hurt`, whose inode is damaged, and `whole`.
-fn hurt(test: &str) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, u64)> {
+pub fn hurt(test: &str) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, u64)> {
     let (mount, dog) = mounted(test, "")?;
     fs::create_dir(mount.at("dir")).unwrap();
     fs::write(mount.at("dir/hurt"), "bytes").unwrap();
