@@ -4,8 +4,8 @@
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use pramfs_tests::mounted::Mounted;
 
@@ -54,6 +54,7 @@ fn a_server_in_the_background_sends_each_line_to_the_system_log() {
         .set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
     let mut script = in_namespace(&mount, dir.path()).spawn().unwrap();
+    let patience = Instant::now() + Duration::from_secs(30);
     // A socket that nobody reads takes ten lines.
     let (mut lines, mut bytes, mut status) = (Vec::new(), vec![0; 1 << 16], None);
     loop {
@@ -64,14 +65,17 @@ fn a_server_in_the_background_sends_each_line_to_the_system_log() {
                     e.kind(),
                     ErrorKind::WouldBlock | ErrorKind::TimedOut
                 ));
-                if status.is_some() {
+                // The last line comes after the region is free.
+                let said_all = lines.last().is_some_and(|l| l.contains("unmounted"));
+                let failed = status.is_some_and(|s: ExitStatus| !s.success());
+                if status.is_some() && said_all || failed || Instant::now() > patience {
                     break;
                 }
-                status = script.try_wait().unwrap();
+                status = status.or_else(|| script.try_wait().unwrap());
             }
         }
     }
-    let status = status.unwrap();
+    let status = status.expect("the script has ended");
     if status.code() == Some(77) {
         return pramfs_tests::skip::skipped("no /dev of its own can be made here");
     }
