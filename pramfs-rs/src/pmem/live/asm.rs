@@ -6,6 +6,21 @@ use std::arch::asm;
 
 use super::{WORD, merge, parts};
 
+/// The instructions that copy 64 bytes from `src` to `dst` through `a` to `d`. A
+/// store of 16 bytes at a multiple of 8 has two words, and tears neither.
+macro_rules! copy_line {
+    () => {
+        "movups {a}, xmmword ptr [{src}]
+        movups {b}, xmmword ptr [{src} + 16]
+        movups {c}, xmmword ptr [{src} + 32]
+        movups {d}, xmmword ptr [{src} + 48]
+        movups xmmword ptr [{dst}], {a}
+        movups xmmword ptr [{dst} + 16], {b}
+        movups xmmword ptr [{dst} + 32], {c}
+        movups xmmword ptr [{dst} + 48], {d}"
+    };
+}
+
 /// # Safety
 /// As for [`live::copy`](super::copy); either side may be ordinary memory.
 #[inline]
@@ -66,14 +81,7 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
             ),
             // A line, which is what most records and homes are made of.
             64 if dst.addr().is_multiple_of(8) => asm!(
-                "movups {a}, xmmword ptr [{src}]",
-                "movups {b}, xmmword ptr [{src} + 16]",
-                "movups {c}, xmmword ptr [{src} + 32]",
-                "movups {d}, xmmword ptr [{src} + 48]",
-                "movups xmmword ptr [{dst}], {a}",
-                "movups xmmword ptr [{dst} + 16], {b}",
-                "movups xmmword ptr [{dst} + 32], {c}",
-                "movups xmmword ptr [{dst} + 48], {d}",
+                copy_line!(),
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
                 src = in(reg) src, dst = in(reg) dst,
                 options(nostack, preserves_flags)
@@ -117,21 +125,13 @@ unsafe fn store_part(dst: *mut u8, src: *const u8, len: usize) {
 /// # Safety
 /// As for [`live::copy`](super::copy); `dst` and `len` are multiples of 8.
 unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: both ranges are valid, by contract. A store of 16 bytes at a multiple
-    // of 8 has two words, and tears neither.
+    // SAFETY: both ranges are valid, by contract.
     unsafe {
         asm!(
             "cmp {len}, 64",
             "jb 3f",
             "2:",
-            "movups {a}, xmmword ptr [{src}]",
-            "movups {b}, xmmword ptr [{src} + 16]",
-            "movups {c}, xmmword ptr [{src} + 32]",
-            "movups {d}, xmmword ptr [{src} + 48]",
-            "movups xmmword ptr [{dst}], {a}",
-            "movups xmmword ptr [{dst} + 16], {b}",
-            "movups xmmword ptr [{dst} + 32], {c}",
-            "movups xmmword ptr [{dst} + 48], {d}",
+            copy_line!(),
             "add {src}, 64",
             "add {dst}, 64",
             "sub {len}, 64",
