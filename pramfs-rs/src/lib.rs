@@ -24,6 +24,7 @@ pub mod journal;
 mod map;
 pub mod media;
 pub mod pmem;
+mod sync;
 pub mod types;
 mod volume;
 

@@ -1,7 +1,9 @@
 //! File systems with little room, for regions that lie on them.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +16,7 @@ pub struct Host {
     dir: TempDir,
     mounted: bool,
     /// The image of a disk below it.
-    _image: Option<TempDir>,
+    image: Option<TempDir>,
 }
 
 impl Host {
@@ -23,12 +25,12 @@ impl Host {
     /// # Panics
     /// Where there is no directory for it.
     pub fn tmpfs(test: &str, options: &str) -> Option<Host> {
-        let host = Host {
-            dir: tempfile::tempdir().expect("a directory"),
-            mounted: false,
-            _image: None,
-        };
-        host.mount(test, &["-t", "tmpfs", "-o", options, "none"])
+        or_skip(test, Host::try_tmpfs(options))
+    }
+
+    /// As [`Host::tmpfs`], and why not.
+    fn try_tmpfs(options: &str) -> Result<Host, String> {
+        Host::none().mount(&["-t", "tmpfs", "-o", options, "none"])
     }
 
     /// An ext4 of so many bytes, on a loop device. `None` has been said loudly.
@@ -36,40 +38,109 @@ impl Host {
     /// # Panics
     /// Where there is no place for it.
     pub fn ext4(test: &str, len: u64) -> Option<Host> {
+        or_skip(test, Host::try_ext4(len, &[], "loop"))
+    }
+
+    /// As [`Host::ext4`], with more options for mkfs.ext4 and others for the mount,
+    /// and why not.
+    fn try_ext4(len: u64, mkfs: &[&str], options: &str) -> Result<Host, String> {
         let images = tempfile::tempdir().expect("a directory");
         let image = images.path().join("image");
         let file = File::create(&image).expect("an image");
         file.set_len(len).expect("room for an image");
         let made = Command::new("mkfs.ext4")
             .args(["-q", "-F", "-m", "0"])
+            .args(mkfs)
             .arg(&image)
             .status();
         if !made.is_ok_and(|s| s.success()) {
-            crate::skip::skipped(format_args!("no mkfs.ext4: {test} has not been run"));
-            return None;
+            return Err("no mkfs.ext4".to_owned());
         }
-        let host = Host {
-            dir: tempfile::tempdir().expect("a directory"),
-            mounted: false,
-            _image: Some(images),
-        };
+        let mut host = Host::none();
+        host.image = Some(images);
         let source = image.display().to_string();
-        host.mount(test, &["-t", "ext4", "-o", "loop", &source])
+        host.mount(&["-t", "ext4", "-o", options, &source])
     }
 
-    fn mount(mut self, test: &str, args: &[&str]) -> Option<Host> {
+    /// A tmpfs and an ext4 of 64 MiB in which anybody may make files, and a user may
+    /// have so many bytes: those of both that the kernel has quotas for, by name.
+    /// None has been said loudly.
+    ///
+    /// # Panics
+    /// Where there is no place for it.
+    pub fn with_quota(test: &str, user: u32, bytes: u64) -> Vec<(&'static str, Host)> {
+        let limit = format!("size=64m,usrquota,usrquota_block_hardlimit={bytes},mode=1777");
+        let quota = ["-O", "quota", "-E", "quotatype=usrquota"];
+        let disk = Host::try_ext4(64 << 20, &quota, "loop,usrquota").and_then(|host| {
+            host.limit(user, bytes)
+                .map_err(|e| format!("quotactl: {e}"))?;
+            let anybody = fs::Permissions::from_mode(0o1777);
+            fs::set_permissions(host.path(), anybody).map_err(|e| e.to_string())?;
+            Ok(host)
+        });
+        let (mut hosts, mut refused) = (Vec::new(), Vec::new());
+        for (kind, host) in [("tmpfs", Host::try_tmpfs(&limit)), ("ext4", disk)] {
+            match host {
+                Ok(host) => hosts.push((kind, host)),
+                Err(why) => refused.push(why),
+            }
+        }
+        if hosts.is_empty() {
+            let why = refused.join("; ");
+            crate::skip::skipped(format_args!(
+                "no quota on tmpfs (CONFIG_TMPFS_QUOTA) and none on ext4 (CONFIG_QFMT_V2): {test} has not been run: {why}"
+            ));
+        }
+        hosts
+    }
+
+    /// Gives a user a quota, on an ext4 that has them.
+    fn limit(&self, user: u32, bytes: u64) -> io::Result<()> {
+        let dir = File::open(self.path())?;
+        // SAFETY: all of it are numbers.
+        let mut limits: libc::dqblk = unsafe { std::mem::zeroed() };
+        // In units of 1024 bytes.
+        limits.dqb_bhardlimit = bytes / 1024;
+        limits.dqb_valid = libc::QIF_BLIMITS;
+        let command = libc::QCMD(libc::Q_SETQUOTA, libc::USRQUOTA);
+        // SAFETY: quotactl_fd(2) with the structure that this command reads.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_quotactl_fd,
+                dir.as_raw_fd(),
+                command,
+                user,
+                &raw mut limits,
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Nothing mounted yet.
+    fn none() -> Host {
+        Host {
+            dir: tempfile::tempdir().expect("a directory"),
+            mounted: false,
+            image: None,
+        }
+    }
+
+    fn mount(mut self, args: &[&str]) -> Result<Host, String> {
         let out = Command::new("mount").args(args).arg(self.path()).output();
         match out {
             Ok(out) if out.status.success() => {
                 self.mounted = true;
-                Some(self)
+                Ok(self)
             }
-            refused => {
-                crate::skip::skipped(format_args!(
-                    "cannot mount {args:?}: {test} has not been run: {refused:?}"
-                ));
-                None
+            Ok(out) => {
+                let said = String::from_utf8_lossy(&out.stderr);
+                let why = said.lines().next().unwrap_or_default();
+                Err(format!("cannot mount {args:?}: {why}"))
             }
+            Err(e) => Err(format!("mount: {e}")),
         }
     }
 
@@ -107,6 +178,11 @@ impl Host {
         let host = rustix::fs::statvfs(self.path()).expect("a file system");
         host.f_bavail * host.f_frsize
     }
+}
+
+fn or_skip(test: &str, host: Result<Host, String>) -> Option<Host> {
+    host.map_err(|why| crate::skip::skipped(format_args!("{test} has not been run: {why}")))
+        .ok()
 }
 
 impl Drop for Host {

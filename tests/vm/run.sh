@@ -99,7 +99,7 @@ initrd() {
     cp tests/vm/init "$dir/init" && chmod 0755 "$dir/init"
     # No file of this machine's configuration has a say in it.
     modprobe -C /dev/null -d "$kernel" -S "$version" -a --show-depends \
-        nfit nd_pmem dax_pmem device_dax 9pnet_virtio 9p ext4 fuse virtio_pci |
+        nfit nd_pmem dax_pmem device_dax 9pnet_virtio 9p ext4 fuse virtio_pci loop quota_v2 |
         awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$work/modules"
     while read -r module; do
         case $module in
@@ -118,7 +118,7 @@ label_mib=16
 
 build() {
     say "building the programs"
-    local what=(-p pramfs-tests --test media)
+    local what=(-p pramfs-tests --test media --test host_full)
     if [[ -n $build_all ]]; then
         what=(--workspace)
     else
@@ -127,8 +127,8 @@ build() {
         cargo build -q -p pramfs-tests --example life
     fi
     cargo test "${what[@]}" --no-run --message-format=json 2>"$work/build" |
-        grep -o '"executable":"[^"]*/media-[^"]*"' | cut -d'"' -f4 >"$work/shared/tests" || true
-    [[ -s $work/shared/tests ]] || {
+        grep -o '"executable":"[^"]*/\(media\|host_full\)-[^"]*"' | cut -d'"' -f4 >"$work/shared/tests" || true
+    { grep -q /media- "$work/shared/tests" && grep -q /host_full- "$work/shared/tests"; } || {
         cat "$work/build"
         fail "the tests were not built"
     }
@@ -233,13 +233,16 @@ declare -A is=(
     [eadr]="fsdax byte true"
 )
 SECONDS=0
+# No matter on which medium, so once.
+quota=(quota)
 for medium in $media; do
     [[ -n ${is[$medium]-} ]] || fail "there is no medium $medium"
     left "$medium" || break
     persistence=mem-ctrl
     [[ $medium != eadr ]] || persistence=cpu
     boot "make $medium" "doctor ${is[$medium]}" "library" example \
-        begin "doctor ${is[$medium]}"
+        "${quota[@]}" begin "doctor ${is[$medium]}"
+    quota=()
     doors=(mount region)
     for ((cut = 0; cut < cuts; cut++)); do
         left "power cut $((cut + 1)) on $medium" || break 2

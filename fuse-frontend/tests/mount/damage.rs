@@ -103,7 +103,7 @@ fn a_mount_tells_that_there_is_nothing_to_fall_back_on() {
 }
 
 /// A region with the file `dir/hurt`, whose inode is damaged, and `whole`.
-fn hurt(test: &str) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, u64)> {
+pub fn hurt(test: &str) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, u64)> {
     let (mount, dog) = mounted(test, "")?;
     fs::create_dir(mount.at("dir")).unwrap();
     fs::write(mount.at("dir/hurt"), "bytes").unwrap();
@@ -280,35 +280,93 @@ fn a_server_that_may_not_remount_says_so_once() {
     assert_eq!(said.trim(), "1", "{log}");
 }
 
-/// A file that lost a range, which a repair has marked: no zeros in a page cache.
-#[test]
-fn what_was_lost_is_eio_through_the_kernel() {
+const PAGE: usize = 4096;
+
+/// A region with files of 40 pages that have lost those from 8 to 16, which a
+/// repair has marked; what the files held, and their inodes.
+fn lost(
+    test: &str,
+    names: &[&str],
+) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, Vec<u8>, Vec<u64>)> {
     use pramfs::fsck::{Policy, RepairOptions, repair};
-    const PAGE: usize = 4096;
-    let Some((mount, _dog)) = mounted("lost range", "") else {
-        return;
-    };
-    let path = mount.at("file");
+    let (mount, dog) = mounted(test, "")?;
     let whole: Vec<u8> = (0..40 * PAGE).map(|i| (i / PAGE + 1) as u8).collect();
-    fs::write(&path, &whole).unwrap();
-    let ino = fs::metadata(&path).unwrap().ino();
+    let made = names.iter().map(|name| {
+        fs::write(mount.at(name), &whole).unwrap();
+        fs::metadata(mount.at(name)).unwrap().ino()
+    });
+    let inodes: Vec<u64> = made.collect();
     mount.unmount();
     let image = fs::read(mount.region()).unwrap();
-    let at = inode_home(&image, Ino(ino)) + 0x40;
-    let root = u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
-    let table = (root & ((1 << 40) - 1)) * PAGE as u64;
     let region = fs::File::options().write(true).open(mount.region());
-    region
-        .unwrap()
-        .write_all_at(&[0x35; 64], table + 64)
-        .unwrap();
+    let region = region.unwrap();
+    for ino in &inodes {
+        let at = inode_home(&image, Ino(*ino)) + 0x40;
+        let root = u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+        let table = (root & ((1 << 40) - 1)) * PAGE as u64;
+        region.write_all_at(&[0x35; 64], table + 64).unwrap();
+    }
     let region = pramfs::pmem::RegionOptions::new()
         .open(mount.region())
         .unwrap();
     let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
-    assert!(report.is_sound() && report.marked.len() == 1, "{report}");
-    drop(region);
+    assert!(
+        report.is_sound() && report.marked.len() == names.len(),
+        "{report}"
+    );
+    Some((mount, dog, whole, inodes))
+}
 
+/// It is no new damage: the mount stays as it is.
+#[test]
+fn what_was_lost_is_told_once_for_each_file_and_minute() {
+    let Some((mount, _dog, whole, inodes)) = lost("lost, in the log", &["one", "two"]) else {
+        return;
+    };
+    let mut server = logged(&mount);
+    let log = || fs::read_to_string(log_of(&mount)).unwrap();
+    let mut page = vec![0; PAGE];
+    for _ in 0..3 {
+        for name in ["one", "two"] {
+            let file = fs::File::open(mount.at(name)).unwrap();
+            for n in 8..16 {
+                let read = file.read_at(&mut page, (n * PAGE) as u64);
+                refused(read, libc::EIO);
+            }
+            assert_eq!(file.read_at(&mut page, 0).unwrap(), PAGE);
+            assert_eq!(page, whole[..PAGE]);
+        }
+    }
+    fs::write(mount.at("new"), "changes go on").unwrap();
+    mount.unmount();
+    assert!(server.wait().unwrap().success());
+    let log = log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("lost")).collect();
+    assert_eq!(told.len(), 2, "{log}");
+    let region = mount.region();
+    for ((name, ino), line) in ["one", "two"].iter().zip(inodes).zip(told) {
+        let what = format!(
+            "{}: damage: \"/{name}\" (inode {ino}): the bytes at offset 32768 were lost, and are EIO until they are written; `pramfs stat` shows",
+            region.display()
+        );
+        assert!(
+            line.contains("ERROR") && line.contains(&what),
+            "{what} in: {log}"
+        );
+    }
+    assert!(
+        !log.contains("fsck.pramfs") && !log.contains("read-only"),
+        "{log}"
+    );
+}
+
+/// No zeros in a page cache.
+#[test]
+fn what_was_lost_is_eio_through_the_kernel() {
+    let Some((mount, _dog, whole, _)) = lost("lost range", &["file"]) else {
+        return;
+    };
+    let path = mount.at("file");
     mount.mount("");
     let file = fs::File::options()
         .read(true)

@@ -10,6 +10,7 @@ mod cut;
 mod damage;
 mod data;
 mod life;
+mod logging;
 mod names;
 mod privileges;
 mod refusals;

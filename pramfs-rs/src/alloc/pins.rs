@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-
 use super::Run;
+use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
 struct State {

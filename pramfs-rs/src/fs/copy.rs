@@ -7,8 +7,6 @@
 //! read as zeros and cost no time to write: as on other file systems, what was
 //! copied has its space.
 
-use parking_lot::RwLockReadGuard;
-
 use super::attr::{InGroup, anybody, sgid};
 use super::core_lock::CoreGuard;
 use super::inode::{Core, Inode};
@@ -18,6 +16,7 @@ use super::whole::Hole;
 use super::{Need, Shared, protect, room};
 use crate::error::{Error, Result};
 use crate::map;
+use crate::sync::RwLockReadGuard;
 use crate::types::Ino;
 
 /// Both ends, locked; the source by the target's lock where they are one.

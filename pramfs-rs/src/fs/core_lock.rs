@@ -16,13 +16,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 use super::attr::DAY;
 use super::attr_cache::Shown;
 use super::inode::Core;
 use crate::map::MapRef;
 use crate::media::pointer::Ptr;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{FileType, Ino};
 
 /// See the module.

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::Shared;
 use super::options::ErrorPolicy;
 use crate::error::Error;
+use crate::sync::{Condvar, Mutex};
 use crate::types::Ino;
 
 /// For how many seconds something that was told is not told again.

@@ -24,8 +24,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use parking_lot::Mutex;
-
+use crate::sync::Mutex;
 use crate::types::Bno;
 
 /// Parts of the first chunk; each further chunk has twice as many as the one

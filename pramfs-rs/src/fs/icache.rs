@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crossbeam::utils::CachePadded;
-use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::dcache::Dcache;
 use super::inode::Inode;
 use crate::error::Result;
+use crate::sync::RwLock;
 use crate::types::Ino;
 use crate::volume::Volume;
 

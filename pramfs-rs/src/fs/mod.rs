@@ -68,7 +68,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use crossbeam::sync::ShardedLock;
 use crossbeam::utils::CachePadded;
-use parking_lot::Mutex;
 
 pub(crate) use append::Tail;
 pub(crate) use extent_cache::ExtentCache;
@@ -88,6 +87,7 @@ pub use statfs::MemoryUse;
 use crate::error::{Error, Result};
 use crate::media::SuperblockInfo;
 use crate::pmem::{OpenState, PmemError, Region};
+use crate::sync::Mutex;
 use crate::types::{Attr, Ino};
 use crate::volume::Volume;
 use icache::InodeCache;

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam::sync::ShardedLock;
-use parking_lot::Mutex;
 
 use super::atime::AtimeRule;
 use super::background::Background;
@@ -33,6 +32,7 @@ use crate::media::superblock::{
 use crate::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
 use crate::pmem::mutants::has_bug;
 use crate::pmem::{OpenState, Region};
+use crate::sync::Mutex;
 use crate::types::Ino;
 use crate::volume::Volume;
 

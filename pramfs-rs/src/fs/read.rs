@@ -1,7 +1,5 @@
 //! Reading files: by copy, and by lending the medium itself.
 
-use parking_lot::RwLockReadGuard;
-
 use super::core_lock::Glimpse;
 use super::extent_cache::{ExtentCache, Known};
 use super::inode::{Core, Inode};
@@ -10,6 +8,7 @@ use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef, Part};
 use crate::pmem::{Lent, Region};
+use crate::sync::RwLockReadGuard;
 use crate::types::{Bno, FileType, Ino};
 
 impl Shared {

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use crate::sync::Mutex;
 use crate::types::Ino;
 
 const SHARDS: usize = 64;

@@ -6,7 +6,6 @@
 
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{Need, Shared};
@@ -16,6 +15,7 @@ use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CL
 use crate::media::{Geometry, SuperDynamic, SuperStatic, SuperblockInfo};
 use crate::pmem::mutants::has_bug;
 use crate::pmem::{Region, Unfenced};
+use crate::sync::Mutex;
 
 /// See the module.
 #[derive(Debug)]

@@ -4,8 +4,6 @@
 //! and its copy. A slot whose bit is clear in the inode bitmap means nothing,
 //! so that growing needs no zeroed blocks: one record adds pointers.
 
-use parking_lot::RwLock;
-
 use super::extent_cache::{ExtentCache, Known};
 use super::inode::{map_of, put_lines, store_map};
 use super::whole::Whole;
@@ -15,6 +13,7 @@ use crate::map;
 use crate::media::inode::INODE_SIZE;
 use crate::media::superblock::INODE_TABLE_OFFSET;
 use crate::media::{DiskInode, Geometry};
+use crate::sync::RwLock;
 use crate::types::Ino;
 use crate::volume::Volume;
 

@@ -215,3 +215,37 @@ pub fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn may_change_of_what_an_entry_covers_is_true() {
+        for at in (0..8192).step_by(8) {
+            for words in [1, 3, 8, 9, 40] {
+                let mut rec = RecordBuf::new(4096);
+                assert!(!rec.may_change(at, 8), "nothing is changed yet");
+                assert!(rec.push(EntryKind::Leaf, at, &vec![0; words * 8]));
+                let end = at + words as u64 * 8;
+                for byte in [at, at + 7, end - 8, end - 1] {
+                    assert!(rec.may_change(byte, 1), "{at} {words} {byte}");
+                    assert!(rec.may_change(byte & !63, 64));
+                    assert!(rec.may_change(byte.saturating_sub(100), 101));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn may_change_of_another_line_of_a_page_is_false() {
+        let mut rec = RecordBuf::new(4096);
+        assert!(rec.push(EntryKind::Leaf, 4096 + 128, &[0; 64]));
+        for line in (0..64).filter(|&l| l != 2) {
+            assert!(!rec.may_change(4096 + line * 64, 64), "{line}");
+        }
+        // What a count of zeros covers is not told apart.
+        assert!(rec.push(EntryKind::Zero, 0, &1u64.to_le_bytes()));
+        assert!(rec.may_change(4096, 8));
+    }
+}

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::buffer::RecordBuf;
@@ -17,6 +16,7 @@ use crate::media::Geometry;
 use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::{SEALED_BITS, seal};
 use crate::pmem::{Region, Unfenced};
+use crate::sync::{Mutex, MutexGuard};
 
 #[derive(Debug)]
 struct LaneState {

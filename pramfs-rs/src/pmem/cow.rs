@@ -9,8 +9,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+use crate::sync::Mutex;
 
 #[derive(Debug)]
 pub(super) struct Cow {

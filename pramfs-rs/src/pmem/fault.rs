@@ -294,6 +294,8 @@ unsafe impl Sync for Previous {}
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 static INSTALL: Once = Once::new();
 static INSTALL_ERRNO: AtomicUsize = AtomicUsize::new(0);
+/// The handler before us was to run once (SA_RESETHAND), and has run.
+static SPENT: AtomicBool = AtomicBool::new(false);
 
 /// Installs the process-wide SIGBUS handler, once. Opening a region does so
 /// ([`RegionOptions::fault_guard`](super::RegionOptions::fault_guard)); a program
@@ -303,6 +305,11 @@ static INSTALL_ERRNO: AtomicUsize = AtomicUsize::new(0);
 /// what is a region's ends the process where a page fails. That is looked for at
 /// each call, and a line of the log tells of it.
 ///
+/// The handler that was there before runs as if it were in place alone, with its
+/// `sa_mask`, SA_SIGINFO, SA_NODEFER and SA_RESETHAND. Two of its flags are not
+/// kept: it runs on the alternative stack where the thread has one, and a system
+/// call that a signal of another process interrupts is started again.
+///
 /// # Errors
 /// [`PmemError::Os`] if the system refuses the handler.
 pub fn install_fault_guard() -> Result<(), PmemError> {
@@ -311,12 +318,18 @@ pub fn install_fault_guard() -> Result<(), PmemError> {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // SAFETY: both pointers are valid for the calls. PREVIOUS is filled
-        // before our handler, its only reader, can run.
+        // SAFETY: the pointers are valid for the calls. PREVIOUS is filled
+        // before our handler, its only other reader, can run. The signals that
+        // its handler blocks are blocked from the start, as by the kernel.
         let failed = unsafe {
             libc::sigemptyset(&mut action.sa_mask);
-            libc::sigaction(libc::SIGBUS, std::ptr::null(), PREVIOUS.0.get().cast()) != 0
-                || libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) != 0
+            libc::sigaction(libc::SIGBUS, std::ptr::null(), PREVIOUS.0.get().cast()) != 0 || {
+                let previous = (*PREVIOUS.0.get()).assume_init_ref();
+                if !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+                    action.sa_mask = previous.sa_mask;
+                }
+                libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) != 0
+            }
         };
         if failed {
             let errno = std::io::Error::last_os_error()
@@ -407,7 +420,13 @@ fn cover_page(addr: usize) -> bool {
 fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, code: i32) {
     // SAFETY: PREVIOUS was filled before this handler was installed.
     let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
-    match previous.sa_sigaction {
+    let once = previous.sa_flags & libc::SA_RESETHAND != 0;
+    let handler = match previous.sa_sigaction {
+        none @ (libc::SIG_DFL | libc::SIG_IGN) => none,
+        _ if once && SPENT.swap(true, Ordering::Relaxed) => libc::SIG_DFL,
+        handler => handler,
+    };
+    match handler {
         libc::SIG_IGN if was_sent(code) => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: sigaction and raise are async-signal-safe; a zeroed
@@ -425,14 +444,35 @@ fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, co
             // exactly this type.
             let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
-            call(signal, info, context);
+            deferring(signal, previous, || call(signal, info, context));
         }
         handler => {
             // SAFETY: without SA_SIGINFO the handler takes the signal alone.
             let call: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
-            call(signal);
+            deferring(signal, previous, || call(signal));
         }
     }
+}
+
+/// Runs the handler before us with the signal itself blocked or not, as that one
+/// has asked for: in ours it is. The rest of its mask is ours, too.
+fn deferring(signal: i32, previous: &libc::sigaction, run: impl FnOnce()) {
+    // SAFETY: a set that sigaction has filled in.
+    let masked = unsafe { libc::sigismember(&previous.sa_mask, signal) } == 1;
+    if masked || previous.sa_flags & libc::SA_NODEFER == 0 {
+        return run();
+    }
+    // SAFETY: all-zero sets are valid to fill in; all calls are async-signal-safe.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+    run();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
 
 #[cfg(test)]
@@ -625,6 +665,99 @@ mod tests {
             .status()
             .unwrap();
         assert_eq!(status.signal(), Some(libc::SIGBUS));
+    }
+
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+
+    /// The signals among three that are blocked, as digits.
+    fn blocked() -> usize {
+        // SAFETY: an all-zero set is valid to fill in, and no mask changes.
+        unsafe {
+            let mut now: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut now);
+            [libc::SIGBUS, libc::SIGUSR1, libc::SIGUSR2]
+                .into_iter()
+                .fold(0, |all, s| all * 10 + libc::sigismember(&now, s) as usize)
+        }
+    }
+
+    /// A handler of another library. It sends its signal again where it asked not
+    /// to have that deferred, and so runs twice, one inside the other.
+    extern "C" fn of_another(signal: i32) {
+        let n = SEEN.fetch_add(1, Ordering::Relaxed);
+        println!("run {n}, blocked {:03}", blocked());
+        if n == 0 {
+            // SAFETY: async-signal-safe.
+            unsafe { libc::raise(signal) };
+            println!("run {n} goes on");
+        }
+    }
+
+    /// What a process says, and how it ends, that has this handler for SIGBUS and
+    /// is sent two of them.
+    fn with_handler(flags: i32, masked: &str, guarded: bool) -> (Vec<String>, Option<i32>) {
+        use std::os::unix::process::ExitStatusExt;
+        let out = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture"])
+            .arg("pmem::fault::tests::handler_before_the_guard_runs_as_it_would_without_it")
+            .env(CHILD, format!("{flags} {masked} {guarded}"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(out.stdout).unwrap();
+        let lines = said
+            .lines()
+            .filter(|l| l.contains("blocked") || l.contains("goes on"));
+        (lines.map(str::to_owned).collect(), out.status.signal())
+    }
+
+    fn child_with_handler(asked: &str) {
+        let mut asked = asked.split(' ');
+        let mut next = || asked.next().unwrap();
+        let flags: i32 = next().parse().unwrap();
+        // SAFETY: an all-zero sigaction is valid to fill in; the handler takes what
+        // the flags say, or ignores the rest.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = of_another as *const () as usize;
+            action.sa_flags = flags;
+            libc::sigemptyset(&mut action.sa_mask);
+            for signal in next().split(',') {
+                libc::sigaddset(&mut action.sa_mask, signal.parse().unwrap());
+            }
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        }
+        if next() == "true" {
+            install_fault_guard().unwrap();
+        }
+        println!("blocked {:03} at first", blocked());
+        // SAFETY: of the process's own handler.
+        unsafe { libc::raise(libc::SIGBUS) };
+        println!("blocked {:03} in between", blocked());
+        // SAFETY: as above.
+        unsafe { libc::raise(libc::SIGBUS) };
+        println!("blocked {:03} at last", blocked());
+    }
+
+    #[test]
+    fn handler_before_the_guard_runs_as_it_would_without_it() {
+        if let Ok(asked) = std::env::var(CHILD) {
+            return child_with_handler(&asked);
+        }
+        let (usr1, bus) = (
+            libc::SIGUSR1.to_string(),
+            format!("{},{}", libc::SIGUSR2, libc::SIGBUS),
+        );
+        let (info, nodefer, once) = (libc::SA_SIGINFO, libc::SA_NODEFER, libc::SA_RESETHAND);
+        for flags in [0, info, nodefer, info | nodefer, once, once | nodefer] {
+            for masked in [&usr1, &bus] {
+                let without = with_handler(flags, masked, false);
+                let with = with_handler(flags, masked, true);
+                assert_eq!(with, without, "flags {flags:#x}, mask {masked}");
+                let dies = (flags & once != 0).then_some(libc::SIGBUS);
+                assert_eq!(without.1, dies);
+                assert!(without.0.len() >= 2, "{without:?}");
+            }
+        }
     }
 
     /// As a library does that puts back what it found before it was ours.

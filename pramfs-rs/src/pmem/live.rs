@@ -169,7 +169,7 @@ pub(super) unsafe fn touch(at: *const u8) {
 /// # Safety
 /// The address is a multiple of 8, and the word mapped for as long as the
 /// reference lives; every access to it is an atomic of 8 bytes or as the module
-/// says.
+/// says. The pointer was not made of a reference to bytes that do not change.
 #[inline(always)]
 unsafe fn word_at<'a>(at: *const u8) -> &'a AtomicU64 {
     // SAFETY: aligned and mapped, by contract. Through a mapping for loads only

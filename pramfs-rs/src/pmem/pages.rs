@@ -11,8 +11,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rustix::mm::MsyncFlags;
+
+use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
 pub(super) struct PageSync {

@@ -20,7 +20,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -29,6 +28,7 @@ use super::mapping;
 use super::region::Region;
 use super::source::{Source, SourceKind};
 use super::words::AtomicWords;
+use crate::sync::RwLock;
 
 const PAGE_LOG2: u32 = 12;
 const PAGE: u64 = 1 << PAGE_LOG2;

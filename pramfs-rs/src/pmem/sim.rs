@@ -18,7 +18,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::backend::{Granularity, Persistence, PmemBackend};
@@ -27,6 +26,7 @@ use super::error::PmemError;
 use super::live;
 use super::mapping::{Mapping, Share};
 use super::source::SourceKind;
+use crate::sync::Mutex;
 
 /// What an [`Event`] was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

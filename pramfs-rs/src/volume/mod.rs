@@ -12,8 +12,6 @@ mod room;
 mod tx;
 mod verified;
 
-use parking_lot::Mutex;
-
 pub use room::{room_is_final, with_room_as_it_is};
 pub use tx::Tx;
 pub use verified::Verified;
@@ -27,6 +25,7 @@ use crate::media::checksum::word_sum;
 use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
 use crate::pmem::{PmemError, Region};
+use crate::sync::Mutex;
 use crate::types::Bno;
 use reserve::Reserve;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,9 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::alloc::Run;
+use crate::sync::Mutex;
 
 #[derive(Debug)]
 pub(super) struct Reserve {

@@ -27,10 +27,11 @@ fn compare(f: impl Fn(*mut u8, *const u8, usize), expect: impl Fn(&mut [u8], &[u
     for to in (0..=16).step_by(if cfg!(miri) { 5 } else { 1 }) {
         for from in places.clone() {
             for len in lens.clone() {
-                let (src, mut got, mut want) = (source(), Area([0xee; AREA]), Area([0xee; AREA]));
+                let (mut src, mut got) = (source(), Area([0xee; AREA]));
+                let mut want = got;
                 f(
                     got.0.as_mut_ptr().wrapping_add(to),
-                    src.0.as_ptr().wrapping_add(*from),
+                    src.0.as_mut_ptr().wrapping_add(*from),
                     len,
                 );
                 expect(&mut want.0[to..to + len], &src.0[*from..from + len]);
@@ -70,7 +71,7 @@ fn fills_everywhere_are_those_bytes_and_no_others() {
 fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
     const ROUNDS: u32 = if cfg!(miri) { 2 } else { 400_000 };
     let area: Vec<AtomicU64> = (0..AREA / WORD).map(|_| AtomicU64::new(0)).collect();
-    let base: *mut u8 = area[0].as_ptr().cast();
+    let base = area.as_ptr().cast_mut().cast::<u8>();
     let base = AtomicU64::new(base.expose_provenance() as u64);
     let done = AtomicBool::new(false);
     // Where the bytes begin, and how many they are.
@@ -115,8 +116,9 @@ fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
 
 #[test]
 fn a_structure_of_any_length_comes_out_whole() {
-    let src = source();
-    let at = |n: usize| src.0.as_ptr().wrapping_add(n);
+    let (src, mut medium) = (source(), source());
+    let base = medium.0.as_mut_ptr();
+    let at = |n: usize| base.wrapping_add(n);
     for from in 0..16 {
         // SAFETY: the ranges lie in the area.
         unsafe {

@@ -9,9 +9,8 @@ use std::panic::Location;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
-
 use super::super::backend::PmemBackend;
+use crate::sync::{Mutex, RwLock};
 
 /// What is left out, or moved, at a place in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

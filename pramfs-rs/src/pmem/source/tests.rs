@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::pmem::tests::{disk, shm};
+use crate::sync::{Mutex, MutexGuard};
 
 const RW: Access = Access {
     read_only: false,
@@ -39,7 +40,7 @@ pub(crate) struct HugePool {
     dir: PathBuf,
     added: u64,
     _mount: OwnedFd,
-    _turn: parking_lot::MutexGuard<'static, ()>,
+    _turn: MutexGuard<'static, ()>,
 }
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
@@ -47,7 +48,7 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 impl HugePool {
     /// `None`, and a word on stderr why, if the system does not allow it.
     pub fn borrow(pages: u64) -> Option<HugePool> {
-        static TURN: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+        static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock();
         match HugePool::try_borrow(pages, turn) {
             Ok(pool) => Some(pool),
@@ -60,10 +61,7 @@ impl HugePool {
         }
     }
 
-    fn try_borrow(
-        pages: u64,
-        turn: parking_lot::MutexGuard<'static, ()>,
-    ) -> Result<HugePool, String> {
+    fn try_borrow(pages: u64, turn: MutexGuard<'static, ()>) -> Result<HugePool, String> {
         use rustix::mount as m;
         let err = |what: &str, e: &dyn std::fmt::Display| format!("{what}: {e}");
         let fs = m::fsopen("hugetlbfs", m::FsOpenFlags::FSOPEN_CLOEXEC)
