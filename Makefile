@@ -41,7 +41,7 @@ test-programs: deps-test ## compilers, databases, git, rsync, Python's tests on 
 test-load: deps-test ## 24 writers and readers for ten minutes, every byte explained
 	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
 
-test-vm: ## power cuts on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
+test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
 
 crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes

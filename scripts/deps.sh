@@ -51,7 +51,7 @@ for switch; do
         mounted+=("$(python_testsuite)")
         ;;
     # Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
-    --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils) ;;
+    --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils systemd udev) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench) ;;
     *)
         say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"

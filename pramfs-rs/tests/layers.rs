@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// From the ground up; layers of one line may use each other.
 const LAYERS: &[&[&str]] = &[
+    &["sync"],
     &["types", "error", "pmem"],
     &["media"],
     &["alloc", "journal"],

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Inside the virtual machine: does the steps that the host asks for, one after
 # the other, each of them a function below with its arguments.
+# In a boot with systemd a service of systemd's runs it (tests/vm/systemd).
 #
 #   /run/shared        the directory that the host sees, too
 #   /run/shared/steps  the steps, one a line
@@ -150,6 +151,9 @@ check() {
     close "$1"
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }
+
+# shellcheck source=tests/vm/systemd/steps.sh
+. "${BASH_SOURCE[0]%/*}/systemd/steps.sh"
 
 while read -r step; do
     start=$SECONDS
