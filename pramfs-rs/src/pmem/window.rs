@@ -61,7 +61,7 @@ impl WriteWindow<'_> {
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
-    #[inline]
+    #[inline(always)]
     pub fn store_unflushed(&self, offset: u64, bytes: &[u8]) -> Result<(), PmemError> {
         let dst = self.region.at(offset, bytes.len() as u64)?;
         // SAFETY: dst has bytes.len() bytes in the mapping; `bytes` is a Rust

@@ -253,7 +253,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// Those of the region; a record that is full.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
         debug_assert!(matches!(
             kind,
