@@ -5,9 +5,11 @@
 //! instructions hardly does. Each operation is done some times in one run and
 //! three times as often in another; the difference, divided, is what one takes,
 //! without the start. Code for processors that valgrind does not know (AVX-512)
-//! is not chosen under it.
+//! is not chosen under it. `versions` takes the time of the same operations.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use pramfs::format::{FormatOptions, format};
@@ -15,15 +17,21 @@ use pramfs::pmem::RegionOptions;
 use pramfs::types::{Ctx, Ino, RenameFlags};
 use pramfs::{Fs, MountOptions, SetAttr};
 
-const REGION: u64 = 64 << 20;
+use crate::sys::{self, Aligned};
+
+/// Bytes of the region.
+pub const REGION: u64 = 64 << 20;
 const PAGE: usize = 4096;
 const FILE: u64 = 16 << 20;
+/// Pages that are appended before the file is emptied again.
+const APPENDS: u64 = 4 * SOME;
 /// Operations of the shorter run.
 const SOME: u64 = 1024;
 
-/// An operation, done so many times.
-type Work = fn(&Fs, u64) -> Result<()>;
+/// An operation, done so many times; the time of that, without what comes before.
+type Work = fn(&Fs, u64) -> Result<Duration>;
 
+/// The operations; a row of `versions` has the number of one of them.
 const OPERATIONS: &[(&str, Work)] = &[
     ("read 4 KiB", read),
     ("write 4 KiB", write),
@@ -39,9 +47,13 @@ pub struct Args {
     /// Only operations whose name contains this.
     #[arg(long)]
     filter: Option<String>,
-    /// Do the operation with this number so often, and count nothing.
+    /// Do the operation with this number so often, count nothing, and print how
+    /// many nanoseconds that took.
     #[arg(long, hide = true, num_args = 2, value_names = ["NUMBER", "TIMES"])]
     only: Vec<u64>,
+    /// The file to do it in, whose pages are all there [default: a new one].
+    #[arg(long, hide = true, value_name = "PATH")]
+    region: Option<PathBuf>,
 }
 
 /// Counts all operations, or does one of them.
@@ -53,7 +65,12 @@ pub fn run(args: &Args) -> Result<()> {
         let (_, work) = OPERATIONS
             .get(number as usize)
             .context("no operation has this number")?;
-        return work(&engine()?, times);
+        let fs = match &args.region {
+            Some(path) => open(path)?,
+            None => engine()?,
+        };
+        println!("{}", work(&fs, times)?.as_nanos());
+        return Ok(());
     }
     println!("{:<20} {:>12}", "operation", "instructions");
     for (number, (name, _)) in OPERATIONS.iter().enumerate() {
@@ -88,15 +105,47 @@ fn instructions(number: usize, times: u64) -> Result<u64> {
     }
 }
 
-/// A file system whose pages are all there, with nothing done in the background.
+/// How long an operation, done so often in a file of [`REGION`] bytes, takes in a
+/// build of this program.
+///
+/// # Errors
+/// Where there is no such program, or it is too old to say.
+pub fn time_in(program: &Path, region: &Path, number: usize, times: u64) -> Result<Duration> {
+    let output = Command::new(program)
+        .args(["count", "--only", &number.to_string(), &times.to_string()])
+        .arg("--region")
+        .arg(region)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| program.display().to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", program.display());
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let nanoseconds = printed.trim().parse().with_context(|| {
+        let program = program.display();
+        format!("{program} does not say how long an operation takes: it is too old")
+    })?;
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// A file system whose pages are all there, with nothing done in the background. What
+/// is read and written starts at a line: where it does not is a matter of the build,
+/// and an overwrite takes a tenth longer.
 fn engine() -> Result<Fs> {
-    let path = format!("/dev/shm/pramfs-count.{}", std::process::id());
+    let path = PathBuf::from(format!("/dev/shm/pramfs-count.{}", std::process::id()));
     let zeros = vec![0; REGION as usize];
-    std::fs::write(&path, zeros).with_context(|| path.clone())?;
-    let region = RegionOptions::new().open(&path);
+    std::fs::write(&path, zeros).with_context(|| path.display().to_string())?;
+    let opened = open(&path);
     std::fs::remove_file(&path)?;
-    let region = region?;
+    opened
+}
+
+fn open(path: &Path) -> Result<Fs> {
+    let region = RegionOptions::new().open(path)?;
     format(&region, &FormatOptions::default())?;
+    let range = region.raw_range(0, region.len())?;
+    sys::populate_write(range.cast(), range.len())
+        .context("filling the page tables of the region")?;
     let options = MountOptions {
         background: false,
         ..MountOptions::default()
@@ -117,74 +166,89 @@ fn page(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9) % (FILE / PAGE as u64) * PAGE as u64
 }
 
-fn read(fs: &Fs, times: u64) -> Result<()> {
+fn read(fs: &Fs, times: u64) -> Result<Duration> {
     let (_, file) = file(fs)?;
-    let mut buffer = [0; PAGE];
+    let mut buffer = Aligned::filled(PAGE, 0)?;
+    let start = Instant::now();
     for n in 0..times {
-        file.read_at(page(n), &mut buffer)?;
+        file.read_at(page(n), buffer.bytes_mut())?;
     }
-    Ok(())
+    Ok(start.elapsed())
 }
 
-fn write(fs: &Fs, times: u64) -> Result<()> {
+fn write(fs: &Fs, times: u64) -> Result<Duration> {
     let (_, file) = file(fs)?;
+    let bytes = Aligned::filled(PAGE, 0xa5)?;
+    let start = Instant::now();
     for n in 0..times {
-        file.write_at(page(n), &[0xa5; PAGE])?;
+        file.write_at(page(n), bytes.bytes())?;
     }
-    Ok(())
+    Ok(start.elapsed())
 }
 
-fn append(fs: &Fs, times: u64) -> Result<()> {
+fn append(fs: &Fs, times: u64) -> Result<Duration> {
     let (ino, file) = file(fs)?;
     // Blocks that have been written before.
     let empty = SetAttr {
         size: Some(0),
         ..SetAttr::default()
     };
-    fs.setattr(&Ctx::default(), ino, &empty)?;
-    for _ in 0..times {
-        file.append(&[0xa5; PAGE])?;
+    let bytes = Aligned::filled(PAGE, 0xa5)?;
+    let (mut left, mut took) = (times, Duration::ZERO);
+    while left > 0 {
+        let some = left.min(APPENDS);
+        fs.setattr(&Ctx::default(), ino, &empty)?;
+        let start = Instant::now();
+        for _ in 0..some {
+            file.append(bytes.bytes())?;
+        }
+        took += start.elapsed();
+        left -= some;
     }
-    Ok(())
+    Ok(took)
 }
 
 fn name(n: u64) -> Vec<u8> {
     format!("a name that is number {n}").into_bytes()
 }
 
-fn create_unlink(fs: &Fs, times: u64) -> Result<()> {
+fn create_unlink(fs: &Fs, times: u64) -> Result<Duration> {
+    let start = Instant::now();
     for n in 0..times {
         fs.create(&Ctx::default(), Ino::ROOT, &name(n), 0o644)?;
         fs.unlink(Ino::ROOT, &name(n))?;
     }
-    Ok(())
+    Ok(start.elapsed())
 }
 
-fn rename(fs: &Fs, times: u64) -> Result<()> {
+fn rename(fs: &Fs, times: u64) -> Result<Duration> {
     let (cx, root) = (Ctx::default(), Ino::ROOT);
     fs.create(&cx, root, &name(0), 0o644)?;
+    let start = Instant::now();
     for n in 0..times {
         let (from, to) = (name(n), name(n + 1));
         fs.rename(&cx, root, &from, root, &to, RenameFlags::default())?;
     }
-    Ok(())
+    Ok(start.elapsed())
 }
 
-fn mkdir_rmdir(fs: &Fs, times: u64) -> Result<()> {
+fn mkdir_rmdir(fs: &Fs, times: u64) -> Result<Duration> {
+    let start = Instant::now();
     for n in 0..times {
         fs.mkdir(&Ctx::default(), Ino::ROOT, &name(n), 0o755)?;
         fs.rmdir(Ino::ROOT, &name(n))?;
     }
-    Ok(())
+    Ok(start.elapsed())
 }
 
-fn lookup(fs: &Fs, times: u64) -> Result<()> {
+fn lookup(fs: &Fs, times: u64) -> Result<Duration> {
     let files = 1000;
     for n in 0..files {
         fs.create(&Ctx::default(), Ino::ROOT, &name(n), 0o644)?;
     }
+    let start = Instant::now();
     for n in 0..times {
         fs.lookup(Ino::ROOT, &name(n % files))?;
     }
-    Ok(())
+    Ok(start.elapsed())
 }

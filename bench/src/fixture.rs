@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use pramfs::direct::File as DirectFile;
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Region, RegionOptions};
@@ -26,6 +26,8 @@ use crate::sys::{self, Aligned, PAGE};
 
 /// The server's program as cargo names it; installed, it is `mount.pramfs`.
 pub const SERVER: &str = "mount-pramfs";
+/// The same of the program that makes a file system.
+pub const MKFS: &str = "mkfs-pramfs";
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
@@ -199,6 +201,32 @@ impl Mounted {
         serve_pramfs(cx, name, tmpfs, &path)
     }
 
+    /// [`pramfs`](Self::pramfs) of this build and of another, each made by its own
+    /// mkfs on memory that was made by turns.
+    ///
+    /// # Errors
+    /// Those of each of these steps.
+    pub fn builds(cx: &Context, other: &Path, region: u64) -> Result<[Mounted; 2]> {
+        let (ours, ours_path) = memory(cx, "ours", region)?;
+        let (theirs, theirs_path) = memory(cx, "theirs", region)?;
+        page_files(&[(&ours_path, region), (&theirs_path, region)])?;
+        let serve = |programs: &Path, name, tmpfs, region: &Path| {
+            let mut mkfs = Command::new(programs.join(MKFS));
+            let made = mkfs.arg("-f").arg(region).output();
+            let made = made.with_context(|| format!("{mkfs:?}"))?;
+            ensure!(
+                made.status.success(),
+                "{mkfs:?}: {}",
+                String::from_utf8_lossy(&made.stderr)
+            );
+            serve_program(cx, &programs.join(SERVER), name, tmpfs, region)
+        };
+        Ok([
+            serve(&cx.programs, "ours", ours, &ours_path)?,
+            serve(other, "theirs", theirs, &theirs_path)?,
+        ])
+    }
+
     /// The minimal FUSE server of this package, in a process of its own, with
     /// a file of `size` bytes.
     ///
@@ -240,8 +268,18 @@ fn serve_pramfs(cx: &Context, name: &str, tmpfs: Place, region: &Path) -> Result
         &RegionOptions::new().open(region)?,
         &FormatOptions::default(),
     )?;
+    serve_program(cx, &cx.program(SERVER)?, name, tmpfs, region)
+}
+
+fn serve_program(
+    cx: &Context,
+    program: &Path,
+    name: &str,
+    tmpfs: Place,
+    region: &Path,
+) -> Result<Mounted> {
     let place = cx.scratch.place(name)?;
-    let mut command = Command::new(cx.program(SERVER)?);
+    let mut command = Command::new(program);
     // As many threads as the minimal server gets.
     let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
     command

@@ -27,7 +27,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 
-use harness::{Context, Report, Scratch, machine};
+use harness::{Context, Group, Report, Scratch, machine};
 
 /// Measures pramfs beside its competitors, in one run, interleaved.
 #[derive(Debug, Parser)]
@@ -42,6 +42,13 @@ struct Cli {
 enum Cmd {
     /// Measure the rows of the table.
     Run(RunArgs),
+    /// Measure this build beside another one, by turns.
+    Versions {
+        /// Where the programs of the other build lie: its `target/release`.
+        directory: PathBuf,
+        #[command(flatten)]
+        run: RunArgs,
+    },
     /// 4 KiB random reads by ten jobs: mmap, libaio, map(). ("True Zero-Copy
     /// with XIP vs PRAMFS", 2010)
     Xip(Seed<seeds::xip::Args>),
@@ -94,8 +101,8 @@ struct RunArgs {
     /// Show the rows and measure nothing.
     #[arg(long)]
     list: bool,
-    /// Where the results go [default: bench/results/latest.json; a partial or
-    /// quick run goes to partial.json beside it].
+    /// Where the results go [default: latest.json or versions.json in
+    /// bench/results; a partial or quick run goes to partial.json beside it].
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
     /// Exit with status 2 when a row misses its floor or cannot be measured.
@@ -123,7 +130,11 @@ fn main() -> ExitCode {
 
 fn real_main() -> Result<ExitCode> {
     match Cli::parse().command.unwrap_or(Cmd::Run(RunArgs::default())) {
-        Cmd::Run(args) => run(&args),
+        Cmd::Run(args) => run(rows::GROUPS, None, &args),
+        Cmd::Versions {
+            directory,
+            run: args,
+        } => run(rows::versions::GROUPS, Some(directory), &args),
         Cmd::Xip(a) => seed("xip", &a.common, |cx, json| {
             seeds::xip::run(cx, &a.own, json)
         }),
@@ -180,6 +191,7 @@ fn set_up(common: &Common) -> Result<Context> {
         scratch: Scratch::new()?,
         stop,
         programs: programs()?,
+        other: None,
         cpus: sys::cpus()?,
     })
 }
@@ -215,6 +227,10 @@ fn programs() -> Result<PathBuf> {
                 "pramfs-fuse",
                 "--bin",
                 fixture::SERVER,
+                "-p",
+                "pramfs-tools",
+                "--bin",
+                fixture::MKFS,
             ])
             .current_dir(here);
         if !cfg!(debug_assertions) {
@@ -222,8 +238,9 @@ fn programs() -> Result<PathBuf> {
         }
         ensure!(
             build.status()?.success(),
-            "building {} failed",
-            fixture::SERVER
+            "building {} and {} failed",
+            fixture::SERVER,
+            fixture::MKFS
         );
     }
     Ok(dir)
@@ -232,9 +249,9 @@ fn programs() -> Result<PathBuf> {
 /// Bytes that must be available: a region, the competitor's files, and room.
 const NEEDED: u64 = 5 << 30;
 
-fn run(args: &RunArgs) -> Result<ExitCode> {
+fn run(groups: &[&Group], other: Option<PathBuf>, args: &RunArgs) -> Result<ExitCode> {
     if args.list {
-        for row in rows::GROUPS.iter().flat_map(|g| g.rows) {
+        for row in groups.iter().flat_map(|g| g.rows) {
             println!(
                 "{:26} {} | {} | {}",
                 row.id, row.work, row.against, row.floor
@@ -244,7 +261,7 @@ fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let machine = machine::describe();
     let mut report = Report::new(machine.clone(), args.filter.clone());
-    if !rows::GROUPS
+    if !groups
         .iter()
         .flat_map(|g| g.rows)
         .any(|r| report.wants(r.id))
@@ -258,7 +275,14 @@ fn run(args: &RunArgs) -> Result<ExitCode> {
         available >> 20,
         NEEDED >> 20
     );
-    let cx = set_up(&args.common)?;
+    let whole = match other {
+        None => "latest.json",
+        Some(_) => "versions.json",
+    };
+    let cx = Context {
+        other,
+        ..set_up(&args.common)?
+    };
     // One processor for this thread and for every server it starts: where the
     // scheduler would put them is the largest noise there is, several times
     // the difference between two servers.
@@ -278,7 +302,7 @@ fn run(args: &RunArgs) -> Result<ExitCode> {
     drop(sys::Mapping::anonymous(NEEDED as usize)?);
     report.print_head();
     let mut interrupted = false;
-    for group in rows::GROUPS {
+    for group in groups {
         if let Err(e) = report.run_group(&cx, group) {
             println!("stopped: {e:#}");
             interrupted = true;
@@ -289,13 +313,10 @@ fn run(args: &RunArgs) -> Result<ExitCode> {
     println!("{met} met, {missed} missed, {unmeasured} not measured");
     let partial =
         interrupted || args.common.quick || args.filter.is_some() || cfg!(debug_assertions);
-    let path = args.json.clone().unwrap_or_else(|| {
-        results_dir().join(if partial {
-            "partial.json"
-        } else {
-            "latest.json"
-        })
-    });
+    let path = args
+        .json
+        .clone()
+        .unwrap_or_else(|| results_dir().join(if partial { "partial.json" } else { whole }));
     report.write_json(&path)?;
     println!("results: {}", path.display());
     Ok(if interrupted {

@@ -33,6 +33,8 @@ pub struct Context {
     pub stop: Arc<AtomicBool>,
     /// Directory of the programs under test.
     pub programs: PathBuf,
+    /// Directory of the same programs of another build, where that is the competitor.
+    pub other: Option<PathBuf>,
     /// Processors that the process may use.
     pub cpus: Vec<usize>,
 }
@@ -47,6 +49,7 @@ impl Context {
             scratch: Scratch::new().expect("the temporary directory can be written"),
             stop: Arc::default(),
             programs: PathBuf::new(),
+            other: None,
             cpus: vec![0],
         }
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::peers;
 use crate::fixture::{MIB, Mounted, debian_program};
-use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave_rounds};
+use crate::harness::{Context, Group, Measured, Ops, Report, Row, Side, interleave_rounds};
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -39,16 +39,16 @@ pub const GROUP: Group = Group {
 
 const CLIENTS: &str = "4";
 /// Room for the files of all clients.
-const SIZE: u64 = 1024 * MIB;
+pub(super) const SIZE: u64 = 1024 * MIB;
 /// dbench counts seconds, so that its rounds are long, and few.
 const ROUNDS: u32 = 7;
 const SECONDS: u64 = 4;
 
 /// Lets this thread, and what it starts, run everywhere for as long as it lives.
-struct Everywhere<'c>(&'c Context);
+pub(super) struct Everywhere<'c>(&'c Context);
 
 impl<'c> Everywhere<'c> {
-    fn new(cx: &'c Context) -> Result<Everywhere<'c>> {
+    pub(super) fn new(cx: &'c Context) -> Result<Everywhere<'c>> {
         sys::pin_to_cpus(&cx.cpus)?;
         Ok(Everywhere(cx))
     }
@@ -65,7 +65,6 @@ impl Drop for Everywhere<'_> {
 }
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let program = debian_program("dbench", "dbench")?;
     let _everywhere = Everywhere::new(cx)?;
     let mut contenders = vec![("ours", Mounted::pramfs(cx, "ours", SIZE)?)];
     // A row for each of the others, measured or not.
@@ -84,7 +83,29 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             Err(e) => out.cannot(&ROWS[i], &format!("{e:#}")),
         }
     }
-    let seconds = if cx.quick { 2 } else { SECONDS };
+    let m = rounds(cx, &contenders)?;
+    let rate_of = |side| 1e9 / m.median_ns(side);
+    for (i, at) in at.into_iter().enumerate() {
+        let Some(at) = at else { continue };
+        let note = format!(
+            "MB/s: ours {:.0}, {} {:.0}; {} s a round, all processors",
+            rate_of(0),
+            contenders[at].0,
+            rate_of(at),
+            seconds(cx)
+        );
+        out.record(&ROWS[i], &m, (0, at), &[note]);
+    }
+    Ok(())
+}
+
+fn seconds(cx: &Context) -> u64 {
+    if cx.quick { 2 } else { SECONDS }
+}
+
+/// dbench on each of them, by turns.
+pub(super) fn rounds(cx: &Context, contenders: &[(&str, Mounted)]) -> Result<Measured> {
+    let program = debian_program("dbench", "dbench")?;
     let mut sides: Vec<Side<'_>> = contenders
         .iter()
         .map(|(name, mounted)| {
@@ -93,7 +114,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                 let mut command = Command::new(program);
                 command.arg("-D").arg(mounted.daemon.path()).args([
                     "-t",
-                    &seconds.to_string(),
+                    &seconds(cx).to_string(),
                     CLIENTS,
                 ]);
                 Ok(time_of(megabytes, rate(command)?))
@@ -101,20 +122,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         })
         .collect();
     let rounds = cx.rounds.min(ROUNDS);
-    let m = interleave_rounds(cx, rounds, Ops::Fixed(1000), &mut sides)?;
-    drop(sides);
-    let rate_of = |side| 1e9 / m.median_ns(side);
-    for (i, at) in at.into_iter().enumerate() {
-        let Some(at) = at else { continue };
-        let note = format!(
-            "MB/s: ours {:.0}, {} {:.0}; {seconds} s a round, all processors",
-            rate_of(0),
-            contenders[at].0,
-            rate_of(at)
-        );
-        out.record(&ROWS[i], &m, (0, at), &[note]);
-    }
-    Ok(())
+    interleave_rounds(cx, rounds, Ops::Fixed(1000), &mut sides)
 }
 
 /// The MB/s that dbench closes with: those of its clients together.

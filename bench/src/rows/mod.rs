@@ -11,6 +11,7 @@ mod peers;
 mod read_write;
 mod threads;
 mod untouched;
+pub mod versions;
 
 use crate::harness::Group;
 

@@ -69,76 +69,55 @@ const FILE: u64 = 512 * MIB;
 const HOT: u64 = 16 * MIB;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let [ours, theirs] = Mounted::pair(cx, 1024 * MIB, FILE)?;
+    let pair = Mounted::pair(cx, 1024 * MIB, FILE)?;
+    let [random, hot_row, seq @ ..] = ROWS else {
+        unreachable!("there are six rows");
+    };
+    if out.wants(hot_row.id) {
+        hot(cx, out, hot_row, &pair[0])?;
+    }
+    compare(cx, out, random, seq, &pair, "minimal server")
+}
+
+/// Two servers with a file each: `random` reads of it, and then from end to end in
+/// the ways of [`WAYS`], each a row of `seq`.
+pub(super) fn compare(
+    cx: &Context,
+    out: &mut Report,
+    random_row: &Row,
+    seq: &[Row],
+    [ours, theirs]: &[Mounted; 2],
+    name: &str,
+) -> Result<()> {
     let paths = [ours.daemon.join(DATA), theirs.daemon.join(DATA)];
-    let daemons = [&ours.daemon, &theirs.daemon];
     for p in &paths {
         let f = open_rw(p, true)?;
         fill(&f, 0, FILE)?;
         read_through(&f, FILE)?;
     }
-    let direct = [open_rw(&paths[0], true)?, open_rw(&paths[1], true)?];
-    if out.wants(ROWS[0].id) {
-        random(cx, out, &direct, daemons)?;
+    let pair = Pair {
+        name,
+        daemons: [&ours.daemon, &theirs.daemon],
+    };
+    let open = |direct| -> Result<[File; 2]> {
+        Ok([open_rw(&paths[0], direct)?, open_rw(&paths[1], direct)?])
+    };
+    if out.wants(random_row.id) {
+        random(cx, out, random_row, &open(true)?, pair)?;
     }
-    if out.wants(ROWS[1].id) {
-        hot(cx, out, &ours)?;
-    }
-    if out.wants(ROWS[2].id) {
-        sequential(
-            cx,
-            out,
-            &ROWS[2],
-            &direct,
-            daemons,
-            Way {
-                write: false,
-                drop: false,
-            },
-        )?;
-    }
-    if out.wants(ROWS[3].id) {
-        sequential(
-            cx,
-            out,
-            &ROWS[3],
-            &direct,
-            daemons,
-            Way {
-                write: true,
-                drop: false,
-            },
-        )?;
-    }
-    drop(direct);
-    let buffered = [open_rw(&paths[0], false)?, open_rw(&paths[1], false)?];
-    if out.wants(ROWS[4].id) {
-        sequential(
-            cx,
-            out,
-            &ROWS[4],
-            &buffered,
-            daemons,
-            Way {
-                write: false,
-                drop: true,
-            },
-        )?;
-    }
-    if out.wants(ROWS[5].id) {
-        sequential(
-            cx,
-            out,
-            &ROWS[5],
-            &buffered,
-            daemons,
-            Way {
-                write: true,
-                drop: false,
-            },
-        )?;
+    for (row, way) in seq.iter().zip(WAYS) {
+        if out.wants(row.id) {
+            sequential(cx, out, row, &open(way.direct)?, pair, way)?;
+        }
     }
     Ok(())
+}
+
+/// Two servers; the name of the second.
+#[derive(Debug, Clone, Copy)]
+struct Pair<'a> {
+    name: &'a str,
+    daemons: [&'a Daemon; 2],
 }
 
 fn read_through(file: &File, len: u64) -> Result<()> {
@@ -171,21 +150,27 @@ impl Requests {
     }
 }
 
-fn requests_note(counts: &[Requests; 2]) -> String {
+fn requests_note(counts: &[Requests; 2], name: &str) -> String {
     format!(
-        "requests for each: ours {:.2}, minimal server {:.2}",
+        "requests for each: ours {:.2}, {name} {:.2}",
         counts[0].each(),
         counts[1].each()
     )
 }
 
-fn random(cx: &Context, out: &mut Report, files: &[File; 2], daemons: [&Daemon; 2]) -> Result<()> {
+fn random(
+    cx: &Context,
+    out: &mut Report,
+    row: &Row,
+    files: &[File; 2],
+    pair: Pair<'_>,
+) -> Result<()> {
     let counts: [Requests; 2] = Default::default();
     let buffer = RefCell::new(Aligned::filled(PAGE, 0)?);
     let side = |at: usize, name: &str| {
         let (counts, buffer) = (&counts, &buffer);
         Side::timed(name, move |seed, ops| {
-            counts[at].around(daemons[at], ops, || {
+            counts[at].around(pair.daemons[at], ops, || {
                 let (mut rng, mut b) = (Rng::new(seed), buffer.borrow_mut());
                 let start = Instant::now();
                 for _ in 0..ops {
@@ -201,14 +186,14 @@ fn random(cx: &Context, out: &mut Report, files: &[File; 2], daemons: [&Daemon; 
         Ops::Calibrated,
         &mut [
             side(0, "O_DIRECT read through the mount"),
-            side(1, "the same, minimal server"),
+            side(1, pair.name),
         ],
     )?;
-    out.record(&ROWS[0], &m, (0, 1), &[requests_note(&counts)]);
+    out.record(row, &m, (0, 1), &[requests_note(&counts, pair.name)]);
     Ok(())
 }
 
-fn hot(cx: &Context, out: &mut Report, ours: &Mounted) -> Result<()> {
+fn hot(cx: &Context, out: &mut Report, row: &Row, ours: &Mounted) -> Result<()> {
     let tmpfs = cx.scratch.tmpfs("hot", 2 * HOT, Huge::Never)?;
     let files = [
         filled_file(&ours.daemon.join("hot"), HOT)?,
@@ -251,7 +236,7 @@ fn hot(cx: &Context, out: &mut Report, ours: &Mounted) -> Result<()> {
         HOT / MIB,
         counts.each()
     );
-    out.record(&ROWS[1], &m, (0, 1), &[note]);
+    out.record(row, &m, (0, 1), &[note]);
     Ok(())
 }
 
@@ -259,16 +244,40 @@ fn hot(cx: &Context, out: &mut Report, ours: &Mounted) -> Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Way {
     write: bool,
+    /// Past the page cache.
+    direct: bool,
     /// The page cache forgets the file before each round.
     drop: bool,
 }
+
+const WAYS: [Way; 4] = {
+    let way = Way {
+        write: false,
+        direct: true,
+        drop: false,
+    };
+    [
+        way,
+        Way { write: true, ..way },
+        Way {
+            direct: false,
+            drop: true,
+            ..way
+        },
+        Way {
+            write: true,
+            direct: false,
+            ..way
+        },
+    ]
+};
 
 fn sequential(
     cx: &Context,
     out: &mut Report,
     row: &Row,
     files: &[File; 2],
-    daemons: [&Daemon; 2],
+    pair: Pair<'_>,
     way: Way,
 ) -> Result<()> {
     let counts: [Requests; 2] = Default::default();
@@ -280,7 +289,7 @@ fn sequential(
             if way.drop {
                 rustix::fs::fadvise(&files[at], 0, None, rustix::fs::Advice::DontNeed)?;
             }
-            counts[at].around(daemons[at], ops, || -> Result<Duration> {
+            counts[at].around(pair.daemons[at], ops, || -> Result<Duration> {
                 let mut b = buffer.borrow_mut();
                 let start = Instant::now();
                 for i in 0..ops {
@@ -299,17 +308,16 @@ fn sequential(
     let m = interleave(
         cx,
         Ops::Fixed(whole),
-        &mut [
-            side(0, "through the mount"),
-            side(1, "the same, minimal server"),
-        ],
+        &mut [side(0, "through the mount"), side(1, pair.name)],
     )?;
     let rate = |at: usize| MIB as f64 / m.median_ns(at) * 1e9 / 1e6;
     let rates = format!(
-        "ours {:.0} MB/s, minimal server {:.0} MB/s",
+        "ours {:.0} MB/s, {} {:.0} MB/s",
         rate(0),
+        pair.name,
         rate(1)
     );
-    out.record(row, &m, (0, 1), &[rates, requests_note(&counts)]);
+    let requests = requests_note(&counts, pair.name);
+    out.record(row, &m, (0, 1), &[rates, requests]);
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::peers;
 use crate::fixture::{MIB, Mounted, names};
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::Place;
-use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave};
+use crate::harness::{Context, Group, Measured, Ops, Report, Row, Side, interleave};
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -49,7 +49,7 @@ pub const GROUP: Group = Group {
 const BATCH: usize = 250;
 
 /// A contender: its server, the directory that is worked in, its counter.
-struct Contender {
+pub(super) struct Contender {
     name: &'static str,
     dir: File,
     requests: Cell<u64>,
@@ -60,7 +60,11 @@ struct Contender {
 }
 
 impl Contender {
-    fn new(name: &'static str, daemon: Daemon, under: Option<Place>) -> Result<Contender> {
+    pub(super) fn new(
+        name: &'static str,
+        daemon: Daemon,
+        under: Option<Place>,
+    ) -> Result<Contender> {
         let dir = File::open(daemon.path()).with_context(|| name.to_owned())?;
         let (requests, ops) = (Cell::new(0), Cell::new(0));
         Ok(Contender {
@@ -73,7 +77,8 @@ impl Contender {
         })
     }
 
-    fn each(&self) -> f64 {
+    /// Requests for each create + unlink.
+    pub(super) fn each(&self) -> f64 {
         self.requests.get() as f64 / self.ops.get().max(1) as f64
     }
 }
@@ -107,14 +112,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             Err(e) => out.cannot(&ROWS[i], &format!("{e:#}")),
         }
     }
-    let list = names(11, BATCH);
-    let ops = cx.scaled(10) * BATCH as u64;
-    let mut sides: Vec<Side<'_>> = contenders
-        .iter()
-        .map(|c| Side::timed(c.name, |_, ops| round(c, &list, ops)))
-        .collect();
-    let m = interleave(cx, Ops::Fixed(ops), &mut sides)?;
-    drop(sides);
+    let m = rounds(cx, &contenders)?;
     for (i, at) in at.into_iter().enumerate() {
         let Some(at) = at else { continue };
         let (a, b) = (&contenders[0], &contenders[at]);
@@ -132,6 +130,17 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         out.record(&ROWS[i], &m, (0, at), &[note]);
     }
     Ok(())
+}
+
+/// Creates and unlinks by each of them, by turns.
+pub(super) fn rounds(cx: &Context, contenders: &[Contender]) -> Result<Measured> {
+    let list = names(11, BATCH);
+    let ops = cx.scaled(10) * BATCH as u64;
+    let mut sides: Vec<Side<'_>> = contenders
+        .iter()
+        .map(|c| Side::timed(c.name, |_, ops| round(c, &list, ops)))
+        .collect();
+    interleave(cx, Ops::Fixed(ops), &mut sides)
 }
 
 fn round(c: &Contender, list: &[CString], ops: u64) -> Result<std::time::Duration> {

@@ -152,9 +152,10 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
                     .store(self.base, new.as_bytes())?,
             );
         }
-        // Owner and prefix stand between what changes, and stay.
-        self.tx
-            .put(EntryKind::Leaf, self.base, new[..=USED].as_bytes())
+        // Owner and prefix stand between what changes, and stay. A rename changes a
+        // leaf twice, and nothing but this the header.
+        let header = new[..=USED].as_bytes();
+        self.tx.put_anew(EntryKind::Leaf, self.base, header)
     }
 }
 

@@ -128,6 +128,30 @@ impl RecordBuf {
         true
     }
 
+    /// Gives an entry of the same home another payload; false when there is none.
+    /// No entry behind it may change a part of that home.
+    #[inline]
+    #[must_use]
+    pub fn replace(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> bool {
+        if !self.may_change(offset, payload.len()) {
+            return false;
+        }
+        let wanted = EntryWord::new(kind, offset, payload.len() / 8);
+        let mut bytes = &mut self.bytes[ENTRIES_AT..self.len];
+        while let Some((word, rest)) = bytes.split_first_chunk_mut::<8>() {
+            let word = EntryWord(u64::from_le_bytes(*word));
+            let Some((old, rest)) = rest.split_at_mut_checked(word.words() * 8) else {
+                return false;
+            };
+            if word.0 == wanted.0 {
+                old.copy_from_slice(payload);
+                return true;
+            }
+            bytes = rest;
+        }
+        false
+    }
+
     /// Adds an entry of words; false when it does not fit.
     #[inline]
     #[must_use]
@@ -247,5 +271,32 @@ mod tests {
         // What a count of zeros covers is not told apart.
         assert!(rec.push(EntryKind::Zero, 0, &1u64.to_le_bytes()));
         assert!(rec.may_change(4096, 8));
+    }
+
+    #[test]
+    fn replace_of_an_entry_leaves_one_with_the_new_payload() {
+        let mut rec = RecordBuf::new(4096);
+        for (at, byte) in [(4096, 1), (4160, 2), (8192, 3)] {
+            assert!(rec.push(EntryKind::Leaf, at, &[byte; 48]));
+        }
+        assert!(rec.replace(EntryKind::Leaf, 4160, &[9; 48]));
+        let all: Vec<_> = rec
+            .entries()
+            .map(|e| (e.offset, e.payload.to_vec()))
+            .collect();
+        let of = |at, byte| (at, vec![byte; 48]);
+        assert_eq!(all, [of(4096, 1), of(4160, 9), of(8192, 3)]);
+    }
+
+    #[test]
+    fn replace_of_other_bytes_or_another_kind_changes_nothing() {
+        let mut rec = RecordBuf::new(4096);
+        assert!(!rec.replace(EntryKind::Leaf, 4096, &[9; 48]), "it is empty");
+        assert!(rec.push(EntryKind::Leaf, 4096, &[1; 48]));
+        assert!(!rec.replace(EntryKind::Leaf, 4096, &[9; 40]));
+        assert!(!rec.replace(EntryKind::Leaf, 4104, &[9; 40]));
+        assert!(!rec.replace(EntryKind::Inode, 4096, &[9; 48]));
+        assert!(rec.entries().all(|e| e.payload == [1; 48]));
+        assert_eq!(rec.entries().count(), 1);
     }
 }

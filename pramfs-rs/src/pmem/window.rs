@@ -68,7 +68,7 @@ impl WriteWindow<'_> {
         // slice and cannot overlap it.
         unsafe {
             match self.region.cpu {
-                Some(_) => live::store(dst, bytes.as_ptr(), bytes.len()),
+                Some(cpu) => cpu.store(dst, bytes.as_ptr(), bytes.len()),
                 None => self.region.backend.store(dst, bytes.as_ptr(), bytes.len()),
             }
         };

@@ -263,6 +263,19 @@ impl<'v> Tx<'v> {
         self.push(kind, offset, bytes)
     }
 
+    /// As [`put`](Self::put), in the place of what was put for the same bytes
+    /// before, all of them and no others. Nothing put since has a part of them.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    #[inline]
+    pub fn put_anew(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self.rec.replace(kind, offset, bytes) {
+            true => Ok(()),
+            false => self.put(kind, offset, bytes),
+        }
+    }
+
     /// The `words` words at `offset` become zero.
     ///
     /// # Errors

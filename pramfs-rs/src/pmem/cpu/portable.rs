@@ -30,6 +30,10 @@ impl Cpu {
     }
     pub unsafe fn flush(self, _ptr: *const u8, _len: usize) {}
     pub unsafe fn flush_lines(self, _base: *const u8, _lines: &[u64]) {}
+    pub unsafe fn store(self, dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { live::store(dst, src, len) }
+    }
     pub unsafe fn nt_store_u64(self, dst: *mut u64, value: u64) {
         // SAFETY: aligned and writable, by contract.
         unsafe { std::sync::atomic::AtomicU64::from_ptr(dst) }

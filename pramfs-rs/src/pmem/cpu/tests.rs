@@ -93,12 +93,14 @@ fn nt_zero_everywhere() {
 
 #[test]
 fn store_everywhere() {
-    compare(
-        0..=LINE_BYTES + 1,
-        // SAFETY: both ranges are slices of just this length.
-        |dst, src, len| unsafe { crate::pmem::live::store(dst, src, len) },
-        |dst, src| dst.copy_from_slice(src),
-    );
+    for cpu in choices() {
+        compare(
+            lens().chain(0..=LINE_BYTES + 1),
+            // SAFETY: both ranges are slices of just this length.
+            |dst, src, len| unsafe { cpu.store(dst, src, len) },
+            |dst, src| dst.copy_from_slice(src),
+        );
+    }
 }
 
 #[test]
