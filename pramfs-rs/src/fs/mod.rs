@@ -195,17 +195,10 @@ impl Drop for FailOnPanic<'_> {
 impl Shared {
     /// Runs one operation: refuses it on a failed or read-only file system,
     /// answers EIO where the medium faulted under it, and notes damage.
-    ///
-    /// What finds a block without room on the host gives up, as if nothing had
-    /// been asked of it, takes the room without a lock, and is run again.
+    /// Where there was a block without room it runs [again](Self::in_turns).
     #[inline]
     pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-        let result = self.attempt(need, &mut f);
-        // By reference: what is shown of an inode is long, and is not moved.
-        if let Err(Error::Pmem(PmemError::NoRoom { offset, len })) = &result {
-            return self.with_room(*offset, *len, || self.attempt(need, &mut f));
-        }
-        result
+        self.in_turns(|| self.attempt(need, &mut f))
     }
 
     #[inline]

@@ -17,41 +17,67 @@ use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::pmem::{CHUNK, PmemError, Region};
 use crate::types::Bno;
-use crate::volume::{room_is_final, with_room_as_it_is};
+use crate::volume::{RoomAsItIs, room_is_final};
 
 /// Turns of one operation. Each takes room, so this is never reached but by who
 /// loses it to others again and again.
 const TURNS: usize = 4096;
 
-impl Shared {
-    /// Takes room, and runs what was without it again.
+/// What an operation that found a block without room has come to.
+#[derive(Debug, Default)]
+struct Turns {
+    taken: usize,
+    /// Whether what is there already has been looked for in vain.
+    was_full: bool,
+    /// In the last one there is no more room than there is.
+    last: Option<RoomAsItIs>,
+}
+
+impl Turns {
+    /// Takes room for the next turn, with no lock held.
+    ///
+    /// # Errors
+    /// Those of the region; [`Error::NoSpace`] where the last turn was in vain.
     #[cold]
     #[inline(never)]
-    pub(super) fn with_room<T>(
-        &self,
-        mut offset: u64,
-        mut len: u64,
-        mut attempt: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        let region = &self.vol.region;
-        // Whether what is there already has been looked for in vain.
-        let mut was_full = false;
-        for _ in 0..TURNS {
-            match region.take_some_room(offset, within(region, offset, len)) {
-                Ok(()) => {}
-                Err(PmemError::NoRoom { .. }) if !was_full => {}
-                Err(PmemError::NoRoom { .. }) => break,
-                Err(e) => return Err(e.into()),
-            }
-            was_full = region.host_is_full();
-            match attempt() {
-                Err(Error::Pmem(PmemError::NoRoom { offset: o, len: l })) => (offset, len) = (o, l),
-                result => return result,
+    fn next(&mut self, region: &Region, offset: u64, len: u64) -> Result<()> {
+        if self.last.is_some() {
+            return Err(host_is_full());
+        }
+        if self.taken < TURNS {
+            self.taken += 1;
+            let taken = region.take_some_room(offset, within(region, offset, len));
+            let in_vain = match taken {
+                Err(PmemError::NoRoom { .. }) => self.was_full,
+                taken => taken.map(|()| false)?,
+            };
+            if !in_vain {
+                self.was_full = region.host_is_full();
+                return Ok(());
             }
         }
-        match with_room_as_it_is(attempt) {
-            Err(Error::Pmem(PmemError::NoRoom { .. })) => Err(host_is_full()),
-            result => result,
+        self.last = Some(RoomAsItIs::new());
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Runs something. What finds a block without room on the host gives up, as if
+    /// nothing had been asked of it, and is run again with more.
+    ///
+    /// # Errors
+    /// Those of `f`; [`Error::NoSpace`] where the host has nothing.
+    #[inline]
+    pub(super) fn in_turns<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut turns = Turns::default();
+        loop {
+            // In one place: what is called in two is not compiled in line.
+            let result = f();
+            // By reference: what is shown of an inode is long, and is not moved.
+            let Err(Error::Pmem(PmemError::NoRoom { offset, len })) = &result else {
+                return result;
+            };
+            turns.next(&self.vol.region, *offset, *len)?;
         }
     }
 
@@ -73,7 +99,8 @@ impl Shared {
                 taken => taken?,
             }
         }
-        with_room_as_it_is(undo)
+        let _last = RoomAsItIs::new();
+        undo()
     }
 
     /// At a mount: blocks are put aside, with room, for what frees others. Where
@@ -83,13 +110,7 @@ impl Shared {
     /// # Errors
     /// Those of the region.
     pub(super) fn take_room_for_removals(&self) -> Result<()> {
-        let kept = match self.vol.keep_reserve() {
-            Err(Error::Pmem(PmemError::NoRoom { offset, len })) => {
-                self.with_room(offset, len, || self.vol.keep_reserve())
-            }
-            kept => kept,
-        };
-        match kept {
+        match self.in_turns(|| self.vol.keep_reserve()) {
             Err(Error::NoSpace(why)) => {
                 tracing::warn!("no blocks could be put aside for removals: {why}");
                 Ok(())

@@ -12,7 +12,7 @@ mod room;
 mod tx;
 mod verified;
 
-pub use room::{room_is_final, with_room_as_it_is};
+pub use room::{RoomAsItIs, room_is_final};
 pub use tx::Tx;
 pub use verified::Verified;
 

@@ -11,16 +11,25 @@ thread_local! {
     static FINAL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something that takes the room of the host as it is.
-pub fn with_room_as_it_is<T>(f: impl FnOnce() -> T) -> T {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            FINAL.set(self.0);
+/// As long as it lives this thread takes the room of the host as it is.
+#[derive(Debug)]
+pub struct RoomAsItIs {
+    before: bool,
+}
+
+impl RoomAsItIs {
+    /// From here on.
+    pub fn new() -> RoomAsItIs {
+        RoomAsItIs {
+            before: FINAL.replace(true),
         }
     }
-    let _before = Before(FINAL.replace(true));
-    f()
+}
+
+impl Drop for RoomAsItIs {
+    fn drop(&mut self) {
+        FINAL.set(self.before);
+    }
 }
 
 /// Whether this thread has to do with the room that there is.
