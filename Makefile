@@ -102,11 +102,13 @@ fmt-check:
 	$(CARGO) fmt --all --check
 
 clippy: ## lints, warnings denied
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --exclude pramfs-tests --all-targets -- -D warnings
+	$(CARGO) clippy -p pramfs-tests --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 
 docs: ## API documentation, warnings denied
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude pramfs-tests --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p pramfs-tests --no-deps
 
 fuzz: ## runs each fuzz target for FUZZ_TIME seconds (cargo-fuzz)
 	@scripts/fuzz.sh $(FUZZ_TIME)

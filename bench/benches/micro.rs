@@ -57,7 +57,6 @@ fn data(c: &mut Criterion) -> Result<()> {
             if appended == 16_384 {
                 appended = 0;
                 fs.setattr(
-                    &cx,
                     log,
                     &SetAttr {
                         size: Some(0),

@@ -17,7 +17,7 @@ use pramfs::pmem::RegionOptions;
 use pramfs::types::{Ctx, Ino, RenameFlags};
 use pramfs::{Fs, MountOptions, SetAttr};
 
-use crate::sys::{self, Aligned};
+use crate::sys::Aligned;
 
 /// Bytes of the region.
 pub const REGION: u64 = 64 << 20;
@@ -143,9 +143,7 @@ fn engine() -> Result<Fs> {
 fn open(path: &Path) -> Result<Fs> {
     let region = RegionOptions::new().open(path)?;
     format(&region, &FormatOptions::default())?;
-    let range = region.raw_range(0, region.len())?;
-    sys::populate_write(range.cast(), range.len())
-        .context("filling the page tables of the region")?;
+    region.populate(0, region.len())?;
     let options = MountOptions {
         background: false,
         ..MountOptions::default()
@@ -197,7 +195,7 @@ fn append(fs: &Fs, times: u64) -> Result<Duration> {
     let (mut left, mut took) = (times, Duration::ZERO);
     while left > 0 {
         let some = left.min(APPENDS);
-        fs.setattr(&Ctx::default(), ino, &empty)?;
+        fs.setattr(ino, &empty)?;
         let start = Instant::now();
         for _ in 0..some {
             file.append(bytes.bytes())?;

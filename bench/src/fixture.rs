@@ -15,14 +15,14 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use pramfs::direct::File as DirectFile;
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::{Region, RegionOptions};
+use pramfs::pmem::RegionOptions;
 use pramfs::types::{Ctx, Ino};
 use pramfs::{Fs, MountOptions};
 
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::Place;
 use crate::harness::{Context, Huge, Rng};
-use crate::sys::{self, Aligned, PAGE};
+use crate::sys::{Aligned, PAGE};
 
 /// The server's program as cargo names it; installed, it is `mount.pramfs`.
 pub const SERVER: &str = "mount-pramfs";
@@ -162,9 +162,9 @@ impl Direct {
     /// # Errors
     /// When the kernel refuses (before Linux 5.14).
     pub fn prefault(&self) -> Result<()> {
-        let region: &Region = self.fs.region();
-        let range = region.raw_range(0, region.len())?;
-        sys::populate_write(range.cast(), range.len())
+        let region = self.fs.region();
+        region
+            .populate(0, region.len())
             .context("filling the page tables of the region")
     }
 

@@ -55,7 +55,7 @@ Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
 #[derive(Debug, Parser)]
 #[command(
     name = "mount.pramfs",
-    version,
+    version = pramfs::VERSION,
     about = "Mount a pramfs region",
     after_help = MORE_HELP,
     override_usage = "mount.pramfs REGION MOUNTPOINT [-fnsv] [-o OPTION[,OPTION...]]"
@@ -314,7 +314,7 @@ mod tests {
     fn help_and_version_are_no_failure() {
         for (line, says) in [
             ("mount.pramfs -h", "cache=auto|none"),
-            ("mount.pramfs -V", env!("CARGO_PKG_VERSION")),
+            ("mount.pramfs -V", pramfs::VERSION),
         ] {
             assert!(
                 matches!(read(line.split(' ').map(OsString::from)), Ok(Request::Say(text)) if text.contains(says))

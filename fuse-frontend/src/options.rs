@@ -1,6 +1,6 @@
 //! The options of `-o`.
 //!
-//! Every option has one line in `apply`; one that is not known is refused by
+//! Every option has its name in `apply`; one that is not known is refused by
 //! its name. The last of several that contradict each other counts, as for
 //! mount(8).
 

@@ -149,10 +149,15 @@ fn answer_for(
     settings: &MountSettings,
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
-    let backend = fs.region().backend();
-    let (true, Some(device), Some((region, _))) =
-        (user.is_root(), place.device, backend.source_fd())
-    else {
+    let (true, Some(device)) = (user.is_root(), place.device) else {
+        return Ok(None);
+    };
+    let handle = fs.region().handle();
+    let handle = handle.map_err(|source| ControlError::Os {
+        what: "cannot open the region once more",
+        source,
+    })?;
+    let Some(region) = handle else {
         return Ok(None);
     };
     let served = Served {
@@ -337,7 +342,10 @@ fn open_engine(
         )));
     }
     if settings.read_only {
-        fs.region().let_readers_in().map_err(told)?;
+        fs.let_readers_in().map_err(|error| match error {
+            pramfs::Error::Pmem(error) => told(error),
+            error => failed(error),
+        })?;
     }
     Ok(Arc::new(fs))
 }

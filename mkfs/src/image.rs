@@ -14,13 +14,13 @@ use pramfs::media::record::{ENTRIES_AT, EntryWord, RECORD_MAGIC, RecordHeader};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::walk::MapRoot;
 use pramfs::media::{DiskInode, Geometry, Ptr};
-use pramfs::pmem::Region;
+use pramfs::pmem::RegionView;
 use pramfs::{Error, FileType, Ino, Result};
 use serde::Serialize;
 
 /// A region with a file system whose superblock is valid.
 pub struct Image<'a> {
-    region: &'a Region,
+    region: RegionView<'a>,
     geo: Geometry,
     table: MapRoot,
     block_groups: MapRoot,
@@ -107,7 +107,8 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// They are damaged in both superblock pages.
-    pub fn new(region: &'a Region, geo: Geometry) -> Result<Image<'a>> {
+    pub fn new(region: impl Into<RegionView<'a>>, geo: Geometry) -> Result<Image<'a>> {
+        let region = region.into();
         let inode = |at: u64, ino: Ino| {
             for page in [0, geo.copy_offset] {
                 let d: DiskInode = region.read_pod(page + at)?;

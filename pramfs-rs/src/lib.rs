@@ -34,3 +34,11 @@ pub use fs::{
     RecoveryReport, Repeats, Shared, SystemClock, Taken, Writability,
 };
 pub use types::*;
+
+/// The version of this library. With the feature `testing`, which opens doors past
+/// the rules of crash safety, it ends with `+testing`.
+pub const VERSION: &str = if cfg!(feature = "testing") {
+    concat!(env!("CARGO_PKG_VERSION"), "+testing")
+} else {
+    env!("CARGO_PKG_VERSION")
+};

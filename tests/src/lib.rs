@@ -20,14 +20,17 @@
 //! * [`tree`]: everything a file system shows, to be compared.
 //! * [`watchdog`]: a test that hangs ends with a message instead.
 
+#[cfg(feature = "testing")]
 pub mod crash;
 pub mod disk;
+#[cfg(feature = "testing")]
 pub mod exercise;
 pub mod host;
 pub mod life;
 pub mod model;
 pub mod mounted;
 pub mod random;
+#[cfg(feature = "testing")]
 pub mod recorded;
 pub mod region;
 pub mod seen;

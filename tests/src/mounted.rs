@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
@@ -40,8 +41,33 @@ pub fn available(test: &str) -> bool {
 /// own; `PRAMFS_MOUNT` names another one.
 ///
 /// # Panics
-/// Where it has not been built.
+/// Where it has not been built, or together with what opens doors for tests.
 pub fn program() -> PathBuf {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    let find = || {
+        let path = built();
+        let version = version_of(&path);
+        assert!(
+            !version.contains("+testing"),
+            "{} is {version}: it was built together with pramfs-tests; type: cargo build --bins",
+            path.display()
+        );
+        path
+    };
+    FOUND.get_or_init(find).clone()
+}
+
+/// What a program says to `--version`.
+///
+/// # Panics
+/// Where it cannot be run.
+pub fn version_of(program: &Path) -> String {
+    let said = Command::new(program).arg("--version").output();
+    let said = said.unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+    String::from_utf8_lossy(&said.stdout).trim().to_owned()
+}
+
+fn built() -> PathBuf {
     if let Some(path) = std::env::var_os("PRAMFS_MOUNT") {
         return path.into();
     }
@@ -52,7 +78,7 @@ pub fn program() -> PathBuf {
         .take(3)
         .map(|dir| dir.join("mount-pramfs"))
         .find(|path| path.is_file());
-    program.expect("mount-pramfs is not built; type: cargo build -p pramfs-fuse")
+    program.expect("mount-pramfs is not built; type: cargo build --bins")
 }
 
 /// A region in a directory of its own, and a directory to mount it on.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use pramfs::pmem::{HeapBackend, Region};
+use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{FileType, Fs, Ino, MountOptions};
 
 /// Bytes that are read at once.
@@ -38,7 +38,8 @@ pub fn copy_of(image: &[u8]) -> Region {
 }
 
 /// All bytes of a region.
-pub fn bytes_of(region: &Region) -> Vec<u8> {
+pub fn bytes_of<'r>(region: impl Into<RegionView<'r>>) -> Vec<u8> {
+    let region = region.into();
     let mut image = vec![0; region.len() as usize];
     region.read(0, &mut image).expect("it is there");
     image

@@ -143,7 +143,7 @@ fn change(o: &Open, round: &str) {
             size: Some(10),
             ..SetAttr::default()
         };
-        lost(fs.setattr(&CX, ino, &set), "truncate");
+        lost(fs.setattr(ino, &set), "truncate");
         lost(
             fs.setxattr(ino, b"user.a", &[1; 3000], XattrMode::Set),
             "setxattr",

@@ -215,7 +215,7 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
     for (ino, o) in &model.objects {
         if matches!(o.body, Body::File(..)) {
             done(
-                fs.setattr(&CX, *ino, &set),
+                fs.setattr(*ino, &set),
                 *reach != Reach::Nothing,
                 "truncation",
             )?;

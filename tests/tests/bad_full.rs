@@ -51,7 +51,7 @@ fn make(block_size: u32, max_inodes: Option<u64>) -> Full {
     fs.write(large, 0, &pattern(3, 2 * HUGE as usize)).unwrap();
     let hollow = fs.create(&CX, dir, b"hollow", 0o644).unwrap().ino;
     let set = size(1 << 20);
-    fs.setattr(&CX, hollow, &set).unwrap();
+    fs.setattr(hollow, &set).unwrap();
     fs.mkdir(&CX, dir, b"empty", 0o755).unwrap();
     fs.symlink(&CX, dir, b"long", &[b't'; 4000]).unwrap();
     let ballast = fs.create(&CX, dir, b"ballast", 0o644).unwrap().ino;
@@ -265,7 +265,7 @@ fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
                 fill(&full);
                 let ballast = full.fs.lookup(full.dir, b"ballast").unwrap().ino;
                 let set = size((BALLAST - left) * full.block);
-                full.fs.setattr(&CX, ballast, &set).unwrap();
+                full.fs.setattr(ballast, &set).unwrap();
                 let what = format!("{what}, {left} blocks of {block_size}");
                 let shown = |fs: &Fs| {
                     let tree = Tree::of(fs).unwrap();
@@ -319,13 +319,13 @@ fn what_frees_space_goes_through_on_a_full_region() {
             f.fs.fallocate(f.large, Fallocate::PunchHole, 300_000, 4 * f.block)
         }),
         ("truncate into a leaf", |f| {
-            f.fs.setattr(&CX, f.large, &size(HUGE + 77_777)).map(drop)
+            f.fs.setattr(f.large, &size(HUGE + 77_777)).map(drop)
         }),
         ("truncate by one block", |f| {
-            f.fs.setattr(&CX, f.file, &size(4000)).map(drop)
+            f.fs.setattr(f.file, &size(4000)).map(drop)
         }),
         ("grow as a hole", |f| {
-            f.fs.setattr(&CX, f.file, &size(1 << 40)).map(drop)
+            f.fs.setattr(f.file, &size(1 << 40)).map(drop)
         }),
         ("zero what is written", |f| {
             let zero = Fallocate::ZeroRange { keep_size: true };
@@ -340,7 +340,7 @@ fn what_frees_space_goes_through_on_a_full_region() {
                 mtime: Some(pramfs::SetTime::Now),
                 ..SetAttr::default()
             };
-            f.fs.setattr(&CX, f.dir, &set).map(drop)
+            f.fs.setattr(f.dir, &set).map(drop)
         }),
         ("removexattr, large", |f| {
             f.fs.removexattr(f.file, b"user.large")
@@ -401,7 +401,7 @@ fn all_of_the_space_comes_back_however_often() {
             for name in &names {
                 full.fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
             }
-            full.fs.setattr(&CX, full.file, &size(20_000)).unwrap();
+            full.fs.setattr(full.file, &size(20_000)).unwrap();
             full = checked(full, "a round");
             let s = full.fs.statfs().unwrap();
             rounds.push((s.free, s.available, s.free_inodes, names.len()));

@@ -135,7 +135,6 @@ fn use_it(fs: &Fs, done: &mut Done) {
         let make = || {
             let f = fs.create(&cx, work, name(i).as_bytes(), 0o600)?.ino;
             fs.setattr(
-                &cx,
                 f,
                 &SetAttr {
                     perm: Some(0o640),
@@ -281,11 +280,11 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
         perm: Some(0o600),
         ..SetAttr::default()
     };
-    fs.setattr(&Ctx::default(), made[0], &set).expect("set");
+    fs.setattr(made[0], &set).expect("set");
     clock.0.store(2_000_000_000, Ordering::Relaxed);
     // The record of that is overwritten in its slot.
     for _ in 0..2 {
-        fs.setattr(&Ctx::default(), made[39], &set).expect("set");
+        fs.setattr(made[39], &set).expect("set");
     }
     fs.sync().expect("synced");
     let bytes = std::fs::read(&path).expect("the image");
@@ -308,7 +307,7 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
     for &ino in [&made[0], &made[39]] {
         fs.write(ino, 0, &[7; 512]).expect("overwritten");
     }
-    poison(fs.region(), home);
+    poison(fs.region_to_damage(), home);
     // The next inode of the page was not in memory: now the page is known to fail.
     fs.getattr(Ino(made[0].0 + 1)).expect_err("its page fails");
     let error = fs.sync().expect_err("the times of the first");
@@ -353,7 +352,7 @@ fn a_page_that_fails_harms_nothing_but_itself() {
                     if mounted {
                         // All of it is in the caches.
                         read(&fs, victim).expect(&case);
-                        poison(fs.region(), page);
+                        poison(fs.region_to_damage(), page);
                     }
                     use_it(&fs, &mut done);
                     // It may not be able to say that it was unmounted.
@@ -396,7 +395,7 @@ fn pages_that_fail_count_each_for_itself_however_many_there_are() {
     let hit: Vec<u64> = (0..LEN / PAGE).filter(holds).collect();
     assert_eq!(hit.len(), 60);
     for page in &hit[..50] {
-        poison(fs.region(), *page);
+        poison(fs.region_to_damage(), *page);
     }
     let mut bytes = block;
     let failed = (0..60).filter(|i| fs.read(ino, i * PAGE, &mut bytes).is_err());

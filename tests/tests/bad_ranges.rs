@@ -125,22 +125,20 @@ fn sizes_at_and_past_the_limit() {
                     perm: Some(0o600),
                     ..to(size)
                 };
-                b.refused("truncate", &[libc::EFBIG], |fs| {
-                    fs.setattr(&CX, b.file, &set)
-                });
+                b.refused("truncate", &[libc::EFBIG], |fs| fs.setattr(b.file, &set));
                 continue;
             }
             let was = b.fs.getattr(b.file).unwrap().blocks;
-            let attr = b.fs.setattr(&CX, b.file, &to(size)).unwrap();
+            let attr = b.fs.setattr(b.file, &to(size)).unwrap();
             assert_eq!(attr.size, size);
             assert!(attr.blocks <= was, "{size}: no block is taken for a hole");
         }
         b.refused("truncate of a directory", &[libc::EISDIR], |fs| {
-            fs.setattr(&CX, b.dir, &to(0))
+            fs.setattr(b.dir, &to(0))
         });
         let link = b.fs.lookup(b.dir, b"link").unwrap().ino;
         b.refused("truncate of a link", &[libc::EINVAL], |fs| {
-            fs.setattr(&CX, link, &to(0))
+            fs.setattr(link, &to(0))
         });
         b.end();
     }

@@ -68,7 +68,7 @@ fn program(name: &str) -> PathBuf {
     let path = mounted::program().with_file_name(name);
     assert!(
         path.is_file(),
-        "{name} is not built; type: cargo build --workspace"
+        "{name} is not built; type: cargo build --bins"
     );
     path
 }

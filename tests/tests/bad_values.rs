@@ -194,7 +194,7 @@ fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
             size: Some(size),
             ..SetAttr::default()
         };
-        alive(fs.setattr(&CX, ino, &set), "truncate")?;
+        alive(fs.setattr(ino, &set), "truncate")?;
     }
     alive(fs.append(ino, b"x"), "append to nothing")?;
     let set = SetAttr {
@@ -207,7 +207,7 @@ fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
         })),
         ..SetAttr::default()
     };
-    alive(fs.setattr(&CX, ino, &set), "setattr")?;
+    alive(fs.setattr(ino, &set), "setattr")?;
     alive(fs.strip_suid(ino), "strip_suid")?;
     for (name, len) in [(&b"user.small"[..], 3), (b"user.large", 2000)] {
         alive(

@@ -79,7 +79,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) -> Result<()> {
         perm: Some(perm),
         ..SetAttr::default()
     };
-    fs.setattr(&Ctx::default(), ino, &set).map(drop)
+    fs.setattr(ino, &set).map(drop)
 }
 
 /// In `fails` a chmod of the sixth file to 0777 returns, and something is tried

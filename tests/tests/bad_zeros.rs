@@ -365,7 +365,7 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
         size: Some(0),
         ..Default::default()
     };
-    is_damage(fs.setattr(&CX, ino, &shorter), "truncate");
+    is_damage(fs.setattr(ino, &shorter), "truncate");
     let other = fs
         .create(&CX, Ino::ROOT, b"copy", 0o600)
         .expect("created")

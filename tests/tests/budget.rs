@@ -142,7 +142,7 @@ impl Bench {
             size: Some(size),
             ..SetAttr::default()
         };
-        self.fs.setattr(&self.cx, ino, &set).unwrap();
+        self.fs.setattr(ino, &set).unwrap();
     }
 }
 
@@ -217,7 +217,7 @@ fn data_rows(rows: &mut Vec<Row>) {
                     size: Some((left - 1) * BLOCK),
                     ..SetAttr::default()
                 };
-                fs.setattr(&Ctx::default(), f, &set)
+                fs.setattr(f, &set)
             });
         }
     }));
@@ -389,7 +389,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 perm: Some(0o600 | (i & 0o77) as u32),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(&cx, f, &set));
+            b.count(|fs| fs.setattr(f, &set));
         }
     }));
     rows.push(row("chmod of a file with an ACL", 1.0, 1, |b| {
@@ -400,7 +400,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 perm: Some(0o600 | (i & 0o77) as u32),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(&cx, f, &set));
+            b.count(|fs| fs.setattr(f, &set));
         }
     }));
     rows.push(row("an ACL over another", 1.0, 1, |b| {
@@ -427,7 +427,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 flags: Some([0x40, 0x80][i as usize & 1]),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(&cx, f, &set));
+            b.count(|fs| fs.setattr(f, &set));
         }
     }));
     rows.push(row("a new label", 2.0, 2, |b| {
@@ -444,7 +444,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 gid: Some(i as u32),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(&cx, f, &set));
+            b.count(|fs| fs.setattr(f, &set));
         }
     }));
 }
@@ -462,7 +462,7 @@ fn turns_row(rows: &mut Vec<Row>, name: &'static str, fences: u64, lanes: Option
                 perm: Some(perm),
                 ..SetAttr::default()
             };
-            fs.setattr(&Ctx::default(), f, &set).unwrap();
+            fs.setattr(f, &set).unwrap();
         };
         let choose = move |who: usize| {
             if let Some(lanes) = lanes {

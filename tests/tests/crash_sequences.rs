@@ -116,7 +116,7 @@ fn job(t: &Tree, r: &mut Random) -> (String, Job) {
                 size: Some(at),
                 ..SetAttr::default()
             };
-            fs.setattr(&cx, f, &set).map(drop)
+            fs.setattr(f, &set).map(drop)
         }
         "link" => fs.link(f, d, &n).map(drop),
         "setxattr" => fs.setxattr(
@@ -130,7 +130,7 @@ fn job(t: &Tree, r: &mut Random) -> (String, Job) {
                 perm: Some(u32::from(fill)),
                 ..SetAttr::default()
             };
-            fs.setattr(&cx, f, &set).map(drop)
+            fs.setattr(f, &set).map(drop)
         }
         "fallocate" => fs.fallocate(f, Fallocate::Allocate { keep_size: true }, at, len + 1),
         _ => fs.removexattr(f, &[b"user.", &n[..]].concat()),

@@ -363,7 +363,7 @@ fn cases() -> Vec<Case> {
                     size: Some(3000),
                     ..SetAttr::default()
                 };
-                fs.setattr(&CX, f, &longer).unwrap();
+                fs.setattr(f, &longer).unwrap();
             },
             |fs| {
                 fs.write(ino(fs, "/f"), 2100, &pattern(100, 2)).unwrap();

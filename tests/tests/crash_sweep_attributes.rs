@@ -156,14 +156,14 @@ fn cases() -> Vec<Case> {
                     perm: Some(0o2644),
                     ..SetAttr::default()
                 };
-                fs.setattr(&CX, f, &set).unwrap();
+                fs.setattr(f, &set).unwrap();
             },
             |fs| {
                 let set = SetAttr {
                     size: Some(5000),
                     ..SetAttr::default()
                 };
-                let a = fs.setattr_by(&CX, ino(fs, "/f"), &set, &|_| false).unwrap();
+                let a = fs.setattr_by(ino(fs, "/f"), &set, &|_| false).unwrap();
                 assert_eq!(a.perm, 0o644);
             },
         ),

@@ -59,7 +59,7 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
                 size: Some(i as u64 * 10),
                 ..SetAttr::default()
             };
-            fs.setattr(&cx, f, &set).map(drop)
+            fs.setattr(f, &set).map(drop)
         }),
         5 => fs
             .symlink(&cx, Ino::ROOT, &name(k + 1), &vec![b't'; 1 + i * 5])
@@ -119,7 +119,7 @@ fn run(lanes: u32, chosen: bool, seed: u64, expected: &[Vec<View>]) -> usize {
                 together.wait();
                 for i in 0..OPERATIONS {
                     operation(fs, thread, i);
-                    let w = fs.region().window();
+                    let w = fs.region_to_damage().window();
                     w.store_u64_unflushed(note(geo, thread), i as u64 + 1)
                         .unwrap();
                     std::thread::yield_now();

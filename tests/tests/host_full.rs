@@ -77,7 +77,7 @@ fn works(fs: &Fs, old: Ino) {
         perm: Some(0o640),
         ..SetAttr::default()
     };
-    fs.setattr(&cx(), old, &mode).unwrap();
+    fs.setattr(old, &mode).unwrap();
     fs.rename(
         &cx(),
         Ino::ROOT,
@@ -174,7 +174,6 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
     assert!(is_full(&fs.append(old, &vec![9; 8 << 20])));
     assert_eq!(fs.getattr(old).unwrap().size, size);
     fs.setattr(
-        &cx(),
         old,
         &SetAttr {
             size: Some(OLD.len() as u64),
@@ -188,7 +187,7 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
         size: Some(size),
         ..SetAttr::default()
     };
-    fs.setattr(&cx(), large, &size(MIB)).unwrap();
+    fs.setattr(large, &size(MIB)).unwrap();
     fs.unlink(Ino::ROOT, b"large").unwrap();
     works(&fs, old);
     fs::remove_file(other).unwrap();
@@ -233,7 +232,7 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
         size: Some(size),
         ..SetAttr::default()
     };
-    fs.setattr(&cx(), source, &size(9 * MIB)).unwrap();
+    fs.setattr(source, &size(9 * MIB)).unwrap();
     for page in [1, 3] {
         fs.write(holes, page * 4096, &[1; 4096]).unwrap();
     }

@@ -94,7 +94,7 @@ fn attributes_are_those_of_the_last_call() {
             size: Some(step),
             ..SetAttr::default()
         };
-        fs.setattr(&CX, file, &set).unwrap();
+        fs.setattr(file, &set).unwrap();
         // Who made the change sees it.
         assert_eq!(fs.getattr(file).unwrap().size, step);
     };

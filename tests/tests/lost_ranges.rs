@@ -200,7 +200,7 @@ fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
             flags: Some(0x80),
             ..SetAttr::default()
         };
-        assert_eq!(fs.setattr(&CX, ino, &flags).unwrap().flags, 0x80);
+        assert_eq!(fs.setattr(ino, &flags).unwrap().flags, 0x80);
         assert!(list(&fs, ino).is_some());
 
         // One block, then all but one, then that.
@@ -275,7 +275,7 @@ fn a_part_of_a_lost_block_is_not_written() {
             size: Some(size),
             ..SetAttr::default()
         };
-        fs.setattr(&CX, ino, &size).unwrap();
+        fs.setattr(ino, &size).unwrap();
     };
     cut(9 * block + 5);
     is_only(&fs, ino, at..9 * block + 5);
@@ -324,7 +324,7 @@ fn what_was_lost_is_not_copied() {
         size: Some(9 * block),
         ..SetAttr::default()
     };
-    fs.setattr(&CX, hole, &size).unwrap();
+    fs.setattr(hole, &size).unwrap();
     assert!(is_lost(fs.copy_range((hole, 0), (ino, 9 * block), 100)));
     fs.copy_range((hole, 0), (ino, 9 * block), 7 * block)
         .unwrap();
@@ -536,7 +536,7 @@ fn marks_of_every_level_do_as_the_model() {
                         size: Some(size),
                         ..SetAttr::default()
                     };
-                    fs.setattr(&CX, ino, &set).unwrap();
+                    fs.setattr(ino, &set).unwrap();
                     model.resize(size);
                 }
                 _ => {

@@ -30,7 +30,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) {
         perm: Some(perm),
         ..SetAttr::default()
     };
-    fs.setattr(&CX, ino, &set).unwrap();
+    fs.setattr(ino, &set).unwrap();
 }
 
 /// Enough records on this thread's lane that those before are overwritten.
@@ -179,7 +179,7 @@ fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
                 size: Some(0),
                 ..SetAttr::default()
             };
-            fs.setattr(&CX, a, &set).unwrap();
+            fs.setattr(a, &set).unwrap();
             set_thread_lane(1);
             let mut taken = Vec::new();
             for i in 0..8 {

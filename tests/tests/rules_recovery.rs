@@ -39,7 +39,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) {
         perm: Some(perm),
         ..SetAttr::default()
     };
-    fs.setattr(&CX, ino, &set).unwrap();
+    fs.setattr(ino, &set).unwrap();
 }
 
 fn on_another_thread(fs: &Fs, lane: u32, run: impl FnOnce(&Fs) + Send) {
@@ -108,7 +108,7 @@ fn a_retirement_is_durable_before_its_blocks_go_to_others() {
         size: Some(0),
         ..SetAttr::default()
     };
-    fs.setattr(&CX, short, &set).unwrap();
+    fs.setattr(short, &set).unwrap();
     // A third thread, whose fences are its own, retires the lane and ends.
     on_another_thread(fs, 1, |fs| {
         fs.statfs().unwrap();
@@ -439,7 +439,7 @@ fn a_hand_over_fences_what_the_other_thread_has_left() {
             uid: Some(77),
             ..SetAttr::default()
         };
-        fs.setattr(&CX, f, &set).unwrap();
+        fs.setattr(f, &set).unwrap();
     });
     chmod(&rec.fs, f, 0o611);
     (0..3).for_each(|i| chmod(&rec.fs, g, 0o640 + i));

@@ -79,7 +79,7 @@ fn a_long_symlink_takes_single_blocks() {
         size: Some(0),
         ..SetAttr::default()
     };
-    fs.setattr(&cx, fill, &none).expect("emptied");
+    fs.setattr(fill, &none).expect("emptied");
 }
 
 /// The next free number may lie where the inode table would have to grow.

@@ -136,7 +136,8 @@ build() {
         return
     fi
     if [[ -n $build_all ]]; then
-        what=(--workspace)
+        cargo test -q --workspace --exclude pramfs-tests --no-run
+        what=(-p pramfs-tests)
     else
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         cargo build -q -p pramfs --example log_and_counters

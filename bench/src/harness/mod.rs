@@ -82,7 +82,7 @@ impl Context {
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.programs.join(name);
         if !path.is_file() {
-            bail!("{name} is not built: cargo build --release --workspace");
+            bail!("{name} is not built: cargo build --release --bins");
         }
         Ok(path)
     }

@@ -7,7 +7,7 @@ use pramfs::types::{Attr, FileType, Ino, SetAttr};
 
 use super::Adapter;
 use super::caller::{CAP_FOWNER, Caller};
-use super::convert::{attr, ctx, ino};
+use super::convert::{attr, ino};
 use super::namespace::attr_ttl;
 use super::serve::Served;
 
@@ -56,7 +56,7 @@ impl Adapter {
                     fs.strip_suid(ino)?;
                 }
             }
-            let attr = fs.setattr_by(&ctx(req, 0), ino, set, &in_group)?;
+            let attr = fs.setattr_by(ino, set, &in_group)?;
             if attr.kind == FileType::Directory {
                 self.listing_is_due(fs, ino);
             }

@@ -15,7 +15,7 @@ use pramfs::types::SetAttr;
 
 use super::Adapter;
 use super::caller::{CAP_SYS_ADMIN, Caller};
-use super::convert::{ctx, ino};
+use super::convert::ino;
 use super::serve::{Refusal, Served};
 
 /// `FS_IOC_GETFLAGS` on a 64-bit machine.
@@ -179,7 +179,7 @@ impl Adapter {
             flags: Some(flags),
             ..SetAttr::default()
         };
-        fs.setattr(&ctx(req, 0), ino, &set)?;
+        fs.setattr(ino, &set)?;
         // To the kernel an ioctl changes nothing; but it sets the ctime.
         self.attributes_have_changed(node);
         self.listing_is_due(fs, ino);

@@ -46,3 +46,13 @@ fn unmounted(test: &str) -> Option<(Mounted, Watchdog)> {
     let watchdog = Watchdog::new(test, Duration::from_secs(60));
     Some((Mounted::unmounted(program(), 64 * MIB), watchdog))
 }
+
+#[test]
+fn server_under_test_has_no_doors_for_tests() {
+    let version = mounted::version_of(program());
+    assert_eq!(
+        version,
+        concat!("mount.pramfs ", env!("CARGO_PKG_VERSION")),
+        "built together with pramfs-tests, which opens doors; type: make test"
+    );
+}

@@ -304,7 +304,7 @@ fn times_at_the_ends_of_time() {
         let ino = fs_.create(&cx, Ino::ROOT, name.as_bytes(), 0o644);
         let ino = ino.unwrap().ino;
         fs_.append(ino, b"contents").unwrap();
-        fs_.setattr(&cx, ino, &set).unwrap();
+        fs_.setattr(ino, &set).unwrap();
     }
     fs_.close().unwrap();
     mount.mount("cache=none,strictatime");

@@ -7,7 +7,7 @@ use clap::Args;
 use pramfs::media::bitmap::BitmapKind;
 use pramfs::media::probe_superblock;
 use pramfs::media::superblock::PAGE;
-use pramfs::pmem::Region;
+use pramfs::pmem::RegionView;
 use pramfs::{Error, FileType, Fs, Ino, MountOptions};
 use serde::Serialize;
 
@@ -135,7 +135,12 @@ impl Subcommand for Dump {
 const MOST_DAMAGE: usize = 50;
 
 impl Dump {
-    fn report(&self, name: String, region: &Region, lanes: Vec<Lane>) -> pramfs::Result<Report> {
+    fn report(
+        &self,
+        name: String,
+        region: RegionView<'_>,
+        lanes: Vec<Lane>,
+    ) -> pramfs::Result<Report> {
         let geo = probe_superblock(region)?.geometry();
         let image = Image::new(region, geo.clone())?;
         let (mut damage, mut damage_left_out) = (Vec::new(), 0);

@@ -73,7 +73,7 @@ fn run<T: Subcommand>(matches: &ArgMatches) -> Result<(), Failure> {
 /// The whole command line.
 pub fn command_line() -> clap::Command {
     let top = clap::Command::new("pramfs")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(pramfs::VERSION)
         .about("Look at pramfs regions, and get at their files without a mount")
         .after_help(
             "A region in use is refused, and who holds it is named. PATHs are those of the file\n\

@@ -278,7 +278,7 @@ impl Job<'_> {
         };
         if size > at {
             self.fs
-                .setattr(&Ctx::default(), ino, &set)
+                .setattr(ino, &set)
                 .map_err(|e| tree::about(&to.path, e))?;
         }
         Ok(())
@@ -336,9 +336,7 @@ impl Job<'_> {
             mtime: time(meta.mtime(), meta.mtime_nsec()),
             ..SetAttr::default()
         };
-        self.fs
-            .setattr(&Ctx::default(), made.ino, &set)
-            .map_err(failed)?;
+        self.fs.setattr(made.ino, &set).map_err(failed)?;
         if made.kind != FileType::Symlink {
             // After the owner, whose change strips the set-user-id bit.
             let set = SetAttr {
@@ -346,9 +344,7 @@ impl Job<'_> {
                 mtime: set.mtime,
                 ..SetAttr::default()
             };
-            self.fs
-                .setattr(&Ctx::default(), made.ino, &set)
-                .map_err(failed)?;
+            self.fs.setattr(made.ino, &set).map_err(failed)?;
         }
         Ok(())
     }

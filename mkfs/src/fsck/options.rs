@@ -13,7 +13,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(
     name = "fsck.pramfs",
-    version,
+    version = pramfs::VERSION,
     disable_version_flag = true,
     override_usage = "fsck.pramfs [-n | -p | -y] [OPTIONS] REGION",
     after_help = "What is found is mended in memory first, and stored only if that has come to an end:\n\

@@ -17,7 +17,7 @@ use crate::{Failure, size};
 #[derive(Debug, Parser)]
 #[command(
     name = "mkfs.pramfs",
-    version,
+    version = pramfs::VERSION,
     override_usage = "mkfs.pramfs [OPTIONS] REGION [SIZE]",
     after_help = "Sizes are bytes, or end in K, M, G or T: binary units, 1K = 1024 bytes.\n\
                   Exit status: 0 made (or, with -n, would be made), 1 not made."

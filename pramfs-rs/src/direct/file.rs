@@ -7,7 +7,7 @@ use super::mapped::{Access, MappedFile};
 use crate::error::Result;
 use crate::fs::inode::Inode;
 use crate::fs::{ExtentCache, Fs, Held, Shared, Tail};
-use crate::types::{Attr, Ctx, Fallocate, FileExtent, Ino, SetAttr};
+use crate::types::{Attr, Fallocate, FileExtent, Ino, SetAttr};
 
 /// An open file of a mounted file system. Calls need no path and no
 /// permission; what they promise is in `docs/semantics.md`.
@@ -129,9 +129,7 @@ impl File {
             size: Some(size),
             ..SetAttr::default()
         };
-        self.shared
-            .setattr(&Ctx::default(), self.ino, &set)
-            .map(drop)
+        self.shared.setattr(self.ino, &set).map(drop)
     }
 
     /// Allocates, punches or zeroes a range.

@@ -25,8 +25,8 @@ impl Shared {
     /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
     /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] where
     /// the file is immutable or append-only.
-    pub fn setattr(&self, cx: &crate::types::Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.setattr_by(cx, ino, set, &anybody)
+    pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.setattr_by(ino, set, &anybody)
     }
 
     /// As [`setattr`](Self::setattr), by somebody of whom `in_group` tells
@@ -35,13 +35,7 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`setattr`](Self::setattr).
-    pub fn setattr_by(
-        &self,
-        _cx: &crate::types::Ctx,
-        ino: Ino,
-        set: &SetAttr,
-        in_group: InGroup<'_>,
-    ) -> Result<Attr> {
+    pub fn setattr_by(&self, ino: Ino, set: &SetAttr, in_group: InGroup<'_>) -> Result<Attr> {
         self.op(Need::Write, || {
             let ctime = set.ctime.map(SetTime::At);
             for t in [set.atime, set.mtime, ctime].into_iter().flatten() {

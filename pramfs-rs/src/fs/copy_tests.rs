@@ -9,7 +9,7 @@ use super::Fs;
 use super::file_tests::{Rng, check_blocks, mount, new_file, truncate};
 use crate::error::Error;
 use crate::pmem::{HeapBackend, PmemBackend, SimBackend};
-use crate::types::{Ctx, Fallocate, Ino, SetAttr};
+use crate::types::{Fallocate, Ino, SetAttr};
 
 /// Bytes that the files grow to.
 const MOST: u64 = 3 << 20;
@@ -219,9 +219,8 @@ fn groups_are_asked_for_while_nothing_is_locked() {
             ..SetAttr::default()
         };
         // Would wait for ever for whoever asks.
-        fs.setattr(&Ctx::default(), f, &set).unwrap();
+        fs.setattr(f, &set).unwrap();
         fs.setattr(
-            &Ctx::default(),
             g,
             &SetAttr {
                 uid: Some(7),
@@ -237,7 +236,7 @@ fn groups_are_asked_for_while_nothing_is_locked() {
             perm: Some(if on { 0o2755 } else { 0o755 }),
             ..SetAttr::default()
         };
-        fs.setattr(&Ctx::default(), f, &set).unwrap();
+        fs.setattr(f, &set).unwrap();
     };
     let size = SetAttr {
         size: Some(1),
@@ -252,10 +251,7 @@ fn groups_are_asked_for_while_nothing_is_locked() {
         &|| fs.write_by(f, 0, b"x", &in_group).map(drop),
         &|| fs.append_part_by(f, 1, b"x", &in_group),
         &|| fs.fallocate_by(f, Fallocate::PunchHole, 0, 1, &in_group),
-        &|| {
-            fs.setattr_by(&Ctx::default(), f, &size, &in_group)
-                .map(drop)
-        },
+        &|| fs.setattr_by(f, &size, &in_group).map(drop),
         &|| {
             fs.setxattr_by(
                 f,

@@ -48,7 +48,6 @@ pub(super) fn new_file(fs: &Fs, name: &[u8]) -> Ino {
 
 pub(super) fn truncate(fs: &Fs, ino: Ino, size: u64) -> crate::Result<()> {
     fs.setattr(
-        &Ctx::default(),
         ino,
         &SetAttr {
             size: Some(size),

@@ -86,7 +86,9 @@ pub use statfs::MemoryUse;
 
 use crate::error::{Error, Result};
 use crate::media::SuperblockInfo;
-use crate::pmem::{OpenState, PmemError, Region};
+#[cfg(any(test, feature = "testing"))]
+use crate::pmem::Region;
+use crate::pmem::{OpenState, PmemError, RegionView};
 use crate::sync::Mutex;
 use crate::types::{Attr, Ino};
 use crate::volume::Volume;
@@ -409,9 +411,27 @@ impl Shared {
         &self.options
     }
 
-    /// The region.
-    pub fn region(&self) -> &Region {
+    /// The region, to be looked at: what is stored past the engine is damage.
+    pub fn region(&self) -> RegionView<'_> {
+        RegionView::from(&self.vol.region)
+    }
+
+    /// The region with all rights, for tests that damage it.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn region_to_damage(&self) -> &Region {
         &self.vol.region
+    }
+
+    /// Lets others open the region for reading, of a mount that stores nothing; see
+    /// [`Region::let_readers_in`](crate::pmem::Region::let_readers_in).
+    ///
+    /// # Errors
+    /// As there, and of a mount that may store.
+    pub fn let_readers_in(&self) -> Result<()> {
+        if !self.options.read_only {
+            return Err(Error::Invalid("a region that is stored to is not shared"));
+        }
+        Ok(self.vol.region.let_readers_in()?)
     }
 
     /// The superblock as it was at mount.

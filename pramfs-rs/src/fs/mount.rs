@@ -135,7 +135,7 @@ impl Fs {
         let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
         let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
         let newest = replay.newest.max(old);
-        let rules = options.rules;
+        let rules = options.rules();
         let mut vol = Volume::new(region, geo, newest, (block_groups, inode_groups), rules);
         vol.discard = options.discard;
         if let Some(stale) = stale {
@@ -254,8 +254,8 @@ impl Fs {
         };
         if !read_only {
             fs.take_room_for_removals()?;
-            super::room::warn_of_little_room(fs.region());
-            fs.region().backend().expect_small_changes();
+            super::room::warn_of_little_room(&fs.vol.region);
+            fs.vol.region.backend().expect_small_changes();
             fs.start_work(&mut fs.background.lock())?;
         }
         Ok(fs)

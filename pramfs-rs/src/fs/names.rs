@@ -1,9 +1,8 @@
 //! Names: what a directory accepts.
 
 use crate::error::{Error, Result};
+use crate::media::htree::NAME_MAX;
 
-/// Longest name, bytes.
-pub const NAME_MAX: usize = 255;
 /// Longest symlink target, bytes.
 pub const TARGET_MAX: usize = 4095;
 

@@ -80,6 +80,7 @@ pub struct MountOptions {
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
     /// Rules of the journal, to be broken by tests.
+    #[cfg(any(test, feature = "testing"))]
     pub rules: Rules,
 }
 
@@ -94,7 +95,19 @@ impl Default for MountOptions {
             discard: false,
             background: true,
             clock: Arc::new(SystemClock),
+            #[cfg(any(test, feature = "testing"))]
             rules: Rules::default(),
         }
+    }
+}
+
+impl MountOptions {
+    /// The rules of the journal: all of them, but in tests.
+    pub(super) fn rules(&self) -> Rules {
+        #[cfg(any(test, feature = "testing"))]
+        let rules = self.rules;
+        #[cfg(not(any(test, feature = "testing")))]
+        let rules = Rules::default();
+        rules
     }
 }

@@ -1,9 +1,9 @@
 //! statfs, and what the engine uses of memory.
 
-use super::names::NAME_MAX;
 use super::{Need, Shared};
 use crate::error::Result;
 use crate::fs::icache::BYTES_PER_INODE;
+use crate::media::htree::NAME_MAX;
 use crate::types::StatFs;
 
 /// Ordinary memory that a mounted file system holds.

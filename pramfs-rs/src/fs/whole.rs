@@ -234,7 +234,7 @@ mod tests {
             size: Some(9 * BLOCK),
             ..SetAttr::default()
         };
-        fs.setattr(&Ctx::default(), ino, &size).unwrap();
+        fs.setattr(ino, &size).unwrap();
         if xattr {
             fs.setxattr(ino, b"user.name", b"value", XattrMode::Set)
                 .unwrap();

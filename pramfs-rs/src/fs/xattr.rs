@@ -9,7 +9,6 @@ use zerocopy::IntoBytes;
 use super::acl::is_acl;
 use super::attr::{InGroup, anybody, lock_by};
 use super::inode::{Core, Inode, put_inode, touch_ctime};
-use super::names::NAME_MAX;
 use super::whole::Hole;
 use super::{Need, Shared, lost, protect};
 use crate::error::{Error, Result};
@@ -19,7 +18,7 @@ use crate::media::DiskInode;
 use crate::media::acl::ACCESS;
 use crate::media::checksum::crc;
 use crate::media::htree::{
-    ItemHeader, LargeValue, VALUE_IN_BLOCKS as BLOCKS, VALUE_INLINE as INLINE, VALUE_MAX,
+    ItemHeader, LargeValue, NAME_MAX, VALUE_IN_BLOCKS as BLOCKS, VALUE_INLINE as INLINE, VALUE_MAX,
 };
 use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;

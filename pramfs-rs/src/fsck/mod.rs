@@ -70,7 +70,7 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::media::bitmap::BitmapKind;
 use crate::media::{DiskInode, Geometry};
-use crate::pmem::Region;
+use crate::pmem::{Region, RegionView};
 use crate::types::Ino;
 use bitmaps::GroupBits;
 use claims::Claims;
@@ -140,7 +140,8 @@ impl fmt::Debug for CheckOptions {
 /// Whatever the bytes are, the answer is a report: also that there is no file
 /// system, and that reading failed. Of a region whose journal is not empty
 /// only the superblock and the journal are looked at; mount it first.
-pub fn check(region: &Region, options: &CheckOptions) -> Report {
+pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> Report {
+    let region = region.into().region();
     let start = Instant::now();
     let faults = region.faults();
     let mut report = Report::default();
@@ -171,7 +172,7 @@ pub fn check(region: &Region, options: &CheckOptions) -> Report {
 pub fn check_fs(fs: Fs, options: &CheckOptions) -> Result<(Option<Region>, Report)> {
     let shared = fs.shared().clone();
     fs.close_now()?;
-    let report = check(shared.region(), options);
+    let report = check(&shared.vol.region, options);
     Ok((Arc::into_inner(shared).map(|s| s.vol.region), report))
 }
 

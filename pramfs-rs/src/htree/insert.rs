@@ -7,10 +7,10 @@ use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
 use super::walk::{Gap, Ties, Way, approach, check_run, descend, read_index, read_slots, slot_of};
-use super::{CALLER_ROOM, NAME_MAX, TreeRef, first_bits, prefix_of};
+use super::{CALLER_ROOM, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
-use crate::media::htree::{ItemHeader, SLOT, TAG_NEXT};
+use crate::media::htree::{ItemHeader, NAME_MAX, SLOT, TAG_NEXT};
 use crate::types::Bno;
 use crate::volume::Tx;
 

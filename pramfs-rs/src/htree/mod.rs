@@ -56,8 +56,6 @@ const SPLIT_BITS: u32 = 55;
 pub const TIE_MASK: u64 = 0xff;
 /// Most levels of index blocks, with the smallest blocks (64 pointers).
 const MAX_LEVELS: usize = (HASH_BITS / 6) as usize;
-/// Longest name, bytes.
-const NAME_MAX: usize = 255;
 /// Bytes of a record that are left to the caller (inodes and the like).
 const CALLER_ROOM: usize = 1000;
 

@@ -137,6 +137,7 @@ const CHOSEN: u32 = 1 << 31;
 
 /// Chooses the lane of this thread (modulo the number of lanes) for all that it
 /// does, so that a run can be repeated exactly and hands over where it should.
+#[cfg(any(test, feature = "testing"))]
 pub fn set_thread_lane(lane: u32) {
     THREAD_LANE.with(|l| l.set((lane & 0xffff) | CHOSEN));
 }

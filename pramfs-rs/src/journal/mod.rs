@@ -15,6 +15,10 @@ pub(crate) mod records;
 pub mod recovery;
 
 pub use buffer::{Entry, RecordBuf, parse};
-pub use lane::{Change, Committed, Entered, Journal, Released, Rules, set_thread_lane};
+#[cfg(not(any(test, feature = "testing")))]
+pub(crate) use lane::Rules;
+pub use lane::{Change, Committed, Entered, Journal, Released};
+#[cfg(any(test, feature = "testing"))]
+pub use lane::{Rules, set_thread_lane};
 pub use lines::Lines;
 pub use place::{Place, Stamp};

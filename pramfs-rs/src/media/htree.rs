@@ -13,6 +13,8 @@ use crate::types::Ino;
 
 /// Magic of a leaf.
 pub const LEAF_MAGIC: u32 = u32::from_le_bytes(*b"hlf1");
+/// Longest name of an item, bytes: its length is kept in one byte.
+pub const NAME_MAX: usize = u8::MAX as usize;
 /// Bytes of a slot.
 pub const SLOT: usize = 32;
 /// Tag of a free slot.

@@ -6,7 +6,7 @@ use super::geometry::Geometry;
 use super::inode::INODE_SIZE;
 use super::superblock::*;
 use crate::error::{Error, Result};
-use crate::pmem::Region;
+use crate::pmem::{Region, RegionView};
 
 /// A validated superblock with what a person wants to know of it.
 #[derive(Debug, Clone)]
@@ -71,7 +71,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// # Errors
 /// [`Error::NotMountable`] says what is wrong with the first page;
 /// [`Error::Pmem`] in a forked child.
-pub fn probe_superblock(region: &Region) -> Result<SuperblockInfo> {
+pub fn probe_superblock<'r>(region: impl Into<RegionView<'r>>) -> Result<SuperblockInfo> {
+    let region = region.into().region();
     region.check_owner()?;
     match read_page(region, 0) {
         Ok(info) => Ok(SuperblockInfo {

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use super::geometry::Geometry;
 use super::pointer::{Ptr, PtrAt};
 use crate::error::{Error, Result};
-use crate::pmem::Region;
+use crate::pmem::{Region, RegionView};
 use crate::types::{Bno, Ino};
 
 /// What is wrong with a pointer that would show, or let be written, what no
@@ -108,7 +108,13 @@ impl MapRoot {
     ///
     /// # Errors
     /// [`Error::Corrupt`], also where it is marked as lost.
-    pub fn find(&self, region: &Region, geo: &Geometry, index: u64) -> Result<Leaf> {
+    pub fn find<'r>(
+        &self,
+        region: impl Into<RegionView<'r>>,
+        geo: &Geometry,
+        index: u64,
+    ) -> Result<Leaf> {
+        let region = region.into().region();
         let leaf = self.look(region, geo, index)?;
         if leaf.lost {
             let at = PtrAt {

@@ -44,6 +44,7 @@ mod room;
 mod sim;
 mod source;
 mod stitch;
+mod view;
 mod window;
 mod words;
 
@@ -67,6 +68,7 @@ pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
+pub use view::RegionView;
 pub use window::{Fenced, Unfenced, WriteWindow};
 pub(crate) use words::AtomicWords;
 

@@ -188,7 +188,7 @@ impl<'v> Tx<'v> {
     /// To make room all lanes are retired, this one too: it would wait for itself.
     #[inline]
     fn has_no_lane(&self) {
-        debug_assert!(
+        assert!(
             self.entered.is_none(),
             "nothing is allocated once the lane is taken"
         );
@@ -579,7 +579,7 @@ impl<'v> Tx<'v> {
         }
         for place in &self.places {
             // Two lanes that retired each other's records would wait for ever.
-            debug_assert!(
+            assert!(
                 entered.is_none() || !vol.journal.must_hand_over(self.lane, place),
                 "a lane is taken before the records of others are retired"
             );

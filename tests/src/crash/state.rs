@@ -96,14 +96,14 @@ impl State {
                     flags: Some(n.flags ^ forbids),
                     ..SetAttr::default()
                 };
-                fs.setattr(&Default::default(), n.id.0, &set)?;
+                fs.setattr(n.id.0, &set)?;
             }
             if n.kind == FileType::Regular && n.size < STRETCH {
                 let set = SetAttr {
                     size: Some(STRETCH),
                     ..SetAttr::default()
                 };
-                match fs.setattr(&Default::default(), n.id.0, &set) {
+                match fs.setattr(n.id.0, &set) {
                     Err(pramfs::Error::NoSpace(_)) => {}
                     other => drop(other?),
                 }

@@ -106,7 +106,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 /// # Panics
 /// Where that is refused.
 pub fn setattr(fs: &Fs, path: &str, set: SetAttr) {
-    fs.setattr(&CX, ino(fs, path), &set).unwrap();
+    fs.setattr(ino(fs, path), &set).unwrap();
 }
 
 /// `/f`, whose blocks take several records to free.

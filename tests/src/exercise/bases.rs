@@ -254,7 +254,7 @@ fn orphans() -> Result<Vec<u8>> {
         size: Some(10),
         ..SetAttr::default()
     };
-    fs.setattr(&CX, keep, &set)?;
+    fs.setattr(keep, &set)?;
     let image = sim.image();
     fs.unpin(gone, 1);
     Ok(image)

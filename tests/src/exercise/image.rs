@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use pramfs::fsck::{CheckOptions, Report, check, check_fs};
 use pramfs::journal::set_thread_lane;
-use pramfs::pmem::{HeapBackend, Region};
+use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{
     AtimePolicy, Attr, Clock, Ctx, Error, ErrorPolicy, Fallocate, FileType, Fs, Ino, MountOptions,
     RenameFlags, Result, SeekWhence, SetAttr, SetTime, Time, XattrMode,
@@ -80,7 +80,8 @@ fn region_with(image: &[u8]) -> Region {
     region
 }
 
-fn bytes_of(region: &Region) -> Vec<u8> {
+fn bytes_of<'r>(region: impl Into<RegionView<'r>>) -> Vec<u8> {
+    let region = region.into();
     let mut bytes = vec![0; region.len() as usize];
     let read = region.read(0, &mut bytes);
     read.expect("the region has its own length");
@@ -485,7 +486,7 @@ impl<'a> User<'a> {
                     size: Some(offset),
                     ..SetAttr::default()
                 };
-                self.may("truncate", fs.setattr(&Ctx::default(), ino, &set));
+                self.may("truncate", fs.setattr(ino, &set));
             }
             4 => {
                 let what = Fallocate::Allocate { keep_size };
@@ -535,7 +536,7 @@ impl<'a> User<'a> {
                     mtime: Some(SetTime::At(Time { sec: -1, nsec: 9 })),
                     ..SetAttr::default()
                 };
-                self.may("setattr", fs.setattr(&Ctx::default(), ino, &set));
+                self.may("setattr", fs.setattr(ino, &set));
             }
             4 => _ = self.may("strip_suid", fs.strip_suid(ino)),
             _ => _ = self.may("fsync", fs.fsync(ino, len % 2 == 0)),

@@ -97,7 +97,7 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
             attr(fs.lookup(ino(parent), name)?)
         }
         Call::GetAttr { node } => attr(fs.getattr(ino(node))?),
-        Call::SetAttr { node, set } => attr(fs.setattr(&pramfs::Ctx::default(), ino(node), set)?),
+        Call::SetAttr { node, set } => attr(fs.setattr(ino(node), set)?),
         Call::Read { node, offset, len } => {
             let mut buf = vec![0xee; *len];
             let n = fs.read(ino(node), *offset, &mut buf)?;

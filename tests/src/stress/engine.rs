@@ -132,7 +132,7 @@ impl Door for EngineDoor<'_> {
             size: Some(size),
             ..SetAttr::default()
         };
-        sys(self.0.setattr(&CX, node.ino, &set)).map(drop)
+        sys(self.0.setattr(node.ino, &set)).map(drop)
     }
     fn fallocate(&self, node: &Pinned, what: Fallocate, at: u64, len: u64) -> Sys {
         sys(self.0.fallocate(node.ino, what, at, len))
@@ -142,7 +142,7 @@ impl Door for EngineDoor<'_> {
             perm: Some(perm),
             ..SetAttr::default()
         };
-        sys(self.0.setattr(&CX, node.ino, &set)).map(drop)
+        sys(self.0.setattr(node.ino, &set)).map(drop)
     }
     fn utimes(&self, node: &Pinned, mtime: i64) -> Sys {
         let set = SetAttr {
@@ -153,7 +153,7 @@ impl Door for EngineDoor<'_> {
             })),
             ..SetAttr::default()
         };
-        sys(self.0.setattr(&CX, node.ino, &set)).map(drop)
+        sys(self.0.setattr(node.ino, &set)).map(drop)
     }
     fn get_xattr(&self, node: &Pinned, name: &[u8]) -> Sys<Vec<u8>> {
         sys(self.0.getxattr(node.ino, name))

@@ -110,7 +110,6 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
         fs.append(handed, &pattern(i, 60))?;
     }
     fs.setattr(
-        &CX,
         handed,
         &SetAttr {
             perm: Some(0o640),

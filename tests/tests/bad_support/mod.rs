@@ -15,7 +15,7 @@ pub mod model;
 
 use std::sync::Arc;
 
-use pramfs::pmem::{HeapBackend, Region};
+use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, Time};
 
 /// A clock that stands still.
@@ -52,7 +52,8 @@ pub fn region_with(image: &[u8]) -> Region {
 }
 
 /// The bytes of a region.
-pub fn bytes_of(region: &Region) -> Vec<u8> {
+pub fn bytes_of<'r>(region: impl Into<RegionView<'r>>) -> Vec<u8> {
+    let region = region.into();
     let mut bytes = vec![0; region.len() as usize];
     region
         .read(0, &mut bytes)

@@ -54,7 +54,7 @@ fn an_access_acl_and_the_mode_follow_each_other() {
         perm: Some(0o751),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, ino, &chmod).unwrap();
+    fs.setattr(ino, &chmod).unwrap();
     assert_eq!(get(&fs, ino, ACCESS), Some(naming(7, 5, 1)));
     // What a mode can say is no list.
     let plain = list(&[(1, 6, NONE), (4, 2, NONE), (32, 1, NONE)]);
@@ -70,7 +70,7 @@ fn an_access_acl_and_the_mode_follow_each_other() {
         perm: Some(0o777),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, ino, &chmod).unwrap();
+    fs.setattr(ino, &chmod).unwrap();
     assert_eq!(get(&fs, ino, ACCESS), Some(naming(7, 7, 7)));
 }
 
@@ -157,7 +157,7 @@ fn an_acl_set_by_who_is_not_in_the_group_takes_sgid_away() {
         ..SetAttr::default()
     };
     for (groups, left) in [(&[7, 50][..], 0o2740), (&[7], 0o740)] {
-        fs.setattr(&ROOT, ino, &owner).unwrap();
+        fs.setattr(ino, &owner).unwrap();
         fs.setxattr_by(ino, ACCESS, &naming(7, 4, 0), XattrMode::Set, &|g| {
             groups.contains(&g)
         })

@@ -91,7 +91,7 @@ fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_di
         perm: Some(0o2775),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, d.ino, &set).unwrap();
+    fs.setattr(d.ino, &set).unwrap();
     let f = fs.create(&cx, d.ino, b"f", 0o666).unwrap();
     let e = fs.mkdir(&cx, d.ino, b"e", 0o777).unwrap();
     assert_eq!((f.gid, f.perm, e.gid, e.perm), (50, 0o640, 50, 0o2750));
@@ -124,7 +124,7 @@ fn a_new_owner_takes_suid_away_and_strip_suid_does_too() {
             uid,
             ..SetAttr::default()
         };
-        fs.setattr(&ROOT, ino, &set).unwrap().perm
+        fs.setattr(ino, &set).unwrap().perm
     };
     assert_eq!(perm(Some(0o6755), None), 0o6755);
     assert_eq!(perm(None, Some(7)), 0o755);

@@ -251,14 +251,14 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
         perm: Some(0o600),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, ino("f1"), &mode).unwrap();
+    fs.setattr(ino("f1"), &mode).unwrap();
     fs.append(ino("f2"), &[102; 300_000]).unwrap();
     fs.unlink(Ino::ROOT, b"f3").unwrap();
     let size = SetAttr {
         size: Some(1),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, ino("f4"), &size).unwrap();
+    fs.setattr(ino("f4"), &size).unwrap();
     for n in 6..9 {
         let ino = file(&fs, &format!("f{n}"));
         fs.append(ino, &[n; 20_000]).unwrap();

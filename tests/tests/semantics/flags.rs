@@ -25,9 +25,7 @@ fn flag(fs: &Fs, ino: Ino, flags: u32) -> Result<(), i32> {
         flags: Some(flags),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, ino, &set)
-        .map(drop)
-        .map_err(|e| e.errno())
+    fs.setattr(ino, &set).map(drop).map_err(|e| e.errno())
 }
 
 fn refused<T: std::fmt::Debug>(what: &str, result: pramfs::Result<T>) {
@@ -80,7 +78,7 @@ fn changes_nothing(fs: &Fs, ino: Ino, name: &[u8]) {
             },
         ),
     ] {
-        refused(what, fs.setattr(&ROOT, ino, &set));
+        refused(what, fs.setattr(ino, &set));
     }
     refused("write", fs.write(ino, 0, b"x"));
     refused("punch", fs.fallocate(ino, Fallocate::PunchHole, 0, 10));
@@ -115,7 +113,7 @@ fn touch(fs: &Fs, ino: Ino) -> pramfs::Result<pramfs::Attr> {
         mtime: Some(SetTime::Now),
         ..SetAttr::default()
     };
-    fs.setattr(&ROOT, ino, &now)
+    fs.setattr(ino, &now)
 }
 
 fn marked(flags: u32) -> (pramfs::pmem::SimBackend, Fs, Ino) {

@@ -155,7 +155,7 @@ impl Player {
                     size: Some(big),
                     ..SetAttr::default()
                 };
-                fs.setattr(&cx, a.ino, &set)?;
+                fs.setattr(a.ino, &set)?;
             }
             12 => {
                 fs.link(a.ino, dir, &name)?;

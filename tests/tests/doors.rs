@@ -1,0 +1,22 @@
+//! Doors for tests: what they open is not in the programs that are tested, and a
+//! build that has them says so.
+
+use pramfs_tests::mounted;
+
+#[test]
+fn programs_under_test_have_no_doors() {
+    for name in ["pramfs", "mkfs-pramfs", "fsck-pramfs", "mount-pramfs"] {
+        let version = mounted::version_of(&mounted::program().with_file_name(name));
+        let (_, number) = version.rsplit_once(' ').expect("a name and a number");
+        assert!(
+            number.chars().all(|c| c.is_ascii_digit() || c == '.'),
+            "{name}: {version}"
+        );
+    }
+}
+
+#[test]
+fn a_library_with_doors_says_so() {
+    // These tests are built with the feature, as `crash` and `recorded` need it.
+    assert!(pramfs::VERSION.ends_with("+testing"), "{}", pramfs::VERSION);
+}
