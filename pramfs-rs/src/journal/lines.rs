@@ -20,7 +20,7 @@ pub struct Lines {
 
 impl Lines {
     /// Adds the lines of a range.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, offset: u64, len: u64) {
         let (mut line, end) = (offset / LINE, (offset + len).div_ceil(LINE));
         while line < end {

@@ -322,7 +322,7 @@ impl Volume {
 
     /// A home that a record is to change: once the record is durable, a store
     /// that fails would fail the whole volume.
-    #[inline]
+    #[inline(always)]
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         // A page that is missing then would be a failure of all, too.
         if self.region.is_within(offset, len)
