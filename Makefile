@@ -21,7 +21,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ sanitize: ## two threads on the engine, under Miri and ThreadSanitizer (nightly)
 
 bench: deps-bench ## speed beside the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
+
+instructions: deps-bench ## instructions of each operation, by valgrind
+	$(CARGO) run --release -p pramfs-bench -- count
 
 build: ## release build of all programs
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins

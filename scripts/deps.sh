@@ -52,7 +52,7 @@ for switch; do
         ;;
     # Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils systemd udev) ;;
-    --bench) packages+=(e2fsprogs fuse2fs bindfs dbench) ;;
+    --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind) ;;
     *)
         say "usage: scripts/deps.sh [--test] [--suites] [--programs] [--vm] [--bench]"
         exit 2

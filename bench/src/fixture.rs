@@ -201,15 +201,21 @@ impl Mounted {
         serve_pramfs(cx, name, tmpfs, &path)
     }
 
-    /// [`pramfs`](Self::pramfs) of this build and of another, each made by its own
-    /// mkfs on memory that was made by turns.
+    /// [`pramfs`](Self::pramfs) of the new build, the old one and the old one again,
+    /// each made by its own mkfs on memory that was made by turns.
     ///
     /// # Errors
     /// Those of each of these steps.
-    pub fn builds(cx: &Context, other: &Path, region: u64) -> Result<[Mounted; 2]> {
-        let (ours, ours_path) = memory(cx, "ours", region)?;
-        let (theirs, theirs_path) = memory(cx, "theirs", region)?;
-        page_files(&[(&ours_path, region), (&theirs_path, region)])?;
+    pub fn builds(cx: &Context, region: u64) -> Result<[Mounted; 3]> {
+        let builds = cx.builds.as_ref().context("there are no two builds")?;
+        let (new, new_path) = memory(cx, "new", region)?;
+        let (old, old_path) = memory(cx, "old", region)?;
+        let (control, control_path) = memory(cx, "control", region)?;
+        page_files(&[
+            (&new_path, region),
+            (&old_path, region),
+            (&control_path, region),
+        ])?;
         let serve = |programs: &Path, name, tmpfs, region: &Path| {
             let mut mkfs = Command::new(programs.join(MKFS));
             let made = mkfs.arg("-f").arg(region).output();
@@ -222,8 +228,9 @@ impl Mounted {
             serve_program(cx, &programs.join(SERVER), name, tmpfs, region)
         };
         Ok([
-            serve(&cx.programs, "ours", ours, &ours_path)?,
-            serve(other, "theirs", theirs, &theirs_path)?,
+            serve(&builds.new, "new", new, &new_path)?,
+            serve(&builds.old, "old", old, &old_path)?,
+            serve(&builds.old, "control", control, &control_path)?,
         ])
     }
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 
-use harness::{Context, Group, Report, Scratch, machine};
+use harness::{Builds, Context, Group, Report, Scratch, machine};
 
 /// Measures pramfs beside its competitors, in one run, interleaved.
 #[derive(Debug, Parser)]
@@ -42,10 +42,12 @@ struct Cli {
 enum Cmd {
     /// Measure the rows of the table.
     Run(RunArgs),
-    /// Measure this build beside another one, by turns.
-    Versions {
-        /// Where the programs of the other build lie: its `target/release`.
-        directory: PathBuf,
+    /// Measure a build beside another one, by turns, the old one also beside itself.
+    Compare {
+        /// Where the programs of the old build lie: its `target/release`.
+        old: PathBuf,
+        /// The same of the new build [default: where this program lies].
+        new: Option<PathBuf>,
         #[command(flatten)]
         run: RunArgs,
     },
@@ -101,7 +103,7 @@ struct RunArgs {
     /// Show the rows and measure nothing.
     #[arg(long)]
     list: bool,
-    /// Where the results go [default: latest.json or versions.json in
+    /// Where the results go [default: latest.json or builds.json in
     /// bench/results; a partial or quick run goes to partial.json beside it].
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -131,10 +133,11 @@ fn main() -> ExitCode {
 fn real_main() -> Result<ExitCode> {
     match Cli::parse().command.unwrap_or(Cmd::Run(RunArgs::default())) {
         Cmd::Run(args) => run(rows::GROUPS, None, &args),
-        Cmd::Versions {
-            directory,
+        Cmd::Compare {
+            old,
+            new,
             run: args,
-        } => run(rows::versions::GROUPS, Some(directory), &args),
+        } => run(rows::builds::GROUPS, Some((old, new)), &args),
         Cmd::Xip(a) => seed("xip", &a.common, |cx, json| {
             seeds::xip::run(cx, &a.own, json)
         }),
@@ -191,7 +194,7 @@ fn set_up(common: &Common) -> Result<Context> {
         scratch: Scratch::new()?,
         stop,
         programs: programs()?,
-        other: None,
+        builds: None,
         cpus: sys::cpus()?,
     })
 }
@@ -249,7 +252,11 @@ fn programs() -> Result<PathBuf> {
 /// Bytes that must be available: a region, the competitor's files, and room.
 const NEEDED: u64 = 5 << 30;
 
-fn run(groups: &[&Group], other: Option<PathBuf>, args: &RunArgs) -> Result<ExitCode> {
+fn run(
+    groups: &[&Group],
+    builds: Option<(PathBuf, Option<PathBuf>)>,
+    args: &RunArgs,
+) -> Result<ExitCode> {
     if args.list {
         for row in groups.iter().flat_map(|g| g.rows) {
             println!(
@@ -275,14 +282,15 @@ fn run(groups: &[&Group], other: Option<PathBuf>, args: &RunArgs) -> Result<Exit
         available >> 20,
         NEEDED >> 20
     );
-    let whole = match other {
+    let whole = match builds {
         None => "latest.json",
-        Some(_) => "versions.json",
+        Some(_) => "builds.json",
     };
-    let cx = Context {
-        other,
-        ..set_up(&args.common)?
-    };
+    let mut cx = set_up(&args.common)?;
+    cx.builds = builds.map(|(old, new)| Builds {
+        new: new.unwrap_or_else(|| cx.programs.clone()),
+        old,
+    });
     // One processor for this thread and for every server it starts: where the
     // scheduler would put them is the largest noise there is, several times
     // the difference between two servers.

@@ -73,10 +73,27 @@ pub struct Measured {
     pub ns: Vec<Vec<f64>>,
 }
 
+/// Sides of a comparison with a control, in their order.
+pub const NEW: usize = 0;
+/// What `NEW` is held against.
+pub const OLD: usize = 1;
+/// The same as `OLD`: what it differs from that by is not a matter of the build.
+pub const CONTROL: usize = 2;
+
+/// How far a control may differ from what it is the same as.
+const CONTROL_LIMIT: f64 = 0.01;
+/// Times that the rounds are done, at most, to come below that.
+const CONTROL_TURNS: u32 = 4;
+
 impl Measured {
     /// Median nanoseconds an operation of a side.
     pub fn median_ns(&self, side: usize) -> f64 {
         quantile(&self.ns[side], 0.5)
+    }
+
+    /// The rate of the control by that of what it is the same as.
+    pub fn control(&self) -> f64 {
+        quantile(&self.ratios(CONTROL, OLD), 0.5)
     }
 
     /// How many times the rate of side `theirs` side `ours` reaches, round by
@@ -110,6 +127,30 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
 /// That of the first side that fails, with its name; or when interrupted.
 pub fn interleave(cx: &Context, ops: Ops, sides: &mut [Side<'_>]) -> Result<Measured> {
     interleave_rounds(cx, cx.rounds, ops, sides)
+}
+
+/// As [`interleave_rounds`], of the sides [`NEW`], [`OLD`] and [`CONTROL`]: it goes on
+/// for up to four times as many rounds until the control is the same within 1 %.
+///
+/// # Errors
+/// As for [`interleave`].
+pub fn interleave_with_control(
+    cx: &Context,
+    rounds: u32,
+    ops: Ops,
+    sides: &mut [Side<'_>; 3],
+) -> Result<Measured> {
+    let mut all = interleave_rounds(cx, rounds, ops, sides)?;
+    for _ in 1..CONTROL_TURNS {
+        if (all.control() - 1.0).abs() <= CONTROL_LIMIT {
+            break;
+        }
+        let more = interleave_rounds(cx, rounds, Ops::Fixed(all.ops), sides)?;
+        for (all, more) in all.ns.iter_mut().zip(more.ns) {
+            all.extend(more);
+        }
+    }
+    Ok(all)
 }
 
 /// As [`interleave`], with another number of counted rounds.
@@ -188,6 +229,19 @@ mod tests {
         };
         assert_eq!(m.ratios(0, 1), [2.0, 2.0]);
         assert_eq!(m.ratios(1, 0), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn a_control_that_differs_takes_more_rounds() {
+        let cx = Context::for_tests(4);
+        for (control, rounds) in [(1000, 4), (1008, 4), (1200, 16)] {
+            let side = |ns| Side::timed("", move |_, ops| Ok(Duration::from_nanos(ns * ops)));
+            let mut sides = [side(900), side(1000), side(control)];
+            let m = interleave_with_control(&cx, 4, Ops::Fixed(7), &mut sides);
+            let m = m.expect("nothing can fail here");
+            assert!(m.ns.iter().all(|ns| ns.len() == rounds), "{control}");
+            assert_eq!(m.ratios(NEW, OLD), vec![1000.0 / 900.0; rounds]);
+        }
     }
 
     #[test]

@@ -15,10 +15,21 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-pub use compare::{Measured, Ops, Side, interleave, interleave_rounds};
+pub use compare::{
+    Measured, NEW, OLD, Ops, Side, interleave, interleave_rounds, interleave_with_control,
+};
 pub use report::{Group, Report, Row};
 pub use rng::Rng;
 pub use scratch::{Huge, Scratch};
+
+/// The programs of two builds, each in a directory of its own.
+#[derive(Debug, Clone)]
+pub struct Builds {
+    /// What is measured.
+    pub new: PathBuf,
+    /// What it is held against, and against itself.
+    pub old: PathBuf,
+}
 
 /// What a run was asked for, and where it may work.
 #[derive(Debug)]
@@ -33,8 +44,8 @@ pub struct Context {
     pub stop: Arc<AtomicBool>,
     /// Directory of the programs under test.
     pub programs: PathBuf,
-    /// Directory of the same programs of another build, where that is the competitor.
-    pub other: Option<PathBuf>,
+    /// Two builds to be compared.
+    pub builds: Option<Builds>,
     /// Processors that the process may use.
     pub cpus: Vec<usize>,
 }
@@ -49,7 +60,7 @@ impl Context {
             scratch: Scratch::new().expect("the temporary directory can be written"),
             stop: Arc::default(),
             programs: PathBuf::new(),
-            other: None,
+            builds: None,
             cpus: vec![0],
         }
     }

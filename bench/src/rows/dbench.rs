@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::peers;
 use crate::fixture::{MIB, Mounted, debian_program};
-use crate::harness::{Context, Group, Measured, Ops, Report, Row, Side, interleave_rounds};
+use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave_rounds};
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -83,7 +83,8 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             Err(e) => out.cannot(&ROWS[i], &format!("{e:#}")),
         }
     }
-    let m = rounds(cx, &contenders)?;
+    let (count, ops) = rounds(cx);
+    let m = interleave_rounds(cx, count, ops, &mut sides(cx, &contenders)?)?;
     let rate_of = |side| 1e9 / m.median_ns(side);
     for (i, at) in at.into_iter().enumerate() {
         let Some(at) = at else { continue };
@@ -103,26 +104,30 @@ fn seconds(cx: &Context) -> u64 {
     if cx.quick { 2 } else { SECONDS }
 }
 
-/// dbench on each of them, by turns.
-pub(super) fn rounds(cx: &Context, contenders: &[(&str, Mounted)]) -> Result<Measured> {
+/// dbench on each of them.
+///
+/// # Errors
+/// Where it is not installed.
+pub(super) fn sides<'a>(
+    cx: &'a Context,
+    contenders: &'a [(&str, Mounted)],
+) -> Result<Vec<Side<'a>>> {
     let program = debian_program("dbench", "dbench")?;
-    let mut sides: Vec<Side<'_>> = contenders
-        .iter()
-        .map(|(name, mounted)| {
-            let program = &program;
-            Side::timed(*name, move |_, megabytes| {
-                let mut command = Command::new(program);
-                command.arg("-D").arg(mounted.daemon.path()).args([
-                    "-t",
-                    &seconds(cx).to_string(),
-                    CLIENTS,
-                ]);
-                Ok(time_of(megabytes, rate(command)?))
-            })
+    let side = |(name, mounted): &'a (&str, Mounted)| {
+        let program = program.clone();
+        Side::timed(*name, move |_, megabytes| {
+            let mut command = Command::new(&program);
+            command.arg("-D").arg(mounted.daemon.path());
+            command.args(["-t", &seconds(cx).to_string(), CLIENTS]);
+            Ok(time_of(megabytes, rate(command)?))
         })
-        .collect();
-    let rounds = cx.rounds.min(ROUNDS);
-    interleave_rounds(cx, rounds, Ops::Fixed(1000), &mut sides)
+    };
+    Ok(contenders.iter().map(side).collect())
+}
+
+/// How many rounds there are, and how many megabytes make one.
+pub(super) fn rounds(cx: &Context) -> (u32, Ops) {
+    (cx.rounds.min(ROUNDS), Ops::Fixed(1000))
 }
 
 /// The MB/s that dbench closes with: those of its clients together.

@@ -1,6 +1,7 @@
 //! The promised rows, in groups that share what they need.
 
 mod append;
+pub mod builds;
 mod dbench;
 mod lookup;
 mod map;
@@ -11,7 +12,6 @@ mod peers;
 mod read_write;
 mod threads;
 mod untouched;
-pub mod versions;
 
 use crate::harness::Group;
 

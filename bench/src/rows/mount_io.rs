@@ -4,13 +4,14 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::fixture::{MIB, Mounted, fill, filled_file, open_rw, random_page};
 use crate::harness::daemon::Daemon;
-use crate::harness::{Context, Group, Huge, Ops, Report, Rng, Row, Side, interleave};
+use crate::harness::{Context, Group, Huge, Measured, Ops, Report, Rng, Row, Side, interleave};
 use crate::minimal::DATA;
 use crate::sys::{Aligned, PAGE};
 
@@ -76,48 +77,130 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     if out.wants(hot_row.id) {
         hot(cx, out, hot_row, &pair[0])?;
     }
-    compare(cx, out, random, seq, &pair, "minimal server")
-}
-
-/// Two servers with a file each: `random` reads of it, and then from end to end in
-/// the ways of [`WAYS`], each a row of `seq`.
-pub(super) fn compare(
-    cx: &Context,
-    out: &mut Report,
-    random_row: &Row,
-    seq: &[Row],
-    [ours, theirs]: &[Mounted; 2],
-    name: &str,
-) -> Result<()> {
-    let paths = [ours.daemon.join(DATA), theirs.daemon.join(DATA)];
-    for p in &paths {
-        let f = open_rw(p, true)?;
-        fill(&f, 0, FILE)?;
-        read_through(&f, FILE)?;
-    }
-    let pair = Pair {
-        name,
-        daemons: [&ours.daemon, &theirs.daemon],
-    };
-    let open = |direct| -> Result<[File; 2]> {
-        Ok([open_rw(&paths[0], direct)?, open_rw(&paths[1], direct)?])
-    };
-    if out.wants(random_row.id) {
-        random(cx, out, random_row, &open(true)?, pair)?;
+    let io = ServersIo::new(cx, &["ours", "minimal server"], &pair)?;
+    let (io, pair) = (&io, (0, 1));
+    if out.wants(random.id) {
+        let m = interleave(cx, Ops::Calibrated, &mut io.random()?)?;
+        out.record(random, &m, pair, &[io.requests()]);
     }
     for (row, way) in seq.iter().zip(WAYS) {
         if out.wants(row.id) {
-            sequential(cx, out, row, &open(way.direct)?, pair, way)?;
+            let m = interleave(cx, io.whole(), &mut io.sequential(way)?)?;
+            out.record(row, &m, pair, &[io.rates(&m), io.requests()]);
         }
     }
     Ok(())
 }
 
-/// Two servers; the name of the second.
-#[derive(Debug, Clone, Copy)]
-struct Pair<'a> {
-    name: &'a str,
-    daemons: [&'a Daemon; 2],
+/// Servers with a file each that is read and written.
+pub(super) struct ServersIo<'a> {
+    scale: u64,
+    names: &'a [&'a str],
+    daemons: Vec<&'a Daemon>,
+    paths: Vec<PathBuf>,
+    /// Of the work that was last begun.
+    counts: Vec<Requests>,
+}
+
+impl<'a> ServersIo<'a> {
+    /// Makes the files.
+    ///
+    /// # Errors
+    /// Those of their file systems.
+    pub fn new(cx: &Context, names: &'a [&'a str], all: &'a [Mounted]) -> Result<ServersIo<'a>> {
+        let daemons: Vec<_> = all.iter().map(|m| &m.daemon).collect();
+        let paths: Vec<_> = daemons.iter().map(|d| d.join(DATA)).collect();
+        for p in &paths {
+            let f = open_rw(p, true)?;
+            fill(&f, 0, FILE)?;
+            read_through(&f, FILE)?;
+        }
+        Ok(ServersIo {
+            scale: cx.scaled(FILE / MIB),
+            names,
+            counts: all.iter().map(|_| Requests::default()).collect(),
+            daemons,
+            paths,
+        })
+    }
+
+    fn open(&self, direct: bool) -> Result<Vec<File>> {
+        self.counts.iter().for_each(Requests::reset);
+        self.paths.iter().map(|p| open_rw(p, direct)).collect()
+    }
+
+    /// O_DIRECT reads of 4 KiB at random pages.
+    ///
+    /// # Errors
+    /// Those of opening.
+    pub fn random(&self) -> Result<Vec<Side<'_>>> {
+        let sides = self.open(true)?.into_iter().enumerate();
+        Ok(sides
+            .map(|(at, file)| {
+                Side::timed(self.names[at], move |seed, ops| {
+                    let (mut rng, mut b) = (Rng::new(seed), Aligned::filled(PAGE, 0)?);
+                    self.counts[at].around(self.daemons[at], ops, || {
+                        let start = Instant::now();
+                        for _ in 0..ops {
+                            let page = random_page(&mut rng, FILE / PAGE as u64);
+                            file.read_exact_at(b.bytes_mut(), page)?;
+                        }
+                        Ok(start.elapsed())
+                    })
+                })
+            })
+            .collect())
+    }
+
+    /// From end to end, a MiB at a time.
+    ///
+    /// # Errors
+    /// Those of opening.
+    pub fn sequential(&self, way: Way) -> Result<Vec<Side<'_>>> {
+        let sides = self.open(way.direct)?.into_iter().enumerate();
+        Ok(sides
+            .map(|(at, file)| {
+                Side::timed(self.names[at], move |_, ops| {
+                    if way.drop {
+                        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+                    }
+                    let mut b = Aligned::filled(MIB as usize, 0xa5)?;
+                    self.counts[at].around(self.daemons[at], ops, || -> Result<Duration> {
+                        let start = Instant::now();
+                        for i in 0..ops {
+                            let offset = i * MIB % FILE;
+                            if way.write {
+                                file.write_all_at(b.bytes(), offset)?;
+                            } else {
+                                file.read_exact_at(b.bytes_mut(), offset)?;
+                            }
+                        }
+                        Ok(start.elapsed())
+                    })
+                })
+            })
+            .collect())
+    }
+
+    /// A round of [`sequential`](Self::sequential).
+    pub fn whole(&self) -> Ops {
+        Ops::Fixed(self.scale)
+    }
+
+    /// For a note.
+    pub fn requests(&self) -> String {
+        let each = |(name, count): (&&str, &Requests)| format!("{name} {:.2}", count.each());
+        let all: Vec<_> = self.names.iter().zip(&self.counts).map(each).collect();
+        format!("requests for each: {}", all.join(", "))
+    }
+
+    /// For a note of what was done a MiB at a time.
+    pub fn rates(&self, m: &Measured) -> String {
+        let rate = |at: usize| MIB as f64 / m.median_ns(at) * 1e9 / 1e6;
+        let each = |(at, name): (usize, &&str)| format!("{name} {:.0} MB/s", rate(at));
+        let all: Vec<_> = self.names.iter().enumerate().map(each).collect();
+        all.join(", ")
+    }
 }
 
 fn read_through(file: &File, len: u64) -> Result<()> {
@@ -145,52 +228,14 @@ impl Requests {
         Ok(r)
     }
 
+    fn reset(&self) {
+        self.requests.set(0);
+        self.ops.set(0);
+    }
+
     fn each(&self) -> f64 {
         self.requests.get() as f64 / self.ops.get().max(1) as f64
     }
-}
-
-fn requests_note(counts: &[Requests; 2], name: &str) -> String {
-    format!(
-        "requests for each: ours {:.2}, {name} {:.2}",
-        counts[0].each(),
-        counts[1].each()
-    )
-}
-
-fn random(
-    cx: &Context,
-    out: &mut Report,
-    row: &Row,
-    files: &[File; 2],
-    pair: Pair<'_>,
-) -> Result<()> {
-    let counts: [Requests; 2] = Default::default();
-    let buffer = RefCell::new(Aligned::filled(PAGE, 0)?);
-    let side = |at: usize, name: &str| {
-        let (counts, buffer) = (&counts, &buffer);
-        Side::timed(name, move |seed, ops| {
-            counts[at].around(pair.daemons[at], ops, || {
-                let (mut rng, mut b) = (Rng::new(seed), buffer.borrow_mut());
-                let start = Instant::now();
-                for _ in 0..ops {
-                    files[at]
-                        .read_exact_at(b.bytes_mut(), random_page(&mut rng, FILE / PAGE as u64))?;
-                }
-                Ok(start.elapsed())
-            })
-        })
-    };
-    let m = interleave(
-        cx,
-        Ops::Calibrated,
-        &mut [
-            side(0, "O_DIRECT read through the mount"),
-            side(1, pair.name),
-        ],
-    )?;
-    out.record(row, &m, (0, 1), &[requests_note(&counts, pair.name)]);
-    Ok(())
 }
 
 fn hot(cx: &Context, out: &mut Report, row: &Row, ours: &Mounted) -> Result<()> {
@@ -242,7 +287,7 @@ fn hot(cx: &Context, out: &mut Report, row: &Row, ours: &Mounted) -> Result<()> 
 
 /// How a file is gone through.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+pub(super) struct Way {
     write: bool,
     /// Past the page cache.
     direct: bool,
@@ -250,7 +295,8 @@ struct Way {
     drop: bool,
 }
 
-const WAYS: [Way; 4] = {
+/// In the order of their rows.
+pub(super) const WAYS: [Way; 4] = {
     let way = Way {
         write: false,
         direct: true,
@@ -271,53 +317,3 @@ const WAYS: [Way; 4] = {
         },
     ]
 };
-
-fn sequential(
-    cx: &Context,
-    out: &mut Report,
-    row: &Row,
-    files: &[File; 2],
-    pair: Pair<'_>,
-    way: Way,
-) -> Result<()> {
-    let counts: [Requests; 2] = Default::default();
-    let buffer = RefCell::new(Aligned::filled(MIB as usize, 0xa5)?);
-    let whole = cx.scaled(FILE / MIB);
-    let side = |at: usize, name: &str| {
-        let (counts, buffer) = (&counts, &buffer);
-        Side::timed(name, move |_, ops| {
-            if way.drop {
-                rustix::fs::fadvise(&files[at], 0, None, rustix::fs::Advice::DontNeed)?;
-            }
-            counts[at].around(pair.daemons[at], ops, || -> Result<Duration> {
-                let mut b = buffer.borrow_mut();
-                let start = Instant::now();
-                for i in 0..ops {
-                    let offset = i * MIB % FILE;
-                    if way.write {
-                        files[at].write_all_at(b.bytes(), offset)?;
-                    } else {
-                        files[at].read_exact_at(b.bytes_mut(), offset)?;
-                    }
-                }
-                Ok(start.elapsed())
-            })
-        })
-    };
-    ensure!(whole > 0, "nothing to do");
-    let m = interleave(
-        cx,
-        Ops::Fixed(whole),
-        &mut [side(0, "through the mount"), side(1, pair.name)],
-    )?;
-    let rate = |at: usize| MIB as f64 / m.median_ns(at) * 1e9 / 1e6;
-    let rates = format!(
-        "ours {:.0} MB/s, {} {:.0} MB/s",
-        rate(0),
-        pair.name,
-        rate(1)
-    );
-    let requests = requests_note(&counts, pair.name);
-    out.record(row, &m, (0, 1), &[rates, requests]);
-    Ok(())
-}

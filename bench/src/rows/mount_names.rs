@@ -13,7 +13,7 @@ use super::peers;
 use crate::fixture::{MIB, Mounted, names};
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::Place;
-use crate::harness::{Context, Group, Measured, Ops, Report, Row, Side, interleave};
+use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave};
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -112,7 +112,8 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             Err(e) => out.cannot(&ROWS[i], &format!("{e:#}")),
         }
     }
-    let m = rounds(cx, &contenders)?;
+    let list = list();
+    let m = interleave(cx, round_of(cx), &mut sides(&contenders, &list))?;
     for (i, at) in at.into_iter().enumerate() {
         let Some(at) = at else { continue };
         let (a, b) = (&contenders[0], &contenders[at]);
@@ -132,15 +133,20 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Creates and unlinks by each of them, by turns.
-pub(super) fn rounds(cx: &Context, contenders: &[Contender]) -> Result<Measured> {
-    let list = names(11, BATCH);
-    let ops = cx.scaled(10) * BATCH as u64;
-    let mut sides: Vec<Side<'_>> = contenders
-        .iter()
-        .map(|c| Side::timed(c.name, |_, ops| round(c, &list, ops)))
-        .collect();
-    interleave(cx, Ops::Fixed(ops), &mut sides)
+/// Names for [`sides`].
+pub(super) fn list() -> Vec<CString> {
+    names(11, BATCH)
+}
+
+/// Creates and unlinks by each of them.
+pub(super) fn sides<'a>(contenders: &'a [Contender], list: &'a [CString]) -> Vec<Side<'a>> {
+    let side = |c: &'a Contender| Side::timed(c.name, |_, ops| round(c, list, ops));
+    contenders.iter().map(side).collect()
+}
+
+/// How many make a round.
+pub(super) fn round_of(cx: &Context) -> Ops {
+    Ops::Fixed(cx.scaled(10) * BATCH as u64)
 }
 
 fn round(c: &Contender, list: &[CString], ops: u64) -> Result<std::time::Duration> {
