@@ -1,0 +1,48 @@
+//! `docs/glossary.md` says where in the code each term lives: that is there.
+
+use std::path::Path;
+
+const DOC: &str = include_str!("../../docs/glossary.md");
+
+/// The third column of each row: names and paths in backticks.
+fn places() -> impl Iterator<Item = &'static str> {
+    DOC.lines()
+        .filter_map(|line| line.strip_prefix('|')?.split('|').nth(2))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+}
+
+fn sources(dir: &Path, into: &mut String) {
+    for entry in std::fs::read_dir(dir).expect("a folder of sources") {
+        let path = entry.expect("an entry of it").path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            *into += &std::fs::read_to_string(&path).expect("a source file");
+        }
+    }
+}
+
+#[test]
+fn each_place_that_the_glossary_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let library = root.join("pramfs-rs/src");
+    let mut text = String::new();
+    sources(&library, &mut text);
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut named = 0;
+    for place in places() {
+        named += 1;
+        if place.contains('/') || place.ends_with(".rs") {
+            assert!(
+                root.join(place).exists() || library.join(place).exists(),
+                "there is no {place}"
+            );
+        } else {
+            assert!(
+                text.split(|c| !is_word(c)).any(|word| word == place),
+                "nothing in the library is called {place}"
+            );
+        }
+    }
+    assert!(named > 60, "{named} places are named");
+}
