@@ -67,6 +67,7 @@ install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
 	@# Under sudo there is often no cargo: then what was built before is taken.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and there is no $(CARGO) here: type 'make build' as the user who has it" >&2; exit 1; fi
+	@if $(target)/pramfs --version | grep -q testing; then echo "what is built has doors for tests (cargo build --workspace): type 'make build' first" >&2; exit 1; fi
 	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs

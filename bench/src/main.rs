@@ -173,6 +173,11 @@ fn real_main() -> Result<ExitCode> {
 /// What every measuring command needs: our own mounts, signals, the programs
 /// under test.
 fn set_up(common: &Common) -> Result<Context> {
+    ensure!(
+        pramfs::VERSION == env!("CARGO_PKG_VERSION"),
+        "this program is built with doors for tests ({}): cargo build --release --bins",
+        pramfs::VERSION
+    );
     sys::private_mounts()
         .context("making a private mount namespace (the benchmarks mount: run them as root)")?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -42,8 +42,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Of a live mount. `region` is the descriptor that is mapped, `connection`
-    /// the one to the kernel; both stay with the caller.
+    /// Of a live mount. `region` is a descriptor of what is mapped, `connection` the
+    /// one to the kernel; both stay with the caller.
     ///
     /// # Errors
     /// Of open(2) and fcntl(2).

@@ -87,14 +87,19 @@ fn lease(file: &File, kind: i32) -> Sys<i32> {
 #[test]
 fn leases_are_given_as_elsewhere() {
     agree("leases", &[Tmpfs, Ext4], |dir, n| {
-        let path = dir.join("f");
-        std::fs::write(&path, "x").expect("a file");
-        let reader = open(&path, false);
+        // Files that nobody has had open: a child that another test is starting has
+        // a copy of each descriptor until it becomes the other program.
+        let fresh = |name: &str| {
+            let path = dir.join(name);
+            let (kind, mode) = (rustix::fs::FileType::RegularFile, rustix::fs::Mode::RWXU);
+            rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a file");
+            path
+        };
+        let reader = open(&fresh("f"), false);
         n.call("read lease", lease(&reader, libc::F_RDLCK));
         n.call("write lease of a reader", lease(&reader, libc::F_WRLCK));
         n.call("given back", lease(&reader, libc::F_UNLCK));
-        drop(reader);
-        let writer = open(&path, true);
+        let writer = open(&fresh("g"), true);
         n.call("write lease", lease(&writer, libc::F_WRLCK));
         n.call("read lease of a writer", lease(&writer, libc::F_RDLCK));
         n.call("given back", lease(&writer, libc::F_UNLCK));

@@ -67,6 +67,16 @@ pub fn version_of(program: &Path) -> String {
     String::from_utf8_lossy(&said.stdout).trim().to_owned()
 }
 
+/// Whether nobody has the lock of a region. It is given back at once and not by
+/// closing: a child that is being started has a copy of the descriptor.
+pub fn is_unlocked(region: &Path) -> bool {
+    let Ok(file) = fs::File::open(region) else {
+        return false;
+    };
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && rustix::fs::flock(&file, FlockOperation::Unlock).is_ok()
+}
+
 fn built() -> PathBuf {
     if let Some(path) = std::env::var_os("PRAMFS_MOUNT") {
         return path.into();
@@ -332,10 +342,7 @@ impl Mounted {
 
     /// A process that ends loses its arguments before it lets go of its lock.
     fn is_unlocked(&self) -> bool {
-        let Ok(file) = fs::File::open(self.region()) else {
-            return true;
-        };
-        rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        !self.region().exists() || is_unlocked(&self.region())
     }
 
     fn try_unmount(&self, flags: UnmountFlags) -> io::Result<()> {

@@ -130,7 +130,7 @@ label_mib=16
 
 build() {
     say "building the programs"
-    local what=(-p pramfs-tests --test media)
+    local what=(-p pramfs-tests --test media --test host_full)
     if [[ -z $build_all && $media == systemd ]]; then
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         return

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use pramfs::pmem::RegionOptions;
 use pramfs_tests::mounted::{Mounted, wait_until};
-use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 
@@ -25,8 +24,7 @@ fn umount(mount: &Mounted, flags: &[&str]) -> Output {
 }
 
 fn is_free(mount: &Mounted) -> bool {
-    let file = File::open(mount.region()).unwrap();
-    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    pramfs_tests::mounted::is_unlocked(&mount.region())
 }
 
 /// As umount(8) calls it.

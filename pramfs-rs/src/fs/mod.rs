@@ -422,13 +422,22 @@ impl Shared {
         &self.vol.region
     }
 
-    /// Lets others open the region for reading, of a mount that stores nothing; see
+    /// Lets others open the region for reading, of a mount that is read-only and has
+    /// been so from the start; see
     /// [`Region::let_readers_in`](crate::pmem::Region::let_readers_in).
     ///
     /// # Errors
-    /// As there, and of a mount that may store.
+    /// As there; [`Error::Invalid`] of a mount that stores or has stored.
     pub fn let_readers_in(&self) -> Result<()> {
-        if !self.options.read_only {
+        if !self.open.is_open() {
+            return Err(self.ended());
+        }
+        // Nobody makes it writable meanwhile.
+        let _gate = self.gate.read().map_err(|_| self.ended())?;
+        if !self.is_up() {
+            return Err(self.ended());
+        }
+        if !self.quiet.load(Ordering::Relaxed) {
             return Err(Error::Invalid("a region that is stored to is not shared"));
         }
         Ok(self.vol.region.let_readers_in()?)

@@ -145,11 +145,27 @@ impl RecordBuf {
             };
             if word.0 == wanted.0 {
                 old.copy_from_slice(payload);
+                debug_assert!(
+                    self.changes_once(offset, payload.len() as u64),
+                    "another entry changes a part of the same home"
+                );
                 return true;
             }
             bytes = rest;
         }
         false
+    }
+
+    /// Whether one entry changes a range, whole, and no other any of it.
+    fn changes_once(&self, offset: u64, len: u64) -> bool {
+        let mut all = self.entries_near(offset, offset + len).filter(|e| {
+            let home = match (e.kind, e.payload.first_chunk::<8>()) {
+                (EntryKind::Zero, Some(words)) => u64::from_le_bytes(*words) * 8,
+                _ => e.payload.len() as u64,
+            };
+            e.offset + home > offset
+        });
+        all.next().is_some() && all.next().is_none()
     }
 
     /// Adds an entry of words; false when it does not fit.

@@ -64,9 +64,9 @@ impl<'a> RegionView<'a> {
         self.region.faults()
     }
 
-    /// A descriptor that says which file or device is mapped, and is good for
-    /// nothing else (`O_PATH`): not for reading, writing or locking. `None` for
-    /// memory that came from nowhere.
+    /// A descriptor that says which file or device is mapped (`O_PATH`): no call reads,
+    /// writes or locks by it. Whoever may open the file can open it through that, as
+    /// by its name. `None` for memory that came from nowhere.
     ///
     /// # Errors
     /// Those of open(2).
@@ -80,7 +80,8 @@ impl<'a> RegionView<'a> {
         Ok(Some(handle))
     }
 
-    /// See [`Region::populate`], which changes no byte.
+    /// See [`Region::populate`], which changes no byte, and takes the room of holes
+    /// from the host.
     ///
     /// # Errors
     /// As there.

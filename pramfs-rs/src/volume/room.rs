@@ -6,6 +6,7 @@
 //! none, and who can do with less does so.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
 thread_local! {
     static FINAL: Cell<bool> = const { Cell::new(false) };
@@ -13,8 +14,11 @@ thread_local! {
 
 /// As long as it lives this thread takes the room of the host as it is.
 #[derive(Debug)]
+#[must_use = "it counts as long as it lives"]
 pub struct RoomAsItIs {
     before: bool,
+    /// It ends on the thread where it began.
+    not_send: PhantomData<*const ()>,
 }
 
 impl RoomAsItIs {
@@ -22,6 +26,7 @@ impl RoomAsItIs {
     pub fn new() -> RoomAsItIs {
         RoomAsItIs {
             before: FINAL.replace(true),
+            not_send: PhantomData,
         }
     }
 }

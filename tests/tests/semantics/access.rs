@@ -187,3 +187,36 @@ fn a_crash_while_the_label_changes_leaves_either() {
         assert!(report.is_clean(), "{copy} {first}: {report}");
     }
 }
+
+#[test]
+fn readers_are_let_in_by_a_mount_that_has_stored_nothing_and_by_no_other() {
+    let _one = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    format(
+        &RegionOptions::new().create(&path, 1 << 20).unwrap(),
+        &repeatable(4096),
+    )
+    .unwrap();
+    let reader = || RegionOptions::new().read_only(true).open(&path);
+    let refused = |fs: &Fs| {
+        assert!(matches!(fs.let_readers_in(), Err(Error::Invalid(_))));
+        assert_eq!(reader().unwrap_err().errno(), libc::EBUSY);
+    };
+
+    let fs = Fs::open(RegionOptions::new().open(&path).unwrap(), read_only()).unwrap();
+    fs.let_readers_in().unwrap();
+    drop(reader().unwrap());
+    fs.make_writable().unwrap();
+    refused(&fs);
+    fs.close().unwrap();
+
+    let fs = Fs::open(RegionOptions::new().open(&path).unwrap(), quiet()).unwrap();
+    refused(&fs);
+    fs.close().unwrap();
+
+    // By the region and not by an option.
+    let fs = Fs::open(reader().unwrap(), quiet()).unwrap();
+    fs.let_readers_in().unwrap();
+    drop(reader().unwrap());
+}

@@ -173,7 +173,9 @@ impl Cpu {
         }
     }
 
-    /// Stores through the cache; naturally aligned words are not torn. The homes of
+    /// Stores through the cache; naturally aligned words are not torn: the manuals
+    /// promise that of stores of a word, and no processor is known that parts one in
+    /// the middle of a wider store (streaming stores rest on the same). The homes of
     /// a record are stored behind a fence, and wait for it in the processor's store
     /// buffer, in which every store takes a place, as does each one that comes later:
     /// the wider they are, the more of what follows is done meanwhile.
