@@ -46,7 +46,7 @@ test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, in QEMU (VM_ARG
 
 crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)
-	@scripts/deaths.sh $(if $(QUICK),400,4000)
+	@scripts/sigkill.sh $(if $(QUICK),400,4000)
 
 mutants: deps-test ## breaks the engine in each place that orders stores: the tests must notice
 	MUTANT_TABLE=$(CURDIR)/docs/mutants.md $(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture

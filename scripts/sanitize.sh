@@ -40,7 +40,7 @@ fi
 echo "sanitize: $(rustc +"$nightly" --version)"
 
 # Read without a lock, or stored to beside others.
-units=(pmem::live::tests::parts fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::core_lock)
+units=(pmem::live::tests::parts fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::inode_lock)
 
 miri() {
     local test=(cargo "+$nightly" miri test -p pramfs --no-default-features)

@@ -33,7 +33,7 @@ pub const MKFS: &str = "mkfs-pramfs";
 pub const MIB: u64 = 1 << 20;
 
 /// Room on a tmpfs beside what is compared.
-const SPARE: u64 = 64 * MIB + crate::bare::SIZE;
+const SPARE: u64 = 64 * MIB + crate::raw_medium::SIZE;
 
 /// A file of `len` bytes, every page of it written.
 ///

@@ -4,14 +4,14 @@
 
 #![deny(unsafe_code)]
 
-mod bare;
 mod count;
 mod fixture;
 mod harness;
 mod minimal;
+mod raw_medium;
 mod readme;
+mod reproductions;
 mod rows;
-mod seeds;
 #[allow(
     unsafe_code,
     reason = "mappings and raw system calls, each with its reason"
@@ -53,16 +53,16 @@ enum Cmd {
     },
     /// 4 KiB random reads by ten jobs: mmap, libaio, map(). ("True Zero-Copy
     /// with XIP vs PRAMFS", 2010)
-    Xip(Seed<seeds::xip::Args>),
+    Xip(Reproduction<reproductions::xip::Args>),
     /// Sequential output, rewrite, input, cached and O_DIRECT, with %CPU.
     /// ("O_DIRECT zero-copy I/O", 2001)
-    Odirect(Seed<seeds::odirect::Args>),
+    Odirect(Reproduction<reproductions::odirect::Args>),
     /// N threads read N files: base, nocopy, direct, raw, mmap, map.
     /// ("high-end i/o performance", 2002)
-    Parallel(Seed<seeds::parallel::Args>),
+    Parallel(Reproduction<reproductions::parallel::Args>),
     /// System time and page faults of reading a large file. ("Unmapped I/O",
     /// 2012)
-    Unmapped(Seed<seeds::unmapped::Args>),
+    Unmapped(Reproduction<reproductions::unmapped::Args>),
     /// Instructions of one operation of the engine, by valgrind.
     Count(count::Args),
     /// Put the results that there are into the tables of the README.
@@ -113,7 +113,7 @@ struct RunArgs {
 }
 
 #[derive(Debug, Args)]
-struct Seed<T: Args> {
+struct Reproduction<T: Args> {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -139,16 +139,16 @@ fn real_main() -> Result<ExitCode> {
             run: args,
         } => run(rows::builds::GROUPS, Some((old, new)), &args),
         Cmd::Xip(a) => seed("xip", &a.common, |cx, json| {
-            seeds::xip::run(cx, &a.own, json)
+            reproductions::xip::run(cx, &a.own, json)
         }),
         Cmd::Odirect(a) => seed("odirect", &a.common, |cx, json| {
-            seeds::odirect::run(cx, &a.own, json)
+            reproductions::odirect::run(cx, &a.own, json)
         }),
         Cmd::Parallel(a) => seed("parallel", &a.common, |cx, json| {
-            seeds::parallel::run(cx, &a.own, json)
+            reproductions::parallel::run(cx, &a.own, json)
         }),
         Cmd::Unmapped(a) => seed("unmapped", &a.common, |cx, json| {
-            seeds::unmapped::run(cx, &a.own, json)
+            reproductions::unmapped::run(cx, &a.own, json)
         }),
         Cmd::Count(args) => {
             count::run(&args)?;

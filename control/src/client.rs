@@ -14,7 +14,7 @@ use crate::wire;
 
 /// Longest wait for each of: a place in the queue, sending, the answer. A server
 /// takes a moment for each client before.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the server of a region, of whom is known that it is root's or
 /// this user's.
@@ -45,7 +45,7 @@ impl Client {
         identity: Identity,
     ) -> Result<Option<Client>, ControlError> {
         let socket = wire::socket()?;
-        wire::limit(&socket, PATIENCE)?;
+        wire::limit(&socket, IO_TIMEOUT)?;
         let address = SocketAddrUnix::new(directory.way_to(&identity.socket_name())).map_err(
             ControlError::os("the name of the control socket is too long"),
         )?;
@@ -56,7 +56,7 @@ impl Client {
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET) => return Ok(None),
             Err(error) => {
                 let what = "cannot connect to the control socket";
-                return Err(wire::failure(error, PATIENCE, what));
+                return Err(wire::failure(error, IO_TIMEOUT, what));
             }
         }
         let pid = wire::check_peer(&socket)?;
@@ -78,8 +78,8 @@ impl Client {
     /// What the server refuses, what it does not answer in time, and
     /// [`ControlError::OtherRegion`].
     pub fn ask(self, request: Request) -> Result<Proved, ControlError> {
-        wire::send(&self.socket, &message::encode(&request)?, &[], PATIENCE)?;
-        let (bytes, descriptors) = wire::receive(&self.socket, PATIENCE)?;
+        wire::send(&self.socket, &message::encode(&request)?, &[], IO_TIMEOUT)?;
+        let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;
         let served = match message::reply(&bytes)? {
             Reply::Serves(served) => served,
             Reply::Refused { reason, message } => {

@@ -24,7 +24,7 @@ use crate::message::{self, Refusal, Reply, Request, Served};
 use crate::wire;
 
 /// Longest wait for a client, twice: to send, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const IO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Clients that may wait.
 const QUEUE: i32 = 16;
@@ -64,7 +64,7 @@ impl Service {
             served,
             region,
             connection,
-            patience: PATIENCE,
+            patience: IO_TIMEOUT,
         })
     }
 

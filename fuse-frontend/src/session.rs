@@ -342,7 +342,7 @@ fn open_engine(
         )));
     }
     if settings.read_only {
-        fs.let_readers_in().map_err(|error| match error {
+        fs.lock_shared().map_err(|error| match error {
             pramfs::Error::Pmem(error) => told(error),
             error => failed(error),
         })?;

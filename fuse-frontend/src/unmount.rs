@@ -87,7 +87,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::FORCE, arguments.force);
     flags.set(UnmountFlags::DETACH, arguments.lazy);
-    let unmounted = pramfs::pmem::unmount_after_release(
+    let unmounted = pramfs::pmem::unmount_after_unlock(
         &path,
         || kernel::unmount(&spot, flags),
         |error| error.raw_os_error() == Some(libc::EBUSY),
@@ -178,7 +178,7 @@ fn lives_on(mount: &Mount) -> bool {
 /// whether that came to be. Others who hold it are not waited for.
 fn wait_until_free(region: &Path) -> bool {
     let look = || if is_held(region) { Err(()) } else { Ok(()) };
-    let waited = pramfs::pmem::open_after_release(region, look, |()| true);
+    let waited = pramfs::pmem::open_when_unlocked(region, look, |()| true);
     waited.is_ok() || !pramfs::pmem::is_being_released(region)
 }
 

@@ -224,9 +224,9 @@ fn lost_files_come_back_in_lost_and_found() {
         MountOptions::default(),
     )
     .unwrap();
-    let cx = Ctx::default();
-    let sub = fs.mkdir(&cx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
-    let ino = fs.create(&cx, sub, b"precious", 0o644).unwrap().ino;
+    let ctx = Ctx::default();
+    let sub = fs.mkdir(&ctx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
+    let ino = fs.create(&ctx, sub, b"precious", 0o644).unwrap().ino;
     fs.write(ino, 0, b"as it was").unwrap();
     fs.setxattr(ino, b"user.a", b"b", XattrMode::Set).unwrap();
     fs.close().unwrap();
@@ -254,10 +254,10 @@ fn losses_are_listed_by_path_and_in_json() {
         MountOptions::default(),
     )
     .unwrap();
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let mut inos = Vec::new();
     for name in [&b"kept\x1b"[..], b"gone"] {
-        let ino = fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+        let ino = fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
         fs.write(ino, 0, b"as it was").unwrap();
         inos.push(ino.0);
     }
@@ -388,13 +388,13 @@ fn a_preen_that_only_replays_says_so() {
         MountOptions::default(),
     )
     .unwrap();
-    let cx = Ctx::default();
-    let sub = fs.mkdir(&cx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
-    fs.create(&cx, sub, b"precious", 0o644).unwrap();
+    let ctx = Ctx::default();
+    let sub = fs.mkdir(&ctx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
+    fs.create(&ctx, sub, b"precious", 0o644).unwrap();
     fs.sync().unwrap();
     for n in 0..20 {
         let name = format!("late {n}");
-        fs.create(&cx, Ino::ROOT, name.as_bytes(), 0o644).unwrap();
+        fs.create(&ctx, Ino::ROOT, name.as_bytes(), 0o644).unwrap();
     }
     // As a kill leaves it.
     let mut bytes = fs::read(&region).unwrap();

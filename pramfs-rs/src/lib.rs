@@ -30,7 +30,7 @@ mod volume;
 
 pub use error::{Error, Result};
 pub use fs::{
-    AtimePolicy, Clock, CloseError, ErrorPolicy, Fs, Held, InGroup, MemoryUse, MountOptions,
+    AtimePolicy, Clock, CloseError, ErrorPolicy, Fs, InGroup, InodeRef, MemoryUse, MountOptions,
     RecoveryReport, Repeats, Shared, SystemClock, Taken, Writability,
 };
 pub use types::*;

@@ -8,7 +8,7 @@ use pramfs_tests::syscalls::{self as sys, Caller, Sys, as_caller, errno};
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree};
+use crate::{Transcript, agree};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
@@ -71,7 +71,7 @@ fn user(uid: u32, gid: u32) -> Caller {
     }
 }
 
-fn state(n: &mut Notes, what: &str, path: &Path) {
+fn state(n: &mut Transcript, what: &str, path: &Path) {
     n.note(format!("{what}: mode"), mode(path));
     n.note(format!("{what}: access"), get(path, ACCESS));
     n.note(format!("{what}: default"), get(path, DEFAULT));
@@ -82,7 +82,7 @@ fn acls_are_enforced() {
     agree("ACLs enforced", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         n.call("make", make(&path, 0o600));
-        let open = |n: &mut Notes, what: &str| {
+        let open = |n: &mut Transcript, what: &str| {
             for (uid, gid) in [(500, 1), (501, 600), (501, 0), (501, 1)] {
                 for flags in [OFlags::RDONLY, OFlags::WRONLY] {
                     let opened = as_caller(user(uid, gid), || {

@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 
 use crate::Reference::{self, Ext4, Tmpfs};
-use crate::{Notes, agree};
+use crate::{Transcript, agree};
 
 fn open(path: &Path, flags: OFlags) -> Sys<std::os::fd::OwnedFd> {
     errno(rustix::fs::open(
@@ -47,7 +47,7 @@ fn times(atime: i64, mtime: i64) -> Timestamps {
 
 /// Everything that could be done to a file, in a directory with one called
 /// `other`.
-fn on_file(path: &Path, n: &mut Notes, what: &str) {
+fn on_file(path: &Path, n: &mut Transcript, what: &str) {
     let dir = path.parent().expect("a directory");
     let (new, other) = (dir.join("new"), dir.join("other"));
     let mut call = |name: &str, result: Sys| n.call(format!("{what}: {name}"), result);
@@ -125,7 +125,7 @@ fn file(dir: &Path, name: &str) -> std::path::PathBuf {
     path
 }
 
-fn each(dir: &Path, n: &mut Notes) {
+fn each(dir: &Path, n: &mut Transcript) {
     for (name, new) in [
         ("none", IFlags::empty()),
         ("immutable", IFlags::IMMUTABLE),

@@ -8,7 +8,7 @@ use pramfs_tests::syscalls::{Sys, errno};
 use rustix::fs::{OFlags, copy_file_range};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree};
+use crate::{Transcript, agree};
 
 const LEN: usize = 300_000;
 
@@ -58,12 +58,13 @@ fn ranges_are_copied_within_a_file_and_across() {
         fs::write(&a, pattern()).expect("a file");
         fs::write(&b, "").expect("a file");
         let len = LEN as u64;
-        let step = |n: &mut Notes, from: &Path, at: u64, to: &Path, target: u64, want: usize| {
-            let what = format!("{at} to {target}, {want}");
-            let done = copy(&both(from), at, &both(to), target, want);
-            n.note(&what, done);
-            n.note(&what, (sum(&a), sum(&b)));
-        };
+        let step =
+            |n: &mut Transcript, from: &Path, at: u64, to: &Path, target: u64, want: usize| {
+                let what = format!("{at} to {target}, {want}");
+                let done = copy(&both(from), at, &both(to), target, want);
+                n.note(&what, done);
+                n.note(&what, (sum(&a), sum(&b)));
+            };
         step(n, &a, 0, &b, 0, LEN);
         step(n, &a, 100, &b, 5, 10_000);
         step(n, &a, len - 10, &b, 0, 100);

@@ -8,7 +8,7 @@ use pramfs_tests::syscalls::errno;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree};
+use crate::{Transcript, agree};
 
 const BLOCK: u64 = 4096;
 /// Leaves of a file map are so large, where space lies together.
@@ -59,7 +59,12 @@ fn ranges(written: u64) -> [(u64, u64); 16] {
     ]
 }
 
-fn each(dir: &std::path::Path, n: &mut Notes, flags: &[FallocateFlags], but: Option<(u64, u64)>) {
+fn each(
+    dir: &std::path::Path,
+    n: &mut Transcript,
+    flags: &[FallocateFlags],
+    but: Option<(u64, u64)>,
+) {
     for written in [0, 10, BLOCK, 5000, LARGE + 5000] {
         for &flags in flags {
             for range in ranges(written) {

@@ -83,7 +83,7 @@ fn a_handle_leads_to_its_file_whatever_it_is_called() {
         fs::write(&path, "contents").expect("a file");
         let (file, of_dir) = (handle(&path), handle(&d));
         let ino = fs::metadata(&path).expect("stat").ino();
-        let see = |n: &mut crate::Notes, what: &str| {
+        let see = |n: &mut crate::Transcript, what: &str| {
             let opened = open(dir, &file, libc::O_RDWR);
             let seen = opened.map(|f| (contents(&f), f.metadata().map(|m| m.ino() == ino).ok()));
             n.note(what, seen);

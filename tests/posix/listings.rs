@@ -27,7 +27,7 @@ fn a_listing_shows_each_change_at_once() {
         fs::create_dir(&d).expect("a directory");
         fs::create_dir(&other).expect("a directory");
         fs::write(other.join("from elsewhere"), "").expect("a file");
-        let all = |what: &str, n: &mut crate::Notes| {
+        let all = |what: &str, n: &mut crate::Transcript| {
             // More than once: what is kept is kept by then.
             for _ in 0..3 {
                 n.note(what, names(&d));

@@ -17,12 +17,12 @@ mod locks;
 mod mmap;
 mod msync;
 mod names;
-mod notes;
 mod readdir;
 mod seek;
 mod space;
 mod suid;
 mod times;
+mod transcript;
 mod xattrs;
 
 use std::fs;
@@ -37,7 +37,7 @@ use pramfs_tests::watchdog::Watchdog;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-pub use notes::Notes;
+pub use transcript::Transcript;
 
 /// How long a test may take on all of its file systems.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -146,12 +146,17 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 
 /// Does `work` on a mount and on the references, and compares what it notes.
 /// Does nothing, loudly, where nothing can be mounted.
-pub fn agree(test: &str, with: &[Reference], work: impl Fn(&Path, &mut Notes)) {
+pub fn agree(test: &str, with: &[Reference], work: impl Fn(&Path, &mut Transcript)) {
     agree_with(test, "", with, work);
 }
 
 /// As [`agree`], on a mount with these options.
-pub fn agree_with(test: &str, options: &str, with: &[Reference], work: impl Fn(&Path, &mut Notes)) {
+pub fn agree_with(
+    test: &str,
+    options: &str,
+    with: &[Reference],
+    work: impl Fn(&Path, &mut Transcript),
+) {
     if !available(test) {
         return;
     }
@@ -159,7 +164,7 @@ pub fn agree_with(test: &str, options: &str, with: &[Reference], work: impl Fn(&
     let _dog = Watchdog::new(test, LIMIT);
     let ours = {
         let mount = Mounted::new(&program(), SIZE, options);
-        let mut notes = Notes::ours();
+        let mut notes = Transcript::ours();
         work(&mount.path(), &mut notes);
         mount.unmount();
         let region = pramfs::pmem::RegionOptions::new()
@@ -173,7 +178,7 @@ pub fn agree_with(test: &str, options: &str, with: &[Reference], work: impl Fn(&
     for what in with.iter().filter(|what| can_have(**what, test)) {
         let theirs = {
             let kernels = Kernels::mounted(*what);
-            let mut notes = Notes::of(*what);
+            let mut notes = Transcript::of(*what);
             work(&kernels.path(), &mut notes);
             notes
         };

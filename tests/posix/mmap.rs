@@ -69,7 +69,7 @@ fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn work(dir: &std::path::Path, n: &mut crate::Notes) {
+fn work(dir: &std::path::Path, n: &mut crate::Transcript) {
     let path = dir.join("f");
     let file = File::options()
         .read(true)

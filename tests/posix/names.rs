@@ -8,7 +8,7 @@ use pramfs_tests::syscalls::{Caller, Sys, as_caller, errno};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 
 use crate::Reference::{self, Ext4, Tmpfs};
-use crate::{Notes, agree};
+use crate::{Transcript, agree};
 
 const KINDS: [&str; 5] = ["none", "file", "link", "empty", "tree"];
 
@@ -146,7 +146,7 @@ fn o_tmpfile_is_refused() {
     });
 }
 
-fn open_flags(n: &mut Notes, path: &Path) {
+fn open_flags(n: &mut Transcript, path: &Path) {
     for flags in [
         OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY,
         OFlags::CREATE | OFlags::RDONLY,

@@ -8,12 +8,12 @@ use pramfs_tests::syscalls::errno;
 use rustix::fs::{FallocateFlags, SeekFrom, seek};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree};
+use crate::{Transcript, agree};
 
 const BLOCK: u64 = 4096;
 
 /// What each of some offsets leads to.
-fn look(n: &mut Notes, what: &str, file: &File, offsets: &[u64]) {
+fn look(n: &mut Transcript, what: &str, file: &File, offsets: &[u64]) {
     for &at in offsets {
         n.note(
             format!("{what}: data from {at}"),

@@ -7,7 +7,7 @@ use pramfs_tests::syscalls::{Caller, Sys, as_caller, errno};
 use rustix::fs::{FallocateFlags, Gid, IFlags, Mode, OFlags, Uid};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree, agree_with, map_file};
+use crate::{Transcript, agree, agree_with, map_file};
 
 const STRANGER: Caller = Caller {
     uid: 500,
@@ -68,7 +68,7 @@ const CHANGES: [Change; 7] = [
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
-fn take_away(dir: &Path, n: &mut Notes) {
+fn take_away(dir: &Path, n: &mut Transcript) {
     let path = dir.join("f");
     std::fs::write(&path, vec![1; 20_000]).expect("a file");
     for (what, change) in CHANGES {

@@ -8,7 +8,7 @@ use pramfs_tests::syscalls::{Caller, as_caller, errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::Reference::{Ext4, Tmpfs};
-use crate::{Notes, agree, agree_with, alone, map_file};
+use crate::{Transcript, agree, agree_with, alone, map_file};
 
 fn tick() {
     std::thread::sleep(Duration::from_millis(30));
@@ -63,7 +63,7 @@ fn each_operation_moves_the_times_it_has_to() {
         let (path, sub) = (dir.join("f"), dir.join("d"));
         std::fs::write(&path, "x").expect("a file");
         std::fs::create_dir(&sub).expect("a directory");
-        let step = |n: &mut Notes, what: &str, work: &dyn Fn()| {
+        let step = |n: &mut Transcript, what: &str, work: &dyn Fn()| {
             let before = [&path, &sub].map(|p| times(p));
             tick();
             work();

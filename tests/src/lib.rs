@@ -4,14 +4,14 @@
 //!   and the oracle that judges them.
 //! * [`disk`]: a disk that fails to write, or says that it has.
 //! * [`exercise`]: what the fuzz targets do with any bytes.
-//! * [`life`]: writers that are killed, and the check of what they leave.
+//! * [`kill`]: writers that are killed, and the check of what they leave.
 //! * [`mounted`]: real mounts that come to an end whatever the test did.
 //! * [`model`]: a reference model, and a runner that compares it with the engine.
 //! * [`random`]: a small generator whose seed is printed, so that a run of
 //!   many threads can be repeated.
 //! * [`recorded`]: a file system that can be crashed at any store.
 //! * [`region`]: regions to test on, formatted and mounted with one call.
-//! * [`seen`]: what can be read of a damaged image, to be held against a
+//! * [`readable`]: what can be read of a damaged image, to be held against a
 //!   repaired one.
 //! * [`skip`]: says what was not tested so that it is seen.
 //! * [`stress`]: threads of mixed operations whose every byte can be explained.
@@ -26,14 +26,14 @@ pub mod disk;
 #[cfg(feature = "testing")]
 pub mod exercise;
 pub mod host;
-pub mod life;
+pub mod kill;
 pub mod model;
 pub mod mounted;
 pub mod random;
+pub mod readable;
 #[cfg(feature = "testing")]
 pub mod recorded;
 pub mod region;
-pub mod seen;
 pub mod skip;
 pub mod stress;
 pub mod suite;

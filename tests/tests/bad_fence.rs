@@ -52,24 +52,24 @@ fn mounted() -> (Fs, Arc<Told>) {
 #[test]
 fn what_the_timer_could_not_write_is_not_forgotten() {
     let (fs, disk) = mounted();
-    let cx = Ctx::default();
-    fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap();
+    let ctx = Ctx::default();
+    fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap();
     disk.broken.store(true, Ordering::Relaxed);
     let e = fs.settle().unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     disk.broken.store(false, Ordering::Relaxed);
     // Its slot would be taken by the second record from here.
-    let e = fs.create(&cx, Ino::ROOT, b"other", 0o644).unwrap_err();
+    let e = fs.create(&ctx, Ino::ROOT, b"other", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
 }
 
 #[test]
 fn what_cannot_be_written_is_not_called_durable() {
     let (fs, disk) = mounted();
-    let cx = Ctx::default();
-    let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let ctx = Ctx::default();
+    let file = fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap().ino;
     fs.write(file, 0, &[1; 8192]).unwrap();
-    let other = fs.mkdir(&cx, Ino::ROOT, b"directory", 0o755).unwrap().ino;
+    let other = fs.mkdir(&ctx, Ino::ROOT, b"directory", 0o755).unwrap().ino;
     fs.lookup(Ino::ROOT, b"directory").unwrap();
 
     disk.broken.store(true, Ordering::Relaxed);
@@ -77,12 +77,12 @@ fn what_cannot_be_written_is_not_called_durable() {
     let e = fs.write(file, 0, &[2; 4096]).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     // With a record: nobody knows whether it is on the medium.
-    let e = fs.create(&cx, Ino::ROOT, b"other", 0o644).unwrap_err();
+    let e = fs.create(&ctx, Ino::ROOT, b"other", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
 
     // Whole again: what would follow that record waits for the next mount.
     disk.broken.store(false, Ordering::Relaxed);
-    let e = fs.create(&cx, Ino::ROOT, b"third", 0o644).unwrap_err();
+    let e = fs.create(&ctx, Ino::ROOT, b"third", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     assert!(fs.getattr(file).is_err());
     // Nor is anything shown that the caches know.

@@ -55,15 +55,15 @@ fn make(path: &Path) -> Ino {
     let region = open(path);
     format(&region, &repeatable(4096)).expect("formatted");
     let fs = Fs::open(region, quiet()).expect("mounted");
-    let cx = Ctx::default();
-    let victim = fs.create(&cx, Ino::ROOT, b"victim", 0o644).expect("made");
+    let ctx = Ctx::default();
+    let victim = fs.create(&ctx, Ino::ROOT, b"victim", 0o644).expect("made");
     fs.write(victim.ino, 0, VICTIM).expect("written");
     fs.setxattr(victim.ino, b"user.is", b"a victim", XattrMode::Set)
         .expect("set");
-    let work = fs.mkdir(&cx, Ino::ROOT, b"work", 0o755).expect("made").ino;
+    let work = fs.mkdir(&ctx, Ino::ROOT, b"work", 0o755).expect("made").ino;
     for i in 0..8 {
         let f = fs
-            .create(&cx, work, name(i).as_bytes(), 0o644)
+            .create(&ctx, work, name(i).as_bytes(), 0o644)
             .expect("made");
         fs.write(f.ino, 0, &[i; 6000]).expect("written");
     }
@@ -115,7 +115,7 @@ fn all(written: usize, len: usize) -> Result<()> {
 }
 
 fn use_it(fs: &Fs, done: &mut Done) {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let Ok(work) = fs.lookup(Ino::ROOT, b"work") else {
         done.errors += 1;
         return;
@@ -133,7 +133,7 @@ fn use_it(fs: &Fs, done: &mut Done) {
     }
     for i in 20..30 {
         let make = || {
-            let f = fs.create(&cx, work, name(i).as_bytes(), 0o600)?.ino;
+            let f = fs.create(&ctx, work, name(i).as_bytes(), 0o600)?.ino;
             fs.setattr(
                 f,
                 &SetAttr {
@@ -222,13 +222,13 @@ fn an_operation_that_fails_keeps_no_reference() {
         ..quiet()
     };
     let fs = mount(&sim, options).expect("mounted");
-    let (cx, root) = (Ctx::default(), Ino::ROOT);
-    let file = fs.create(&cx, root, b"file", 0o644).expect("made").ino;
+    let (ctx, root) = (Ctx::default(), Ino::ROOT);
+    let file = fs.create(&ctx, root, b"file", 0o644).expect("made").ino;
     clock.armed.store(true, Ordering::Relaxed);
     let failed = [
-        fs.create_pinned(&cx, root, b"a", 0o644),
-        fs.mkdir_pinned(&cx, root, b"b", 0o755),
-        fs.symlink_pinned(&cx, root, b"c", b"target"),
+        fs.create_pinned(&ctx, root, b"a", 0o644),
+        fs.mkdir_pinned(&ctx, root, b"b", 0o755),
+        fs.symlink_pinned(&ctx, root, b"c", b"target"),
         fs.link_pinned(file, root, b"d"),
     ];
     for f in failed {
@@ -382,8 +382,8 @@ fn pages_that_fail_count_each_for_itself_however_many_there_are() {
     let path = dir.path().join("region");
     let victim = make(&path);
     let fs = Fs::open(open(&path), quiet()).expect("mounted");
-    let cx = Ctx::default();
-    let ino = fs.create(&cx, Ino::ROOT, b"hit", 0o644).expect("made").ino;
+    let ctx = Ctx::default();
+    let ino = fs.create(&ctx, Ino::ROOT, b"hit", 0o644).expect("made").ino;
     let block = [0xe7; PAGE as usize];
     for i in 0..60 {
         fs.write(ino, i * PAGE, &block).expect("written");
@@ -402,7 +402,7 @@ fn pages_that_fail_count_each_for_itself_however_many_there_are() {
     assert_eq!(failed.count(), 50);
     assert_eq!(fs.region().faults(), 50);
     assert_eq!(read(&fs, victim).expect("of another file"), VICTIM);
-    let new = fs.create(&cx, Ino::ROOT, b"new", 0o644).expect("made").ino;
+    let new = fs.create(&ctx, Ino::ROOT, b"new", 0o644).expect("made").ino;
     fs.append(new, &block).expect("appended");
     assert_eq!(read(&fs, new).expect("of a new file"), block);
 }

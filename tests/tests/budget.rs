@@ -106,7 +106,7 @@ const HEAD: &str = "| operation | fences, mean | worst | lines flushed, mean | w
 struct Bench {
     sim: SimBackend,
     fs: Fs,
-    cx: Ctx,
+    ctx: Ctx,
     dir: Ino,
     cost: Cost,
 }
@@ -115,12 +115,12 @@ impl Bench {
     fn new() -> Bench {
         set_thread_lane(0);
         let (sim, fs) = fresh(REGION, BLOCK as u32).unwrap();
-        let cx = Ctx::default();
-        let dir = fs.mkdir(&cx, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        let ctx = Ctx::default();
+        let dir = fs.mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
         Bench {
             sim,
             fs,
-            cx,
+            ctx,
             dir,
             cost: Cost::default(),
         }
@@ -134,7 +134,7 @@ impl Bench {
     }
 
     fn file(&self, name: &[u8]) -> Ino {
-        self.fs.create(&self.cx, self.dir, name, 0o644).unwrap().ino
+        self.fs.create(&self.ctx, self.dir, name, 0o644).unwrap().ino
     }
 
     fn size(&self, ino: Ino, size: u64) {
@@ -234,35 +234,35 @@ fn data_rows(rows: &mut Vec<Row>) {
 }
 
 fn make_rows(rows: &mut Vec<Row>) {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     rows.push(row("create", 1.05, 3, |b| {
         let d = b.dir;
         for i in 0..OPS {
-            b.count(|fs| fs.create(&cx, d, &name(i), 0o644));
+            b.count(|fs| fs.create(&ctx, d, &name(i), 0o644));
         }
     }));
     rows.push(row("mkdir", 1.05, 3, |b| {
         let d = b.dir;
         for i in 0..OPS {
-            b.count(|fs| fs.mkdir(&cx, d, &name(i), 0o755));
+            b.count(|fs| fs.mkdir(&ctx, d, &name(i), 0o755));
         }
     }));
     rows.push(row("mknod", 1.05, 3, |b| {
         let d = b.dir;
         for i in 0..OPS {
-            b.count(|fs| fs.mknod(&cx, d, &name(i), libc::S_IFIFO | 0o600, 0));
+            b.count(|fs| fs.mknod(&ctx, d, &name(i), libc::S_IFIFO | 0o600, 0));
         }
     }));
     rows.push(row("symlink, target of 12 bytes", 1.05, 3, |b| {
         let d = b.dir;
         for i in 0..OPS {
-            b.count(|fs| fs.symlink(&cx, d, &name(i), b"../elsewhere"));
+            b.count(|fs| fs.symlink(&ctx, d, &name(i), b"../elsewhere"));
         }
     }));
     rows.push(row("symlink, target of 200 bytes", 2.05, 4, |b| {
         let d = b.dir;
         for i in 0..OPS {
-            b.count(|fs| fs.symlink(&cx, d, &name(i), &[b'x'; 200]));
+            b.count(|fs| fs.symlink(&ctx, d, &name(i), &[b'x'; 200]));
         }
     }));
     rows.push(row("link", 1.05, 2, |b| {
@@ -277,7 +277,7 @@ fn make_rows(rows: &mut Vec<Row>) {
 const SET: u64 = 1000;
 
 fn name_rows(rows: &mut Vec<Row>) {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let plain = RenameFlags::default();
     rows.push(row("rename in a directory", 1.05, 2, |b| {
         let d = b.dir;
@@ -285,11 +285,11 @@ fn name_rows(rows: &mut Vec<Row>) {
             b.file(&name(i));
         });
         for i in 0..OPS {
-            b.count(|fs| fs.rename(&cx, d, &name(i), d, &name(i + SET), plain));
+            b.count(|fs| fs.rename(&ctx, d, &name(i), d, &name(i + SET), plain));
         }
     }));
     rows.push(row("rename across directories", 1.05, 2, |b| {
-        let mut ends = [b.dir, b.fs.mkdir(&cx, Ino::ROOT, b"e", 0o755).unwrap().ino];
+        let mut ends = [b.dir, b.fs.mkdir(&ctx, Ino::ROOT, b"e", 0o755).unwrap().ino];
         (0..SET).for_each(|i| {
             b.file(&name(i));
         });
@@ -298,7 +298,7 @@ fn name_rows(rows: &mut Vec<Row>) {
                 ends.swap(0, 1);
             }
             let n = name(i % SET);
-            b.count(|fs| fs.rename(&cx, ends[0], &n, ends[1], &n, plain));
+            b.count(|fs| fs.rename(&ctx, ends[0], &n, ends[1], &n, plain));
         }
     }));
     rows.push(row("rename over a file of 4 KiB", 1.05, 2, |b| {
@@ -310,7 +310,7 @@ fn name_rows(rows: &mut Vec<Row>) {
                 let there = b.file(&new);
                 b.fs.write(there, 0, &[7; BLOCK as usize]).unwrap();
             }
-            b.count(|fs| fs.rename(&cx, d, b"new", d, &new, plain));
+            b.count(|fs| fs.rename(&ctx, d, b"new", d, &new, plain));
         }
     }));
     rows.push(row("unlink, empty file", 1.05, 2, |b| {
@@ -350,7 +350,7 @@ fn name_rows(rows: &mut Vec<Row>) {
     rows.push(row("rmdir", 1.05, 2, |b| {
         let d = b.dir;
         (0..OPS).for_each(|i| {
-            b.fs.mkdir(&cx, d, &name(i), 0o755).unwrap();
+            b.fs.mkdir(&ctx, d, &name(i), 0o755).unwrap();
         });
         for i in 0..OPS {
             b.count(|fs| fs.rmdir(d, &name(i)));
@@ -359,7 +359,7 @@ fn name_rows(rows: &mut Vec<Row>) {
 }
 
 fn attribute_rows(rows: &mut Vec<Row>) {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     rows.push(row("setxattr, a new name", 1.1, 2, |b| {
         let f = b.file(b"f");
         for i in 0..OPS {
@@ -417,7 +417,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
         let name_of = b"system.posix_acl_default";
         b.fs.setxattr(d, name_of, &list(5), XattrMode::Set).unwrap();
         for i in 0..OPS {
-            b.count(|fs| fs.create(&cx, d, &name(i), 0o666));
+            b.count(|fs| fs.create(&ctx, d, &name(i), 0o666));
         }
     }));
     rows.push(row("chattr", 1.0, 1, |b| {

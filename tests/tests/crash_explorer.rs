@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pramfs::journal::Rules;
+use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, run};
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
-use pramfs_tests::crash::pairs;
 use pramfs_tests::crash::report::Summary;
 use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
 use pramfs_tests::watchdog::Watchdog;
@@ -253,7 +253,7 @@ fn every_image_of_two_operations_in_flight_is_explained() {
     let watchdog = Watchdog::new("two operations in flight", Duration::from_secs(120));
     let (ops, known) = (ops(), Arc::new(Known::default()));
     let touch = |_: &Summary| watchdog.touch();
-    match pairs::run(&settings(), &known, (&bed(512), &ops), 1, &touch) {
+    match concurrent::run(&settings(), &known, (&bed(512), &ops), 1, &touch) {
         Ok(sum) => {
             println!("in flight: {sum}\n{}", sum.row("two in flight"));
             assert!(sum.workloads > 800, "{sum}");

@@ -37,7 +37,7 @@ fn directories(t: &Tree) -> Vec<Ino> {
 
 /// A random operation that is one record, for a tree as it is.
 fn job(t: &Tree, r: &mut Random) -> (String, Job) {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let pick = |list: &[Ino], r: &mut Random| list[r.below(list.len() as u64) as usize];
     let dirs = directories(t);
     let files: Vec<Ino> = t
@@ -91,16 +91,16 @@ fn job(t: &Tree, r: &mut Random) -> (String, Job) {
     let text = format!("{what} {shown} file {} len {len} at {at}", f.0);
     let plain = RenameFlags::default();
     let run: Job = Box::new(move |fs| match what {
-        "create" => fs.create(&cx, d, &n, 0o640).map(drop),
-        "mkdir" => fs.mkdir(&cx, d, &n, 0o750).map(drop),
+        "create" => fs.create(&ctx, d, &n, 0o640).map(drop),
+        "mkdir" => fs.mkdir(&ctx, d, &n, 0o750).map(drop),
         "symlink" => fs
-            .symlink(&cx, d, &n, &vec![b't'; 1 + len as usize])
+            .symlink(&ctx, d, &n, &vec![b't'; 1 + len as usize])
             .map(drop),
         "unlink" => fs.unlink(d, &n),
         "rmdir" => fs.rmdir(d, &n),
-        "rename" => fs.rename(&cx, d, &n, e, &m, plain),
+        "rename" => fs.rename(&ctx, d, &n, e, &m, plain),
         "exchange" => fs.rename(
-            &cx,
+            &ctx,
             d,
             &n,
             e,

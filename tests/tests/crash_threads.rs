@@ -32,14 +32,14 @@ fn note(geo: &Geometry, thread: usize) -> u64 {
 
 /// The operation number `i` of a thread. Names are the thread's own.
 fn operation(fs: &Fs, thread: usize, i: usize) {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let name = |n: usize| format!("{thread}-{}", n % 5).into_bytes();
     let find = |n: usize| fs.lookup(Ino::ROOT, &name(n)).map(|a| a.ino);
     // What fails (a name that is there, or is not) changes nothing, and fails
     // in each run alike.
     let k = i / 7;
     let _ = match i % 7 {
-        0 => fs.create(&cx, Ino::ROOT, &name(k), 0o600).map(drop),
+        0 => fs.create(&ctx, Ino::ROOT, &name(k), 0o600).map(drop),
         1 => find(k)
             .and_then(|f| fs.append(f, &vec![i as u8; 300 * (i % 5)]))
             .map(drop),
@@ -47,7 +47,7 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
             find(k).and_then(|f| fs.setxattr(f, b"user.x", &vec![i as u8; i * 20], XattrMode::Set))
         }
         3 => fs.rename(
-            &cx,
+            &ctx,
             Ino::ROOT,
             &name(k),
             Ino::ROOT,
@@ -62,7 +62,7 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
             fs.setattr(f, &set).map(drop)
         }),
         5 => fs
-            .symlink(&cx, Ino::ROOT, &name(k + 1), &vec![b't'; 1 + i * 5])
+            .symlink(&ctx, Ino::ROOT, &name(k + 1), &vec![b't'; 1 + i * 5])
             .map(drop),
         _ => fs.unlink(Ino::ROOT, &name(k + 2)),
     };

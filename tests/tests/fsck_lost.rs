@@ -13,8 +13,8 @@ use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::{DiskInode, probe_superblock};
 use pramfs::{Bno, Ctx, Fs, Ino, XattrMode};
 use pramfs_tests::random::Random;
+use pramfs_tests::readable::{Readable, Tree, bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
-use pramfs_tests::seen::{Seen, Tree, bytes_of, copy_of, tree, worse};
 
 fn run(region: &pramfs::pmem::Region, policy: Policy) -> Report {
     repair(region, &RepairOptions::new(policy)).unwrap()
@@ -36,7 +36,7 @@ struct Sound {
 fn varied(block: u32, len: usize) -> Sound {
     let sim = formatted(len, &repeatable(block)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let root = Ino::ROOT;
     let mark = |name: &str, len: usize| {
         let line = format!("DATA of {name}; ");
@@ -44,30 +44,30 @@ fn varied(block: u32, len: usize) -> Sound {
     };
     let step = block as usize;
     for (name, blocks) in [("one", 1), ("few", 9), ("many", 90), ("more", 70)] {
-        let ino = fs.create(&cx, root, name.as_bytes(), 0o644).unwrap().ino;
+        let ino = fs.create(&ctx, root, name.as_bytes(), 0o644).unwrap().ino;
         fs.write(ino, 0, &mark(name, blocks * step)).unwrap();
     }
-    let sparse = fs.create(&cx, root, b"sparse", 0o644).unwrap().ino;
+    let sparse = fs.create(&ctx, root, b"sparse", 0o644).unwrap().ino;
     for at in [0u64, 30, 31, 64, 100, 200] {
         let at = at * u64::from(block);
         fs.write(sparse, at, &mark("sparse", step)).unwrap();
     }
-    let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
+    let dir = fs.mkdir(&ctx, root, b"dir", 0o755).unwrap().ino;
     for i in 0..150usize {
         let name = format!("a file with a name {i}");
-        let ino = fs.create(&cx, dir, name.as_bytes(), 0o644).unwrap().ino;
+        let ino = fs.create(&ctx, dir, name.as_bytes(), 0o644).unwrap().ino;
         if i % 10 == 0 {
             fs.write(ino, 0, &mark(&name, 700)).unwrap();
         }
     }
-    let sub = fs.mkdir(&cx, dir, b"sub", 0o755).unwrap().ino;
-    let ino = fs.create(&cx, sub, b"below", 0o644).unwrap().ino;
+    let sub = fs.mkdir(&ctx, dir, b"sub", 0o755).unwrap().ino;
+    let ino = fs.create(&ctx, sub, b"below", 0o644).unwrap().ino;
     fs.write(ino, 0, &mark("below", 40)).unwrap();
     fs.setxattr(ino, b"user.large", &mark("attribute", 9000), XattrMode::Set)
         .unwrap();
     fs.setxattr(sub, b"user.small", b"small", XattrMode::Set)
         .unwrap();
-    fs.symlink(&cx, root, b"link", &[b'x'; 300]).unwrap();
+    fs.symlink(&ctx, root, b"link", &[b'x'; 300]).unwrap();
     fs.close().unwrap();
     let image = sim.image();
     let tree = tree(&image).unwrap();
@@ -94,7 +94,8 @@ fn varied(block: u32, len: usize) -> Sound {
 fn told(report: &Report, path: &[u8], ino: u64, now: &Tree) -> bool {
     let above = |lost: &[u8]| path.strip_prefix(lost).is_some_and(|r| r.starts_with(b"/"));
     let whole = |what: &Lost| matches!(what, Lost::Names { .. } | Lost::Name | Lost::File);
-    let moved = |(p, seen): (&Vec<u8>, &Seen)| p.starts_with(b"/lost+found/") && seen.ino == ino;
+    let moved =
+        |(p, seen): (&Vec<u8>, &Readable)| p.starts_with(b"/lost+found/") && seen.ino == ino;
     let lost = |l: &Loss| {
         let lost = l.path.as_deref();
         lost.is_some_and(|lost| path == lost || lost == b"/" || whole(&l.what) && above(lost))
@@ -371,9 +372,9 @@ fn used_up_record_numbers_are_told_and_begun_anew() {
         assert!(check(&region, &CheckOptions::default()).is_clean());
         let image = bytes_of(&region);
         let fs = Fs::open(copy_of(&image), quiet()).unwrap();
-        let cx = Ctx::default();
+        let ctx = Ctx::default();
         let old = fs.lookup(Ino::ROOT, b"one").unwrap().generation;
-        let new = fs.create(&cx, Ino::ROOT, b"new", 0o644).unwrap();
+        let new = fs.create(&ctx, Ino::ROOT, b"new", 0o644).unwrap();
         assert!(new.generation > old && new.generation < 1 << 40);
         assert_eq!(worse(&sound.tree, &tree(&image).unwrap()), [""; 0]);
     }
@@ -584,10 +585,10 @@ fn what_is_found_again_is_not_told_as_lost() {
 fn a_forged_block_of_pointers_gets_no_data_of_others() {
     let sim = formatted(2 << 20, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let secret: Vec<u8> = b"SECRET; ".iter().copied().cycle().take(64 * 512).collect();
     let create = |name: &[u8], bytes: &[u8]| {
-        let ino = fs.create(&cx, Ino::ROOT, name, 0o600).unwrap().ino;
+        let ino = fs.create(&ctx, Ino::ROOT, name, 0o600).unwrap().ino;
         assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
         ino
     };

@@ -16,8 +16,8 @@ use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::exercise::bases;
 use pramfs_tests::exercise::repair::{Repair, repair as renew_checksums};
 use pramfs_tests::random::Random;
+use pramfs_tests::readable::{Tree, bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
-use pramfs_tests::seen::{Tree, bytes_of, copy_of, tree, worse};
 
 fn run(region: &pramfs::pmem::Region, policy: Policy) -> Result<Report, String> {
     repair(region, &RepairOptions::new(policy)).map_err(|e| e.to_string())
@@ -74,23 +74,23 @@ fn small(block_size: u32) -> (Vec<u8>, Tree) {
     let len = SMALLEST << (block_size / 4096);
     let sim = formatted(len, &repeatable(block_size)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let cx = Ctx::default();
-    let dir = fs.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
-    let sub = fs.mkdir(&cx, dir, b"sub", 0o755).unwrap().ino;
+    let ctx = Ctx::default();
+    let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let sub = fs.mkdir(&ctx, dir, b"sub", 0o755).unwrap().ino;
     for i in 0..40usize {
         let name = format!("a file with a name {i}");
         let to = if i % 3 == 0 { sub } else { dir };
-        let ino = fs.create(&cx, to, name.as_bytes(), 0o644).unwrap().ino;
+        let ino = fs.create(&ctx, to, name.as_bytes(), 0o644).unwrap().ino;
         fs.write(ino, 0, &vec![i as u8; i * 50]).unwrap();
     }
     let one = fs.lookup(dir, b"a file with a name 1").unwrap().ino;
     fs.link(one, sub, b"second name").unwrap();
-    let ino = fs.symlink(&cx, dir, b"link", &[b'x'; 300]).unwrap().ino;
+    let ino = fs.symlink(&ctx, dir, b"link", &[b'x'; 300]).unwrap().ino;
     fs.setxattr(ino, b"user.a", &[2; 2000], XattrMode::Set)
         .unwrap();
     fs.setxattr(dir, b"user.b", b"short", XattrMode::Set)
         .unwrap();
-    fs.symlink(&cx, Ino::ROOT, b"short", b"dir/sub").unwrap();
+    fs.symlink(&ctx, Ino::ROOT, b"short", b"dir/sub").unwrap();
     fs.close().unwrap();
     let image = sim.image();
     let tree = tree(&image).unwrap();
@@ -322,16 +322,16 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
     // Just below 1 MiB there are two lanes: batches of 16 KiB.
     let sim = formatted((1 << 20) - 4096, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let mut inos = Vec::new();
     for d in 0..3 {
         let dir = fs
-            .mkdir(&cx, Ino::ROOT, format!("{d}").as_bytes(), 0o755)
+            .mkdir(&ctx, Ino::ROOT, format!("{d}").as_bytes(), 0o755)
             .unwrap()
             .ino;
         for i in 0..130 {
             let name = format!("a file with a name of some length, {i}");
-            let ino = fs.create(&cx, dir, name.as_bytes(), 0o644).unwrap().ino;
+            let ino = fs.create(&ctx, dir, name.as_bytes(), 0o644).unwrap().ino;
             fs.write(ino, 0, name.as_bytes()).unwrap();
             inos.push(ino);
         }
@@ -552,9 +552,9 @@ fn the_journal_of_a_crash_is_replayed_first() {
     let (image, _) = small(1024);
     let sim = SimBackend::from_image(&image).unwrap();
     let fs: Fs = mount(&sim, quiet()).unwrap();
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     for i in 0..20 {
-        fs.create(&cx, Ino::ROOT, format!("late {i}").as_bytes(), 0o600)
+        fs.create(&ctx, Ino::ROOT, format!("late {i}").as_bytes(), 0o600)
             .unwrap();
     }
     let crashed = sim.image();

@@ -64,19 +64,19 @@ fn filled(files: u64) -> Region {
     };
     format(&region, &what).unwrap();
     let fs = Fs::open(region, MountOptions::default()).unwrap();
-    let cx = Ctx::default();
-    let big = fs.mkdir(&cx, Ino::ROOT, b"big", 0o755).unwrap().ino;
+    let ctx = Ctx::default();
+    let big = fs.mkdir(&ctx, Ino::ROOT, b"big", 0o755).unwrap().ino;
     let mut dir = big;
     for i in 0..files {
         if i >= files / 2 && i % 100 == 0 {
             let name = format!("dir {i}");
             dir = fs
-                .mkdir(&cx, Ino::ROOT, name.as_bytes(), 0o755)
+                .mkdir(&ctx, Ino::ROOT, name.as_bytes(), 0o755)
                 .unwrap()
                 .ino;
         }
         let ino = fs
-            .create(&cx, dir, format!("file {i}").as_bytes(), 0o644)
+            .create(&ctx, dir, format!("file {i}").as_bytes(), 0o644)
             .unwrap()
             .ino;
         if i % 10 == 0 {

@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 const LEN: u64 = 1 << 30;
 const OLD: &[u8] = &[0xa5; 300_000];
 
-fn cx() -> Ctx {
+fn ctx() -> Ctx {
     Ctx::default()
 }
 
@@ -29,7 +29,7 @@ fn made(path: &Path, options: &FormatOptions) -> (Fs, Ino) {
     let region = RegionOptions::new().create(path, LEN).unwrap();
     format(&region, options).unwrap();
     let fs = Fs::open(region, quiet()).unwrap();
-    let old = fs.create(&cx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
+    let old = fs.create(&ctx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
     fs.append(old, OLD).unwrap();
     (fs, old)
 }
@@ -45,7 +45,7 @@ fn fill(fs: &Fs, prefix: &str) -> (Vec<String>, u64) {
     for len in [600_000, 64 << 10, 4096] {
         for i in 0.. {
             let name = format!("{prefix}-{len}-{i}");
-            let file = match fs.create(&cx(), Ino::ROOT, name.as_bytes(), 0o600) {
+            let file = match fs.create(&ctx(), Ino::ROOT, name.as_bytes(), 0o600) {
                 Ok(file) => file.ino,
                 full => {
                     assert!(is_full(&full), "{full:?}");
@@ -79,7 +79,7 @@ fn works(fs: &Fs, old: Ino) {
     };
     fs.setattr(old, &mode).unwrap();
     fs.rename(
-        &cx(),
+        &ctx(),
         Ino::ROOT,
         b"old",
         Ino::ROOT,
@@ -88,7 +88,7 @@ fn works(fs: &Fs, old: Ino) {
     )
     .unwrap();
     fs.rename(
-        &cx(),
+        &ctx(),
         Ino::ROOT,
         b"new",
         Ino::ROOT,
@@ -151,7 +151,7 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
         return;
     };
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
-    let large = fs.create(&cx(), Ino::ROOT, b"large", 0o644).unwrap().ino;
+    let large = fs.create(&ctx(), Ino::ROOT, b"large", 0o644).unwrap().ino;
     fs.append(large, &vec![3; 4 << 20]).unwrap();
     let other = host.fill("other");
     // Directories and empty files, until their inodes and names have no room.
@@ -159,8 +159,8 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
         let full = (0..1_000_000).find_map(|i| {
             let name = format!("{kind}-{i:0200}");
             let made = match dir {
-                true => fs.mkdir(&cx(), Ino::ROOT, name.as_bytes(), 0o755),
-                false => fs.create(&cx(), Ino::ROOT, name.as_bytes(), 0o644),
+                true => fs.mkdir(&ctx(), Ino::ROOT, name.as_bytes(), 0o755),
+                false => fs.create(&ctx(), Ino::ROOT, name.as_bytes(), 0o644),
             };
             made.err()
         });
@@ -201,7 +201,7 @@ fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
         return;
     };
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
-    let file = fs.create(&cx(), Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let file = fs.create(&ctx(), Ino::ROOT, b"file", 0o644).unwrap().ino;
     for round in 0..4u64 {
         fs.append(file, &vec![1; 3 << 20]).unwrap();
         let other = host.fill("other");
@@ -224,7 +224,7 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
         return;
     };
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
-    let make = |name: &[u8]| fs.create(&cx(), Ino::ROOT, name, 0o644).unwrap().ino;
+    let make = |name: &[u8]| fs.create(&ctx(), Ino::ROOT, name, 0o644).unwrap().ino;
     let (half, large, holes, source) = (make(b"half"), make(b"large"), make(b"h"), make(b"s"));
     fs.append(half, &vec![1; 512 << 10]).unwrap();
     fs.append(source, &vec![6; 1 << 20]).unwrap();
@@ -360,9 +360,9 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
     let made = RegionOptions::new().create(&region, region_len).unwrap();
     format(&made, &repeatable(4096)).unwrap();
     let fs = Fs::open(made, quiet()).unwrap();
-    let old = fs.create(&cx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
+    let old = fs.create(&ctx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
     fs.append(old, OLD).unwrap();
-    let zeros = fs.create(&cx(), Ino::ROOT, b"zeros", 0o644).unwrap().ino;
+    let zeros = fs.create(&ctx(), Ino::ROOT, b"zeros", 0o644).unwrap().ino;
     fs.append(zeros, &vec![0; 8 << 20]).unwrap();
     fs.close().unwrap();
     let copy = host.at("copy");

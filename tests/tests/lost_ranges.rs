@@ -12,9 +12,9 @@ use pramfs::media::{DiskInode, Geometry, probe_superblock};
 use pramfs::pmem::Region;
 use pramfs::{Ctx, Error, Fallocate, Fs, Ino, SeekWhence, SetAttr, XattrMode};
 use pramfs_tests::random::Random;
+use pramfs_tests::readable::{bytes_of, copy_of};
 use pramfs_tests::recorded::{Recorded, recover};
 use pramfs_tests::region::{fresh, inode_home, quiet};
-use pramfs_tests::seen::{bytes_of, copy_of};
 use zerocopy::{FromBytes, IntoBytes};
 
 const LIST: &[u8] = b"system.pramfs.lost";

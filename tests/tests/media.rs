@@ -15,7 +15,7 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SourceKind};
 use pramfs::{Fs, MountOptions};
-use pramfs_tests::life::Record;
+use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
 use pramfs_tests::stress::EngineDoor;
@@ -32,7 +32,7 @@ struct Medium {
 }
 
 impl Medium {
-    fn in_dir(base: &Path) -> Medium {
+    fn with_dir(base: &Path) -> Medium {
         let mut builder = tempfile::Builder::new();
         let dir = builder.prefix("pramfs-test-").tempdir_in(base).unwrap();
         Medium {
@@ -64,13 +64,13 @@ fn media() -> Vec<Medium> {
         let exe = std::env::current_exe().unwrap();
         let mut places = vec![exe.parent().unwrap().to_owned()];
         places.extend(Some(PathBuf::from("/dev/shm")).filter(|p| p.is_dir()));
-        return places.iter().map(|p| Medium::in_dir(p)).collect();
+        return places.iter().map(|p| Medium::with_dir(p)).collect();
     };
     std::env::split_paths(&named)
         .map(|path| {
             let kind = std::fs::metadata(&path).unwrap().file_type();
             if kind.is_dir() {
-                return Medium::in_dir(&path);
+                return Medium::with_dir(&path);
             }
             assert!(
                 kind.is_block_device() || kind.is_char_device(),
@@ -196,7 +196,7 @@ fn a_fence_writes_the_pages_that_have_changed() {
             return;
         };
         // As a mount that writes does; who reads all, as fsck, is read ahead.
-        region.backend().expect_small_changes();
+        region.backend().advise_random();
         let w = region.window();
         for page in 0..PAGES {
             let pending = w

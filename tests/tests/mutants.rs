@@ -17,11 +17,11 @@ use std::time::Instant;
 
 use pramfs::journal::Rules;
 use pramfs::pmem::mutants::{Bug, CHOICE, Mutant, NOTES, Site, choose, listen, sites};
+use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
-use pramfs_tests::crash::pairs;
 use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
 
 /// One part of the suite, from the cheapest to the dearest.
@@ -100,7 +100,9 @@ fn explore(stage: &Stage, ops: &[Op]) -> Result<(), Stopped> {
             };
             run(&settings, &known, &job, &|_| ()).map(drop)
         }
-        What::InFlight => pairs::run(&settings, &known, (&stage.bed, ops), 1, &|_| ()).map(drop),
+        What::InFlight => {
+            concurrent::run(&settings, &known, (&stage.bed, ops), 1, &|_| ()).map(drop)
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use pramfs::{AtimePolicy, Fs, MountOptions};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::stress::{
-    Door, EngineDoor, MountDoor, Plan, Totals, assert_same, populate, remove_all, run, walk,
+    EngineDoor, MountDoor, Plan, Target, Totals, assert_same, populate, remove_all, run, walk,
 };
 use pramfs_tests::watchdog::Watchdog;
 

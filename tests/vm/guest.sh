@@ -116,7 +116,7 @@ example() {
 begin() {
     rm -rf "$record" && mkdir "$record"
     "$programs/mkfs-pramfs" -f "$region" 128M | sed 's/^/   /'
-    "$programs/examples/life" begin "$region" "$record" "$seed"
+    "$programs/examples/kill" begin "$region" "$record" "$seed"
 }
 
 door() {
@@ -138,7 +138,7 @@ close() {
 # Works until the power is cut.
 live() {
     door "$1"
-    "$programs/examples/life" live "$door" "$record" "$seed"
+    "$programs/examples/kill" live "$door" "$record" "$seed"
     say "the writers have ended by themselves"
     return 1
 }
@@ -147,7 +147,7 @@ live() {
 check() {
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
     door "$1"
-    "$programs/examples/life" check "$door" "$record" "$seed" | sed 's/^/   /'
+    "$programs/examples/kill" check "$door" "$record" "$seed" | sed 's/^/   /'
     close "$1"
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
 }

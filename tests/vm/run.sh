@@ -141,7 +141,7 @@ build() {
     else
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
         cargo build -q -p pramfs --example log_and_counters
-        cargo build -q -p pramfs-tests --example life
+        cargo build -q -p pramfs-tests --example kill
     fi
     cargo test "${what[@]}" --no-run --message-format=json 2>"$work/build" |
         grep -o '"executable":"[^"]*/\(media\|host_full\)-[^"]*"' | cut -d'"' -f4 >"$work/shared/tests" || true

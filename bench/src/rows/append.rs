@@ -13,10 +13,10 @@ use std::time::Instant;
 use anyhow::Result;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::bare::{self, Bare};
 use crate::fixture::{Direct, MIB, filled_file};
 use crate::harness::report::duration;
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
+use crate::raw_medium::{self, RawMedium};
 use crate::sys::{Aligned, PAGE};
 
 const ROWS: &[Row] = &[Row {
@@ -40,7 +40,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         cx,
         "append",
         1024 * MIB,
-        4 * bytes + bare::SIZE,
+        4 * bytes + raw_medium::SIZE,
         Huge::Never,
     )?;
     // Pages that have been used before, so that the host has given them to a
@@ -66,7 +66,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         f.set_len(0)?;
         Ok(took)
     };
-    let bare = Bare::new(&ours.tmpfs)?;
+    let bare = RawMedium::new(&ours.tmpfs)?;
     let m = interleave(
         cx,
         Ops::Fixed(ops),
@@ -91,7 +91,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                 append(&warm, ops)
             }),
             Side::timed("append on tmpfs, cold", |_, ops| append(&cold, ops)),
-            bare.side(&[bare::APPEND]),
+            bare.side(&[raw_medium::APPEND]),
         ],
     )?;
     let note = format!(
@@ -99,7 +99,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         duration(m.median_ns(2)),
         m.median_ns(2) / m.median_ns(0)
     );
-    let bound = bare::note(&m, 3, 1, &[bare::APPEND]);
+    let bound = raw_medium::note(&m, 3, 1, &[raw_medium::APPEND]);
     out.record(&ROWS[0], &m, (0, 1), &[ours.describe(), note, bound]);
     Ok(())
 }

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pramfs::types::RenameFlags;
 
-use crate::bare::{self, Bare};
 use crate::fixture::{Direct, MIB, names};
 use crate::harness::report::duration;
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
+use crate::raw_medium::{self, RawMedium};
 use crate::sys;
 
 const ROWS: &[Row] = &[
@@ -52,7 +52,7 @@ const BATCH: usize = 1000;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let ours = Direct::new(cx, "names", 1024 * MIB, 64 * MIB, Huge::Never)?;
-    let bare = Bare::new(&ours.tmpfs)?;
+    let bare = RawMedium::new(&ours.tmpfs)?;
     std::fs::create_dir(ours.tmpfs.join("dir"))?;
     let dir = File::open(ours.tmpfs.join("dir"))?;
     let (list, others) = (names(7, BATCH), names(8, BATCH));
@@ -91,7 +91,7 @@ fn in_batches(
 fn create_unlink(
     cx: &Context,
     out: &mut Report,
-    (ours, bare): (&Direct, &Bare),
+    (ours, bare): (&Direct, &RawMedium),
     dir: &File,
     list: &[CString],
 ) -> Result<()> {
@@ -143,7 +143,7 @@ fn create_unlink(
                     )?,
                 )
             }),
-            bare.side(&[bare::CREATE, bare::UNLINK]),
+            bare.side(&[raw_medium::CREATE, raw_medium::UNLINK]),
         ],
     )?;
     let share = |at: usize| {
@@ -159,7 +159,7 @@ fn create_unlink(
             share(2),
             m.median_ns(2) / m.median_ns(0)
         ),
-        bare::note(&m, 3, 1, &[bare::CREATE, bare::UNLINK]),
+        raw_medium::note(&m, 3, 1, &[raw_medium::CREATE, raw_medium::UNLINK]),
     ];
     out.record(&ROWS[0], &m, (0, 1), &notes);
     Ok(())
@@ -168,7 +168,7 @@ fn create_unlink(
 fn rename(
     cx: &Context,
     out: &mut Report,
-    (ours, bare): (&Direct, &Bare),
+    (ours, bare): (&Direct, &RawMedium),
     dir: &File,
     list: &[CString],
     others: &[CString],
@@ -203,10 +203,10 @@ fn rename(
             Side::timed("rename on tmpfs", |_, ops| {
                 there_and_back(ops, &mut |a, b| Ok(sys::rename_at(d, a, b)?))
             }),
-            bare.side(&[bare::RENAME]),
+            bare.side(&[raw_medium::RENAME]),
         ],
     )?;
-    let bound = bare::note(&m, 2, 1, &[bare::RENAME]);
+    let bound = raw_medium::note(&m, 2, 1, &[raw_medium::RENAME]);
     out.record(&ROWS[1], &m, (0, 1), &[bound]);
     for n in list {
         sys::unlink_at(d, n, false)?;
@@ -217,7 +217,7 @@ fn rename(
 fn mkdir(
     cx: &Context,
     out: &mut Report,
-    (ours, bare): (&Direct, &Bare),
+    (ours, bare): (&Direct, &RawMedium),
     dir: &File,
     list: &[CString],
 ) -> Result<()> {
@@ -248,10 +248,10 @@ fn mkdir(
                 )?;
                 Ok(made)
             }),
-            bare.side(&[bare::CREATE]),
+            bare.side(&[raw_medium::CREATE]),
         ],
     )?;
-    let bound = bare::note(&m, 2, 1, &[bare::CREATE]);
+    let bound = raw_medium::note(&m, 2, 1, &[raw_medium::CREATE]);
     out.record(&ROWS[2], &m, (0, 1), &[bound]);
     Ok(())
 }

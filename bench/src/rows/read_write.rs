@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use anyhow::{Result, ensure};
 use pramfs::direct::File as DirectFile;
 
-use crate::bare::{self, Bare};
 use crate::fixture::{Direct, MIB, random_page};
 use crate::harness::{Context, Group, Measured, Ops, Report, Rng, Row, Side, interleave};
+use crate::raw_medium::{self, RawMedium};
 use crate::sys::{Aligned, Mapping, PAGE};
 
 const HUGE_FILE: u64 = 512 * MIB;
@@ -71,7 +71,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         out.record(&ROWS[2], &m, (0, 2), &[bound]);
     }
     if out.wants(ROWS[3].id) {
-        let bare = Bare::new(&ours.tmpfs)?;
+        let bare = RawMedium::new(&ours.tmpfs)?;
         let data = Aligned::filled(PAGE, 0xa5)?;
         let (data, pages) = (data.bytes(), HUGE_FILE / PAGE as u64);
         let m = interleave(
@@ -92,10 +92,10 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                     }
                     Ok(())
                 }),
-                bare.side(&[bare::OVERWRITE]),
+                bare.side(&[raw_medium::OVERWRITE]),
             ],
         )?;
-        let bound = bare::note(&m, 2, 1, &[bare::OVERWRITE]);
+        let bound = raw_medium::note(&m, 2, 1, &[raw_medium::OVERWRITE]);
         out.record(&ROWS[3], &m, (0, 1), &[about, bound]);
     }
     Ok(())

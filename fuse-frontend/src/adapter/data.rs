@@ -11,9 +11,9 @@ use super::Adapter;
 use super::attributes::drop_rights;
 use super::caller::Caller;
 use super::convert::ino;
+use super::enospc_retry::PendingFrees;
 use super::init::MAX_REQUEST;
 use super::lent;
-use super::patience::Removals;
 use super::serve::{Refusal, Served};
 
 thread_local! {
@@ -209,7 +209,7 @@ impl Adapter {
 /// failure counts, and it is told beside.
 fn copy(
     fs: &Fs,
-    removals: &Removals,
+    removals: &PendingFrees,
     in_group: InGroup<'_>,
     from: (Ino, u64),
     to: (Ino, u64),

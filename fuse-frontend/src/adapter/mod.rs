@@ -20,13 +20,13 @@ mod caller;
 mod convert;
 mod data;
 mod dir;
+mod enospc_retry;
 mod init;
 mod ioctl;
 mod lent;
 mod listings;
 mod namespace;
 mod open;
-mod patience;
 mod serve;
 mod xattr;
 
@@ -39,6 +39,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use convert::ctx;
+use enospc_retry::PendingFrees;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -46,13 +47,12 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
-use patience::Removals;
 use pramfs::{Fs, Repeats};
 
 /// How long the kernel may keep names and attributes. The kernel is the only
 /// door to them while the file system is mounted, and drops by itself what its
 /// own requests change, so this is "until told otherwise".
-const KEEP: Duration = Duration::from_secs(86_400);
+const CACHE_TTL: Duration = Duration::from_secs(86_400);
 
 /// Whether the kernel's page cache serves reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,7 +70,7 @@ pub struct Adapter {
     fs: Arc<Fs>,
     cache: CacheMode,
     offers: init::Offers,
-    removals: Removals,
+    removals: PendingFrees,
     /// Set by the first panic; nothing but EIO is answered from then on.
     failed: AtomicBool,
     /// Failures of the medium that were told.
@@ -85,7 +85,7 @@ impl Adapter {
             fs,
             cache,
             offers: init::Offers::default(),
-            removals: Removals::default(),
+            removals: PendingFrees::default(),
             failed: AtomicBool::new(false),
             repeats: Mutex::default(),
             kernel: Arc::default(),

@@ -8,7 +8,7 @@ use pramfs::{Error, Fs};
 
 use super::convert::{ctx, entry, ino, no_entry, unpack_device};
 use super::serve::{Refusal, Served};
-use super::{Adapter, KEEP};
+use super::{Adapter, CACHE_TTL};
 
 /// How long attributes may be kept by the kernel. A file that runs with its
 /// owner's rights is asked about anew each time: a write by somebody else takes
@@ -17,7 +17,7 @@ pub(super) fn attr_ttl(attr: &Attr) -> Duration {
     if attr.kind == FileType::Regular && attr.perm & 0o6000 != 0 {
         Duration::ZERO
     } else {
-        KEEP
+        CACHE_TTL
     }
 }
 
@@ -31,7 +31,7 @@ fn send_entry(reply: ReplyEntry, found: Attr) {
     } else {
         attr_ttl(&found)
     };
-    reply.entry_with_ttls(&ttl, &KEEP, &attr, generation);
+    reply.entry_with_ttls(&ttl, &CACHE_TTL, &attr, generation);
 }
 
 /// Looks a name up and pins what it finds. The names `.` and `..` come from
@@ -63,7 +63,7 @@ impl Adapter {
         };
         self.serve("lookup", parent, reply, work, |reply, found| match found {
             Some(found) => send_entry(reply, found),
-            None => reply.entry_with_ttls(&KEEP, &KEEP, &no_entry(), Generation(0)),
+            None => reply.entry_with_ttls(&CACHE_TTL, &CACHE_TTL, &no_entry(), Generation(0)),
         });
     }
 
@@ -77,7 +77,7 @@ impl Adapter {
 
     pub(super) fn on_mknod(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -88,14 +88,14 @@ impl Adapter {
             let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
             Ok(self
                 .removals
-                .wait_for_space(fs, || fs.mknod_pinned(cx, parent, name, mode, rdev))?)
+                .wait_for_space(fs, || fs.mknod_pinned(ctx, parent, name, mode, rdev))?)
         };
         self.serve("mknod", parent, reply, work, send_entry);
     }
 
     pub(super) fn on_mkdir(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -105,7 +105,7 @@ impl Adapter {
             let parent = ino(parent)?;
             Ok(self
                 .removals
-                .wait_for_space(fs, || fs.mkdir_pinned(cx, parent, name, mode & 0o7777))?)
+                .wait_for_space(fs, || fs.mkdir_pinned(ctx, parent, name, mode & 0o7777))?)
         };
         self.serve("mkdir", parent, reply, work, send_entry);
     }

@@ -50,7 +50,7 @@ impl Adapter {
 
     pub(super) fn on_create(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -61,7 +61,7 @@ impl Adapter {
             let parent = ino(parent)?;
             let made = self
                 .removals
-                .wait_for_space(fs, || fs.create_pinned(cx, parent, name, mode & 0o7777))?;
+                .wait_for_space(fs, || fs.create_pinned(ctx, parent, name, mode & 0o7777))?;
             fs.pin(made.ino, 1);
             Ok(made)
         };

@@ -9,7 +9,7 @@ mod crash;
 mod cut;
 mod damage;
 mod data;
-mod life;
+mod lifecycle;
 mod logging;
 mod names;
 mod privileges;

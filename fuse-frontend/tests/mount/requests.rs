@@ -300,8 +300,8 @@ fn times_at_the_ends_of_time() {
             ..SetAttr::default()
         };
         let name = format!("file{n}");
-        let cx = Default::default();
-        let ino = fs_.create(&cx, Ino::ROOT, name.as_bytes(), 0o644);
+        let ctx = Default::default();
+        let ino = fs_.create(&ctx, Ino::ROOT, name.as_bytes(), 0o644);
         let ino = ino.unwrap().ino;
         fs_.append(ino, b"contents").unwrap();
         fs_.setattr(ino, &set).unwrap();

@@ -132,7 +132,7 @@ impl Subcommand for Dump {
     }
 }
 
-const MOST_DAMAGE: usize = 50;
+const MAX_DAMAGE: usize = 50;
 
 impl Dump {
     fn report(
@@ -145,7 +145,7 @@ impl Dump {
         let image = Image::new(region, geo.clone())?;
         let (mut damage, mut damage_left_out) = (Vec::new(), 0);
         let mut bad = |e: Error| {
-            if damage.len() < MOST_DAMAGE {
+            if damage.len() < MAX_DAMAGE {
                 damage.push(e.to_string())
             } else {
                 damage_left_out += 1

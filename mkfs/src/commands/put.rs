@@ -152,7 +152,7 @@ impl Job<'_> {
         }
         let meta = &now;
         let failed = |e| tree::about(&to.path, e);
-        let cx = Ctx {
+        let ctx = Ctx {
             uid: meta.uid(),
             gid: meta.gid(),
             umask: 0,
@@ -171,7 +171,7 @@ impl Job<'_> {
                     shown(from)
                 )));
             }
-            let made = match self.fs.mkdir(&cx, to.dir, to.name, perm) {
+            let made = match self.fs.mkdir(&ctx, to.dir, to.name, perm) {
                 // As cp does: into what is there.
                 Err(Error::Exists) => self.fs.lookup(to.dir, to.name).map_err(failed)?,
                 made => made.map_err(failed)?,
@@ -193,17 +193,17 @@ impl Job<'_> {
                     std::fs::read_link(from).map_err(|e| Failure::os("cannot read", from, e))?;
                 self.replacing(to, || {
                     self.fs
-                        .symlink(&cx, to.dir, to.name, target.as_os_str().as_bytes())
+                        .symlink(&ctx, to.dir, to.name, target.as_os_str().as_bytes())
                 })?
             }
             (_, Some(file)) => {
-                let made = self.replacing(to, || self.fs.create(&cx, to.dir, to.name, perm))?;
+                let made = self.replacing(to, || self.fs.create(&ctx, to.dir, to.name, perm))?;
                 self.regular(from, file, made.ino, meta.len(), to)?;
                 made
             }
             (kind, None) => self.replacing(to, || {
                 self.fs
-                    .mknod(&cx, to.dir, to.name, kind.mode_bits() | perm, meta.rdev())
+                    .mknod(&ctx, to.dir, to.name, kind.mode_bits() | perm, meta.rdev())
             })?,
         };
         if meta.nlink() > 1 {

@@ -10,9 +10,9 @@
 
 pub mod contents;
 mod options;
+mod path_walk;
 pub mod report;
 mod target;
-mod way;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};

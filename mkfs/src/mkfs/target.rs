@@ -14,12 +14,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pramfs::media::superblock::MIN_REGION;
-use pramfs::pmem::{Ownership, REGION_UNIT, Region, RegionOptions, open_after_release, probe};
+use pramfs::pmem::{Ownership, REGION_UNIT, Region, RegionOptions, open_when_unlocked, probe};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::contents::{self, Foreign, Found};
-use super::way::{Place, Way};
+use super::path_walk::{NameAt, PathWalk};
 use crate::failure::shown;
 use crate::size::human;
 use crate::{Failure, busy};
@@ -40,7 +40,7 @@ pub struct Target {
 
 enum State {
     /// There is no file.
-    Missing(Place),
+    Missing(NameAt),
     /// A region, locked.
     Region(Region),
     /// A file of another length (an empty one, too), locked.
@@ -67,13 +67,13 @@ impl Target {
         }
         // Whose it is stands among the objections, which `-f` overrides.
         let options = RegionOptions::new().read_only(dry_run).whoever_owns(true);
-        let way = match Way::to(path) {
+        let way = match PathWalk::to(path) {
             Ok(way) => Some(way),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(Failure::os("cannot look at", path, e)),
         };
         let (meta, mut doubts) = match way {
-            Some(Way {
+            Some(PathWalk {
                 found: Some(meta),
                 doubts,
                 ..
@@ -139,7 +139,7 @@ impl Target {
     }
 
     /// Without a way, a directory on it is missing as well.
-    fn missing(path: &Path, size: Option<u64>, way: Option<Way>) -> Result<Target, Failure> {
+    fn missing(path: &Path, size: Option<u64>, way: Option<PathWalk>) -> Result<Target, Failure> {
         // A name among the devices, say.
         if let Ok(Some(why)) = probe(path).map(|report| report.problem) {
             return Err(Failure::new("not-found", format!("{}: {why}", shown(path))));
@@ -342,7 +342,7 @@ fn lock_file(path: &Path, read_only: bool) -> Result<File, Failure> {
         .open(path)
         .map_err(|e| Failure::os("cannot open", path, e))?;
     let lock = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-    match open_after_release(path, lock, |error| *error == Errno::WOULDBLOCK) {
+    match open_when_unlocked(path, lock, |error| *error == Errno::WOULDBLOCK) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
             // Opened the ordinary way it is refused with the holder's name.

@@ -58,7 +58,7 @@ impl BlockPins {
     }
 
     /// Whether the run may be given back now; parks it otherwise.
-    pub fn release(&self, run: Run) -> bool {
+    pub fn free_or_park(&self, run: Run) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return true;
         }
@@ -88,10 +88,10 @@ mod tests {
         let run = |start, len| Run { start, len };
         let a = pins.pin(&[run(10, 5), run(100, 1)]);
         let b = pins.pin(&[run(12, 1)]);
-        assert!(pins.release(run(15, 3)) && pins.release(run(5, 5)));
-        assert!(!pins.release(run(12, 1)) && !pins.release(run(100, 1)));
+        assert!(pins.free_or_park(run(15, 3)) && pins.free_or_park(run(5, 5)));
+        assert!(!pins.free_or_park(run(12, 1)) && !pins.free_or_park(run(100, 1)));
         assert_eq!(pins.unpin(a), vec![run(100, 1)]);
         assert_eq!(pins.unpin(b), vec![run(12, 1)]);
-        assert!(pins.release(run(12, 1)));
+        assert!(pins.free_or_park(run(12, 1)));
     }
 }

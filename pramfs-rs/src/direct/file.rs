@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::mapped::{Access, MappedFile};
 use crate::error::Result;
 use crate::fs::inode::Inode;
-use crate::fs::{ExtentCache, Fs, Held, Shared, Tail};
+use crate::fs::{AppendCursor, ExtentCache, Fs, InodeRef, Shared};
 use crate::types::{Attr, Fallocate, FileExtent, Ino, SetAttr};
 
 /// An open file of a mounted file system. Calls need no path and no
@@ -34,12 +34,12 @@ pub struct File {
     pub(super) shared: Arc<Shared>,
     pub(super) ino: Ino,
     /// Given back first: what it frees is still in memory.
-    _held: Held,
-    /// Held, so that no call has to look it up.
+    _held: InodeRef,
+    /// InodeRef, so that no call has to look it up.
     pub(crate) inode: Arc<Inode>,
     pub(crate) extents: ExtentCache,
     /// Where appends go on.
-    pub(crate) tail: Tail,
+    pub(crate) append_cursor: AppendCursor,
 }
 
 impl Fs {
@@ -57,7 +57,7 @@ impl Fs {
             inode: self.inode(ino)?,
             _held: held,
             extents: ExtentCache::default(),
-            tail: Tail::default(),
+            append_cursor: AppendCursor::default(),
         })
     }
 }
@@ -117,7 +117,8 @@ impl File {
     /// As for [`write_at`](Self::write_at).
     #[inline]
     pub fn append(&self, from: &[u8]) -> Result<u64> {
-        self.shared.append_held(&self.inode, &self.tail, from)
+        self.shared
+            .append_held(&self.inode, &self.append_cursor, from)
     }
 
     /// Sets the size.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::alloc::Run;
 use crate::error::{Error, Result};
-use crate::fs::inode::Core;
+use crate::fs::inode::InodeState;
 use crate::fs::{By, Handle, Shared};
 use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
 use crate::types::{FileExtent, Ino};
@@ -304,7 +304,7 @@ impl Pinned {
                 extents,
             }),
             Err(e) => {
-                shared.let_go(ino, 1, By::Guard);
+                shared.release_ref(ino, 1, By::Guard);
                 Err(e)
             }
         }
@@ -338,7 +338,7 @@ impl Drop for Pinned {
         }
         // Nothing is reused before the last record that freed it is dead.
         self.shared.vol.unpin(self.pin);
-        self.shared.let_go(self.ino, 1, By::Guard);
+        self.shared.release_ref(self.ino, 1, By::Guard);
     }
 }
 
@@ -362,15 +362,15 @@ impl Shared {
             // Who has been lent the bytes holds the lock shared, and they do not
             // change under it (`with_contiguous`).
             let (mut alone, mut along) = (None, None);
-            let core: &Core = match access {
-                Access::Write => alone.insert(inode.core.write()),
-                Access::Read => along.insert(inode.core.read()),
+            let state: &InodeState = match access {
+                Access::Write => alone.insert(inode.state.write()),
+                Access::Read => along.insert(inode.state.read()),
             };
-            crate::fs::check_file(&inode, core)?;
-            if needed > core.d.size {
+            crate::fs::check_file(&inode, state)?;
+            if needed > state.disk.size {
                 return Err(past_end());
             }
-            let extents = self.extents_between(core, start, end)?;
+            let extents = self.extents_between(state, start, end)?;
             // A view has no way to say that bytes were lost.
             if let Some(e) = extents.iter().find(|e| e.lost && e.file_offset < needed) {
                 return Err(Error::Lost {

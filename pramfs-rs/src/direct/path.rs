@@ -19,7 +19,7 @@ pub struct OpenOptions {
     exclusive: bool,
     truncate: bool,
     perm: u32,
-    cx: Ctx,
+    ctx: Ctx,
 }
 
 impl Default for OpenOptions {
@@ -29,7 +29,7 @@ impl Default for OpenOptions {
             exclusive: false,
             truncate: false,
             perm: 0o644,
-            cx: Ctx::default(),
+            ctx: Ctx::default(),
         }
     }
 }
@@ -60,8 +60,8 @@ impl OpenOptions {
     }
 
     /// Permission bits and owner of a file that is made.
-    pub fn owner(mut self, cx: Ctx, perm: u32) -> Self {
-        self.cx = cx;
+    pub fn owner(mut self, ctx: Ctx, perm: u32) -> Self {
+        self.ctx = ctx;
         self.perm = perm;
         self
     }
@@ -82,7 +82,7 @@ impl OpenOptions {
             }
             Err(Error::NotFound) if self.create && !path.is_empty() => {
                 let (parent, name) = fs.parent_held(path)?;
-                match fs.create_pinned(&self.cx, parent.attr.ino, name, self.perm) {
+                match fs.create_pinned(&self.ctx, parent.attr.ino, name, self.perm) {
                     // Somebody else was faster.
                     Err(Error::Exists) if !self.exclusive => fs.resolve_held(path)?,
                     made => Held::counted(fs, made?),
@@ -119,7 +119,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.shared.let_go(self.attr.ino, 1, By::Guard);
+        self.shared.release_ref(self.attr.ino, 1, By::Guard);
     }
 }
 
@@ -180,7 +180,7 @@ impl Shared {
         self.refs.add(start, 1, By::Guard);
         let attr = self
             .getattr(start)
-            .inspect_err(|_| self.let_go(start, 1, By::Guard))?;
+            .inspect_err(|_| self.release_ref(start, 1, By::Guard))?;
         let held = |attr| Held { shared: self, attr };
         let mut at = held(attr);
         for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {

@@ -8,7 +8,7 @@
 //! Invariant: mode and access list of an inode agree ([`Acl::mode`]), and a
 //! list that a mode can say is not kept.
 
-use super::inode::{Core, Inode, put_inode, touch_ctime};
+use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Shared, xattr};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
@@ -19,7 +19,7 @@ use crate::volume::Tx;
 
 /// Which lists an inode has, as far as that has been asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lists {
+pub struct AclPresence {
     known: bool,
     access: bool,
     default: bool,
@@ -41,24 +41,27 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
 
 impl Shared {
     /// A list of an inode. What stands there and is none, is damage.
-    fn acl(&self, core: &Core, name: &[u8]) -> Result<Option<Acl>> {
-        match self.find_value(core, name)? {
+    fn acl(&self, state: &InodeState, name: &[u8]) -> Result<Option<Acl>> {
+        match self.find_value(state, name)? {
             None => Ok(None),
             Some((VALUE_INLINE, value)) if let Ok(Some(acl)) = Acl::parse(&value) => Ok(Some(acl)),
-            Some(_) => Err(Error::corrupt(Ino(core.d.ino).to_string(), "a damaged ACL")),
+            Some(_) => Err(Error::corrupt(
+                Ino(state.disk.ino).to_string(),
+                "a damaged ACL",
+            )),
         }
     }
 
     #[cold]
-    fn lists(&self, core: &mut Core) -> Result<Lists> {
-        if !core.lists.known {
-            core.lists = Lists {
+    fn lists(&self, state: &mut InodeState) -> Result<AclPresence> {
+        if !state.acls.known {
+            state.acls = AclPresence {
                 known: true,
-                access: self.find_value(core, ACCESS)?.is_some(),
-                default: self.find_value(core, DEFAULT)?.is_some(),
+                access: self.find_value(state, ACCESS)?.is_some(),
+                default: self.find_value(state, DEFAULT)?.is_some(),
             };
         }
-        Ok(core.lists)
+        Ok(state.acls)
     }
 
     /// Gives a new inode what its directory hands down. `mode` is what was
@@ -67,19 +70,25 @@ impl Shared {
     pub(super) fn inherit_acl(
         &self,
         tx: &mut Tx<'_>,
-        dir: &mut Core,
+        dir: &mut InodeState,
         d: &mut DiskInode,
         mode: u32,
     ) -> Result<()> {
         // Most directories have no attributes at all.
-        if dir.d.xattr_root == 0 || !self.lists(dir)?.default {
+        if dir.disk.xattr_root == 0 || !self.lists(dir)?.default {
             return Ok(());
         }
         self.inherit(tx, dir, d, mode)
     }
 
     #[cold]
-    fn inherit(&self, tx: &mut Tx<'_>, dir: &Core, d: &mut DiskInode, mode: u32) -> Result<()> {
+    fn inherit(
+        &self,
+        tx: &mut Tx<'_>,
+        dir: &InodeState,
+        d: &mut DiskInode,
+        mode: u32,
+    ) -> Result<()> {
         let kind = FileType::from_mode(d.mode);
         let Some(mut acl) = self
             .acl(dir, DEFAULT)?
@@ -102,16 +111,16 @@ impl Shared {
     pub(super) fn chmod_acl(
         &self,
         tx: &mut Tx<'_>,
-        core: &mut Core,
+        state: &mut InodeState,
         new: &mut DiskInode,
     ) -> Result<()> {
-        if core.d.xattr_root == 0 || !self.lists(core)?.access {
+        if state.disk.xattr_root == 0 || !self.lists(state)?.access {
             return Ok(());
         }
-        let Some(mut acl) = self.acl(core, ACCESS)? else {
+        let Some(mut acl) = self.acl(state, ACCESS)? else {
             return Ok(());
         };
-        let old = self.find_value(core, ACCESS)?;
+        let old = self.find_value(state, ACCESS)?;
         acl.set_mode(new.mode);
         self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
     }
@@ -121,13 +130,13 @@ impl Shared {
     pub(super) fn set_acl(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         (name, value): (&[u8], &[u8]),
         mode: XattrMode,
         keeps_sgid: bool,
     ) -> Result<()> {
         let mut acl = Acl::parse(value)?;
-        match core.kind() {
+        match state.kind() {
             FileType::Symlink => return Err(Error::NotSupported("an ACL of a symbolic link")),
             FileType::Directory => {}
             _ if name == DEFAULT && acl.is_none() => return Ok(()),
@@ -142,9 +151,9 @@ impl Shared {
                 self.inline_room().saturating_sub(name.len()),
             ));
         }
-        let old = self.find_value(core, name)?;
+        let old = self.find_value(state, name)?;
         xattr::check_mode(old.is_some(), mode)?;
-        let mut new = core.d;
+        let mut new = state.disk;
         if let Some(list) = acl.as_ref().filter(|_| name == ACCESS) {
             let (bits, all) = list.mode();
             new.mode = new.mode & !0o777 | bits;
@@ -155,8 +164,8 @@ impl Shared {
                 acl = None;
             }
         }
-        let mut tx = self.vol.begin_at(&inode.place);
-        tx.touch(&inode.place);
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        tx.touch(&inode.last_record);
         match (&acl, &old) {
             (Some(acl), _) => {
                 self.put_value(&mut tx, &mut new, name, &acl.encode(), old.as_ref())?;
@@ -165,19 +174,19 @@ impl Shared {
                 tx.allow_reserve();
                 self.take_value(&mut tx, &mut new, name, old)?;
             }
-            (None, None) if new.mode == core.d.mode => return Ok(()),
+            (None, None) if new.mode == state.disk.mode => return Ok(()),
             (None, None) => {}
         }
         touch_ctime(&mut new, self.now());
-        put_inode(&mut tx, inode, core, &mut new)?;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
-        core.lists = Lists::default();
+        state.committed(&new);
+        state.acls = AclPresence::default();
         Ok(())
     }
 
     /// A list has been removed as an attribute.
-    pub(super) fn forget_acls(core: &mut Core) {
-        core.lists = Lists::default();
+    pub(super) fn forget_acls(state: &mut InodeState) {
+        state.acls = AclPresence::default();
     }
 }

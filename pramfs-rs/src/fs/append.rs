@@ -1,7 +1,7 @@
 //! Appending whole blocks, again and again, to an open file.
 //!
 //! A file that grows does so behind the block that it got last, and in the same
-//! pointer block: [`Tail`] knows both, so that neither the tree is walked nor a
+//! pointer block: [`AppendCursor`] knows both, so that neither the tree is walked nor a
 //! place searched for. What remains is done in the order that costs least: what
 //! needs a lock first, then the data, and everything else while these are on
 //! their way.
@@ -18,7 +18,7 @@ use crate::map;
 use crate::types::Bno;
 
 /// Most blocks that are appended at once here: those of a small record.
-pub(super) const MOST: u64 = 16;
+pub(super) const MAX_APPEND_BLOCKS: u64 = 16;
 
 /// Where an open file grows, if it is known; changed under the exclusive lock of
 /// its inode.
@@ -26,7 +26,7 @@ pub(super) const MOST: u64 = 16;
 /// Invariant: it is so while no more records have changed the inode. Each that
 /// changes its map or its size does.
 #[derive(Debug, Default)]
-pub struct Tail {
+pub struct AppendCursor {
     /// One more than the number of records that have changed the inode; zero
     /// where nothing is known.
     valid: AtomicU64,
@@ -36,7 +36,7 @@ pub struct Tail {
     next: AtomicU64,
 }
 
-impl Tail {
+impl AppendCursor {
     fn get(&self, records: u64) -> Option<(Bno, u64)> {
         let known = self.valid.load(Ordering::Relaxed) == records.wrapping_add(1);
         known.then(|| {
@@ -58,19 +58,24 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     #[inline]
-    pub(crate) fn append_held(&self, inode: &Inode, tail: &Tail, from: &[u8]) -> Result<u64> {
+    pub(crate) fn append_held(
+        &self,
+        inode: &Inode,
+        append_cursor: &AppendCursor,
+        from: &[u8],
+    ) -> Result<u64> {
         self.op(Need::Write, || {
             let part = self.vol.geo.block_size - 1;
             let whole = from.len() as u64 & part == 0;
             if whole
-                && tail.valid.load(Ordering::Relaxed) != 0
-                && let Some(at) = self.append_behind(inode, tail, from)?
+                && append_cursor.valid.load(Ordering::Relaxed) != 0
+                && let Some(at) = self.append_at_cursor(inode, append_cursor, from)?
             {
                 return Ok(at);
             }
-            let at = self.append_inode(inode, None, from, &super::attr::anybody)?;
+            let at = self.append_inode(inode, None, from, &super::attr::any_group)?;
             if whole && at & part == 0 {
-                self.find_tail(inode, tail);
+                self.fill_append_cursor(inode, append_cursor);
             }
             Ok(at)
         })
@@ -78,24 +83,32 @@ impl Shared {
 
     /// `None`, and nothing has happened, where it is not known where the file
     /// grows, or there is more to do than to put blocks behind its last.
-    fn append_behind(&self, inode: &Inode, tail: &Tail, from: &[u8]) -> Result<Option<u64>> {
+    fn append_at_cursor(
+        &self,
+        inode: &Inode,
+        append_cursor: &AppendCursor,
+        from: &[u8],
+    ) -> Result<Option<u64>> {
         let geo = &self.vol.geo;
         let len = from.len() as u64;
         let blocks = len >> geo.block_log2;
-        let core = &mut *inode.core.write();
-        let Some((table, next)) = tail.get(core.records) else {
+        let state = &mut *inode.state.write();
+        let Some((table, next)) = append_cursor.get(state.records) else {
             return Ok(None);
         };
-        let size = core.d.size;
+        let size = state.disk.size;
         let index = size >> geo.block_log2;
         let slot = index & ((1 << geo.fan_log2) - 1);
-        let fits = (1..=MOST).contains(&blocks) && slot != 0 && slot + blocks <= 1 << geo.fan_log2;
+        let fits = (1..=MAX_APPEND_BLOCKS).contains(&blocks)
+            && slot != 0
+            && slot + blocks <= 1 << geo.fan_log2;
         let whole = (size | len) & (geo.block_size - 1) == 0;
-        let plain = core.d.flags & super::write::HEEDED == 0 && core.orphan_slot.is_none();
+        let plain =
+            state.disk.flags & super::write::WRITE_FLAGS == 0 && state.orphan_slot.is_none();
         if !fits || !whole || !plain || size + len > geo.max_file_size() {
             return Ok(None);
         }
-        check_file(inode, core)?;
+        check_file(inode, state)?;
         // Nobody has put blocks there ahead of the size.
         let slots = geo.offset(table) + slot * 8;
         for i in 0..blocks {
@@ -103,42 +116,43 @@ impl Shared {
                 return Ok(None);
             }
         }
-        let mut tx = self.vol.begin_at(&inode.place);
+        let mut tx = self.vol.begin_at(&inode.last_record);
         let Ok(run) = tx.alloc_blocks(Some(next), blocks as u32, false) else {
             return Ok(None);
         };
         if run.len != blocks {
             return Ok(None);
         }
-        tx.enter(&inode.place);
+        tx.enter(&inode.last_record);
         tx.write_new(geo.offset(Bno(run.start)), from)?;
-        let mut m = core.map();
-        map::insert_into(&mut tx, &mut m, table, index, run)?;
-        let mut new = core.d;
-        store_map(&mut new, &m);
+        let mut map = state.map();
+        map::insert_into(&mut tx, &mut map, table, index, run)?;
+        let mut new = state.disk;
+        store_map(&mut new, &map);
         new.size = size + len;
         touch_mtime(&mut new, self.now());
-        put_inode(&mut tx, inode, core, &mut new)?;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
-        tail.put(core.records, table, run.start + run.len);
+        state.committed(&new);
+        append_cursor.put(state.records, table, run.start + run.len);
         Ok(Some(size))
     }
 
     /// Looks where a file that has grown will grow on.
-    fn find_tail(&self, inode: &Inode, tail: &Tail) {
+    fn fill_append_cursor(&self, inode: &Inode, append_cursor: &AppendCursor) {
         let geo = &self.vol.geo;
-        let core = inode.core.write();
-        let plain = core.d.flags & super::write::HEEDED == 0 && core.orphan_slot.is_none();
-        if !plain || core.d.size == 0 || core.d.size & (geo.block_size - 1) != 0 {
+        let state = inode.state.write();
+        let plain =
+            state.disk.flags & super::write::WRITE_FLAGS == 0 && state.orphan_slot.is_none();
+        if !plain || state.disk.size == 0 || state.disk.size & (geo.block_size - 1) != 0 {
             return;
         }
-        let last = (core.d.size - 1) >> geo.block_log2;
+        let last = (state.disk.size - 1) >> geo.block_log2;
         // An error is for the next append to find.
-        if let Ok(e) = map::run(&self.vol, &core.map(), last, 1)
+        if let Ok(e) = map::run(&self.vol, &state.map(), last, 1)
             && let (Some(table), Some(block)) = (e.table, e.block)
         {
-            tail.put(core.records, table, block.0 + 1);
+            append_cursor.put(state.records, table, block.0 + 1);
         }
     }
 }
@@ -165,7 +179,9 @@ mod tests {
 
     /// Whether the next append of whole blocks goes the short way.
     fn knows(file: &File) -> bool {
-        file.tail.get(file.inode.core.read().records).is_some()
+        file.append_cursor
+            .get(file.inode.state.read().records)
+            .is_some()
     }
 
     struct Grown {

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::core_lock::CoreGuard;
-use super::inode::{Core, Inode, put_inode, touch_ctime};
+use super::inode::{Inode, InodeState, put_inode, touch_ctime};
+use super::inode_lock::InodeGuard;
 use super::options::AtimePolicy;
-use super::{Need, Shared, protect};
+use super::{Need, Shared, chattr};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
 use crate::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
@@ -26,11 +26,11 @@ impl Shared {
     /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] where
     /// the file is immutable or append-only.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.setattr_by(ino, set, &anybody)
+        self.setattr_by(ino, set, &any_group)
     }
 
     /// As [`setattr`](Self::setattr), by somebody of whom `in_group` tells
-    /// whether a group is theirs: anybody else's new mode or size leaves no sgid
+    /// whether a group is theirs: any_group else's new mode or size leaves no sgid
     /// of a file.
     ///
     /// # Errors
@@ -51,21 +51,21 @@ impl Shared {
                 return Err(Error::NotSupported("a flag that is not kept"));
             }
             let inode = self.iget_user(ino)?;
-            let asked = |core: &Core| {
+            let asked = |state: &InodeState| {
                 let changes = set.perm.is_some() || set.size.is_some();
-                sgid(&with_owner_and_mode(core, set)).filter(|_| changes)
+                sgid(&with_owner_and_mode(state, set)).filter(|_| changes)
             };
-            let (mut core, keeps_sgid) = lock_by(&inode, in_group, asked);
-            core.alive(ino)?;
-            core.may_set(set)?;
+            let (mut state, keeps_sgid) = lock_and_check_group(&inode, in_group, asked);
+            state.alive(ino)?;
+            state.may_set(set)?;
             let change = Change {
                 set,
                 keeps_sgid,
                 now: self.now(),
             };
-            match (set.size, core.kind()) {
+            match (set.size, state.kind()) {
                 (Some(size), FileType::Regular) => {
-                    self.set_size_and(&inode, &mut core, size, &change)?;
+                    self.set_size_and(&inode, &mut state, size, &change)?;
                 }
                 (Some(_), FileType::Directory) => return Err(Error::IsDirectory),
                 (Some(_), _) => {
@@ -73,15 +73,15 @@ impl Shared {
                 }
                 (None, _) if *set == SetAttr::default() => {}
                 (None, _) => {
-                    let mut new = core.d;
-                    let mut tx = self.vol.begin_at(&inode.place);
-                    self.apply(&mut tx, &mut core, &mut new, &change)?;
-                    put_inode(&mut tx, &inode, &core, &mut new)?;
+                    let mut new = state.disk;
+                    let mut tx = self.vol.begin_at(&inode.last_record);
+                    self.apply(&mut tx, &mut state, &mut new, &change)?;
+                    put_inode(&mut tx, &inode, &state, &mut new)?;
                     tx.commit()?;
-                    core.committed(&new);
+                    state.committed(&new);
                 }
             }
-            Ok(core.attr(&self.vol.geo))
+            Ok(state.attr(&self.vol.geo))
         })
     }
 
@@ -90,7 +90,7 @@ impl Shared {
     pub(super) fn apply(
         &self,
         tx: &mut Tx<'_>,
-        core: &mut Core,
+        state: &mut InodeState,
         new: &mut DiskInode,
         change: &Change<'_>,
     ) -> Result<()> {
@@ -99,7 +99,7 @@ impl Shared {
             keeps_sgid,
             now,
         } = change;
-        let changed = with_owner_and_mode(core, set);
+        let changed = with_owner_and_mode(state, set);
         (new.mode, new.uid, new.gid) = (changed.mode, changed.uid, changed.gid);
         if !keeps_sgid {
             new.mode &= !libc::S_ISGID;
@@ -119,7 +119,7 @@ impl Shared {
         }
         touch_ctime(new, set.ctime.unwrap_or(now));
         if set.perm.is_some() {
-            self.chmod_acl(tx, core, new)?;
+            self.chmod_acl(tx, state, new)?;
         }
         Ok(())
     }
@@ -127,14 +127,14 @@ impl Shared {
     /// Takes sgid away from a locked file that is about to be changed by
     /// somebody who may not keep it.
     #[cold]
-    pub(super) fn drop_sgid(&self, inode: &Inode, core: &mut Core) -> Result<()> {
-        let mut new = core.d;
+    pub(super) fn drop_sgid(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        let mut new = state.disk;
         new.mode &= !libc::S_ISGID;
         touch_ctime(&mut new, self.now());
-        let mut tx = self.vol.begin_at(&inode.place);
-        put_inode(&mut tx, inode, core, &mut new)?;
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
+        state.committed(&new);
         Ok(())
     }
 
@@ -147,36 +147,36 @@ impl Shared {
     pub fn strip_suid(&self, ino: Ino) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            // Asked for with each write by anybody but root, of files that
+            // Asked for with each write by any_group but root, of files that
             // have mostly nothing to lose.
             {
-                let core = inode.core.read();
-                core.alive(ino)?;
-                if core.kind() != FileType::Regular {
+                let state = inode.state.read();
+                state.alive(ino)?;
+                if state.kind() != FileType::Regular {
                     return Ok(());
                 }
-                let nothing = Ptr(core.d.xattr_root).is_hole();
-                if nothing && without_suid(core.d.mode) == core.d.mode {
-                    return protect::may_grow(&core.d);
+                let nothing = Ptr(state.disk.xattr_root).is_hole();
+                if nothing && without_suid(state.disk.mode) == state.disk.mode {
+                    return chattr::check_append(&state.disk);
                 }
             }
-            let mut core = inode.core.write();
-            core.alive(ino)?;
-            protect::may_grow(&core.d)?;
-            let mut new = core.d;
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_append(&state.disk)?;
+            let mut new = state.disk;
             new.mode = without_suid(new.mode);
-            if new.mode != core.d.mode {
+            if new.mode != state.disk.mode {
                 touch_ctime(&mut new, self.now());
-                let mut tx = self.vol.begin_at(&inode.place);
-                put_inode(&mut tx, &inode, &core, &mut new)?;
+                let mut tx = self.vol.begin_at(&inode.last_record);
+                put_inode(&mut tx, &inode, &state, &mut new)?;
                 tx.commit()?;
-                core.committed(&new);
+                state.committed(&new);
             }
-            self.drop_capability(&inode, &mut core)
+            self.drop_capability(&inode, &mut state)
         })
     }
 
-    /// Drops `security.capability`, as a write by anybody does.
+    /// Drops `security.capability`, as a write by any_group does.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::NoSpace`].
@@ -184,18 +184,18 @@ impl Shared {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             // Most files have no attributes at all.
-            if Ptr(inode.core.read().d.xattr_root).is_hole() {
+            if Ptr(inode.state.read().disk.xattr_root).is_hole() {
                 return Ok(());
             }
-            let mut core = inode.core.write();
-            core.alive(ino)?;
-            protect::may_grow(&core.d)?;
-            self.drop_capability(&inode, &mut core)
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_append(&state.disk)?;
+            self.drop_capability(&inode, &mut state)
         })
     }
 
-    fn drop_capability(&self, inode: &Inode, core: &mut Core) -> Result<()> {
-        match self.remove_xattr_locked(inode, core, b"security.capability") {
+    fn drop_capability(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        match self.remove_xattr_locked(inode, state, b"security.capability") {
             Err(Error::NoAttribute) => Ok(()),
             other => other,
         }
@@ -217,18 +217,18 @@ impl Shared {
                 || now.sec.saturating_sub(d.atime_sec) >= DAY
         };
         // Most reads find nothing to do. The caller holds no lock.
-        let core = inode.core.read();
-        if core.d.flags & FL_NOATIME != 0
-            || !due(&core.d)
-            || (core.d.atime_sec, core.d.atime_nsec) == (now.sec, now.nsec)
+        let state = inode.state.read();
+        if state.disk.flags & FL_NOATIME != 0
+            || !due(&state.disk)
+            || (state.disk.atime_sec, state.disk.atime_nsec) == (now.sec, now.nsec)
         {
             return;
         }
-        drop(core);
-        let mut core = inode.core.write();
-        if !core.gone {
-            (core.d.atime_sec, core.d.atime_nsec) = (now.sec, now.nsec);
-            core.lazy.atime = true;
+        drop(state);
+        let mut state = inode.state.write();
+        if !state.gone {
+            (state.disk.atime_sec, state.disk.atime_nsec) = (now.sec, now.nsec);
+            state.lazy.atime = true;
         }
     }
 }
@@ -237,7 +237,7 @@ impl Shared {
 pub type InGroup<'a> = &'a dyn Fn(u32) -> bool;
 
 /// For callers who may do everything, as those of the direct API.
-pub(super) fn anybody(_group: u32) -> bool {
+pub(super) fn any_group(_group: u32) -> bool {
     true
 }
 
@@ -264,19 +264,19 @@ pub(super) fn sgid(d: &DiskInode) -> Option<u32> {
 /// anywhere and take its time. Where the group is another one by then, it is
 /// asked for again.
 #[inline]
-pub(super) fn lock_by<'a>(
+pub(super) fn lock_and_check_group<'a>(
     inode: &'a Inode,
     in_group: InGroup<'_>,
-    group: impl Fn(&Core) -> Option<u32>,
-) -> (CoreGuard<'a>, bool) {
+    group: impl Fn(&InodeState) -> Option<u32>,
+) -> (InodeGuard<'a>, bool) {
     let mut answer = None;
     loop {
-        let core = inode.core.write();
-        match (group(&core), answer) {
-            (None, _) => return (core, true),
-            (Some(group), Some((asked, is_in))) if group == asked => return (core, is_in),
+        let state = inode.state.write();
+        match (group(&state), answer) {
+            (None, _) => return (state, true),
+            (Some(group), Some((asked, is_in))) if group == asked => return (state, is_in),
             (Some(group), _) => {
-                drop(core);
+                drop(state);
                 answer = Some((group, in_group(group)));
             }
         }
@@ -284,15 +284,15 @@ pub(super) fn lock_by<'a>(
 }
 
 /// A locked inode with the owner and the mode that a change gives it.
-fn with_owner_and_mode(core: &Core, set: &SetAttr) -> DiskInode {
-    let mut new = core.d;
+fn with_owner_and_mode(state: &InodeState, set: &SetAttr) -> DiskInode {
+    let mut new = state.disk;
     if let Some(perm) = set.perm {
         new.mode = new.mode & libc::S_IFMT | perm & 0o7777;
     }
     if set.uid.is_some() || set.gid.is_some() {
         new.uid = set.uid.unwrap_or(new.uid);
         new.gid = set.gid.unwrap_or(new.gid);
-        if set.perm.is_none() && !core.is_dir() {
+        if set.perm.is_none() && !state.is_dir() {
             new.mode = without_suid(new.mode);
         }
     }

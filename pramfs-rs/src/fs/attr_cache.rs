@@ -12,10 +12,10 @@
 //!
 //! Invariant: what a slot shows of an inode is what its core says. It is put
 //! in under the lock of the inode, shared or not, and taken out when somebody
-//! takes that lock exclusively ([`CoreLock::write`](super::core_lock)), before
+//! takes that lock exclusively ([`InodeLock::write`](super::inode_lock)), before
 //! anything changes. The name is put in under the lock of the directory, too;
 //! whoever removes or replaces a name holds the exclusive lock of the inode that
-//! it leads to. A slot shows no inode that is not in memory: a [`Shown`] takes
+//! it leads to. A slot shows no inode that is not in memory: a [`AttrSlot`] takes
 //! it out as it goes.
 //!
 //! So a directory that is gone has no names here, since it was empty: what it
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::dcache::{NAME_WORDS, Probe};
-use crate::pmem::{self, AtomicWords};
+use crate::pmem::{self, AtomicTable};
 use crate::types::{Attr, FileType, Ino, Time};
 
 /// Words of a slot: three cache lines.
@@ -37,7 +37,7 @@ const SEQUENCE: usize = 0;
 /// Number of the inode; 0 where the slot shows nothing, and never did.
 const INO: usize = 1;
 /// Of that number: the slot shows it no more. No number is so large.
-const HIDDEN: u64 = 1 << 63;
+const INVALID: u64 = 1 << 63;
 /// Directory of the name; 0 where there is none.
 const DIR: usize = 2;
 const NAME: usize = 3;
@@ -50,20 +50,20 @@ const _: () = assert!(USED + 1 == WORDS);
 /// See the module.
 #[derive(Debug)]
 pub struct AttrCache {
-    words: AtomicWords,
+    words: AtomicTable,
     slots: u64,
 }
 
 /// An inode's part in the cache, kept beside its lock.
 #[derive(Debug)]
-pub struct Shown {
+pub struct AttrSlot {
     cache: Arc<AttrCache>,
     ino: Ino,
 }
 
 /// Where something was found, and when.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct SeqToken {
     ino: Ino,
     sequence: u64,
 }
@@ -72,7 +72,7 @@ impl AttrCache {
     /// A cache of so many slots. It takes memory as they are filled.
     pub fn new(slots: usize) -> AttrCache {
         AttrCache {
-            words: AtomicWords::new(
+            words: AtomicTable::new(
                 slots.saturating_mul(WORDS),
                 "the attribute cache (a smaller cache_mem takes less)",
             ),
@@ -110,7 +110,7 @@ impl AttrCache {
 
     /// Attributes of an inode, if it is the one that a name leads to.
     #[inline]
-    pub fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, Seen)> {
+    pub fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, SeqToken)> {
         let slot = self.slot(ino)?;
         // Its lines are asked for at once.
         pmem::prefetch_object(slot);
@@ -123,20 +123,20 @@ impl AttrCache {
             (differ == 0).then(|| attr(s))
         })?;
         note_use(slot);
-        Some((attr, Seen { ino, sequence }))
+        Some((attr, SeqToken { ino, sequence }))
     }
 
     /// Whether what was seen is still shown.
     #[inline]
-    pub fn still(&self, seen: &Seen) -> bool {
+    pub fn is_current(&self, seen: &SeqToken) -> bool {
         self.slot(seen.ino)
             .is_some_and(|s| s[SEQUENCE].load(Ordering::Acquire) == seen.sequence)
     }
 
     /// Shows an inode, and the name that leads to it. The caller holds its lock,
     /// and that of the directory if there is a name; the inode is not gone.
-    /// A [`Shown`] is given to the lock first. True when its slot was never used.
-    pub fn show(&self, attr: &Attr, name: Option<&Probe>) -> bool {
+    /// A [`AttrSlot`] is given to the lock first. True when its slot was never used.
+    pub fn publish(&self, attr: &Attr, name: Option<&Probe>) -> bool {
         let Some(slot) = self.slot(attr.ino) else {
             return false;
         };
@@ -165,7 +165,7 @@ impl AttrCache {
     /// else is putting it in: who is at the slot puts another in its place. Or the
     /// inode leaves memory; if its number has a new one by then, that is hidden
     /// once too often.
-    fn hide(&self, ino: Ino) {
+    fn invalidate(&self, ino: Ino) {
         let Some(slot) = self.slot(ino) else {
             return;
         };
@@ -173,7 +173,7 @@ impl AttrCache {
         if slot[INO].load(Ordering::Relaxed) == ino.0
             && let Some(sequence) = begin(slot, sequence)
         {
-            slot[INO].store(ino.0 | HIDDEN, Ordering::Relaxed);
+            slot[INO].store(ino.0 | INVALID, Ordering::Relaxed);
             end(slot, sequence);
         }
     }
@@ -184,7 +184,7 @@ impl AttrCache {
         let slot = self.slot(ino)?;
         let (found, _) = read(slot, |s| {
             let word = |at: usize| s[at].load(Ordering::Relaxed);
-            let known = word(INO) & !HIDDEN == ino.0 && word(DIR) != 0;
+            let known = word(INO) & !INVALID == ino.0 && word(DIR) != 0;
             known.then(|| (Ino(word(DIR)), std::array::from_fn(|i| word(NAME + i))))
         })?;
         let (dir, words): (Ino, [u64; NAME_WORDS]) = found;
@@ -206,16 +206,16 @@ impl AttrCache {
         })
     }
 
-    /// See [`AtomicWords::advise_huge`].
+    /// See [`AtomicTable::advise_huge`].
     pub fn advise_huge(&self) {
         self.words.advise_huge();
     }
 }
 
-impl Shown {
+impl AttrSlot {
     /// For the lock of an inode that the cache will show.
-    pub fn new(cache: &Arc<AttrCache>, ino: Ino) -> Shown {
-        Shown {
+    pub fn new(cache: &Arc<AttrCache>, ino: Ino) -> AttrSlot {
+        AttrSlot {
             cache: cache.clone(),
             ino,
         }
@@ -223,14 +223,14 @@ impl Shown {
 
     /// Takes the inode out of the cache, before it changes.
     #[inline]
-    pub fn hide(&self) {
-        self.cache.hide(self.ino);
+    pub fn invalidate(&self) {
+        self.cache.invalidate(self.ino);
     }
 }
 
-impl Drop for Shown {
+impl Drop for AttrSlot {
     fn drop(&mut self) {
-        self.hide();
+        self.invalidate();
     }
 }
 
@@ -369,9 +369,9 @@ mod tests {
         let cache = Arc::new(AttrCache::new(1000));
         for ino in [1, 50, 999, 123_456_789] {
             assert_eq!(cache.get(Ino(ino)), None);
-            cache.show(&attr_of(ino), None);
+            cache.publish(&attr_of(ino), None);
             assert_eq!(cache.get(Ino(ino)), Some(attr_of(ino)));
-            drop(Shown::new(&cache, Ino(ino)));
+            drop(AttrSlot::new(&cache, Ino(ino)));
             assert_eq!(cache.get(Ino(ino)), None);
         }
     }
@@ -380,12 +380,12 @@ mod tests {
     fn a_name_is_the_last_one_and_outlives_a_getattr() {
         let cache = AttrCache::new(1000);
         let found = |name| cache.find(Ino(50), &probe(name)).is_some();
-        cache.show(&attr_of(50), None);
+        cache.publish(&attr_of(50), None);
         assert!(!found("a"));
-        cache.show(&attr_of(50), Some(&probe("a")));
-        cache.show(&attr_of(50), None);
+        cache.publish(&attr_of(50), Some(&probe("a")));
+        cache.publish(&attr_of(50), None);
         assert!(found("a") && !found("b"));
-        cache.show(&attr_of(50), Some(&probe("b")));
+        cache.publish(&attr_of(50), Some(&probe("b")));
         assert!(!found("a") && found("b"));
         assert!(cache.find(Ino(51), &probe("b")).is_none());
     }
@@ -393,40 +393,40 @@ mod tests {
     #[test]
     fn two_inodes_of_one_slot_take_it_from_each_other() {
         let cache = Arc::new(AttrCache::new(1000));
-        cache.show(&attr_of(50), None);
-        cache.show(&attr_of(1050), None);
+        cache.publish(&attr_of(50), None);
+        cache.publish(&attr_of(1050), None);
         assert_eq!(cache.get(Ino(50)), None);
         // Who has lost it takes nothing away.
-        drop(Shown::new(&cache, Ino(50)));
+        drop(AttrSlot::new(&cache, Ino(50)));
         assert_eq!(cache.get(Ino(1050)), Some(attr_of(1050)));
     }
 
     #[test]
     fn what_was_seen_is_not_still_there_after_a_change() {
         let cache = Arc::new(AttrCache::new(1000));
-        cache.show(&attr_of(50), Some(&probe("a")));
+        cache.publish(&attr_of(50), Some(&probe("a")));
         let (_, seen) = cache.find(Ino(50), &probe("a")).unwrap();
-        assert!(cache.still(&seen));
-        Shown::new(&cache, Ino(50)).hide();
-        assert!(!cache.still(&seen));
-        cache.show(&attr_of(50), Some(&probe("a")));
-        assert!(!cache.still(&seen));
+        assert!(cache.is_current(&seen));
+        AttrSlot::new(&cache, Ino(50)).invalidate();
+        assert!(!cache.is_current(&seen));
+        cache.publish(&attr_of(50), Some(&probe("a")));
+        assert!(!cache.is_current(&seen));
     }
 
     #[test]
     fn an_exclusive_lock_hides_and_a_shared_one_does_not() {
         let cache = Arc::new(AttrCache::new(1000));
         let inode = Inode::new(Ino(50), 0, DiskInode::new_zeroed());
-        inode.core.showing(|| Shown::new(&cache, Ino(50)));
-        let show = || cache.show(&attr_of(50), None);
+        inode.state.set_attr_slot(|| AttrSlot::new(&cache, Ino(50)));
+        let show = || cache.publish(&attr_of(50), None);
         let shown = || cache.get(Ino(50)).is_some();
         show();
-        drop(inode.core.read());
+        drop(inode.state.read());
         assert!(shown());
-        drop(inode.core.write());
+        drop(inode.state.write());
         assert!(!shown());
         show();
-        drop(inode.core.try_write());
+        drop(inode.state.try_write());
         assert!(!shown());
         show();
         drop(inode);
@@ -438,8 +438,8 @@ mod tests {
         let cache = Arc::new(AttrCache::new(1000));
         assert_eq!(cache.get(Ino(0)), None);
         // Of the place that it would have.
-        cache.show(&attr_of(1000), None);
-        drop(Shown::new(&cache, Ino(1000)));
+        cache.publish(&attr_of(1000), None);
+        drop(AttrSlot::new(&cache, Ino(1000)));
         assert_eq!(cache.get(Ino(0)), None);
         assert!(cache.find(Ino(0), &probe("a")).is_none());
     }
@@ -447,15 +447,15 @@ mod tests {
     #[test]
     fn a_slot_is_new_once() {
         let cache = AttrCache::new(1000);
-        assert!(cache.show(&attr_of(50), None));
-        assert!(!cache.show(&attr_of(50), Some(&probe("a"))));
-        assert!(!cache.show(&attr_of(1050), None));
+        assert!(cache.publish(&attr_of(50), None));
+        assert!(!cache.publish(&attr_of(50), Some(&probe("a"))));
+        assert!(!cache.publish(&attr_of(1050), None));
     }
 
     #[test]
     fn use_is_noted_for_the_one_who_was_used() {
         let cache = AttrCache::new(1000);
-        cache.show(&attr_of(50), None);
+        cache.publish(&attr_of(50), None);
         assert!(!cache.take_used(Ino(50)));
         cache.get(Ino(50));
         assert!(!cache.take_used(Ino(1050)));
@@ -466,10 +466,10 @@ mod tests {
     #[test]
     fn without_memory_nothing_is_shown() {
         let cache = Arc::new(AttrCache::new(usize::MAX));
-        cache.show(&attr_of(50), None);
+        cache.publish(&attr_of(50), None);
         assert_eq!(cache.get(Ino(50)), None);
         assert!(cache.find(Ino(50), &probe("a")).is_none() && !cache.take_used(Ino(50)));
-        drop(Shown::new(&cache, Ino(50)));
+        drop(AttrSlot::new(&cache, Ino(50)));
     }
 
     /// Two inodes of one slot, shown and hidden by two threads: what a reader
@@ -484,8 +484,8 @@ mod tests {
                 let (cache, stop) = (&cache, &stop);
                 s.spawn(move || {
                     for _ in 0..if cfg!(miri) { 30 } else { 100_000 } {
-                        cache.show(&attr_of(ino), Some(&probe("a")));
-                        Shown::new(cache, Ino(ino)).hide();
+                        cache.publish(&attr_of(ino), Some(&probe("a")));
+                        AttrSlot::new(cache, Ino(ino)).invalidate();
                     }
                     stop.store(true, Ordering::Release);
                 });

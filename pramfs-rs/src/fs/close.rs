@@ -16,7 +16,7 @@ use super::{Fs, Shared};
 use crate::error::{Error, Result};
 use crate::media::checksum::seal;
 
-/// A counted reference of an open file, a view, or a [`Held`](super::Held) inode.
+/// A counted reference of an open file, a view, or a [`InodeRef`](super::InodeRef) inode.
 #[derive(Debug)]
 pub(crate) struct Handle(Arc<Shared>);
 
@@ -49,7 +49,7 @@ pub enum CloseError {
         /// The file system, to be closed again later.
         fs: Box<Fs>,
         /// Open [`File`](crate::direct::File)s,
-        /// [`MappedFile`](crate::direct::MappedFile)s and [`Held`](crate::Held)s.
+        /// [`MappedFile`](crate::direct::MappedFile)s and [`InodeRef`](crate::InodeRef)s.
         handles: usize,
     },
     /// The medium failed. The file system is closed, and the next mount
@@ -243,7 +243,7 @@ impl Shared {
             return Err(Error::Io("the medium failed during the unmount".into()));
         }
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
-        self.state
+        self.super_state
             .unmounted(&self.vol.region, &self.vol.geo, word)?;
         self.vol
             .region

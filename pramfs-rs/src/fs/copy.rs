@@ -7,13 +7,13 @@
 //! read as zeros and cost no time to write: as on other file systems, what was
 //! copied has its space.
 
-use super::attr::{InGroup, anybody, sgid};
-use super::core_lock::CoreGuard;
-use super::inode::{Core, Inode};
+use super::attr::{InGroup, any_group, sgid};
+use super::completeness::Hole;
+use super::inode::{Inode, InodeState};
+use super::inode_lock::InodeGuard;
 use super::read::check_file;
-use super::source::MediumRange;
-use super::whole::Hole;
-use super::{Need, Shared, protect, room};
+use super::write_source::MediumRange;
+use super::{Need, Shared, chattr, room};
 use crate::error::{Error, Result};
 use crate::map;
 use crate::sync::RwLockReadGuard;
@@ -21,28 +21,28 @@ use crate::types::Ino;
 
 /// Both ends, locked; the source by the target's lock where they are one.
 struct Ends<'a> {
-    source: Option<RwLockReadGuard<'a, Core>>,
-    target: CoreGuard<'a>,
+    source: Option<RwLockReadGuard<'a, InodeState>>,
+    target: InodeGuard<'a>,
 }
 
 impl<'a> Ends<'a> {
     /// In ascending order, as all locks.
     fn lock(source: &'a Inode, target: &'a Inode) -> Ends<'a> {
         if source.ino < target.ino {
-            let read = source.core.read();
+            let read = source.state.read();
             return Ends {
                 source: Some(read),
-                target: target.core.write(),
+                target: target.state.write(),
             };
         }
-        let write = target.core.write();
+        let write = target.state.write();
         Ends {
-            source: (source.ino != target.ino).then(|| source.core.read()),
+            source: (source.ino != target.ino).then(|| source.state.read()),
             target: write,
         }
     }
 
-    fn source(&self) -> &Core {
+    fn source(&self) -> &InodeState {
         self.source.as_deref().unwrap_or(&self.target)
     }
 }
@@ -74,7 +74,7 @@ impl Shared {
     /// # }
     /// ```
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.copy_range_by(from, to, len, &anybody)
+        self.copy_range_by(from, to, len, &any_group)
     }
 
     /// As [`copy_range`](Self::copy_range), as for [`write_by`](Self::write_by).
@@ -94,7 +94,7 @@ impl Shared {
             let mut answer = None;
             let mut ends = loop {
                 let ends = Ends::lock(&source, &target);
-                match (sgid(&ends.target.d), answer) {
+                match (sgid(&ends.target.disk), answer) {
                     (Some(group), None) => answer = Some((group, false)),
                     (Some(group), Some((asked, _))) if group != asked => {
                         answer = Some((group, false));
@@ -102,13 +102,13 @@ impl Shared {
                     _ => break ends,
                 }
                 drop(ends);
-                // While nothing is locked, see `lock_by`.
+                // While nothing is locked, see `lock_and_check_group`.
                 answer = answer.map(|(group, _)| (group, in_group(group)));
             };
             check_file(&source, ends.source())?;
             check_file(&target, &ends.target)?;
-            protect::may_change(&ends.target.d)?;
-            let left = ends.source().d.size.saturating_sub(from.1);
+            chattr::check_write(&ends.target.disk)?;
+            let left = ends.source().disk.size.saturating_sub(from.1);
             let max = self.vol.geo.max_file_size();
             let len = len.min(left);
             if len == 0 {
@@ -121,7 +121,7 @@ impl Shared {
             if ends.source.is_none() && from.1 < to.1 + len && to.1 < from.1 + len {
                 return Err(Error::Invalid("ranges of one file that overlap"));
             }
-            if sgid(&ends.target.d).is_some() && answer.is_some_and(|(_, is_in)| !is_in) {
+            if sgid(&ends.target.disk).is_some() && answer.is_some_and(|(_, is_in)| !is_in) {
                 self.drop_sgid(&target, &mut ends.target)?;
             }
             let done = self.copy_locked(&target, &mut ends, (from.1, to.1), len)?;
@@ -143,7 +143,7 @@ impl Shared {
                 Err(Error::Lost { .. }) if done > 0 => break,
                 piece => piece?,
             };
-            let core = &mut ends.target;
+            let state = &mut ends.target;
             let copied = match place {
                 Some(at) => {
                     // A page that cannot be had is found before anything is
@@ -153,10 +153,10 @@ impl Shared {
                         at,
                         len: n as usize,
                     };
-                    self.write_locked(target, core, to + done, bytes)
+                    self.write_locked(target, state, to + done, bytes)
                         .map(|n| n as u64)
                 }
-                None => self.write_zeros(target, core, to + done, n),
+                None => self.write_zeros(target, state, to + done, n),
             };
             match copied {
                 Ok(copied) => {
@@ -174,28 +174,28 @@ impl Shared {
 
     /// The first bytes of a range that lie together, and where; `None` for
     /// those that read as zeros without being stored. What was lost ends it.
-    fn piece(&self, core: &Core, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
+    fn piece(&self, state: &InodeState, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
         let geo = &self.vol.geo;
         let (mut index, last) = (
             offset >> geo.block_log2,
             (offset + len - 1) >> geo.block_log2,
         );
         let within = offset - (index << geo.block_log2);
-        let m = core.map();
+        let map = state.map();
         let mut first: Option<Option<u64>> = None;
         let mut blocks = 0;
         while index <= last {
-            let e = map::run(&self.vol, &m, index, last - index + 1)?;
-            if e.lost && first.is_none() {
-                return Err(self.lost(m.ino, offset));
+            let extent = map::run(&self.vol, &map, index, last - index + 1)?;
+            if extent.lost && first.is_none() {
+                return Err(self.lost(map.ino, offset));
             }
-            if e.lost {
+            if extent.lost {
                 break;
             }
-            if e.block.is_none() {
-                self.is_hole(core, Hole::Contents)?;
+            if extent.block.is_none() {
+                self.check_hole(state, Hole::Contents)?;
             }
-            let block = e.block.filter(|_| !e.unwritten).map(|b| b.0);
+            let block = extent.block.filter(|_| !extent.unwritten).map(|b| b.0);
             let goes_on = match first {
                 None => true,
                 Some(first) => block == first.map(|b| b + blocks),
@@ -204,19 +204,25 @@ impl Shared {
                 break;
             }
             first.get_or_insert(block);
-            blocks += e.count;
-            index += e.count;
+            blocks += extent.count;
+            index += extent.count;
         }
         let place = first.flatten().map(|b| (b << geo.block_log2) + within);
         Ok((place, len.min((blocks << geo.block_log2) - within)))
     }
 
     /// Zeros without bytes, of which as many as there is space for.
-    fn write_zeros(&self, inode: &Inode, core: &mut Core, offset: u64, len: u64) -> Result<u64> {
-        self.finish_truncate(inode, core)?;
+    fn write_zeros(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.finish_truncate(inode, state)?;
         let mut len = len;
         loop {
-            match self.zero_range(inode, core, offset, offset + len, false) {
+            match self.zero_range(inode, state, offset, offset + len, false) {
                 Ok(()) => return Ok(len),
                 Err(e) if len > self.vol.geo.block_size && room::is_out_of_space(&e) => len /= 2,
                 Err(e) => return Err(e),

@@ -12,7 +12,7 @@ use crate::pmem::{HeapBackend, PmemBackend, SimBackend};
 use crate::types::{Fallocate, Ino, SetAttr};
 
 /// Bytes that the files grow to.
-const MOST: u64 = 3 << 20;
+const MAX_LEN: u64 = 3 << 20;
 
 struct Two {
     fs: Fs,
@@ -24,7 +24,7 @@ struct Two {
 /// What copies have come to.
 #[derive(Debug, Default)]
 struct Seen {
-    whole: u32,
+    complete: u32,
     short: u32,
     refused: u32,
 }
@@ -43,20 +43,20 @@ impl Two {
 
     fn range(&mut self) -> (u64, u64) {
         let offset = match self.rng.below(3) {
-            0 => self.rng.below(MOST) & !0xfff,
-            1 => self.rng.below(MOST) & !0x1f_ffff,
-            _ => self.rng.below(MOST),
+            0 => self.rng.below(MAX_LEN) & !0xfff,
+            1 => self.rng.below(MAX_LEN) & !0x1f_ffff,
+            _ => self.rng.below(MAX_LEN),
         };
         let bits = self.rng.below(20);
         (offset, 1 + self.rng.below(1 << bits))
     }
 
     fn put(&mut self, which: usize, at: u64, bytes: &[u8]) {
-        let (at, m) = (at as usize, &mut self.model[which]);
-        if m.len() < at + bytes.len() {
-            m.resize(at + bytes.len(), 0);
+        let (at, map) = (at as usize, &mut self.model[which]);
+        if map.len() < at + bytes.len() {
+            map.resize(at + bytes.len(), 0);
         }
-        m[at..at + bytes.len()].copy_from_slice(bytes);
+        map[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     fn change(&mut self) {
@@ -64,8 +64,8 @@ impl Two {
         let (offset, len) = self.range();
         match self.rng.below(5) {
             0 | 1 => {
-                let stamp = self.rng.below(200) as u8;
-                let bytes: Vec<u8> = (0..len).map(|i| stamp ^ (i % 31) as u8).collect();
+                let record_id = self.rng.below(200) as u8;
+                let bytes: Vec<u8> = (0..len).map(|i| record_id ^ (i % 31) as u8).collect();
                 match self.fs.write(self.ino[which], offset, &bytes) {
                     Ok(n) => self.put(which, offset, &bytes[..n]),
                     Err(Error::NoSpace(_)) => {}
@@ -90,7 +90,7 @@ impl Two {
                 }
             }
             _ => {
-                let size = self.rng.below(MOST);
+                let size = self.rng.below(MAX_LEN);
                 truncate(&self.fs, self.ino[which], size).unwrap();
                 self.model[which].resize(size as usize, 0);
             }
@@ -113,7 +113,7 @@ impl Two {
                 let bytes = self.model[from].get(at as usize..).unwrap_or(&[]).to_vec();
                 self.put(to, target, &bytes[..done as usize]);
                 *(if done == want {
-                    &mut seen.whole
+                    &mut seen.complete
                 } else {
                     &mut seen.short
                 }) += 1;
@@ -152,7 +152,7 @@ fn copies_equal_vectors_at_every_block_size() {
         let mut two = Two::new(block_size, 32 << 20);
         let seen = two.run(300);
         assert!(
-            seen.whole > 100 && seen.short + seen.refused == 0,
+            seen.complete > 100 && seen.short + seen.refused == 0,
             "{seen:?}"
         );
     }
@@ -163,7 +163,7 @@ fn copies_in_a_region_that_is_nearly_full_are_short_or_refused() {
     let mut two = Two::new(4096, 2 << 20);
     let seen = two.run(600);
     assert!(
-        seen.whole > 50 && seen.short > 0 && seen.refused > 5,
+        seen.complete > 50 && seen.short > 0 && seen.refused > 5,
         "{seen:?}"
     );
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::core_lock::CoreGuard;
-use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, store_map, touch_mtime};
+use super::completeness::Hole;
+use super::inode::{Inode, InodeState, add_link, put_inode, put_new_inode, store_map, touch_mtime};
+use super::inode_lock::InodeGuard;
 use super::orphan::dir_tree;
-use super::whole::Hole;
-use super::{By, Need, Shared, names, protect};
+use super::{By, Need, Shared, chattr, names};
 use crate::error::{Error, Result};
 use crate::htree;
 use crate::map::{self, MapRef};
@@ -19,7 +19,7 @@ use crate::types::{Attr, Ctx, FileType, Ino, Time};
 use crate::volume::Tx;
 
 /// What a new inode is.
-pub(super) struct New<'a> {
+pub(super) struct InodeTemplate<'a> {
     pub mode: u32,
     pub rdev: u64,
     pub target: &'a [u8],
@@ -31,9 +31,9 @@ impl Shared {
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NotFound`] in a removed
     /// directory, [`Error::NameTooLong`].
-    pub fn create(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+    pub fn create(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
         self.mknod(
-            cx,
+            ctx,
             parent,
             name,
             FileType::Regular.mode_bits() | perm & 0o7777,
@@ -45,9 +45,9 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`create`](Self::create).
-    pub fn create_pinned(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+    pub fn create_pinned(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
         self.mknod_pinned(
-            cx,
+            ctx,
             parent,
             name,
             FileType::Regular.mode_bits() | perm & 0o7777,
@@ -60,9 +60,9 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`create`](Self::create); [`Error::Invalid`] for other types.
-    pub fn mknod(&self, cx: &Ctx, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+    pub fn mknod(&self, ctx: &Ctx, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         self.op(Need::Write, || {
-            self.mknod_inner(cx, parent, name, mode, rdev, false)
+            self.mknod_inner(ctx, parent, name, mode, rdev, false)
         })
     }
 
@@ -72,20 +72,20 @@ impl Shared {
     /// As for [`mknod`](Self::mknod).
     pub fn mknod_pinned(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: Ino,
         name: &[u8],
         mode: u32,
         rdev: u64,
     ) -> Result<Attr> {
         self.op_pinned(Need::Write, By::Count, || {
-            self.mknod_inner(cx, parent, name, mode, rdev, true)
+            self.mknod_inner(ctx, parent, name, mode, rdev, true)
         })
     }
 
     fn mknod_inner(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: Ino,
         name: &[u8],
         mode: u32,
@@ -97,10 +97,10 @@ impl Shared {
                 "mknod makes files, pipes, sockets and devices",
             )),
             Some(_) => self.make(
-                cx,
+                ctx,
                 parent,
                 name,
-                &New {
+                &InodeTemplate {
                     mode,
                     rdev,
                     target: b"",
@@ -114,14 +114,14 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`create`](Self::create).
-    pub fn mkdir(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+    pub fn mkdir(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
         let mode = FileType::Directory.mode_bits() | perm & 0o7777;
         self.op(Need::Write, || {
             self.make(
-                cx,
+                ctx,
                 parent,
                 name,
-                &New {
+                &InodeTemplate {
                     mode,
                     rdev: 0,
                     target: b"",
@@ -135,14 +135,14 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`mkdir`](Self::mkdir).
-    pub fn mkdir_pinned(&self, cx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
+    pub fn mkdir_pinned(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
         let mode = FileType::Directory.mode_bits() | perm & 0o7777;
         self.op_pinned(Need::Write, By::Count, || {
             self.make(
-                cx,
+                ctx,
                 parent,
                 name,
-                &New {
+                &InodeTemplate {
                     mode,
                     rdev: 0,
                     target: b"",
@@ -155,9 +155,9 @@ impl Shared {
     /// Fills in, where all is zero, what a new file in `dir` starts as.
     pub(super) fn fill_new(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         dir: &DiskInode,
-        what: &New<'_>,
+        what: &InodeTemplate<'_>,
         now: Time,
         (ino, d): (Ino, &mut DiskInode),
     ) {
@@ -165,10 +165,10 @@ impl Shared {
         let umask = if what.mode & libc::S_IFMT == libc::S_IFLNK {
             0
         } else {
-            cx.umask
+            ctx.umask
         };
         d.mode = what.mode & !(umask & 0o777);
-        (d.uid, d.gid) = (cx.uid, cx.gid);
+        (d.uid, d.gid) = (ctx.uid, ctx.gid);
         if dir.mode & libc::S_ISGID != 0 {
             d.gid = dir.gid;
             if is_dir {
@@ -201,7 +201,7 @@ impl Shared {
         }
         let geo = &self.vol.geo;
         d.target[..4].copy_from_slice(&crc(geo.seed, target).to_le_bytes());
-        let mut m = MapRef {
+        let mut map = MapRef {
             ino: Ino(d.ino),
             root: Ptr::HOLE,
             height: 0,
@@ -215,41 +215,41 @@ impl Shared {
             let run = tx.alloc_blocks(None, blocks as u32, false)?;
             let (now, more) = rest.split_at(rest.len().min((run.len << geo.block_log2) as usize));
             tx.write_new(run.start << geo.block_log2, now)?;
-            map::insert(tx, &mut m, done, run, false)?;
+            map::insert(tx, &mut map, done, run, false)?;
             rest = more;
         }
-        store_map(d, &m);
+        store_map(d, &map);
         Ok(())
     }
 
     /// A new inode and its name.
     pub(super) fn make(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: Ino,
         name: &[u8],
-        what: &New<'_>,
+        what: &InodeTemplate<'_>,
         pin: bool,
     ) -> Result<Attr> {
         names::check(name)?;
-        self.in_dir(parent, |dir| self.make_in(cx, dir, name, what, pin))
+        self.with_dir(parent, |dir| self.make_in(ctx, dir, name, what, pin))
     }
 
     #[inline(never)]
     fn make_in(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         dir: &Inode,
         name: &[u8],
-        what: &New<'_>,
+        what: &InodeTemplate<'_>,
         pin: bool,
     ) -> Result<Attr> {
-        let mut pc = dir.core.write();
-        self.check_linked_dir(dir, &pc)?;
-        protect::may_grow(&pc.d)?;
+        let mut dir_state = dir.state.write();
+        self.check_linked_dir(dir, &dir_state)?;
+        chattr::check_append(&dir_state.disk)?;
         let mut near = None;
         loop {
-            let made = self.make_locked(cx, dir, &mut pc, name, what, pin, near);
+            let made = self.make_locked(ctx, dir, &mut dir_state, name, what, pin, near);
             // The next free number may lie where the table would have to grow; a
             // lower one does not.
             if near.is_none() && matches!(made, Err(Error::NoSpace(_))) {
@@ -263,33 +263,33 @@ impl Shared {
     #[expect(clippy::too_many_arguments, reason = "one call, a few lines above")]
     fn make_locked(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         dir: &Inode,
-        pc: &mut Core,
+        dir_state: &mut InodeState,
         name: &[u8],
-        what: &New<'_>,
+        what: &InodeTemplate<'_>,
         pin: bool,
         near: Option<u64>,
     ) -> Result<Attr> {
         let now = self.now();
-        let mut new_dir = pc.d;
+        let mut new_dir = dir_state.disk;
         // In front of the transaction, which goes first where something fails: to
         // leave the cache takes a lock, and that must not be waited for with a lane.
         let (early, late);
-        let mut newborn = None;
-        let mut tx = self.vol.begin_at(&dir.place);
+        let mut new_inode = None;
+        let mut tx = self.vol.begin_at(&dir.last_record);
         // In a large directory the lines of the name's leaf take as long as all
         // that comes before the insertion.
-        let way = htree::approach(&self.vol, &dir_tree(&new_dir), name)?;
-        if way.is_hole() {
+        let cursor = htree::seek_leaf(&self.vol, &dir_tree(&new_dir), name)?;
+        if cursor.is_hole() {
             // Or the name may be there, and get a second inode.
-            self.is_hole(pc, Hole::Contents)?;
+            self.check_hole(dir_state, Hole::Contents)?;
         }
         // Whether the name exists is found out by its insertion; but that it
         // does goes before there being no inode for it.
         let ino = match tx.alloc_inode(near) {
             Ok(ino) => Ino(ino),
-            Err(_) if self.entry(pc, name)?.is_some() => return Err(Error::Exists),
+            Err(_) if self.entry(dir_state, name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
         let known = self.table.find_now(&self.vol, ino)?;
@@ -299,31 +299,31 @@ impl Shared {
             for line in 0..INODE_SIZE / LINE {
                 self.vol.region.prefetch(home + line * LINE);
             }
-            if what.target.is_empty() && pc.d.xattr_root == 0 {
+            if what.target.is_empty() && dir_state.disk.xattr_root == 0 {
                 // Nothing but a leaf that is divided takes blocks.
-                tx.may_enter(&[&dir.place]);
+                tx.may_enter(&[&dir.last_record]);
             }
         }
         // All that takes locks comes first: its generation is a locked
         // instruction, too. That is above the records that make room for it.
         if let Some(home) = known {
             early = Inode::empty(ino, home);
-            let new = newborn.insert(Newborn::new(self, &early));
-            self.fill_new(cx, &pc.d, what, now, (ino, &mut new.core.d));
+            let new = new_inode.insert(NewInode::new(self, &early));
+            self.fill_new(ctx, &dir_state.disk, what, now, (ino, &mut new.state.disk));
         }
         // Whether the name exists goes before there being no room to grow.
-        self.add_entry_on(&mut tx, &mut new_dir, (name, &way), (ino.0, what.mode))?;
-        let new = match &mut newborn {
+        self.add_entry_on(&mut tx, &mut new_dir, (name, &cursor), (ino.0, what.mode))?;
+        let new = match &mut new_inode {
             Some(new) => new,
             none => {
                 late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
-                let new = none.insert(Newborn::new(self, &late));
-                self.fill_new(cx, &pc.d, what, now, (ino, &mut new.core.d));
+                let new = none.insert(NewInode::new(self, &late));
+                self.fill_new(ctx, &dir_state.disk, what, now, (ino, &mut new.state.disk));
                 new
             }
         };
-        let d = &mut new.core.d;
-        self.inherit_acl(&mut tx, pc, d, what.mode)?;
+        let d = &mut new.state.disk;
+        self.inherit_acl(&mut tx, dir_state, d, what.mode)?;
         self.put_target(&mut tx, d, what.target)?;
         put_new_inode(&mut tx, new.inode.home, ino, d)?;
 
@@ -331,13 +331,13 @@ impl Shared {
             add_link(&mut new_dir)?;
         }
         touch_mtime(&mut new_dir, now);
-        put_inode(&mut tx, dir, pc, &mut new_dir)?;
+        put_inode(&mut tx, dir, dir_state, &mut new_dir)?;
 
         // The name is durable after this, but nobody can find it while the
         // directory is locked.
         let made = new.commit(&mut tx, pin);
         if made.is_ok() {
-            pc.committed(&new_dir);
+            dir_state.committed(&new_dir);
         }
         made
     }
@@ -345,23 +345,23 @@ impl Shared {
 
 /// A new inode that is in the cache and locked: whoever finds it waits. It goes
 /// again unless its record is committed.
-pub(super) struct Newborn<'a> {
+pub(super) struct NewInode<'a> {
     shared: &'a Shared,
     inode: &'a Arc<Inode>,
-    pub core: CoreGuard<'a>,
+    pub state: InodeGuard<'a>,
     committed: bool,
 }
 
-impl<'a> Newborn<'a> {
+impl<'a> NewInode<'a> {
     /// Puts an inode in reach that nobody knows yet.
     #[inline]
-    pub fn new(shared: &'a Shared, inode: &'a Arc<Inode>) -> Newborn<'a> {
-        let core = inode.core.write();
+    pub fn new(shared: &'a Shared, inode: &'a Arc<Inode>) -> NewInode<'a> {
+        let state = inode.state.write();
         shared.cache.insert_new(&shared.vol, inode);
-        Newborn {
+        NewInode {
             shared,
             inode,
-            core,
+            state,
             committed: false,
         }
     }
@@ -372,20 +372,20 @@ impl<'a> Newborn<'a> {
     /// Those of the commit.
     #[inline]
     pub fn commit(&mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
-        self.inode.place.set(tx.commit()?);
+        self.inode.last_record.set(tx.commit()?);
         self.committed = true;
         if pin {
             self.shared.refs.add(self.inode.ino, 1, By::Count);
         }
-        Ok(self.core.attr(&self.shared.vol.geo))
+        Ok(self.state.attr(&self.shared.vol.geo))
     }
 }
 
-impl Drop for Newborn<'_> {
+impl Drop for NewInode<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.committed {
-            self.core.gone = true;
+            self.state.gone = true;
             self.shared.cache.remove(self.inode);
         }
     }
@@ -406,18 +406,18 @@ mod tests {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
-        let cx = Ctx::default();
-        let full = fs.mkdir(&cx, Ino::ROOT, b"full", 0o755).unwrap().ino;
-        fs.create(&cx, full, b"first", 0o644).unwrap();
-        fs.iget(full).unwrap().core.write().d.nlink = LINK_MAX;
+        let ctx = Ctx::default();
+        let full = fs.mkdir(&ctx, Ino::ROOT, b"full", 0o755).unwrap().ino;
+        fs.create(&ctx, full, b"first", 0o644).unwrap();
+        fs.iget(full).unwrap().state.write().disk.nlink = LINK_MAX;
         let before = (fs.cache.len(), fs.statfs().unwrap().free_inodes);
         for _ in 0..3 {
-            let refused = fs.mkdir(&cx, full, b"one more", 0o755).unwrap_err();
+            let refused = fs.mkdir(&ctx, full, b"one more", 0o755).unwrap_err();
             assert!(matches!(refused, Error::TooManyLinks(_)), "{refused}");
             assert!(fs.lookup(full, b"one more").is_err());
             assert_eq!((fs.cache.len(), fs.statfs().unwrap().free_inodes), before);
         }
-        let made = fs.create(&cx, full, b"one more", 0o644).unwrap();
+        let made = fs.create(&ctx, full, b"one more", 0o644).unwrap();
         assert_eq!(fs.lookup(full, b"one more").unwrap().ino, made.ino);
         fs.close().unwrap();
     }

@@ -67,7 +67,7 @@ impl Repeats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Standing {
     #[default]
-    Whole,
+    Completeness,
     /// Damage was met that forbids changes.
     Stopped,
     /// It is closed.
@@ -87,7 +87,7 @@ impl Writability {
     /// without.
     pub fn wait_for_damage(&self) -> bool {
         let mut standing = self.standing.lock();
-        while *standing == Standing::Whole {
+        while *standing == Standing::Completeness {
             self.changed.wait(&mut standing);
         }
         *standing == Standing::Stopped

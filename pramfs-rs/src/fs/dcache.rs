@@ -18,13 +18,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::attr_cache::{AttrCache, Seen};
-use crate::pmem::AtomicWords;
+use super::attr_cache::{AttrCache, SeqToken};
+use crate::pmem::AtomicTable;
 use crate::types::{Attr, Ino};
 
 pub(super) const NAME_WORDS: usize = 6;
 /// Longest name that is kept, bytes; its length takes one more.
-pub const LONGEST: usize = NAME_WORDS * 8 - 1;
+pub const MAX_NAME: usize = NAME_WORDS * 8 - 1;
 /// Hints of a line: one cache line.
 const WAYS: usize = 8;
 /// Bits of a hint that are the number of the inode.
@@ -32,7 +32,7 @@ const INO_BITS: u32 = 40;
 
 /// Slots that have been filled before huge pages are asked for: a cache that
 /// stays small takes no more memory than it needs.
-const MANY: usize = 4096;
+const HUGE_ADVICE_MIN: usize = 4096;
 
 /// A name of a directory, made ready to be looked for.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Probe {
     /// that of the [`Dcache`].
     #[inline]
     pub fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
-        if name.is_empty() || name.len() > LONGEST {
+        if name.is_empty() || name.len() > MAX_NAME {
             return None;
         }
         const K: u64 = 0xf135_7aea_2e62_a9c5;
@@ -89,7 +89,7 @@ impl Probe {
 /// See the module.
 #[derive(Debug)]
 pub struct Dcache {
-    hints: AtomicWords,
+    hints: AtomicTable,
     /// Number of lines, less one.
     mask: usize,
     /// Key of the hashes, for [`Probe::new`].
@@ -103,7 +103,7 @@ impl Dcache {
     /// A cache for the names of so many inodes.
     pub fn new(inodes: usize, key: u64) -> Dcache {
         let lines = (inodes * 2).div_ceil(WAYS).next_power_of_two();
-        let hints = AtomicWords::new(
+        let hints = AtomicTable::new(
             lines * WAYS,
             "the dentry cache (a smaller cache_mem takes less)",
         );
@@ -131,7 +131,7 @@ impl Dcache {
     /// Attributes of the inode that a name leads to, if that is known, and
     /// when that was so.
     #[inline]
-    pub fn find(&self, p: &Probe) -> Option<(Attr, Seen)> {
+    pub fn find(&self, p: &Probe) -> Option<(Attr, SeqToken)> {
         let line = self.line(p)?;
         for nth in 0..WAYS {
             let hint = line[Self::way(p, nth)].load(Ordering::Relaxed);
@@ -150,13 +150,13 @@ impl Dcache {
 
     /// Shows an inode from now on, and a name that leads to it. The caller holds
     /// its lock, and that of the directory if there is a name, has found this
-    /// under them, and has given the lock a [`Shown`](super::attr_cache::Shown).
-    pub fn show(&self, attr: &Attr, name: Option<&Probe>) {
-        let first = self.attrs.show(attr, name);
+    /// under them, and has given the lock a [`AttrSlot`](super::attr_cache::AttrSlot).
+    pub fn publish(&self, attr: &Attr, name: Option<&Probe>) {
+        let first = self.attrs.publish(attr, name);
         if let Some(p) = name {
             self.put(p, attr.ino);
         }
-        if first && self.filled.fetch_add(1, Ordering::Relaxed) == MANY {
+        if first && self.filled.fetch_add(1, Ordering::Relaxed) == HUGE_ADVICE_MIN {
             self.attrs.advise_huge();
             self.hints.advise_huge();
         }
@@ -219,7 +219,7 @@ mod tests {
         let cache = Dcache::new(1 << 16, KEY);
         let name = |i: u64| probe(2, format!("name {i}").as_bytes());
         for i in 0..20_000 {
-            cache.show(&attr(100 + i), Some(&name(i)));
+            cache.publish(&attr(100 + i), Some(&name(i)));
         }
         let all = |i: &u64| found(&cache, &name(*i)) == Some(100 + *i);
         let kept = (0..20_000).filter(all).count();
@@ -227,8 +227,8 @@ mod tests {
         assert!(kept > 19_900, "{kept}");
         // Names that moved to others' inodes.
         for i in (0..20_000).step_by(2) {
-            cache.show(&attr(50_000 + i), Some(&name(i)));
-            cache.show(&attr(100 + i), Some(&probe(3, b"elsewhere")));
+            cache.publish(&attr(50_000 + i), Some(&name(i)));
+            cache.publish(&attr(100 + i), Some(&probe(3, b"elsewhere")));
         }
         for i in (0..20_000).step_by(2) {
             let now = found(&cache, &name(i));
@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn the_directory_and_every_byte_count() {
         let cache = Dcache::new(1000, KEY);
-        for len in 1..=LONGEST {
+        for len in 1..=MAX_NAME {
             let long = &b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[..len];
-            cache.show(&attr(50), Some(&probe(2, long)));
+            cache.publish(&attr(50), Some(&probe(2, long)));
             assert_eq!(found(&cache, &probe(2, long)), Some(50));
             assert_eq!(found(&cache, &probe(3, long)), None);
             for at in 0..len {
@@ -262,7 +262,7 @@ mod tests {
                 }
             }
         }
-        assert!(Probe::new(KEY, Ino(2), &[b'x'; LONGEST + 1]).is_none());
+        assert!(Probe::new(KEY, Ino(2), &[b'x'; MAX_NAME + 1]).is_none());
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
             ..probe(2, format!("{i}").as_bytes())
         };
         for i in 1..100 {
-            cache.show(&attr(100 + i), Some(&same_line(i)));
+            cache.publish(&attr(100 + i), Some(&same_line(i)));
             assert_eq!(found(&cache, &same_line(i)), Some(100 + i));
         }
         let kept = (1..100).filter(|i| found(&cache, &same_line(*i)).is_some());
@@ -284,7 +284,7 @@ mod tests {
     fn a_number_too_large_for_a_hint_is_not_noted() {
         let cache = Dcache::new(1000, KEY);
         let ino = (1 << INO_BITS) + 50;
-        cache.show(&attr(ino), Some(&probe(2, b"a")));
+        cache.publish(&attr(ino), Some(&probe(2, b"a")));
         assert_eq!(found(&cache, &probe(2, b"a")), None);
         assert_eq!(cache.attrs.get(Ino(ino)), Some(attr(ino)));
     }

@@ -5,29 +5,29 @@
 
 use std::sync::Arc;
 
-use super::inode::{Core, Inode};
+use super::inode::{Inode, InodeState};
 use super::orphan::{dir_tree, store_tree};
 use super::{Shared, names};
 use crate::error::{Error, Result};
-use crate::htree::{self, DirEntry, Gap, Way};
+use crate::htree::{self, Cursor, DirEntry, VacantEntry};
 use crate::media::DiskInode;
 use crate::types::Ino;
 use crate::volume::Tx;
 
 impl Shared {
     /// A directory that can be searched and changed.
-    pub(super) fn check_dir(&self, inode: &Inode, core: &Core) -> Result<()> {
-        core.alive(inode.ino)?;
-        if !core.is_dir() {
+    pub(super) fn check_dir(&self, inode: &Inode, state: &InodeState) -> Result<()> {
+        state.alive(inode.ino)?;
+        if !state.is_dir() {
             return Err(Error::NotDirectory);
         }
         Ok(())
     }
 
     /// A directory that entries can be added to: one without names has none.
-    pub(super) fn check_linked_dir(&self, inode: &Inode, core: &Core) -> Result<()> {
-        self.check_dir(inode, core)?;
-        if core.d.nlink == 0 {
+    pub(super) fn check_linked_dir(&self, inode: &Inode, state: &InodeState) -> Result<()> {
+        self.check_dir(inode, state)?;
+        if state.disk.nlink == 0 {
             Err(Error::NotFound)
         } else {
             Ok(())
@@ -36,32 +36,36 @@ impl Shared {
 
     /// The entry of a name in a locked directory.
     #[inline]
-    pub(super) fn entry(&self, core: &Core, name: &[u8]) -> Result<Option<DirEntry>> {
-        let tree = dir_tree(&core.d);
+    pub(super) fn entry(&self, state: &InodeState, name: &[u8]) -> Result<Option<DirEntry>> {
+        let tree = dir_tree(&state.disk);
         let found = htree::find_dir(&self.vol, &tree, name)?;
         if found.is_none() {
-            self.is_missing(core, &tree, name)?;
+            self.check_absent(state, &tree, name)?;
         }
         Ok(found)
     }
 
     /// The inode that a name of a locked directory leads to. A name that leads
     /// nowhere is damage.
-    pub(super) fn entry_inode(&self, core: &Core, name: &[u8]) -> Result<Option<Arc<Inode>>> {
-        match self.entry(core, name)? {
-            Some(entry) => self.inode_of(core, name, Ino(entry.ino)).map(Some),
+    pub(super) fn entry_inode(
+        &self,
+        state: &InodeState,
+        name: &[u8],
+    ) -> Result<Option<Arc<Inode>>> {
+        match self.entry(state, name)? {
+            Some(entry) => self.inode_of(state, name, Ino(entry.ino)).map(Some),
             None => Ok(None),
         }
     }
 
     /// The inode that an entry names.
     #[inline]
-    pub(super) fn inode_of(&self, core: &Core, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
+    pub(super) fn inode_of(&self, state: &InodeState, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
         if ino < Ino::FIRST_FREE {
-            return Err(dangling(core, name, ino));
+            return Err(dangling(state, name, ino));
         }
         self.iget(ino).map_err(|e| match e {
-            Error::Stale(_) => dangling(core, name, ino),
+            Error::Stale(_) => dangling(state, name, ino),
             other => other,
         })
     }
@@ -69,17 +73,17 @@ impl Shared {
     /// As [`entry_inode`](Self::entry_inode), of a name that is likely not to be
     /// there: then, if possible, with the place for it, for
     /// [`add_entry_at`](Self::add_entry_at).
-    pub(super) fn entry_inode_or_gap(
+    pub(super) fn entry_inode_or_vacant(
         &self,
-        core: &Core,
+        state: &InodeState,
         name: &[u8],
-    ) -> Result<(Option<Arc<Inode>>, Option<Gap>)> {
-        let tree = dir_tree(&core.d);
-        match htree::find_dir_or_gap(&self.vol, &tree, name)? {
-            Ok(entry) => Ok((Some(self.inode_of(core, name, Ino(entry.ino))?), None)),
-            Err(gap) => {
-                self.is_missing(core, &tree, name)?;
-                Ok((None, gap))
+    ) -> Result<(Option<Arc<Inode>>, Option<VacantEntry>)> {
+        let tree = dir_tree(&state.disk);
+        match htree::find_dir_or_vacant(&self.vol, &tree, name)? {
+            Ok(entry) => Ok((Some(self.inode_of(state, name, Ino(entry.ino))?), None)),
+            Err(vacant) => {
+                self.check_absent(state, &tree, name)?;
+                Ok((None, vacant))
             }
         }
     }
@@ -108,12 +112,12 @@ impl Shared {
         &self,
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
-        (name, way): (&[u8], &Way),
+        (name, cursor): (&[u8], &Cursor),
         (ino, mode): (u64, u32),
     ) -> Result<()> {
         let mut tree = dir_tree(dir);
         let (kind, value) = (names::dt(mode), ino.to_le_bytes());
-        htree::insert_on(tx, &mut tree, way, name, kind, &value)?;
+        htree::insert_on(tx, &mut tree, cursor, name, kind, &value)?;
         store_tree(dir, &tree);
         dir.size = dir.size.saturating_add(1);
         Ok(())
@@ -131,13 +135,13 @@ impl Shared {
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
         name: &[u8],
-        gap: Option<&Gap>,
+        vacant: Option<&VacantEntry>,
         (ino, mode): (u64, u32),
     ) -> Result<()> {
         let mut tree = dir_tree(dir);
         let (kind, value) = (names::dt(mode), ino.to_le_bytes());
-        match gap {
-            Some(gap) => htree::insert_at(tx, &mut tree, gap, name, kind, &value)?,
+        match vacant {
+            Some(vacant) => htree::insert_at(tx, &mut tree, vacant, name, kind, &value)?,
             None => htree::insert(tx, &mut tree, name, kind, &value)?,
         };
         store_tree(dir, &tree);
@@ -177,9 +181,9 @@ impl Shared {
 }
 
 #[cold]
-fn dangling(core: &Core, name: &[u8], ino: Ino) -> Error {
+fn dangling(state: &InodeState, name: &[u8], ino: Ino) -> Error {
     Error::corrupt(
-        format!("directory {}", Ino(core.d.ino)),
+        format!("directory {}", Ino(state.disk.ino)),
         format!(
             "the entry \"{}\" leads to {ino}, which does not exist",
             name.escape_ascii()

@@ -32,10 +32,10 @@ use crate::types::Bno;
 const FIRST: u64 = 512;
 /// Further chunks: with blocks of 4 KiB, all of them are the first 511 GiB of a
 /// file.
-const FURTHER: usize = 8;
+const PART_TABLES: usize = 8;
 /// Bytes for the blocks of parts, at most: with blocks of 4 KiB, those of 8 GiB
 /// of a file.
-const MOST: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// See the module. With blocks of 4 KiB: 16 KiB for the first GiB of a file, and
 /// 32 bytes for each 2 MiB behind that, up to the last that is read or twice as
@@ -44,7 +44,7 @@ const MOST: usize = 8 << 20;
 #[derive(Debug, Default)]
 pub struct ExtentCache {
     first: OnceLock<Box<[Part; FIRST as usize]>>,
-    further: [OnceLock<Box<[Part]>>; FURTHER],
+    further: [OnceLock<Box<[Part]>>; PART_TABLES],
     /// Bytes for the blocks of parts; the lock of whoever keeps something.
     bytes: Mutex<usize>,
 }
@@ -93,18 +93,18 @@ struct Blocks {
 /// it is from one to the next. In one word, so that who loads it while another
 /// stores it sees one of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Line {
+struct StridedRun {
     first: u32,
     step: u32,
 }
 
-impl Line {
+impl StridedRun {
     /// None yet.
-    const NONE: Line = Line { first: 0, step: 0 };
+    const NONE: StridedRun = StridedRun { first: 0, step: 0 };
 
     #[inline]
-    fn of(word: u64) -> Line {
-        Line {
+    fn of(word: u64) -> StridedRun {
+        StridedRun {
             first: word as u32,
             step: (word >> 32) as u32,
         }
@@ -121,20 +121,20 @@ impl Line {
     }
 
     /// The line of step `step` through a block.
-    fn through(within: usize, block: u32, step: u32) -> Line {
+    fn through(within: usize, block: u32, step: u32) -> StridedRun {
         let first = block.wrapping_sub(step.wrapping_mul(within as u32));
-        Line { first, step }
+        StridedRun { first, step }
     }
 
     /// The line upwards through two blocks, if there is one.
-    fn joining(one: (usize, u32), other: (usize, u32)) -> Option<Line> {
+    fn joining(one: (usize, u32), other: (usize, u32)) -> Option<StridedRun> {
         let apart = other.0 as i64 - one.0 as i64;
         let far = i64::from(other.1) - i64::from(one.1);
         if apart == 0 || far % apart != 0 {
             return None;
         }
         let step = u32::try_from(far / apart).ok().filter(|s| *s != 0)?;
-        Some(Line::through(one.0, one.1, step))
+        Some(StridedRun::through(one.0, one.1, step))
     }
 }
 
@@ -144,7 +144,7 @@ impl Blocks {
         // The bit before the line: who set it had stored the line.
         let bits = self.known.get(within / 64)?.load(Ordering::Acquire);
         if bits >> (within % 64) & 1 != 0 {
-            let line = Line::of(self.line.load(Ordering::Relaxed));
+            let line = StridedRun::of(self.line.load(Ordering::Relaxed));
             return Some(Bno(line.at(within).into()));
         }
         self.others.get()?.get(within)?.get()
@@ -161,7 +161,7 @@ impl Blocks {
     }
 
     fn clear(&self) {
-        self.line.store(Line::NONE.word(), Ordering::Relaxed);
+        self.line.store(StridedRun::NONE.word(), Ordering::Relaxed);
         let others = self.others.get().into_iter().flatten();
         others.for_each(|b| b.put(0));
         for bits in &self.known {
@@ -173,15 +173,15 @@ impl Blocks {
     /// not. Whoever looks meanwhile sees of each other block what was known, or
     /// nothing.
     fn put(&self, within: usize, block: u32, count: usize, room: impl FnOnce(usize) -> bool) {
-        let line = Line::of(self.line.load(Ordering::Relaxed));
+        let line = StridedRun::of(self.line.load(Ordering::Relaxed));
         let fitting = match line {
-            Line::NONE => Some(Line::through(within, block, 1)),
+            StridedRun::NONE => Some(StridedRun::through(within, block, 1)),
             line if line.at(within) == block => Some(line),
             line => {
                 let mut known = (0..count).filter(|&i| self.is_known(i));
                 match (known.next(), known.next()) {
                     // One alone lies on any.
-                    (Some(one), None) => Line::joining((one, line.at(one)), (within, block)),
+                    (Some(one), None) => StridedRun::joining((one, line.at(one)), (within, block)),
                     _ => None,
                 }
             }
@@ -198,7 +198,7 @@ impl Blocks {
 
 /// Where a block of a file lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum CachedExtent {
     /// The block itself; the next one may be anywhere.
     Block(Bno),
     /// The first block of its part, which lies in one piece.
@@ -212,7 +212,7 @@ impl ExtentCache {
     /// Where they change it meanwhile, this may be what was known of another
     /// number: the caller asks afterwards, or keeps them from it.
     #[inline]
-    pub fn get(&self, records: u64, part: u64, within: usize) -> Option<Known> {
+    pub fn get(&self, records: u64, part: u64, within: usize) -> Option<CachedExtent> {
         // Most files end here, and what is to be quick has no more to compute.
         let part = if part < FIRST {
             &self.first.get()?[part as usize]
@@ -223,9 +223,9 @@ impl ExtentCache {
             return None;
         }
         if let Some(first) = part.leaf.get() {
-            return Some(Known::Leaf(first));
+            return Some(CachedExtent::Leaf(first));
         }
-        part.blocks.get()?.get(within).map(Known::Block)
+        part.blocks.get()?.get(within).map(CachedExtent::Block)
     }
 
     #[cold]
@@ -243,10 +243,10 @@ impl ExtentCache {
         records: u64,
         part: u64,
         (within, blocks): (usize, usize),
-        what: Known,
+        what: CachedExtent,
         still: impl FnOnce() -> bool,
     ) {
-        let (Known::Block(block) | Known::Leaf(block)) = what;
+        let (CachedExtent::Block(block) | CachedExtent::Leaf(block)) = what;
         let (Ok(block), Some(valid)) = (u32::try_from(block.0), records.checked_add(1)) else {
             return;
         };
@@ -271,10 +271,10 @@ impl ExtentCache {
             part.valid.store(valid, Ordering::Release);
         }
         match what {
-            Known::Leaf(_) => part.leaf.put(block),
-            Known::Block(_) => {
+            CachedExtent::Leaf(_) => part.leaf.put(block),
+            CachedExtent::Block(_) => {
                 let mut room = |more: usize| {
-                    let fits = *bytes + more <= MOST;
+                    let fits = *bytes + more <= MAX_BYTES;
                     *bytes += if fits { more } else { 0 };
                     fits
                 };
@@ -326,28 +326,28 @@ mod tests {
         let keep = |records, part, within, what| {
             cache.put(records, part, (within, BLOCKS), what, || true);
         };
-        keep(7, 3, 1, Known::Leaf(Bno(512)));
-        keep(7, 4, 9, Known::Block(Bno(99)));
+        keep(7, 3, 1, CachedExtent::Leaf(Bno(512)));
+        keep(7, 4, 9, CachedExtent::Block(Bno(99)));
         for within in [0, 1, 511] {
-            assert_eq!(cache.get(7, 3, within), Some(Known::Leaf(Bno(512))));
+            assert_eq!(cache.get(7, 3, within), Some(CachedExtent::Leaf(Bno(512))));
         }
-        assert_eq!(cache.get(7, 4, 9), Some(Known::Block(Bno(99))));
+        assert_eq!(cache.get(7, 4, 9), Some(CachedExtent::Block(Bno(99))));
         assert_eq!(cache.get(7, 4, 8), None);
         assert_eq!(cache.get(7, 5, 9), None);
         assert_eq!(cache.get(8, 3, 0), None);
         assert_eq!(cache.get(8, 4, 9), None);
         // A leaf that has become blocks, and the other way round.
-        keep(8, 3, 5, Known::Block(Bno(1000)));
-        assert_eq!(cache.get(8, 3, 5), Some(Known::Block(Bno(1000))));
+        keep(8, 3, 5, CachedExtent::Block(Bno(1000)));
+        assert_eq!(cache.get(8, 3, 5), Some(CachedExtent::Block(Bno(1000))));
         assert_eq!(cache.get(8, 3, 6), None);
-        keep(9, 4, 9, Known::Leaf(Bno(1024)));
-        assert_eq!(cache.get(9, 4, 9), Some(Known::Leaf(Bno(1024))));
+        keep(9, 4, 9, CachedExtent::Leaf(Bno(1024)));
+        assert_eq!(cache.get(9, 4, 9), Some(CachedExtent::Leaf(Bno(1024))));
         // Nothing of before comes back with the next thing that is known.
-        keep(10, 4, 8, Known::Block(Bno(7)));
-        assert_eq!(cache.get(10, 4, 8), Some(Known::Block(Bno(7))));
+        keep(10, 4, 8, CachedExtent::Block(Bno(7)));
+        assert_eq!(cache.get(10, 4, 8), Some(CachedExtent::Block(Bno(7))));
         assert_eq!((cache.get(10, 4, 9), cache.get(9, 4, 9)), (None, None));
         // What is not so any more is not kept.
-        cache.put(10, 4, (9, BLOCKS), Known::Block(Bno(8)), || false);
+        cache.put(10, 4, (9, BLOCKS), CachedExtent::Block(Bno(8)), || false);
         assert_eq!(cache.get(10, 4, 9), None);
     }
 
@@ -369,10 +369,10 @@ mod tests {
             ..DiskInode::new_zeroed()
         };
         let (inode, cache) = (Inode::new(Ino(50), 0, d), ExtentCache::default());
-        let place = |records: u64| Known::Leaf(Bno(512 * (records + 1)));
+        let place = |records: u64| CachedExtent::Leaf(Bno(512 * (records + 1)));
         let keep = || {
-            if let Some(g) = inode.core.peek(inode.ino) {
-                let still = || inode.core.unchanged(g.changes);
+            if let Some(g) = inode.state.snapshot(inode.ino) {
+                let still = || inode.state.validate(g.changes);
                 cache.put(g.records, 0, (0, BLOCKS), place(g.records), still);
             }
         };
@@ -382,7 +382,7 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 for _ in 0..rounds {
-                    inode.core.write().records += 1;
+                    inode.state.write().records += 1;
                     std::thread::yield_now();
                 }
                 stop.store(true, Ordering::Release);
@@ -393,9 +393,9 @@ mod tests {
                 }
             });
             while !stop.load(Ordering::Relaxed) {
-                if let Some(g) = inode.core.glance()
+                if let Some(g) = inode.state.size_snapshot()
                     && let Some(known) = cache.get(g.records, 0, 0)
-                    && inode.core.unchanged(g.changes)
+                    && inode.state.validate(g.changes)
                 {
                     assert_eq!(known, place(g.records));
                 }
@@ -409,24 +409,27 @@ mod tests {
         let keep = |records, part, what| cache.put(records, part, (0, BLOCKS), what, || true);
         let parts = [0, 1, 511, 512, 513, 1535, 1536, 1537, 4095, 10_000];
         for part in parts {
-            keep(7, part, Known::Leaf(Bno(part + 1)));
+            keep(7, part, CachedExtent::Leaf(Bno(part + 1)));
         }
         for part in parts {
-            assert_eq!(cache.get(7, part, 0), Some(Known::Leaf(Bno(part + 1))));
+            assert_eq!(
+                cache.get(7, part, 0),
+                Some(CachedExtent::Leaf(Bno(part + 1)))
+            );
         }
-        let most = FIRST * ((2 << FURTHER) - 1);
-        keep(7, most - 1, Known::Leaf(Bno(3)));
-        assert_eq!(cache.get(7, most - 1, 0), Some(Known::Leaf(Bno(3))));
+        let most = FIRST * ((2 << PART_TABLES) - 1);
+        keep(7, most - 1, CachedExtent::Leaf(Bno(3)));
+        assert_eq!(cache.get(7, most - 1, 0), Some(CachedExtent::Leaf(Bno(3))));
         for part in [most, 1 << 50, u64::MAX] {
-            keep(7, part, Known::Leaf(Bno(5)));
+            keep(7, part, CachedExtent::Leaf(Bno(5)));
             assert_eq!(cache.get(7, part, 0), None);
         }
         for (records, block) in [(9, 1 << 32), (9, 5 | 1 << 32), (u64::MAX, 5)] {
-            keep(records, 2, Known::Leaf(Bno(block)));
-            keep(records, 2, Known::Block(Bno(block)));
+            keep(records, 2, CachedExtent::Leaf(Bno(block)));
+            keep(records, 2, CachedExtent::Block(Bno(block)));
             assert_eq!(cache.get(records, 2, 0), None);
         }
-        keep(9 | 1 << 32, 2, Known::Leaf(Bno(5)));
+        keep(9 | 1 << 32, 2, CachedExtent::Leaf(Bno(5)));
         assert_eq!(cache.get(9, 2, 0), None);
     }
 
@@ -434,21 +437,27 @@ mod tests {
     fn blocks_of_parts_have_a_bound() {
         let cache = ExtentCache::default();
         let keep = |part, within, block| {
-            cache.put(7, part, (within, BLOCKS), Known::Block(Bno(block)), || true);
+            cache.put(
+                7,
+                part,
+                (within, BLOCKS),
+                CachedExtent::Block(Bno(block)),
+                || true,
+            );
         };
-        let most = (MOST / (size_of::<Blocks>() + BLOCKS * size_of::<Place>())) as u64;
+        let most = (MAX_BYTES / (size_of::<Blocks>() + BLOCKS * size_of::<Place>())) as u64;
         for part in 0..most + 5 {
             for (within, block) in [(3, 50), (4, 90), (5, 70)] {
                 keep(part, within, block);
             }
         }
         let get = |part, within| cache.get(7, part, within);
-        assert_eq!(get(most - 1, 3), Some(Known::Block(Bno(50))));
-        assert_eq!(get(most - 1, 5), Some(Known::Block(Bno(70))));
+        assert_eq!(get(most - 1, 3), Some(CachedExtent::Block(Bno(50))));
+        assert_eq!(get(most - 1, 5), Some(CachedExtent::Block(Bno(70))));
         assert_eq!(get(most + 4, 5), None);
-        assert!(*cache.bytes.lock() <= MOST && *cache.bytes.lock() > MOST - (4 << 10));
-        cache.put(7, most, (0, BLOCKS), Known::Leaf(Bno(6)), || true);
-        assert_eq!(get(most, 3), Some(Known::Leaf(Bno(6))));
+        assert!(*cache.bytes.lock() <= MAX_BYTES && *cache.bytes.lock() > MAX_BYTES - (4 << 10));
+        cache.put(7, most, (0, BLOCKS), CachedExtent::Leaf(Bno(6)), || true);
+        assert_eq!(get(most, 3), Some(CachedExtent::Leaf(Bno(6))));
     }
 
     /// In any order, on any line or none, what is known is what was kept.
@@ -469,10 +478,10 @@ mod tests {
             // The second time after another record has changed the inode.
             for records in [7, 8] {
                 for n in 0..BLOCKS {
-                    let what = Known::Block(Bno(place(order(n)).into()));
+                    let what = CachedExtent::Block(Bno(place(order(n)).into()));
                     cache.put(records, 2, (order(n), BLOCKS), what, || true);
                     for m in (0..BLOCKS).filter(|&m| m < 9 || m.abs_diff(n) < 3) {
-                        let expect = Known::Block(Bno(place(order(m)).into()));
+                        let expect = CachedExtent::Block(Bno(place(order(m)).into()));
                         let found = cache.get(records, 2, order(m));
                         assert_eq!(found, (m <= n).then_some(expect), "{way}: {m} after {n}");
                     }
@@ -523,14 +532,14 @@ mod tests {
             }
         };
         places.iter().for_each(|&at| expect(at, 1));
-        let records = file.inode.core.read().records;
+        let records = file.inode.state.read().records;
         let known = |at: u64| {
             let (part, within) = (at / PART, at % PART / 4096);
             file.extents.get(records, part, within as usize)
         };
         for &at in &places {
-            assert_eq!(matches!(known(at), Some(Known::Leaf(_))), at >= PART);
-            assert_eq!(matches!(known(at), Some(Known::Block(_))), at < PART);
+            assert_eq!(matches!(known(at), Some(CachedExtent::Leaf(_))), at >= PART);
+            assert_eq!(matches!(known(at), Some(CachedExtent::Block(_))), at < PART);
         }
         assert_eq!(known(4096), None);
         for &at in &places {

@@ -1,8 +1,8 @@
 //! Where a file lies in the region.
 
-use super::inode::{Core, touch_mtime};
+use super::completeness::Hole;
+use super::inode::{InodeState, touch_mtime};
 use super::read::check_file;
-use super::whole::Hole;
 use super::{Need, Shared};
 use crate::error::Result;
 use crate::map;
@@ -19,9 +19,13 @@ impl Shared {
     pub fn file_extents(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<FileExtent>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            check_file(&inode, &core)?;
-            self.extents_between(&core, offset, offset.saturating_add(len).min(core.d.size))
+            let state = inode.state.read();
+            check_file(&inode, &state)?;
+            self.extents_between(
+                &state,
+                offset,
+                offset.saturating_add(len).min(state.disk.size),
+            )
         })
     }
 
@@ -29,7 +33,7 @@ impl Shared {
     /// may go past the end of the file within its last block.
     pub(crate) fn extents_between(
         &self,
-        core: &Core,
+        state: &InodeState,
         offset: u64,
         end: u64,
     ) -> Result<Vec<FileExtent>> {
@@ -38,24 +42,24 @@ impl Shared {
         let mut at = offset;
         while at < end {
             let index = at >> geo.block_log2;
-            let e = map::run(
+            let extent = map::run(
                 &self.vol,
-                &core.map(),
+                &state.map(),
                 index,
                 ((end - 1) >> geo.block_log2) - index + 1,
             )?;
-            if e.is_hole() {
-                self.is_hole(core, Hole::Contents)?;
+            if extent.is_hole() {
+                self.check_hole(state, Hole::Contents)?;
             }
-            let stop = end.min((index + e.count) << geo.block_log2);
+            let stop = end.min((index + extent.count) << geo.block_log2);
             let next = FileExtent {
                 file_offset: at,
-                region_offset: e
+                region_offset: extent
                     .block
                     .map(|b| geo.offset(b) + (at - (index << geo.block_log2))),
                 len: stop - at,
-                unwritten: e.unwritten,
-                lost: e.lost,
+                unwritten: extent.unwritten,
+                lost: extent.lost,
             };
             match list.last_mut() {
                 Some(last)
@@ -75,11 +79,11 @@ impl Shared {
     pub(crate) fn touched_by_map(&self, ino: Ino) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
-            core.alive(ino)?;
-            touch_mtime(&mut core.d, self.now());
-            core.d.change = core.d.change.wrapping_add(1);
-            core.lazy.mtime = true;
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            touch_mtime(&mut state.disk, self.now());
+            state.disk.change = state.disk.change.wrapping_add(1);
+            state.lazy.mtime = true;
             self.note_lazy(&inode);
             Ok(())
         })

@@ -3,11 +3,13 @@
 //! Blocks are allocated in a chain of records; the last one sets the size. If
 //! the region fills up on the way, what the call had allocated is freed again.
 
-use super::attr::{InGroup, anybody, lock_by, sgid};
-use super::inode::{Core, Inode, put_inode, restore_times, store_healed, touch_ctime, touch_mtime};
+use super::attr::{InGroup, any_group, lock_and_check_group, sgid};
+use super::completeness::Hole;
+use super::inode::{
+    Inode, InodeState, put_inode, restore_times, store_healed, touch_ctime, touch_mtime,
+};
 use super::read::check_file;
-use super::whole::Hole;
-use super::{Need, Shared, protect, room};
+use super::{Need, Shared, chattr, room};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
@@ -34,7 +36,7 @@ impl Shared {
     /// [`Error::Invalid`] for a range of no bytes, [`Error::TooLarge`];
     /// [`Error::NoSpace`], and then nothing has been allocated.
     pub fn fallocate(&self, ino: Ino, what: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.fallocate_by(ino, what, offset, len, &anybody)
+        self.fallocate_by(ino, what, offset, len, &any_group)
     }
 
     /// As [`fallocate`](Self::fallocate), as for [`write_by`](Self::write_by).
@@ -52,30 +54,38 @@ impl Shared {
         self.op(Need::Write, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
-            let (mut core, keeps_sgid) = lock_by(&inode, in_group, |core| sgid(&core.d));
-            check_file(&inode, &core)?;
+            let (mut state, keeps_sgid) =
+                lock_and_check_group(&inode, in_group, |state| sgid(&state.disk));
+            check_file(&inode, &state)?;
             match what {
-                Fallocate::Allocate { .. } => protect::may_grow(&core.d)?,
-                _ => protect::may_change(&core.d)?,
+                Fallocate::Allocate { .. } => chattr::check_append(&state.disk)?,
+                _ => chattr::check_write(&state.disk)?,
             }
             if !keeps_sgid {
-                self.drop_sgid(&inode, &mut core)?;
+                self.drop_sgid(&inode, &mut state)?;
             }
-            self.finish_truncate(&inode, &mut core)?;
+            self.finish_truncate(&inode, &mut state)?;
             match what {
                 Fallocate::Allocate { keep_size } => {
-                    let records = core.records;
-                    self.allocate(&inode, &mut core, offset, end, State::Unwritten, !keep_size)?;
+                    let records = state.records;
+                    self.allocate(
+                        &inode,
+                        &mut state,
+                        offset,
+                        end,
+                        State::Unwritten,
+                        !keep_size,
+                    )?;
                     // There was nothing to allocate, but it was asked for.
-                    if core.records == records {
-                        self.overwritten(&inode, &mut core);
-                        self.write_times(&inode, &mut core)?;
+                    if state.records == records {
+                        self.overwritten(&inode, &mut state);
+                        self.write_times(&inode, &mut state)?;
                     }
                     Ok(())
                 }
-                Fallocate::PunchHole => self.punch(&inode, &mut core, offset, end),
+                Fallocate::PunchHole => self.punch(&inode, &mut state, offset, end),
                 Fallocate::ZeroRange { keep_size } => {
-                    self.zero_range(&inode, &mut core, offset, end, keep_size)
+                    self.zero_range(&inode, &mut state, offset, end, keep_size)
                 }
             }
         })
@@ -85,20 +95,20 @@ impl Shared {
     pub(super) fn zero_range(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         offset: u64,
         end: u64,
         keep_size: bool,
     ) -> Result<()> {
         // What may fail for want of space comes first.
-        let old = core.d.size;
-        self.edges(core, offset, end)?;
-        self.allocate(inode, core, offset, end, State::Cleared, !keep_size)?;
-        let mut tx = self.vol.begin_at(&inode.place);
-        self.zero_written(&mut tx, &core.map(), offset, end.min(old.max(offset)))?;
+        let old = state.disk.size;
+        self.edges(state, offset, end)?;
+        self.allocate(inode, state, offset, end, State::Cleared, !keep_size)?;
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        self.zero_written(&mut tx, &state.map(), offset, end.min(old.max(offset)))?;
         tx.settle();
         drop(tx);
-        self.overwritten(inode, core);
+        self.overwritten(inode, state);
         Ok(())
     }
 
@@ -111,11 +121,11 @@ impl Shared {
         self.op(Need::Write, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
-            check_file(&inode, &core)?;
-            protect::may_change(&core.d)?;
-            self.finish_truncate(&inode, &mut core)?;
-            self.allocate(&inode, &mut core, offset, end, State::Zeroed, false)
+            let mut state = inode.state.write();
+            check_file(&inode, &state)?;
+            chattr::check_write(&state.disk)?;
+            self.finish_truncate(&inode, &mut state)?;
+            self.allocate(&inode, &mut state, offset, end, State::Zeroed, false)
         })
     }
 
@@ -133,26 +143,26 @@ impl Shared {
     fn allocate(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         offset: u64,
         end: u64,
-        state: State,
+        wanted: State,
         extend: bool,
     ) -> Result<()> {
         let geo = &self.vol.geo;
-        let before = core.d;
+        let before = state.disk;
         let (mut index, last) = (offset >> geo.block_log2, (end - 1) >> geo.block_log2);
         // Holes that this call has filled, to be given back.
         let mut filled: Vec<(u64, u64)> = Vec::new();
         loop {
-            let mut tx = self.vol.begin_at(&inode.place);
+            let mut tx = self.vol.begin_at(&inode.last_record);
             let mut step = Step {
                 shared: self,
-                core,
-                m: core.map(),
+                state,
+                map: state.map(),
                 index,
                 last,
-                state,
+                wanted,
                 filled: Vec::new(),
             };
             let stepped = step.run(&mut tx);
@@ -161,18 +171,18 @@ impl Shared {
                 Err(e) => {
                     drop(tx);
                     for &(first, end) in &filled {
-                        self.undo(|| self.remove_blocks(inode, core, first, end, Some(&before)))?;
+                        self.undo(|| self.remove_blocks(inode, state, first, end, Some(&before)))?;
                     }
                     return Err(e);
                 }
             };
             index = step.index;
-            let mut new = core.d;
+            let mut new = state.disk;
             if done && extend && end > new.size {
-                self.zero_written(&mut tx, &step.m, new.size, end)?;
+                self.zero_written(&mut tx, &step.map, new.size, end)?;
                 new.size = end;
             }
-            if new.size == core.d.size && tx.has_no_record() && step.m == core.map() {
+            if new.size == state.disk.size && tx.has_no_record() && step.map == state.map() {
                 tx.settle();
                 return if done {
                     Ok(())
@@ -182,15 +192,15 @@ impl Shared {
                     ))
                 };
             }
-            store_healed(&tx, &mut new, &step.m);
+            store_healed(&tx, &mut new, &step.map);
             let now_filled = step.filled;
-            match state {
+            match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
             }
-            put_inode(&mut tx, inode, core, &mut new)?;
+            put_inode(&mut tx, inode, state, &mut new)?;
             tx.commit()?;
-            core.committed(&new);
+            state.committed(&new);
             filled.extend(now_filled);
             if done {
                 return Ok(());
@@ -203,7 +213,7 @@ impl Shared {
     fn remove_blocks(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         first: u64,
         end: u64,
         before: Option<&DiskInode>,
@@ -212,8 +222,8 @@ impl Shared {
         while at < end {
             at = self.remove_step(
                 inode,
-                core,
-                self.vol.begin_at(&inode.place),
+                state,
+                self.vol.begin_at(&inode.last_record),
                 (at, end),
                 before,
             )?;
@@ -224,61 +234,61 @@ impl Shared {
     fn remove_step<'v>(
         &'v self,
         inode: &'v Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         mut tx: Tx<'v>,
         (at, end): (u64, u64),
         before: Option<&DiskInode>,
     ) -> Result<u64> {
-        let (mut m, mut new) = (core.map(), core.d);
-        let next = map::remove(&mut tx, &mut m, at, end)?;
-        store_healed(&tx, &mut new, &m);
+        let (mut map, mut new) = (state.map(), state.disk);
+        let next = map::remove(&mut tx, &mut map, at, end)?;
+        store_healed(&tx, &mut new, &map);
         match before {
             Some(before) => restore_times(&mut new, before),
             None => touch_mtime(&mut new, self.now()),
         }
-        put_inode(&mut tx, inode, core, &mut new)?;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
+        state.committed(&new);
         Ok(next)
     }
 
-    fn punch(&self, inode: &Inode, core: &mut Core, offset: u64, end: u64) -> Result<()> {
+    fn punch(&self, inode: &Inode, state: &mut InodeState, offset: u64, end: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
-        self.edges(core, offset, end)?;
-        let m = core.map();
+        self.edges(state, offset, end)?;
+        let map = state.map();
         // Among new holes those that are none would never be found.
         let mut index = first;
         while index < last {
-            let e = map::run(&self.vol, &m, index, last - index)?;
-            if e.block.is_none() {
-                self.is_hole(core, Hole::Contents)?;
+            let extent = map::run(&self.vol, &map, index, last - index)?;
+            if extent.block.is_none() {
+                self.check_hole(state, Hole::Contents)?;
                 break;
             }
-            index += e.count;
+            index += extent.count;
         }
-        let mut tx = self.vol.begin_at(&inode.place);
+        let mut tx = self.vol.begin_at(&inode.last_record);
         if first > last {
-            self.zero_written(&mut tx, &m, offset, end)?;
+            self.zero_written(&mut tx, &map, offset, end)?;
         } else {
-            self.zero_written(&mut tx, &m, offset, first << geo.block_log2)?;
-            self.zero_written(&mut tx, &m, last << geo.block_log2, end)?;
+            self.zero_written(&mut tx, &map, offset, first << geo.block_log2)?;
+            self.zero_written(&mut tx, &map, last << geo.block_log2, end)?;
         }
-        let next = self.remove_step(inode, core, tx, (first, last.max(first)), None)?;
-        self.remove_blocks(inode, core, next, last, None)
+        let next = self.remove_step(inode, state, tx, (first, last.max(first)), None)?;
+        self.remove_blocks(inode, state, next, last, None)
     }
 }
 
 impl Shared {
     /// A range that is to read as zeros has no part of a block that was lost:
     /// what would be left of it must not read as zeros, too.
-    fn edges(&self, core: &Core, offset: u64, end: u64) -> Result<()> {
-        let (log2, size) = (self.vol.geo.block_log2, core.d.size);
+    fn edges(&self, state: &InodeState, offset: u64, end: u64) -> Result<()> {
+        let (log2, size) = (self.vol.geo.block_log2, state.disk.size);
         for index in [offset >> log2, (end - 1) >> log2] {
             let (first, last) = (index << log2, ((index + 1) << log2).min(size));
             let part = offset > first || end < last;
-            if part && first < size && map::look(&self.vol, &core.map(), index)?.lost {
-                return Err(self.lost(Ino(core.d.ino), first.max(offset)));
+            if part && first < size && map::look(&self.vol, &state.map(), index)?.lost {
+                return Err(self.lost(Ino(state.disk.ino), first.max(offset)));
             }
         }
         Ok(())
@@ -289,13 +299,13 @@ impl Shared {
 struct Step<'a> {
     shared: &'a Shared,
     /// The inode before.
-    core: &'a Core,
-    m: MapRef,
+    state: &'a InodeState,
+    map: MapRef,
     /// Next block to look at.
     index: u64,
     /// Last block of the range.
     last: u64,
-    state: State,
+    wanted: State,
     /// Holes that this record fills.
     filled: Vec<(u64, u64)>,
 }
@@ -305,44 +315,46 @@ impl Step<'_> {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<bool> {
         let span = 1u64 << self.shared.vol.geo.fan_log2;
         while self.index <= self.last {
-            let e = map::run(
+            let extent = map::run(
                 &self.shared.vol,
-                &self.m,
+                &self.map,
                 self.index,
                 self.last - self.index + 1,
             )?;
-            match e.block {
-                Some(block) if e.unwritten && self.state == State::Zeroed => {
-                    if !self.convert(tx, block, e.count)? {
+            match extent.block {
+                Some(block) if extent.unwritten && self.wanted == State::Zeroed => {
+                    if !self.convert(tx, block, extent.count)? {
                         return Ok(false);
                     }
                 }
                 Some(block) => {
-                    if self.state == State::Zeroed {
+                    if self.wanted == State::Zeroed {
                         // A mapping stores to what is written already.
                         let geo = &self.shared.vol.geo;
-                        let len = e.count << geo.block_log2;
+                        let len = extent.count << geo.block_log2;
                         self.shared.vol.region.need_room(geo.offset(block), len)?;
                     }
-                    self.index += e.count;
+                    self.index += extent.count;
                 }
                 // Room that is promised is no reason to forget what was there.
-                None if e.lost && self.state != State::Cleared => {
+                None if extent.lost && self.wanted != State::Cleared => {
                     let at = self.index << self.shared.vol.geo.block_log2;
-                    return Err(self.shared.lost(self.m.ino, at));
+                    return Err(self.shared.lost(self.map.ino, at));
                 }
                 None => {
-                    self.shared.may_fill(self.core, &e)?;
+                    self.shared.may_fill(self.state, &extent)?;
                     // An aligned part is left for a 2 MiB leaf.
                     let to_aligned = span - self.index % span;
                     let count = match self.shared.vol.geo.huge_leaves {
-                        true if to_aligned < span && e.count >= to_aligned + span => to_aligned,
-                        _ => e.count,
+                        true if to_aligned < span && extent.count >= to_aligned + span => {
+                            to_aligned
+                        }
+                        _ => extent.count,
                     };
-                    if !self.allocate(tx, count, e.lost)? {
+                    if !self.allocate(tx, count, extent.lost)? {
                         return Ok(false);
                     }
-                    self.m.healed |= e.lost;
+                    self.map.healed |= extent.lost;
                 }
             }
         }
@@ -352,12 +364,12 @@ impl Step<'_> {
     fn convert(&mut self, tx: &mut Tx<'_>, block: Bno, count: u64) -> Result<bool> {
         let vol = &self.shared.vol;
         let geo = &vol.geo;
-        let leaf = map::find(vol, &self.m, self.index)?;
+        let leaf = map::find(vol, &self.map, self.index)?;
         let (first, at, want) = match leaf.block {
             Some(whole) if leaf.count > 1 => (leaf.first, whole, leaf.count),
             _ => (self.index, block, count),
         };
-        let n = map::set_written(tx, &mut self.m, first, want)?;
+        let n = map::set_written(tx, &mut self.map, first, want)?;
         tx.zero_new(geo.offset(at), n << geo.block_log2)?;
         self.index = self.index.max(first + n);
         Ok(n > 0)
@@ -367,13 +379,13 @@ impl Step<'_> {
         let vol = &self.shared.vol;
         let geo = &vol.geo;
         let span = 1u64 << geo.fan_log2;
-        let goal = self.shared.goal(&self.m, self.index)?;
-        let unwritten = self.state != State::Zeroed;
+        let goal = self.shared.goal(&self.map, self.index)?;
+        let unwritten = self.wanted != State::Zeroed;
         let left = (self.last - self.index + 1) << geo.block_log2;
         let aligned = geo.huge_leaves && self.index.is_multiple_of(span);
         // Marks of loss may stand in a pointer block.
         let huge = aligned && count >= span && !lost;
-        if huge && !map::plan_huge(tx, &self.m, self.index)? {
+        if huge && !map::plan_huge(tx, &self.map, self.index)? {
             return Ok(false);
         }
         let aligned = if huge {
@@ -384,18 +396,18 @@ impl Step<'_> {
         };
         let run = match aligned {
             Some(run) => {
-                map::insert_huge(tx, &mut self.m, self.index, run, unwritten)?;
+                map::insert_huge(tx, &mut self.map, self.index, run, unwritten)?;
                 run
             }
             None => {
-                let n = map::plan(tx, &self.m, self.index, count.min(u64::from(u32::MAX)))?;
+                let n = map::plan(tx, &self.map, self.index, count.min(u64::from(u32::MAX)))?;
                 if n == 0 {
                     return Ok(false);
                 }
                 let run = tx
                     .alloc_blocks(goal, n as u32, false)
                     .map_err(room::for_all_of(left))?;
-                map::insert(tx, &mut self.m, self.index, run, unwritten)?;
+                map::insert(tx, &mut self.map, self.index, run, unwritten)?;
                 run
             }
         };

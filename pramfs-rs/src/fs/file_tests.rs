@@ -60,9 +60,9 @@ pub(super) fn truncate(fs: &Fs, ino: Ino, size: u64) -> crate::Result<()> {
 /// Every block of the map is counted in the inode.
 pub(super) fn check_blocks(fs: &Fs, ino: Ino) {
     let inode = fs.iget(ino).unwrap();
-    let core = inode.core.read();
+    let state = inode.state.read();
     let mut owned = 0;
-    map::visit(&fs.vol, &core.map(), &mut |node| {
+    map::visit(&fs.vol, &state.map(), &mut |node| {
         match node {
             Node::Table { .. } => owned += 1,
             Node::Leaf { count, .. } => owned += count,
@@ -71,7 +71,7 @@ pub(super) fn check_blocks(fs: &Fs, ino: Ino) {
         Ok(())
     })
     .unwrap();
-    assert_eq!(owned, core.d.blocks);
+    assert_eq!(owned, state.disk.blocks);
 }
 
 pub(super) struct Rng(pub u64);
@@ -92,7 +92,7 @@ struct Bed {
     rng: Rng,
     /// Bytes that the file grows to.
     most: u64,
-    stamp: u8,
+    record_id: u8,
 }
 
 impl Bed {
@@ -116,16 +116,16 @@ impl Bed {
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {
-        self.stamp = self.stamp.wrapping_add(1);
-        if self.stamp == 0 || self.stamp == STALE {
-            self.stamp += 1;
+        self.record_id = self.record_id.wrapping_add(1);
+        if self.record_id == 0 || self.record_id == STALE {
+            self.record_id += 1;
         }
         (0..len)
             .map(|i| {
                 if i % 61 == 0 {
-                    self.stamp ^ 1
+                    self.record_id ^ 1
                 } else {
-                    self.stamp
+                    self.record_id
                 }
             })
             .map(|b| if b == STALE { 3 } else { b })
@@ -336,7 +336,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
         );
         fs.unlink(Ino::ROOT, b"filler").unwrap();
         let ino = new_file(&fs, b"file");
-        fs.vol.reclaim().unwrap();
+        fs.vol.retire_pending().unwrap();
         let before = free(&fs);
         let mut bed = Bed {
             fs,
@@ -344,7 +344,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
             model: Vec::new(),
             rng: Rng(0x9876_5432_1fed * seed),
             most,
-            stamp: 0,
+            record_id: 0,
         };
         for i in 0..steps {
             bed.step();
@@ -354,7 +354,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
         }
         bed.check();
         bed.fs.unlink(Ino::ROOT, b"file").unwrap();
-        bed.fs.vol.reclaim().unwrap();
+        bed.fs.vol.retire_pending().unwrap();
         let after = free(&bed.fs);
         assert!(
             after >= before - 2 && after <= before + 1,
@@ -502,14 +502,14 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
     // The first record of the truncation, and no more of it.
     let slot = {
         let inode = fs.iget(a).unwrap();
-        let mut core = inode.core.write();
-        let mut new = core.d;
+        let mut state = inode.state.write();
+        let mut new = state.disk;
         new.size = 100;
         let mut tx = fs.vol.begin();
         let slot = fs.put_orphan(&mut tx, a).unwrap();
-        super::inode::put_inode(&mut tx, &inode, &core, &mut new).unwrap();
+        super::inode::put_inode(&mut tx, &inode, &state, &mut new).unwrap();
         tx.commit().unwrap();
-        core.committed(&new);
+        state.committed(&new);
         slot
     };
     let image = {
@@ -545,7 +545,7 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
             }
             while fs
                 .iget(a)
-                .is_ok_and(|i| i.core.read().orphan_slot.is_some())
+                .is_ok_and(|i| i.state.read().orphan_slot.is_some())
             {
                 std::thread::yield_now();
             }
@@ -556,8 +556,8 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
             }
             let word = {
                 let table = fs.iget(Ino::ORPHANS).unwrap();
-                let core = table.core.read();
-                let block = map::find(&fs.vol, &core.map(), 0).unwrap().block.unwrap();
+                let state = table.state.read();
+                let block = map::find(&fs.vol, &state.map(), 0).unwrap().block.unwrap();
                 fs.vol
                     .region
                     .load_u64(fs.vol.geo.offset(block) + u64::from(slot) * 8)

@@ -209,12 +209,12 @@ impl InodeCache {
         let Some(inode) = Arc::get_mut(inode) else {
             return false;
         };
-        let last = inode.place.last();
-        let core = inode.core.get_mut();
+        let last = inode.last_record.last();
+        let state = inode.state.get_mut();
         last.is_none_or(|s| vol.journal.is_dead(s))
-            && !core.lazy.mtime
-            && core.orphan_slot.is_none()
-            && (atime_too || !core.lazy.atime)
+            && !state.lazy.mtime
+            && state.orphan_slot.is_none()
+            && (atime_too || !state.lazy.atime)
     }
 
     /// Every inode in memory, for the timer and the unmount.

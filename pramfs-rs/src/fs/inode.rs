@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use zerocopy::{FromZeros, IntoBytes, transmute_ref};
 
-use super::acl::Lists;
-use super::core_lock::CoreLock;
-use super::whole::Whole;
+use super::acl::AclPresence;
+use super::completeness::Completeness;
+use super::inode_lock::InodeLock;
 use crate::error::{Error, Result};
-use crate::journal::Place;
+use crate::journal::LastRecord;
 use crate::map::{self, MapRef};
 use crate::media::htree::SLOT;
 use crate::media::inode::{FL_LOST, LINK_MAX};
@@ -35,7 +35,7 @@ pub struct Lazy {
 /// What the lock of an inode guards.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Core {
+pub struct InodeState {
     /// Its slot in the orphan table.
     pub orphan_slot: Option<u32>,
     /// What of it the medium does not have yet.
@@ -43,14 +43,14 @@ pub struct Core {
     /// The inode does not exist any more.
     pub gone: bool,
     /// Which ACLs it has.
-    pub lists: Lists,
+    pub acls: AclPresence,
     /// Records that have changed it, and perhaps its file map, since it came
     /// into memory.
     pub records: u64,
     /// Whether its trees have what it counts.
-    pub whole: Whole,
+    pub complete: Completeness,
     /// The inode as it is.
-    pub d: DiskInode,
+    pub disk: DiskInode,
 }
 
 /// An inode in use. What every operation touches stands in front, beside the
@@ -63,16 +63,16 @@ pub struct Inode {
     /// Waiting in the list of lazy inodes.
     pub listed: AtomicBool,
     /// As in the core, for reads without its lock.
-    pub(super) whole: Whole,
+    pub(super) complete: Completeness,
     /// Number.
     pub ino: Ino,
     /// Its 256 bytes in the region.
     pub home: u64,
     /// The record that wrote its homes last: the inode, its pointer blocks and
     /// its htrees.
-    pub place: Place,
+    pub last_record: LastRecord,
     /// The lock.
-    pub core: CoreLock,
+    pub state: InodeLock,
 }
 
 impl Inode {
@@ -82,17 +82,17 @@ impl Inode {
         Inode {
             ino,
             home,
-            place: Place::default(),
-            core: CoreLock::new(Core {
-                d,
+            last_record: LastRecord::default(),
+            state: InodeLock::new(InodeState {
+                disk: d,
                 lazy: Lazy::default(),
                 orphan_slot: None,
                 gone: false,
-                lists: Lists::default(),
+                acls: AclPresence::default(),
                 records: 0,
-                whole: Whole::unknown(),
+                complete: Completeness::unknown(),
             }),
-            whole: Whole::unknown(),
+            complete: Completeness::unknown(),
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
         }
@@ -103,8 +103,8 @@ impl Inode {
     #[inline]
     pub fn empty(ino: Ino, home: u64) -> Arc<Inode> {
         let mut inode = Inode::new(ino, home, DiskInode::new_zeroed());
-        inode.core.get_mut().whole.note();
-        inode.whole.note();
+        inode.state.get_mut().complete.note();
+        inode.complete.note();
         Arc::new(inode)
     }
 
@@ -150,10 +150,10 @@ impl Inode {
     }
 }
 
-impl Core {
+impl InodeState {
     /// Type of the file. The mode was checked when the inode was loaded.
     pub fn kind(&self) -> FileType {
-        FileType::from_mode(self.d.mode).unwrap_or(FileType::Regular)
+        FileType::from_mode(self.disk.mode).unwrap_or(FileType::Regular)
     }
 
     /// Whether it is a directory.
@@ -175,20 +175,20 @@ impl Core {
 
     /// The file map, to be worked on.
     pub fn map(&self) -> MapRef {
-        map_of(&self.d)
+        map_of(&self.disk)
     }
 
     /// Takes over what a record has brought home.
     #[inline]
     pub fn committed(&mut self, new: &DiskInode) {
-        self.d = *new;
+        self.disk = *new;
         self.lazy = Lazy::default();
         self.records += 1;
     }
 
     /// What `stat` shows.
     pub fn attr(&self, geo: &Geometry) -> Attr {
-        let d = &self.d;
+        let d = &self.disk;
         let kind = self.kind();
         let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         Attr {
@@ -290,24 +290,24 @@ pub fn touch_ctime(d: &mut DiskInode, now: Time) {
 
 /// Puts the lines of a locked inode in which `new` differs from its home into
 /// the record, with a new CRC and change counter. After the commit the caller
-/// hands `new` to [`Core::committed`].
+/// hands `new` to [`InodeState::committed`].
 ///
 /// # Errors
 /// A record that is full.
 pub fn put_inode<'v>(
     tx: &mut Tx<'v>,
     inode: &'v Inode,
-    core: &Core,
+    state: &InodeState,
     new: &mut DiskInode,
 ) -> Result<()> {
     // Line 1 holds the atime, which may be newer in memory than at home.
-    let newer = if core.lazy.atime { 0b10 } else { 0 };
+    let newer = if state.lazy.atime { 0b10 } else { 0 };
     put_lines(
         tx,
-        &inode.place,
+        &inode.last_record,
         &[inode.home],
         inode.ino,
-        &core.d,
+        &state.disk,
         new,
         newer,
     )
@@ -330,7 +330,7 @@ pub fn put_new_inode(tx: &mut Tx<'_>, home: u64, ino: Ino, new: &mut DiskInode) 
 /// A record that is full.
 pub fn put_lines<'v>(
     tx: &mut Tx<'v>,
-    place: &'v Place,
+    last_record: &'v LastRecord,
     homes: &[u64],
     ino: Ino,
     old: &DiskInode,
@@ -340,7 +340,7 @@ pub fn put_lines<'v>(
     new.change = new.change.wrapping_add(1);
     new.seal(tx.volume().geo.seed, ino);
     let new = &*new;
-    tx.touch(place);
+    tx.touch(last_record);
     let (before, after): (&[Line; LINES], &[Line; LINES]) =
         (transmute_ref!(old), transmute_ref!(new));
     // Line 0 has the CRC: it always differs.

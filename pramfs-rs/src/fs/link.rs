@@ -1,10 +1,10 @@
 //! link: another name for an inode.
 
+use super::completeness::Hole;
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::orphan::dir_tree;
-use super::whole::Hole;
-use super::{By, Need, Shared, names, protect};
+use super::{By, Need, Shared, chattr, names};
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
@@ -39,34 +39,34 @@ impl Shared {
         let inode = self.iget_user(ino)?;
         let dir = self.iget_user(new_parent)?;
         if inode.ino == dir.ino {
-            let core = inode.core.read();
-            core.alive(ino)?;
-            return Err(match core.is_dir() {
+            let state = inode.state.read();
+            state.alive(ino)?;
+            return Err(match state.is_dir() {
                 true => Error::NotPermitted("a hard link to a directory"),
                 false => Error::NotDirectory,
             });
         }
         let mut set = LockSet::new(&[&inode, &dir]);
-        let (c, pc) = (set.core(&inode)?, set.core(&dir)?);
-        c.alive(ino)?;
-        if c.is_dir() {
+        let (child_state, dir_state) = (set.state(&inode)?, set.state(&dir)?);
+        child_state.alive(ino)?;
+        if child_state.is_dir() {
             return Err(Error::NotPermitted("a hard link to a directory"));
         }
-        self.check_linked_dir(&dir, pc)?;
-        protect::may_change(&c.d)?;
-        protect::may_grow(&pc.d)?;
-        if c.d.nlink == 0 {
+        self.check_linked_dir(&dir, dir_state)?;
+        chattr::check_write(&child_state.disk)?;
+        chattr::check_append(&dir_state.disk)?;
+        if child_state.disk.nlink == 0 {
             return Err(Error::NotFound);
         }
         let now = self.now();
-        let (mut new, mut new_dir) = (c.d, pc.d);
-        if htree::approach(&self.vol, &dir_tree(&new_dir), name)?.is_hole() {
-            self.is_hole(pc, Hole::Contents)?;
+        let (mut new, mut new_dir) = (child_state.disk, dir_state.disk);
+        if htree::seek_leaf(&self.vol, &dir_tree(&new_dir), name)?.is_hole() {
+            self.check_hole(dir_state, Hole::Contents)?;
         }
-        let mut tx = self.vol.begin_at(&dir.place);
+        let mut tx = self.vol.begin_at(&dir.last_record);
         self.add_entry(&mut tx, &mut new_dir, name, (ino.0, new.mode))?;
         touch_mtime(&mut new_dir, now);
-        put_inode(&mut tx, &dir, pc, &mut new_dir)?;
+        put_inode(&mut tx, &dir, dir_state, &mut new_dir)?;
         add_link(&mut new)?;
         touch_ctime(&mut new, now);
         if has_bug!(LinkCountUnfenced) {
@@ -75,15 +75,15 @@ impl Shared {
             tx.commit()?;
             drop(self.vol.region.window().store(inode.home, new.as_bytes())?);
         } else {
-            put_inode(&mut tx, &inode, c, &mut new)?;
+            put_inode(&mut tx, &inode, child_state, &mut new)?;
             tx.commit()?;
         }
         if pin {
             self.refs.add(ino, 1, By::Count);
         }
-        set.core_mut(&dir)?.committed(&new_dir);
-        let c = set.core_mut(&inode)?;
-        c.committed(&new);
-        Ok(c.attr(&self.vol.geo))
+        set.state_mut(&dir)?.committed(&new_dir);
+        let child_state = set.state_mut(&inode)?;
+        child_state.committed(&new);
+        Ok(child_state.attr(&self.vol.geo))
     }
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::core_lock::CoreGuard;
-use super::inode::{Core, Inode};
+use super::inode::{Inode, InodeState};
+use super::inode_lock::InodeGuard;
 use crate::error::{Error, Result};
 
 /// Write locks on a set of inodes.
 #[derive(Debug)]
 pub(super) struct LockSet<'a> {
-    held: SmallVec<[(&'a Arc<Inode>, CoreGuard<'a>); 4]>,
+    held: SmallVec<[(&'a Arc<Inode>, InodeGuard<'a>); 4]>,
 }
 
 impl<'a> LockSet<'a> {
@@ -24,7 +24,7 @@ impl<'a> LockSet<'a> {
         sorted.sort_by_key(|i| i.ino);
         sorted.dedup_by_key(|i| i.ino);
         LockSet {
-            held: sorted.into_iter().map(|i| (i, i.core.write())).collect(),
+            held: sorted.into_iter().map(|i| (i, i.state.write())).collect(),
         }
     }
 
@@ -33,7 +33,7 @@ impl<'a> LockSet<'a> {
         let mut set = LockSet {
             held: SmallVec::new(),
         };
-        set.held.push((inode, inode.core.write()));
+        set.held.push((inode, inode.state.write()));
         set
     }
 
@@ -43,9 +43,9 @@ impl<'a> LockSet<'a> {
         if self.held.iter().any(|(i, _)| i.ino == inode.ino) {
             return true;
         }
-        match inode.core.try_write() {
-            Some(core) if !core.gone => {
-                self.held.push((inode, core));
+        match inode.state.try_write() {
+            Some(state) if !state.gone => {
+                self.held.push((inode, state));
                 true
             }
             _ => false,
@@ -53,17 +53,17 @@ impl<'a> LockSet<'a> {
     }
 
     /// The core of a member.
-    pub(super) fn core(&self, inode: &Inode) -> Result<&Core> {
+    pub(super) fn state(&self, inode: &Inode) -> Result<&InodeState> {
         match self.held.iter().find(|(i, _)| i.ino == inode.ino) {
-            Some((_, core)) => Ok(core),
+            Some((_, state)) => Ok(state),
             None => Err(Error::Stale(inode.ino)),
         }
     }
 
     /// The core of a member, to be changed.
-    pub(super) fn core_mut(&mut self, inode: &Inode) -> Result<&mut Core> {
+    pub(super) fn state_mut(&mut self, inode: &Inode) -> Result<&mut InodeState> {
         match self.held.iter_mut().find(|(i, _)| i.ino == inode.ino) {
-            Some((_, core)) => Ok(core),
+            Some((_, state)) => Ok(state),
             None => Err(Error::Stale(inode.ino)),
         }
     }

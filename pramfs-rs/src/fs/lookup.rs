@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::attr_cache::{Seen, Shown};
+use super::attr_cache::{AttrSlot, SeqToken};
 use super::dcache::Probe;
-use super::inode::{Core, Inode};
+use super::inode::{Inode, InodeState};
 use super::refs::By;
 use super::{Need, Shared, names};
 use crate::error::{Error, Result};
@@ -26,9 +26,9 @@ impl Shared {
     fn getattr_locked(&self, ino: Ino) -> Result<Attr> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            core.alive(ino)?;
-            Ok(self.show(&inode, &core, None))
+            let state = inode.state.read();
+            state.alive(ino)?;
+            Ok(self.publish(&inode, &state, None))
         })
     }
 
@@ -39,7 +39,7 @@ impl Shared {
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            inode.core.read().alive(ino)?;
+            inode.state.read().alive(ino)?;
             Ok(inode)
         })
     }
@@ -60,7 +60,7 @@ impl Shared {
     }
 
     /// As [`lookup`](Self::lookup), with a reference (see
-    /// [`unpin`](Self::unpin)) taken before anybody can remove the inode.
+    /// [`unpin`](Self::unpin)) taken before any_group can remove the inode.
     ///
     /// # Errors
     /// As for [`lookup`](Self::lookup).
@@ -69,17 +69,17 @@ impl Shared {
         self.lookup_by(parent, name, By::Count)
     }
 
-    /// As [`lookup`](Self::lookup), with a reference taken before anybody can
+    /// As [`lookup`](Self::lookup), with a reference taken before any_group can
     /// remove the inode.
     pub(crate) fn lookup_by(&self, parent: Ino, name: &[u8], by: By) -> Result<Attr> {
         if let Some((attr, seen)) = self.known(parent, name) {
             // Who removes the name hides the inode and then asks for references:
             // either it meets this one, or what was seen is shown no more.
             self.refs.add(attr.ino, 1, by);
-            if self.cache.names.attrs.still(&seen) {
+            if self.cache.names.attrs.is_current(&seen) {
                 return Ok(attr);
             }
-            self.let_go(attr.ino, 1, by);
+            self.release_ref(attr.ino, 1, by);
         }
         self.op_pinned(Need::Read, by, || self.lookup_inode(parent, name, Some(by)))
     }
@@ -87,7 +87,7 @@ impl Shared {
     /// What a name leads to, without a lock. `None` says nothing: the name may
     /// not be there, its inode be changing, or the file system have ended.
     #[inline(always)]
-    fn known(&self, parent: Ino, name: &[u8]) -> Option<(Attr, Seen)> {
+    fn known(&self, parent: Ino, name: &[u8]) -> Option<(Attr, SeqToken)> {
         let names = &self.cache.names;
         let found = names.find(&Probe::new(names.key, parent, name)?)?;
         self.is_up().then_some(found)
@@ -98,27 +98,27 @@ impl Shared {
         let mut probe = Probe::new(self.cache.names.key, parent, name);
         let dir = self.iget_user(parent)?;
         loop {
-            let pc = dir.core.read();
-            self.check_dir(&dir, &pc)?;
+            let dir_state = dir.state.read();
+            self.check_dir(&dir, &dir_state)?;
             let child: Arc<Inode> = match name {
                 b"." => {
                     if let Some(by) = pin {
                         self.refs.add(dir.ino, 1, by);
                     }
-                    return Ok(self.show(&dir, &pc, None));
+                    return Ok(self.publish(&dir, &dir_state, None));
                 }
                 // Where a removed directory stood may be anything by now.
-                b".." if pc.d.nlink == 0 => return Err(Error::NotFound),
+                b".." if dir_state.disk.nlink == 0 => return Err(Error::NotFound),
                 b".." => {
                     // No entry, and kept by no directory's lock.
                     probe = None;
-                    self.iget_user(Ino(pc.d.parent_or_rdev))?
+                    self.iget_user(Ino(dir_state.disk.parent_or_rdev))?
                 }
                 _ => {
-                    let entry = self.entry(&pc, name)?.ok_or(Error::NotFound)?;
+                    let entry = self.entry(&dir_state, name)?.ok_or(Error::NotFound)?;
                     // Where it is going to be shown; finding it takes as long.
                     self.cache.names.attrs.prefetch(Ino(entry.ino));
-                    let found = self.inode_of(&pc, name, Ino(entry.ino));
+                    let found = self.inode_of(&dir_state, name, Ino(entry.ino));
                     if let Err(Error::Corrupt { .. }) = found {
                         self.note_name(Ino(entry.ino), parent, name);
                     }
@@ -127,27 +127,27 @@ impl Shared {
             };
             // Which inode it is, is settled; its lock may be lower than the
             // directory's and is not waited for under that.
-            let (core, probe) = match child.core.try_read() {
-                Some(core) => (core, probe.as_ref()),
+            let (state, probe) = match child.state.try_read() {
+                Some(state) => (state, probe.as_ref()),
                 None => {
-                    drop(pc);
-                    (child.core.read(), None)
+                    drop(dir_state);
+                    (child.state.read(), None)
                 }
             };
-            if core.gone {
+            if state.gone {
                 continue;
             }
             if let Some(by) = pin {
                 self.refs.add(child.ino, 1, by);
             }
-            return Ok(self.show(&child, &core, probe));
+            return Ok(self.publish(&child, &state, probe));
         }
     }
 
     /// Attributes of a locked inode, which the caches show from now on, by a
     /// name if the lock of its directory is held too.
-    fn show(&self, inode: &Inode, core: &Core, name: Option<&Probe>) -> Attr {
-        let attr = core.attr(&self.vol.geo);
+    fn publish(&self, inode: &Inode, state: &InodeState, name: Option<&Probe>) -> Attr {
+        let attr = state.attr(&self.vol.geo);
         if Region::any_faults() {
             // What was found may have been zeros; the end of this operation will
             // tell, and the caches would not forget.
@@ -155,8 +155,10 @@ impl Shared {
         }
         let names = &self.cache.names;
         // Before it is shown: whoever locks the inode after this finds out.
-        inode.core.showing(|| Shown::new(&names.attrs, inode.ino));
-        names.show(&attr, name);
+        inode
+            .state
+            .set_attr_slot(|| AttrSlot::new(&names.attrs, inode.ino));
+        names.publish(&attr, name);
         attr
     }
 }

@@ -7,7 +7,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::inode::Core;
+use super::inode::InodeState;
 use super::read::check_file;
 use super::{Need, Shared};
 use crate::error::Result;
@@ -29,20 +29,20 @@ impl Shared {
     pub fn lost_ranges(&self, ino: Ino) -> Result<Vec<Range<u64>>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            check_file(&inode, &core)?;
-            self.lost_in(&core, usize::MAX)
+            let state = inode.state.read();
+            check_file(&inode, &state)?;
+            self.lost_in(&state, usize::MAX)
         })
     }
 
     /// The same of a locked inode, of whatever type; at most so many.
-    pub(super) fn lost_in(&self, core: &Core, most: usize) -> Result<Vec<Range<u64>>> {
+    pub(super) fn lost_in(&self, state: &InodeState, most: usize) -> Result<Vec<Range<u64>>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        if core.d.flags & FL_LOST == 0 || core.kind() != FileType::Regular {
+        if state.disk.flags & FL_LOST == 0 || state.kind() != FileType::Regular {
             return Ok(ranges);
         }
-        let (block, size) = (self.vol.geo.block_size, core.d.size);
-        map::lost_blocks(&self.vol, &core.map(), &mut |first, count| {
+        let (block, size) = (self.vol.geo.block_size, state.disk.size);
+        map::lost_blocks(&self.vol, &state.map(), &mut |first, count| {
             let start = first.saturating_mul(block);
             let end = (first + count).saturating_mul(block).min(size);
             let full = ranges.len() == most;
@@ -60,9 +60,9 @@ impl Shared {
     /// The value of the attribute: `OFFSET+LENGTH` of each range in bytes, with
     /// spaces between, and `...` where there are more than an attribute holds.
     /// `None` where nothing was lost.
-    pub(super) fn lost_list(&self, core: &Core) -> Result<Option<Vec<u8>>> {
+    pub(super) fn lost_list(&self, state: &InodeState) -> Result<Option<Vec<u8>>> {
         let mut list = String::new();
-        for range in self.lost_in(core, VALUE_MAX)? {
+        for range in self.lost_in(state, VALUE_MAX)? {
             let next = format!("{}+{}", range.start, range.end - range.start);
             if list.len() + next.len() + 5 > VALUE_MAX {
                 list += " ...";

@@ -17,11 +17,12 @@ mod atime;
 mod attr;
 mod attr_cache;
 mod background;
+mod chattr;
 mod close;
+mod completeness;
 mod copy;
 #[cfg(test)]
 mod copy_tests;
-mod core_lock;
 mod create;
 mod damage;
 mod dcache;
@@ -31,9 +32,11 @@ mod extents;
 mod fallocate;
 #[cfg(test)]
 mod file_tests;
-mod held;
 mod icache;
 pub mod inode;
+mod inode_lock;
+mod inode_ref;
+mod inode_table;
 mod link;
 mod locks;
 mod lookup;
@@ -42,24 +45,21 @@ mod mount;
 mod names;
 mod options;
 mod orphan;
-mod protect;
 mod read;
 mod readdir;
 mod refs;
 mod rename;
 mod room;
 mod seek;
-mod source;
 mod statfs;
 mod superblock;
 mod symlink;
 mod sync;
-mod table;
 mod trim;
 mod truncate;
 mod unlink;
-mod whole;
 mod write;
+mod write_source;
 mod xattr;
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use crossbeam::sync::ShardedLock;
 use crossbeam::utils::CachePadded;
 
-pub(crate) use append::Tail;
+pub(crate) use append::AppendCursor;
 pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
 pub(crate) use refs::By;
@@ -78,7 +78,7 @@ pub use attr::InGroup;
 pub use close::CloseError;
 pub(crate) use close::Handle;
 pub use damage::{Repeats, Writability};
-pub use held::Held;
+pub use inode_ref::InodeRef;
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
 pub use readdir::Taken;
@@ -94,9 +94,9 @@ use crate::types::{Attr, Ino};
 use crate::volume::Volume;
 use icache::InodeCache;
 use inode::Inode;
+use inode_table::InodeTable;
 use refs::Refs;
 use superblock::SuperState;
-use table::InodeTable;
 
 /// A mounted file system.
 ///
@@ -139,17 +139,17 @@ pub struct Shared {
     pub(crate) cache: InodeCache,
     pub(crate) refs: Refs,
     /// For each lane the directory that its threads have changed last.
-    last_dirs: Box<[CachePadded<LastDir>]>,
+    last_dirs: Box<[CachePadded<LastDirCache>]>,
     table: InodeTable,
-    state: SuperState,
+    super_state: SuperState,
     /// Shared by every operation; exclusive to freeze.
     gate: ShardedLock<()>,
-    /// Held while a directory changes its parent.
+    /// InodeRef while a directory changes its parent.
     rename: Mutex<()>,
     orphans: Mutex<BTreeSet<u64>>,
     /// Those of them that nobody holds and that are to be freed with others.
     forgotten: Mutex<Vec<Ino>>,
-    /// Held by who frees those.
+    /// InodeRef by who frees those.
     freeing: Mutex<()>,
     lazy: Mutex<Vec<Ino>>,
     /// Nothing is changed: the mount is read-only, or has met damage.
@@ -171,8 +171,8 @@ pub struct Shared {
     report: RecoveryReport,
 }
 
-/// A directory at hand, see [`Shared::in_dir`].
-type LastDir = Mutex<Option<Arc<Inode>>>;
+/// A directory at hand, see [`Shared::with_dir`].
+type LastDirCache = Mutex<Option<Arc<Inode>>>;
 
 /// What an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,7 +259,7 @@ impl Shared {
             Ok(attr)
         });
         if let Some(ino) = pinned.filter(|_| result.is_err()) {
-            self.let_go(ino, 1, by);
+            self.release_ref(ino, 1, by);
         }
         result
     }
@@ -337,7 +337,7 @@ impl Shared {
     ///
     /// # Errors
     /// Those of `change`, and of finding the directory.
-    pub(crate) fn in_dir<T>(
+    pub(crate) fn with_dir<T>(
         &self,
         parent: Ino,
         change: impl Fn(&Arc<Inode>) -> Result<T>,
@@ -424,11 +424,11 @@ impl Shared {
 
     /// Lets others open the region for reading, of a mount that is read-only and has
     /// been so from the start; see
-    /// [`Region::let_readers_in`](crate::pmem::Region::let_readers_in).
+    /// [`Region::lock_shared`](crate::pmem::Region::lock_shared).
     ///
     /// # Errors
     /// As there; [`Error::Invalid`] of a mount that stores or has stored.
-    pub fn let_readers_in(&self) -> Result<()> {
+    pub fn lock_shared(&self) -> Result<()> {
         if !self.open.is_open() {
             return Err(self.ended());
         }
@@ -440,7 +440,7 @@ impl Shared {
         if !self.quiet.load(Ordering::Relaxed) {
             return Err(Error::Invalid("a region that is stored to is not shared"));
         }
-        Ok(self.vol.region.let_readers_in()?)
+        Ok(self.vol.region.lock_shared()?)
     }
 
     /// The superblock as it was at mount.
@@ -488,10 +488,10 @@ mod tests {
         };
         let fs = Fs::open(region, options).unwrap();
         assert!(fs.vol.geo.lanes > 1, "both would have the same one at hand");
-        let cx = Ctx::default();
+        let ctx = Ctx::default();
         set_thread_lane(0);
-        let old = fs.mkdir(&cx, Ino::ROOT, b"old", 0o755).unwrap();
-        fs.create(&cx, old.ino, b"file", 0o644).unwrap();
+        let old = fs.mkdir(&ctx, Ino::ROOT, b"old", 0o755).unwrap();
+        fs.create(&ctx, old.ino, b"file", 0o644).unwrap();
         fs.unlink(old.ino, b"file").unwrap();
         let elsewhere = |f: &(dyn Fn() -> Ino + Sync)| {
             std::thread::scope(|s| {
@@ -505,18 +505,18 @@ mod tests {
         };
         let new = elsewhere(&|| {
             fs.rmdir(Ino::ROOT, b"old").unwrap();
-            fs.vol.reclaim().unwrap();
-            fs.mkdir(&cx, Ino::ROOT, b"new", 0o755).unwrap().ino
+            fs.vol.retire_pending().unwrap();
+            fs.mkdir(&ctx, Ino::ROOT, b"new", 0o755).unwrap().ino
         });
         assert_eq!(new, old.ino, "the number was not used again");
-        let file = fs.create(&cx, new, b"file", 0o644).unwrap();
+        let file = fs.create(&ctx, new, b"file", 0o644).unwrap();
         assert_eq!(fs.lookup(new, b"file").unwrap().ino, file.ino);
         fs.unlink(new, b"file").unwrap();
         elsewhere(&|| {
             fs.rmdir(Ino::ROOT, b"new").unwrap();
             new
         });
-        let late = fs.create(&cx, new, b"file", 0o644);
+        let late = fs.create(&ctx, new, b"file", 0o644);
         assert!(matches!(late, Err(Error::Stale(_))), "{late:?}");
         fs.close().unwrap();
     }

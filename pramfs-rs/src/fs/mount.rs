@@ -15,10 +15,10 @@ use super::atime::AtimeRule;
 use super::background::Background;
 use super::icache::InodeCache;
 use super::inode::map_of;
+use super::inode_table::InodeTable;
 use super::options::MountOptions;
 use super::refs::Refs;
 use super::superblock::SuperState;
-use super::table::InodeTable;
 use super::{Fs, Need, Shared};
 use crate::alloc::BitmapSet;
 use crate::error::{Error, Result};
@@ -165,12 +165,12 @@ impl Fs {
         if vol.region.faults() != faults {
             return Err(failed_while_mounting(&vol.region));
         }
-        let state = SuperState::new(info.dynamic, info.fixed);
+        let super_state = SuperState::new(info.dynamic, info.fixed);
         if !read_only || replay.records > 0 {
             // One store makes every record dead; until it is durable, the next
             // recovery does the same again.
             let word = seal(vol.geo.seed, newest);
-            state.mounted(
+            super_state.mounted(
                 &vol.region,
                 &vol.geo,
                 word,
@@ -186,7 +186,7 @@ impl Fs {
             refs: Refs::default(),
             last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
             table: InodeTable::new(table),
-            state,
+            super_state,
             gate: ShardedLock::new(()),
             rename: Mutex::new(()),
             orphans: Mutex::new(BTreeSet::new()),
@@ -215,7 +215,7 @@ impl Fs {
             vol,
         };
         let root = shared.iget(Ino::ROOT)?;
-        if !root.core.read().is_dir() {
+        if !root.state.read().is_dir() {
             return Err(Error::corrupt(
                 "the root directory",
                 "it is not a directory",
@@ -255,7 +255,7 @@ impl Fs {
         if !read_only {
             fs.take_room_for_removals()?;
             super::room::warn_of_little_room(&fs.vol.region);
-            fs.vol.region.backend().expect_small_changes();
+            fs.vol.region.backend().advise_random();
             fs.start_work(&mut fs.background.lock())?;
         }
         Ok(fs)
@@ -343,19 +343,19 @@ impl Shared {
             return Err(Error::ReadOnly("damage was found"));
         }
         check_features(&self.info.fixed, false)?;
-        region.keep_readers_out()?;
+        region.lock_exclusive()?;
         super::room::take_fixed_room(region, &self.vol.geo)?;
         let faults = region.faults();
         super::superblock::finish_label(region, &self.info)?;
         // Nothing has been committed since the replay, so this is where that
         // has put the checkpoint; and fenced before the first change.
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
-        self.state
+        self.super_state
             .mounted(region, &self.vol.geo, word, self.now().sec, true)?;
         if region.faults() != faults {
             return Err(failed_while_mounting(region));
         }
-        region.backend().expect_small_changes();
+        region.backend().advise_random();
         self.quiet.store(false, Ordering::Relaxed);
         self.read_only.store(false, Ordering::Relaxed);
         Ok(true)
@@ -366,14 +366,14 @@ impl Shared {
         let result = self.op(Need::Write, || {
             match self.iget(ino) {
                 Ok(inode) => {
-                    let mut core = inode.core.write();
-                    if core.d.nlink != 0 || ino < Ino::FIRST_FREE {
+                    let mut state = inode.state.write();
+                    if state.disk.nlink != 0 || ino < Ino::FIRST_FREE {
                         return Err(Error::corrupt(
                             ino.to_string(),
                             "it is in the orphan table and has names",
                         ));
                     }
-                    core.orphan_slot = Some(slot);
+                    state.orphan_slot = Some(slot);
                     self.orphans.lock().insert(ino.0);
                 }
                 Err(Error::Stale(_)) => {
@@ -384,7 +384,7 @@ impl Shared {
                 }
                 Err(e) => return Err(e),
             }
-            self.reclaim_orphan(ino)
+            self.free_orphan(ino)
         });
         if let Err(e) = result {
             tracing::warn!(%ino, error = %e, "an orphan was not freed");

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::core_lock::CoreGuard;
-use super::inode::{Core, Inode, Lazy, put_inode, store_map};
+use super::inode::{Inode, InodeState, Lazy, put_inode, store_map};
+use super::inode_lock::InodeGuard;
 use super::{By, Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind};
@@ -26,21 +26,21 @@ use crate::volume::Tx;
 /// Bytes of a slot.
 const SLOT: u64 = 8;
 /// Forgotten inodes that are freed together, and blocks of one that may wait.
-const TOGETHER: usize = 16;
-const SMALL: u64 = 16;
+const FREE_BATCH: usize = 16;
+const SMALL_FILE_BLOCKS: u64 = 16;
 /// Bytes of a record in which freeing another inode is begun: its bits and its
 /// slot, or the inode with fewer blocks.
-const ANOTHER: usize = 1024;
+const MIN_ROOM: usize = 1024;
 
 impl Shared {
     fn slot_word(&self, slot: u32, ino: Ino) -> u64 {
         seal(self.vol.geo.seed ^ u64::from(slot) << 32, ino.0)
     }
 
-    fn slot_offset(&self, core: &Core, slot: u32) -> Result<u64> {
+    fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<u64> {
         let at = u64::from(slot) * SLOT;
         let geo = &self.vol.geo;
-        let leaf = map::find(&self.vol, &core.map(), at >> geo.block_log2)?;
+        let leaf = map::find(&self.vol, &state.map(), at >> geo.block_log2)?;
         let block = leaf.block.ok_or_else(|| {
             Error::corrupt("the orphan table", format!("slot {slot} has no block"))
         })?;
@@ -50,14 +50,14 @@ impl Shared {
     /// Reads the orphan table at mount: the orphans, and the free slots.
     pub(super) fn load_orphans(&self) -> Result<Vec<(Ino, u32)>> {
         let table = self.iget(Ino::ORPHANS)?;
-        let core = table.core.read();
+        let state = table.state.read();
         let mut orphans = Vec::new();
         let mut free = Vec::new();
-        for slot in 0..u32::try_from(core.d.size / SLOT)
+        for slot in 0..u32::try_from(state.disk.size / SLOT)
             .unwrap_or(u32::MAX)
             .min(1 << 24)
         {
-            let word = self.vol.region.load_u64(self.slot_offset(&core, slot)?)?;
+            let word = self.vol.region.load_u64(self.slot_offset(&state, slot)?)?;
             if word == 0 {
                 free.push(crate::alloc::Freed::OrphanSlot(slot));
             } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {
@@ -70,7 +70,7 @@ impl Shared {
             }
         }
         free.reverse();
-        self.vol.release(free);
+        self.vol.free(free);
         Ok(orphans)
     }
 
@@ -81,27 +81,27 @@ impl Shared {
             return Ok(slot);
         }
         let table = self.iget(Ino::ORPHANS)?;
-        let mut core = table.core.write();
+        let mut state = table.state.write();
         if let Some(slot) = tx.take_orphan_slot() {
             return Ok(slot);
         }
         let geo = &self.vol.geo;
         let mut grow = self.vol.begin();
         grow.allow_reserve();
-        let mut m = core.map();
-        let first = core.d.size >> geo.block_log2;
+        let mut map = state.map();
+        let first = state.disk.size >> geo.block_log2;
         let run = grow.alloc_blocks(None, 1, true)?;
         grow.zero_new(run.start << geo.block_log2, geo.block_size)?;
-        map::insert(&mut grow, &mut m, first, run, false)?;
-        let mut new = core.d;
-        store_map(&mut new, &m);
+        map::insert(&mut grow, &mut map, first, run, false)?;
+        let mut new = state.disk;
+        store_map(&mut new, &map);
         new.size += geo.block_size;
-        put_inode(&mut grow, &table, &core, &mut new)?;
+        put_inode(&mut grow, &table, &state, &mut new)?;
         grow.commit()?;
-        let slots = (core.d.size / SLOT) as u32..(new.size / SLOT) as u32;
-        core.committed(&new);
+        let slots = (state.disk.size / SLOT) as u32..(new.size / SLOT) as u32;
+        state.committed(&new);
         self.vol
-            .release(slots.rev().map(crate::alloc::Freed::OrphanSlot));
+            .free(slots.rev().map(crate::alloc::Freed::OrphanSlot));
         tx.take_orphan_slot()
             .ok_or(Error::NoSpace("no free slot in the orphan table"))
     }
@@ -114,7 +114,7 @@ impl Shared {
         }
         let slot = self.take_slot(tx)?;
         let table = self.iget(Ino::ORPHANS)?;
-        let at = self.slot_offset(&table.core.read(), slot)?;
+        let at = self.slot_offset(&table.state.read(), slot)?;
         tx.put(
             EntryKind::Slot,
             at,
@@ -129,7 +129,7 @@ impl Shared {
             return Ok(());
         }
         let table = self.iget(Ino::ORPHANS)?;
-        let at = self.slot_offset(&table.core.read(), slot)?;
+        let at = self.slot_offset(&table.state.read(), slot)?;
         tx.put(EntryKind::Slot, at, &[0; 8])?;
         tx.free_orphan_slot(slot);
         Ok(())
@@ -141,17 +141,17 @@ impl Shared {
         let kind = FileType::from_mode(d.mode);
         if d.root != 0 {
             if kind == Some(FileType::Directory) {
-                let mut t = dir_tree(d);
-                let done = htree::free_step(tx, &mut t)?;
-                store_tree(d, &t);
+                let mut tree = dir_tree(d);
+                let done = htree::free_step(tx, &mut tree)?;
+                store_tree(d, &tree);
                 if !done {
                     return Ok(false);
                 }
             } else {
-                let mut m = super::inode::map_of(d);
-                let end = m.root().capacity(&self.vol.geo);
-                let next = map::remove(tx, &mut m, 0, end)?;
-                store_map(d, &m);
+                let mut map = super::inode::map_of(d);
+                let end = map.root().capacity(&self.vol.geo);
+                let next = map::remove(tx, &mut map, 0, end)?;
+                store_map(d, &map);
                 if next < end {
                     return Ok(false);
                 }
@@ -171,7 +171,7 @@ impl Shared {
         &self,
         tx: &mut Tx<'v>,
         inode: &'v Inode,
-        core: &Core,
+        state: &InodeState,
         new: &mut DiskInode,
     ) -> Result<Dropped> {
         if !self.refs.has(inode.ino) {
@@ -179,58 +179,58 @@ impl Shared {
             let done = (new.root == 0 && new.xattr_root == 0) || self.free_some(tx, new)?;
             if done {
                 // A truncation that was cut short has a slot.
-                if let Some(slot) = core.orphan_slot {
+                if let Some(slot) = state.orphan_slot {
                     self.clear_orphan(tx, slot)?;
                 }
-                tx.touch(&inode.place);
+                tx.touch(&inode.last_record);
                 tx.free_inode(inode.ino.0)?;
                 return Ok(Dropped::Gone);
             }
         }
-        let slot = match core.orphan_slot {
+        let slot = match state.orphan_slot {
             Some(slot) => slot,
             None => self.put_orphan(tx, inode.ino)?,
         };
-        put_inode(tx, inode, core, new)?;
+        put_inode(tx, inode, state, new)?;
         Ok(Dropped::Orphan(slot))
     }
 
     /// Whether nobody holds an inode and nothing is its own but its number: then
     /// there is no more to its end than that.
     #[inline]
-    pub(super) fn owns_nothing(&self, inode: &Inode, core: &Core) -> bool {
-        core.d.root == 0
-            && core.d.xattr_root == 0
-            && core.orphan_slot.is_none()
+    pub(super) fn owns_nothing(&self, inode: &Inode, state: &InodeState) -> bool {
+        state.disk.root == 0
+            && state.disk.xattr_root == 0
+            && state.orphan_slot.is_none()
             && !self.refs.has(inode.ino)
     }
 
     /// A record has ended an inode that owned nothing.
     #[inline]
-    pub(super) fn gone(&self, inode: &Arc<Inode>, core: &mut Core) {
-        core.d.nlink = 0;
-        core.lazy = Lazy::default();
-        core.records += 1;
-        core.gone = true;
+    pub(super) fn remove_gone(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        state.disk.nlink = 0;
+        state.lazy = Lazy::default();
+        state.records += 1;
+        state.gone = true;
         self.cache.remove(inode);
     }
 
     /// What [`drop_inode`](Self::drop_inode) has done is durable now.
-    pub(super) fn dropped(
+    pub(super) fn publish_drop(
         &self,
         inode: &Arc<Inode>,
-        core: &mut Core,
+        state: &mut InodeState,
         new: &DiskInode,
         what: Dropped,
     ) {
-        core.committed(new);
+        state.committed(new);
         match what {
             Dropped::Gone => {
-                core.gone = true;
+                state.gone = true;
                 self.cache.remove(inode);
             }
             Dropped::Orphan(slot) => {
-                core.orphan_slot = Some(slot);
+                state.orphan_slot = Some(slot);
                 self.orphans.lock().insert(inode.ino.0);
             }
         }
@@ -238,41 +238,41 @@ impl Shared {
 
     /// Finishes an orphan that nobody holds any more: a chain of records, each
     /// of which leaves a smaller orphan, and the last none.
-    pub(super) fn reclaim_orphan(&self, ino: Ino) -> Result<()> {
+    pub(super) fn free_orphan(&self, ino: Ino) -> Result<()> {
         self.free_orphans(&[self.iget(ino)?])
     }
 
     /// Finishes orphans, in ascending order, that nobody holds any more: as many
     /// in a record as fit, and one that does not fit in a chain of records.
     fn free_orphans(&self, inodes: &[Arc<Inode>]) -> Result<()> {
-        let mut cores: SmallVec<[CoreGuard<'_>; 1]> =
-            inodes.iter().map(|i| i.core.write()).collect();
+        let mut cores: SmallVec<[InodeGuard<'_>; 1]> =
+            inodes.iter().map(|i| i.state.write()).collect();
         let mut rest = inodes.iter().zip(&mut cores).peekable();
         while let Some((first, _)) = rest.peek() {
-            let mut tx = self.vol.begin_at(&first.place);
+            let mut tx = self.vol.begin_at(&first.last_record);
             tx.allow_reserve();
             let mut freed: SmallVec<[_; 1]> = SmallVec::new();
             let mut smaller = None;
-            while let Some((inode, core)) = rest.peek_mut() {
+            while let Some((inode, state)) = rest.peek_mut() {
                 let inode: &Arc<Inode> = inode;
-                let held = core.d.nlink != 0 || self.refs.has(inode.ino);
-                let (false, false, Some(slot)) = (core.gone, held, core.orphan_slot) else {
+                let held = state.disk.nlink != 0 || self.refs.has(inode.ino);
+                let (false, false, Some(slot)) = (state.gone, held, state.orphan_slot) else {
                     rest.next();
                     continue;
                 };
-                if !tx.has_no_record() && tx.room() < ANOTHER {
+                if !tx.has_no_record() && tx.room() < MIN_ROOM {
                     break;
                 }
-                tx.touch(&inode.place);
-                let mut new = core.d;
+                tx.touch(&inode.last_record);
+                let mut new = state.disk;
                 if !self.free_some(&mut tx, &mut new)? {
-                    put_inode(&mut tx, inode, core, &mut new)?;
+                    put_inode(&mut tx, inode, state, &mut new)?;
                     smaller = Some(new);
                     break;
                 }
                 self.clear_orphan(&mut tx, slot)?;
                 tx.free_inode(inode.ino.0)?;
-                freed.extend(rest.next().map(|(inode, core)| (inode, core, new)));
+                freed.extend(rest.next().map(|(inode, state)| (inode, state, new)));
             }
             if tx.has_no_record() {
                 return Ok(());
@@ -283,13 +283,13 @@ impl Shared {
                 self.mark(&freed, true);
                 return Err(e);
             }
-            for (inode, core, new) in freed {
-                core.gone = true;
-                core.committed(&new);
+            for (inode, state, new) in freed {
+                state.gone = true;
+                state.committed(&new);
                 self.cache.remove(inode);
             }
-            if let (Some(new), Some((_, core))) = (smaller, rest.peek_mut()) {
-                core.committed(&new);
+            if let (Some(new), Some((_, state))) = (smaller, rest.peek_mut()) {
+                state.committed(&new);
             }
         }
         Ok(())
@@ -323,19 +323,19 @@ impl Shared {
     /// references of their own, which no number of calls takes away: they are
     /// right for one who miscounts, too.
     pub fn unpin(&self, ino: Ino, n: u64) {
-        self.let_go(ino, n, By::Count);
+        self.release_ref(ino, n, By::Count);
     }
 
     /// Takes references away. A forked child has none, and waits for no lock: who
     /// held it may not be there.
-    pub(crate) fn let_go(&self, ino: Ino, n: u64, by: By) {
+    pub(crate) fn release_ref(&self, ino: Ino, n: u64, by: By) {
         if self.open.is_inherited() {
             return;
         }
         if n == 0 || !self.refs.sub(ino, n, by) || !self.orphans.lock().contains(&ino.0) {
             return;
         }
-        if let Err(e) = self.op(Need::Write, || self.reclaim_orphan(ino)) {
+        if let Err(e) = self.op(Need::Write, || self.free_orphan(ino)) {
             self.not_freed(ino, &e);
         }
     }
@@ -356,7 +356,7 @@ impl Shared {
         let due = {
             let mut forgotten = self.forgotten.lock();
             forgotten.push(ino);
-            !small || forgotten.len() >= TOGETHER
+            !small || forgotten.len() >= FREE_BATCH
         };
         if due {
             self.free_forgotten();
@@ -394,7 +394,7 @@ impl Shared {
                 Err(e) => self.not_freed(ino, &e),
             }
         }
-        for some in small.chunks(TOGETHER) {
+        for some in small.chunks(FREE_BATCH) {
             // One of them is damaged; the others are not to stay for it.
             if self.free_orphans(some).is_err() {
                 some.iter().for_each(|inode| self.free_or_note(inode));
@@ -422,8 +422,8 @@ impl Shared {
 
 /// Whether an orphan may wait for others. One that is locked may not.
 fn is_small(inode: &Inode) -> bool {
-    let core = inode.core.try_read();
-    core.is_some_and(|c| c.d.blocks <= SMALL && c.d.xattr_root == 0)
+    let state = inode.state.try_read();
+    state.is_some_and(|c| c.disk.blocks <= SMALL_FILE_BLOCKS && c.disk.xattr_root == 0)
 }
 
 /// What became of an inode without names.
@@ -446,7 +446,7 @@ pub(super) fn dir_tree(d: &DiskInode) -> htree::TreeRef {
 }
 
 /// Takes a changed directory tree over into its inode.
-pub(super) fn store_tree(d: &mut DiskInode, t: &htree::TreeRef) {
-    d.root = t.root.0;
-    d.blocks = d.blocks.saturating_add_signed(t.blocks);
+pub(super) fn store_tree(d: &mut DiskInode, tree: &htree::TreeRef) {
+    d.root = tree.root.0;
+    d.blocks = d.blocks.saturating_add_signed(tree.blocks);
 }

@@ -1,8 +1,8 @@
 //! Reading files: by copy, and by lending the medium itself.
 
-use super::core_lock::Glimpse;
-use super::extent_cache::{ExtentCache, Known};
-use super::inode::{Core, Inode};
+use super::extent_cache::{CachedExtent, ExtentCache};
+use super::inode::{Inode, InodeState};
+use super::inode_lock::Snapshot;
 use super::options::AtimePolicy;
 use super::{Need, Shared};
 use crate::error::{Error, Result};
@@ -62,16 +62,16 @@ impl Shared {
         if !self.open.is_open() {
             return None;
         }
-        let glance = inode.core.glance()?;
-        if self.atime.line() > glance.atime_until {
+        let size_snapshot = inode.state.size_snapshot()?;
+        if self.atime.line() > size_snapshot.atime_until {
             return None;
         }
         let end = offset.checked_add(into.len() as u64)?;
-        if end > glance.size {
+        if end > size_snapshot.size {
             return None;
         }
-        let at = self.known_place(extents, glance.records, (offset, into.len()))?;
-        let done = copy(&self.vol.region, at, into) && self.still(inode, glance.changes);
+        let at = self.lookup_extent(extents, size_snapshot.records, (offset, into.len()))?;
+        let done = copy(&self.vol.region, at, into) && self.validate(inode, size_snapshot.changes);
         done.then_some(into.len())
     }
 
@@ -93,14 +93,14 @@ impl Shared {
 
     /// A look at a file that needs no lock to be read.
     #[inline]
-    fn glimpse(&self, inode: &Inode) -> Option<Glimpse> {
+    fn snapshot(&self, inode: &Inode) -> Option<Snapshot> {
         if !self.open.is_open() {
             return None;
         }
-        let glimpse = inode.core.peek(inode.ino)?;
+        let snapshot = inode.state.snapshot(inode.ino)?;
         match self.atime.policy() {
-            AtimePolicy::NoAtime => Some(glimpse),
-            AtimePolicy::Relatime if self.about_now() < glimpse.atime_until => Some(glimpse),
+            AtimePolicy::NoAtime => Some(snapshot),
+            AtimePolicy::Relatime if self.about_now() < snapshot.atime_until => Some(snapshot),
             AtimePolicy::Relatime | AtimePolicy::StrictAtime => None,
         }
     }
@@ -108,11 +108,11 @@ impl Shared {
     /// Whether what was read after a look is what the file has. A change that
     /// failed half-way says so before it gives its lock back.
     #[inline]
-    fn still(&self, inode: &Inode, changes: u64) -> bool {
-        inode.core.unchanged(changes) && !self.vol.has_failed()
+    fn validate(&self, inode: &Inode, changes: u64) -> bool {
+        inode.state.validate(changes) && !self.vol.has_failed()
     }
 
-    /// See [`core_lock`](super::core_lock). `None`, and anything in `into`,
+    /// See [`inode_lock`](super::inode_lock). `None`, and anything in `into`,
     /// where a writer came between, the atime is due, or there is an error for
     /// the other way to find.
     fn read_unlocked(
@@ -122,25 +122,31 @@ impl Shared {
         offset: u64,
         into: &mut [u8],
     ) -> Option<usize> {
-        let glimpse = self.glimpse(inode)?;
-        let left = glimpse.size.saturating_sub(offset);
+        let snapshot = self.snapshot(inode)?;
+        let left = snapshot.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-        let still = || self.still(inode, glimpse.changes);
-        if let Some(at) = self.known_place(extents, glimpse.records, (offset, len)) {
+        let still = || self.validate(inode, snapshot.changes);
+        if let Some(at) = self.lookup_extent(extents, snapshot.records, (offset, len)) {
             self.vol.region.read(at, &mut into[..len]).ok()?;
             return still().then_some(len);
         }
         // Who counts the blocks of a file needs its lock.
-        let hole = || match inode.whole.is_known() {
+        let hole = || match inode.complete.is_known() {
             true => Ok(()),
             false => Err(Error::Stale(inode.ino)),
         };
-        let read = self.read_map(&glimpse.map, offset, &mut into[..len], hole);
+        let read = self.read_map(&snapshot.map, offset, &mut into[..len], hole);
         if read.ok()? != len {
             return None;
         }
         if len != 0 {
-            self.learn(extents, glimpse.records, &glimpse.map, (offset, len), still);
+            self.fill_extent(
+                extents,
+                snapshot.records,
+                &snapshot.map,
+                (offset, len),
+                still,
+            );
         }
         still().then_some(len)
     }
@@ -148,7 +154,7 @@ impl Shared {
     /// Where a range of a file (offset and length) stands in the region, if
     /// that is known, and it lies in one written block or in a large leaf.
     #[inline]
-    pub(super) fn known_place(
+    pub(super) fn lookup_extent(
         &self,
         extents: &ExtentCache,
         records: u64,
@@ -177,11 +183,11 @@ impl Shared {
     /// Keeps where a range of a file lies that was not known, unless `still`
     /// says that this may have changed meanwhile. Of a range of several blocks
     /// only a large leaf is of use.
-    pub(super) fn learn(
+    pub(super) fn fill_extent(
         &self,
         extents: &ExtentCache,
         records: u64,
-        m: &MapRef,
+        map: &MapRef,
         (offset, len): (u64, usize),
         still: impl FnOnce() -> bool,
     ) {
@@ -189,11 +195,11 @@ impl Shared {
         let index = offset >> geo.block_log2;
         let within = (index & ((1 << geo.fan_log2) - 1)) as usize;
         let one = (offset & (geo.block_size - 1)) + len as u64 <= geo.block_size;
-        let known = match map::part(&self.vol, m, index) {
-            Ok(Some(Part::Leaf(first))) => Known::Leaf(first),
+        let known = match map::part(&self.vol, map, index) {
+            Ok(Some(Part::Leaf(first))) => CachedExtent::Leaf(first),
             Ok(Some(Part::Table(table))) if one => {
-                match map::in_table(&self.vol, m, table, index) {
-                    Ok(Some(block)) => Known::Block(block),
+                match map::in_table(&self.vol, map, table, index) {
+                    Ok(Some(block)) => CachedExtent::Block(block),
                     _ => return,
                 }
             }
@@ -205,11 +211,11 @@ impl Shared {
 
     #[inline]
     fn read_inode(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let core = self.open_for_read(inode)?;
-        let left = core.d.size.saturating_sub(offset);
+        let state = self.open_for_read(inode)?;
+        let left = state.disk.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
-        let hole = || self.is_hole_of(inode, &core);
-        self.read_map(&core.map(), offset, &mut into[..len], hole)
+        let hole = || self.check_hole_of(inode, &state);
+        self.read_map(&state.map(), offset, &mut into[..len], hole)
     }
 
     /// Lends the bytes of a range to `f`, on the medium itself, for as long as
@@ -232,8 +238,8 @@ impl Shared {
     ) -> Result<Option<usize>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = self.open_for_read(&inode)?;
-            let len = core.d.size.saturating_sub(offset).min(len as u64);
+            let state = self.open_for_read(&inode)?;
+            let len = state.disk.size.saturating_sub(offset).min(len as u64);
             if len == 0 {
                 f(Lent::empty());
                 return Ok(Some(0));
@@ -242,20 +248,20 @@ impl Shared {
             if !self.vol.pins.is_empty() {
                 return Ok(None);
             }
-            let (log2, m) = (self.vol.geo.block_log2, core.map());
+            let (log2, map) = (self.vol.geo.block_log2, state.map());
             let (first, last) = (offset >> log2, (offset + len - 1) >> log2);
-            let e = map::run(&self.vol, &m, first, last - first + 1)?;
-            let Some(block) = e.block.filter(|_| !e.unwritten) else {
+            let extent = map::run(&self.vol, &map, first, last - first + 1)?;
+            let Some(block) = extent.block.filter(|_| !extent.unwritten) else {
                 return Ok(None);
             };
             // A run ends with its pointer block; the next may go on with it.
-            let mut count = e.count;
+            let mut count = extent.count;
             while first + count <= last {
-                let e = map::run(&self.vol, &m, first + count, last - first - count + 1)?;
-                if e.unwritten || e.block.is_none_or(|b| b.0 != block.0 + count) {
+                let extent = map::run(&self.vol, &map, first + count, last - first - count + 1)?;
+                if extent.unwritten || extent.block.is_none_or(|b| b.0 != block.0 + count) {
                     return Ok(None);
                 }
-                count += e.count;
+                count += extent.count;
             }
             let at = self.vol.geo.offset(block) + (offset - (first << log2));
             f(self.vol.region.lend(at, len)?);
@@ -272,7 +278,7 @@ impl Shared {
     #[inline]
     pub(super) fn read_map(
         &self,
-        m: &MapRef,
+        map: &MapRef,
         mut offset: u64,
         mut into: &mut [u8],
         hole: impl Fn() -> Result<()>,
@@ -283,17 +289,17 @@ impl Shared {
             let within = offset & (geo.block_size - 1);
             let index = offset >> geo.block_log2;
             let blocks = (within + into.len() as u64).div_ceil(geo.block_size);
-            let e = map::run(&self.vol, m, index, blocks)?;
-            let bytes = (e.count << geo.block_log2) - within;
+            let extent = map::run(&self.vol, map, index, blocks)?;
+            let bytes = (extent.count << geo.block_log2) - within;
             let n = usize::try_from(bytes).map_or(into.len(), |n| n.min(into.len()));
             let (now, rest) = into.split_at_mut(n);
-            match e.block {
-                Some(block) if !e.unwritten => {
+            match extent.block {
+                Some(block) if !extent.unwritten => {
                     self.vol.region.read(geo.offset(block) + within, now)?
                 }
                 Some(_) => now.fill(0),
-                None if e.lost && done == 0 => return Err(self.lost(m.ino, offset)),
-                None if e.lost => return Ok(done),
+                None if extent.lost && done == 0 => return Err(self.lost(map.ino, offset)),
+                None if extent.lost => return Ok(done),
                 None => {
                     hole()?;
                     now.fill(0);
@@ -315,17 +321,17 @@ impl Shared {
     /// what lends the bytes may have answered the caller by then, who would
     /// still see the old one.
     #[inline]
-    fn open_for_read<'a>(&self, inode: &'a Inode) -> Result<RwLockReadGuard<'a, Core>> {
-        let core = inode.core.read();
-        check_file(inode, &core)?;
-        if !self.atime_due(&core) {
-            return Ok(core);
+    fn open_for_read<'a>(&self, inode: &'a Inode) -> Result<RwLockReadGuard<'a, InodeState>> {
+        let state = inode.state.read();
+        check_file(inode, &state)?;
+        if !self.atime_due(&state) {
+            return Ok(state);
         }
-        drop(core);
+        drop(state);
         self.touch_atime(inode);
-        let core = inode.core.read();
-        check_file(inode, &core)?;
-        Ok(core)
+        let state = inode.state.read();
+        check_file(inode, &state)?;
+        Ok(state)
     }
 
     /// Whether the next read of a file may set its atime. What keeps copies of
@@ -336,14 +342,14 @@ impl Shared {
     /// [`Error::Stale`] where there is no such inode.
     pub fn read_sets_atime(&self, ino: Ino) -> Result<bool> {
         let inode = self.inode(ino)?;
-        let core = inode.core.read();
-        Ok(self.atime_due(&core))
+        let state = inode.state.read();
+        Ok(self.atime_due(&state))
     }
 
     /// Whether a read may have to set the atime. Cheap, and on the safe side.
     #[inline]
-    fn atime_due(&self, core: &Core) -> bool {
-        let d = &core.d;
+    fn atime_due(&self, state: &InodeState) -> bool {
+        let d = &state.disk;
         let at = (d.atime_sec, d.atime_nsec);
         match self.atime.policy() {
             AtimePolicy::NoAtime => false,
@@ -358,7 +364,7 @@ impl Shared {
     }
 }
 
-/// See [`Shared::known_place`], for blocks of such a size with so many pointers.
+/// See [`Shared::lookup_extent`], for blocks of such a size with so many pointers.
 #[inline(always)]
 fn known_in(
     extents: &ExtentCache,
@@ -375,16 +381,16 @@ fn known_in(
         fits.then_some((first.0 << block_log2) + within)
     };
     match extents.get(records, offset >> part_log2, index as usize)? {
-        Known::Leaf(first) => place(first, part_log2),
-        Known::Block(block) => place(block, block_log2),
+        CachedExtent::Leaf(first) => place(first, part_log2),
+        CachedExtent::Block(block) => place(block, block_log2),
     }
 }
 
 /// A regular file that still exists.
 #[inline]
-pub(crate) fn check_file(inode: &Inode, core: &Core) -> Result<()> {
-    core.alive(inode.ino)?;
-    match core.kind() {
+pub(crate) fn check_file(inode: &Inode, state: &InodeState) -> Result<()> {
+    state.alive(inode.ino)?;
+    match state.kind() {
         FileType::Regular => Ok(()),
         FileType::Directory => Err(Error::IsDirectory),
         _ => Err(Error::Invalid("not a regular file")),

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::completeness::Hole;
 use super::inode::Inode;
 use super::orphan::dir_tree;
-use super::whole::Hole;
 use super::{By, Need, Shared};
 use crate::error::{Error, Result};
 use crate::htree;
@@ -127,17 +127,17 @@ impl Shared {
                         None
                     }
                 };
-                let core = inode.as_ref().map(|inode| inode.core.read());
+                let state = inode.as_ref().map(|inode| inode.state.read());
                 // Gone since the batch was read, or another by now: a number is
                 // given out again, a generation is not.
-                if core.as_ref().is_some_and(|core| {
-                    core.gone
-                        || (core.d.nlink == 0 && e.cookie > DOT_DOT)
-                        || core.d.generation > newest
+                if state.as_ref().is_some_and(|state| {
+                    state.gone
+                        || (state.disk.nlink == 0 && e.cookie > DOT_DOT)
+                        || state.disk.generation > newest
                 }) {
                     continue;
                 }
-                let attr = core.as_ref().map(|core| core.attr(&self.vol.geo));
+                let attr = state.as_ref().map(|state| state.attr(&self.vol.geo));
                 let entry = DirEntry {
                     name: &e.name,
                     ino: e.ino,
@@ -165,14 +165,14 @@ impl Shared {
     /// The next entries after a cookie, whether they are the last, and the
     /// newest generation that an inode of theirs can have.
     fn batch(&self, dir: &Arc<Inode>, cookie: u64) -> Result<(Vec<Batched>, bool, u64)> {
-        let core = dir.core.read();
-        self.check_dir(dir, &core)?;
+        let state = dir.state.read();
+        self.check_dir(dir, &state)?;
         let mut out = Vec::with_capacity(BATCH);
         // Where a removed directory stood may be anything by now.
-        let up = if core.d.nlink == 0 {
+        let up = if state.disk.nlink == 0 {
             dir.ino
         } else {
-            Ino(core.d.parent_or_rdev)
+            Ino(state.disk.parent_or_rdev)
         };
         let dots = [(DOT, &b"."[..], dir.ino), (DOT_DOT, b"..", up)];
         for (c, name, ino) in dots {
@@ -189,9 +189,9 @@ impl Shared {
         let mut bad = None;
         htree::scan(
             &self.vol,
-            &dir_tree(&core.d),
+            &dir_tree(&state.disk),
             cookie.max(DOT_DOT),
-            &|| self.is_hole(&core, Hole::Contents),
+            &|| self.check_hole(&state, Hole::Contents),
             &mut |item, value, name| {
                 if out.len() >= BATCH {
                     full = true;

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use zerocopy::FromZeros;
 
-use super::create::{New, Newborn};
-use super::inode::{Core, Inode, add_link, put_inode, put_new_inode, touch_ctime, touch_mtime};
+use super::create::{InodeTemplate, NewInode};
+use super::inode::{
+    Inode, InodeState, add_link, put_inode, put_new_inode, touch_ctime, touch_mtime,
+};
 use super::locks::LockSet;
 use super::orphan::Dropped;
-use super::{Need, Shared, names, protect};
+use super::{Need, Shared, chattr, names};
 use crate::error::{Error, Result};
-use crate::htree::{DirEntry, Gap};
+use crate::htree::{DirEntry, VacantEntry};
 use crate::media::DiskInode;
 use crate::pmem::mutants::has_bug;
 use crate::types::{Ctx, FileType, Ino, RenameFlags};
@@ -29,7 +31,7 @@ struct Ends<'a> {
     to: &'a Arc<Inode>,
     new_name: &'a [u8],
     /// Where the new name would stand, if it was looked for under the locks.
-    gap: Option<&'a Gap>,
+    vacant: Option<&'a VacantEntry>,
     source: &'a Arc<Inode>,
     target: Option<&'a Arc<Inode>>,
 }
@@ -43,7 +45,7 @@ impl Shared {
     /// [`Error::Invalid`] for a directory into its own subtree.
     pub fn rename(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -56,22 +58,22 @@ impl Shared {
             }
             names::check(name)?;
             names::check(new_name)?;
-            self.in_dir(parent, |from| {
-                self.rename_from(cx, from, name, new_parent, new_name, flags)
+            self.with_dir(parent, |from| {
+                self.rename_from(ctx, from, name, new_parent, new_name, flags)
             })
         })
     }
 
-    fn peek(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
-        let core = dir.core.read();
-        self.check_dir(dir, &core)?;
-        self.entry_inode(&core, name)
+    fn find_unlocked(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        let state = dir.state.read();
+        self.check_dir(dir, &state)?;
+        self.entry_inode(&state, name)
     }
 
     #[inline(never)]
     fn rename_from(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         from: &Arc<Inode>,
         name: &[u8],
         new_parent: Ino,
@@ -83,14 +85,14 @@ impl Shared {
         if from.ino == new_parent {
             let (source, target);
             let mut set = LockSet::first(from);
-            let core = set.core(from)?;
-            self.check_linked_dir(from, core)?;
-            let Some(entry) = self.entry(core, name)? else {
+            let state = set.state(from)?;
+            self.check_linked_dir(from, state)?;
+            let Some(entry) = self.entry(state, name)? else {
                 return Err(Error::NotFound);
             };
-            source = self.inode_of(core, name, Ino(entry.ino))?;
-            let gap;
-            (target, gap) = self.entry_inode_or_gap(core, new_name)?;
+            source = self.inode_of(state, name, Ino(entry.ino))?;
+            let vacant;
+            (target, vacant) = self.entry_inode_or_vacant(state, new_name)?;
             if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
                 let ends = Ends {
                     from,
@@ -98,32 +100,32 @@ impl Shared {
                     entry: &entry,
                     to: from,
                     new_name,
-                    gap: gap.as_ref(),
+                    vacant: vacant.as_ref(),
                     source: &source,
                     target: target.as_ref(),
                 };
-                let orphan = self.rename_locked(cx, &ends, &mut set, flags)?;
+                let orphan = self.rename_locked(ctx, &ends, &mut set, flags)?;
                 drop(set);
                 return self.after_removal(orphan);
             }
         }
         let to = self.iget_user(new_parent)?;
         loop {
-            let source = self.peek(from, name)?.ok_or(Error::NotFound)?;
-            let target = self.peek(&to, new_name)?;
+            let source = self.find_unlocked(from, name)?.ok_or(Error::NotFound)?;
+            let target = self.find_unlocked(&to, new_name)?;
             match &target {
                 Some(_) if flags.noreplace => return Err(Error::Exists),
                 None if flags.exchange => return Err(Error::NotFound),
                 _ => {}
             }
             let across = from.ino != to.ino;
-            let is_dir = |i: &Arc<Inode>| i.core.read().is_dir();
+            let is_dir = |i: &Arc<Inode>| i.state.read().is_dir();
             let moves_dir = across
                 && (is_dir(&source) || (flags.exchange && target.as_ref().is_some_and(is_dir)));
             // While directories move one at a time, who is above whom holds.
             let _moving = moves_dir.then(|| self.rename.lock());
             if moves_dir {
-                self.check_linked_dir(&to, &to.core.read())?;
+                self.check_linked_dir(&to, &to.state.read())?;
                 if is_dir(&source) && self.is_above(source.ino, &to)? {
                     return Err(Error::Invalid("a directory into its own subtree"));
                 }
@@ -141,18 +143,18 @@ impl Shared {
             let mut list = vec![from, &to, &source];
             list.extend(&target);
             let mut set = LockSet::new(&list);
-            self.check_dir(from, set.core(from)?)?;
-            self.check_linked_dir(&to, set.core(&to)?)?;
-            let entry = self.entry(set.core(from)?, name)?;
+            self.check_dir(from, set.state(from)?)?;
+            self.check_linked_dir(&to, set.state(&to)?)?;
+            let entry = self.entry(set.state(from)?, name)?;
             let Some(entry) = entry.filter(|e| e.ino == source.ino.0) else {
                 continue;
             };
-            let there = self.entry(set.core(&to)?, new_name)?.map(|e| e.ino);
+            let there = self.entry(set.state(&to)?, new_name)?.map(|e| e.ino);
             if there != target.as_ref().map(|t| t.ino.0)
-                || set.core(&source)?.gone
+                || set.state(&source)?.gone
                 || target
                     .as_ref()
-                    .is_some_and(|t| set.core(t).is_ok_and(|c| c.gone))
+                    .is_some_and(|t| set.state(t).is_ok_and(|c| c.gone))
             {
                 continue;
             }
@@ -162,11 +164,11 @@ impl Shared {
                 entry: &entry,
                 to: &to,
                 new_name,
-                gap: None,
+                vacant: None,
                 source: &source,
                 target: target.as_ref(),
             };
-            let orphan = self.rename_locked(cx, &ends, &mut set, flags)?;
+            let orphan = self.rename_locked(ctx, &ends, &mut set, flags)?;
             drop(set);
             return self.after_removal(orphan);
         }
@@ -188,14 +190,14 @@ impl Shared {
                 Err(Error::Stale(_)) => break,
                 Err(e) => return Err(e),
             };
-            let core = inode.core.read();
-            if !core.is_dir() {
+            let state = inode.state.read();
+            if !state.is_dir() {
                 break;
             }
-            at = Ino(core.d.parent_or_rdev);
+            at = Ino(state.disk.parent_or_rdev);
         }
         // Where a removed directory stood may be anything by now.
-        if below.core.read().d.nlink == 0 {
+        if below.state.read().disk.nlink == 0 {
             return Err(Error::NotFound);
         }
         Err(Error::corrupt(
@@ -206,186 +208,213 @@ impl Shared {
 
     fn rename_locked(
         &self,
-        cx: &Ctx,
-        e: &Ends<'_>,
+        ctx: &Ctx,
+        ends: &Ends<'_>,
         set: &mut LockSet<'_>,
         flags: RenameFlags,
     ) -> Result<Option<Ino>> {
-        match e.target {
+        match ends.target {
             Some(_) if flags.noreplace => return Err(Error::Exists),
             None if flags.exchange => return Err(Error::NotFound),
             // Two names of one inode: nothing to do, as POSIX has it.
-            Some(t) if t.ino == e.source.ino => return Ok(None),
+            Some(t) if t.ino == ends.source.ino => return Ok(None),
             _ => {}
         }
-        protect::may_change(&set.core(e.from)?.d)?;
-        protect::may_change(&set.core(e.source)?.d)?;
-        let to = &set.core(e.to)?.d;
-        match e.target {
+        chattr::check_write(&set.state(ends.from)?.disk)?;
+        chattr::check_write(&set.state(ends.source)?.disk)?;
+        let to = &set.state(ends.to)?.disk;
+        match ends.target {
             Some(t) => {
-                protect::may_change(to)?;
-                protect::may_change(&set.core(t)?.d)?;
+                chattr::check_write(to)?;
+                chattr::check_write(&set.state(t)?.disk)?;
             }
-            None => protect::may_grow(to)?,
+            None => chattr::check_append(to)?,
         }
         let own = |i: &Inode, dir: &Inode| i.ino == dir.ino;
-        if own(e.source, e.from) || e.target.is_some_and(|t| own(t, e.to)) {
+        if own(ends.source, ends.from) || ends.target.is_some_and(|t| own(t, ends.to)) {
             return Err(Error::corrupt(
-                format!("directory {} or {}", e.from.ino, e.to.ino),
+                format!("directory {} or {}", ends.from.ino, ends.to.ino),
                 "it has itself as an entry",
             ));
         }
         if flags.exchange {
-            self.exchange_locked(e, set).map(|()| None)
+            self.exchange_locked(ends, set).map(|()| None)
         } else {
-            self.move_locked(cx, e, set, flags.whiteout)
+            self.move_locked(ctx, ends, set, flags.whiteout)
         }
     }
 
-    fn exchange_locked(&self, e: &Ends<'_>, set: &mut LockSet<'_>) -> Result<()> {
-        let target = e.target.ok_or(Error::NotFound)?;
+    fn exchange_locked(&self, ends: &Ends<'_>, set: &mut LockSet<'_>) -> Result<()> {
+        let target = ends.target.ok_or(Error::NotFound)?;
         let now = self.now();
-        let (mut s, mut t) = (set.core(e.source)?.d, set.core(target)?.d);
-        let mut from = set.core(e.from)?.d;
-        let across = e.from.ino != e.to.ino;
-        let mut to = set.core(e.to)?.d;
-        let mut tx = self.vol.begin_at(&e.from.place);
-        self.replace_entry(&mut tx, &from, e.name, &t)?;
-        self.replace_entry(&mut tx, &to, e.new_name, &s)?;
+        let (mut new_source, mut new_target) =
+            (set.state(ends.source)?.disk, set.state(target)?.disk);
+        let mut from = set.state(ends.from)?.disk;
+        let across = ends.from.ino != ends.to.ino;
+        let mut to = set.state(ends.to)?.disk;
+        let mut tx = self.vol.begin_at(&ends.from.last_record);
+        self.replace_entry(&mut tx, &from, ends.name, &new_target)?;
+        self.replace_entry(&mut tx, &to, ends.new_name, &new_source)?;
         let is_dir = |d: &DiskInode| d.mode & libc::S_IFMT == libc::S_IFDIR;
         if across {
-            if is_dir(&s) {
-                s.parent_or_rdev = e.to.ino.0;
+            if is_dir(&new_source) {
+                new_source.parent_or_rdev = ends.to.ino.0;
                 from.nlink = from.nlink.saturating_sub(1);
                 add_link(&mut to)?;
             }
-            if is_dir(&t) {
-                t.parent_or_rdev = e.from.ino.0;
+            if is_dir(&new_target) {
+                new_target.parent_or_rdev = ends.from.ino.0;
                 to.nlink = to.nlink.saturating_sub(1);
                 add_link(&mut from)?;
             }
             touch_mtime(&mut to, now);
-            put_inode(&mut tx, e.to, set.core(e.to)?, &mut to)?;
+            put_inode(&mut tx, ends.to, set.state(ends.to)?, &mut to)?;
         }
         touch_mtime(&mut from, now);
-        put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
-        touch_ctime(&mut s, now);
-        touch_ctime(&mut t, now);
-        put_inode(&mut tx, e.source, set.core(e.source)?, &mut s)?;
-        put_inode(&mut tx, target, set.core(target)?, &mut t)?;
+        put_inode(&mut tx, ends.from, set.state(ends.from)?, &mut from)?;
+        touch_ctime(&mut new_source, now);
+        touch_ctime(&mut new_target, now);
+        put_inode(
+            &mut tx,
+            ends.source,
+            set.state(ends.source)?,
+            &mut new_source,
+        )?;
+        put_inode(&mut tx, target, set.state(target)?, &mut new_target)?;
         tx.commit()?;
-        set.core_mut(e.from)?.committed(&from);
+        set.state_mut(ends.from)?.committed(&from);
         if across {
-            set.core_mut(e.to)?.committed(&to);
+            set.state_mut(ends.to)?.committed(&to);
         }
-        set.core_mut(e.source)?.committed(&s);
-        set.core_mut(target)?.committed(&t);
+        set.state_mut(ends.source)?.committed(&new_source);
+        set.state_mut(target)?.committed(&new_target);
         Ok(())
     }
 
     fn move_locked(
         &self,
-        cx: &Ctx,
-        e: &Ends<'_>,
+        ctx: &Ctx,
+        ends: &Ends<'_>,
         set: &mut LockSet<'_>,
         whiteout: bool,
     ) -> Result<Option<Ino>> {
         let now = self.now();
-        let across = e.from.ino != e.to.ino;
-        let mut s = set.core(e.source)?.d;
-        let s_dir = set.core(e.source)?.is_dir();
-        let mut t = None;
-        if let Some(target) = e.target {
-            let core = set.core(target)?;
-            match (s_dir, core.is_dir()) {
-                (true, _) => self.check_empty_dir(core)?,
+        let across = ends.from.ino != ends.to.ino;
+        let mut new_source = set.state(ends.source)?.disk;
+        let source_is_dir = set.state(ends.source)?.is_dir();
+        let mut new_target = None;
+        if let Some(target) = ends.target {
+            let state = set.state(target)?;
+            match (source_is_dir, state.is_dir()) {
+                (true, _) => self.check_empty_dir(state)?,
                 (false, true) => return Err(Error::IsDirectory),
                 (false, false) => {}
             }
-            t = Some(core.d);
+            new_target = Some(state.disk);
         }
-        let mut tx = self.vol.begin_at(&e.from.place);
-        if t.is_some() {
+        let mut tx = self.vol.begin_at(&ends.from.last_record);
+        if new_target.is_some() {
             tx.allow_reserve();
         }
-        let mut from = set.core(e.from)?.d;
+        let mut from = set.state(ends.from)?.disk;
         // With one directory, `from` stands for both and `to` is not used.
         let mut to = if across {
-            Some(set.core(e.to)?.d)
+            Some(set.state(ends.to)?.disk)
         } else {
             None
         };
 
         // The old name first: its slots may serve the new one.
-        let white = if whiteout {
-            Some(self.put_whiteout(cx, &mut tx, &mut from, e.name, now)?)
+        let whiteout_inode = if whiteout {
+            Some(self.put_whiteout(ctx, &mut tx, &mut from, ends.name, now)?)
         } else {
-            self.take_entry(&mut tx, &mut from, e.entry)?;
+            self.take_entry(&mut tx, &mut from, ends.entry)?;
             None
         };
-        let mut gap = e.gap;
-        if has_bug!(RenameRemovesFirst) && white.is_none() {
-            gap = None;
-            put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
+        let mut vacant = ends.vacant;
+        if has_bug!(RenameRemovesFirst) && whiteout_inode.is_none() {
+            vacant = None;
+            put_inode(&mut tx, ends.from, set.state(ends.from)?, &mut from)?;
             tx.commit()?;
-            tx = self.vol.begin_at(&e.from.place);
+            tx = self.vol.begin_at(&ends.from.last_record);
         }
         let dest = to.as_mut().unwrap_or(&mut from);
-        if t.is_some() {
-            self.replace_entry(&mut tx, dest, e.new_name, &s)?;
+        if new_target.is_some() {
+            self.replace_entry(&mut tx, dest, ends.new_name, &new_source)?;
         } else {
-            if white.is_none() {
-                tx.may_enter(&[&e.from.place, &e.to.place, &e.source.place]);
+            if whiteout_inode.is_none() {
+                tx.may_enter(&[
+                    &ends.from.last_record,
+                    &ends.to.last_record,
+                    &ends.source.last_record,
+                ]);
             }
-            self.add_entry_at(&mut tx, dest, e.new_name, gap, (s.ino, s.mode))?;
+            self.add_entry_at(
+                &mut tx,
+                dest,
+                ends.new_name,
+                vacant,
+                (new_source.ino, new_source.mode),
+            )?;
         }
-        if s_dir {
-            if t.is_some() {
+        if source_is_dir {
+            if new_target.is_some() {
                 dest.nlink = dest.nlink.saturating_sub(1);
             }
             if across {
                 add_link(dest)?;
                 from.nlink = from.nlink.saturating_sub(1);
-                s.parent_or_rdev = e.to.ino.0;
+                new_source.parent_or_rdev = ends.to.ino.0;
             }
         }
         touch_mtime(&mut from, now);
-        put_inode(&mut tx, e.from, set.core(e.from)?, &mut from)?;
+        put_inode(&mut tx, ends.from, set.state(ends.from)?, &mut from)?;
         if let Some(to) = &mut to {
             touch_mtime(to, now);
-            put_inode(&mut tx, e.to, set.core(e.to)?, to)?;
+            put_inode(&mut tx, ends.to, set.state(ends.to)?, to)?;
         }
-        touch_ctime(&mut s, now);
-        put_inode(&mut tx, e.source, set.core(e.source)?, &mut s)?;
+        touch_ctime(&mut new_source, now);
+        put_inode(
+            &mut tx,
+            ends.source,
+            set.state(ends.source)?,
+            &mut new_source,
+        )?;
 
         let mut dropped = None;
-        if let (Some(target), Some(t)) = (e.target, &mut t) {
-            touch_ctime(t, now);
-            t.nlink = if s_dir { 0 } else { t.nlink.saturating_sub(1) };
-            let core = set.core(target)?;
-            if t.nlink == 0 {
-                dropped = Some(self.drop_inode(&mut tx, target, core, t)?);
+        if let (Some(target), Some(new_target)) = (ends.target, &mut new_target) {
+            touch_ctime(new_target, now);
+            new_target.nlink = if source_is_dir {
+                0
             } else {
-                put_inode(&mut tx, target, core, t)?;
+                new_target.nlink.saturating_sub(1)
+            };
+            let state = set.state(target)?;
+            if new_target.nlink == 0 {
+                dropped = Some(self.drop_inode(&mut tx, target, state, new_target)?);
+            } else {
+                put_inode(&mut tx, target, state, new_target)?;
             }
         }
-        match white {
-            Some(white) => drop(Newborn::new(self, &white).commit(&mut tx, false)?),
+        match whiteout_inode {
+            Some(whiteout_inode) => {
+                NewInode::new(self, &whiteout_inode).commit(&mut tx, false)?;
+            }
             None => drop(tx.commit()?),
         }
-        set.core_mut(e.from)?.committed(&from);
+        set.state_mut(ends.from)?.committed(&from);
         if let Some(to) = to {
-            set.core_mut(e.to)?.committed(&to);
+            set.state_mut(ends.to)?.committed(&to);
         }
-        set.core_mut(e.source)?.committed(&s);
-        if let (Some(target), Some(t)) = (e.target, t) {
-            let core: &mut Core = set.core_mut(target)?;
+        set.state_mut(ends.source)?.committed(&new_source);
+        if let (Some(target), Some(new_target)) = (ends.target, new_target) {
+            let state: &mut InodeState = set.state_mut(target)?;
             match dropped {
-                Some(what) => self.dropped(target, core, &t, what),
-                None => core.committed(&t),
+                Some(what) => self.publish_drop(target, state, &new_target, what),
+                None => state.committed(&new_target),
             }
         }
-        Ok(match (dropped, e.target) {
+        Ok(match (dropped, ends.target) {
             (Some(Dropped::Orphan(_)), Some(target)) => Some(target.ino),
             _ => None,
         })
@@ -394,7 +423,7 @@ impl Shared {
     /// Puts a whiteout in the place of an entry.
     fn put_whiteout(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
         name: &[u8],
@@ -404,12 +433,12 @@ impl Shared {
         let home = self.table.home_or_grow(&self.vol, ino)?;
         let mode = FileType::CharDevice.mode_bits();
         let mut d = DiskInode::new_zeroed();
-        let what = New {
+        let what = InodeTemplate {
             mode,
             rdev: 0,
             target: b"",
         };
-        self.fill_new(cx, dir, &what, now, (ino, &mut d));
+        self.fill_new(ctx, dir, &what, now, (ino, &mut d));
         put_new_inode(tx, home, ino, &mut d)?;
         self.replace_entry(tx, dir, name, &d)?;
         Ok(Arc::new(Inode::new(ino, home, d)))

@@ -249,7 +249,7 @@ mod tests {
         for mib in 2..6 {
             fs.fallocate(file, ahead, mib * MIB, MIB).unwrap();
         }
-        fs.vol.reclaim().unwrap();
+        fs.vol.retire_pending().unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
         if !reserve {
             use_up_the_reserve(&fs);
@@ -301,14 +301,14 @@ mod tests {
         let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
         let file = file.unwrap().ino;
         fs.append(file, &[1; 4096]).unwrap();
-        let core = fs.iget(file).unwrap().core.read().map();
-        let first = map::run(&fs.vol, &core, 0, 1).unwrap();
+        let state = fs.iget(file).unwrap().state.read().map();
+        let first = map::run(&fs.vol, &state, 0, 1).unwrap();
         let at = fs.vol.geo.offset(first.block.unwrap());
         fs.vol.region.window().discard(at, 4096).unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
         use_up_the_reserve(&fs);
         fs.unlink(Ino::ROOT, b"file").unwrap();
-        fs.vol.reclaim().unwrap();
+        fs.vol.retire_pending().unwrap();
         let mut tx = fs.vol.begin();
         tx.allow_reserve();
         if let Ok(run) = tx.alloc_blocks(None, 1, true) {

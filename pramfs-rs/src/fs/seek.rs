@@ -21,31 +21,31 @@ impl Shared {
     pub fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            check_file(&inode, &core)?;
-            let (size, log2) = (core.d.size, self.vol.geo.block_log2);
+            let state = inode.state.read();
+            check_file(&inode, &state)?;
+            let (size, log2) = (state.disk.size, self.vol.geo.block_log2);
             let mut at = offset;
             while at < size {
                 let index = at >> log2;
-                let e = map::run(
+                let extent = map::run(
                     &self.vol,
-                    &core.map(),
+                    &state.map(),
                     index,
                     ((size - 1) >> log2) - index + 1,
                 )?;
-                if e.is_hole() {
-                    self.is_hole_of(&inode, &core)?;
+                if extent.is_hole() {
+                    self.check_hole_of(&inode, &state)?;
                 }
                 let wanted = whence == SeekWhence::Data;
-                let data = !e.is_hole() && !e.unwritten;
-                if data && !e.lost && map::find(&self.vol, &core.map(), index)?.count > 1 {
-                    if let Some(found) = self.first_block(&e, wanted)? {
+                let data = !extent.is_hole() && !extent.unwritten;
+                if data && !extent.lost && map::find(&self.vol, &state.map(), index)?.count > 1 {
+                    if let Some(found) = self.first_block(&extent, wanted)? {
                         return Ok(at.max(found << log2));
                     }
                 } else if data == wanted {
                     return Ok(at);
                 }
-                at = (index + e.count) << log2;
+                at = (index + extent.count) << log2;
             }
             match whence {
                 SeekWhence::Hole if offset < size => Ok(size),
@@ -56,16 +56,16 @@ impl Shared {
 
     /// The first file block of a written extent that has bytes other than zero
     /// (`data`), or that has none. No more is read than a large leaf.
-    fn first_block(&self, e: &Extent, data: bool) -> Result<Option<u64>> {
-        let Some(first) = e.block else {
+    fn first_block(&self, extent: &Extent, data: bool) -> Result<Option<u64>> {
+        let Some(first) = extent.block else {
             return Ok(None);
         };
         let mut bytes = vec![0; self.vol.geo.block_size as usize];
-        for nth in 0..e.count {
+        for nth in 0..extent.count {
             let at = self.vol.geo.offset(Bno(first.0 + nth));
             self.vol.region.read(at, &mut bytes)?;
             if bytes.iter().any(|byte| *byte != 0) == data {
-                return Ok(Some(e.index + nth));
+                return Ok(Some(extent.index + nth));
             }
         }
         Ok(None)

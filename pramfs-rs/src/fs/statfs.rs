@@ -32,7 +32,7 @@ impl Shared {
             // is not dead.
             if !self.is_read_only() {
                 self.free_forgotten_inodes();
-                self.vol.reclaim()?;
+                self.vol.retire_pending()?;
             }
             let (free, available) = self.vol.free_blocks();
             let available = available.min(self.host_can_give(free));

@@ -68,7 +68,7 @@ pub(super) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<boo
         return Ok(false);
     }
     let w = region.window();
-    // Fenced with what the mount stores next, before anybody can store to the
+    // Fenced with what the mount stores next, before any_group can store to the
     // page that is whole.
     drop(w.store(other, info.fixed.as_bytes())?);
     Ok(true)
@@ -114,7 +114,7 @@ impl Shared {
         if self.open.is_inherited() {
             return text(&self.info.fixed.label);
         }
-        text(&self.state.fixed.lock().label)
+        text(&self.super_state.fixed.lock().label)
     }
 
     /// Changes the label, durably.
@@ -132,7 +132,7 @@ impl Shared {
             if label.len() >= size_of::<[u8; 64]>() || label.contains('\0') {
                 return Err(Error::Invalid("a label has at most 63 bytes and no NUL"));
             }
-            let mut fixed = self.state.fixed.lock();
+            let mut fixed = self.super_state.fixed.lock();
             let mut new = *fixed;
             new.label = [0; 64];
             new.label[..label.len()].copy_from_slice(label.as_bytes());
@@ -156,7 +156,7 @@ impl Shared {
         if self.quiet.load(Ordering::Relaxed) {
             return;
         }
-        let mut d = self.state.dynamic.lock();
+        let mut d = self.super_state.dynamic.lock();
         let mark = ErrorMark {
             time_sec: self.now().sec.max(1),
             ino: e.ino().map_or(0, |ino| ino.0),

@@ -1,7 +1,7 @@
 //! symlink and readlink.
 
-use super::create::New;
-use super::inode::Core;
+use super::create::InodeTemplate;
+use super::inode::InodeState;
 use super::names::TARGET_MAX;
 use super::{By, Need, Shared};
 use crate::error::{Error, Result};
@@ -14,9 +14,9 @@ impl Shared {
     ///
     /// # Errors
     /// As for [`create`](Self::create); [`Error::NameTooLong`] for the target.
-    pub fn symlink(&self, cx: &Ctx, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+    pub fn symlink(&self, ctx: &Ctx, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
         self.op(Need::Write, || {
-            self.symlink_inner(cx, parent, name, target, false)
+            self.symlink_inner(ctx, parent, name, target, false)
         })
     }
 
@@ -26,19 +26,19 @@ impl Shared {
     /// As for [`symlink`](Self::symlink).
     pub fn symlink_pinned(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: Ino,
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
         self.op_pinned(Need::Write, By::Count, || {
-            self.symlink_inner(cx, parent, name, target, true)
+            self.symlink_inner(ctx, parent, name, target, true)
         })
     }
 
     fn symlink_inner(
         &self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: Ino,
         name: &[u8],
         target: &[u8],
@@ -55,10 +55,10 @@ impl Shared {
         }
         let mode = FileType::Symlink.mode_bits() | 0o777;
         self.make(
-            cx,
+            ctx,
             parent,
             name,
-            &New {
+            &InodeTemplate {
                 mode,
                 rdev: 0,
                 target,
@@ -74,42 +74,42 @@ impl Shared {
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            core.alive(ino)?;
-            if core.kind() != FileType::Symlink {
+            let state = inode.state.read();
+            state.alive(ino)?;
+            if state.kind() != FileType::Symlink {
                 return Err(Error::Invalid("not a symbolic link"));
             }
-            self.target(&core)
+            self.target(&state)
         })
     }
 
-    fn target(&self, core: &Core) -> Result<Vec<u8>> {
-        let len = core.d.size as usize;
+    fn target(&self, state: &InodeState) -> Result<Vec<u8>> {
+        let len = state.disk.size as usize;
         if len > TARGET_MAX {
             return Err(Error::corrupt(
-                Ino(core.d.ino).to_string(),
+                Ino(state.disk.ino).to_string(),
                 "the target is too long",
             ));
         }
         if len <= INLINE_TARGET {
-            return Ok(core.d.target[..len].to_vec());
+            return Ok(state.disk.target[..len].to_vec());
         }
         let mut target = vec![0; len];
         let hole = || {
             Err(Error::corrupt(
-                Ino(core.d.ino).to_string(),
+                Ino(state.disk.ino).to_string(),
                 "a part of the target is missing",
             ))
         };
-        match self.read_map(&core.map(), 0, &mut target, hole) {
+        match self.read_map(&state.map(), 0, &mut target, hole) {
             // Nobody marks that in anything but a regular file.
             Err(Error::Lost { .. }) => hole()?,
             Ok(read) if read < len => hole()?,
             read => drop(read?),
         }
-        if core.d.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
+        if state.disk.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
             return Err(Error::corrupt(
-                Ino(core.d.ino).to_string(),
+                Ino(state.disk.ino).to_string(),
                 "the checksum of the target does not fit",
             ));
         }

@@ -2,22 +2,22 @@
 
 use std::sync::atomic::Ordering;
 
-use super::inode::{Core, Inode, Lazy, put_inode};
+use super::inode::{Inode, InodeState, Lazy, put_inode};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::types::Ino;
 
 impl Shared {
     /// Puts the lazy times of a locked inode into a record of their own.
-    pub(super) fn write_times(&self, inode: &Inode, core: &mut Core) -> Result<()> {
-        if core.gone || !(core.lazy.mtime || core.lazy.atime) {
+    pub(super) fn write_times(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        if state.gone || !(state.lazy.mtime || state.lazy.atime) {
             return Ok(());
         }
-        let mut tx = self.vol.begin_at(&inode.place);
-        let mut new = core.d;
-        put_inode(&mut tx, inode, core, &mut new)?;
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        let mut new = state.disk;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
+        state.committed(&new);
         Ok(())
     }
 
@@ -56,10 +56,10 @@ impl Shared {
                 continue;
             };
             inode.listed.store(false, Ordering::Relaxed);
-            let mut core = inode.core.write();
-            if core.lazy.mtime || atime {
-                let written = self.write_times(&inode, &mut core);
-                if core.lazy.mtime {
+            let mut state = inode.state.write();
+            if state.lazy.mtime || atime {
+                let written = self.write_times(&inode, &mut state);
+                if state.lazy.mtime {
                     // Not written; for another time.
                     self.note_lazy(&inode);
                 }
@@ -68,9 +68,9 @@ impl Shared {
         }
         if atime {
             // The exclusive lock only where it is needed: it empties the caches.
-            let lags = |inode: &Inode| inode.core.read().lazy != Lazy::default();
+            let lags = |inode: &Inode| inode.state.read().lazy != Lazy::default();
             for inode in self.cache.all().iter().filter(|i| lags(i)) {
-                let written = self.write_times(inode, &mut inode.core.write());
+                let written = self.write_times(inode, &mut inode.state.write());
                 result = result.and(written);
             }
         }
@@ -91,9 +91,9 @@ impl Shared {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             if !data_only {
-                let lazy = inode.core.read().lazy;
+                let lazy = inode.state.read().lazy;
                 if lazy.mtime || lazy.atime {
-                    self.write_times(&inode, &mut inode.core.write())?;
+                    self.write_times(&inode, &mut inode.state.write())?;
                 }
             }
             self.sync_medium()

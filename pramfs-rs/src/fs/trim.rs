@@ -49,7 +49,7 @@ impl Shared {
             // What is to be freed, and what records have freed that are not dead
             // yet, counts as well.
             self.free_forgotten_inodes();
-            self.vol.reclaim()?;
+            self.vol.retire_pending()?;
             let end = start.saturating_add(len) >> geo.block_log2;
             let range = start.div_ceil(geo.block_size)..end.min(geo.blocks);
             let least = least.div_ceil(geo.block_size).max(1) as u32;

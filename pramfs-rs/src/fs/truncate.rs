@@ -5,7 +5,7 @@
 //! slot in the orphan table, so that after a crash the next mount goes on.
 
 use super::attr::Change;
-use super::inode::{Core, Inode, put_inode, restore_times, store_healed, touch_mtime};
+use super::inode::{Inode, InodeState, put_inode, restore_times, store_healed, touch_mtime};
 use super::{Need, Shared};
 use crate::error::{Error, Result};
 use crate::map;
@@ -24,8 +24,8 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Corrupt`].
-    pub(super) fn set_size(&self, inode: &Inode, core: &mut Core, size: u64) -> Result<()> {
-        self.resize(inode, core, size, Also::Nothing)
+    pub(super) fn set_size(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<()> {
+        self.resize(inode, state, size, Also::Nothing)
     }
 
     /// The same, and in the record of the size another change of the inode: a
@@ -36,11 +36,11 @@ impl Shared {
     pub(super) fn set_size_and(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         size: u64,
         change: &Change<'_>,
     ) -> Result<()> {
-        self.resize(inode, core, size, Also::Change(change))
+        self.resize(inode, state, size, Also::Change(change))
     }
 
     /// Gives a locked regular file the size and the times that it had before
@@ -51,61 +51,67 @@ impl Shared {
     pub(super) fn cut_back(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         before: &DiskInode,
     ) -> Result<()> {
-        self.resize(inode, core, before.size, Also::TimesOf(before))
+        self.resize(inode, state, before.size, Also::TimesOf(before))
     }
 
-    fn resize(&self, inode: &Inode, core: &mut Core, size: u64, also: Also<'_>) -> Result<()> {
+    fn resize(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        size: u64,
+        also: Also<'_>,
+    ) -> Result<()> {
         let geo = &self.vol.geo;
         if size > geo.max_file_size() {
             return Err(Error::TooLarge(size));
         }
-        self.finish_truncate(inode, core)?;
-        let mut tx = self.vol.begin_at(&inode.place);
-        let mut new = core.d;
+        self.finish_truncate(inode, state)?;
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        let mut new = state.disk;
         new.size = size;
         touch_mtime(&mut new, self.now());
         match also {
             Also::Nothing => {}
             Also::TimesOf(before) => restore_times(&mut new, before),
             // First, so that what the size frees takes the room that is left.
-            Also::Change(change) => self.apply(&mut tx, core, &mut new, change)?,
+            Also::Change(change) => self.apply(&mut tx, state, &mut new, change)?,
         }
-        let mut m = core.map();
+        let mut map = state.map();
         let mut slot = None;
         let mut done = true;
-        if size > core.d.size {
-            self.zero_written(&mut tx, &m, core.d.size, size)?;
+        if size > state.disk.size {
+            self.zero_written(&mut tx, &map, state.disk.size, size)?;
         } else {
-            done =
-                map::remove(&mut tx, &mut m, size.div_ceil(geo.block_size), u64::MAX)? == u64::MAX;
-            store_healed(&tx, &mut new, &m);
+            done = map::remove(&mut tx, &mut map, size.div_ceil(geo.block_size), u64::MAX)?
+                == u64::MAX;
+            store_healed(&tx, &mut new, &map);
             // A file without a name has a slot already.
-            if !done && core.orphan_slot.is_none() {
+            if !done && state.orphan_slot.is_none() {
                 slot = Some(self.put_orphan(&mut tx, inode.ino)?);
             }
         }
-        put_inode(&mut tx, inode, core, &mut new)?;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
+        state.committed(&new);
         if slot.is_some() {
-            core.orphan_slot = slot;
+            state.orphan_slot = slot;
         }
         if done {
             Ok(())
         } else {
-            self.free_past_end(inode, core)
+            self.free_past_end(inode, state)
         }
     }
 
     /// Finishes the truncation of a file that has a name, if one was cut short
     /// by a crash or an error.
     #[inline]
-    pub(super) fn finish_truncate(&self, inode: &Inode, core: &mut Core) -> Result<()> {
-        if core.orphan_slot.is_some() && core.d.nlink > 0 {
-            self.free_past_end(inode, core)?;
+    pub(super) fn finish_truncate(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        if state.orphan_slot.is_some() && state.disk.nlink > 0 {
+            self.free_past_end(inode, state)?;
         }
         Ok(())
     }
@@ -117,10 +123,11 @@ impl Shared {
         let Ok(inode) = self.iget(ino) else {
             return false;
         };
-        let mut core = inode.core.write();
-        let cut = ino >= Ino::FIRST_FREE && core.d.nlink > 0 && core.kind() == FileType::Regular;
-        if cut || core.d.nlink == 0 {
-            core.orphan_slot = Some(slot);
+        let mut state = inode.state.write();
+        let cut =
+            ino >= Ino::FIRST_FREE && state.disk.nlink > 0 && state.kind() == FileType::Regular;
+        if cut || state.disk.nlink == 0 {
+            state.orphan_slot = Some(slot);
         }
         cut
     }
@@ -129,11 +136,11 @@ impl Shared {
     pub(super) fn finish_truncated(&self, ino: Ino) {
         let result = self.op(Need::Write, || match self.iget(ino) {
             Ok(inode) => {
-                let mut core = inode.core.write();
-                if core.gone {
+                let mut state = inode.state.write();
+                if state.gone {
                     Ok(())
                 } else {
-                    self.finish_truncate(&inode, &mut core)
+                    self.finish_truncate(&inode, &mut state)
                 }
             }
             Err(Error::Stale(_)) => Ok(()),
@@ -148,23 +155,23 @@ impl Shared {
     /// table, record by record; the last one clears the slot of a file that
     /// has a name.
     #[cold]
-    fn free_past_end(&self, inode: &Inode, core: &mut Core) -> Result<()> {
-        let mut from = core.d.size.div_ceil(self.vol.geo.block_size);
+    fn free_past_end(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        let mut from = state.disk.size.div_ceil(self.vol.geo.block_size);
         loop {
-            let mut tx = self.vol.begin_at(&inode.place);
-            let (mut m, mut new) = (core.map(), core.d);
-            from = map::remove(&mut tx, &mut m, from, u64::MAX)?;
-            store_healed(&tx, &mut new, &m);
+            let mut tx = self.vol.begin_at(&inode.last_record);
+            let (mut map, mut new) = (state.map(), state.disk);
+            from = map::remove(&mut tx, &mut map, from, u64::MAX)?;
+            store_healed(&tx, &mut new, &map);
             let done = from == u64::MAX;
-            let slot = core.orphan_slot.filter(|_| done && new.nlink > 0);
+            let slot = state.orphan_slot.filter(|_| done && new.nlink > 0);
             if let Some(slot) = slot {
                 self.clear_orphan(&mut tx, slot)?;
             }
-            put_inode(&mut tx, inode, core, &mut new)?;
+            put_inode(&mut tx, inode, state, &mut new)?;
             tx.commit()?;
-            core.committed(&new);
+            state.committed(&new);
             if slot.is_some() {
-                core.orphan_slot = None;
+                state.orphan_slot = None;
             }
             if done {
                 return Ok(());

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::inode::{Core, Inode, put_inode, touch_ctime, touch_mtime};
+use super::completeness::Hole;
+use super::inode::{Inode, InodeState, put_inode, touch_ctime, touch_mtime};
 use super::orphan::{Dropped, dir_tree};
-use super::whole::Hole;
-use super::{Need, Shared, names, protect};
+use super::{Need, Shared, chattr, names};
 use crate::error::{Error, Result};
 use crate::htree::{self, DirEntry};
 use crate::types::Ino;
@@ -35,7 +35,7 @@ impl Shared {
 
     fn remove_entry(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
         names::check(name)?;
-        self.in_dir(parent, |dir| self.remove_from(dir, name, directory))
+        self.with_dir(parent, |dir| self.remove_from(dir, name, directory))
     }
 
     #[inline(never)]
@@ -44,25 +44,25 @@ impl Shared {
         loop {
             let (orphan, again) = match next.take() {
                 None => {
-                    let mut pc = dir.core.write();
-                    self.check_dir(dir, &pc)?;
+                    let mut dir_state = dir.state.write();
+                    self.check_dir(dir, &dir_state)?;
                     let child;
                     // The lines of the name's leaf come while the transaction is
                     // made.
-                    let tree = dir_tree(&pc.d);
-                    let way = htree::approach(&self.vol, &tree, name)?;
-                    let mut tx = self.vol.begin_at(&dir.place);
-                    let Some(entry) = htree::find_dir_on(&self.vol, &tree, &way, name)? else {
-                        self.is_missing(&pc, &tree, name)?;
+                    let tree = dir_tree(&dir_state.disk);
+                    let cursor = htree::seek_leaf(&self.vol, &tree, name)?;
+                    let mut tx = self.vol.begin_at(&dir.last_record);
+                    let Some(entry) = htree::find_dir_on(&self.vol, &tree, &cursor, name)? else {
+                        self.check_absent(&dir_state, &tree, name)?;
                         return Err(Error::NotFound);
                     };
-                    child = self.inode_of(&pc, name, Ino(entry.ino))?;
-                    match child.core.try_write() {
+                    child = self.inode_of(&dir_state, name, Ino(entry.ino))?;
+                    match child.state.try_write() {
                         // On a damaged medium another name may have taken it.
-                        Some(c) if c.gone => continue,
-                        Some(mut c) => {
+                        Some(child_state) if child_state.gone => continue,
+                        Some(mut child_state) => {
                             let what = (&entry, directory);
-                            let pair = (dir, &mut *pc, &child, &mut *c);
+                            let pair = (dir, &mut *dir_state, &child, &mut *child_state);
                             (self.remove_locked(&mut tx, pair, what)?, None)
                         }
                         None => (None, Some(child.clone())),
@@ -81,19 +81,19 @@ impl Shared {
                     } else {
                         (dir, &child)
                     };
-                    let (mut a, mut b) = (first.core.write(), second.core.write());
-                    let (pc, c) = if child.ino < dir.ino {
+                    let (mut a, mut b) = (first.state.write(), second.state.write());
+                    let (dir_state, child_state) = if child.ino < dir.ino {
                         (&mut b, &mut a)
                     } else {
                         (&mut a, &mut b)
                     };
-                    self.check_dir(dir, pc)?;
-                    match self.entry(pc, name)? {
+                    self.check_dir(dir, dir_state)?;
+                    match self.entry(dir_state, name)? {
                         None => return Err(Error::NotFound),
-                        Some(entry) if entry.ino == child.ino.0 && !c.gone => {
-                            let mut tx = self.vol.begin_at(&dir.place);
+                        Some(entry) if entry.ino == child.ino.0 && !child_state.gone => {
+                            let mut tx = self.vol.begin_at(&dir.last_record);
                             let what = (&entry, directory);
-                            let pair = (dir, &mut **pc, &child, &mut **c);
+                            let pair = (dir, &mut **dir_state, &child, &mut **child_state);
                             (self.remove_locked(&mut tx, pair, what)?, None)
                         }
                         Some(_) => continue,
@@ -113,7 +113,7 @@ impl Shared {
             // The name is gone and the orphan table has the rest: a failure
             // from here on loses nothing, and the next mount tries again.
             Some(ino) if !self.refs.has(ino) => {
-                if let Err(e) = self.reclaim_orphan(ino) {
+                if let Err(e) = self.free_orphan(ino) {
                     tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
                 }
                 Ok(())
@@ -125,36 +125,41 @@ impl Shared {
     fn remove_locked<'v>(
         &'v self,
         tx: &mut Tx<'v>,
-        (dir, pc, child, c): (&'v Arc<Inode>, &mut Core, &'v Arc<Inode>, &mut Core),
+        (dir, dir_state, child, child_state): (
+            &'v Arc<Inode>,
+            &mut InodeState,
+            &'v Arc<Inode>,
+            &mut InodeState,
+        ),
         (entry, directory): (&DirEntry, bool),
     ) -> Result<Option<Ino>> {
-        protect::may_change(&pc.d)?;
-        protect::may_change(&c.d)?;
+        chattr::check_write(&dir_state.disk)?;
+        chattr::check_write(&child_state.disk)?;
         if directory {
-            self.check_empty_dir(c)?;
-        } else if c.is_dir() {
+            self.check_empty_dir(child_state)?;
+        } else if child_state.is_dir() {
             return Err(Error::IsDirectory);
         }
         let now = self.now();
-        let mut new_dir = pc.d;
+        let mut new_dir = dir_state.disk;
         tx.allow_reserve();
-        let last = directory || c.d.nlink <= 1;
-        if last && self.owns_nothing(child, c) {
-            tx.may_enter(&[&dir.place, &child.place]);
+        let last = directory || child_state.disk.nlink <= 1;
+        if last && self.owns_nothing(child, child_state) {
+            tx.may_enter(&[&dir.last_record, &child.last_record]);
             self.take_entry(tx, &mut new_dir, entry)?;
             touch_mtime(&mut new_dir, now);
             if directory {
                 new_dir.nlink = new_dir.nlink.saturating_sub(1);
             }
-            put_inode(tx, dir, pc, &mut new_dir)?;
-            tx.touch(&child.place);
+            put_inode(tx, dir, dir_state, &mut new_dir)?;
+            tx.touch(&child.last_record);
             tx.free_inode(child.ino.0)?;
             tx.commit()?;
-            pc.committed(&new_dir);
-            self.gone(child, c);
+            dir_state.committed(&new_dir);
+            self.remove_gone(child, child_state);
             return Ok(None);
         }
-        let mut new = c.d;
+        let mut new = child_state.disk;
         self.take_entry(tx, &mut new_dir, entry)?;
         touch_mtime(&mut new_dir, now);
         touch_ctime(&mut new, now);
@@ -164,18 +169,18 @@ impl Shared {
         } else {
             new.nlink = new.nlink.saturating_sub(1);
         }
-        put_inode(tx, dir, pc, &mut new_dir)?;
+        put_inode(tx, dir, dir_state, &mut new_dir)?;
         let dropped = if new.nlink == 0 {
-            Some(self.drop_inode(tx, child, c, &mut new)?)
+            Some(self.drop_inode(tx, child, child_state, &mut new)?)
         } else {
-            put_inode(tx, child, c, &mut new)?;
+            put_inode(tx, child, child_state, &mut new)?;
             None
         };
         tx.commit()?;
-        pc.committed(&new_dir);
+        dir_state.committed(&new_dir);
         match dropped {
-            Some(what) => self.dropped(child, c, &new, what),
-            None => c.committed(&new),
+            Some(what) => self.publish_drop(child, child_state, &new, what),
+            None => child_state.committed(&new),
         }
         Ok(matches!(dropped, Some(Dropped::Orphan(_))).then_some(child.ino))
     }
@@ -183,21 +188,21 @@ impl Shared {
     /// A locked directory that may be removed. What it counts is not enough: its
     /// entries would be lost with it, and be found in the next directory of the
     /// same number by whoever remembers them.
-    pub(super) fn check_empty_dir(&self, c: &Core) -> Result<()> {
-        if !c.is_dir() {
+    pub(super) fn check_empty_dir(&self, child_state: &InodeState) -> Result<()> {
+        if !child_state.is_dir() {
             return Err(Error::NotDirectory);
         }
-        if c.d.size != 0 {
+        if child_state.disk.size != 0 {
             return Err(Error::NotEmpty);
         }
-        if c.d.root == 0 {
-            return self.is_hole(c, Hole::Contents);
+        if child_state.disk.root == 0 {
+            return self.check_hole(child_state, Hole::Contents);
         }
-        if htree::is_empty(&self.vol, &dir_tree(&c.d))? {
+        if htree::is_empty(&self.vol, &dir_tree(&child_state.disk))? {
             Ok(())
         } else {
             Err(Error::corrupt(
-                format!("directory {}", Ino(c.d.ino)),
+                format!("directory {}", Ino(child_state.disk.ino)),
                 "it counts no entries, and has some",
             ))
         }

@@ -9,15 +9,15 @@
 //! extends the file zeroes it first, in [`Shared::zero_written`].
 
 use super::ExtentCache;
-use super::attr::{InGroup, anybody, lock_by, sgid};
-use super::inode::{Core, Inode, put_inode, store_healed, touch_mtime};
+use super::attr::{InGroup, any_group, lock_and_check_group, sgid};
+use super::completeness::Hole;
+use super::inode::{Inode, InodeState, put_inode, store_healed, touch_mtime};
 use super::read::check_file;
-use super::source::Source;
-use super::whole::Hole;
-use super::{Need, Shared, protect, room};
+use super::write_source::WriteSource;
+use super::{Need, Shared, chattr, room};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
-use crate::journal::Place;
+use crate::journal::LastRecord;
 use crate::map::{self, Extent, MapRef};
 use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
 use crate::pmem::PmemError;
@@ -29,7 +29,7 @@ use crate::volume::Tx;
 const HUGE_APPEND: u64 = 1 << 20;
 
 /// Flags that a write has to look at.
-pub(super) const HEEDED: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
+pub(super) const WRITE_FLAGS: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 
 impl Shared {
     /// Writes to a file; durable when it returns. Fewer bytes than asked for
@@ -42,11 +42,11 @@ impl Shared {
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
     /// [`Error::NotPermitted`] where it is immutable or append-only.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
-        self.write_by(ino, offset, from, &anybody)
+        self.write_by(ino, offset, from, &any_group)
     }
 
     /// As [`write`](Self::write), by somebody of whom `in_group` tells whether a
-    /// group is theirs: anybody else's write leaves no sgid.
+    /// group is theirs: any_group else's write leaves no sgid.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -59,17 +59,18 @@ impl Shared {
     ) -> Result<usize> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            let (mut core, keeps_sgid) = lock_by(&inode, in_group, |core| sgid(&core.d));
-            check_file(&inode, &core)?;
-            if core.d.flags & HEEDED == 0 && keeps_sgid {
-                return self.write_locked(&inode, &mut core, offset, from);
+            let (mut state, keeps_sgid) =
+                lock_and_check_group(&inode, in_group, |state| sgid(&state.disk));
+            check_file(&inode, &state)?;
+            if state.disk.flags & WRITE_FLAGS == 0 && keeps_sgid {
+                return self.write_locked(&inode, &mut state, offset, from);
             }
-            protect::may_change(&core.d)?;
+            chattr::check_write(&state.disk)?;
             if !keeps_sgid {
-                self.drop_sgid(&inode, &mut core)?;
+                self.drop_sgid(&inode, &mut state)?;
             }
-            let n = self.write_locked(&inode, &mut core, offset, from)?;
-            self.write_out(&core)?;
+            let n = self.write_locked(&inode, &mut state, offset, from)?;
+            self.write_out(&state)?;
             Ok(n)
         })
     }
@@ -89,17 +90,17 @@ impl Shared {
     pub fn write_back(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
-            check_file(&inode, &core)?;
-            if core.d.flags & FL_APPEND != 0 {
-                protect::may_change(&core.d)?;
+            let mut state = inode.state.write();
+            check_file(&inode, &state)?;
+            if state.disk.flags & FL_APPEND != 0 {
+                chattr::check_write(&state.disk)?;
             }
             let block = self.vol.geo.block_size;
             let (mut done, mut all) = (0, Ok(()));
             while done < from.len() {
                 let at = offset + done as u64;
                 // Where this is short it does not say why: the rest does.
-                let refused = match self.write_locked(&inode, &mut core, at, &from[done..]) {
+                let refused = match self.write_locked(&inode, &mut state, at, &from[done..]) {
                     Ok(n) if n > 0 => {
                         done += n;
                         continue;
@@ -138,25 +139,25 @@ impl Shared {
         from: &[u8],
     ) -> Result<usize> {
         self.op(Need::Write, || {
-            let mut core = inode.core.write();
-            check_file(inode, &core)?;
-            if core.d.flags & HEEDED != 0 {
-                protect::may_change(&core.d)?;
-                let n = self.write_locked(inode, &mut core, offset, from)?;
-                self.write_out(&core)?;
+            let mut state = inode.state.write();
+            check_file(inode, &state)?;
+            if state.disk.flags & WRITE_FLAGS != 0 {
+                chattr::check_write(&state.disk)?;
+                let n = self.write_locked(inode, &mut state, offset, from)?;
+                self.write_out(&state)?;
                 return Ok(n);
             }
-            let (range, records) = ((offset, from.len()), core.records);
+            let (range, records) = ((offset, from.len()), state.records);
             let end = offset.checked_add(from.len() as u64);
-            if end.is_some_and(|end| end <= core.d.size)
-                && let Some(at) = self.known_place(extents, records, range)
+            if end.is_some_and(|end| end <= state.disk.size)
+                && let Some(at) = self.lookup_extent(extents, records, range)
             {
-                return self.overwrite_at(inode, &mut core, at, from);
+                return self.overwrite_at(inode, &mut state, at, from);
             }
-            let n = self.write_locked(inode, &mut core, offset, from)?;
+            let n = self.write_locked(inode, &mut state, offset, from)?;
             // What makes records makes what is known worthless each time.
-            if core.records == records {
-                self.learn(extents, records, &core.map(), range, || true);
+            if state.records == records {
+                self.fill_extent(extents, records, &state.map(), range, || true);
             }
             Ok(n)
         })
@@ -165,8 +166,8 @@ impl Shared {
     /// `chattr +S`: where a fence only orders stores, what has been written
     /// goes out now.
     #[inline]
-    pub(super) fn write_out(&self, core: &Core) -> Result<()> {
-        if core.d.flags & FL_SYNC != 0 {
+    pub(super) fn write_out(&self, state: &InodeState) -> Result<()> {
+        if state.disk.flags & FL_SYNC != 0 {
             self.sync_medium()?;
         }
         Ok(())
@@ -179,7 +180,7 @@ impl Shared {
     /// As for [`write`](Self::write).
     pub fn append(&self, ino: Ino, from: &[u8]) -> Result<u64> {
         self.op(Need::Write, || {
-            self.append_inode(&*self.iget_user(ino)?, None, from, &anybody)
+            self.append_inode(&*self.iget_user(ino)?, None, from, &any_group)
         })
     }
 
@@ -191,7 +192,7 @@ impl Shared {
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn append_part(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
-        self.append_part_by(ino, offset, from, &anybody)
+        self.append_part_by(ino, offset, from, &any_group)
     }
 
     /// As [`append_part`](Self::append_part), as for
@@ -221,44 +222,45 @@ impl Shared {
         from: &[u8],
         in_group: InGroup<'_>,
     ) -> Result<u64> {
-        let (mut core, keeps_sgid) = lock_by(inode, in_group, |core| sgid(&core.d));
-        check_file(inode, &core)?;
-        protect::may_grow(&core.d)?;
+        let (mut state, keeps_sgid) =
+            lock_and_check_group(inode, in_group, |state| sgid(&state.disk));
+        check_file(inode, &state)?;
+        chattr::check_append(&state.disk)?;
         if !keeps_sgid {
-            self.drop_sgid(inode, &mut core)?;
+            self.drop_sgid(inode, &mut state)?;
         }
-        let size = core.d.size;
+        let size = state.disk.size;
         let offset = offset.unwrap_or(size);
         if offset < size {
             // Who says where may not say anywhere.
-            protect::may_change(&core.d)?;
+            chattr::check_write(&state.disk)?;
         }
         let end = offset.saturating_add(from.len() as u64);
         if end > self.vol.geo.max_file_size() {
             return Err(Error::TooLarge(end));
         }
-        let before = core.d;
-        let n = self.write_locked(inode, &mut core, offset, from);
-        let done = core.d.size.saturating_sub(offset);
-        if !matches!(n, Ok(n) if n == from.len()) && core.d.size != size {
+        let before = state.disk;
+        let n = self.write_locked(inode, &mut state, offset, from);
+        let done = state.disk.size.saturating_sub(offset);
+        if !matches!(n, Ok(n) if n == from.len()) && state.disk.size != size {
             self.undo(|| match offset >= size {
-                true => self.cut_back(inode, &mut core, &before),
-                false => self.set_size(inode, &mut core, size),
+                true => self.cut_back(inode, &mut state, &before),
+                false => self.set_size(inode, &mut state, size),
             })?;
         }
         // The rest, or nothing.
         let n = n.map_err(room::for_all_of((from.len() as u64).saturating_sub(done)))?;
-        self.write_out(&core)?;
+        self.write_out(&state)?;
         match n {
             n if n == from.len() => Ok(offset),
             _ => Err(Error::NoSpace("too few free blocks for all of the append")),
         }
     }
 
-    pub(super) fn write_locked<S: Source>(
+    pub(super) fn write_locked<S: WriteSource>(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         offset: u64,
         from: S,
     ) -> Result<usize> {
@@ -271,15 +273,17 @@ impl Shared {
         }
         let from =
             from.part(0..usize::try_from(max - offset).map_or(from.len(), |n| n.min(from.len())));
-        if offset + from.len() as u64 <= core.d.size && self.overwrite(inode, core, offset, from)? {
+        if offset + from.len() as u64 <= state.disk.size
+            && self.overwrite(inode, state, offset, from)?
+        {
             return Ok(from.len());
         }
-        self.finish_truncate(inode, core)?;
+        self.finish_truncate(inode, state)?;
         let mut done = 0;
         while done < from.len() {
             match self.write_some(
                 inode,
-                core,
+                state,
                 offset + done as u64,
                 from.part(done..from.len()),
             ) {
@@ -293,72 +297,75 @@ impl Shared {
 
     /// The short way: the range lies in one run of written blocks.
     #[inline]
-    fn overwrite<S: Source>(
+    fn overwrite<S: WriteSource>(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         offset: u64,
         from: S,
     ) -> Result<bool> {
         let geo = &self.vol.geo;
         let within = offset & (geo.block_size - 1);
         let blocks = (within + from.len() as u64).div_ceil(geo.block_size);
-        let e = map::run(&self.vol, &core.map(), offset >> geo.block_log2, blocks)?;
-        let Some(block) = e.block.filter(|_| !e.unwritten && e.count == blocks) else {
+        let extent = map::run(&self.vol, &state.map(), offset >> geo.block_log2, blocks)?;
+        let Some(block) = extent
+            .block
+            .filter(|_| !extent.unwritten && extent.count == blocks)
+        else {
             return Ok(false);
         };
-        self.overwrite_at(inode, core, geo.offset(block) + within, from)?;
+        self.overwrite_at(inode, state, geo.offset(block) + within, from)?;
         Ok(true)
     }
 
     /// Overwrites written bytes of a file where they stand in the region.
     #[inline]
-    fn overwrite_at<S: Source>(
+    fn overwrite_at<S: WriteSource>(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         at: u64,
         from: S,
     ) -> Result<usize> {
         let pending = from.store(&self.vol.region, at)?;
         // In memory, while the bytes are on their way.
-        self.overwritten(inode, core);
+        self.overwritten(inode, state);
         let _ = self.vol.region.window().fence(pending);
         Ok(from.len())
     }
 
     /// Times of a write without a record: on the medium within a second.
     #[inline]
-    pub(super) fn overwritten(&self, inode: &Inode, core: &mut Core) {
-        touch_mtime(&mut core.d, self.now());
-        core.d.change = core.d.change.wrapping_add(1);
-        core.lazy.mtime = true;
+    pub(super) fn overwritten(&self, inode: &Inode, state: &mut InodeState) {
+        touch_mtime(&mut state.disk, self.now());
+        state.disk.change = state.disk.change.wrapping_add(1);
+        state.lazy.mtime = true;
         self.note_lazy(inode);
     }
 
     /// Writes as much as one record takes, at least one byte.
-    fn write_some<S: Source>(
+    fn write_some<S: WriteSource>(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         offset: u64,
         from: S,
     ) -> Result<usize> {
         let mut w = Writer {
             shared: self,
-            core,
-            place: &inode.place,
-            tx: self.vol.begin_at(&inode.place),
-            m: core.map(),
-            size: core.d.size,
+            state,
+            last_record: &inode.last_record,
+            tx: self.vol.begin_at(&inode.last_record),
+            map: state.map(),
+            size: state.disk.size,
             offset,
             from,
             pos: offset,
             last: None,
             tried: 0,
         };
-        if offset > core.d.size {
-            self.zero_written(&mut w.tx, &w.m, core.d.size, offset)?;
+        if offset > state.disk.size {
+            self.zero_written(&mut w.tx, &w.map, state.disk.size, offset)?;
         }
         match w.fill() {
             Ok(()) => {}
@@ -372,23 +379,23 @@ impl Shared {
                     half.min(from.len() as u64 / 2)
                 };
                 drop(w);
-                return self.write_some(inode, core, offset, from.part(0..less.max(1) as usize));
+                return self.write_some(inode, state, offset, from.part(0..less.max(1) as usize));
             }
             Err(e) => return Err(e),
         }
         let pos = w.pos;
-        if pos <= core.d.size && w.m == core.map() && w.tx.has_no_record() {
+        if pos <= state.disk.size && w.map == state.map() && w.tx.has_no_record() {
             w.tx.settle();
             drop(w);
-            self.overwritten(inode, core);
+            self.overwritten(inode, state);
         } else {
-            let mut new = core.d;
-            store_healed(&w.tx, &mut new, &w.m);
+            let mut new = state.disk;
+            store_healed(&w.tx, &mut new, &w.map);
             new.size = new.size.max(pos);
             touch_mtime(&mut new, self.now());
-            put_inode(&mut w.tx, inode, core, &mut new)?;
+            put_inode(&mut w.tx, inode, state, &mut new)?;
             w.tx.commit()?;
-            core.committed(&new);
+            state.committed(&new);
         }
         Ok((pos - offset) as usize)
     }
@@ -398,7 +405,7 @@ impl Shared {
     pub(super) fn zero_written(
         &self,
         tx: &mut Tx<'_>,
-        m: &MapRef,
+        map: &MapRef,
         from: u64,
         to: u64,
     ) -> Result<()> {
@@ -406,14 +413,14 @@ impl Shared {
         let mut at = from;
         while at < to {
             let index = at >> geo.block_log2;
-            let e = map::run(
+            let extent = map::run(
                 &self.vol,
-                m,
+                map,
                 index,
                 ((to - 1) >> geo.block_log2) - index + 1,
             )?;
-            let end = to.min((index + e.count) << geo.block_log2);
-            if let Some(block) = e.block.filter(|_| !e.unwritten) {
+            let end = to.min((index + extent.count) << geo.block_log2);
+            if let Some(block) = extent.block.filter(|_| !extent.unwritten) {
                 tx.zero_new(
                     geo.offset(block) + (at - (index << geo.block_log2)),
                     end - at,
@@ -428,23 +435,23 @@ impl Shared {
     /// a file need not know: there is nothing to be lost, and its blocks stay as
     /// many too few as they were.
     #[inline]
-    pub(super) fn may_fill(&self, core: &Core, e: &Extent) -> Result<()> {
-        if e.lost {
+    pub(super) fn may_fill(&self, state: &InodeState, extent: &Extent) -> Result<()> {
+        if extent.lost {
             return Ok(());
         }
-        let end = core.d.size.div_ceil(self.vol.geo.block_size);
-        if e.under >= end && core.d.root != 0 {
+        let end = state.disk.size.div_ceil(self.vol.geo.block_size);
+        if extent.under >= end && state.disk.root != 0 {
             return Ok(());
         }
-        self.is_hole(core, Hole::Contents)
+        self.check_hole(state, Hole::Contents)
     }
 
     /// Where the block before `index` lies, so that the next can follow it.
-    pub(super) fn goal(&self, m: &MapRef, index: u64) -> Result<Option<u64>> {
+    pub(super) fn goal(&self, map: &MapRef, index: u64) -> Result<Option<u64>> {
         let Some(before) = index.checked_sub(1) else {
             return Ok(None);
         };
-        let leaf = map::look(&self.vol, m, before)?;
+        let leaf = map::look(&self.vol, map, before)?;
         Ok(leaf.block.map(|b| b.0 + (before - leaf.first) + 1))
     }
 }
@@ -453,11 +460,11 @@ impl Shared {
 struct Writer<'a, 'c, S> {
     shared: &'a Shared,
     /// The inode before.
-    core: &'c Core,
+    state: &'c InodeState,
     /// Of the inode.
-    place: &'a Place,
+    last_record: &'a LastRecord,
     tx: Tx<'a>,
-    m: MapRef,
+    map: MapRef,
     /// Size of the file before.
     size: u64,
     /// What is to be written, and where.
@@ -471,7 +478,7 @@ struct Writer<'a, 'c, S> {
     tried: u64,
 }
 
-impl<S: Source> Writer<'_, '_, S> {
+impl<S: WriteSource> Writer<'_, '_, S> {
     fn end(&self) -> u64 {
         self.offset + self.from.len() as u64
     }
@@ -487,25 +494,25 @@ impl<S: Source> Writer<'_, '_, S> {
                 // It matters whether all of a 2 MiB range is a hole.
                 blocks = blocks.max(1 << geo.fan_log2);
             }
-            let mut e = map::run(&self.shared.vol, &self.m, index, blocks)?;
-            if e.lost {
-                e.count = self.heals(&e);
-                if e.count == 0 && self.pos > self.offset {
+            let mut extent = map::run(&self.shared.vol, &self.map, index, blocks)?;
+            if extent.lost {
+                extent.count = self.heals(&extent);
+                if extent.count == 0 && self.pos > self.offset {
                     break;
                 }
-                if e.count == 0 {
-                    return Err(self.shared.lost(self.m.ino, self.pos));
+                if extent.count == 0 {
+                    return Err(self.shared.lost(self.map.ino, self.pos));
                 }
             }
-            let more = match e.block {
-                Some(block) if !e.unwritten => {
-                    self.store(block, index, index + e.count)?;
+            let more = match extent.block {
+                Some(block) if !extent.unwritten => {
+                    self.store(block, index, index + extent.count)?;
                     true
                 }
-                Some(_) => self.convert(&e)?,
+                Some(_) => self.convert(&extent)?,
                 None => {
-                    self.shared.may_fill(self.core, &e)?;
-                    self.allocate(&e, aligned)?
+                    self.shared.may_fill(self.state, &extent)?;
+                    self.allocate(&extent, aligned)?
                 }
             };
             if !more {
@@ -524,9 +531,9 @@ impl<S: Source> Writer<'_, '_, S> {
     /// reaches: what would be left of one must not read as if it had been
     /// written.
     #[cold]
-    fn heals(&self, e: &Extent) -> u64 {
+    fn heals(&self, extent: &Extent) -> u64 {
         let log2 = self.shared.vol.geo.block_log2;
-        let start = e.index << log2;
+        let start = extent.index << log2;
         if self.offset > start && start < self.size {
             return 0;
         }
@@ -536,8 +543,8 @@ impl<S: Source> Writer<'_, '_, S> {
         };
         // Blocks past the end of the file had nothing to lose.
         let past = self.size.div_ceil(1 << log2);
-        let end = if past <= e.index { u64::MAX } else { end };
-        e.count.min(end.saturating_sub(e.index))
+        let end = if past <= extent.index { u64::MAX } else { end };
+        extent.count.min(end.saturating_sub(extent.index))
     }
 
     /// Stores the bytes for the blocks `first..end`, which lie from `block` on.
@@ -575,58 +582,63 @@ impl<S: Source> Writer<'_, '_, S> {
     }
 
     /// Writes to unwritten blocks; false where the record has no room.
-    fn convert(&mut self, e: &Extent) -> Result<bool> {
+    fn convert(&mut self, extent: &Extent) -> Result<bool> {
         let geo = &self.shared.vol.geo;
-        let leaf = map::find(&self.shared.vol, &self.m, e.index)?;
+        let leaf = map::find(&self.shared.vol, &self.map, extent.index)?;
         let Some(block) = leaf.block else {
             return Ok(false);
         };
         if leaf.count > 1 {
             // A 2 MiB leaf becomes written whole.
-            if map::set_written(&mut self.tx, &mut self.m, leaf.first, leaf.count)? == 0 {
+            if map::set_written(&mut self.tx, &mut self.map, leaf.first, leaf.count)? == 0 {
                 return Ok(false);
             }
             self.store_whole(block, leaf.first, leaf.first + leaf.count)?;
             return Ok(true);
         }
-        let blocks = ((self.end() - 1) >> geo.block_log2) - e.index + 1;
-        let n = map::set_written(&mut self.tx, &mut self.m, e.index, e.count.min(blocks))?;
+        let blocks = ((self.end() - 1) >> geo.block_log2) - extent.index + 1;
+        let n = map::set_written(
+            &mut self.tx,
+            &mut self.map,
+            extent.index,
+            extent.count.min(blocks),
+        )?;
         if n == 0 {
             return Ok(false);
         }
-        self.store_whole(block, e.index, e.index + n)?;
+        self.store_whole(block, extent.index, extent.index + n)?;
         Ok(true)
     }
 
     /// Where a hole is best filled from: behind the block before it.
     #[inline]
-    fn goal(&self, e: &Extent) -> Result<Option<u64>> {
+    fn goal(&self, extent: &Extent) -> Result<Option<u64>> {
         let Shared { vol, .. } = self.shared;
         // Mostly that stands in the same pointer block.
-        if let Some(table) = e.table
-            && e.index & ((1 << vol.geo.fan_log2) - 1) != 0
-            && let Some(block) = map::in_table(vol, &self.m, table, e.index - 1)?
+        if let Some(table) = extent.table
+            && extent.index & ((1 << vol.geo.fan_log2) - 1) != 0
+            && let Some(block) = map::in_table(vol, &self.map, table, extent.index - 1)?
         {
             return Ok(Some(block.0 + 1));
         }
-        self.shared.goal(&self.m, e.index)
+        self.shared.goal(&self.map, extent.index)
     }
 
     /// Writes to a hole; false where the record has no room, or the region has
     /// none and something has been written.
-    fn allocate(&mut self, e: &Extent, aligned: bool) -> Result<bool> {
+    fn allocate(&mut self, extent: &Extent, aligned: bool) -> Result<bool> {
         let geo = &self.shared.vol.geo;
         let span = 1u64 << geo.fan_log2;
         let goal = match self.last {
             Some(next) => Some(next),
-            None => self.goal(e)?,
+            None => self.goal(extent)?,
         };
         let left = self.end() - self.pos;
         let huge = aligned
-            && !e.lost
-            && e.count >= span
+            && !extent.lost
+            && extent.count >= span
             && (left >= span << geo.block_log2 || left >= HUGE_APPEND && self.pos >= self.size)
-            && map::plan_huge(&self.tx, &self.m, e.index)?;
+            && map::plan_huge(&self.tx, &self.map, extent.index)?;
         let huge = match huge {
             true => (self.tx.alloc_aligned(goal.unwrap_or(0), span as u32))
                 .map_err(room::for_some_of(&self.shared.vol.region, left))?,
@@ -634,18 +646,18 @@ impl<S: Source> Writer<'_, '_, S> {
         };
         if let Some(run) = huge {
             self.tried = span;
-            map::insert_huge(&mut self.tx, &mut self.m, e.index, run, false)?;
+            map::insert_huge(&mut self.tx, &mut self.map, extent.index, run, false)?;
             // What lies past the end of the file's last block is left as it is.
-            let end = (self.end().div_ceil(geo.block_size)).min(e.index + span);
-            self.store_whole(Bno(run.start), e.index, end)?;
+            let end = (self.end().div_ceil(geo.block_size)).min(extent.index + span);
+            self.store_whole(Bno(run.start), extent.index, end)?;
             return Ok(true);
         }
-        let blocks = ((self.end() - 1) >> geo.block_log2) - e.index + 1;
+        let blocks = ((self.end() - 1) >> geo.block_log2) - extent.index + 1;
         let n = map::plan(
             &self.tx,
-            &self.m,
-            e.index,
-            e.count.min(blocks).min(u64::from(u32::MAX)),
+            &self.map,
+            extent.index,
+            extent.count.min(blocks).min(u64::from(u32::MAX)),
         )?;
         if n == 0 {
             return Ok(false);
@@ -656,22 +668,22 @@ impl<S: Source> Writer<'_, '_, S> {
             Err(e) => return Err(room::for_some_of(&self.shared.vol.region, left)(e)),
         };
         self.tried = run.len;
-        self.m.healed |= e.lost;
-        let left = span - (e.index & (span - 1));
+        self.map.healed |= extent.lost;
+        let left = span - (extent.index & (span - 1));
         let Run { start, len } = run;
-        let (first, end) = (e.index, e.index + len);
-        match e.table {
+        let (first, end) = (extent.index, extent.index + len);
+        match extent.table {
             Some(table) if len <= left => {
                 // Others wait for the lane as long as the bytes take.
-                if end << geo.block_log2 >= self.end() && len <= super::append::MOST {
-                    self.tx.enter(self.place);
+                if end << geo.block_log2 >= self.end() && len <= super::append::MAX_APPEND_BLOCKS {
+                    self.tx.enter(self.last_record);
                 }
                 // First: the rest is done while the bytes are on their way.
                 self.store_whole(Bno(start), first, end)?;
-                map::insert_into(&mut self.tx, &mut self.m, table, first, run)?;
+                map::insert_into(&mut self.tx, &mut self.map, table, first, run)?;
             }
             _ => {
-                map::insert(&mut self.tx, &mut self.m, first, run, false)?;
+                map::insert(&mut self.tx, &mut self.map, first, run, false)?;
                 self.store_whole(Bno(start), first, end)?;
             }
         }

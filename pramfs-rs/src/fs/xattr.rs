@@ -7,10 +7,10 @@
 use zerocopy::IntoBytes;
 
 use super::acl::is_acl;
-use super::attr::{InGroup, anybody, lock_by};
-use super::inode::{Core, Inode, put_inode, touch_ctime};
-use super::whole::Hole;
-use super::{Need, Shared, lost, protect};
+use super::attr::{InGroup, any_group, lock_and_check_group};
+use super::completeness::Hole;
+use super::inode::{Inode, InodeState, put_inode, touch_ctime};
+use super::{Need, Shared, chattr, lost};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
 use crate::map::{self, MapRef};
@@ -79,9 +79,9 @@ pub(super) fn xattr_tree(d: &DiskInode) -> TreeRef {
     }
 }
 
-fn store(d: &mut DiskInode, t: &TreeRef) {
-    d.xattr_root = t.root.0;
-    d.blocks = d.blocks.saturating_add_signed(t.blocks);
+fn store(d: &mut DiskInode, tree: &TreeRef) {
+    d.xattr_root = tree.root.0;
+    d.blocks = d.blocks.saturating_add_signed(tree.blocks);
 }
 
 /// Whether the value of an item stands in blocks of its own.
@@ -110,12 +110,12 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Shared {
-    pub(super) fn find_value(&self, core: &Core, name: &[u8]) -> Result<Option<Stored>> {
-        if core.d.xattr_root == 0 {
+    pub(super) fn find_value(&self, state: &InodeState, name: &[u8]) -> Result<Option<Stored>> {
+        if state.disk.xattr_root == 0 {
             return Ok(None);
         }
         let mut out = None;
-        let tree = xattr_tree(&core.d);
+        let tree = xattr_tree(&state.disk);
         let found = htree::find(
             &self.vol,
             &tree,
@@ -125,7 +125,7 @@ impl Shared {
             },
         )?;
         if !found {
-            self.is_missing(core, &tree, name)?;
+            self.check_absent(state, &tree, name)?;
         }
         Ok(out)
     }
@@ -141,12 +141,12 @@ impl Shared {
                 check_name(name)?;
             }
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            core.alive(ino)?;
+            let state = inode.state.read();
+            state.alive(ino)?;
             if name == lost::LIST {
-                return self.lost_list(&core)?.ok_or(Error::NoAttribute);
+                return self.lost_list(&state)?.ok_or(Error::NoAttribute);
             }
-            let (kind, value) = self.find_value(&core, name)?.ok_or(Error::NoAttribute)?;
+            let (kind, value) = self.find_value(&state, name)?.ok_or(Error::NoAttribute)?;
             if kind != BLOCKS {
                 return Ok(value);
             }
@@ -175,19 +175,19 @@ impl Shared {
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
-            let core = inode.core.read();
-            core.alive(ino)?;
+            let state = inode.state.read();
+            state.alive(ino)?;
             let mut out = Vec::new();
-            if core.d.xattr_root != 0 {
-                let tree = xattr_tree(&core.d);
-                let hole = || self.is_hole(&core, Hole::Xattrs);
+            if state.disk.xattr_root != 0 {
+                let tree = xattr_tree(&state.disk);
+                let hole = || self.check_hole(&state, Hole::Xattrs);
                 htree::scan(&self.vol, &tree, 0, &hole, &mut |_, _, name| {
                     out.extend_from_slice(name);
                     out.push(0);
                     std::ops::ControlFlow::Continue(())
                 })?;
             }
-            if !self.lost_in(&core, 1)?.is_empty() {
+            if !self.lost_in(&state, 1)?.is_empty() {
                 out.extend_from_slice(lost::LIST);
                 out.push(0);
             }
@@ -207,11 +207,11 @@ impl Shared {
     /// [`Error::Invalid`] for an ACL that is none, [`Error::AccessDenied`] for a
     /// default ACL of what is no directory.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.setxattr_by(ino, name, value, mode, &anybody)
+        self.setxattr_by(ino, name, value, mode, &any_group)
     }
 
     /// As [`setxattr`](Self::setxattr), by somebody of whom `in_group` tells
-    /// whether a group is theirs: an access ACL that is set by anybody else
+    /// whether a group is theirs: an access ACL that is set by any_group else
     /// takes sgid away.
     ///
     /// # Errors
@@ -231,22 +231,22 @@ impl Shared {
             }
             let inode = self.iget_user(ino)?;
             // An access list sets the mode, of a directory too.
-            let asked = |core: &Core| {
-                (name == ACCESS && core.d.mode & libc::S_ISGID != 0).then_some(core.d.gid)
+            let asked = |state: &InodeState| {
+                (name == ACCESS && state.disk.mode & libc::S_ISGID != 0).then_some(state.disk.gid)
             };
-            let (mut core, keeps_sgid) = lock_by(&inode, in_group, asked);
-            core.alive(ino)?;
-            protect::may_change(&core.d)?;
+            let (mut state, keeps_sgid) = lock_and_check_group(&inode, in_group, asked);
+            state.alive(ino)?;
+            chattr::check_write(&state.disk)?;
             if is_acl(name) {
-                return self.set_acl(&inode, &mut core, (name, value), mode, keeps_sgid);
+                return self.set_acl(&inode, &mut state, (name, value), mode, keeps_sgid);
             }
-            let old = self.find_value(&core, name)?;
+            let old = self.find_value(&state, name)?;
             check_mode(old.is_some(), mode)?;
             let attribute = (name, value);
-            match self.set_value_locked(&inode, &mut core, attribute, old.as_ref()) {
+            match self.set_value_locked(&inode, &mut state, attribute, old.as_ref()) {
                 // What lies in few pieces may have been freed just now.
-                Err(Error::NoSpace(_)) if self.vol.reclaim()? => {
-                    self.set_value_locked(&inode, &mut core, attribute, old.as_ref())
+                Err(Error::NoSpace(_)) if self.vol.retire_pending()? => {
+                    self.set_value_locked(&inode, &mut state, attribute, old.as_ref())
                 }
                 done => done,
             }
@@ -256,18 +256,18 @@ impl Shared {
     fn set_value_locked(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         (name, value): (&[u8], &[u8]),
         old: Option<&Stored>,
     ) -> Result<()> {
-        let mut tx = self.vol.begin_at(&inode.place);
-        tx.touch(&inode.place);
-        let mut new = core.d;
+        let mut tx = self.vol.begin_at(&inode.last_record);
+        tx.touch(&inode.last_record);
+        let mut new = state.disk;
         self.put_value(&mut tx, &mut new, name, value, old)?;
         touch_ctime(&mut new, self.now());
-        put_inode(&mut tx, inode, core, &mut new)?;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
+        state.committed(&new);
         Ok(())
     }
 
@@ -288,22 +288,22 @@ impl Shared {
             let value = self.put_large(tx, new, name, value)?;
             (BLOCKS, large.insert(value).as_bytes())
         };
-        let mut t = xattr_tree(new);
+        let mut tree = xattr_tree(new);
         match old {
             Some((k, v)) => {
                 if *k == BLOCKS {
                     self.free_large(tx, new, Ino(new.ino), name, v)?;
                 }
-                if v.len() != stored.len() || !htree::set_value(tx, &t, name, kind, stored)? {
-                    htree::remove(tx, &mut t, name)?;
-                    htree::insert(tx, &mut t, name, kind, stored)?;
+                if v.len() != stored.len() || !htree::set_value(tx, &tree, name, kind, stored)? {
+                    htree::remove(tx, &mut tree, name)?;
+                    htree::insert(tx, &mut tree, name, kind, stored)?;
                 }
             }
             None => {
-                htree::insert(tx, &mut t, name, kind, stored)?;
+                htree::insert(tx, &mut tree, name, kind, stored)?;
             }
         }
-        store(new, &t);
+        store(new, &tree);
         Ok(())
     }
 
@@ -318,9 +318,9 @@ impl Shared {
         if *kind == BLOCKS {
             self.free_large(tx, new, Ino(new.ino), name, value)?;
         }
-        let mut t = xattr_tree(new);
-        htree::remove(tx, &mut t, name)?;
-        store(new, &t);
+        let mut tree = xattr_tree(new);
+        htree::remove(tx, &mut tree, name)?;
+        store(new, &tree);
         Ok(())
     }
 
@@ -334,13 +334,13 @@ impl Shared {
         self.op(Need::Write, || {
             check_name(name)?;
             let inode = self.iget_user(ino)?;
-            let mut core = inode.core.write();
-            core.alive(ino)?;
-            protect::may_change(&core.d)?;
-            if is_acl(name) && core.kind() == FileType::Symlink {
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_write(&state.disk)?;
+            if is_acl(name) && state.kind() == FileType::Symlink {
                 return Err(Error::NotSupported("an ACL of a symbolic link"));
             }
-            match self.remove_xattr_locked(&inode, &mut core, name) {
+            match self.remove_xattr_locked(&inode, &mut state, name) {
                 Err(Error::NoAttribute) if is_acl(name) => Ok(()),
                 done => done,
             }
@@ -350,21 +350,21 @@ impl Shared {
     pub(super) fn remove_xattr_locked(
         &self,
         inode: &Inode,
-        core: &mut Core,
+        state: &mut InodeState,
         name: &[u8],
     ) -> Result<()> {
-        let old = self.find_value(core, name)?.ok_or(Error::NoAttribute)?;
-        let mut tx = self.vol.begin_at(&inode.place);
+        let old = self.find_value(state, name)?.ok_or(Error::NoAttribute)?;
+        let mut tx = self.vol.begin_at(&inode.last_record);
         tx.allow_reserve();
-        tx.touch(&inode.place);
-        let mut new = core.d;
+        tx.touch(&inode.last_record);
+        let mut new = state.disk;
         self.take_value(&mut tx, &mut new, name, &old)?;
         touch_ctime(&mut new, self.now());
-        put_inode(&mut tx, inode, core, &mut new)?;
+        put_inode(&mut tx, inode, state, &mut new)?;
         tx.commit()?;
-        core.committed(&new);
+        state.committed(&new);
         if is_acl(name) {
-            Shared::forget_acls(core);
+            Shared::forget_acls(state);
         }
         Ok(())
     }
@@ -389,13 +389,13 @@ impl Shared {
         let blocks = (value.len() as u64).div_ceil(geo.block_size);
         let large =
             |root, height| LargeValue::new(root, height, value.len() as u32, crc(geo.seed, value));
-        let mut m = map_of_value(self, &large(Ptr::HOLE, 0), Ino(d.ino), name);
+        let mut map = map_of_value(self, &large(Ptr::HOLE, 0), Ino(d.ino), name);
         let mut done = 0;
         for _ in 0..PIECES {
             if done == blocks {
                 break;
             }
-            let want = map::plan(tx, &m, done, blocks - done)?;
+            let want = map::plan(tx, &map, done, blocks - done)?;
             if want == 0 {
                 break;
             }
@@ -405,7 +405,7 @@ impl Shared {
                 .len()
                 .min(((done + run.len) << geo.block_log2) as usize);
             tx.write_new(run.start << geo.block_log2, &value[from..to])?;
-            map::insert(tx, &mut m, done, run, false)?;
+            map::insert(tx, &mut map, done, run, false)?;
             done += run.len;
         }
         if done != blocks {
@@ -413,8 +413,8 @@ impl Shared {
                 "free space is too scattered for so large an attribute",
             ));
         }
-        d.blocks = d.blocks.saturating_add_signed(m.blocks);
-        Ok(large(m.root, m.height))
+        d.blocks = d.blocks.saturating_add_signed(map.blocks);
+        Ok(large(map.root, map.height))
     }
 
     fn free_large(
@@ -426,14 +426,14 @@ impl Shared {
         stored: &[u8],
     ) -> Result<()> {
         let large = parse_large(self, ino, stored)?;
-        let mut m = map_of_value(self, &large, ino, name);
-        let end = m.root().capacity(&self.vol.geo);
-        if map::remove(tx, &mut m, 0, end)? < end {
+        let mut map = map_of_value(self, &large, ino, name);
+        let end = map.root().capacity(&self.vol.geo);
+        if map::remove(tx, &mut map, 0, end)? < end {
             return Err(Error::NoSpace(
                 "the blocks of an attribute do not fit one record",
             ));
         }
-        d.blocks = d.blocks.saturating_add_signed(m.blocks);
+        d.blocks = d.blocks.saturating_add_signed(map.blocks);
         Ok(())
     }
 
@@ -462,7 +462,7 @@ impl Shared {
                 std::ops::ControlFlow::Continue(())
             },
         )?;
-        let mut t = xattr_tree(d);
+        let mut tree = xattr_tree(d);
         if let Some((name, value)) = large {
             if !fresh {
                 return Ok(false);
@@ -473,17 +473,17 @@ impl Shared {
             // What a scan shows a look-up may miss, where a hash is not that of
             // its name. The callers go on until nothing is left: no step may
             // end without having taken something out.
-            if !htree::remove(tx, &mut t, &name)? {
+            if !htree::remove(tx, &mut tree, &name)? {
                 return Err(Error::corrupt(
                     format!("attributes of inode {}", d.ino),
                     "an attribute that is listed is not found by its name",
                 ));
             }
-            store(d, &t);
+            store(d, &tree);
             return Ok(false);
         }
-        let done = htree::free_step(tx, &mut t)?;
-        store(d, &t);
+        let done = htree::free_step(tx, &mut tree)?;
+        store(d, &tree);
         Ok(done)
     }
 }

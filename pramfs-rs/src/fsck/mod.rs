@@ -40,6 +40,7 @@ mod issue;
 mod journal;
 mod links;
 mod maps;
+mod messages;
 mod orphans;
 mod outcome;
 mod paths;
@@ -49,7 +50,6 @@ mod report;
 mod superblock;
 mod trees;
 mod view;
-mod words;
 mod xattrs;
 
 #[cfg(test)]

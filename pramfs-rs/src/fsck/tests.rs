@@ -6,8 +6,8 @@ mod clean;
 mod each;
 mod forged;
 mod many;
-mod mend;
 mod plant;
+mod repair;
 // Also part of the tests of the whole, which see the library from outside.
-#[path = "../../../tests/src/seen.rs"]
-mod seen;
+#[path = "../../../tests/src/readable.rs"]
+mod readable;

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use super::leaf::{Image, Item, SUM_AT, TAG_BYTES, find_run, home_of, tag_of};
-use super::walk::{Spot, read_index, slot_of};
+use super::walk::{LeafPath, read_index, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, SPLIT_BITS, TreeRef, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ pub struct Place {
 /// Builds subtrees; counts the blocks that they take.
 pub struct Builder<'a, 'v> {
     pub tx: &'a mut Tx<'v>,
-    pub t: TreeRef,
+    pub tree: TreeRef,
     /// Bytes that items refer to, each rounded up to whole slots.
     pub arena: &'a [u8],
     /// Block to allocate near.
@@ -53,7 +53,7 @@ impl Builder<'_, '_> {
         out: &mut [u64],
         most: usize,
     ) -> Result<()> {
-        let (tx, t) = (&*self.tx, self.t);
+        let (tx, tree) = (&*self.tx, self.tree);
         let geo = &tx.volume().geo;
         let used: usize = items.iter().map(|i| i.slots).sum();
         if items.is_empty() {
@@ -63,7 +63,12 @@ impl Builder<'_, '_> {
         if used <= most || (used <= geo.leaf.slots && place.depth == SPLIT_BITS) {
             let block = self.leaf(items, place.depth, used)?;
             for (i, word) in out.iter_mut().enumerate() {
-                *word = Ptr::new(block, LEAF, t.at(geo, place.level, place.first + i as u64)).0;
+                *word = Ptr::new(
+                    block,
+                    LEAF,
+                    tree.at(geo, place.level, place.first + i as u64),
+                )
+                .0;
             }
             return Ok(());
         }
@@ -88,7 +93,7 @@ impl Builder<'_, '_> {
         )?;
         let block = self.take()?;
         self.tx.write_new(geo.offset(block), below.as_bytes())?;
-        out[0] = Ptr::new(block, 0, t.at(geo, place.level, place.first)).0;
+        out[0] = Ptr::new(block, 0, tree.at(geo, place.level, place.first)).0;
         Ok(())
     }
 
@@ -121,7 +126,7 @@ impl Builder<'_, '_> {
             magic: LEAF_MAGIC,
             depth: depth as u16,
             items: items.len() as u16,
-            owner: self.t.ino.0,
+            owner: self.tree.ino.0,
             prefix: items.first().map_or(0, |i| prefix_of(i.hash, depth)),
             used_slots: used as u16,
             ..LeafHeader::default()
@@ -142,7 +147,7 @@ impl Builder<'_, '_> {
                 *to = *from;
             }
         }
-        let sum = image.sum(self.t.leaf_seed(geo, block));
+        let sum = image.sum(self.tree.leaf_seed(geo, block));
         image.bytes[SUM_AT..SUM_AT + 8].copy_from_slice(sum.as_bytes());
         self.tx.write_new(geo.offset(block), &image.bytes)?;
         vol.verified.note(block);
@@ -194,13 +199,13 @@ fn places(items: &[Item], used: usize, shape: &LeafShape) -> SmallVec<[usize; TA
 /// them slot `first` of that level.
 pub fn put_pointers(
     tx: &mut Tx<'_>,
-    t: &mut TreeRef,
-    spot: &Spot,
+    tree: &mut TreeRef,
+    spot: &LeafPath,
     first: u64,
     new: &[u64],
 ) -> Result<()> {
     if spot.level == 0 {
-        t.root = Ptr(new[0]);
+        tree.root = Ptr(new[0]);
         return Ok(());
     }
     let geo = &tx.volume().geo;
@@ -224,9 +229,9 @@ pub fn put_pointers(
         len: 1,
     })?;
     let above = first >> geo.fan_log2;
-    let ptr = Ptr::new(block, 0, t.at(geo, spot.level - 1, above));
+    let ptr = Ptr::new(block, 0, tree.at(geo, spot.level - 1, above));
     if spot.level == 1 {
-        t.root = ptr;
+        tree.root = ptr;
         return Ok(());
     }
     let at = geo.offset(spot.index_block(spot.level - 1)) + slot_of(geo, above) * 8;

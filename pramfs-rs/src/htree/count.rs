@@ -26,23 +26,23 @@ pub struct Count {
 /// # Errors
 /// [`crate::Error::Corrupt`] where a pointer is damaged, an index block has no
 /// pointers, or a leaf does not stand in all of its slots; those of the region.
-pub fn count(vol: &Volume, t: &TreeRef, most: u64) -> Result<Count> {
+pub fn count(vol: &Volume, tree: &TreeRef, most: u64) -> Result<Count> {
     let mut c = Counter {
         vol,
-        t,
+        tree,
         most: most.min(vol.geo.blocks),
         count: Count {
             blocks: 0,
             items: Some(0),
         },
     };
-    c.entry(t.root, 0, 0, &[t.root.0])?;
+    c.entry(tree.root, 0, 0, &[tree.root.0])?;
     Ok(c.count)
 }
 
 struct Counter<'a> {
     vol: &'a Volume,
-    t: &'a TreeRef,
+    tree: &'a TreeRef,
     most: u64,
     count: Count,
 }
@@ -51,11 +51,11 @@ impl Counter<'_> {
     /// Counts what slot `index` of a level points to; `slots` begin with it.
     /// Gives the number of slots that it fills.
     fn entry(&mut self, ptr: Ptr, level: u32, index: u64, slots: &[u64]) -> Result<usize> {
-        let (t, geo) = (self.t, &self.vol.geo);
+        let (tree, geo) = (self.tree, &self.vol.geo);
         if ptr.is_hole() || self.count.blocks > self.most {
             return Ok(1);
         }
-        let block = t.open(geo, ptr, level, index)?;
+        let block = tree.open(geo, ptr, level, index)?;
         self.count.blocks += 1;
         let bits = level * geo.fan_log2;
         if ptr.is_leaf() {
@@ -66,16 +66,16 @@ impl Counter<'_> {
                 return Ok(slots.iter().take_while(same).count().max(1));
             };
             let run = 1usize << (bits - depth);
-            check_run(t, geo, level, index, slots, run, block)?;
+            check_run(tree, geo, level, index, slots, run, block)?;
             self.count.items = self.count.items.map(|n| n + u64::from(head.items));
             return Ok(run);
         }
         if bits + geo.fan_log2 > HASH_BITS {
-            return Err(t.bad_pointer(level, index, "an index block where there can be none"));
+            return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
         }
         let below = read_index(self.vol, block)?;
         if below.iter().all(|w| *w == 0) {
-            return Err(t.bad_pointer(level + 1, index << geo.fan_log2, EMPTY_TABLE));
+            return Err(tree.bad_pointer(level + 1, index << geo.fan_log2, EMPTY_TABLE));
         }
         let mut slot = 0;
         while slot < below.len() {

@@ -40,9 +40,9 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     /// # Errors
     /// Those of the region.
     #[inline]
-    pub fn begin(tx: &'a mut Tx<'v>, t: &TreeRef, block: Bno) -> Result<LeafEdit<'a, 'v>> {
+    pub fn begin(tx: &'a mut Tx<'v>, tree: &TreeRef, block: Bno) -> Result<LeafEdit<'a, 'v>> {
         let geo = &tx.volume().geo;
-        let (base, seed) = (geo.offset(block), t.leaf_seed(geo, block));
+        let (base, seed) = (geo.offset(block), tree.leaf_seed(geo, block));
         tx.enter_if_allowed();
         let mut old = Line::default();
         tx.read(base, old.as_mut_bytes())?;

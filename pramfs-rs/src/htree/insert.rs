@@ -6,7 +6,9 @@ use zerocopy::IntoBytes;
 use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
-use super::walk::{Gap, Ties, Way, approach, check_run, descend, read_index, read_slots, slot_of};
+use super::walk::{
+    Cursor, Ties, VacantEntry, check_run, descend, read_index, read_slots, seek_leaf, slot_of,
+};
 use super::{CALLER_ROOM, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -31,7 +33,7 @@ const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
 /// hold the item.
 pub fn insert(
     tx: &mut Tx<'_>,
-    t: &mut TreeRef,
+    tree: &mut TreeRef,
     name: &[u8],
     kind: u8,
     value: &[u8],
@@ -51,38 +53,38 @@ pub fn insert(
             geo.leaf.max_item() - ItemHeader::SIZE - name.len(),
         ));
     }
-    let way = approach(tx, t, name)?;
-    insert_on(tx, t, &way, name, kind, value)
+    let cursor = seek_leaf(tx, tree, name)?;
+    insert_on(tx, tree, &cursor, name, kind, value)
 }
 
 /// As [`insert`] of a name of at most [`NAME_MAX`] bytes with a value that an
-/// item can have, which a [`Way`] leads to: the owner's lock has been held since
+/// item can have, which a [`Cursor`] leads to: the owner's lock has been held since
 /// that was found, and its tree has not been changed.
 ///
 /// # Errors
 /// As for [`insert`].
 pub fn insert_on(
     tx: &mut Tx<'_>,
-    t: &mut TreeRef,
-    way: &Way,
+    tree: &mut TreeRef,
+    cursor: &Cursor,
     name: &[u8],
     kind: u8,
     value: &[u8],
 ) -> Result<u64> {
     let vol = tx.volume();
     let geo = &vol.geo;
-    let &Way { hash, leaf } = way;
+    let &Cursor { hash, leaf } = cursor;
     let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
     let Some((level, block)) = leaf else {
         let bytes = item_bytes(room, hash, kind, name, value);
-        return plant(tx, t, bytes, hash);
+        return insert_first_leaf(tx, tree, bytes, hash);
     };
-    verify(vol, t, block, level, hash)?;
+    verify(vol, tree, block, level, hash)?;
 
     let mut tags = Tags::FREE;
     tags.read(tx, &geo.leaf, geo.offset(block))?;
     let mut ties = Ties::default();
-    let found = look_up(tx, t, block, &tags, hash, name, |tie| ties.note(tie))?;
+    let found = look_up(tx, tree, block, &tags, hash, name, |tie| ties.note(tie))?;
     if found.is_some() {
         return Err(Error::Exists);
     }
@@ -91,7 +93,7 @@ pub fn insert_on(
     };
     let hash = hash | tie;
     let bytes = item_bytes(room, hash, kind, name, value);
-    put_item(tx, t, (block, &tags), bytes, hash)?;
+    put_item(tx, tree, (block, &tags), bytes, hash)?;
     Ok(hash)
 }
 
@@ -102,22 +104,22 @@ pub fn insert_on(
 /// As for [`insert`].
 pub fn insert_at(
     tx: &mut Tx<'_>,
-    t: &mut TreeRef,
-    gap: &Gap,
+    tree: &mut TreeRef,
+    vacant: &VacantEntry,
     name: &[u8],
     kind: u8,
     value: &[u8],
 ) -> Result<u64> {
-    if !gap.holds(tx, t) {
-        return insert(tx, t, name, kind, value);
+    if !vacant.holds(tx, tree) {
+        return insert(tx, tree, name, kind, value);
     }
     let geo = &tx.volume().geo;
-    let &Gap { hash, block, .. } = gap;
+    let &VacantEntry { hash, block, .. } = vacant;
     let mut tags = Tags::FREE;
     tags.read(tx, &geo.leaf, geo.offset(block))?;
     let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
     let bytes = item_bytes(room, hash, kind, name, value);
-    put_item(tx, t, (block, &tags), bytes, hash)?;
+    put_item(tx, tree, (block, &tags), bytes, hash)?;
     Ok(hash)
 }
 
@@ -125,7 +127,7 @@ pub fn insert_at(
 #[inline]
 fn put_item(
     tx: &mut Tx<'_>,
-    t: &mut TreeRef,
+    tree: &mut TreeRef,
     (block, tags): (Bno, &Tags),
     bytes: &[u8],
     hash: u64,
@@ -144,14 +146,14 @@ fn put_item(
             let lines = geo.offset(block) + at as u64;
             tx.volume().region.prefetch(lines);
             tx.volume().region.prefetch(lines + bytes.len() as u64 - 1);
-            let mut edit = LeafEdit::begin(tx, t, block)?;
+            let mut edit = LeafEdit::begin(tx, tree, block)?;
             edit.items = edit.items.wrapping_add(1);
             edit.used_slots = edit.used_slots.wrapping_add(need as u16);
             edit.set_tags(slot, need, tag_of(hash), TAG_NEXT)?;
             edit.write(at, bytes)?;
             edit.finish()?;
         }
-        None => restructure(tx, t, block, bytes, hash)?,
+        None => split_leaf(tx, tree, block, bytes, hash)?,
     }
     Ok(())
 }
@@ -209,9 +211,9 @@ fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
 }
 
 /// Puts a first leaf where there is a hole.
-fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u64> {
+fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
-    let spot = descend(tx, t, hash)?;
+    let spot = descend(tx, tree, hash)?;
     let mut place = Place {
         level: spot.level,
         first: first_bits(hash, spot.level * geo.fan_log2),
@@ -230,7 +232,11 @@ fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u6
         place.first &= !(count as u64 - 1);
         place.depth = spot.level * geo.fan_log2 - count.trailing_zeros();
         if place.depth > super::SPLIT_BITS {
-            return Err(t.bad_pointer(spot.level, place.first, "a hole where there can be none"));
+            return Err(tree.bad_pointer(
+                spot.level,
+                place.first,
+                "a hole where there can be none",
+            ));
         }
     }
     let goal = (spot.level > 0).then(|| spot.index_block(spot.level).0);
@@ -239,34 +245,34 @@ fn plant(tx: &mut Tx<'_>, t: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u6
     let mut out = vec![0; count];
     let mut b = Builder {
         tx,
-        t: *t,
+        tree: *tree,
         arena: &arena,
         goal,
         taken: 0,
     };
     b.fill(&mut [item], place, &mut out, geo.leaf.slots)?;
     let taken = b.taken;
-    put_pointers(tx, t, &spot, place.first, &out)?;
-    t.blocks += taken;
+    put_pointers(tx, tree, &spot, place.first, &out)?;
+    tree.blocks += taken;
     Ok(hash)
 }
 
 /// Writes a leaf anew with one item more: as one leaf where its free slots are
 /// only scattered, divided otherwise.
-fn restructure(
+fn split_leaf(
     tx: &mut Tx<'_>,
-    t: &mut TreeRef,
+    tree: &mut TreeRef,
     block: Bno,
     bytes: &[u8],
     hash: u64,
 ) -> Result<()> {
     let geo = &tx.volume().geo;
-    let spot = descend(tx, t, hash)?;
+    let spot = descend(tx, tree, hash)?;
     let mut image = Image::read(tx, block)?;
-    let bad = |what| t.bad_leaf(block, what);
+    let bad = |what| tree.bad_leaf(block, what);
     let depth = image.depth(geo, spot.level, hash).map_err(bad)?;
     // What is written anew gets a new sum: damage would pass for what it was.
-    let seed = t.leaf_seed(geo, block);
+    let seed = tree.leaf_seed(geo, block);
     let mut items = image.whole_items(&geo.leaf, seed).map_err(bad)?;
     let bits = spot.level * geo.fan_log2;
     let place = Place {
@@ -279,25 +285,25 @@ fn restructure(
         let index = spot.index_block(spot.level);
         read_slots(tx, index, slot_of(geo, place.first), &mut out)?;
         let run = out.len();
-        check_run(t, geo, spot.level, place.first, &out, run, block)?;
+        check_run(tree, geo, spot.level, place.first, &out, run, block)?;
     }
     items.push(add_item(&mut image.bytes, bytes, hash));
     // A leaf that is almost full would soon be written anew again.
     let most = geo.leaf.slots * 7 / 8;
     let mut b = Builder {
         tx,
-        t: *t,
+        tree: *tree,
         arena: &image.bytes,
         goal: Some(block.0),
         taken: 0,
     };
     b.fill(&mut items, place, &mut out, most)?;
     let taken = b.taken;
-    put_pointers(tx, t, &spot, place.first, &out)?;
+    put_pointers(tx, tree, &spot, place.first, &out)?;
     tx.free_blocks(Run {
         start: block.0,
         len: 1,
     })?;
-    t.blocks += taken - 1;
+    tree.blocks += taken - 1;
     Ok(())
 }

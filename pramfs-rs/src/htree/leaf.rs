@@ -99,7 +99,7 @@ pub fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize> {
 
 /// An item that was found.
 #[derive(Debug, Clone, Copy)]
-pub struct Hit {
+pub struct ItemPos {
     /// First slot.
     pub slot: usize,
     /// Its head.
@@ -110,7 +110,7 @@ pub struct Hit {
 
 /// Slots that an item takes by its head; an error where they leave the leaf.
 fn slots_of(
-    t: &TreeRef,
+    tree: &TreeRef,
     shape: &LeafShape,
     block: Bno,
     slot: usize,
@@ -118,12 +118,12 @@ fn slots_of(
 ) -> Result<usize> {
     let n = slots_for(head.value_len.into(), head.name_len.into());
     if slot + n > shape.slots {
-        return Err(t.bad_leaf(block, "an item leaves the block"));
+        return Err(tree.bad_leaf(block, "an item leaves the block"));
     }
     Ok(n)
 }
 
-impl Hit {
+impl ItemPos {
     /// Slots that it takes, all in the leaf.
     pub fn slots(&self) -> usize {
         slots_for(self.head.value_len.into(), self.head.name_len.into())
@@ -135,13 +135,13 @@ impl Hit {
 #[inline]
 pub fn look_up<S: Source>(
     s: &S,
-    t: &TreeRef,
+    tree: &TreeRef,
     block: Bno,
     tags: &Tags,
     hash: u64,
     name: &[u8],
     mut ties: impl FnMut(u8),
-) -> Result<Option<Hit>> {
+) -> Result<Option<ItemPos>> {
     let geo = &s.volume().geo;
     let shape = &geo.leaf;
     let mut mask = tags.matching(tag_of(hash), shape);
@@ -161,9 +161,9 @@ pub fn look_up<S: Source>(
             name_len: (second >> 16) as u8,
             kind: (second >> 24) as u8,
         };
-        slots_of(t, shape, block, slot, &head)?;
+        slots_of(tree, shape, block, slot, &head)?;
         if usize::from(head.name_len) == name.len() && name_is(s, at, &head, name)? {
-            return Ok(Some(Hit { slot, head, at }));
+            return Ok(Some(ItemPos { slot, head, at }));
         }
     }
     Ok(None)
@@ -285,7 +285,7 @@ impl Image {
 
     /// Its items in the order of their slots. Whatever is odd about them is an
     /// error.
-    pub fn items(&self, t: &TreeRef, shape: &LeafShape) -> Result<Vec<Item>, &'static str> {
+    pub fn items(&self, tree: &TreeRef, shape: &LeafShape) -> Result<Vec<Item>, &'static str> {
         let mut items = Vec::with_capacity(shape.slots);
         let tags = &self.bytes[LeafShape::TAGS_AT..shape.slots_at];
         let mut slot = 0;
@@ -299,7 +299,9 @@ impl Image {
                         .ok_or("an item leaves the block")?;
                     let n = slots_for(value.len(), name.len());
                     if slot + n > shape.slots
-                        || tags[slot + 1..slot + n].iter().any(|&t| t != TAG_NEXT)
+                        || tags[slot + 1..slot + n]
+                            .iter()
+                            .any(|&tree| tree != TAG_NEXT)
                     {
                         return Err("an item is longer than its slots");
                     }
@@ -309,8 +311,8 @@ impl Image {
                     {
                         return Err("a hash does not fit its tag");
                     }
-                    if !good_name(t.kind, name)
-                        || (t.kind == TreeKind::Directory && value.len() != 8)
+                    if !good_name(tree.kind, name)
+                        || (tree.kind == TreeKind::Directory && value.len() != 8)
                     {
                         return Err("a name or value that cannot be");
                     }
@@ -323,7 +325,7 @@ impl Image {
                 }
             }
         }
-        if tags[shape.slots..].iter().any(|&t| t != TAG_FREE) {
+        if tags[shape.slots..].iter().any(|&tree| tree != TAG_FREE) {
             return Err("a slot in use that does not exist");
         }
         Ok(items)
@@ -353,7 +355,8 @@ impl Image {
             let (head, _) = head.map_err(|_| "an item leaves the block")?;
             let n = slots_for(head.value_len.into(), head.name_len.into());
             let more = tags.get(slot + 1..slot + n);
-            if slot + n > shape.slots || more.is_none_or(|m| m.iter().any(|&t| t != TAG_NEXT)) {
+            if slot + n > shape.slots || more.is_none_or(|m| m.iter().any(|&tree| tree != TAG_NEXT))
+            {
                 return Err("an item is longer than its slots");
             }
             items.push(Item {
@@ -376,7 +379,7 @@ impl Image {
     /// also that each hash is that of its name.
     pub fn check(
         &self,
-        t: &TreeRef,
+        tree: &TreeRef,
         geo: &Geometry,
         at: (Bno, u32, u64),
         deep: bool,
@@ -386,16 +389,16 @@ impl Image {
         if h.magic != LEAF_MAGIC {
             return Err("it is no leaf");
         }
-        if h.owner != t.ino.0 {
+        if h.owner != tree.ino.0 {
             return Err("it belongs to another inode");
         }
-        if self.sum(t.leaf_seed(geo, block)) != h.sum {
+        if self.sum(tree.leaf_seed(geo, block)) != h.sum {
             return Err("its checksum does not fit");
         }
         let depth = self.depth(geo, level, hash)?;
-        let items = self.items(t, &geo.leaf)?;
+        let items = self.items(tree, &geo.leaf)?;
         // Only the root leaf of a directory may be empty: see `remove`.
-        let may_be_empty = level == 0 && t.kind == TreeKind::Directory;
+        let may_be_empty = level == 0 && tree.kind == TreeKind::Directory;
         if items.len() != usize::from(h.items) || items.is_empty() && !may_be_empty {
             return Err("the number of items is wrong");
         }
@@ -463,19 +466,19 @@ pub fn plain_line_sum(seed: u64, index: usize, line: &[u8; LINE]) -> u64 {
 
 /// Checks a leaf on the medium, unless that has been done.
 #[inline]
-pub fn verify(vol: &Volume, t: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
+pub fn verify(vol: &Volume, tree: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
     if vol.verified.knows(block) {
         return Ok(());
     }
-    verify_now(vol, t, block, level, hash)
+    verify_now(vol, tree, block, level, hash)
 }
 
 #[cold]
-fn verify_now(vol: &Volume, t: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
+fn verify_now(vol: &Volume, tree: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
     let image = Image::read(vol, block)?;
     image
-        .check(t, &vol.geo, (block, level, hash), false)
-        .map_err(|what| t.bad_leaf(block, what))?;
+        .check(tree, &vol.geo, (block, level, hash), false)
+        .map_err(|what| tree.bad_leaf(block, what))?;
     vol.verified.note(block);
     Ok(())
 }

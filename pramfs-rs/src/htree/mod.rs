@@ -36,7 +36,8 @@ pub use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;
 pub use walk::{
-    DirEntry, Gap, Way, approach, find, find_dir, find_dir_on, find_dir_or_gap, is_empty, scan,
+    Cursor, DirEntry, VacantEntry, find, find_dir, find_dir_on, find_dir_or_vacant, is_empty, scan,
+    seek_leaf,
 };
 
 use siphasher::sip::SipHasher13;

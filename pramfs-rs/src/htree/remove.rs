@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::edit::LeafEdit;
 use super::leaf::depth_of;
-use super::walk::{Found, check_run, descend, find_in, read_index, read_slots, slot_of};
+use super::walk::{OccupiedEntry, check_run, descend, find_in, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, prefix_of};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -31,9 +31,9 @@ const BITS_ROOM: usize = 48;
 ///
 /// # Errors
 /// [`Error::Corrupt`].
-pub fn remove(tx: &mut Tx<'_>, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
-    match find_in(tx, t, name)? {
-        Some(found) => remove_found(tx, t, &found).map(|()| true),
+pub fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> {
+    match find_in(tx, tree, name)? {
+        Some(found) => remove_found(tx, tree, &found).map(|()| true),
         None => Ok(false),
     }
 }
@@ -42,14 +42,14 @@ pub fn remove(tx: &mut Tx<'_>, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
 ///
 /// # Errors
 /// As for [`remove`].
-pub fn remove_found(tx: &mut Tx<'_>, t: &mut TreeRef, found: &Found) -> Result<()> {
-    let Found { level, block, hit } = found;
-    let mut edit = LeafEdit::begin(tx, t, *block)?;
+pub fn remove_found(tx: &mut Tx<'_>, tree: &mut TreeRef, found: &OccupiedEntry) -> Result<()> {
+    let OccupiedEntry { level, block, hit } = found;
+    let mut edit = LeafEdit::begin(tx, tree, *block)?;
     // A directory that is emptied is often filled again: it keeps its only leaf
     // until it is removed itself.
-    let keep = t.kind == TreeKind::Directory && *level == 0;
+    let keep = tree.kind == TreeKind::Directory && *level == 0;
     if edit.items <= 1 && !keep {
-        return free_leaf(tx, t, *block, hit.head.hash());
+        return free_leaf(tx, tree, *block, hit.head.hash());
     }
     edit.items = edit.items.saturating_sub(1);
     edit.used_slots = edit.used_slots.saturating_sub(hit.slots() as u16);
@@ -58,12 +58,13 @@ pub fn remove_found(tx: &mut Tx<'_>, t: &mut TreeRef, found: &Found) -> Result<(
 }
 
 /// Frees the leaf that a hash leads to.
-fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno, hash: u64) -> Result<()> {
+fn free_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> Result<()> {
     let geo = &tx.volume().geo;
-    let spot = descend(tx, t, hash)?;
+    let spot = descend(tx, tree, hash)?;
     let header: LeafHeader = tx.read_pod(geo.offset(block))?;
-    let depth = depth_of(&header, geo, spot.level, hash).map_err(|what| t.bad_leaf(block, what))?;
-    free_block(tx, t, block)?;
+    let depth =
+        depth_of(&header, geo, spot.level, hash).map_err(|what| tree.bad_leaf(block, what))?;
+    free_block(tx, tree, block)?;
     let mut run = 1usize << (spot.level * geo.fan_log2 - depth);
     let mut hash = prefix_of(hash, depth);
     let mut level = spot.level;
@@ -75,17 +76,17 @@ fn free_leaf(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno, hash: u64) -> Result<
         if let Some(leaf) = leaf.take() {
             let mut own: SmallVec<[u64; 64]> = smallvec![0; run];
             read_slots(tx, index, from, &mut own)?;
-            check_run(t, geo, level, first, &own, run, leaf)?;
+            check_run(tree, geo, level, first, &own, run, leaf)?;
         }
         if others(tx, index, from..from + run as u64)? {
             return tx.put_zeros(geo.offset(index) + from * 8, run as u64);
         }
-        free_block(tx, t, index)?;
+        free_block(tx, tree, index)?;
         level -= 1;
         run = 1;
         hash = prefix_of(hash, level * geo.fan_log2);
     }
-    t.root = Ptr::HOLE;
+    tree.root = Ptr::HOLE;
     Ok(())
 }
 
@@ -100,12 +101,12 @@ fn others(tx: &Tx<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
     Ok(false)
 }
 
-fn free_block(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno) -> Result<()> {
+fn free_block(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno) -> Result<()> {
     tx.free_blocks(Run {
         start: block.0,
         len: 1,
     })?;
-    t.blocks -= 1;
+    tree.blocks -= 1;
     Ok(())
 }
 
@@ -116,12 +117,12 @@ fn free_block(tx: &mut Tx<'_>, t: &mut TreeRef, block: Bno) -> Result<()> {
 /// [`Error::Invalid`] where the lengths differ, [`Error::Corrupt`].
 pub fn set_value(
     tx: &mut Tx<'_>,
-    t: &TreeRef,
+    tree: &TreeRef,
     name: &[u8],
     kind: u8,
     value: &[u8],
 ) -> Result<bool> {
-    let Some(Found { block, hit, .. }) = find_in(tx, t, name)? else {
+    let Some(OccupiedEntry { block, hit, .. }) = find_in(tx, tree, name)? else {
         return Ok(false);
     };
     if usize::from(hit.head.value_len) != value.len() {
@@ -129,7 +130,7 @@ pub fn set_value(
     }
     let at = tx.volume().geo.leaf.slots_at + hit.slot * SLOT;
     let head = ItemHeader { kind, ..hit.head };
-    let mut edit = LeafEdit::begin(tx, t, block)?;
+    let mut edit = LeafEdit::begin(tx, tree, block)?;
     edit.write(at, head.as_bytes())?;
     edit.write(at + ItemHeader::SIZE, value)?;
     edit.finish()?;
@@ -142,26 +143,32 @@ pub fn set_value(
 ///
 /// # Errors
 /// [`Error::Corrupt`] where a pointer is damaged.
-pub fn free_step(tx: &mut Tx<'_>, t: &mut TreeRef) -> Result<bool> {
-    let gone = take_down(tx, t, t.root, 0, 0)?;
+pub fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
+    let gone = take_down(tx, tree, tree.root, 0, 0)?;
     if gone {
-        t.root = Ptr::HOLE;
+        tree.root = Ptr::HOLE;
     }
     Ok(gone)
 }
 
 /// Frees what slot `index` of a level points to; false where the record has no
 /// more room, with what has been freed below taken out.
-fn take_down(tx: &mut Tx<'_>, t: &mut TreeRef, ptr: Ptr, level: u32, index: u64) -> Result<bool> {
+fn take_down(
+    tx: &mut Tx<'_>,
+    tree: &mut TreeRef,
+    ptr: Ptr,
+    level: u32,
+    index: u64,
+) -> Result<bool> {
     if ptr.is_hole() {
         return Ok(true);
     }
     let geo = &tx.volume().geo;
-    let block = t.open(geo, ptr, level, index)?;
+    let block = tree.open(geo, ptr, level, index)?;
     let mut cleared = 0;
     if !ptr.is_leaf() {
         if (level + 1) * geo.fan_log2 > HASH_BITS {
-            return Err(t.bad_pointer(level, index, "an index block where there can be none"));
+            return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
         }
         // One without pointers is damage everywhere else. Here it may be what an
         // older version has left between two steps, and there is nothing below.
@@ -172,8 +179,8 @@ fn take_down(tx: &mut Tx<'_>, t: &mut TreeRef, ptr: Ptr, level: u32, index: u64)
             // A leaf stands in several slots and is freed once.
             let again = ptr.is_leaf()
                 && last == Some(ptr.block())
-                && t.open(geo, ptr, level + 1, index).is_ok();
-            if !again && !take_down(tx, t, ptr, level + 1, index)? {
+                && tree.open(geo, ptr, level + 1, index).is_ok();
+            if !again && !take_down(tx, tree, ptr, level + 1, index)? {
                 break;
             }
             last = Some(ptr.block()).filter(|_| ptr.is_leaf());
@@ -191,7 +198,7 @@ fn take_down(tx: &mut Tx<'_>, t: &mut TreeRef, ptr: Ptr, level: u32, index: u64)
         clear(tx, block, cleared)?;
         return Ok(false);
     }
-    free_block(tx, t, block)?;
+    free_block(tx, tree, block)?;
     Ok(true)
 }
 

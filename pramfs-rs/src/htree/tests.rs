@@ -56,7 +56,7 @@ fn mount(region: Region, geo: Geometry) -> Volume {
     Volume::new(region, geo, 1, roots, Rules::default())
 }
 
-fn tree(kind: TreeKind) -> TreeRef {
+fn empty_tree(kind: TreeKind) -> TreeRef {
     TreeRef {
         ino: OWNER,
         kind,
@@ -66,33 +66,33 @@ fn tree(kind: TreeKind) -> TreeRef {
 }
 
 fn dir() -> TreeRef {
-    tree(TreeKind::Directory)
+    empty_tree(TreeKind::Directory)
 }
 
-fn put(vol: &Volume, t: &mut TreeRef, name: &[u8], kind: u8, value: &[u8]) -> Result<u64> {
+fn put(vol: &Volume, tree: &mut TreeRef, name: &[u8], kind: u8, value: &[u8]) -> Result<u64> {
     let mut tx = vol.begin();
-    let mut new = *t;
+    let mut new = *tree;
     let cookie = insert(&mut tx, &mut new, name, kind, value)?;
     tx.commit()?;
-    *t = new;
+    *tree = new;
     Ok(cookie)
 }
 
-fn take(vol: &Volume, t: &mut TreeRef, name: &[u8]) -> Result<bool> {
+fn take(vol: &Volume, tree: &mut TreeRef, name: &[u8]) -> Result<bool> {
     let mut tx = vol.begin();
-    let mut new = *t;
+    let mut new = *tree;
     let found = remove(&mut tx, &mut new, name)?;
     tx.commit()?;
-    *t = new;
+    *tree = new;
     Ok(found)
 }
 
 type Entry = (Vec<u8>, u8, Vec<u8>);
 
-fn list(vol: &Volume, t: &TreeRef, from: u64, most: usize) -> Result<BTreeMap<u64, Entry>> {
+fn list(vol: &Volume, tree: &TreeRef, from: u64, most: usize) -> Result<BTreeMap<u64, Entry>> {
     let mut out = BTreeMap::new();
     let mut last = from;
-    scan(vol, t, from, &|| Ok(()), &mut |head, value, name| {
+    scan(vol, tree, from, &|| Ok(()), &mut |head, value, name| {
         assert!(head.hash() > last, "not in order");
         last = head.hash();
         out.insert(last, (name.to_vec(), head.kind, value.to_vec()));
@@ -106,9 +106,9 @@ fn list(vol: &Volume, t: &TreeRef, from: u64, most: usize) -> Result<BTreeMap<u6
 }
 
 /// Checks every block, and gives their number.
-fn blocks(vol: &Volume, t: &TreeRef) -> Result<i64> {
+fn blocks(vol: &Volume, tree: &TreeRef) -> Result<i64> {
     let mut n = 0;
-    visit_blocks(vol, t, &mut |b, _| {
+    visit_blocks(vol, tree, &mut |b, _| {
         assert!(
             vol.blocks.is_set_at_home(&vol.region, &vol.geo, b.0)?,
             "block {} is free",
@@ -134,7 +134,7 @@ impl Rng {
 
 /// Free blocks, and those that became bitmaps of groups.
 fn free_blocks(vol: &Volume) -> u64 {
-    vol.reclaim().unwrap();
+    vol.retire_pending().unwrap();
     let made =
         (0..vol.blocks.groups()).filter(|g| vol.blocks.is_made(&vol.region, &vol.geo, *g).unwrap());
     vol.free_blocks().0 + made.count() as u64
@@ -143,7 +143,7 @@ fn free_blocks(vol: &Volume) -> u64 {
 /// Random changes against a map of names; `names` of up to `longest` bytes.
 fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u64, longest: u64) {
     let mut rng = Rng(seed);
-    let mut t = tree(kind);
+    let mut tree = empty_tree(kind);
     let mut model: BTreeMap<Vec<u8>, (u8, Vec<u8>, u64)> = BTreeMap::new();
     let at_start = free_blocks(vol);
     let name_of = |i: u64| {
@@ -164,59 +164,59 @@ fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u
         let value: Vec<u8> = (0..value_len).map(|_| rng.next() as u8).collect();
         let file_kind = rng.below(16) as u8;
         match (model.get(&name).cloned(), rng.below(10)) {
-            (None, 0..2) => assert!(!take(vol, &mut t, &name).unwrap()),
+            (None, 0..2) => assert!(!take(vol, &mut tree, &name).unwrap()),
             (None, n) if growing || n == 9 => {
-                let cookie = put(vol, &mut t, &name, file_kind, &value).unwrap();
+                let cookie = put(vol, &mut tree, &name, file_kind, &value).unwrap();
                 model.insert(name.clone(), (file_kind, value.clone(), cookie));
             }
             (None, _) => {}
             (Some(_), 0) => {
                 assert!(matches!(
-                    put(vol, &mut t, &name, file_kind, &value),
+                    put(vol, &mut tree, &name, file_kind, &value),
                     Err(Error::Exists)
                 ));
             }
             (Some((_, old, cookie)), 1..4) => {
                 let value = vec![step as u8; old.len()];
                 let mut tx = vol.begin();
-                assert!(set_value(&mut tx, &t, &name, file_kind, &value).unwrap());
+                assert!(set_value(&mut tx, &tree, &name, file_kind, &value).unwrap());
                 tx.commit().unwrap();
                 model.insert(name.clone(), (file_kind, value, cookie));
             }
             (Some(_), n) if !growing || n == 9 => {
-                assert!(take(vol, &mut t, &name).unwrap());
+                assert!(take(vol, &mut tree, &name).unwrap());
                 model.remove(&name);
             }
             (Some(_), _) => {}
         }
         let mut seen = None;
-        let found = find(vol, &t, &name, &mut |h, v| {
+        let found = find(vol, &tree, &name, &mut |h, v| {
             seen = Some((h.kind, v.to_vec(), h.hash()))
         })
         .unwrap();
         assert_eq!(found, model.contains_key(&name));
         assert_eq!(seen.as_ref(), model.get(&name));
         if step % (steps / 16) == 0 || step == steps - 1 {
-            vol.verified.forget(t.root.block());
-            assert_eq!(blocks(vol, &t).unwrap(), t.blocks);
+            vol.verified.forget(tree.root.block());
+            assert_eq!(blocks(vol, &tree).unwrap(), tree.blocks);
             let want: BTreeMap<u64, Entry> = model
                 .iter()
                 .map(|(n, (k, v, c))| (*c, (n.clone(), *k, v.clone())))
                 .collect();
-            assert_eq!(list(vol, &t, 0, usize::MAX).unwrap(), want);
+            assert_eq!(list(vol, &tree, 0, usize::MAX).unwrap(), want);
         }
     }
     for name in model.keys() {
-        assert!(take(vol, &mut t, name).unwrap());
+        assert!(take(vol, &mut tree, name).unwrap());
     }
     // A directory keeps its last leaf, and gives it up when it goes itself.
-    assert!(t.blocks <= i64::from(kind == TreeKind::Directory));
-    while !t.root.is_hole() {
+    assert!(tree.blocks <= i64::from(kind == TreeKind::Directory));
+    while !tree.root.is_hole() {
         let mut tx = vol.begin();
-        free_step(&mut tx, &mut t).unwrap();
+        free_step(&mut tx, &mut tree).unwrap();
         tx.commit().unwrap();
     }
-    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
     assert_eq!(free_blocks(vol), at_start);
 }
 
@@ -248,21 +248,27 @@ fn too_many_equal_hashes_are_refused_and_nothing_is_lost() {
     HASH_MASK.set(0);
     for (block_size, most) in [(512, 13), (4096, 122)] {
         let vol = volume(block_size, 1 << 20);
-        let mut t = dir();
+        let mut tree = dir();
         let mut cookies = Vec::new();
         for i in 0..most {
-            cookies.push(put(&vol, &mut t, format!("{i}").as_bytes(), 1, &[i; 8]).unwrap());
+            cookies.push(put(&vol, &mut tree, format!("{i}").as_bytes(), 1, &[i; 8]).unwrap());
         }
         let free = free_blocks(&vol);
         assert!(matches!(
-            put(&vol, &mut t, b"more", 1, &[0; 8]),
+            put(&vol, &mut tree, b"more", 1, &[0; 8]),
             Err(Error::NoSpace(_))
         ));
         assert_eq!(free_blocks(&vol), free);
-        let got: Vec<u64> = list(&vol, &t, 0, usize::MAX).unwrap().into_keys().collect();
+        let got: Vec<u64> = list(&vol, &tree, 0, usize::MAX)
+            .unwrap()
+            .into_keys()
+            .collect();
         assert_eq!(got, cookies);
-        assert!(take(&vol, &mut t, b"3").unwrap());
-        assert_eq!(put(&vol, &mut t, b"more", 1, &[0; 8]).unwrap(), cookies[3]);
+        assert!(take(&vol, &mut tree, b"3").unwrap());
+        assert_eq!(
+            put(&vol, &mut tree, b"more", 1, &[0; 8]).unwrap(),
+            cookies[3]
+        );
     }
     HASH_MASK.set(u64::MAX);
 }
@@ -282,46 +288,46 @@ fn hashes_leave_room_for_small_cookies() {
 #[test]
 fn items_that_fit_no_leaf_are_refused() {
     let vol = volume(512, 1 << 20);
-    let mut t = tree(TreeKind::Xattrs);
+    let mut tree = empty_tree(TreeKind::Xattrs);
     let long = [b'x'; 256];
     assert!(matches!(
-        put(&vol, &mut t, &long, 1, b""),
+        put(&vol, &mut tree, &long, 1, b""),
         Err(Error::NameTooLong(256, 255))
     ));
     assert!(matches!(
-        put(&vol, &mut t, b"", 1, b""),
+        put(&vol, &mut tree, b"", 1, b""),
         Err(Error::Invalid(_))
     ));
     assert!(matches!(
-        put(&vol, &mut t, b"name", 1, &[0; 401]),
+        put(&vol, &mut tree, b"name", 1, &[0; 401]),
         Err(Error::AttributeTooLarge(401, 400))
     ));
-    put(&vol, &mut t, b"name", 1, &[0; 400]).unwrap();
+    put(&vol, &mut tree, b"name", 1, &[0; 400]).unwrap();
     // A value too large for one record goes the way of a division.
     let vol = volume(4096, 1 << 20);
-    let mut t = tree(TreeKind::Xattrs);
-    put(&vol, &mut t, b"small", 1, b"value").unwrap();
-    put(&vol, &mut t, b"large", 1, &[5; 3800]).unwrap();
+    let mut tree = empty_tree(TreeKind::Xattrs);
+    put(&vol, &mut tree, b"small", 1, b"value").unwrap();
+    put(&vol, &mut tree, b"large", 1, &[5; 3800]).unwrap();
     let mut len = 0;
-    assert!(find(&vol, &t, b"large", &mut |_, v| len = v.len()).unwrap());
-    assert!(len == 3800 && find(&vol, &t, b"small", &mut |_, _| ()).unwrap());
-    assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+    assert!(find(&vol, &tree, b"large", &mut |_, v| len = v.len()).unwrap());
+    assert!(len == 3800 && find(&vol, &tree, b"small", &mut |_, _| ()).unwrap());
+    assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
 }
 
 #[test]
 fn a_scan_goes_on_after_changes() {
     for block_size in [512, 4096] {
         let vol = volume(block_size, 8 << 20);
-        let mut t = dir();
+        let mut tree = dir();
         let mut rng = Rng(5);
         let stay: Vec<Vec<u8>> = (0..400).map(|i| format!("stay-{i}").into_bytes()).collect();
         for n in &stay {
-            put(&vol, &mut t, n, 8, &[1; 8]).unwrap();
+            put(&vol, &mut tree, n, 8, &[1; 8]).unwrap();
         }
         let mut others: Vec<Vec<u8>> = Vec::new();
         let (mut seen, mut at) = (BTreeMap::new(), 0);
         loop {
-            let part = list(&vol, &t, at, 1 + rng.below(20) as usize).unwrap();
+            let part = list(&vol, &tree, at, 1 + rng.below(20) as usize).unwrap();
             let Some((&last, _)) = part.last_key_value() else {
                 break;
             };
@@ -332,11 +338,11 @@ fn a_scan_goes_on_after_changes() {
             for i in 0..30 {
                 if others.is_empty() || rng.below(2) == 0 {
                     let name = format!("other-{at:x}-{i}").into_bytes();
-                    put(&vol, &mut t, &name, 8, &[2; 8]).unwrap();
+                    put(&vol, &mut tree, &name, 8, &[2; 8]).unwrap();
                     others.push(name);
                 } else {
                     let i = rng.below(others.len() as u64) as usize;
-                    assert!(take(&vol, &mut t, &others.swap_remove(i)).unwrap());
+                    assert!(take(&vol, &mut tree, &others.swap_remove(i)).unwrap());
                 }
             }
         }
@@ -349,12 +355,12 @@ fn a_scan_goes_on_after_changes() {
 fn one_transaction_can_change_a_leaf_many_times() {
     for block_size in [512, 4096] {
         let vol = volume(block_size, 8 << 20);
-        let mut t = dir();
+        let mut tree = dir();
         let mut names: Vec<String> = (0..if block_size == 512 { 300 } else { 3000 })
             .map(|i| format!("n{i}"))
             .collect();
         for n in &names {
-            put(&vol, &mut t, n.as_bytes(), 8, &[1; 8]).unwrap();
+            put(&vol, &mut tree, n.as_bytes(), 8, &[1; 8]).unwrap();
         }
         for round in 0..500 {
             // As rename does: a new name, an old one gone, another one changed.
@@ -362,29 +368,29 @@ fn one_transaction_can_change_a_leaf_many_times() {
             let new = format!("renamed-{round}");
             let old = std::mem::replace(&mut names[i], new.clone());
             let mut tx = vol.begin();
-            let mut u = t;
+            let mut u = tree;
             insert(&mut tx, &mut u, new.as_bytes(), 8, &[3; 8]).unwrap();
             assert!(remove(&mut tx, &mut u, old.as_bytes()).unwrap());
             assert!(set_value(&mut tx, &u, new.as_bytes(), 4, &round.to_le_bytes()).unwrap());
             assert!(!remove(&mut tx, &mut u, old.as_bytes()).unwrap());
             if round % 3 == 0 {
                 drop(tx);
-                assert!(find_dir(&vol, &t, old.as_bytes()).unwrap().is_some());
+                assert!(find_dir(&vol, &tree, old.as_bytes()).unwrap().is_some());
                 names[i] = old;
                 continue;
             }
             tx.commit().unwrap();
-            t = u;
+            tree = u;
             assert_eq!(
-                find_dir(&vol, &t, new.as_bytes())
+                find_dir(&vol, &tree, new.as_bytes())
                     .unwrap()
                     .map(|f| (f.ino, f.found.hit.head.kind)),
                 Some((round, 4))
             );
-            assert!(find_dir(&vol, &t, old.as_bytes()).unwrap().is_none());
+            assert!(find_dir(&vol, &tree, old.as_bytes()).unwrap().is_none());
         }
-        assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
-        assert_eq!(list(&vol, &t, 0, usize::MAX).unwrap().len(), names.len());
+        assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
+        assert_eq!(list(&vol, &tree, 0, usize::MAX).unwrap().len(), names.len());
     }
 }
 
@@ -398,12 +404,12 @@ fn a_record_that_is_almost_full_still_divides_leaves() {
             .offset(Bno(tx.alloc_blocks(None, 8, true).unwrap().start));
         tx.commit().unwrap();
         let free = free_blocks(&vol);
-        let mut t = dir();
+        let mut tree = dir();
         for i in 0..2000 {
             let mut tx = vol.begin();
             let full = (tx.room() - 1300) / 8 * 8;
             tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
-            let mut u = t;
+            let mut u = tree;
             insert(&mut tx, &mut u, &numbered(i), 8, &i.to_le_bytes()).unwrap();
             if i % 3 == 2 {
                 assert!(remove(&mut tx, &mut u, &numbered(i - 1)).unwrap());
@@ -414,20 +420,20 @@ fn a_record_that_is_almost_full_still_divides_leaves() {
                 tx.room()
             );
             tx.commit().unwrap();
-            t = u;
+            tree = u;
         }
-        assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+        assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
         for i in 0..2000 {
             let want = (i % 3 != 1 || i == 1999).then_some(i);
             assert_eq!(
-                find_dir(&vol, &t, &numbered(i)).unwrap().map(|f| f.ino),
+                find_dir(&vol, &tree, &numbered(i)).unwrap().map(|f| f.ino),
                 want
             );
         }
         for i in 0..2000 {
-            take(&vol, &mut t, &numbered(i)).unwrap();
+            take(&vol, &mut tree, &numbered(i)).unwrap();
         }
-        assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+        assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
         assert_eq!(free_blocks(&vol), free);
     }
 }
@@ -436,17 +442,17 @@ fn a_record_that_is_almost_full_still_divides_leaves() {
 fn a_tree_built_and_emptied_in_one_transaction_takes_nothing() {
     let vol = volume(512, 1 << 20);
     let free = free_blocks(&vol);
-    let mut t = dir();
+    let mut tree = dir();
     let mut tx = vol.begin();
     for i in 0..20 {
-        insert(&mut tx, &mut t, format!("{i}").as_bytes(), 1, &[1; 8]).unwrap();
+        insert(&mut tx, &mut tree, format!("{i}").as_bytes(), 1, &[1; 8]).unwrap();
     }
     for i in 0..20 {
-        assert!(remove(&mut tx, &mut t, format!("{i}").as_bytes()).unwrap());
+        assert!(remove(&mut tx, &mut tree, format!("{i}").as_bytes()).unwrap());
     }
     tx.commit().unwrap();
     drop(tx);
-    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
     assert_eq!(free_blocks(&vol), free);
     // As the medium has it, too.
     let Volume { region, geo, .. } = vol;
@@ -479,29 +485,29 @@ fn a_tree_is_taken_down_in_steps() {
         let vol = volume(block_size, 128 << 20);
         scatter(&vol);
         let free = free_blocks(&vol);
-        let mut t = dir();
+        let mut tree = dir();
         for i in 0..files {
-            put(&vol, &mut t, format!("file-{i}").as_bytes(), 8, &[1; 8]).unwrap();
+            put(&vol, &mut tree, format!("file-{i}").as_bytes(), 8, &[1; 8]).unwrap();
         }
         let mut steps = 0;
         loop {
             let mut tx = vol.begin();
-            let before = t.blocks;
-            let gone = free_step(&mut tx, &mut t).unwrap();
-            assert!(tx.room() >= 900 && t.blocks < before);
+            let before = tree.blocks;
+            let gone = free_step(&mut tx, &mut tree).unwrap();
+            assert!(tx.room() >= 900 && tree.blocks < before);
             tx.commit().unwrap();
             steps += 1;
-            assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
-            list(&vol, &t, 0, usize::MAX).unwrap();
+            assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
+            list(&vol, &tree, 0, usize::MAX).unwrap();
             if gone {
                 break;
             }
             // What is left still works.
-            put(&vol, &mut t, b"again", 8, &[1; 8]).unwrap();
-            assert!(take(&vol, &mut t, b"again").unwrap());
+            put(&vol, &mut tree, b"again", 8, &[1; 8]).unwrap();
+            assert!(take(&vol, &mut tree, b"again").unwrap());
         }
         assert!(steps > 1);
-        assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+        assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
         assert_eq!(free_blocks(&vol), free);
     }
 }
@@ -516,13 +522,13 @@ fn freeing_a_tree_in_steps_leaves_no_index_block_without_pointers() {
     // Whatever room there is when a step begins, and so wherever it ends.
     let most = vol.begin().room();
     for room in (1000..most).step_by(8) {
-        let mut t = tree(TreeKind::Xattrs);
+        let mut tree = empty_tree(TreeKind::Xattrs);
         for i in 0..40 {
-            put(&vol, &mut t, format!("name-{i}").as_bytes(), 1, &[7; 40]).unwrap();
+            put(&vol, &mut tree, format!("name-{i}").as_bytes(), 1, &[7; 40]).unwrap();
         }
-        assert!(!t.root.is_leaf());
+        assert!(!tree.root.is_leaf());
         let mut first = true;
-        while !t.root.is_hole() {
+        while !tree.root.is_hole() {
             let mut tx = vol.begin();
             let mut at = run.start << vol.geo.block_log2;
             while first && tx.room() > room + 8 {
@@ -534,11 +540,15 @@ fn freeing_a_tree_in_steps_leaves_no_index_block_without_pointers() {
                 at += 512;
             }
             first = false;
-            let mut new = t;
+            let mut new = tree;
             free_step(&mut tx, &mut new).unwrap();
             tx.commit().unwrap();
-            t = new;
-            assert_eq!(blocks(&vol, &t).unwrap(), t.blocks, "with room for {room}");
+            tree = new;
+            assert_eq!(
+                blocks(&vol, &tree).unwrap(),
+                tree.blocks,
+                "with room for {room}"
+            );
             steps += 1;
         }
     }
@@ -549,24 +559,26 @@ fn freeing_a_tree_in_steps_leaves_no_index_block_without_pointers() {
 fn an_index_block_without_pointers_is_damage() {
     let vol = volume(512, 1 << 20);
     for kind in [TreeKind::Directory, TreeKind::Xattrs] {
-        let mut t = tree(kind);
+        let mut tree = empty_tree(kind);
         for i in 0..60 {
-            put(&vol, &mut t, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
+            put(&vol, &mut tree, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
         }
-        assert!(!t.root.is_leaf());
+        assert!(!tree.root.is_leaf());
         let w = vol.region.window();
         for slot in 0..64 {
-            let at = vol.geo.offset(t.root.block()) + slot * 8;
+            let at = vol.geo.offset(tree.root.block()) + slot * 8;
             w.store_u64_unflushed(at, 0).unwrap();
         }
         let corrupt = |e: Error| matches!(e, Error::Corrupt { .. });
         assert!(corrupt(
-            find(&vol, &t, b"name-1", &mut |_, _| ()).unwrap_err()
+            find(&vol, &tree, b"name-1", &mut |_, _| ()).unwrap_err()
         ));
-        assert!(corrupt(list(&vol, &t, 0, 9).unwrap_err()));
-        assert!(corrupt(count(&vol, &t, 99).unwrap_err()));
-        assert!(corrupt(put(&vol, &mut t, b"new", 8, &[1; 8]).unwrap_err()));
-        assert!(corrupt(take(&vol, &mut t, b"name-1").unwrap_err()));
+        assert!(corrupt(list(&vol, &tree, 0, 9).unwrap_err()));
+        assert!(corrupt(count(&vol, &tree, 99).unwrap_err()));
+        assert!(corrupt(
+            put(&vol, &mut tree, b"new", 8, &[1; 8]).unwrap_err()
+        ));
+        assert!(corrupt(take(&vol, &mut tree, b"name-1").unwrap_err()));
     }
 }
 
@@ -575,14 +587,14 @@ fn an_index_block_without_pointers_is_damage() {
 fn freeing_a_tree_takes_an_index_block_that_an_older_version_has_emptied() {
     let vol = volume(512, 4 << 20);
     let free = free_blocks(&vol);
-    let mut t = tree(TreeKind::Directory);
+    let mut tree = empty_tree(TreeKind::Directory);
     for i in 0..900 {
-        put(&vol, &mut t, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
+        put(&vol, &mut tree, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
     }
     // The first index block below the root, as that step leaves it.
-    let mut below = t;
+    let mut below = tree;
     let first = (0..64).find_map(|slot| {
-        let at = vol.geo.offset(t.root.block()) + slot * 8;
+        let at = vol.geo.offset(tree.root.block()) + slot * 8;
         let ptr = Ptr(vol.region.load_u64(at).unwrap());
         (!ptr.is_leaf() && !ptr.is_hole()).then_some(ptr)
     });
@@ -604,32 +616,32 @@ fn freeing_a_tree_takes_an_index_block_that_an_older_version_has_emptied() {
     }
     tx.put_zeros(vol.geo.offset(first.block()), 64).unwrap();
     tx.commit().unwrap();
-    t = below;
-    while !t.root.is_hole() {
+    tree = below;
+    while !tree.root.is_hole() {
         let mut tx = vol.begin();
-        free_step(&mut tx, &mut t).unwrap();
+        free_step(&mut tx, &mut tree).unwrap();
         tx.commit().unwrap();
     }
-    assert_eq!(t.blocks, 0);
+    assert_eq!(tree.blocks, 0);
     assert_eq!(free_blocks(&vol), free);
 }
 
 #[test]
 fn a_tree_is_counted_with_its_items() {
     let vol = volume(512, 1 << 20);
-    let mut t = dir();
+    let mut tree = dir();
     for i in 0..200u64 {
-        put(&vol, &mut t, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
+        put(&vol, &mut tree, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
         if i % 20 == 0 {
-            let counted = count(&vol, &t, u64::MAX).unwrap();
+            let counted = count(&vol, &tree, u64::MAX).unwrap();
             assert_eq!(
                 (counted.blocks as i64, counted.items),
-                (t.blocks, Some(i + 1))
+                (tree.blocks, Some(i + 1))
             );
         }
     }
     // A line of pointers is missed, whether it is that of whole leaves or not.
-    let index = vol.geo.offset(t.root.block());
+    let index = vol.geo.offset(tree.root.block());
     let w = vol.region.window();
     for line in 0..8 {
         let at = |i: u64| index + line * 64 + i * 8;
@@ -639,8 +651,8 @@ fn a_tree_is_counted_with_its_items() {
         for i in 0..8 {
             w.store_u64_unflushed(at(i), 0).unwrap();
         }
-        let lost = count(&vol, &t, u64::MAX);
-        assert!(!lost.is_ok_and(|c| c.blocks as i64 == t.blocks && c.items == Some(200)));
+        let lost = count(&vol, &tree, u64::MAX);
+        assert!(!lost.is_ok_and(|c| c.blocks as i64 == tree.blocks && c.items == Some(200)));
         for i in 0..8 {
             w.store_u64_unflushed(at(i), words[i as usize]).unwrap();
         }
@@ -650,20 +662,20 @@ fn a_tree_is_counted_with_its_items() {
 #[test]
 fn a_full_region_refuses_and_lets_go() {
     let vol = volume(512, 256 << 10);
-    let mut t = dir();
+    let mut tree = dir();
     let mut n = 0;
     let full = loop {
-        match put(&vol, &mut t, format!("name-{n}").as_bytes(), 8, &[1; 8]) {
+        match put(&vol, &mut tree, format!("name-{n}").as_bytes(), 8, &[1; 8]) {
             Ok(_) => n += 1,
             Err(e) => break e,
         }
     };
     assert!(matches!(full, Error::NoSpace(_)));
-    assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+    assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
     for i in 0..n {
-        assert!(take(&vol, &mut t, format!("name-{i}").as_bytes()).unwrap());
+        assert!(take(&vol, &mut tree, format!("name-{i}").as_bytes()).unwrap());
     }
-    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
 }
 
 /// `file-000000` and so on, made without a look at memory.
@@ -681,21 +693,21 @@ fn a_large_directory_is_as_good_as_a_small_one() {
     const FILES: u64 = 200_000;
     let vol = volume(4096, 64 << 20);
     let free = free_blocks(&vol);
-    let mut t = dir();
+    let mut tree = dir();
     let mut rng = Rng(9);
     let order: Vec<u64> = (0..FILES).map(|_| rng.below(FILES)).collect();
     let since = |start: Instant| start.elapsed().as_nanos() as u64 / FILES;
 
     let start = Instant::now();
     for i in 0..FILES {
-        put(&vol, &mut t, &numbered(i), 8, &i.to_le_bytes()).unwrap();
+        put(&vol, &mut tree, &numbered(i), 8, &i.to_le_bytes()).unwrap();
     }
     let inserted = since(start);
     let find_all = |order: &mut dyn Iterator<Item = u64>| {
         let start = Instant::now();
         for i in order {
             assert_eq!(
-                find_dir(&vol, &t, &numbered(i)).unwrap().map(|f| f.ino),
+                find_dir(&vol, &tree, &numbered(i)).unwrap().map(|f| f.ino),
                 Some(i)
             );
         }
@@ -707,19 +719,22 @@ fn a_large_directory_is_as_good_as_a_small_one() {
         .unwrap();
     let few = find_all(&mut (0..FILES).map(|i| i % 500));
     let start = Instant::now();
-    assert_eq!(list(&vol, &t, 0, usize::MAX).unwrap().len() as u64, FILES);
+    assert_eq!(
+        list(&vol, &tree, 0, usize::MAX).unwrap().len() as u64,
+        FILES
+    );
     let listed = since(start);
-    let n = blocks(&vol, &t).unwrap();
-    assert_eq!(n, t.blocks);
+    let n = blocks(&vol, &tree).unwrap();
+    assert_eq!(n, tree.blocks);
     let start = Instant::now();
     for i in 0..FILES {
-        assert!(take(&vol, &mut t, &numbered(i)).unwrap());
+        assert!(take(&vol, &mut tree, &numbered(i)).unwrap());
     }
     println!(
         "{FILES} entries in {n} blocks; each: insert {inserted} ns, find {found} ns ({few} ns among 500 of them), \
          scan {listed} ns, remove {} ns",
         since(start)
     );
-    assert_eq!((t.root, t.blocks), (Ptr::HOLE, 0));
+    assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
     assert_eq!(free_blocks(&vol), free);
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::leaf::{Hit, Image, Tags, home_of, item_parts, look_up, verify};
+use super::leaf::{Image, ItemPos, Tags, home_of, item_parts, look_up, verify};
 use super::{HASH_BITS, MAX_LEVELS, TreeRef, first_bits, name_hash, prefix_of, width};
 use crate::error::Result;
 use crate::media::Geometry;
@@ -68,7 +68,7 @@ impl Source for Tx<'_> {
 
 /// Where the way of a hash ends.
 #[derive(Debug)]
-pub struct Spot {
+pub struct LeafPath {
     /// Level of the pointer that was followed last; 0 is the root.
     pub level: u32,
     /// The leaf; `None` for a hole.
@@ -77,7 +77,7 @@ pub struct Spot {
     path: [Bno; MAX_LEVELS],
 }
 
-impl Spot {
+impl LeafPath {
     /// The index block whose slots are those of a level from 1.
     pub fn index_block(&self, level: u32) -> Bno {
         self.path[level as usize - 1]
@@ -85,10 +85,10 @@ impl Spot {
 }
 
 /// Follows a hash to its leaf, and notes the way.
-pub fn descend<S: Source>(s: &S, t: &TreeRef, hash: u64) -> Result<Spot> {
+pub fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> {
     let mut path = [Bno(0); MAX_LEVELS];
-    let (level, leaf) = find_leaf(s, t, hash, |level, block| path[level as usize] = block)?;
-    Ok(Spot { level, leaf, path })
+    let (level, leaf) = find_leaf(s, tree, hash, |level, block| path[level as usize] = block)?;
+    Ok(LeafPath { level, leaf, path })
 }
 
 /// Follows a hash to the level of its leaf, and the leaf; `None` for a hole. On
@@ -97,27 +97,27 @@ pub fn descend<S: Source>(s: &S, t: &TreeRef, hash: u64) -> Result<Spot> {
 #[inline]
 pub fn find_leaf<S: Source>(
     s: &S,
-    t: &TreeRef,
+    tree: &TreeRef,
     hash: u64,
     mut through: impl FnMut(u32, Bno),
 ) -> Result<(u32, Option<Bno>)> {
     let geo = &s.volume().geo;
     let (mut level, mut index) = (0, 0);
-    let (mut ptr, mut home) = (t.root, Bno(0));
+    let (mut ptr, mut home) = (tree.root, Bno(0));
     loop {
         if ptr.is_hole() {
             if level > 0 {
-                has_pointers(s, t, (level, index), home)?;
+                has_pointers(s, tree, (level, index), home)?;
             }
             return Ok((level, None));
         }
-        let block = t.open(geo, ptr, level, index)?;
+        let block = tree.open(geo, ptr, level, index)?;
         if ptr.is_leaf() {
             return Ok((level, Some(block)));
         }
         let bits = (level + 1) * geo.fan_log2;
         if bits > HASH_BITS || level as usize == MAX_LEVELS {
-            return Err(t.bad_pointer(level, index, "an index block where there can be none"));
+            return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
         }
         through(level, block);
         level += 1;
@@ -132,12 +132,12 @@ pub fn find_leaf<S: Source>(
 #[cold]
 fn has_pointers<S: Source>(
     s: &S,
-    t: &TreeRef,
+    tree: &TreeRef,
     (level, index): (u32, u64),
     block: Bno,
 ) -> Result<()> {
     if read_index(s, block)?.iter().all(|w| *w == 0) {
-        return Err(t.bad_pointer(level, index, EMPTY_TABLE));
+        return Err(tree.bad_pointer(level, index, EMPTY_TABLE));
     }
     Ok(())
 }
@@ -179,16 +179,16 @@ pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
 
 /// An item, and where it stands.
 #[derive(Debug)]
-pub struct Found {
+pub struct OccupiedEntry {
     /// Level of the pointer to the leaf.
     pub(super) level: u32,
     pub(super) block: Bno,
-    pub(super) hit: Hit,
+    pub(super) hit: ItemPos,
 }
 
 /// Where a name would stand that is not there.
 #[derive(Debug)]
-pub struct Gap {
+pub struct VacantEntry {
     /// Root of the tree that was searched.
     root: Ptr,
     /// Hash of the name; its tie-breaker is one that is free.
@@ -196,7 +196,7 @@ pub struct Gap {
     pub(super) block: Bno,
 }
 
-impl Way {
+impl Cursor {
     /// The name leads to no leaf: it is not there if that hole is one.
     #[inline]
     pub fn is_hole(&self) -> bool {
@@ -204,13 +204,13 @@ impl Way {
     }
 }
 
-impl Gap {
+impl VacantEntry {
     /// Whether a change may begin with this: since the name was looked for, the
     /// owner's lock has been held and its tree has had no other change than the
     /// removals of this transaction, which have left all blocks in place.
     #[inline]
-    pub(super) fn holds(&self, tx: &Tx<'_>, t: &TreeRef) -> bool {
-        self.root == t.root && !tx.frees()
+    pub(super) fn holds(&self, tx: &Tx<'_>, tree: &TreeRef) -> bool {
+        self.root == tree.root && !tx.frees()
     }
 }
 
@@ -227,7 +227,7 @@ impl Ties {
     /// The first that none has.
     #[inline]
     pub fn free(&self) -> Option<u64> {
-        let part = self.0.iter().position(|t| *t != u64::MAX)?;
+        let part = self.0.iter().position(|tree| *tree != u64::MAX)?;
         Some(part as u64 * 64 + u64::from(self.0[part].trailing_ones()))
     }
 }
@@ -237,23 +237,25 @@ impl Ties {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir_or_gap(
+pub fn find_dir_or_vacant(
     vol: &Volume,
-    t: &TreeRef,
+    tree: &TreeRef,
     name: &[u8],
-) -> Result<Result<DirEntry, Option<Gap>>> {
+) -> Result<Result<DirEntry, Option<VacantEntry>>> {
     let mut ties = Ties::default();
-    let Sought { hash, leaf, hit } = seek(vol, t, name, |tie| ties.note(tie))?;
-    let gap = |(_, block)| {
-        Some(Gap {
-            root: t.root,
+    let SearchResult { hash, leaf, hit } = seek(vol, tree, name, |tie| ties.note(tie))?;
+    let vacant = |(_, block)| {
+        Some(VacantEntry {
+            root: tree.root,
             hash: hash | ties.free()?,
             block,
         })
     };
     match (leaf, hit) {
-        (Some((level, block)), Some(hit)) => entry_of(vol, t, Found { level, block, hit }).map(Ok),
-        (leaf, _) => Ok(Err(leaf.and_then(gap))),
+        (Some((level, block)), Some(hit)) => {
+            entry_of(vol, tree, OccupiedEntry { level, block, hit }).map(Ok)
+        }
+        (leaf, _) => Ok(Err(leaf.and_then(vacant))),
     }
 }
 
@@ -262,16 +264,20 @@ pub fn find_dir_or_gap(
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub(super) fn find_in<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Option<Found>> {
-    let Sought { leaf, hit, .. } = seek(s, t, name, |_| ())?;
+pub(super) fn find_in<S: Source>(
+    s: &S,
+    tree: &TreeRef,
+    name: &[u8],
+) -> Result<Option<OccupiedEntry>> {
+    let SearchResult { leaf, hit, .. } = seek(s, tree, name, |_| ())?;
     Ok(leaf
         .zip(hit)
-        .map(|((level, block), hit)| Found { level, block, hit }))
+        .map(|((level, block), hit)| OccupiedEntry { level, block, hit }))
 }
 
 /// Where a name leads: its hash, and the leaf with its level; no leaf for a hole.
 #[derive(Debug)]
-pub struct Way {
+pub struct Cursor {
     pub(super) hash: u64,
     pub(super) leaf: Option<(u32, Bno)>,
 }
@@ -282,59 +288,64 @@ pub struct Way {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn approach<S: Source>(s: &S, t: &TreeRef, name: &[u8]) -> Result<Way> {
+pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<Cursor> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
-    let (level, block) = find_leaf(s, t, hash, |_, _| ())?;
+    let (level, block) = find_leaf(s, tree, hash, |_, _| ())?;
     if let Some(block) = block {
         vol.verified.prefetch(block);
         fetch(vol, vol.geo.offset(block), hash);
     }
-    Ok(Way {
+    Ok(Cursor {
         hash,
         leaf: block.map(|block| (level, block)),
     })
 }
 
 /// The way of a name.
-struct Sought {
+struct SearchResult {
     hash: u64,
     /// Where it ends: level and leaf, if there is one.
     leaf: Option<(u32, Bno)>,
-    hit: Option<Hit>,
+    hit: Option<ItemPos>,
 }
 
 /// Follows a name to its item; `ties` is told the tie-breaker of each item with
 /// the same hash.
 #[inline]
-fn seek<S: Source>(s: &S, t: &TreeRef, name: &[u8], ties: impl FnMut(u8)) -> Result<Sought> {
-    seek_on(s, t, &approach(s, t, name)?, name, ties)
+fn seek<S: Source>(
+    s: &S,
+    tree: &TreeRef,
+    name: &[u8],
+    ties: impl FnMut(u8),
+) -> Result<SearchResult> {
+    seek_on(s, tree, &seek_leaf(s, tree, name)?, name, ties)
 }
 
-/// As [`seek`], of a name that a [`Way`] leads to.
+/// As [`seek`], of a name that a [`Cursor`] leads to.
 #[inline]
 fn seek_on<S: Source>(
     s: &S,
-    t: &TreeRef,
-    way: &Way,
+    tree: &TreeRef,
+    cursor: &Cursor,
     name: &[u8],
     ties: impl FnMut(u8),
-) -> Result<Sought> {
+) -> Result<SearchResult> {
     let vol = s.volume();
-    let &Way { hash, leaf } = way;
+    let &Cursor { hash, leaf } = cursor;
     let Some((level, block)) = leaf else {
-        return Ok(Sought {
+        return Ok(SearchResult {
             hash,
             leaf: None,
             hit: None,
         });
     };
     let (base, shape) = (vol.geo.offset(block), &vol.geo.leaf);
-    verify(vol, t, block, level, hash)?;
+    verify(vol, tree, block, level, hash)?;
     let mut tags = Tags::FREE;
     tags.read(s, shape, base)?;
-    let hit = look_up(s, t, block, &tags, hash, name, ties)?;
-    Ok(Sought {
+    let hit = look_up(s, tree, block, &tags, hash, name, ties)?;
+    Ok(SearchResult {
         hash,
         leaf: Some((level, block)),
         hit,
@@ -346,16 +357,16 @@ fn seek_on<S: Source>(
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn is_empty(vol: &Volume, t: &TreeRef) -> Result<bool> {
-    if t.root.is_hole() {
+pub fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
+    if tree.root.is_hole() {
         return Ok(true);
     }
-    let block = t.open(&vol.geo, t.root, 0, 0)?;
+    let block = tree.open(&vol.geo, tree.root, 0, 0)?;
     // An index goes with its last leaf.
-    if !t.root.is_leaf() {
+    if !tree.root.is_leaf() {
         return Ok(false);
     }
-    verify(vol, t, block, 0, 0)?;
+    verify(vol, tree, block, 0, 0)?;
     let header: LeafHeader = vol.region.read_pod(vol.geo.offset(block))?;
     Ok(header.items == 0)
 }
@@ -366,11 +377,11 @@ pub fn is_empty(vol: &Volume, t: &TreeRef) -> Result<bool> {
 /// [`crate::Error::Corrupt`].
 pub fn find(
     vol: &Volume,
-    t: &TreeRef,
+    tree: &TreeRef,
     name: &[u8],
     f: &mut dyn FnMut(&ItemHeader, &[u8]),
 ) -> Result<bool> {
-    let Some(Found { hit, .. }) = find_in(vol, t, name)? else {
+    let Some(OccupiedEntry { hit, .. }) = find_in(vol, tree, name)? else {
         return Ok(false);
     };
     let mut value = vec![0; hit.head.value_len.into()];
@@ -386,38 +397,43 @@ pub struct DirEntry {
     /// Inode number.
     pub ino: u64,
     /// Where it stands.
-    pub found: Found,
+    pub found: OccupiedEntry,
 }
 
 /// Looks up an entry of a directory.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir(vol: &Volume, t: &TreeRef, name: &[u8]) -> Result<Option<DirEntry>> {
-    match find_in(vol, t, name)? {
-        Some(found) => entry_of(vol, t, found).map(Some),
+pub fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirEntry>> {
+    match find_in(vol, tree, name)? {
+        Some(found) => entry_of(vol, tree, found).map(Some),
         None => Ok(None),
     }
 }
 
-/// As [`find_dir`], of a name that a [`Way`] leads to: the owner's lock has been
+/// As [`find_dir`], of a name that a [`Cursor`] leads to: the owner's lock has been
 /// held since that was found, and its tree has not been changed.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir_on(vol: &Volume, t: &TreeRef, way: &Way, name: &[u8]) -> Result<Option<DirEntry>> {
-    let Sought { leaf, hit, .. } = seek_on(vol, t, way, name, |_| ())?;
+pub fn find_dir_on(
+    vol: &Volume,
+    tree: &TreeRef,
+    cursor: &Cursor,
+    name: &[u8],
+) -> Result<Option<DirEntry>> {
+    let SearchResult { leaf, hit, .. } = seek_on(vol, tree, cursor, name, |_| ())?;
     let found = leaf.zip(hit);
     found
-        .map(|((level, block), hit)| entry_of(vol, t, Found { level, block, hit }))
+        .map(|((level, block), hit)| entry_of(vol, tree, OccupiedEntry { level, block, hit }))
         .transpose()
 }
 
 #[inline]
-fn entry_of(vol: &Volume, t: &TreeRef, found: Found) -> Result<DirEntry> {
+fn entry_of(vol: &Volume, tree: &TreeRef, found: OccupiedEntry) -> Result<DirEntry> {
     let hit = &found.hit;
     if hit.head.value_len != 8 {
-        return Err(t.bad_leaf(found.block, "an entry without an inode number"));
+        return Err(tree.bad_leaf(found.block, "an entry without an inode number"));
     }
     Ok(DirEntry {
         ino: vol.region.read_pod(hit.at + ItemHeader::SIZE as u64)?,
@@ -437,7 +453,7 @@ pub type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a
 /// [`crate::Error::Corrupt`]; those of `hole`.
 pub fn scan(
     vol: &Volume,
-    t: &TreeRef,
+    tree: &TreeRef,
     from: u64,
     hole: &dyn Fn() -> Result<()>,
     f: &mut Show<'_>,
@@ -445,18 +461,18 @@ pub fn scan(
     let geo = &vol.geo;
     let mut next = from.saturating_add(1);
     while next >> HASH_BITS == 0 {
-        let spot = descend(vol, t, next)?;
+        let spot = descend(vol, tree, next)?;
         let bits = match spot.leaf {
             None => {
                 hole()?;
                 spot.level * geo.fan_log2
             }
             Some(block) => {
-                verify(vol, t, block, spot.level, next)?;
+                verify(vol, tree, block, spot.level, next)?;
                 let image = Image::read(vol, block)?;
-                let bad = |what| t.bad_leaf(block, what);
+                let bad = |what| tree.bad_leaf(block, what);
                 let depth = image.depth(geo, spot.level, next).map_err(bad)?;
-                let mut items = image.items(t, &geo.leaf).map_err(bad)?;
+                let mut items = image.items(tree, &geo.leaf).map_err(bad)?;
                 items.sort_unstable_by_key(|i| i.hash);
                 // The leaf was checked when it was first read, and equal hashes
                 // were not looked for. Ascending order, which callers end their
@@ -493,10 +509,10 @@ pub fn scan(
 #[cfg(test)]
 pub fn visit_blocks(
     vol: &Volume,
-    t: &TreeRef,
+    tree: &TreeRef,
     f: &mut dyn FnMut(Bno, bool) -> Result<()>,
 ) -> Result<()> {
-    visit(vol, t, t.root, 0, 0, f).map(|_| ())
+    visit(vol, tree, tree.root, 0, 0, f).map(|_| ())
 }
 
 /// Visits what slot `index` of a level points to; gives the number of slots
@@ -504,7 +520,7 @@ pub fn visit_blocks(
 #[cfg(test)]
 fn visit(
     vol: &Volume,
-    t: &TreeRef,
+    tree: &TreeRef,
     ptr: Ptr,
     level: u32,
     index: u64,
@@ -514,32 +530,40 @@ fn visit(
     if ptr.is_hole() {
         return Ok(1);
     }
-    let block = t.open(geo, ptr, level, index)?;
+    let block = tree.open(geo, ptr, level, index)?;
     let bits = level * geo.fan_log2;
     if ptr.is_leaf() {
         let image = Image::read(vol, block)?;
         let hash = index << (HASH_BITS - bits);
-        let bad = |what| t.bad_leaf(block, what);
+        let bad = |what| tree.bad_leaf(block, what);
         image
-            .check(t, geo, (block, level, hash), true)
+            .check(tree, geo, (block, level, hash), true)
             .map_err(bad)?;
         f(block, true)?;
         return Ok(1 << (bits - image.depth(geo, level, hash).map_err(bad)?));
     }
     if bits + geo.fan_log2 > HASH_BITS {
-        return Err(t.bad_pointer(level, index, "an index block where there can be none"));
+        return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
     }
     f(block, false)?;
     let slots = read_index(vol, block)?;
     if slots.iter().all(|w| *w == 0) {
-        return Err(t.bad_pointer(level, index, "an index block without pointers"));
+        return Err(tree.bad_pointer(level, index, "an index block without pointers"));
     }
     let mut slot = 0;
     while slot < slots.len() {
         let first = index << geo.fan_log2 | slot as u64;
         let ptr = Ptr(slots[slot]);
-        let run = visit(vol, t, ptr, level + 1, first, f)? as usize;
-        check_run(t, geo, level + 1, first, &slots[slot..], run, ptr.block())?;
+        let run = visit(vol, tree, ptr, level + 1, first, f)? as usize;
+        check_run(
+            tree,
+            geo,
+            level + 1,
+            first,
+            &slots[slot..],
+            run,
+            ptr.block(),
+        )?;
         slot += run;
     }
     Ok(1)
@@ -548,7 +572,7 @@ fn visit(
 /// Checks that a leaf stands in all the slots that are its own: `run` of them
 /// from slot `first` of the level.
 pub fn check_run(
-    t: &TreeRef,
+    tree: &TreeRef,
     geo: &Geometry,
     level: u32,
     first: u64,
@@ -562,12 +586,16 @@ pub fn check_run(
     let own = slots
         .get(..run)
         .filter(|_| first.is_multiple_of(run as u64));
-    let own = own.ok_or_else(|| t.bad_leaf(leaf, "it does not belong where it stands"))?;
+    let own = own.ok_or_else(|| tree.bad_leaf(leaf, "it does not belong where it stands"))?;
     for (i, &w) in own.iter().enumerate() {
         let ptr = Ptr(w);
         let index = first + i as u64;
-        if t.open(geo, ptr, level, index)? != leaf || !ptr.is_leaf() {
-            return Err(t.bad_pointer(level, index, "it names another block than its neighbours"));
+        if tree.open(geo, ptr, level, index)? != leaf || !ptr.is_leaf() {
+            return Err(tree.bad_pointer(
+                level,
+                index,
+                "it names another block than its neighbours",
+            ));
         }
     }
     Ok(())

@@ -8,8 +8,8 @@ use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
 
 use super::buffer::RecordBuf;
+use super::last_record::{LastRecord, RecordId};
 use super::lines::Lines;
-use super::place::{Place, Stamp};
 use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
@@ -37,7 +37,7 @@ struct LaneState {
 }
 
 /// Numbers of inodes that go back together: each way back takes a lock.
-const TOGETHER: usize = 16;
+const RETIRE_BATCH: usize = 16;
 
 fn is_number(f: &Freed) -> bool {
     matches!(
@@ -51,10 +51,10 @@ fn is_number(f: &Freed) -> bool {
 
 impl LaneState {
     /// Takes out what records up to `dead` have freed.
-    fn release_dead(&mut self, dead: u64, released: &mut Released) {
+    fn free_dead(&mut self, dead: u64, reusable: &mut Reusable) {
         while let Some((_, f)) = self.pending.front().copied().filter(|(at, _)| *at <= dead) {
             self.pending.pop_front();
-            match (released.last_mut(), f) {
+            match (reusable.last_mut(), f) {
                 // What is freed one after the other often was made so.
                 (
                     Some(Freed::Bits {
@@ -68,7 +68,7 @@ impl LaneState {
                         len: more,
                     },
                 ) if *start + *len == next => *len += more,
-                _ => released.push(f),
+                _ => reusable.push(f),
             }
         }
         self.urgent = self.urgent && self.pending.iter().any(|(_, f)| !is_number(f));
@@ -133,18 +133,18 @@ thread_local! {
     static THREAD_LANE: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 /// Says that a thread's lane was chosen by [`set_thread_lane`].
-const CHOSEN: u32 = 1 << 31;
+const LANE_IS_CHOSEN: u32 = 1 << 31;
 
 /// Chooses the lane of this thread (modulo the number of lanes) for all that it
 /// does, so that a run can be repeated exactly and hands over where it should.
 #[cfg(any(test, feature = "testing"))]
 pub fn set_thread_lane(lane: u32) {
-    THREAD_LANE.with(|l| l.set((lane & 0xffff) | CHOSEN));
+    THREAD_LANE.with(|l| l.set((lane & 0xffff) | LANE_IS_CHOSEN));
 }
 
 /// A lane that is taken, for the record to come.
 #[derive(Debug)]
-pub struct Entered<'a> {
+pub struct LaneGuard<'a> {
     st: MutexGuard<'a, LaneState>,
     lane: u32,
     lsn: u64,
@@ -167,13 +167,13 @@ pub struct Change<'a> {
 #[derive(Debug)]
 pub struct Committed {
     /// Lane and LSN of the record.
-    pub stamp: Stamp,
+    pub record_id: RecordId,
     /// What may go back to the allocator now.
-    pub released: Released,
+    pub reusable: Reusable,
 }
 
 /// What is named by nothing any more, on its way back to the allocators.
-pub type Released = SmallVec<[Freed; 2]>;
+pub type Reusable = SmallVec<[Freed; 2]>;
 
 impl Journal {
     /// Lanes whose records up to `checkpoint` are all dead.
@@ -214,7 +214,7 @@ impl Journal {
             let lane = l.get();
             (
                 (lane & 0xffff) % self.lanes.len() as u32,
-                lane & CHOSEN != 0,
+                lane & LANE_IS_CHOSEN != 0,
             )
         })
     }
@@ -224,7 +224,7 @@ impl Journal {
     /// The records of one lane need no hand-over, which costs two fences, and a
     /// server's threads take turns on one directory. Threads that work side by
     /// side meet in the lane sooner or later, and part.
-    pub fn lane_for(&self, place: &Place) -> u32 {
+    pub fn lane_for(&self, place: &LastRecord) -> u32 {
         let (own, chosen) = self.thread_lane_and_choice();
         match place.last() {
             Some(s) if s.lane != own && !chosen && !self.is_dead(s) => {
@@ -253,13 +253,13 @@ impl Journal {
 
     /// Whether replay can no longer see a record.
     #[inline]
-    pub fn is_dead(&self, s: Stamp) -> bool {
+    pub fn is_dead(&self, s: RecordId) -> bool {
         self.lanes[s.lane as usize].dead.load(Ordering::Acquire) >= s.lsn
     }
 
     /// Whether [`hand_over`](Self::hand_over) has something to do.
     #[inline]
-    pub fn must_hand_over(&self, lane: u32, place: &Place) -> bool {
+    pub fn must_hand_over(&self, lane: u32, place: &LastRecord) -> bool {
         matches!(place.last(), Some(s) if s.lane != lane && self.rules.hand_over && !self.is_dead(s))
     }
 
@@ -272,8 +272,8 @@ impl Journal {
         region: &Region,
         geo: &Geometry,
         lane: u32,
-        place: &Place,
-        release: impl FnOnce(Released),
+        place: &LastRecord,
+        release: impl FnOnce(Reusable),
     ) -> Result<()> {
         if self.must_hand_over(lane, place)
             && let Some(s) = place.last()
@@ -285,7 +285,7 @@ impl Journal {
 
     /// Makes every record of a lane dead: completes its homes, then says so on
     /// the medium. Two fences.
-    pub fn retire(&self, region: &Region, geo: &Geometry, lane: u32) -> Result<Released> {
+    pub fn retire(&self, region: &Region, geo: &Geometry, lane: u32) -> Result<Reusable> {
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
         let newest = st.last[1];
@@ -310,9 +310,9 @@ impl Journal {
         self.check_fences(region, &mut st)?;
         st.homes.clear();
         l.dead.store(newest, Ordering::Release);
-        let mut released = Released::new();
-        st.release_dead(newest, &mut released);
-        Ok(released)
+        let mut reusable = Reusable::new();
+        st.free_dead(newest, &mut reusable);
+        Ok(reusable)
     }
 
     /// Fails, and the lane with it, where a fence of the medium has failed since
@@ -353,7 +353,7 @@ impl Journal {
         &self,
         region: &Region,
         geo: &Geometry,
-        release: &mut dyn FnMut(Released),
+        release: &mut dyn FnMut(Reusable),
     ) -> Result<()> {
         for lane in 0..self.lanes.len() as u32 {
             release(self.retire(region, geo, lane)?);
@@ -370,7 +370,7 @@ impl Journal {
 
     /// Takes a lane for a record. Until the [`commit`](Self::commit) no other lane
     /// is taken, and none is retired.
-    pub fn enter(&self, region: &Region, lane: u32) -> Result<Entered<'_>> {
+    pub fn enter(&self, region: &Region, lane: u32) -> Result<LaneGuard<'_>> {
         let mut st = self.lanes[lane as usize].state.lock();
         if st.broken {
             return Err(broken());
@@ -389,7 +389,7 @@ impl Journal {
         // stored: the next record mostly changes the same lines, and a line cannot
         // be stored to before its write-back has had its turn.
         let homes = st.homes.flush(region)?;
-        Ok(Entered {
+        Ok(LaneGuard {
             st,
             lane,
             lsn,
@@ -403,7 +403,7 @@ impl Journal {
         &self,
         region: &Region,
         geo: &Geometry,
-        entered: Entered<'_>,
+        entered: LaneGuard<'_>,
         change: Change<'_>,
         apply: impl FnOnce(&RecordBuf, &mut Lines) -> Result<()>,
     ) -> Result<Committed> {
@@ -412,7 +412,7 @@ impl Journal {
             data,
             freed,
         } = change;
-        let Entered {
+        let LaneGuard {
             mut st,
             lane,
             lsn,
@@ -449,17 +449,17 @@ impl Journal {
         // Still behind the fence, where nothing waits for it. If the homes cannot be
         // stored the lane gives nothing back any more.
         let dead = l.dead.load(Ordering::Relaxed);
-        let mut released = Released::new();
+        let mut reusable = Reusable::new();
         if self.rules.delayed_release {
             for f in freed {
                 st.urgent |= !is_number(f);
                 st.pending.push_back((lsn, *f));
             }
         } else {
-            released.extend_from_slice(freed);
+            reusable.extend_from_slice(freed);
         }
-        if st.urgent || !self.rules.inode_batches || st.pending.len() >= TOGETHER {
-            st.release_dead(dead, &mut released);
+        if st.urgent || !self.rules.inode_batches || st.pending.len() >= RETIRE_BATCH {
+            st.free_dead(dead, &mut reusable);
         }
         // (c) Homes: stored; flushed and fenced by this lane's next record.
         st.homes.clear();
@@ -468,8 +468,8 @@ impl Journal {
         st.broken = false;
 
         Ok(Committed {
-            stamp: Stamp { lane, lsn },
-            released,
+            record_id: RecordId { lane, lsn },
+            reusable,
         })
     }
 }

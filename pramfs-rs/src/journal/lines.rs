@@ -4,12 +4,12 @@ use crate::error::Result;
 use crate::pmem::{LINE, PmemError, Region, Unfenced};
 
 /// Lines that are kept in place, and searched for repetitions.
-const FEW: usize = 24;
+const INLINE_LINES: usize = 24;
 
 /// The cache lines that one record's homes touch, each once.
 #[derive(Debug, Default)]
 pub struct Lines {
-    few: [u64; FEW],
+    few: [u64; INLINE_LINES],
     len: usize,
     /// A bit for each of the few, by its number: one that is clear says that the
     /// line is not among them.
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn each_line_is_flushed_once_however_many_there_are() {
-        for count in [1, 5, FEW as u64, FEW as u64 + 1, 200] {
+        for count in [1, 5, INLINE_LINES as u64, INLINE_LINES as u64 + 1, 200] {
             let sim = SimBackend::new(1 << 16).unwrap();
             let region = Region::new("lines", Box::new(sim.clone()));
             let mut lines = Lines::default();

@@ -9,16 +9,16 @@
 
 mod buffer;
 mod lane;
+mod last_record;
 mod lines;
-mod place;
 pub(crate) mod records;
 pub mod recovery;
 
 pub use buffer::{Entry, RecordBuf, parse};
 #[cfg(not(any(test, feature = "testing")))]
 pub(crate) use lane::Rules;
-pub use lane::{Change, Committed, Entered, Journal, Released};
+pub use lane::{Change, Committed, Journal, LaneGuard, Reusable};
 #[cfg(any(test, feature = "testing"))]
 pub use lane::{Rules, set_thread_lane};
+pub use last_record::{LastRecord, RecordId};
 pub use lines::Lines;
-pub use place::{Place, Stamp};

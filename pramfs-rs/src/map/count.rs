@@ -16,17 +16,17 @@ use crate::volume::Volume;
 /// # Errors
 /// [`Error::Corrupt`] where a pointer above the lowest level is damaged, or a
 /// pointer block has no pointers, or none that fits; those of the region.
-pub fn count(vol: &Volume, m: &MapRef, most: u64) -> Result<Option<u64>> {
-    m.checked(&vol.geo)?;
+pub fn count(vol: &Volume, map: &MapRef, most: u64) -> Result<Option<u64>> {
+    map.checked(&vol.geo)?;
     let mut counted = 0;
     let most = most.min(vol.geo.blocks);
-    let within = Counter { vol, m, most }.entry(&mut counted, m.root, m.height, 0)?;
+    let within = Counter { vol, map, most }.entry(&mut counted, map.root, map.height, 0)?;
     Ok(within.then_some(counted))
 }
 
 struct Counter<'a> {
     vol: &'a Volume,
-    m: &'a MapRef,
+    map: &'a MapRef,
     most: u64,
 }
 
@@ -38,14 +38,14 @@ impl Counter<'_> {
             return Ok(true);
         }
         // What was lost is owned no more.
-        let at = self.m.at(geo, level, first);
+        let at = self.map.at(geo, level, first);
         if ptr.is_lost(at) {
             return Ok(true);
         }
         if level == 0 {
             return Ok(self.add(counted, 1));
         }
-        let block = self.m.root().open(geo, ptr, at)?;
+        let block = self.map.root().open(geo, ptr, at)?;
         if ptr.is_leaf() {
             return Ok(self.add(counted, fan(geo)));
         }
@@ -59,7 +59,7 @@ impl Counter<'_> {
         }
         if level == 1 {
             self.belongs(words, first)?;
-            let lost = |(i, w): &(u64, &u64)| Ptr(**w).is_lost(self.m.at(geo, 0, first + i));
+            let lost = |(i, w): &(u64, &u64)| Ptr(**w).is_lost(self.map.at(geo, 0, first + i));
             let lost = (0..).zip(&*words).filter(lost).count() as u64;
             return Ok(self.add(counted, 1 + pointers - lost));
         }
@@ -81,8 +81,8 @@ impl Counter<'_> {
         let geo = &self.vol.geo;
         let mut result = Ok(());
         for (i, w) in words.iter().enumerate().filter(|(_, w)| **w != 0) {
-            let at = self.m.at(geo, 0, first + i as u64);
-            result = match self.m.root().open(geo, Ptr(*w), at) {
+            let at = self.map.at(geo, 0, first + i as u64);
+            result = match self.map.root().open(geo, Ptr(*w), at) {
                 Err(_) if Ptr(*w).is_lost(at) => Ok(()),
                 opened => opened.map(drop),
             };
@@ -100,6 +100,6 @@ impl Counter<'_> {
 
     #[cold]
     fn lost(&self, first: u64) -> Error {
-        self.m.damaged(first, EMPTY_TABLE)
+        self.map.damaged(first, EMPTY_TABLE)
     }
 }

@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
 
 use super::{
-    BIT_WORD, KEEP, MapRef, ONE_WORD, check_last, descend, fan, height_for, put_pointer, put_slots,
-    slot,
+    BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, check_last, descend, fan, height_for, put_pointer,
+    put_slots, slot,
 };
 use crate::alloc::Run;
 use crate::error::{Error, Result};
@@ -23,12 +23,15 @@ fn bits_cost(blocks: u64) -> usize {
 }
 
 /// Blocks of a run whose cost [`plan`] need not know exactly.
-const SMALL: u64 = 16;
+const LINEAR_BLOCKS: u64 = 16;
 
 /// Most that so many blocks can cost: new levels above the root, and two ways
 /// down to tables that are missing or all of whose pointers change.
 fn small_cost(height: u32) -> usize {
-    bits_cost(SMALL) + 3 * height as usize * BIT_WORD + 2 * ONE_WORD + SMALL as usize * 8
+    bits_cost(LINEAR_BLOCKS)
+        + 3 * height as usize * BIT_WORD
+        + 2 * ONE_WORD
+        + LINEAR_BLOCKS as usize * 8
 }
 
 /// How many blocks from `index` on, at most `max`, can be taken as one run and
@@ -36,23 +39,23 @@ fn small_cost(height: u32) -> usize {
 ///
 /// # Errors
 /// [`Error::Corrupt`], [`Error::TooLarge`].
-pub fn plan(tx: &Tx<'_>, m: &MapRef, index: u64, max: u64) -> Result<u64> {
+pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
     if max == 0 {
         return Ok(0);
     }
-    let capacity = m.checked(geo)?.capacity(geo);
+    let capacity = map.checked(geo)?.capacity(geo);
     let last = index
         .checked_add(max - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
-    let height = height_for(tx.volume(), last)?.max(m.height);
-    let mut room = tx.room().saturating_sub(KEEP);
+    let height = height_for(tx.volume(), last)?.max(map.height);
+    let mut room = tx.room().saturating_sub(RESERVED_BYTES);
     // A small run fits whatever the tree is like: no need to look.
-    if max <= SMALL && room >= small_cost(height) {
+    if max <= LINEAR_BLOCKS && room >= small_cost(height) {
         return Ok(max);
     }
-    if !m.root.is_hole() {
-        let grown = (height - m.height) as usize * BIT_WORD;
+    if !map.root.is_hole() {
+        let grown = (height - map.height) as usize * BIT_WORD;
         if grown > room {
             return Ok(0);
         }
@@ -62,10 +65,10 @@ pub fn plan(tx: &Tx<'_>, m: &MapRef, index: u64, max: u64) -> Result<u64> {
     while count < max {
         let at = index + count;
         let piece = (max - count).min(fan(geo) - slot(geo, 0, at));
-        let (level, new) = if m.root.is_hole() || at >= capacity {
+        let (level, new) = if map.root.is_hole() || at >= capacity {
             (height, true)
         } else {
-            let step = descend(tx, m, at, 0)?;
+            let step = descend(tx, map, at, 0)?;
             (step.level, step.home.is_none_or(|b| tx.is_new(b)))
         };
         // What the pointers cost beside the bits, and for each block.
@@ -99,14 +102,14 @@ pub fn plan(tx: &Tx<'_>, m: &MapRef, index: u64, max: u64) -> Result<u64> {
 ///
 /// # Errors
 /// [`Error::TooLarge`].
-pub fn plan_huge(tx: &Tx<'_>, m: &MapRef, index: u64) -> Result<bool> {
+pub fn plan_huge(tx: &Tx<'_>, map: &MapRef, index: u64) -> Result<bool> {
     let span = fan(&tx.volume().geo);
     let last = index
         .checked_add(span - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
-    let levels = height_for(tx.volume(), last)?.max(m.height) as usize;
+    let levels = height_for(tx.volume(), last)?.max(map.height) as usize;
     // New tables, their pointer, and the blocks.
-    Ok(tx.room() >= KEEP + levels * BIT_WORD + ONE_WORD + bits_cost(span))
+    Ok(tx.room() >= RESERVED_BYTES + levels * BIT_WORD + ONE_WORD + bits_cost(span))
 }
 
 /// What a new pointer block has in the slots that it is not made for.
@@ -131,7 +134,7 @@ impl Rest {
 /// A new pointer block with these pointers.
 fn new_table(
     tx: &mut Tx<'_>,
-    m: &mut MapRef,
+    map: &mut MapRef,
     near: Option<Bno>,
     (first, words): (u64, &[u64]),
     rest: Rest,
@@ -143,43 +146,43 @@ fn new_table(
         let shift = geo.fan_log2 * level;
         let base = index >> (shift + geo.fan_log2) << (shift + geo.fan_log2);
         for (i, word) in (0..fan(geo)).zip(&mut table) {
-            *word = Ptr::lost(m.at(geo, level, base + (i << shift))).0;
+            *word = Ptr::lost(map.at(geo, level, base + (i << shift))).0;
         }
     }
     let (from, to) = (first as usize, first as usize + words.len());
     table[from..to].copy_from_slice(words);
     tx.write_new(geo.offset(block), table[..fan(geo) as usize].as_bytes())?;
-    m.blocks += 1;
+    map.blocks += 1;
     Ok(block)
 }
 
 /// Makes the tree high enough to have a block `last`, and at least `least`
 /// levels high.
-fn grow(tx: &mut Tx<'_>, m: &mut MapRef, last: u64, least: u32) -> Result<()> {
+fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> {
     let geo = &tx.volume().geo;
-    let root = m.checked(geo)?;
+    let root = map.checked(geo)?;
     check_last(geo, last)?;
-    if m.height >= least && last < root.capacity(geo) {
+    if map.height >= least && last < root.capacity(geo) {
         return Ok(());
     }
     let height = height_for(tx.volume(), last)?.max(least);
-    if m.height >= height {
+    if map.height >= height {
         return Ok(());
     }
-    if m.root.is_hole() {
-        m.height = height;
+    if map.root.is_hole() {
+        map.height = height;
         return Ok(());
     }
-    if !m.root.is_lost(root.root_at(geo)) {
-        root.open(geo, m.root, root.root_at(geo))?;
+    if !map.root.is_lost(root.root_at(geo)) {
+        root.open(geo, map.root, root.root_at(geo))?;
     }
-    while m.height < height {
+    while map.height < height {
         // The old root is entry 0 of the new one: its level and index, and so
         // its check, stay what they were.
-        let old = [m.root.0];
-        let table = new_table(tx, m, None, (0, &old), Rest::Holes)?;
-        m.height += 1;
-        m.root = Ptr::new(table, 0, m.at(geo, m.height, 0));
+        let old = [map.root.0];
+        let table = new_table(tx, map, None, (0, &old), Rest::Holes)?;
+        map.height += 1;
+        map.root = Ptr::new(table, 0, map.at(geo, map.height, 0));
     }
     Ok(())
 }
@@ -187,20 +190,26 @@ fn grow(tx: &mut Tx<'_>, m: &mut MapRef, last: u64, least: u32) -> Result<()> {
 /// Puts `ptr`, of level `level`, in the place of the hole that covers `index`,
 /// through new pointer blocks where there are none. A mark of loss is a hole,
 /// too; what else it covers stays lost.
-fn graft(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, mut level: u32, mut ptr: Ptr) -> Result<()> {
+fn graft(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    index: u64,
+    mut level: u32,
+    mut ptr: Ptr,
+) -> Result<()> {
     let geo = &tx.volume().geo;
-    let step = descend(tx, m, index, level)?;
+    let step = descend(tx, map, index, level)?;
     if !step.is_free() {
-        return Err(m.damaged(index, "it is mapped already"));
+        return Err(map.damaged(index, "it is mapped already"));
     }
     while level < step.level {
         let entry = (slot(geo, level, index), &[ptr.0][..]);
         let rest = Rest::of(&step, level, index);
-        let table = new_table(tx, m, step.home, entry, rest)?;
+        let table = new_table(tx, map, step.home, entry, rest)?;
         level += 1;
-        ptr = Ptr::new(table, 0, m.at(geo, level, index));
+        ptr = Ptr::new(table, 0, map.at(geo, level, index));
     }
-    put_pointer(tx, m, &step, index, ptr)
+    put_pointer(tx, map, &step, index, ptr)
 }
 
 /// Maps the blocks of `run`, taken by this transaction, at `index` and on. All
@@ -210,7 +219,7 @@ fn graft(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, mut level: u32, mut ptr: P
 /// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
 pub fn insert(
     tx: &mut Tx<'_>,
-    m: &mut MapRef,
+    map: &mut MapRef,
     index: u64,
     run: Run,
     unwritten: bool,
@@ -222,7 +231,7 @@ pub fn insert(
     let last = index
         .checked_add(run.len - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
-    grow(tx, m, last, 0)?;
+    grow(tx, map, last, 0)?;
     let mut done = 0;
     let mut words = SmallVec::<[u64; 16]>::new();
     while done < run.len {
@@ -232,9 +241,9 @@ pub fn insert(
         words.clear();
         for i in 0..n {
             let block = Bno(run.start + done + i);
-            words.push(Ptr::new(block, flag(unwritten), m.at(geo, 0, at + i)).0);
+            words.push(Ptr::new(block, flag(unwritten), map.at(geo, 0, at + i)).0);
         }
-        let step = descend(tx, m, at, 0)?;
+        let step = descend(tx, map, at, 0)?;
         match step.home {
             Some(table) if step.level == 0 => {
                 let mut mapped = !step.is_free();
@@ -244,27 +253,27 @@ pub fn insert(
                     tx.read(geo.offset(table) + first * 8, there.as_mut_bytes())?;
                     mapped = (at..)
                         .zip(&*there)
-                        .any(|(index, w)| *w != 0 && !Ptr(*w).is_lost(m.at(geo, 0, index)));
+                        .any(|(index, w)| *w != 0 && !Ptr(*w).is_lost(map.at(geo, 0, index)));
                 }
                 if mapped {
-                    return Err(m.damaged(at, "it is mapped already"));
+                    return Err(map.damaged(at, "it is mapped already"));
                 }
                 put_slots(tx, table, first, &words)?;
             }
-            _ if m.height == 0 => graft(tx, m, at, 0, Ptr(words[0]))?,
+            _ if map.height == 0 => graft(tx, map, at, 0, Ptr(words[0]))?,
             _ => {
                 if !step.is_free() {
-                    return Err(m.damaged(at, "it is mapped already"));
+                    return Err(map.damaged(at, "it is mapped already"));
                 }
                 let rest = Rest::of(&step, 0, at);
-                let table = new_table(tx, m, step.home, (first, &words), rest)?;
-                let ptr = Ptr::new(table, 0, m.at(geo, 1, at));
-                graft(tx, m, at, 1, ptr)?;
+                let table = new_table(tx, map, step.home, (first, &words), rest)?;
+                let ptr = Ptr::new(table, 0, map.at(geo, 1, at));
+                graft(tx, map, at, 1, ptr)?;
             }
         }
         done += n;
     }
-    m.blocks += run.len as i64;
+    map.blocks += run.len as i64;
     Ok(())
 }
 
@@ -276,16 +285,16 @@ pub fn insert(
 #[inline]
 pub fn insert_into(
     tx: &mut Tx<'_>,
-    m: &mut MapRef,
+    map: &mut MapRef,
     table: Bno,
     index: u64,
     run: Run,
 ) -> Result<()> {
     let geo = &tx.volume().geo;
-    let word = |i| Ptr::new(Bno(run.start + i), 0, m.at(geo, 0, index + i)).0;
+    let word = |i| Ptr::new(Bno(run.start + i), 0, map.at(geo, 0, index + i)).0;
     let words: SmallVec<[u64; 16]> = (0..run.len).map(word).collect();
     put_slots(tx, table, slot(geo, 0, index), &words)?;
-    m.blocks += run.len as i64;
+    map.blocks += run.len as i64;
     Ok(())
 }
 
@@ -296,7 +305,7 @@ pub fn insert_into(
 /// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
 pub fn insert_huge(
     tx: &mut Tx<'_>,
-    m: &mut MapRef,
+    map: &mut MapRef,
     index: u64,
     run: Run,
     unwritten: bool,
@@ -316,16 +325,20 @@ pub fn insert_huge(
     let last = index
         .checked_add(span - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
-    grow(tx, m, last, 1)?;
-    let ptr = Ptr::new(Bno(run.start), LEAF | flag(unwritten), m.at(geo, 1, index));
-    let step = descend(tx, m, index, 1)?;
+    grow(tx, map, last, 1)?;
+    let ptr = Ptr::new(
+        Bno(run.start),
+        LEAF | flag(unwritten),
+        map.at(geo, 1, index),
+    );
+    let step = descend(tx, map, index, 1)?;
     if !step.is_free() {
         // A pointer block goes with its last pointer: this one has some, or has
         // lost them.
-        return Err(m.damaged(index, "it is mapped already"));
+        return Err(map.damaged(index, "it is mapped already"));
     }
-    graft(tx, m, index, 1, ptr)?;
-    m.blocks += span as i64;
+    graft(tx, map, index, 1, ptr)?;
+    map.blocks += span as i64;
     Ok(())
 }
 
@@ -335,21 +348,21 @@ pub fn insert_huge(
 ///
 /// # Errors
 /// [`Error::Corrupt`]; a large leaf that is covered in part.
-pub fn set_written(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, count: u64) -> Result<u64> {
+pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
-    let root = m.checked(geo)?;
+    let root = map.checked(geo)?;
     let capacity = root.capacity(geo);
     let mut done = 0;
     while done < count {
         let at = index.saturating_add(done);
         if at >= capacity {
-            return Err(m.damaged(at, "it should be allocated and is not"));
+            return Err(map.damaged(at, "it should be allocated and is not"));
         }
-        let step = descend(tx, m, at, 0)?;
+        let step = descend(tx, map, at, 0)?;
         if step.ptr.is_hole() {
-            return Err(m.damaged(at, "it should be allocated and is not"));
+            return Err(map.damaged(at, "it should be allocated and is not"));
         }
-        let room = tx.room().saturating_sub(KEEP);
+        let room = tx.room().saturating_sub(RESERVED_BYTES);
         if step.ptr.is_leaf() {
             let within = at & (fan(geo) - 1);
             if within != 0 || count - done < fan(geo) {
@@ -364,18 +377,18 @@ pub fn set_written(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, count: u64) -> R
                 let flags = step.ptr.flags() & !UNWRITTEN;
                 put_pointer(
                     tx,
-                    m,
+                    map,
                     &step,
                     at,
-                    Ptr::new(step.ptr.block(), flags, m.at(geo, 1, at)),
+                    Ptr::new(step.ptr.block(), flags, map.at(geo, 1, at)),
                 )?;
             }
             done += fan(geo);
             continue;
         }
         let Some(table) = step.home else {
-            let block = root.open(geo, step.ptr, m.at(geo, 0, at))?;
-            m.root = Ptr::new(block, step.ptr.flags() & !UNWRITTEN, m.at(geo, 0, at));
+            let block = root.open(geo, step.ptr, map.at(geo, 0, at))?;
+            map.root = Ptr::new(block, step.ptr.flags() & !UNWRITTEN, map.at(geo, 0, at));
             done += 1;
             continue;
         };
@@ -393,9 +406,9 @@ pub fn set_written(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, count: u64) -> R
         // Only the range from the first to the last that changes.
         let (mut from, mut to) = (usize::MAX, 0);
         for (i, w) in words.iter_mut().enumerate() {
-            let (ptr, place) = (Ptr(*w), m.at(geo, 0, at + i as u64));
+            let (ptr, place) = (Ptr(*w), map.at(geo, 0, at + i as u64));
             if ptr.is_hole() {
-                return Err(m.damaged(at + i as u64, "it should be allocated and is not"));
+                return Err(map.damaged(at + i as u64, "it should be allocated and is not"));
             }
             let block = root.open(geo, ptr, place)?;
             if ptr.is_unwritten() {
@@ -419,23 +432,23 @@ pub fn set_written(tx: &mut Tx<'_>, m: &mut MapRef, index: u64, count: u64) -> R
 /// frees what else the leaf had. Takes one block, from the reserve if need be.
 pub(super) fn cut(
     tx: &mut Tx<'_>,
-    m: &mut MapRef,
+    map: &mut MapRef,
     index: u64,
     leaf: Ptr,
     keep: impl Fn(u64) -> bool,
 ) -> Result<Ptr> {
     let geo = &tx.volume().geo;
-    let block = m.root().open(geo, leaf, m.at(geo, 1, index))?;
+    let block = map.root().open(geo, leaf, map.at(geo, 1, index))?;
     let base = index & !(fan(geo) - 1);
     let flags = leaf.flags() & !LEAF;
     let mut words = [0u64; 512];
     for i in (0..fan(geo)).filter(|i| keep(*i)) {
-        words[i as usize] = Ptr::new(Bno(block.0 + i), flags, m.at(geo, 0, base + i)).0;
+        words[i as usize] = Ptr::new(Bno(block.0 + i), flags, map.at(geo, 0, base + i)).0;
     }
     tx.allow_reserve();
     let words = (0, &words[..fan(geo) as usize]);
-    let table = new_table(tx, m, None, words, Rest::Holes)?;
-    Ok(Ptr::new(table, 0, m.at(geo, 1, index)))
+    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    Ok(Ptr::new(table, 0, map.at(geo, 1, index)))
 }
 
 /// Most pointer blocks that [`cut_lost`] takes at a level above the lowest: one,
@@ -449,7 +462,7 @@ pub(super) fn lost_tables(level: u32) -> usize {
 /// rest stays lost. Takes blocks, from the reserve if need be.
 pub(super) fn cut_lost(
     tx: &mut Tx<'_>,
-    m: &mut MapRef,
+    map: &mut MapRef,
     (level, first): (u32, u64),
     (from, to): (u64, u64),
 ) -> Result<Ptr> {
@@ -461,15 +474,15 @@ pub(super) fn cut_lost(
         let start = first + i * span;
         let end = start + span;
         words[i as usize] = if end <= from || to <= start {
-            Ptr::lost(m.at(geo, below, start)).0
+            Ptr::lost(map.at(geo, below, start)).0
         } else if from <= start && end <= to {
             0
         } else {
-            cut_lost(tx, m, (below, start), (from, to))?.0
+            cut_lost(tx, map, (below, start), (from, to))?.0
         };
     }
     tx.allow_reserve();
     let words = (0, &words[..fan(geo) as usize]);
-    let table = new_table(tx, m, None, words, Rest::Holes)?;
-    Ok(Ptr::new(table, 0, m.at(geo, level, first)))
+    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    Ok(Ptr::new(table, 0, map.at(geo, level, first)))
 }

@@ -44,8 +44,8 @@ impl Extent {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn look(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
-    m.checked(&vol.geo)?.look(&vol.region, &vol.geo, index)
+pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+    map.checked(&vol.geo)?.look(&vol.region, &vol.geo, index)
 }
 
 /// The leaf or hole that covers `index`, where nothing can be marked as lost.
@@ -53,8 +53,8 @@ pub fn look(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn find(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
-    m.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
+pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+    map.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
 }
 
 /// The extent that begins at `index`, of at most `max` blocks (at least one).
@@ -65,9 +65,9 @@ pub fn find(vol: &Volume, m: &MapRef, index: u64) -> Result<Leaf> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
+pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
     let geo = &vol.geo;
-    let root = m.checked(geo)?;
+    let root = map.checked(geo)?;
     let max = max.max(1).min(u64::MAX - index);
     if index >= root.capacity(geo) {
         return Ok(Extent {
@@ -77,19 +77,19 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
             unwritten: false,
             lost: false,
             table: None,
-            under: if m.root.is_hole() { 0 } else { BEYOND },
+            under: if map.root.is_hole() { 0 } else { BEYOND },
         });
     }
     // Down to the pointer block of the lowest level.
-    let (mut level, mut ptr) = (m.height, m.root);
+    let (mut level, mut ptr) = (map.height, map.root);
     let mut home = None;
     let block = loop {
         if ptr.is_hole() {
-            return hole(vol, m, index, (level, home), max);
+            return hole(vol, map, index, (level, home), max);
         }
-        let at = m.at(geo, level, index);
+        let at = map.at(geo, level, index);
         let block = match root.open(geo, ptr, at) {
-            Err(_) if ptr.is_lost(at) => return lost(vol, m, index, (level, home), max),
+            Err(_) if ptr.is_lost(at) => return lost(vol, map, index, (level, home), max),
             opened => opened?,
         };
         if level == 0 || ptr.is_leaf() {
@@ -125,7 +125,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
                 .load_u64(geo.offset(table) + (first + count) * 8)?);
             if next.block().0 != block.0 + count
                 || next.flags() != ptr.flags()
-                || root.open(geo, next, m.at(geo, 0, index + count)).is_err()
+                || root.open(geo, next, map.at(geo, 0, index + count)).is_err()
             {
                 break;
             }
@@ -148,7 +148,7 @@ pub fn run(vol: &Volume, m: &MapRef, index: u64, max: u64) -> Result<Extent> {
 #[cold]
 fn lost(
     vol: &Volume,
-    m: &MapRef,
+    map: &MapRef,
     index: u64,
     (level, home): (u32, Option<Bno>),
     max: u64,
@@ -160,7 +160,7 @@ fn lost(
         let mut next = slot(geo, level, index) + 1;
         while next < fan(geo) && end - index < max {
             let ptr = Ptr(vol.region.load_u64(geo.offset(table) + next * 8)?);
-            if !ptr.is_lost(m.at(geo, level, end)) {
+            if !ptr.is_lost(map.at(geo, level, end)) {
                 break;
             }
             (next, end) = (next + 1, end + (1 << shift));
@@ -182,7 +182,7 @@ fn lost(
 #[cold]
 fn hole(
     vol: &Volume,
-    m: &MapRef,
+    map: &MapRef,
     index: u64,
     (level, home): (u32, Option<Bno>),
     max: u64,
@@ -191,8 +191,8 @@ fn hole(
     let shift = geo.fan_log2 * level;
     let mut end = ((index >> shift) + 1) << shift;
     if let Some(table) = home {
-        m.root()
-            .has_pointers(&vol.region, geo, table, m.at(geo, level, index))?;
+        map.root()
+            .has_pointers(&vol.region, geo, table, map.at(geo, level, index))?;
         // The slots behind it are at hand.
         let mut next = slot(geo, level, index) + 1;
         while next < fan(geo)
@@ -203,7 +203,7 @@ fn hole(
         }
     }
     while end - index < max {
-        let leaf = look(vol, m, end)?;
+        let leaf = look(vol, map, end)?;
         if leaf.block.is_some() || leaf.lost {
             break;
         }
@@ -234,15 +234,15 @@ pub enum Part {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn part(vol: &Volume, m: &MapRef, index: u64) -> Result<Option<Part>> {
+pub fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
     let geo = &vol.geo;
-    let root = m.checked(geo)?;
-    if m.height == 0 || index >= root.capacity(geo) {
+    let root = map.checked(geo)?;
+    if map.height == 0 || index >= root.capacity(geo) {
         return Ok(None);
     }
-    let (mut level, mut ptr) = (m.height, m.root);
+    let (mut level, mut ptr) = (map.height, map.root);
     while !ptr.is_hole() {
-        let at = m.at(geo, level, index);
+        let at = map.at(geo, level, index);
         let block = match root.open(geo, ptr, at) {
             Err(_) if ptr.is_lost(at) => return Ok(None),
             opened => opened?,
@@ -268,12 +268,12 @@ pub fn part(vol: &Volume, m: &MapRef, index: u64) -> Result<Option<Part>> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn in_table(vol: &Volume, m: &MapRef, table: Bno, index: u64) -> Result<Option<Bno>> {
+pub fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: u64) -> Result<Option<Bno>> {
     let geo = &vol.geo;
     let at = geo.offset(table) + slot(geo, 0, index) * 8;
     let ptr = Ptr(vol.region.load_u64(at)?);
     if ptr.is_hole() || ptr.is_unwritten() {
         return Ok(None);
     }
-    m.root().open(geo, ptr, m.at(geo, 0, index)).map(Some)
+    map.root().open(geo, ptr, map.at(geo, 0, index)).map(Some)
 }

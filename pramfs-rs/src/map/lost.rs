@@ -24,21 +24,21 @@ type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 /// [`crate::Error::Corrupt`] for a height that cannot be; those of the region.
 pub fn lost_blocks(
     vol: &Volume,
-    m: &MapRef,
+    map: &MapRef,
     f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<()> {
     let read: Read<'_> = &mut |at, into| Ok(vol.region.read(at, into)?);
-    walk(&vol.geo, m, read, f)
+    walk(&vol.geo, map, read, f)
 }
 
 /// Whether a map has a mark, as the record of a transaction leaves it.
 ///
 /// # Errors
 /// As for [`lost_blocks`].
-pub fn is_any_lost(tx: &Tx<'_>, m: &MapRef) -> Result<bool> {
+pub fn is_any_lost(tx: &Tx<'_>, map: &MapRef) -> Result<bool> {
     let mut any = false;
     let read: Read<'_> = &mut |at, into| tx.read(at, into);
-    walk(&tx.volume().geo, m, read, &mut |_, _| {
+    walk(&tx.volume().geo, map, read, &mut |_, _| {
         any = true;
         ControlFlow::Break(())
     })?;
@@ -47,24 +47,24 @@ pub fn is_any_lost(tx: &Tx<'_>, m: &MapRef) -> Result<bool> {
 
 fn walk(
     geo: &Geometry,
-    m: &MapRef,
+    map: &MapRef,
     read: Read<'_>,
     f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<()> {
-    m.checked(geo)?;
+    map.checked(geo)?;
     let mut walk = Walk {
         geo,
-        m,
+        map,
         read,
         f,
         left: geo.blocks,
     };
-    walk.entry(m.root, m.height, 0).map(drop)
+    walk.entry(map.root, map.height, 0).map(drop)
 }
 
 struct Walk<'a> {
     geo: &'a Geometry,
-    m: &'a MapRef,
+    map: &'a MapRef,
     read: Read<'a>,
     f: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     /// Pointer blocks that there still can be: a hostile tree has no end.
@@ -74,14 +74,14 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<ControlFlow<()>> {
         let geo = self.geo;
-        let at = self.m.at(geo, level, first);
+        let at = self.map.at(geo, level, first);
         if ptr.is_lost(at) {
             return Ok((self.f)(first, 1 << (geo.fan_log2 * level)));
         }
         if ptr.is_hole() || level == 0 || ptr.is_leaf() || self.left == 0 {
             return Ok(ControlFlow::Continue(()));
         }
-        let Ok(block) = self.m.root().open(geo, ptr, at) else {
+        let Ok(block) = self.map.root().open(geo, ptr, at) else {
             return Ok(ControlFlow::Continue(()));
         };
         self.left -= 1;

@@ -37,7 +37,7 @@ use crate::volume::{Tx, Volume};
 
 /// Bytes of a record that operations on the map leave free for what their
 /// caller adds: the inode, in up to two homes, and a slot of the orphan table.
-pub const KEEP: usize = 560;
+pub const RESERVED_BYTES: usize = 560;
 /// Bytes that one changed word of a bitmap takes in a record.
 const BIT_WORD: usize = 24;
 /// Bytes that one pointer, or one range of zeros, takes in a record.
@@ -159,17 +159,17 @@ fn height_for(vol: &Volume, last: u64) -> Result<u32> {
 
 /// Walks down to the pointer of level `to` that covers `index`, or to the hole,
 /// leaf or mark of loss above it. `index` is within the capacity of the tree.
-fn descend(tx: &Tx<'_>, m: &MapRef, index: u64, to: u32) -> Result<Step> {
+fn descend(tx: &Tx<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
     let geo = &tx.volume().geo;
-    let root = m.checked(geo)?;
+    let root = map.checked(geo)?;
     let mut step = Step {
-        level: m.height,
-        ptr: m.root,
+        level: map.height,
+        ptr: map.root,
         home: None,
         lost: false,
     };
     while step.level > to && !step.ptr.is_hole() {
-        let at = m.at(geo, step.level, index);
+        let at = map.at(geo, step.level, index);
         let block = match root.open(geo, step.ptr, at) {
             Err(_) if step.ptr.is_lost(at) => break,
             opened => opened?,
@@ -185,7 +185,7 @@ fn descend(tx: &Tx<'_>, m: &MapRef, index: u64, to: u32) -> Result<Step> {
             ..step
         }
     }
-    step.lost = step.ptr.is_lost(m.at(geo, step.level, index));
+    step.lost = step.ptr.is_lost(map.at(geo, step.level, index));
     Ok(step)
 }
 
@@ -202,9 +202,9 @@ fn put_slots(tx: &mut Tx<'_>, block: Bno, first: u64, words: &[u64]) -> Result<(
 
 /// Stores the pointer of level `level` that covers `index`, where a walk found
 /// its place.
-fn put_pointer(tx: &mut Tx<'_>, m: &mut MapRef, step: &Step, index: u64, ptr: Ptr) -> Result<()> {
+fn put_pointer(tx: &mut Tx<'_>, map: &mut MapRef, step: &Step, index: u64, ptr: Ptr) -> Result<()> {
     match step.home {
-        None => m.root = ptr,
+        None => map.root = ptr,
         Some(block) => {
             let slot = slot(&tx.volume().geo, step.level, index);
             put_slots(tx, block, slot, &[ptr.0])?;

@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 
 use super::insert::{cut, cut_lost, lost_tables};
-use super::{BIT_WORD, KEEP, MapRef, ONE_WORD, fan, slot};
+use super::{BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, fan, slot};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::media::pointer::Ptr;
@@ -20,7 +20,7 @@ const CHUNK: u64 = 64;
 
 struct Removal<'t, 'v> {
     tx: &'t mut Tx<'v>,
-    m: &'t mut MapRef,
+    map: &'t mut MapRef,
     /// The range that becomes a hole.
     from: u64,
     to: u64,
@@ -47,22 +47,22 @@ struct Outcome {
 /// # Errors
 /// [`crate::Error::Corrupt`]; [`crate::Error::NoSpace`] where a leaf is to be
 /// cut and even the reserve is used up.
-pub fn remove(tx: &mut Tx<'_>, m: &mut MapRef, from: u64, to: u64) -> Result<u64> {
+pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
-    let root = m.checked(geo)?;
+    let root = map.checked(geo)?;
     let end = to.min(root.capacity(geo));
-    if from >= end || m.root.is_hole() {
-        if m.root.is_hole() {
-            m.height = 0;
+    if from >= end || map.root.is_hole() {
+        if map.root.is_hole() {
+            map.height = 0;
         }
         return Ok(to);
     }
     // At each level one range of zeros, and the block of a table that goes.
-    let keep = KEEP + m.height as usize * (ONE_WORD + BIT_WORD);
-    let (ptr, level) = (m.root, m.height);
+    let keep = RESERVED_BYTES + map.height as usize * (ONE_WORD + BIT_WORD);
+    let (ptr, level) = (map.root, map.height);
     let mut r = Removal {
         tx,
-        m,
+        map,
         from,
         to: end,
         run: Run { start: 0, len: 0 },
@@ -70,9 +70,9 @@ pub fn remove(tx: &mut Tx<'_>, m: &mut MapRef, from: u64, to: u64) -> Result<u64
     };
     let (next, left) = r.entry(ptr, level, 0)?;
     r.flush()?;
-    m.root = left;
+    map.root = left;
     if left.is_hole() {
-        m.height = 0;
+        map.height = 0;
     }
     Ok(if next >= end { to } else { next })
 }
@@ -83,8 +83,8 @@ impl Removal<'_, '_> {
     fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
         let geo = &self.tx.volume().geo;
         let span = 1u64 << (geo.fan_log2 * level);
-        let at = self.m.at(geo, level, first);
-        let block = match self.m.root().open(geo, ptr, at) {
+        let at = self.map.at(geo, level, first);
+        let block = match self.map.root().open(geo, ptr, at) {
             Err(_) if ptr.is_lost(at) => return self.lost(ptr, level, first),
             opened => opened?,
         };
@@ -111,7 +111,7 @@ impl Removal<'_, '_> {
             start: block.0,
             len: 1,
         })?;
-        self.m.blocks -= 1;
+        self.map.blocks -= 1;
         // An empty table is a hole to its end.
         Ok((out.next.max((first + span).min(self.to)), Ptr::HOLE))
     }
@@ -128,11 +128,11 @@ impl Removal<'_, '_> {
             if self.tx.room() < self.keep + need {
                 return Ok((from, ptr));
             }
-            let left = cut_lost(self.tx, self.m, (level, first), (from, to))?;
-            self.m.healed = true;
+            let left = cut_lost(self.tx, self.map, (level, first), (from, to))?;
+            self.map.healed = true;
             return Ok((to, left));
         }
-        self.m.healed = true;
+        self.map.healed = true;
         Ok((to, Ptr::HOLE))
     }
 
@@ -152,13 +152,13 @@ impl Removal<'_, '_> {
         let left = if b - a == span {
             Ptr::HOLE
         } else {
-            cut(self.tx, self.m, first, ptr, |i| i < a || i >= b)?
+            cut(self.tx, self.map, first, ptr, |i| i < a || i >= b)?
         };
         self.tx.free_blocks(Run {
             start: block.0 + a,
             len: b - a,
         })?;
-        self.m.blocks -= (b - a) as i64;
+        self.map.blocks -= (b - a) as i64;
         Ok((first + b, left))
     }
 
@@ -172,7 +172,7 @@ impl Removal<'_, '_> {
         let words = &mut words[..slots];
         self.tx.read(place, words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
-            return Err(self.m.damaged(first, EMPTY_TABLE));
+            return Err(self.map.damaged(first, EMPTY_TABLE));
         }
         let a = if self.from > first {
             slot(geo, level, self.from) as usize
@@ -244,7 +244,7 @@ impl Removal<'_, '_> {
         let run = std::mem::replace(&mut self.run, Run { start: 0, len: 0 });
         if run.len > 0 {
             self.tx.free_blocks(run)?;
-            self.m.blocks -= run.len as i64;
+            self.map.blocks -= run.len as i64;
         }
         Ok(())
     }

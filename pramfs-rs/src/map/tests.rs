@@ -52,7 +52,7 @@ impl Rng {
 
 struct Bed {
     vol: Arc<Volume>,
-    m: MapRef,
+    map: MapRef,
     model: BTreeMap<u64, (u64, bool)>,
     rng: Rng,
     /// Free blocks, blocks of the map and groups made: never changes.
@@ -62,7 +62,7 @@ struct Bed {
 impl Bed {
     fn new(block_size: u32, len: usize, seed: u64) -> Bed {
         let vol = Arc::new(volume(block_size, len));
-        let m = MapRef {
+        let map = MapRef {
             ino: INO,
             root: Ptr::HOLE,
             height: 0,
@@ -71,7 +71,7 @@ impl Bed {
         };
         let mut bed = Bed {
             vol,
-            m,
+            map,
             model: BTreeMap::new(),
             rng: Rng(seed),
             total: 0,
@@ -81,12 +81,12 @@ impl Bed {
     }
 
     fn count(&self) -> u64 {
-        self.vol.reclaim().unwrap();
+        self.vol.retire_pending().unwrap();
         let (set, vol) = (&self.vol.blocks, &self.vol);
         let made = (0..set.groups())
             .filter(|g| set.is_made(&vol.region, &vol.geo, *g).unwrap())
             .count() as u64;
-        vol.free_blocks().0 + made + self.m.blocks as u64
+        vol.free_blocks().0 + made + self.map.blocks as u64
     }
 
     /// 1 to 2^(log2 - 1), small ones more often.
@@ -107,7 +107,7 @@ impl Bed {
     }
 
     fn insert(&mut self) {
-        let (vol, mut m) = (self.vol.clone(), self.m);
+        let (vol, mut map) = (self.vol.clone(), self.map);
         let mut tx = vol.begin();
         let mut new: Vec<(u64, Run, bool)> = Vec::new();
         for _ in 0..=self.rng.below(3) {
@@ -119,27 +119,27 @@ impl Bed {
             if new.iter().any(|(i, ..)| index.abs_diff(*i) < 1024) {
                 continue;
             }
-            let e = run(&self.vol, &self.m, index, want).unwrap();
+            let e = run(&self.vol, &self.map, index, want).unwrap();
             let past = (i64::MAX as u64 >> self.vol.geo.block_log2) + 1;
             if e.block.is_some() {
                 continue;
             }
-            let n = plan(&tx, &m, index, e.count.min(past - index)).unwrap();
+            let n = plan(&tx, &map, index, e.count.min(past - index)).unwrap();
             if n == 0 {
                 continue;
             }
             let Ok(run) = tx.alloc_blocks(goal, n as u32, false) else {
                 break;
             };
-            match insert(&mut tx, &mut m, index, run, unwritten) {
+            match insert(&mut tx, &mut map, index, run, unwritten) {
                 Ok(()) => new.push((index, run, unwritten)),
                 Err(Error::NoSpace(_)) => return,
                 Err(e) => panic!("{e}"),
             }
         }
-        assert!(tx.room() >= KEEP);
+        assert!(tx.room() >= RESERVED_BYTES);
         tx.commit().unwrap();
-        self.m = m;
+        self.map = map;
         for (index, run, unwritten) in new {
             for i in 0..run.len {
                 assert!(
@@ -153,26 +153,26 @@ impl Bed {
 
     fn insert_huge(&mut self) {
         let index = self.index() & !511;
-        let e = run(&self.vol, &self.m, index, 512).unwrap();
+        let e = run(&self.vol, &self.map, index, 512).unwrap();
         if e.block.is_some() || e.count < 512 {
             return;
         }
-        let mut m = self.m;
+        let mut map = self.map;
         let unwritten = self.rng.below(2) == 0;
         let near = self.rng.below(self.vol.geo.blocks);
         let mut tx = self.vol.begin();
-        assert!(plan_huge(&tx, &m, index).unwrap());
+        assert!(plan_huge(&tx, &map, index).unwrap());
         let Some(run) = tx.alloc_aligned(near, 512).unwrap() else {
             return;
         };
-        match insert_huge(&mut tx, &mut m, index, run, unwritten) {
+        match insert_huge(&mut tx, &mut map, index, run, unwritten) {
             Ok(()) => {}
             Err(Error::NoSpace(_)) => return,
             Err(e) => panic!("{e}"),
         }
-        assert!(tx.room() >= KEEP);
+        assert!(tx.room() >= RESERVED_BYTES);
         tx.commit().unwrap();
-        self.m = m;
+        self.map = map;
         for i in 0..512 {
             assert!(
                 self.model
@@ -195,14 +195,14 @@ impl Bed {
         let Some(mut index) = self.mapped() else {
             return;
         };
-        let mut leaf = find(&self.vol, &self.m, index).unwrap();
+        let mut leaf = find(&self.vol, &self.map, index).unwrap();
         let mut count = 1;
         if leaf.count > 1 {
             (index, count) = (leaf.first, leaf.count);
         }
         let most = self.rng.below(700);
         while count < most {
-            leaf = find(&self.vol, &self.m, index + count).unwrap();
+            leaf = find(&self.vol, &self.map, index + count).unwrap();
             if leaf.block.is_none() || leaf.count > 1 {
                 break;
             }
@@ -210,12 +210,12 @@ impl Bed {
         }
         let mut done = 0;
         while done < count {
-            let mut m = self.m;
+            let mut map = self.map;
             let mut tx = self.vol.begin();
-            let n = set_written(&mut tx, &mut m, index + done, count - done).unwrap();
-            assert!(n > 0 && tx.room() >= KEEP);
+            let n = set_written(&mut tx, &mut map, index + done, count - done).unwrap();
+            assert!(n > 0 && tx.room() >= RESERVED_BYTES);
             tx.commit().unwrap();
-            self.m = m;
+            self.map = map;
             done += n;
         }
         for i in index..index + count {
@@ -226,16 +226,16 @@ impl Bed {
     fn remove(&mut self, from: u64, to: u64) {
         let mut at = from;
         while at < to {
-            let mut m = self.m;
+            let mut map = self.map;
             let mut tx = self.vol.begin();
-            let next = remove(&mut tx, &mut m, at, to).unwrap();
+            let next = remove(&mut tx, &mut map, at, to).unwrap();
             assert!(
-                next > at && tx.room() >= KEEP,
+                next > at && tx.room() >= RESERVED_BYTES,
                 "{at} {next} {to} {}",
                 tx.room()
             );
             tx.commit().unwrap();
-            self.m = m;
+            self.map = map;
             // What is done is done, and the rest is as it was.
             let gone: Vec<u64> = self.model.range(at..next).map(|(i, _)| *i).collect();
             for i in gone {
@@ -262,7 +262,7 @@ impl Bed {
         let mut found = BTreeMap::new();
         let mut owned = 0;
         let mut used = std::collections::BTreeSet::new();
-        visit(&self.vol, &self.m, &mut |node| {
+        visit(&self.vol, &self.map, &mut |node| {
             match node {
                 Node::Table { block, .. } => {
                     owned += 1;
@@ -286,7 +286,7 @@ impl Bed {
         })
         .unwrap();
         assert!(found == self.model);
-        assert_eq!(owned, self.m.blocks as u64);
+        assert_eq!(owned, self.map.blocks as u64);
         for b in used {
             assert!(
                 self.vol
@@ -302,7 +302,7 @@ impl Bed {
         let index = self.index();
         let (mut at, end) = (index, index + 300);
         while at < end {
-            let e = run(&self.vol, &self.m, at, end - at).unwrap();
+            let e = run(&self.vol, &self.map, at, end - at).unwrap();
             assert!(e.index == at && e.count > 0 && e.count <= end - at);
             for i in 0..e.count {
                 let want = self.model.get(&(at + i)).copied();
@@ -335,7 +335,7 @@ fn model(block_size: u32, len: usize, steps: u32) {
         bed.check();
         bed.remove(0, u64::MAX);
         assert_eq!(
-            bed.m,
+            bed.map,
             MapRef {
                 ino: INO,
                 root: Ptr::HOLE,
@@ -376,26 +376,26 @@ fn the_largest_file_has_its_last_block() {
         let mut bed = Bed::new(1 << log2, 1 << 20, 1);
         let last = i64::MAX as u64 >> log2;
         for index in [last, 0] {
-            let mut m = bed.m;
+            let mut map = bed.map;
             let mut tx = bed.vol.begin();
-            assert_eq!(plan(&tx, &m, index, 1).unwrap(), 1);
+            assert_eq!(plan(&tx, &map, index, 1).unwrap(), 1);
             let run = tx.alloc_blocks(None, 1, true).unwrap();
-            insert(&mut tx, &mut m, index, run, false).unwrap();
+            insert(&mut tx, &mut map, index, run, false).unwrap();
             tx.commit().unwrap();
-            bed.m = m;
+            bed.map = map;
             bed.model.insert(index, (run.start, false));
         }
-        assert_eq!(bed.m.height, bed.vol.geo.max_height());
+        assert_eq!(bed.map.height, bed.vol.geo.max_height());
         bed.check();
         let mut tx = bed.vol.begin();
         let run = tx.alloc_blocks(None, 1, true).unwrap();
-        let mut m = bed.m;
+        let mut map = bed.map;
         assert!(matches!(
-            insert(&mut tx, &mut m, last + 1, run, false),
+            insert(&mut tx, &mut map, last + 1, run, false),
             Err(Error::TooLarge(_))
         ));
         assert!(matches!(
-            plan(&tx, &m, u64::MAX, 1),
+            plan(&tx, &map, u64::MAX, 1),
             Err(Error::TooLarge(_))
         ));
         drop(tx);
@@ -407,13 +407,13 @@ fn the_largest_file_has_its_last_block() {
 #[test]
 fn a_full_region_can_still_cut_a_large_leaf() {
     let mut bed = Bed::new(4096, 8 << 20, 1);
-    let mut m = bed.m;
+    let mut map = bed.map;
     let mut tx = bed.vol.begin();
     let run = tx.alloc_aligned(0, 512).unwrap().unwrap();
-    insert_huge(&mut tx, &mut m, 512, run, false).unwrap();
+    insert_huge(&mut tx, &mut map, 512, run, false).unwrap();
     tx.commit().unwrap();
     drop(tx);
-    bed.m = m;
+    bed.map = map;
     (0..512).for_each(|i| assert!(bed.model.insert(512 + i, (run.start + i, false)).is_none()));
     let mut filler = MapRef {
         ino: Ino(78),
@@ -424,18 +424,18 @@ fn a_full_region_can_still_cut_a_large_leaf() {
     };
     let mut index = 0;
     loop {
-        let mut m = filler;
+        let mut map = filler;
         let mut tx = bed.vol.begin();
-        let n = plan(&tx, &m, index, 100).unwrap();
+        let n = plan(&tx, &map, index, 100).unwrap();
         let Ok(run) = tx.alloc_blocks(None, n as u32, false) else {
             break;
         };
-        match insert(&mut tx, &mut m, index, run, false) {
+        match insert(&mut tx, &mut map, index, run, false) {
             Ok(()) => tx.commit().unwrap(),
             Err(Error::NoSpace(_)) => break,
             Err(e) => panic!("{e}"),
         };
-        filler = m;
+        filler = map;
         index += run.len;
     }
     bed.total -= filler.blocks as u64;
@@ -455,7 +455,7 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
             }
         }
         let mut tables = Vec::new();
-        visit(&bed.vol, &bed.m, &mut |n| {
+        visit(&bed.vol, &bed.map, &mut |n| {
             if let Node::Table {
                 level,
                 first,
@@ -482,18 +482,18 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
                     // A pointer, or a hole, that is not what it was is refused,
                     // but for one in 65,536, which still cannot leave the region.
                     tested += 1;
-                    if let Ok(leaf) = find(&bed.vol, &bed.m, index) {
+                    if let Ok(leaf) = find(&bed.vol, &bed.map, index) {
                         assert!(leaf.block.is_none_or(|b| b.0 + leaf.count <= geo.blocks));
                         escaped += 1;
                         continue;
                     }
                     assert!(matches!(
-                        run(&bed.vol, &bed.m, index, 9),
+                        run(&bed.vol, &bed.map, index, 9),
                         Err(Error::Corrupt { .. })
                     ));
                     if byte % 41 == 0 {
                         let mut damaged = 0;
-                        visit(&bed.vol, &bed.m, &mut |n| {
+                        visit(&bed.vol, &bed.map, &mut |n| {
                             damaged += u32::from(
                                 matches!(n, Node::Damaged { place: Some(p), .. } if p == place),
                             );
@@ -502,9 +502,9 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
                         .map(|()| assert_eq!(damaged, 1))
                         .unwrap();
                     }
-                    let (mut m, mut tx) = (bed.m, bed.vol.begin());
+                    let (mut map, mut tx) = (bed.map, bed.vol.begin());
                     assert!(matches!(
-                        remove(&mut tx, &mut m, index, index + 1),
+                        remove(&mut tx, &mut map, index, index + 1),
                         Err(Error::Corrupt { .. })
                     ));
                     // Its neighbours are not hurt.
@@ -512,7 +512,7 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
                         && level == 0
                     {
                         assert_eq!(
-                            find(&bed.vol, &bed.m, *i).unwrap().block.is_some(),
+                            find(&bed.vol, &bed.map, *i).unwrap().block.is_some(),
                             b.0 != 0
                         );
                     }
@@ -529,37 +529,37 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
 fn a_pointer_block_without_pointers_is_damage() {
     let mut bed = Bed::new(512, 2 << 20, 5);
     for at in [0, 70] {
-        let (mut m, mut tx) = (bed.m, bed.vol.begin());
+        let (mut map, mut tx) = (bed.map, bed.vol.begin());
         let run = tx.alloc_blocks(None, 3, true).unwrap();
-        insert(&mut tx, &mut m, at, run, false).unwrap();
+        insert(&mut tx, &mut map, at, run, false).unwrap();
         tx.commit().unwrap();
-        bed.m = m;
+        bed.map = map;
     }
-    assert_eq!(count(&bed.vol, &bed.m, 100).unwrap(), Some(3 + 3 + 3));
-    assert_eq!(count(&bed.vol, &bed.m, 8).unwrap(), None);
-    let table = run(&bed.vol, &bed.m, 70, 1).unwrap().table.unwrap();
+    assert_eq!(count(&bed.vol, &bed.map, 100).unwrap(), Some(3 + 3 + 3));
+    assert_eq!(count(&bed.vol, &bed.map, 8).unwrap(), None);
+    let table = run(&bed.vol, &bed.map, 70, 1).unwrap().table.unwrap();
     let w = bed.vol.region.window();
     for slot in 0..64 {
         let at = bed.vol.geo.offset(table) + slot * 8;
         w.store_u64_unflushed(at, 0).unwrap();
     }
     let corrupt = |e| matches!(e, Error::Corrupt { .. });
-    assert_eq!(run(&bed.vol, &bed.m, 0, 9).unwrap().count, 3);
+    assert_eq!(run(&bed.vol, &bed.map, 0, 9).unwrap().count, 3);
     for index in [64, 70, 127] {
-        assert!(corrupt(find(&bed.vol, &bed.m, index).unwrap_err()));
-        assert!(corrupt(run(&bed.vol, &bed.m, index, 1).unwrap_err()));
+        assert!(corrupt(find(&bed.vol, &bed.map, index).unwrap_err()));
+        assert!(corrupt(run(&bed.vol, &bed.map, index, 1).unwrap_err()));
     }
-    assert!(corrupt(run(&bed.vol, &bed.m, 5, 100).unwrap_err()));
-    assert!(corrupt(count(&bed.vol, &bed.m, 100).unwrap_err()));
-    let (mut m, mut tx) = (bed.m, bed.vol.begin());
-    assert!(corrupt(remove(&mut tx, &mut m, 0, u64::MAX).unwrap_err()));
+    assert!(corrupt(run(&bed.vol, &bed.map, 5, 100).unwrap_err()));
+    assert!(corrupt(count(&bed.vol, &bed.map, 100).unwrap_err()));
+    let (mut map, mut tx) = (bed.map, bed.vol.begin());
+    assert!(corrupt(remove(&mut tx, &mut map, 0, u64::MAX).unwrap_err()));
 }
 
 #[test]
 fn a_height_that_cannot_be_is_refused() {
     let vol = volume(4096, 1 << 20);
     for height in [7, 8, 64, 255] {
-        let mut m = MapRef {
+        let mut map = MapRef {
             ino: INO,
             root: Ptr(1),
             height,
@@ -567,13 +567,13 @@ fn a_height_that_cannot_be_is_refused() {
             healed: false,
         };
         let corrupt = |e| matches!(e, Error::Corrupt { .. });
-        assert!(corrupt(find(&vol, &m, 0).unwrap_err()));
-        assert!(corrupt(run(&vol, &m, 0, 1).unwrap_err()));
-        assert!(corrupt(visit(&vol, &m, &mut |_| Ok(())).unwrap_err()));
+        assert!(corrupt(find(&vol, &map, 0).unwrap_err()));
+        assert!(corrupt(run(&vol, &map, 0, 1).unwrap_err()));
+        assert!(corrupt(visit(&vol, &map, &mut |_| Ok(())).unwrap_err()));
         let mut tx = vol.begin();
-        assert!(corrupt(remove(&mut tx, &mut m, 0, u64::MAX).unwrap_err()));
-        assert!(corrupt(set_written(&mut tx, &mut m, 0, 1).unwrap_err()));
-        assert!(corrupt(plan(&tx, &m, 0, 1).unwrap_err()));
+        assert!(corrupt(remove(&mut tx, &mut map, 0, u64::MAX).unwrap_err()));
+        assert!(corrupt(set_written(&mut tx, &mut map, 0, 1).unwrap_err()));
+        assert!(corrupt(plan(&tx, &map, 0, 1).unwrap_err()));
     }
 }
 
@@ -587,19 +587,19 @@ fn a_map_of_more_blocks_than_the_region_has_is_not_counted_to_its_end() {
     let run = tx.alloc_blocks(None, 2, true).unwrap();
     tx.commit().unwrap();
     let (top, shared) = (Bno(run.start), Bno(run.start + 1));
-    bed.m.height = 2;
-    bed.m.root = Ptr::new(top, 0, bed.m.at(&vol.geo, 2, 0));
+    bed.map.height = 2;
+    bed.map.root = Ptr::new(top, 0, bed.map.at(&vol.geo, 2, 0));
     let w = vol.region.window();
     for i in 0..512u64 {
         let first = i << 9;
-        let above = Ptr::new(shared, 0, bed.m.at(&vol.geo, 1, first));
+        let above = Ptr::new(shared, 0, bed.map.at(&vol.geo, 1, first));
         w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
             .unwrap();
         // Slot i is right for the pointer block number i.
-        let below = Ptr::new(top, 0, bed.m.at(&vol.geo, 0, first + i));
+        let below = Ptr::new(top, 0, bed.map.at(&vol.geo, 0, first + i));
         w.store_u64_unflushed(vol.geo.offset(shared) + i * 8, below.0)
             .unwrap();
     }
     assert!(512 * 513 > vol.geo.blocks);
-    assert_eq!(count(&vol, &bed.m, u64::MAX).unwrap(), None);
+    assert_eq!(count(&vol, &bed.map, u64::MAX).unwrap(), None);
 }

@@ -47,20 +47,20 @@ pub enum Node {
 /// # Errors
 /// What `f` returns; [`Error::Corrupt`] for a height that cannot be, or a tree
 /// of more pointer blocks than the region has blocks; those of the region.
-pub fn visit(vol: &Volume, m: &MapRef, f: &mut dyn FnMut(Node) -> Result<()>) -> Result<()> {
-    m.checked(&vol.geo)?;
+pub fn visit(vol: &Volume, map: &MapRef, f: &mut dyn FnMut(Node) -> Result<()>) -> Result<()> {
+    map.checked(&vol.geo)?;
     let mut walk = Walk {
         vol,
-        m,
+        map,
         f,
         tables: 0,
     };
-    walk.entry(m.root, m.height, 0, None)
+    walk.entry(map.root, map.height, 0, None)
 }
 
 struct Walk<'a> {
     vol: &'a Volume,
-    m: &'a MapRef,
+    map: &'a MapRef,
     f: &'a mut dyn FnMut(Node) -> Result<()>,
     tables: u64,
 }
@@ -71,7 +71,11 @@ impl Walk<'_> {
         if ptr.is_hole() {
             return Ok(());
         }
-        let block = match self.m.root().open(geo, ptr, self.m.at(geo, level, first)) {
+        let block = match self
+            .map
+            .root()
+            .open(geo, ptr, self.map.at(geo, level, first))
+        {
             Ok(block) => block,
             Err(error) => {
                 return (self.f)(Node::Damaged { place, error });
@@ -88,7 +92,7 @@ impl Walk<'_> {
         }
         self.tables += 1;
         if self.tables > geo.blocks {
-            return Err(self.m.damaged(
+            return Err(self.map.damaged(
                 first,
                 "the file map has more pointer blocks than the region has blocks",
             ));
@@ -103,7 +107,7 @@ impl Walk<'_> {
             .region
             .read(geo.offset(block), words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
-            return Err(self.m.damaged(first, EMPTY_TABLE));
+            return Err(self.map.damaged(first, EMPTY_TABLE));
         }
         for (i, w) in words.into_iter().enumerate() {
             let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));

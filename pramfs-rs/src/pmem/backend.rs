@@ -172,11 +172,11 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
         Ok(())
     }
     /// Hints that from here on small changes are fenced one by one, and long
-    /// ranges announced by [`will_access`](Self::will_access). Without it a medium
+    /// ranges announced by [`advise_willneed`](Self::advise_willneed). Without it a medium
     /// may read ahead as suits whoever reads all of it.
-    fn expect_small_changes(&self) {}
+    fn advise_random(&self) {}
     /// Hints that a long range of the mapping is about to be read or stored to.
-    fn will_access(&self, _ptr: *const u8, _len: usize) {}
+    fn advise_willneed(&self, _ptr: *const u8, _len: usize) {}
     /// Gives the memory of a freed range back to the host, contents become
     /// undefined. Parts of a unit of the host stay.
     ///

@@ -412,11 +412,11 @@ unsafe impl PmemBackend for Libpmem2Backend {
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
         self.medium.source.lock(exclusive)
     }
-    fn expect_small_changes(&self) {
-        self.medium.expect_small_changes();
+    fn advise_random(&self) {
+        self.medium.advise_random();
     }
-    fn will_access(&self, ptr: *const u8, len: usize) {
-        self.medium.will_access(ptr, len)
+    fn advise_willneed(&self, ptr: *const u8, len: usize) {
+        self.medium.advise_willneed(ptr, len)
     }
     fn can_discard(&self) -> bool {
         self.medium.can_discard()

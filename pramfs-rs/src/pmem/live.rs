@@ -23,7 +23,7 @@
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
 mod asm;
 #[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize, test))]
-mod words;
+mod atomic_copy;
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};

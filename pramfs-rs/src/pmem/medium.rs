@@ -42,7 +42,7 @@ pub(super) struct Medium {
     discard_unit: Option<usize>,
     /// Where pages of the source may be missing.
     pub room: Option<HostRoom>,
-    /// Nothing is read ahead unless [`Medium::will_access`] asks for it.
+    /// Nothing is read ahead unless [`Medium::advise_willneed`] asks for it.
     by_page: AtomicBool,
 }
 
@@ -122,10 +122,10 @@ impl Medium {
         rustix::fs::fdatasync(self.source.fd()).map_err(Into::into)
     }
 
-    /// See [`PmemBackend::expect_small_changes`].
+    /// See [`PmemBackend::advise_random`].
     ///
-    /// [`PmemBackend::expect_small_changes`]: super::backend::PmemBackend::expect_small_changes
-    pub fn expect_small_changes(&self) {
+    /// [`PmemBackend::advise_random`]: super::backend::PmemBackend::advise_random
+    pub fn advise_random(&self) {
         // What the kernel reads ahead into a mapping it keeps in large pieces,
         // to megabytes, each of which is written out whole for one word that
         // has changed.
@@ -137,7 +137,7 @@ impl Medium {
     }
 
     /// Has a long range read from the medium, in large pieces.
-    pub fn will_access(&self, ptr: *const u8, len: usize) {
+    pub fn advise_willneed(&self, ptr: *const u8, len: usize) {
         if !self.by_page.load(Ordering::Relaxed) {
             return;
         }

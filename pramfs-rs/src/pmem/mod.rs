@@ -16,6 +16,7 @@
 //! Left to others: what the bytes mean (`media`), and in which order they are
 //! stored (`journal`).
 
+mod atomic_table;
 mod backend;
 mod cow;
 mod cpu;
@@ -39,15 +40,15 @@ mod options;
 mod pages;
 mod probe;
 mod region;
-mod release;
 mod room;
 mod sim;
 mod source;
 mod stitch;
+mod unlock_wait;
 mod view;
 mod window;
-mod words;
 
+pub(crate) use atomic_table::AtomicTable;
 pub use backend::{Durability, Granularity, Persistence, PmemBackend};
 pub use error::PmemError;
 pub use fault::{install_fault_guard, note_fault};
@@ -61,16 +62,15 @@ pub use native::NativeBackend;
 pub use options::{BackendKind, RegionOptions};
 pub use probe::{FileSystem, Report, probe};
 pub use region::{LINE, Region, RegionInfo};
-pub use release::{is_being_released, open_after_release, unmount_after_release};
 pub(crate) use room::CHUNK;
 pub use room::{HostSpace, KnownRoom};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;
 pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
+pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
 pub use view::RegionView;
 pub use window::{Fenced, Unfenced, WriteWindow};
-pub(crate) use words::AtomicWords;
 
 /// Hints that all of an ordinary object will be read soon: its lines are
 /// fetched together instead of one after the other.

@@ -7,8 +7,8 @@ use super::backend::{Durability, Granularity, PmemBackend};
 use super::error::PmemError;
 use super::native::NativeBackend;
 use super::region::Region;
-use super::release::open_after_release;
 use super::source::{Access, Making, Ownership, Source, remove_own};
+use super::unlock_wait::open_when_unlocked;
 
 /// Which code serves a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,7 +126,7 @@ impl RegionOptions {
     }
 
     /// Opens an existing region. One whose mount has just been unmounted is
-    /// waited for: see [`open_after_release`].
+    /// waited for: see [`open_when_unlocked`].
     ///
     /// # Errors
     /// [`PmemError::Unusable`] with EBUSY if it is in use, EISDIR, ENODEV,
@@ -137,7 +137,7 @@ impl RegionOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, PmemError> {
         let path = path.as_ref();
         let open = || Source::open(path, self.access());
-        self.finish(open_after_release(path, open, is_busy)?)
+        self.finish(open_when_unlocked(path, open, is_busy)?)
     }
 
     /// Opens a region of `len` bytes, creating the file (sparse, mode 0600) if
@@ -183,7 +183,7 @@ impl RegionOptions {
             });
         }
         let create = || Source::create(path, len, self.access(), making);
-        let source = open_after_release(path, create, is_busy)?;
+        let source = open_when_unlocked(path, create, is_busy)?;
         let created = source.created().then(|| Ownership::of(source.fd()));
         let made = self.finish(source);
         if made.is_err()

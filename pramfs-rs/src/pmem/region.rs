@@ -22,7 +22,7 @@ use super::window::WriteWindow;
 pub const LINE: u64 = 64;
 
 /// Bytes from which on an access is announced to the medium.
-pub(super) const LONG: usize = 16 << 10;
+pub(super) const FLUSH_ALL_MIN: usize = 16 << 10;
 
 /// What a region is, for messages.
 #[derive(Debug, Clone)]
@@ -147,7 +147,7 @@ impl Region {
     }
 
     /// Lets others open the region for reading, while this process has it open
-    /// for writing and stores nothing. [`keep_readers_out`](Self::keep_readers_out)
+    /// for writing and stores nothing. [`lock_exclusive`](Self::lock_exclusive)
     /// comes before the next store.
     ///
     /// ```
@@ -156,18 +156,18 @@ impl Region {
     /// let region = RegionOptions::new().create(&path, 1 << 20)?;
     /// let reader = RegionOptions::new().read_only(true);
     /// assert!(reader.open(&path).is_err());
-    /// region.let_readers_in()?;
+    /// region.lock_shared()?;
     /// let second = reader.open(&path)?;
-    /// assert!(region.keep_readers_out().is_err());
+    /// assert!(region.lock_exclusive().is_err());
     /// drop(second);
-    /// region.keep_readers_out()?;
+    /// region.lock_exclusive()?;
     /// # std::fs::remove_file(&path).unwrap();
     /// # Ok::<(), pramfs::pmem::PmemError>(())
     /// ```
     ///
     /// # Errors
     /// [`PmemError::Os`] for what the system says.
-    pub fn let_readers_in(&self) -> Result<(), PmemError> {
+    pub fn lock_shared(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         self.backend.lock(false)
     }
@@ -177,7 +177,7 @@ impl Region {
     /// # Errors
     /// [`PmemError::Unusable`] with EBUSY if somebody else has it open;
     /// [`PmemError::Os`].
-    pub fn keep_readers_out(&self) -> Result<(), PmemError> {
+    pub fn lock_exclusive(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         self.backend.lock(true)
     }
@@ -322,8 +322,8 @@ impl Region {
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
         let src = self.bounded(offset, into.len() as u64)?;
-        if into.len() >= LONG {
-            self.backend.will_access(src, into.len());
+        if into.len() >= FLUSH_ALL_MIN {
+            self.backend.advise_willneed(src, into.len());
         }
         // SAFETY: `src` has into.len() bytes in the mapping, which is whole
         // words; `into` is an exclusive Rust buffer and so does not overlap it.
@@ -342,7 +342,7 @@ impl Region {
     #[must_use]
     pub(crate) fn read_wide(&self, offset: u64, into: &mut [u8]) -> bool {
         let len = into.len();
-        if !self.wide || !(cpu::WIDE..LONG).contains(&len) {
+        if !self.wide || !(cpu::WIDE..FLUSH_ALL_MIN).contains(&len) {
             return false;
         }
         let Some(src) = self.within(offset, len as u64) else {
@@ -447,8 +447,8 @@ impl Region {
     /// [`PmemError::OutOfBounds`].
     pub(crate) fn lend(&self, offset: u64, len: u64) -> Result<Lent<'_>, PmemError> {
         let at = self.at(offset, len)?;
-        if len as usize >= LONG {
-            self.backend.will_access(at, len as usize);
+        if len as usize >= FLUSH_ALL_MIN {
+            self.backend.advise_willneed(at, len as usize);
         }
         // SAFETY: the range lies in the mapping, which stays as long as `self`.
         Ok(unsafe { Lent::new(at, len as usize) })

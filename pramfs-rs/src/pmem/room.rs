@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
+use super::atomic_table::AtomicTable;
 use super::error::PmemError;
 use super::mapping;
 use super::region::Region;
 use super::source::{Source, SourceKind};
-use super::words::AtomicWords;
 use crate::sync::RwLock;
 
 const PAGE_LOG2: u32 = 12;
@@ -35,7 +35,7 @@ const PAGE: u64 = 1 << PAGE_LOG2;
 /// Room is taken and asked for by so many bytes.
 pub(crate) const CHUNK: u64 = 2 << 20;
 /// What is tried where there is no room for a whole chunk.
-const SMALLER: [u64; 3] = [256 << 10, 32 << 10, PAGE];
+const SMALLER_CHUNKS: [u64; 3] = [256 << 10, 32 << 10, PAGE];
 
 /// What the host has, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +61,9 @@ impl HostSpace {
 pub struct KnownRoom {
     /// All of them.
     all: AtomicBool,
-    pages: AtomicWords,
+    pages: AtomicTable,
     /// Chunks whose pages have been asked for.
-    asked: AtomicWords,
+    asked: AtomicTable,
     /// The host has refused: only what is known to be there is given out.
     dry: AtomicBool,
 }
@@ -71,7 +71,7 @@ pub struct KnownRoom {
 impl KnownRoom {
     fn new(len: u64, all: bool) -> Option<KnownRoom> {
         let words =
-            |bits: u64| AtomicWords::new(bits.div_ceil(64) as usize, "the room of the host");
+            |bits: u64| AtomicTable::new(bits.div_ceil(64) as usize, "the room of the host");
         let known = KnownRoom {
             all: AtomicBool::new(all),
             pages: words(len.div_ceil(PAGE)),
@@ -312,7 +312,7 @@ impl HostRoom {
             if at > first {
                 return Ok(());
             }
-            for step in SMALLER {
+            for step in SMALLER_CHUNKS {
                 let at = first / step * step;
                 if self.known.has(first, 1)
                     || self

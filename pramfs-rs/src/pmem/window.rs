@@ -12,7 +12,7 @@ use super::error::PmemError;
 use super::fault;
 use super::live;
 use super::mutants::{self, Kind, has_bug};
-use super::region::{LINE, LONG, Region};
+use super::region::{FLUSH_ALL_MIN, LINE, Region};
 
 /// Stored and flushed by this thread, and not yet known to be durable.
 #[must_use = "a store is durable only after a fence"]
@@ -136,8 +136,8 @@ impl WriteWindow<'_> {
             return self.nt_store(offset, even);
         }
         let dst = self.region.at(offset, bytes.len() as u64)?;
-        if bytes.len() >= LONG {
-            self.region.backend.will_access(dst, bytes.len());
+        if bytes.len() >= FLUSH_ALL_MIN {
+            self.region.backend.advise_willneed(dst, bytes.len());
         }
         // SAFETY: as in store_unflushed.
         unsafe {
@@ -183,8 +183,8 @@ impl WriteWindow<'_> {
             self.store_unflushed(offset, &vec![0; len as usize])?;
             return Ok(Unfenced::none());
         }
-        if len as usize >= LONG {
-            self.region.backend.will_access(dst, len as usize);
+        if len as usize >= FLUSH_ALL_MIN {
+            self.region.backend.advise_willneed(dst, len as usize);
         }
         // SAFETY: dst has len bytes in the mapping.
         unsafe { self.region.backend.nt_zero(dst, len as usize) };

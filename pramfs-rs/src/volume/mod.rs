@@ -18,7 +18,7 @@ pub use verified::Verified;
 
 use crate::alloc::{BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved, Run};
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Place, Rules};
+use crate::journal::{Journal, LastRecord, Rules};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
@@ -91,7 +91,7 @@ impl Volume {
 
     /// As [`begin`](Self::begin), for a change of `place`, whose lock is held: on
     /// the lane that costs least.
-    pub fn begin_at(&self, place: &Place) -> Tx<'_> {
+    pub fn begin_at(&self, place: &LastRecord) -> Tx<'_> {
         Tx::new(self, self.journal.lane_for(place))
     }
 
@@ -117,22 +117,22 @@ impl Volume {
     /// on the medium and by no record that replay could see; blocks that a
     /// direct mapping still holds are parked until it is gone.
     #[inline]
-    pub fn release(&self, freed: impl IntoIterator<Item = Freed>) {
+    pub fn free(&self, freed: impl IntoIterator<Item = Freed>) {
         for f in freed {
-            self.let_go(f, self.discard);
+            self.free_one(f, self.discard);
         }
     }
 
-    /// As [`release`](Self::release), for what an operation took that came to
+    /// As [`free`](Self::free), for what an operation took that came to
     /// nothing: the host has lost nothing by it.
     #[inline]
-    fn put_back(&self, taken: &[Freed]) {
+    fn unreserve(&self, taken: &[Freed]) {
         for f in taken {
-            self.let_go(*f, false);
+            self.free_one(*f, false);
         }
     }
 
-    fn let_go(&self, freed: Freed, discard: bool) {
+    fn free_one(&self, freed: Freed, discard: bool) {
         match freed {
             Freed::Bits {
                 kind: BitmapKind::Blocks,
@@ -140,8 +140,8 @@ impl Volume {
                 len,
             } => {
                 let run = Run { start, len };
-                if self.pins.release(run) {
-                    self.give_back_blocks(run, discard);
+                if self.pins.free_or_park(run) {
+                    self.free_run(run, discard);
                 }
             }
             Freed::Bits {
@@ -150,7 +150,7 @@ impl Volume {
                 len,
             } => {
                 self.inodes
-                    .give_back(&self.region, &self.geo, Run { start, len });
+                    .free_run(&self.region, &self.geo, Run { start, len });
             }
             Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
         }
@@ -159,11 +159,11 @@ impl Volume {
     /// Ends a pin and gives back what it had parked.
     pub fn unpin(&self, id: u64) {
         for run in self.pins.unpin(id) {
-            self.give_back_blocks(run, self.discard);
+            self.free_run(run, self.discard);
         }
     }
 
-    fn give_back_blocks(&self, run: Run, discard: bool) {
+    fn free_run(&self, run: Run, discard: bool) {
         for b in run.start..run.start + run.len {
             self.verified.forget(Bno(b));
         }
@@ -182,7 +182,7 @@ impl Volume {
                 tracing::debug!(at, len, error = %e, "the host takes nothing back");
             }
         }
-        self.blocks.give_back(&self.region, &self.geo, run);
+        self.blocks.free_run(&self.region, &self.geo, run);
     }
 
     /// Makes every record dead, so that all that was freed can be used again.
@@ -190,7 +190,7 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the region.
-    pub fn reclaim(&self) -> Result<bool> {
+    pub fn retire_pending(&self) -> Result<bool> {
         let waiting = self.journal.has_pending();
         if waiting {
             self.retire_all()?;
@@ -204,7 +204,7 @@ impl Volume {
     /// Those of the region.
     pub fn retire_all(&self) -> Result<()> {
         self.journal
-            .retire_all(&self.region, &self.geo, &mut |f| self.release(f))
+            .retire_all(&self.region, &self.geo, &mut |f| self.free(f))
     }
 
     /// A free slot of the orphan table, if one is known.
@@ -265,7 +265,7 @@ impl Volume {
         knows_another_way: bool,
         mut find: impl FnMut(&BitmapSet, bool) -> Result<Option<Found>, InitGroup>,
     ) -> Result<Option<Reserved>> {
-        let mut reclaimed = false;
+        let mut retired = false;
         let mut only_roomy = self.region.host_is_full();
         let mut looked_for_roomy = only_roomy;
         // Free blocks that are out for trimming are free all the same.
@@ -279,10 +279,10 @@ impl Volume {
                 Ok(Some(Found::Roomless(_))) if looked_for_roomy => return Ok(None),
                 Ok(Some(Found::Roomless(_))) => (only_roomy, looked_for_roomy) = (true, true),
                 // Before the host is asked for more.
-                Err(_) if only_roomy && !reclaimed && self.reclaim()? => reclaimed = true,
+                Err(_) if only_roomy && !retired && self.retire_pending()? => retired = true,
                 Err(_) if only_roomy && knows_another_way => return Ok(None),
-                Ok(None) if !reclaimed && self.reclaim()? => reclaimed = true,
-                Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).all_at_home()),
+                Ok(None) if !retired && self.retire_pending()? => retired = true,
+                Ok(None) if at_home.is_none() => at_home = Some(self.bitmap(kind).trim_lock()),
                 Ok(None) if only_roomy && !knows_another_way => only_roomy = false,
                 Ok(None) => return Ok(None),
                 Err(init) => {

@@ -11,7 +11,7 @@ use super::Volume;
 use crate::alloc::{Bits, Freed, Reserved, Run};
 use crate::error::{Error, Result};
 use crate::journal::records::{Homes, OnMedium, apply, group_word};
-use crate::journal::{Change, Entered, Entry, Lines, Place, RecordBuf, Stamp};
+use crate::journal::{Change, Entry, LaneGuard, LastRecord, Lines, RecordBuf, RecordId};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
 use crate::pmem::{PmemError, Region, Unfenced};
@@ -31,10 +31,10 @@ pub struct Tx<'v> {
     rec: RecordBuf,
     data: Option<Unfenced>,
     /// The lane, if it has been taken before the commit.
-    entered: Option<Entered<'v>>,
+    entered: Option<LaneGuard<'v>>,
     /// The lane may be taken once nothing more is allocated.
     may_enter: bool,
-    places: SmallVec<[&'v Place; 4]>,
+    places: SmallVec<[&'v LastRecord; 4]>,
     bits: SmallVec<[Bits; 4]>,
     taken: SmallVec<[Freed; 2]>,
     freed: SmallVec<[Freed; 2]>,
@@ -78,7 +78,7 @@ impl<'v> Tx<'v> {
 
     /// Names an object whose homes this record writes; its lock is held. See
     /// rule 1 in `docs/consistency.md`.
-    pub fn touch(&mut self, place: &'v Place) {
+    pub fn touch(&mut self, place: &'v LastRecord) {
         if !self.places.iter().any(|p| std::ptr::eq(*p, place)) {
             self.places.push(place);
         }
@@ -159,7 +159,7 @@ impl<'v> Tx<'v> {
     /// instruction waits for the streaming stores before it, while all else that
     /// a record takes can be done as they are on their way: so locks are taken
     /// first. Where the lane cannot be taken, the commit sees to it.
-    pub fn enter(&mut self, place: &Place) {
+    pub fn enter(&mut self, place: &LastRecord) {
         let vol = self.vol;
         if !vol.journal.must_hand_over(self.lane, place) {
             self.entered = vol.journal.enter(&vol.region, self.lane).ok();
@@ -172,7 +172,7 @@ impl<'v> Tx<'v> {
     /// last homes is under way while the record is made up. The caller takes no
     /// lock in the meantime but those of bitmap groups: a locked instruction would
     /// wait for them, and who has another lock may be waiting for the lane.
-    pub fn may_enter(&mut self, places: &[&Place]) {
+    pub fn may_enter(&mut self, places: &[&LastRecord]) {
         let journal = &self.vol.journal;
         self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
     }
@@ -187,7 +187,7 @@ impl<'v> Tx<'v> {
 
     /// To make room all lanes are retired, this one too: it would wait for itself.
     #[inline]
-    fn has_no_lane(&self) {
+    fn assert_no_lane(&self) {
         assert!(
             self.entered.is_none(),
             "nothing is allocated once the lane is taken"
@@ -328,7 +328,7 @@ impl<'v> Tx<'v> {
         }
     }
 
-    fn gave(&mut self, kind: BitmapKind, run: Run) -> Result<()> {
+    fn note_freed(&mut self, kind: BitmapKind, run: Run) -> Result<()> {
         let vol = self.vol;
         let mut fits = true;
         vol.bitmap(kind)
@@ -344,7 +344,7 @@ impl<'v> Tx<'v> {
         if fits { Ok(()) } else { Err(TOO_LARGE) }
     }
 
-    fn took(&mut self, kind: BitmapKind, found: Reserved) -> Result<Run> {
+    fn note_reserved(&mut self, kind: BitmapKind, found: Reserved) -> Result<Run> {
         // First for Drop, then for the record.
         let Reserved { run, group, .. } = found;
         self.taken.push(Freed::Bits {
@@ -373,7 +373,7 @@ impl<'v> Tx<'v> {
             })?;
             match found {
                 Some(found) if vol.reserve.refill(found.run) => {}
-                Some(found) => vol.blocks.give_back(&vol.region, &vol.geo, found.run),
+                Some(found) => vol.blocks.free_run(&vol.region, &vol.geo, found.run),
                 None => break,
             }
         }
@@ -386,7 +386,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
-        self.has_no_lane();
+        self.assert_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         if vol.reserve.missing() > 0 && !self.use_reserve {
             self.keep_reserve()?;
@@ -404,7 +404,7 @@ impl<'v> Tx<'v> {
             Ok(None) => return Err(Error::NoSpace("no free block")),
             Err(e) => return Err(e),
         };
-        self.took(BitmapKind::Blocks, found)
+        self.note_reserved(BitmapKind::Blocks, found)
     }
 
     /// A block that was kept aside; `otherwise` where there is none.
@@ -425,7 +425,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region and of the bitmap.
     pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
-        self.has_no_lane();
+        self.assert_no_lane();
         let vol = self.vol;
         if vol.reserve.missing() > 0 {
             self.keep_reserve()?;
@@ -434,7 +434,7 @@ impl<'v> Tx<'v> {
             set.reserve_aligned(&vol.region, &vol.geo, near, len, roomy)
         })?;
         found
-            .map(|found| self.took(BitmapKind::Blocks, found))
+            .map(|found| self.note_reserved(BitmapKind::Blocks, found))
             .transpose()
     }
 
@@ -445,7 +445,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::Corrupt`] where the blocks cannot be in use.
     pub fn free_blocks(&mut self, run: Run) -> Result<()> {
-        self.gave(BitmapKind::Blocks, run)?;
+        self.note_freed(BitmapKind::Blocks, run)?;
         match self.freed.last_mut() {
             Some(Freed::Bits {
                 kind: BitmapKind::Blocks,
@@ -486,13 +486,13 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
-        self.has_no_lane();
+        self.assert_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         let found = vol.reserve_bits(BitmapKind::Inodes, false, |set, roomy| {
             set.reserve(&vol.region, &vol.geo, lane, near, 1, true, roomy)
         })?;
         match found {
-            Some(found) => Ok(self.took(BitmapKind::Inodes, found)?.start),
+            Some(found) => Ok(self.note_reserved(BitmapKind::Inodes, found)?.start),
             None => Err(Error::NoSpace("no free inode")),
         }
     }
@@ -502,7 +502,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// [`Error::Corrupt`].
     pub fn free_inode(&mut self, ino: u64) -> Result<()> {
-        self.gave(BitmapKind::Inodes, Run { start: ino, len: 1 })?;
+        self.note_freed(BitmapKind::Inodes, Run { start: ino, len: 1 })?;
         self.freed.push(Freed::Bits {
             kind: BitmapKind::Inodes,
             start: ino,
@@ -530,7 +530,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::Io`] where the volume has failed before.
-    pub fn commit(&mut self) -> Result<Stamp> {
+    pub fn commit(&mut self) -> Result<RecordId> {
         let vol = self.vol;
         if std::mem::replace(&mut self.over, true) {
             return Err(Error::Io("a transaction is committed once".into()));
@@ -584,7 +584,7 @@ impl<'v> Tx<'v> {
                 "a lane is taken before the records of others are retired"
             );
             vol.journal
-                .hand_over(region, geo, self.lane, place, |f| vol.release(f))?;
+                .hand_over(region, geo, self.lane, place, |f| vol.free(f))?;
         }
         let entered = match entered {
             Some(entered) => Ok(entered),
@@ -640,10 +640,10 @@ impl<'v> Tx<'v> {
         };
         self.taken.clear();
         for place in &self.places {
-            place.set(done.stamp);
+            place.set(done.record_id);
         }
-        vol.release(done.released);
-        Ok(done.stamp)
+        vol.free(done.reusable);
+        Ok(done.record_id)
     }
 }
 
@@ -666,6 +666,6 @@ impl Drop for Tx<'_> {
         // New data on its way to blocks that go back must have arrived before
         // the next owner writes there.
         self.settle();
-        self.vol.put_back(&self.taken);
+        self.vol.unreserve(&self.taken);
     }
 }

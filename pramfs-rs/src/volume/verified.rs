@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::pmem::{self, AtomicWords};
+use crate::pmem::{self, AtomicTable};
 use crate::types::Bno;
 
 const SLOTS: usize = 1 << 16;
@@ -17,13 +17,13 @@ const SETS: usize = SLOTS / WAYS;
 #[derive(Debug)]
 pub struct Verified {
     /// At the start of a page: each set is a line.
-    slots: AtomicWords,
+    slots: AtomicTable,
 }
 
 impl Verified {
     pub(super) fn new() -> Verified {
         Verified {
-            slots: AtomicWords::new(SLOTS, "the table of checked leaves"),
+            slots: AtomicTable::new(SLOTS, "the table of checked leaves"),
         }
     }
 

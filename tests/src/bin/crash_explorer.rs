@@ -14,11 +14,11 @@ use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use pramfs::journal::Rules;
+use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
-use pramfs_tests::crash::pairs;
 use pramfs_tests::crash::report::Summary;
 use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
 use pramfs_tests::random::Random;
@@ -297,7 +297,7 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
     let settings = settings(args, limits(args), None);
     if let Some(name) = &args.workload {
         let bed = bed(args.block_size)?;
-        return pairs::again(&settings, (&bed, ops), name).map_err(|e| anyhow!(e));
+        return concurrent::again(&settings, (&bed, ops), name).map_err(|e| anyhow!(e));
     }
     let bed = bed(512)?;
     let bar = ProgressBar::new_spinner();
@@ -310,7 +310,7 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
         ));
     };
     let runs = if args.quick { 1 } else { 20 };
-    let found = pairs::run(&settings, &Arc::default(), (&bed, ops), runs, &shown);
+    let found = concurrent::run(&settings, &Arc::default(), (&bed, ops), runs, &shown);
     bar.finish_and_clear();
     Ok(found)
 }

@@ -13,16 +13,16 @@
 //!
 //! `docs/crash-testing.md` says what is assumed and what was found.
 
+pub mod concurrent;
 pub mod explorer;
 pub mod images;
 pub mod machine;
 pub mod oracle;
-pub mod pairs;
 pub mod report;
+pub mod scheduler;
 pub mod scratch;
 pub mod state;
 pub mod sweep;
-pub mod turns;
 pub mod workload;
 
 pub use machine::Machine;

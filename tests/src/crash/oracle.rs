@@ -495,7 +495,7 @@ impl Oracle {
 /// Makes, writes, moves and removes something in every directory, then removes
 /// everything. A full region may refuse what needs space.
 fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
-    let cx = Ctx::default();
+    let ctx = Ctx::default();
     let shown = |p: &[u8]| String::from_utf8_lossy(p).into_owned();
     let tried = |what: &str, path: &[u8], r: pramfs::Result<()>| match r {
         Ok(()) => Ok(true),
@@ -509,7 +509,7 @@ fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
         let dir = n.id.0;
         let mut made = Ino::ROOT;
         let created = fs
-            .create(&cx, dir, b".explorer", 0o600)
+            .create(&ctx, dir, b".explorer", 0o600)
             .map(|a| made = a.ino);
         if !tried("create", path, created)? {
             continue;
@@ -526,7 +526,7 @@ fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
         if tried("a write", path, fs.append(made, &bytes).map(drop))? {
             tried("a read", path, read(0))?;
         }
-        let renamed = fs.rename(&cx, dir, b".explorer", dir, b".renamed", Default::default());
+        let renamed = fs.rename(&ctx, dir, b".explorer", dir, b".renamed", Default::default());
         let name: &[u8] = if tried("a rename", path, renamed)? {
             b".renamed"
         } else {

@@ -136,7 +136,7 @@ fn one(c: Call) -> Option<Vec<Action>> {
 fn make(f: &Follower, path: &str, what: Make) -> Option<Vec<Action>> {
     let (parent, name) = place(f, path)?;
     one(Call::Make {
-        cx: CX,
+        ctx: CX,
         parent,
         name,
         what,
@@ -182,7 +182,7 @@ fn rename(f: &Follower, from: &str, to: &str, flags: RenameFlags) -> Option<Vec<
     let (parent, name) = place(f, from)?;
     let (new_parent, new_name) = place(f, to)?;
     one(Call::Rename {
-        cx: CX,
+        ctx: CX,
         parent,
         name,
         new_parent,

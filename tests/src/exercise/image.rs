@@ -421,21 +421,21 @@ impl<'a> User<'a> {
     }
 
     fn change_names(&mut self, n: &Name, m: &Name, dir: Ino, new: &[u8]) {
-        let (fs, cx) = (self.fs, Ctx::default());
+        let (fs, ctx) = (self.fs, Ctx::default());
         let flags = |noreplace, exchange, whiteout| RenameFlags {
             noreplace,
             exchange,
             whiteout,
         };
-        let rename = |to: Ino, name: &[u8], f| fs.rename(&cx, n.dir, &n.name, to, name, f);
+        let rename = |to: Ino, name: &[u8], f| fs.rename(&ctx, n.dir, &n.name, to, name, f);
         match self.random.below(14) {
-            0 | 1 => _ = self.may("create", fs.create(&cx, dir, new, 0o644)),
-            2 => _ = self.may("mkdir", fs.mkdir(&cx, dir, new, 0o755)),
+            0 | 1 => _ = self.may("create", fs.create(&ctx, dir, new, 0o644)),
+            2 => _ = self.may("mkdir", fs.mkdir(&ctx, dir, new, 0o755)),
             3 => {
                 let target = vec![b't'; self.random.below(300) as usize + 1];
-                self.may("symlink", fs.symlink(&cx, dir, new, &target));
+                self.may("symlink", fs.symlink(&ctx, dir, new, &target));
             }
-            4 => _ = self.may("mknod", fs.mknod(&cx, dir, new, libc::S_IFIFO | 0o600, 0)),
+            4 => _ = self.may("mknod", fs.mknod(&ctx, dir, new, libc::S_IFIFO | 0o600, 0)),
             5 => _ = self.may("link", fs.link(n.ino, dir, new)),
             6 => _ = self.may("unlink", fs.unlink(n.dir, &n.name)),
             7 => _ = self.may("rmdir", fs.rmdir(n.dir, &n.name)),

@@ -60,7 +60,7 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
     let attr = |a: Attr| Answer::Attr(Box::new(a));
     Ok(match call {
         Call::Make {
-            cx,
+            ctx,
             parent,
             name,
             what,
@@ -68,28 +68,28 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
         } => {
             let p = ino(parent);
             attr(match (what, pin) {
-                (Make::File { perm }, false) => fs.create(cx, p, name, *perm)?,
-                (Make::File { perm }, true) => fs.create_pinned(cx, p, name, *perm)?,
-                (Make::Dir { perm }, false) => fs.mkdir(cx, p, name, *perm)?,
-                (Make::Dir { perm }, true) => fs.mkdir_pinned(cx, p, name, *perm)?,
-                (Make::Node { mode, rdev }, false) => fs.mknod(cx, p, name, *mode, *rdev)?,
-                (Make::Node { mode, rdev }, true) => fs.mknod_pinned(cx, p, name, *mode, *rdev)?,
-                (Make::Symlink { target }, false) => fs.symlink(cx, p, name, target)?,
-                (Make::Symlink { target }, true) => fs.symlink_pinned(cx, p, name, target)?,
+                (Make::File { perm }, false) => fs.create(ctx, p, name, *perm)?,
+                (Make::File { perm }, true) => fs.create_pinned(ctx, p, name, *perm)?,
+                (Make::Dir { perm }, false) => fs.mkdir(ctx, p, name, *perm)?,
+                (Make::Dir { perm }, true) => fs.mkdir_pinned(ctx, p, name, *perm)?,
+                (Make::Node { mode, rdev }, false) => fs.mknod(ctx, p, name, *mode, *rdev)?,
+                (Make::Node { mode, rdev }, true) => fs.mknod_pinned(ctx, p, name, *mode, *rdev)?,
+                (Make::Symlink { target }, false) => fs.symlink(ctx, p, name, target)?,
+                (Make::Symlink { target }, true) => fs.symlink_pinned(ctx, p, name, target)?,
             })
         }
         Call::Link { node, parent, name } => attr(fs.link(ino(node), ino(parent), name)?),
         Call::Unlink { parent, name } => fs.unlink(ino(parent), name).map(|()| Answer::Unit)?,
         Call::Rmdir { parent, name } => fs.rmdir(ino(parent), name).map(|()| Answer::Unit)?,
         Call::Rename {
-            cx,
+            ctx,
             parent,
             name,
             new_parent,
             new_name,
             flags,
         } => fs
-            .rename(cx, ino(parent), name, ino(new_parent), new_name, *flags)
+            .rename(ctx, ino(parent), name, ino(new_parent), new_name, *flags)
             .map(|()| Answer::Unit)?,
         Call::Lookup { parent, name } => {
             let found = fs.lookup_pinned(ino(parent), name)?;

@@ -96,7 +96,7 @@ impl Model {
 
     pub(super) fn make(
         &mut self,
-        cx: &Ctx,
+        ctx: &Ctx,
         parent: NodeId,
         name: &[u8],
         what: &Make,
@@ -108,7 +108,7 @@ impl Model {
                     size: 0,
                     bytes: Default::default(),
                 },
-                perm & 0o7777 & !(cx.umask & 0o777),
+                perm & 0o7777 & !(ctx.umask & 0o777),
                 *perm,
             ),
             Make::Dir { perm } => (
@@ -116,7 +116,7 @@ impl Model {
                     entries: BTreeMap::new(),
                     parent,
                 },
-                perm & 0o7777 & !(cx.umask & 0o777),
+                perm & 0o7777 & !(ctx.umask & 0o777),
                 *perm,
             ),
             Make::Node { mode, rdev } => {
@@ -130,7 +130,7 @@ impl Model {
                     },
                     Some(kind) => Body::Special { kind, rdev: *rdev },
                 };
-                (body, mode & 0o7777 & !(cx.umask & 0o777), *mode)
+                (body, mode & 0o7777 & !(ctx.umask & 0o777), *mode)
             }
             Make::Symlink { target } => {
                 match target.len() {
@@ -152,7 +152,7 @@ impl Model {
         let (sgid, gid) = (self.node(parent).perm & 0o2000, self.node(parent).gid);
         let is_dir = matches!(body, Body::Dir { .. });
         let (id, node) = self.add(body, mode);
-        (node.uid, node.gid) = (cx.uid, cx.gid);
+        (node.uid, node.gid) = (ctx.uid, ctx.gid);
         node.flags = dir.flags & handed_down(node.kind());
         acl::inherit(node, &dir, asked);
         if sgid != 0 {
@@ -227,7 +227,7 @@ impl Model {
 
     pub(super) fn rename(
         &mut self,
-        cx: &Ctx,
+        ctx: &Ctx,
         (from, name): (NodeId, &[u8]),
         (to, new_name): (NodeId, &[u8]),
         flags: RenameFlags,
@@ -316,7 +316,7 @@ impl Model {
                 0,
             );
             white.flags = flags;
-            (white.uid, white.gid) = (cx.uid, if sgid != 0 { gid } else { cx.gid });
+            (white.uid, white.gid) = (ctx.uid, if sgid != 0 { gid } else { ctx.gid });
             self.entries_mut(from).insert(name.to_vec(), id);
         }
         self.touch_dir(from);

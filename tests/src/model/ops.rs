@@ -31,7 +31,7 @@ enum Kind {
 pub struct Who(pub u8);
 
 impl Who {
-    fn cx(self) -> Ctx {
+    fn ctx(self) -> Ctx {
         match self.0 % 3 {
             0 => Ctx {
                 uid: 0,
@@ -319,7 +319,7 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
     let file = |p: Pick| pick(model, p, Kind::File);
     let any = |p: Pick| pick(model, p, Kind::Any);
     let make = |who: Who, p: Pick, n: u8, what: Make, pin: bool| Call::Make {
-        cx: who.cx(),
+        ctx: who.ctx(),
         parent: dir(p),
         name: name(n),
         what,
@@ -393,7 +393,7 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
             name: entry_name(model, dir(*d), *n),
         },
         Op::Rename(who, a, n, b, m, bits) => Call::Rename {
-            cx: who.cx(),
+            ctx: who.ctx(),
             parent: dir(*a),
             name: entry_name(model, dir(*a), *n),
             new_parent: dir(*b),
@@ -545,7 +545,7 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
         Op::Populate(d, count, len) => {
             return (0..*count)
                 .map(|i| Call::Make {
-                    cx: Ctx::default(),
+                    ctx: Ctx::default(),
                     parent: dir(*d),
                     name: format!("{i:03}{}", "p".repeat(usize::from(*len) % 200)).into_bytes(),
                     what: Make::File { perm: 0o600 },

@@ -181,7 +181,7 @@ impl<'m> Pair<'m> {
                 Vec::new()
             }
             Call::Make {
-                cx,
+                ctx,
                 parent,
                 name,
                 what,
@@ -195,9 +195,9 @@ impl<'m> Pair<'m> {
                     },
                     other => other,
                 };
-                let caller = caller(&cx);
+                let caller = caller(&ctx);
                 let make = Call::Make {
-                    cx,
+                    ctx,
                     parent,
                     name,
                     what,
@@ -222,7 +222,7 @@ impl<'m> Pair<'m> {
                 Vec::new()
             }
             Call::Rename {
-                cx,
+                ctx,
                 parent,
                 ref name,
                 ref new_name,
@@ -232,7 +232,7 @@ impl<'m> Pair<'m> {
                 let lists = &self.model.node(parent).xattrs;
                 let listed = flags.whiteout && lists.contains_key(DEFAULT);
                 if sayable(name) && sayable(new_name) && !listed {
-                    vec![(c, caller(&cx))]
+                    vec![(c, caller(&ctx))]
                 } else {
                     Vec::new()
                 }
@@ -395,12 +395,12 @@ const STRANGER: Caller = Caller {
 
 /// Who calls: root, a user of the system, or a user with strange numbers whom
 /// no permission stops, so that there are files with such owners.
-fn caller(cx: &Ctx) -> Caller {
+fn caller(ctx: &Ctx) -> Caller {
     Caller {
-        uid: cx.uid,
-        gid: cx.gid,
-        umask: cx.umask,
-        privileged: cx.uid != STRANGER.uid,
+        uid: ctx.uid,
+        gid: ctx.gid,
+        umask: ctx.umask,
+        privileged: ctx.uid != STRANGER.uid,
     }
 }
 

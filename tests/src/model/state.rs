@@ -163,7 +163,7 @@ pub enum Call {
     /// A new inode and its first name; with a reference if `pin`.
     Make {
         /// Who.
-        cx: Ctx,
+        ctx: Ctx,
         /// Directory.
         parent: NodeId,
         /// Name.
@@ -199,7 +199,7 @@ pub enum Call {
     /// Moves a name.
     Rename {
         /// Who, for a whiteout.
-        cx: Ctx,
+        ctx: Ctx,
         /// From this directory.
         parent: NodeId,
         /// Name there.
@@ -486,23 +486,23 @@ impl Model {
     pub fn call(&mut self, call: &Call) -> Result<Value, Failure> {
         match call {
             Call::Make {
-                cx,
+                ctx,
                 parent,
                 name,
                 what,
                 pin,
-            } => self.make(cx, *parent, name, what, *pin),
+            } => self.make(ctx, *parent, name, what, *pin),
             Call::Link { node, parent, name } => self.link(*node, *parent, name),
             Call::Unlink { parent, name } => self.unlink(*parent, name, false),
             Call::Rmdir { parent, name } => self.unlink(*parent, name, true),
             Call::Rename {
-                cx,
+                ctx,
                 parent,
                 name,
                 new_parent,
                 new_name,
                 flags,
-            } => self.rename(cx, (*parent, name), (*new_parent, new_name), *flags),
+            } => self.rename(ctx, (*parent, name), (*new_parent, new_name), *flags),
             Call::Lookup { parent, name } => self.lookup(*parent, name),
             Call::GetAttr { node } => Ok(Value::Node(*node)),
             Call::SetAttr { node, set } => self.setattr(*node, set),

@@ -8,8 +8,8 @@ use pramfs::{
     Ctx, Fallocate, Fs, Ino, RenameFlags, Result, SetAttr, SetTime, Shared, Time, XattrMode,
 };
 
-use super::door::{About, Door};
-use super::words::identity;
+use super::pattern::identity;
+use super::target::{About, Target};
 use crate::syscalls::Sys;
 
 const CX: Ctx = Ctx {
@@ -54,7 +54,7 @@ impl EngineDoor<'_> {
     }
 }
 
-impl Door for EngineDoor<'_> {
+impl Target for EngineDoor<'_> {
     type Node = Pinned;
     const WHOLE: bool = true;
     const VIEWS: bool = true;

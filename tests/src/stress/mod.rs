@@ -7,16 +7,16 @@
 //!   own whose every byte it knows.
 //! * [`walk`]: the whole tree at the end, and its removal.
 
-mod door;
 mod engine;
 mod mount;
-mod own;
+pub mod pattern;
+mod private_file;
+mod target;
 mod walk;
-pub mod words;
 mod worker;
 
-pub use door::{About, Door};
 pub use engine::EngineDoor;
 pub use mount::MountDoor;
+pub use target::{About, Target};
 pub use walk::{Summary, assert_same, remove_all, walk};
 pub use worker::{COLD, Plan, Totals, populate, run};

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use pramfs::{Fallocate, FileType, RenameFlags, XattrMode};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 
-use super::door::{About, Door};
-use super::words::identity;
+use super::pattern::identity;
+use super::target::{About, Target};
 use crate::syscalls::{self as sys, Sys, errno, path_of};
 
 /// A way to a directory of a mount.
 #[derive(Debug)]
 pub struct MountDoor(pub PathBuf);
 
-impl Door for MountDoor {
+impl Target for MountDoor {
     type Node = OwnedFd;
     /// The page cache copies without a lock.
     const WHOLE: bool = false;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pramfs::FileType;
 
-use super::door::Door;
-use super::words;
+use super::pattern;
+use super::target::Target;
 use super::worker::is_target;
 use crate::syscalls::Sys;
 
@@ -31,7 +31,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// What cannot be explained.
-pub fn walk<D: Door>(door: &D) -> Result<BTreeMap<Vec<u8>, Summary>, String> {
+pub fn walk<D: Target>(door: &D) -> Result<BTreeMap<Vec<u8>, Summary>, String> {
     let mut out = BTreeMap::new();
     let mut names: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let root = door.root().map_err(|e| format!("the root: errno {e}"))?;
@@ -92,7 +92,7 @@ pub fn assert_same(
     assert!(differences.is_empty(), "{context}:{differences}");
 }
 
-fn summary<D: Door>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, String> {
+fn summary<D: Target>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, String> {
     let what = |e: i32| format!("errno {e}");
     let about = door.about(node).map_err(what)?;
     let contents = match about.kind {
@@ -104,7 +104,7 @@ fn summary<D: Door>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, St
             }
             // What a thread had for itself it has compared itself.
             if !path.starts_with(b"/own-") {
-                words::verify(about.id, 0, &bytes, true)?;
+                pattern::verify(about.id, 0, &bytes, true)?;
             }
             crc32c::crc32c(&bytes)
         }
@@ -142,11 +142,11 @@ fn summary<D: Door>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, St
 ///
 /// # Errors
 /// An errno.
-pub fn remove_all<D: Door>(door: &D) -> Sys {
+pub fn remove_all<D: Target>(door: &D) -> Sys {
     empty(door, &door.root()?)
 }
 
-fn empty<D: Door>(door: &D, dir: &D::Node) -> Sys {
+fn empty<D: Target>(door: &D, dir: &D::Node) -> Sys {
     for name in door.list(dir)? {
         match door.unlink(dir, &name) {
             Err(libc::EISDIR) => {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use pramfs::{Fallocate, FileType, RenameFlags, XattrMode};
 
-use super::door::{About, Door};
-use super::own::Own;
-use super::words::{self, How, UNIT};
+use super::pattern::{self, How, UNIT};
+use super::private_file::Own;
+use super::target::{About, Target};
 use crate::random::Random;
 use crate::syscalls::Sys;
 use crate::watchdog::Watchdog;
@@ -56,7 +56,7 @@ pub struct Totals {
 ///
 /// # Errors
 /// What went wrong.
-pub fn populate<D: Door>(door: &D, files: u64) -> Sys {
+pub fn populate<D: Target>(door: &D, files: u64) -> Sys {
     let root = door.root()?;
     door.mkdir(&root, COLD)?;
     let dir = door.lookup(&root, COLD)?;
@@ -70,7 +70,7 @@ pub fn populate<D: Door>(door: &D, files: u64) -> Sys {
 ///
 /// # Errors
 /// The first thing that cannot be explained.
-pub fn run<D: Door>(door: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, String> {
+pub fn run<D: Target>(door: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, String> {
     let (stop, start) = (AtomicBool::new(false), Instant::now());
     let progress: Vec<AtomicU64> = (0..plan.threads).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ pub fn run<D: Door>(door: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, Str
 }
 
 /// A thread.
-pub(super) struct Worker<'d, D: Door> {
+pub(super) struct Worker<'d, D: Target> {
     pub(super) door: &'d D,
     pub(super) id: u64,
     pub(super) random: Random,
@@ -145,7 +145,7 @@ fn target(n: u64) -> Vec<u8> {
     format!("to-{n}-{}", "x".repeat((n % 300) as usize)).into_bytes()
 }
 
-impl<'d, D: Door> Worker<'d, D> {
+impl<'d, D: Target> Worker<'d, D> {
     fn new(door: &'d D, plan: &Plan, id: u64) -> Result<Self, String> {
         let what = |e: i32| format!("its directory: errno {e}");
         let root = door.root().map_err(what)?;
@@ -391,7 +391,7 @@ impl<'d, D: Door> Worker<'d, D> {
         let at = self.random.below(self.plan.units) * UNIT;
         let len = (1 + self.random.below(40)) * UNIT;
         let number = self.next_number();
-        let bytes = words::bytes(about.id, at, len, How::Written, self.id, number);
+        let bytes = pattern::bytes(about.id, at, len, How::Written, self.id, number);
         let written = self.door.write(node, at, &bytes);
         self.sort("write", written, &[libc::ENOSPC])?;
         Ok(())
@@ -413,7 +413,7 @@ impl<'d, D: Door> Worker<'d, D> {
                     self.sort("truncate", cut, &[])?;
                 }
                 let number = self.next_number();
-                let bytes = words::bytes(about.id, 0, len, How::Appended, self.id, number);
+                let bytes = pattern::bytes(about.id, 0, len, How::Appended, self.id, number);
                 let appended = door.append(&node, &bytes);
                 self.sort("append", appended, &full)?;
             }
@@ -440,7 +440,7 @@ impl<'d, D: Door> Worker<'d, D> {
                 let count = (about.size - at).min(2048) / 8;
                 let number = self.next_number();
                 let words: Vec<u64> = (at / 8..at / 8 + count)
-                    .map(|i| words::word(about.id, i, How::Stored, self.id, number))
+                    .map(|i| pattern::word(about.id, i, How::Stored, self.id, number))
                     .collect();
                 if D::VIEWS && !words.is_empty() {
                     let persist = self.random.one_in(2);
@@ -463,7 +463,7 @@ impl<'d, D: Door> Worker<'d, D> {
                 let mut bytes = vec![0xee; ((1 + self.random.below(100)) * UNIT) as usize];
                 let got = self.door.read(&node, at, &mut bytes);
                 let n = self.sort("read", got, &[])?.unwrap_or(0);
-                words::verify(about.id, at, &bytes[..n], D::WHOLE)
+                pattern::verify(about.id, at, &bytes[..n], D::WHOLE)
                     .map_err(|e| format!("read of {n} bytes at {at}: {e}"))
             }
             FileType::Symlink => {

@@ -10,16 +10,16 @@ use crate::reader::{Node, Reader};
 
 /// Something of everything.
 fn fill(fs: &Fs, block_size: u32) {
-    let cx = Ctx {
+    let ctx = Ctx {
         uid: 1000,
         gid: 100,
         umask: 0o022,
     };
-    let dir = fs.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
-    let big = fs.mkdir(&cx, dir, b"big", 0o755).unwrap().ino;
+    let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let big = fs.mkdir(&ctx, dir, b"big", 0o755).unwrap().ino;
     for i in 0..700 {
         let name = format!("{}{i}", "n".repeat(i % 200));
-        let ino = fs.create(&cx, big, name.as_bytes(), 0o600).unwrap().ino;
+        let ino = fs.create(&ctx, big, name.as_bytes(), 0o600).unwrap().ino;
         if i % 10 == 0 {
             fs.write(ino, 0, name.as_bytes()).unwrap();
         }
@@ -28,7 +28,7 @@ fn fill(fs: &Fs, block_size: u32) {
         let name = format!("{}{i}", "n".repeat(i % 200));
         fs.unlink(big, name.as_bytes()).unwrap();
     }
-    let file = fs.create(&cx, dir, b"file", 0o644).unwrap().ino;
+    let file = fs.create(&ctx, dir, b"file", 0o644).unwrap().ino;
     let data: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect();
     fs.write(file, 12_345, &data).unwrap();
     fs.fallocate(file, Fallocate::PunchHole, 50_000, 60_000)
@@ -47,19 +47,19 @@ fn fill(fs: &Fs, block_size: u32) {
         .unwrap();
     fs.setxattr(dir, b"trusted.on a directory", &data[..100], XattrMode::Set)
         .unwrap();
-    fs.symlink(&cx, dir, b"short", b"../x").unwrap();
-    fs.symlink(&cx, dir, b"long", &[b'l'; 2000]).unwrap();
-    fs.mknod(&cx, dir, b"device", libc::S_IFBLK | 0o660, 0x0801)
+    fs.symlink(&ctx, dir, b"short", b"../x").unwrap();
+    fs.symlink(&ctx, dir, b"long", &[b'l'; 2000]).unwrap();
+    fs.mknod(&ctx, dir, b"device", libc::S_IFBLK | 0o660, 0x0801)
         .unwrap();
-    fs.mknod(&cx, dir, b"pipe", libc::S_IFIFO | 0o600, 0)
+    fs.mknod(&ctx, dir, b"pipe", libc::S_IFIFO | 0o600, 0)
         .unwrap();
-    fs.mkdir(&cx, Ino::ROOT, b"empty", 0o700).unwrap();
-    fs.mkdir(&cx, Ino::ROOT, b"emptied", 0o700).unwrap();
+    fs.mkdir(&ctx, Ino::ROOT, b"empty", 0o700).unwrap();
+    fs.mkdir(&ctx, Ino::ROOT, b"emptied", 0o700).unwrap();
     let emptied = fs.lookup(Ino::ROOT, b"emptied").unwrap().ino;
-    fs.create(&cx, emptied, b"f", 0o600).unwrap();
+    fs.create(&ctx, emptied, b"f", 0o600).unwrap();
     fs.unlink(emptied, b"f").unwrap();
     if block_size == 4096 {
-        let huge = fs.create(&cx, Ino::ROOT, b"huge", 0o644).unwrap().ino;
+        let huge = fs.create(&ctx, Ino::ROOT, b"huge", 0o644).unwrap().ino;
         fs.write(huge, 0, &vec![0x42; 5 << 20]).unwrap();
     }
 }
@@ -161,8 +161,8 @@ fn a_reader_made_from_the_document_finds_what_a_repair_has_marked() {
     for block_size in [512, 4096] {
         let sim = formatted(4 << 20, &repeatable(block_size)).unwrap();
         let fs = mount(&sim, quiet()).unwrap();
-        let cx = Ctx::default();
-        let ino = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+        let ctx = Ctx::default();
+        let ino = fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap().ino;
         fs.write(ino, 0, &vec![7; 20 * block_size as usize])
             .unwrap();
         fs.close().unwrap();

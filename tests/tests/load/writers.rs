@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pramfs_tests::life::Record;
+use pramfs_tests::kill::Record;
 use pramfs_tests::mounted::Mounted;
 use pramfs_tests::random::Random;
 use pramfs_tests::stress::{MountDoor, Plan, assert_same, populate, run, walk};

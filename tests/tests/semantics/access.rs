@@ -200,12 +200,12 @@ fn readers_are_let_in_by_a_mount_that_has_stored_nothing_and_by_no_other() {
     .unwrap();
     let reader = || RegionOptions::new().read_only(true).open(&path);
     let refused = |fs: &Fs| {
-        assert!(matches!(fs.let_readers_in(), Err(Error::Invalid(_))));
+        assert!(matches!(fs.lock_shared(), Err(Error::Invalid(_))));
         assert_eq!(reader().unwrap_err().errno(), libc::EBUSY);
     };
 
     let fs = Fs::open(RegionOptions::new().open(&path).unwrap(), read_only()).unwrap();
-    fs.let_readers_in().unwrap();
+    fs.lock_shared().unwrap();
     drop(reader().unwrap());
     fs.make_writable().unwrap();
     refused(&fs);
@@ -217,6 +217,6 @@ fn readers_are_let_in_by_a_mount_that_has_stored_nothing_and_by_no_other() {
 
     // By the region and not by an option.
     let fs = Fs::open(reader().unwrap(), quiet()).unwrap();
-    fs.let_readers_in().unwrap();
+    fs.lock_shared().unwrap();
     drop(reader().unwrap());
 }

@@ -77,7 +77,7 @@ fn an_access_acl_and_the_mode_follow_each_other() {
 #[test]
 fn a_default_acl_is_handed_down_and_replaces_the_umask() {
     let (sim, fs) = small();
-    let cx = Ctx {
+    let ctx = Ctx {
         uid: 5,
         gid: 6,
         umask: 0o077,
@@ -89,15 +89,15 @@ fn a_default_acl_is_handed_down_and_replaces_the_umask() {
         0o755,
         "it decides nothing for the directory"
     );
-    let f = fs.create(&cx, dir, b"f", 0o664).unwrap();
+    let f = fs.create(&ctx, dir, b"f", 0o664).unwrap();
     assert_eq!(f.perm, 0o660);
-    let sub = fs.mkdir(&cx, dir, b"sub", 0o777).unwrap();
+    let sub = fs.mkdir(&ctx, dir, b"sub", 0o777).unwrap();
     assert_eq!(sub.perm, 0o761);
     let pipe = fs
-        .mknod(&cx, dir, b"pipe", libc::S_IFIFO | 0o644, 0)
+        .mknod(&ctx, dir, b"pipe", libc::S_IFIFO | 0o644, 0)
         .unwrap();
     assert_eq!(pipe.perm, 0o640);
-    let link = fs.symlink(&cx, dir, b"link", b"f").unwrap();
+    let link = fs.symlink(&ctx, dir, b"link", b"f").unwrap();
     // A crash finds each with its list: they came in one record.
     drop(fs);
     let (_image, fs) = after_a_crash(&sim);
@@ -110,11 +110,11 @@ fn a_default_acl_is_handed_down_and_replaces_the_umask() {
     // A list that a mode can say is the mode.
     let plain = list(&[(1, 7, NONE), (4, 5, NONE), (32, 0, NONE)]);
     set(&fs, dir, DEFAULT, &plain).unwrap();
-    let g = fs.create(&cx, dir, b"g", 0o666).unwrap();
+    let g = fs.create(&ctx, dir, b"g", 0o666).unwrap();
     assert_eq!((g.perm, get(&fs, g.ino, ACCESS)), (0o640, None));
     // Without one the umask is back.
     fs.removexattr(dir, DEFAULT).unwrap();
-    assert_eq!(fs.create(&cx, dir, b"h", 0o666).unwrap().perm, 0o600);
+    assert_eq!(fs.create(&ctx, dir, b"h", 0o666).unwrap().perm, 0o600);
 }
 
 #[test]

@@ -78,12 +78,12 @@ fn the_change_counter_grows_with_every_change() {
 #[test]
 fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_directory() {
     let (_sim, fs) = small();
-    let cx = Ctx {
+    let ctx = Ctx {
         uid: 1000,
         gid: 100,
         umask: 0o027,
     };
-    let a = fs.create(&cx, Ino::ROOT, b"f", 0o666).unwrap();
+    let a = fs.create(&ctx, Ino::ROOT, b"f", 0o666).unwrap();
     assert_eq!((a.uid, a.gid, a.perm), (1000, 100, 0o640));
     let d = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o2775).unwrap();
     let set = SetAttr {
@@ -92,8 +92,8 @@ fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_di
         ..SetAttr::default()
     };
     fs.setattr(d.ino, &set).unwrap();
-    let f = fs.create(&cx, d.ino, b"f", 0o666).unwrap();
-    let e = fs.mkdir(&cx, d.ino, b"e", 0o777).unwrap();
+    let f = fs.create(&ctx, d.ino, b"f", 0o666).unwrap();
+    let e = fs.mkdir(&ctx, d.ino, b"e", 0o777).unwrap();
     assert_eq!((f.gid, f.perm, e.gid, e.perm), (50, 0o640, 50, 0o2750));
 }
 

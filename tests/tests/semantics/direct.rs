@@ -125,8 +125,8 @@ fn words_of_a_view_are_changed_atomically_from_many_threads() {
 #[test]
 fn a_path_is_never_opened_as_another_file() {
     let (_sim, fs) = small();
-    let cx = Ctx::default();
-    let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+    let ctx = Ctx::default();
+    let make = |name: &[u8]| fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
     make(b"config");
     let keep: Vec<_> = (0..8).map(|i| format!("keep{i}")).collect();
     let opens = AtomicU32::new(0);
@@ -146,7 +146,7 @@ fn a_path_is_never_opened_as_another_file() {
                 // One goes, and its number comes back in one that is to be kept.
                 let new = make(b"new");
                 fs.write(new, 0, b"new").unwrap();
-                fs.rename(&cx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
+                fs.rename(&ctx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
                     .unwrap();
                 let kept = make(name.as_bytes());
                 fs.write(kept, 0, b"kept").unwrap();

@@ -88,7 +88,7 @@ impl BitmapSet {
                     self.note_free(group, g);
                     drop(guard);
                     result = f(run);
-                    self.give_back(region, geo, run);
+                    self.free_run(region, geo, run);
                 } else {
                     // Nothing of it can be taken; it stays locked, so that it is
                     // not made meanwhile.
@@ -104,7 +104,7 @@ impl BitmapSet {
 
     /// Waits until no free bit is out with [`each_free`](Self::each_free), and
     /// keeps it so: whoever finds nothing looks again before saying so.
-    pub fn all_at_home(&self) -> MutexGuard<'_, ()> {
+    pub fn trim_lock(&self) -> MutexGuard<'_, ()> {
         self.lending.lock()
     }
 }

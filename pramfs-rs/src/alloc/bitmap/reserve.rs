@@ -268,7 +268,7 @@ impl BitmapSet {
     }
 
     /// Gives reserved or released bits back.
-    pub fn give_back(&self, region: &Region, geo: &Geometry, run: Run) {
+    pub fn free_run(&self, region: &Region, geo: &Geometry, run: Run) {
         self.for_groups(run, |group, start, len| {
             if let Ok(mut guard) = self.lock(region, geo, group)
                 && let Some(g) = guard.as_deref_mut()

@@ -11,7 +11,7 @@ use crate::media::checksum::word_sum;
 use crate::pmem::Region;
 
 /// Most combinations of steps that recovery looks at for one group.
-const MOST_WAYS: u32 = 1 << 16;
+const MAX_WAYS: u32 = 1 << 16;
 
 impl BitmapSet {
     /// Renews the sum of a group whose bits live records have set and cleared,
@@ -44,7 +44,7 @@ impl BitmapSet {
         if old == sum {
             return Ok(());
         }
-        if !touched.made && !self.could_have_been(region, geo, bitmap, sum, old, touched)? {
+        if !touched.made && !self.matches_partial_replay(region, geo, bitmap, sum, old, touched)? {
             return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
         }
         region.window().store_u64_unflushed(desc + 8, sum)?;
@@ -54,7 +54,7 @@ impl BitmapSet {
 
     /// Whether the sum was `old` when some of the last steps of each lane had not
     /// been taken; it is `sum` with all of them.
-    fn could_have_been(
+    fn matches_partial_replay(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -67,7 +67,7 @@ impl BitmapSet {
         let ways = lanes
             .iter()
             .try_fold(1u32, |n, l| n.checked_mul(l.len() as u32 + 1));
-        if ways.is_none_or(|n| n > MOST_WAYS) {
+        if ways.is_none_or(|n| n > MAX_WAYS) {
             // Too many operations were under way to tell.
             return Ok(true);
         }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use zerocopy::IntoBytes;
 
 use super::edit::place;
-use super::{Fixer, GroupBits};
+use super::{GroupBits, Repairer};
 use crate::error::Result;
 use crate::fsck::outcome::Done;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
@@ -20,11 +20,11 @@ fn near(word: u64) -> impl Iterator<Item = u64> {
     std::iter::once(word).chain(bytes)
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// The sum does not fit: one wrong byte is corrected. Otherwise the bits
     /// stand as they are, and are held against what is in use by the next
     /// round; of inodes, what can be reached from the root is in use.
-    pub(super) fn mend_sum(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
+    pub(super) fn repair_sum(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Ok(false);
         };
@@ -54,7 +54,7 @@ impl Fixer<'_, '_> {
     }
 
     /// Bits past the end mean nothing.
-    pub(super) fn mend_past_end(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
+    pub(super) fn repair_past_end(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let (Some(desc_at), Some(GroupBits::At(at))) = (
             self.desc_at(kind, group),
             self.known.groups[place(kind)].get(group as usize).copied(),
@@ -78,7 +78,7 @@ impl Fixer<'_, '_> {
     /// The pointer to the bits is damaged. The bits are those whose sum the
     /// descriptor has; where they are not found, they are made up from what is
     /// in use.
-    pub(super) fn mend_bitmap_pointer(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
+    pub(super) fn repair_bitmap_pointer(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Ok(false);
         };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use zerocopy::IntoBytes;
 
-use super::Fixer;
-use super::gather::{Raw, SUM_AT};
+use super::Repairer;
+use super::gather::{SUM_AT, SalvagedEntry};
 use crate::error::{Error, Result};
 use crate::htree::{HASH_BITS, Image, TIE_MASK, TreeRef};
 use crate::media::htree::{ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_NEXT};
@@ -24,7 +24,7 @@ struct Place {
     depth: u32,
 }
 
-pub(super) fn slots_for(item: &Raw) -> usize {
+pub(super) fn slots_for(item: &SalvagedEntry) -> usize {
     (ItemHeader::SIZE + item.value.len() + item.name.len()).div_ceil(SLOT)
 }
 
@@ -32,12 +32,12 @@ fn tag_of(hash: u64) -> u8 {
     (2 + ((((hash >> 8) & 0xffff) * 254) >> 16)) as u8
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// A tree of items; its root. Hashes that occur twice get another
     /// tie-breaker.
-    pub(super) fn build_tree(&mut self, t: &TreeRef, mut items: Vec<Raw>) -> Result<Ptr> {
+    pub(super) fn build_tree(&mut self, t: &TreeRef, mut items: Vec<SalvagedEntry>) -> Result<Ptr> {
         items.sort_by_key(|i| i.hash);
-        untie(&mut items)?;
+        rehash(&mut items)?;
         if items.is_empty() {
             return Ok(Ptr::HOLE);
         }
@@ -51,7 +51,13 @@ impl Fixer<'_, '_> {
         Ok(Ptr(root[0]))
     }
 
-    fn fill(&mut self, t: &TreeRef, items: &[Raw], place: Place, out: &mut [u64]) -> Result<()> {
+    fn fill(
+        &mut self,
+        t: &TreeRef,
+        items: &[SalvagedEntry],
+        place: Place,
+        out: &mut [u64],
+    ) -> Result<()> {
         if items.is_empty() {
             out.fill(0);
             return Ok(());
@@ -85,7 +91,13 @@ impl Fixer<'_, '_> {
         Ok(())
     }
 
-    fn halves(&mut self, t: &TreeRef, items: &[Raw], place: Place, out: &mut [u64]) -> Result<()> {
+    fn halves(
+        &mut self,
+        t: &TreeRef,
+        items: &[SalvagedEntry],
+        place: Place,
+        out: &mut [u64],
+    ) -> Result<()> {
         let bit = 1u64 << (HASH_BITS - 1 - place.depth);
         let (low, high) = items.split_at(items.partition_point(|i| i.hash & bit == 0));
         let half = out.len() / 2;
@@ -105,7 +117,13 @@ impl Fixer<'_, '_> {
         )
     }
 
-    fn build_leaf(&mut self, t: &TreeRef, items: &[Raw], depth: u32, used: usize) -> Result<Bno> {
+    fn build_leaf(
+        &mut self,
+        t: &TreeRef,
+        items: &[SalvagedEntry],
+        depth: u32,
+        used: usize,
+    ) -> Result<Bno> {
         let block = self.alloc()?;
         let bytes = self.leaf_bytes(t, items, depth, used, block);
         self.view.store(self.geo.offset(block), &bytes)?;
@@ -116,7 +134,7 @@ impl Fixer<'_, '_> {
     pub(super) fn leaf_bytes(
         &self,
         t: &TreeRef,
-        items: &[Raw],
+        items: &[SalvagedEntry],
         depth: u32,
         used: usize,
         block: Bno,
@@ -213,11 +231,11 @@ impl Fixer<'_, '_> {
 }
 
 /// Gives items with one hash tie-breakers that differ, keeping those that do.
-pub(super) fn untie(items: &mut [Raw]) -> Result<()> {
+pub(super) fn rehash(items: &mut [SalvagedEntry]) -> Result<()> {
     let mut start = 0;
     while start < items.len() {
         let base = items[start].hash & !TIE_MASK;
-        let same = |i: &&Raw| i.hash & !TIE_MASK == base;
+        let same = |i: &&SalvagedEntry| i.hash & !TIE_MASK == base;
         let end = start + items[start..].iter().take_while(same).count();
         let mut used = [false; 256];
         let mut again = Vec::new();

@@ -114,12 +114,12 @@ pub(super) fn commit(
             }
         }
     }
-    w.plainly(&words)?;
+    w.write_in_place(&words)?;
     if !batch.is_empty() {
         w.find_lanes()?;
         w.in_batches(view, batch)?;
     }
-    w.plainly(&last)?;
+    w.write_in_place(&last)?;
     region.sync_all().map_err(|e| {
         Error::Io(format!(
             "the repair could not be written out: {e}; run it again"
@@ -195,7 +195,7 @@ impl Writer<'_> {
     }
 
     /// Word by word, so that each is old or new.
-    fn plainly(&self, changes: &[Change]) -> Result<()> {
+    fn write_in_place(&self, changes: &[Change]) -> Result<()> {
         let w = self.region.window();
         let mut lines = Lines::default();
         for c in changes {
@@ -242,7 +242,7 @@ impl Writer<'_> {
             let len = change.bytes.len() as u64;
             self.region.take_room(change.at, len)?;
         }
-        self.plainly(&changes)?;
+        self.write_in_place(&changes)?;
         self.checkpoint(&self.pages(), self.newest)
     }
 
@@ -264,7 +264,7 @@ impl Writer<'_> {
             at: self.geo.retired_offset(lane),
             bytes: vec![0; 16],
         });
-        self.plainly(&retired.collect::<Vec<_>>())?;
+        self.write_in_place(&retired.collect::<Vec<_>>())?;
         self.checkpoint(&self.pages(), first)?;
         self.newest = first;
         Ok(())
@@ -491,7 +491,7 @@ impl Writer<'_> {
         // and the fence of the first has made them durable.
         self.publish(copy, before, pending)?;
         self.publish(first, before, Unfenced::none())?;
-        self.plainly(homes)?;
+        self.write_in_place(homes)?;
         self.checkpoint(&[first, copy], self.newest)
     }
 }

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::{Fixer, GroupBits};
+use super::{GroupBits, Repairer};
 use crate::error::{Error, Result};
 use crate::fsck::issue::{Issue, Part};
 use crate::fsck::maps::run_at;
@@ -21,10 +21,14 @@ pub(super) fn place(kind: BitmapKind) -> usize {
     usize::from(kind == BitmapKind::Inodes)
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// Mends one finding. True: it is mended, or was with another; false: it
     /// cannot be. `todo` are all of this round.
-    pub(super) fn mend(&mut self, issue: &Issue, todo: &[(Issue, Option<usize>)]) -> Result<bool> {
+    pub(super) fn repair(
+        &mut self,
+        issue: &Issue,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
         use Issue::*;
         match issue {
             SuperblockDamaged { .. }
@@ -39,8 +43,8 @@ impl Fixer<'_, '_> {
             | StateUnknown { .. }
             | DynamicWordsDiffer
             | NotUnmounted
-            | ErrorsRecorded { .. } => self.mend_page(issue),
-            InternalInodeLost { ino } => self.mend_internal(*ino, true),
+            | ErrorsRecorded { .. } => self.repair_page(issue),
+            InternalInodeLost { ino } => self.repair_internal(*ino, true),
             MapPointer { ino, .. }
             | MapHole { ino, .. }
             | MapEmpty { ino, .. }
@@ -48,19 +52,19 @@ impl Fixer<'_, '_> {
             | BlockCount { ino, .. }
                 if *ino >= Ino::INODE_TABLE =>
             {
-                self.mend_internal(*ino, false)
+                self.repair_internal(*ino, false)
             }
-            DescriptorMissing { kind, .. } => self.mend_internal(kind.owner(), false),
-            BitmapPointer { kind, group } => self.mend_bitmap_pointer(*kind, *group),
-            BitmapSum { kind, group } => self.mend_sum(*kind, *group),
-            BitsPastEnd { kind, group } => self.mend_past_end(*kind, *group),
+            DescriptorMissing { kind, .. } => self.repair_internal(kind.owner(), false),
+            BitmapPointer { kind, group } => self.repair_bitmap_pointer(*kind, *group),
+            BitmapSum { kind, group } => self.repair_sum(*kind, *group),
+            BitsPastEnd { kind, group } => self.repair_past_end(*kind, *group),
             ReservedInodeFree { .. } => self.set_range(BitmapKind::Inodes, 0, 16, true),
-            BlocksLeaked { start, .. } => self.mend_leaked(*start, todo),
+            BlocksLeaked { start, .. } => self.repair_leaked(*start, todo),
             BlocksFree { start, len } => self.set_range(BitmapKind::Blocks, *start, *len, true),
-            InodeDamaged { ino } => self.mend_inode(*ino),
-            InodeMissing { ino } => self.mend_missing(*ino),
-            InodeField { ino, .. } => self.mend_fields(*ino),
-            InodeReserved { ino } => self.mend_reserved(*ino),
+            InodeDamaged { ino } => self.repair_inode(*ino),
+            InodeMissing { ino } => self.repair_missing(*ino),
+            InodeField { ino, .. } => self.repair_fields(*ino),
+            InodeReserved { ino } => self.repair_reserved(*ino),
             MapPointer { ino, .. } | MapHole { ino, .. } | MapEmpty { ino, .. }
                 if *ino == Ino::ORPHANS =>
             {
@@ -72,10 +76,10 @@ impl Fixer<'_, '_> {
                 part: Part::Contents,
                 level,
                 first,
-            } => self.mend_empty(*ino, *level, *first, todo),
+            } => self.repair_empty(*ino, *level, *first, todo),
             MapEmpty { ino, part, .. } => self.rebuild(*ino, *part),
-            BlocksMissing { ino, found, .. } => self.mend_missing_blocks(*ino, *found, todo),
-            EntriesMissing { ino, found, .. } => self.mend_entries(*ino, *found),
+            BlocksMissing { ino, found, .. } => self.repair_missing_blocks(*ino, *found, todo),
+            EntriesMissing { ino, found, .. } => self.repair_entries(*ino, *found),
             LsnsUsedUp { .. } => self.renumber(),
             LeasesLeft => self.empty_leases(),
             MapPointer {
@@ -83,13 +87,13 @@ impl Fixer<'_, '_> {
                 part,
                 level,
                 first,
-            } => self.mend_pointer(*ino, *part, *level, *first),
-            MapHole { ino, part, .. } => self.mend_hole(*ino, *part),
-            BadTarget { ino } | TargetChecksum { ino } => self.mend_target(*ino),
+            } => self.repair_pointer(*ino, *part, *level, *first),
+            MapHole { ino, part, .. } => self.repair_hole(*ino, *part),
+            BadTarget { ino } | TargetChecksum { ino } => self.repair_target(*ino),
             BlockUsedTwice { ino, .. } if *ino >= Ino::INODE_TABLE => {
-                self.mend_internal(*ino, false)
+                self.repair_internal(*ino, false)
             }
-            BlockUsedTwice { block, .. } => self.mend_twice(*block, todo),
+            BlockUsedTwice { block, .. } => self.repair_twice(*block, todo),
             TreePointer { ino, part, .. }
             | TreeEmpty { ino, part, .. }
             | TreeLeaf { ino, part, .. }
@@ -107,16 +111,16 @@ impl Fixer<'_, '_> {
                 self.lose_name(*dir, name);
                 self.remove_entry(*dir, name)
             }
-            EntryType { dir, name, ino } => self.mend_entry_type(*dir, name, *ino),
-            NameOfOrphan { ino } => self.mend_links(*ino),
-            DirectoryNames { ino, .. } => self.mend_directory_names(*ino, todo),
-            DirectoryLoop { ino } => self.mend_loop(*ino, todo),
+            EntryType { dir, name, ino } => self.repair_entry_type(*dir, name, *ino),
+            NameOfOrphan { ino } => self.repair_links(*ino),
+            DirectoryNames { ino, .. } => self.repair_directory_names(*ino, todo),
+            DirectoryLoop { ino } => self.repair_loop(*ino, todo),
             OrphanSlotDamaged { slot }
             | OrphanSlotWrong { slot, .. }
             | OrphanTwice { slot, .. } => self.clear_slot(*slot),
-            OrphanNotEmpty { ino } => self.mend_orphan_not_empty(*ino),
+            OrphanNotEmpty { ino } => self.repair_orphan_not_empty(*ino),
             InodeLeaked { .. } => self.reconnect(todo),
-            LinkCount { ino, .. } => self.mend_links(*ino),
+            LinkCount { ino, .. } => self.repair_links(*ino),
             EntryCount { ino, found, .. } => self.edit(*ino, |d| d.size = *found),
             BlockCount { ino, found, .. } => self.edit(*ino, |d| d.blocks = *found),
             DirectoryParent { ino, found, .. } => self.edit(*ino, |d| d.parent_or_rdev = found.0),
@@ -141,7 +145,7 @@ impl Fixer<'_, '_> {
         self.fates.insert(key, done);
     }
 
-    /// Notes a loss.
+    /// RoundState a loss.
     pub(super) fn lose(&mut self, ino: Option<Ino>, what: Lost) {
         let path = ino.and_then(|ino| self.notes.paths.path(ino));
         self.lose_at(ino, path, what);
@@ -227,7 +231,7 @@ impl Fixer<'_, '_> {
 
     /// The number of an inode is free from now on; what it owns has no owner.
     pub(super) fn free_inode(&mut self, ino: Ino) -> Result<bool> {
-        self.upset(ino);
+        self.recount(ino);
         self.set_range(BitmapKind::Inodes, ino.0, 1, false)
     }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::IntoBytes;
 
-use super::Fixer;
-use super::gather::{Gathered, Raw, SUM_AT, first_level};
+use super::Repairer;
+use super::gather::{Gathered, SUM_AT, SalvagedEntry, first_level};
 use crate::error::{Error, Result};
 use crate::fsck::issue::Part;
 use crate::fsck::outcome::{Done, Lost};
@@ -21,7 +21,7 @@ use crate::media::walk::MapRoot;
 use crate::media::{DiskInode, acl};
 use crate::types::{Bno, Ino};
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     pub(super) fn rebuild(&mut self, ino: Ino, part: Part) -> Result<bool> {
         match part {
             Part::Entries => self.rebuild_directory(ino, None),
@@ -67,25 +67,25 @@ impl Fixer<'_, '_> {
             self.correct_in_place(&g, &mut d.root)?;
             if g.renewed || g.empty || count > 0 {
                 d.size = g.items.len() as u64;
-                self.upset(dir);
+                self.recount(dir);
             }
             self.fate(key, g.in_place());
         } else {
             self.fate(key, Done::Rebuilt);
             let mut names = HashSet::new();
             let mut items = Vec::new();
-            let doomed = self.doomed.get(&dir.0).cloned().unwrap_or_default();
+            let to_remove = self.to_remove.get(&dir.0).cloned().unwrap_or_default();
             for item in g.items.iter().cloned() {
-                let goes = but.is_some_and(|b| item.name == b || doomed.contains(&item.name));
+                let goes = but.is_some_and(|b| item.name == b || to_remove.contains(&item.name));
                 let kept = !goes && names.insert(item.name.clone());
                 if kept {
                     items.push(item);
                 } else {
-                    self.upset(item.ino());
+                    self.recount(item.ino());
                 }
             }
             d.size = items.len() as u64;
-            self.upset(dir);
+            self.recount(dir);
             match self.build_tree(&t, items) {
                 Ok(root) => d.root = root.0,
                 // What can be done in place: pointers that lead nowhere go.
@@ -113,7 +113,7 @@ impl Fixer<'_, '_> {
 
     /// A directory holds fewer entries than it counts: leaves that nothing leads
     /// to are looked for; what is not found is lost.
-    pub(super) fn mend_entries(&mut self, dir: Ino, found: u64) -> Result<bool> {
+    pub(super) fn repair_entries(&mut self, dir: Ino, found: u64) -> Result<bool> {
         let Some(d) = self.inode(dir)? else {
             return Ok(false);
         };
@@ -127,12 +127,12 @@ impl Fixer<'_, '_> {
         let count = d.size.saturating_sub(found);
         self.lose(Some(dir), Lost::Names { count });
         self.fate(key, Done::Set);
-        self.upset(dir);
+        self.recount(dir);
         self.edit(dir, |d| d.size = found)
     }
 
     /// Adds entries to a directory whose tree is sound.
-    pub(super) fn add_entries(&mut self, dir: Ino, new: Vec<Raw>) -> Result<bool> {
+    pub(super) fn add_entries(&mut self, dir: Ino, new: Vec<SalvagedEntry>) -> Result<bool> {
         let Some(mut d) = self.inode(dir)? else {
             return Ok(false);
         };
@@ -141,13 +141,13 @@ impl Fixer<'_, '_> {
         items.extend(new);
         d.size = items.len() as u64;
         d.root = self.build_tree(&t, items)?.0;
-        self.upset(dir);
+        self.recount(dir);
         self.put_inode(dir, d)
     }
 
     /// The counts of an inode will have to be looked at again.
-    pub(super) fn upset(&mut self, ino: Ino) {
-        self.notes.upset.insert(ino.0);
+    pub(super) fn recount(&mut self, ino: Ino) {
+        self.notes.recount.insert(ino.0);
     }
 
     /// An entry by its name: block of its leaf, and the leaf.
@@ -219,13 +219,13 @@ impl Fixer<'_, '_> {
         image.bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
         self.put_leaf(dir, block, image)?;
         d.size = d.size.saturating_sub(1);
-        self.upset(dir);
-        self.upset(Ino(named));
+        self.recount(dir);
+        self.recount(Ino(named));
         self.put_inode(dir, d)
     }
 
     /// An entry gets the type of its inode.
-    pub(super) fn mend_entry_type(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+    pub(super) fn repair_entry_type(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
         let (Some(d), Some(target)) = (self.inode(dir)?, self.inode(ino)?) else {
             return Ok(false);
         };
@@ -269,7 +269,7 @@ impl Fixer<'_, '_> {
                 VALUE_INLINE => Some(item.clone()),
                 VALUE_IN_BLOCKS => self.whole_value(ino, item)?,
                 // Read as one in line: then it may as well be one.
-                _ => Some(Raw {
+                _ => Some(SalvagedEntry {
                     kind: VALUE_INLINE,
                     ..item.clone()
                 }),
@@ -299,20 +299,20 @@ impl Fixer<'_, '_> {
             self.correct_in_place(&g, &mut d.xattr_root)?;
             self.fate(key, g.in_place());
             if gone {
-                self.upset(ino);
+                self.recount(ino);
             }
         } else {
             if !self.fates.contains_key(&key) {
                 self.fate(key, Done::Rebuilt);
             }
             d.xattr_root = self.build_tree(&t, kept)?.0;
-            self.upset(ino);
+            self.recount(ino);
         }
         self.put_inode(ino, d)
     }
 
     /// A large attribute whose value is whole, with blocks of its own.
-    fn whole_value(&mut self, ino: Ino, item: &Raw) -> Result<Option<Raw>> {
+    fn whole_value(&mut self, ino: Ino, item: &SalvagedEntry) -> Result<Option<SalvagedEntry>> {
         let Some(large) = LargeValue::parse(&item.value) else {
             return Ok(None);
         };
@@ -358,7 +358,7 @@ impl Fixer<'_, '_> {
         }
         let (root, height, _) = self.build_map(map.ino, &copy)?;
         let value = LargeValue::new(Ptr(root), height, large.len, large.crc);
-        Ok(Some(Raw {
+        Ok(Some(SalvagedEntry {
             value: value.as_bytes().to_vec(),
             ..item.clone()
         }))

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use super::Fixer;
+use super::Repairer;
 use super::bitmaps::one_byte_off;
 use crate::error::Result;
 use crate::fsck::outcome::Done;
@@ -24,14 +24,14 @@ pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
 
 /// One item.
 #[derive(Debug, Clone)]
-pub(super) struct Raw {
+pub(super) struct SalvagedEntry {
     pub hash: u64,
     pub kind: u8,
     pub value: Vec<u8>,
     pub name: Vec<u8>,
 }
 
-impl Raw {
+impl SalvagedEntry {
     /// What an entry names.
     pub fn ino(&self) -> Ino {
         Ino(self
@@ -45,7 +45,7 @@ impl Raw {
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// Items, those of sound leaves first.
-    pub items: Vec<Raw>,
+    pub items: Vec<SalvagedEntry>,
     /// Corrected pointers: where, `None` for the root, and what.
     pub pointers: Vec<(Option<u64>, u64)>,
     /// Corrected leaves.
@@ -59,7 +59,7 @@ pub(super) struct Gathered {
     /// An index block without pointers was met: it goes.
     pub empty: bool,
     visited: HashSet<u64>,
-    doubtful: Vec<Raw>,
+    doubtful: Vec<SalvagedEntry>,
 }
 
 impl Gathered {
@@ -81,7 +81,7 @@ pub(super) fn first_level(kind: TreeKind) -> u32 {
     }
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     pub(super) fn directory_tree(d: &DiskInode) -> TreeRef {
         TreeRef {
             ino: Ino(d.ino),
@@ -250,7 +250,7 @@ impl Fixer<'_, '_> {
         let hash = index.checked_shl(HASH_BITS - bits).unwrap_or(0);
         let width = (1u64 << (HASH_BITS - depth)) - 1;
         let image = self.image(block)?;
-        let mut items: Vec<Raw> = Vec::new();
+        let mut items: Vec<SalvagedEntry> = Vec::new();
         for item in self.single_items(t, &image) {
             let here = item.hash & !width == hash & !width;
             let twin = items.iter().any(|i| i.name == item.name);
@@ -258,7 +258,7 @@ impl Fixer<'_, '_> {
                 items.push(item);
             }
         }
-        super::build::untie(&mut items)?;
+        super::build::rehash(&mut items)?;
         g.renewed = true;
         let used = items.iter().map(super::build::slots_for).sum();
         let deep = level > 0 && depth <= (level - 1) * self.geo.fan_log2;
@@ -309,11 +309,11 @@ impl Fixer<'_, '_> {
         Ok(Image { bytes })
     }
 
-    pub(super) fn raw_items(&self, t: &TreeRef, image: &Image) -> Vec<Raw> {
+    pub(super) fn raw_items(&self, t: &TreeRef, image: &Image) -> Vec<SalvagedEntry> {
         let items = image.items(t, &self.geo.leaf).unwrap_or_default();
         let parts = items.iter().filter_map(|i| item_parts(&image.bytes, i.at));
         parts
-            .map(|(head, value, name)| Raw {
+            .map(|(head, value, name)| SalvagedEntry {
                 hash: head.hash(),
                 kind: head.kind,
                 value: value.to_vec(),
@@ -360,7 +360,7 @@ impl Fixer<'_, '_> {
     }
 
     /// Items of a leaf that is not sound, as far as each is by itself.
-    pub(super) fn single_items(&self, t: &TreeRef, image: &Image) -> Vec<Raw> {
+    pub(super) fn single_items(&self, t: &TreeRef, image: &Image) -> Vec<SalvagedEntry> {
         let shape = &self.geo.leaf;
         let mut out = Vec::new();
         let mut slot = 0;
@@ -382,7 +382,7 @@ impl Fixer<'_, '_> {
             let entry = !matches!(name, b"." | b"..") && !name.contains(&b'/') && value.len() == 8;
             if named && (t.kind == TreeKind::Xattrs || entry) {
                 slot += (12 + value.len() + name.len()).div_ceil(SLOT) - 1;
-                out.push(Raw {
+                out.push(SalvagedEntry {
                     hash: head.hash(),
                     kind: head.kind,
                     value: value.to_vec(),
@@ -394,7 +394,7 @@ impl Fixer<'_, '_> {
     }
 
     /// Whether an item can be what it says.
-    pub(super) fn is_plausible(&mut self, t: &TreeRef, item: &Raw) -> Result<bool> {
+    pub(super) fn is_plausible(&mut self, t: &TreeRef, item: &SalvagedEntry) -> Result<bool> {
         if t.kind == TreeKind::Xattrs {
             return Ok(matches!(item.kind, 1 | 2));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use zerocopy::IntoBytes;
 
-use super::Fixer;
+use super::Repairer;
 use super::gather::first_level;
 use crate::error::Result;
 use crate::fsck::inodes::{can_be_marked, flags_of};
@@ -19,9 +19,9 @@ use crate::media::inode::{FLAGS_KEPT, INLINE_TARGET, LINK_MAX};
 use crate::media::pointer::Ptr;
 use crate::types::{FileType, Ino};
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// An inode whose checksum or number does not fit.
-    pub(super) fn mend_inode(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_inode(&mut self, ino: Ino) -> Result<bool> {
         let Some(home) = self.home(ino) else {
             return Ok(false);
         };
@@ -35,7 +35,7 @@ impl Fixer<'_, '_> {
         }
         let by_itself = d.crc == d.expected_crc(self.geo.seed, ino);
         if by_itself || self.proves_itself(ino, &d)? {
-            self.upset(ino);
+            self.recount(ino);
             self.did(Done::Kept);
             self.lose(Some(ino), Lost::Rights);
             return self.put_inode(ino, self.sane(d));
@@ -174,7 +174,7 @@ impl Fixer<'_, '_> {
         d.root = self.build_tree(&t, items)?.0;
         self.rebuilt
             .insert((ino.0, first_level(TreeKind::Directory)));
-        self.upset(ino);
+        self.recount(ino);
         self.put_inode(ino, d)
     }
 
@@ -192,17 +192,17 @@ impl Fixer<'_, '_> {
     }
 
     /// An inode in use for which the table has no block.
-    pub(super) fn mend_missing(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_missing(&mut self, ino: Ino) -> Result<bool> {
         if ino >= Ino::FIRST_FREE {
             self.did(Done::Freed);
             self.lose(Some(ino), Lost::File);
             return self.free_inode(ino);
         }
-        self.mend_internal(Ino::INODE_TABLE, false)
+        self.repair_internal(Ino::INODE_TABLE, false)
     }
 
     /// Fields that hold what they cannot.
-    pub(super) fn mend_fields(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_fields(&mut self, ino: Ino) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
         };
@@ -237,7 +237,7 @@ impl Fixer<'_, '_> {
             // Where the file ends by what it has.
             d.size = self.end_of(&d)?;
         }
-        self.upset(ino);
+        self.recount(ino);
         self.put_inode(ino, d)
     }
 
@@ -275,7 +275,7 @@ impl Fixer<'_, '_> {
         Ok(end)
     }
 
-    pub(super) fn mend_reserved(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_reserved(&mut self, ino: Ino) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
         };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::FromBytes;
 
-use super::{Fixer, Notes};
+use super::{Repairer, RoundState};
 use crate::error::{Error, Result};
 use crate::fsck::claims::Claims;
 use crate::fsck::issue::Issue;
@@ -22,8 +22,8 @@ use crate::types::{Bno, FileType, Ino};
 /// trees and inodes.
 pub(super) const LEAKED: u32 = u32::MAX;
 
-impl Notes {
-    /// Notes what a check has found to be owned.
+impl RoundState {
+    /// RoundState what a check has found to be owned.
     pub(super) fn owned(&mut self, claims: &Claims, hidden: bool) {
         self.hidden |= hidden;
         match &mut self.owned {
@@ -33,11 +33,11 @@ impl Notes {
     }
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// A file that owns fewer blocks than it counts, or a block of pointers
     /// without any: what is lost is looked for once, then the count is what is
     /// there.
-    pub(super) fn mend_missing_blocks(
+    pub(super) fn repair_missing_blocks(
         &mut self,
         ino: Ino,
         found: u64,
@@ -48,7 +48,7 @@ impl Fixer<'_, '_> {
         };
         let tables = self.tables_found(ino, todo)?;
         if self.notes.searched.insert(ino.0) {
-            if self.notes.upset.contains(&ino.0) {
+            if self.notes.recount.contains(&ino.0) {
                 self.notes.recounted.insert(ino.0);
             }
             let kind = FileType::from_mode(d.mode);
@@ -61,7 +61,7 @@ impl Fixer<'_, '_> {
             let scan = self.scan()?;
             let [names, attributes] = trees.map(|t| scan.leaves_of(&t).len());
             // What is behind them is seen by the next round.
-            self.notes.upset.insert(ino.0);
+            self.notes.recount.insert(ino.0);
             if tables {
                 self.did(Done::Rebuilt);
                 return Ok(true);
@@ -77,7 +77,7 @@ impl Fixer<'_, '_> {
         let told = self.blocks_told(ino);
         // Of what a mending has upset nobody knows how much was a hole before.
         if !self.notes.recounted.contains(&ino.0) && self.mark_gaps(ino, &d, missing)? {
-            self.notes.upset.insert(ino.0);
+            self.notes.recount.insert(ino.0);
         } else {
             let count = missing.saturating_sub(told);
             if count > 0 {
@@ -89,7 +89,7 @@ impl Fixer<'_, '_> {
     }
 
     /// A block of pointers that holds none.
-    pub(super) fn mend_empty(
+    pub(super) fn repair_empty(
         &mut self,
         ino: Ino,
         level: u32,
@@ -154,7 +154,7 @@ impl Fixer<'_, '_> {
     /// Blocks that are in use and that nothing leads to. What was hidden behind
     /// damage and holds data is kept as a file in `lost+found`; the rest is
     /// given back.
-    pub(super) fn mend_leaked(
+    pub(super) fn repair_leaked(
         &mut self,
         start: u64,
         todo: &[(Issue, Option<usize>)],
@@ -293,5 +293,5 @@ impl Fixer<'_, '_> {
     }
 }
 
-/// Inodes of which the search is done, for [`Notes`].
+/// Inodes of which the search is done, for [`RoundState`].
 pub(super) type Searched = HashSet<u64>;

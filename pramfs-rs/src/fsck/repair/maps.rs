@@ -1,6 +1,6 @@
 //! File maps: damaged pointers, missing parts, targets of symbolic links.
 
-use super::Fixer;
+use super::Repairer;
 use super::bitmaps::one_byte_off;
 use crate::error::Result;
 use crate::fsck::issue::Part;
@@ -21,7 +21,7 @@ pub(super) struct Found {
     pub ptr: Ptr,
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     pub(super) fn place(&self, map: &MapRoot, level: u32, first: u64) -> PtrAt {
         PtrAt {
             fs_seed: self.geo.seed,
@@ -139,7 +139,7 @@ impl Fixer<'_, '_> {
     }
 
     /// A damaged pointer of a file: corrected, or else marked as lost.
-    pub(super) fn mend_pointer(
+    pub(super) fn repair_pointer(
         &mut self,
         ino: Ino,
         part: Part,
@@ -157,7 +157,7 @@ impl Fixer<'_, '_> {
             if map.height > self.geo.max_height() || level >= map.height {
                 self.lose_range(&d, map.height, 0);
                 self.mark_whole(&mut d)?;
-                self.upset(ino);
+                self.recount(ino);
                 return self.put_inode(ino, d);
             }
             // Under one that was mended in this round.
@@ -199,9 +199,9 @@ impl Fixer<'_, '_> {
     }
 
     /// Part of what must be whole is missing.
-    pub(super) fn mend_hole(&mut self, ino: Ino, part: Part) -> Result<bool> {
+    pub(super) fn repair_hole(&mut self, ino: Ino, part: Part) -> Result<bool> {
         match part {
-            Part::Contents => self.mend_target(ino),
+            Part::Contents => self.repair_target(ino),
             _ => self.rebuild(ino, part),
         }
     }
@@ -209,7 +209,7 @@ impl Fixer<'_, '_> {
     /// A symbolic link whose target is damaged: one wrong bit is corrected,
     /// blocks too many are let go; otherwise the link is removed, since a
     /// wrong target is worse than none.
-    pub(super) fn mend_target(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_target(&mut self, ino: Ino) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
         };
@@ -279,7 +279,7 @@ impl Fixer<'_, '_> {
         data.retain(|i, _| *i < keep);
         let (root, height, _) = self.build_map(ino, &data)?;
         (d.root, d.height) = (root, height as u8);
-        self.upset(ino);
+        self.recount(ino);
         self.did(Done::Corrected);
         let d = *d;
         self.put_inode(ino, d)
@@ -287,7 +287,7 @@ impl Fixer<'_, '_> {
 
     /// A lease table of a file system that nobody has mounted is empty.
     pub(super) fn empty_leases(&mut self) -> Result<bool> {
-        self.upset(Ino::LEASES);
+        self.recount(Ino::LEASES);
         self.edit(Ino::LEASES, |d| {
             (d.size, d.root, d.height, d.blocks) = (0, 0, 0, 0);
         })

@@ -6,7 +6,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::Fixer;
+use super::Repairer;
 use super::maps::Found;
 use crate::error::{Error, Result};
 use crate::fsck::inodes::can_be_marked;
@@ -20,7 +20,7 @@ use crate::types::{FileType, Ino};
 /// Most holes of a file that are looked at.
 const HOLES: usize = 1 << 16;
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// Marks what a pointer covers; of anything but a regular file it becomes a
     /// hole, which a later round acts on.
     pub(super) fn mark(&mut self, ino: Ino, f: &Found) -> Result<bool> {
@@ -33,7 +33,7 @@ impl Fixer<'_, '_> {
         }
         self.put_pointer(ino, f, ptr)?;
         if ptr.is_hole() || f.place.level > 0 {
-            self.upset(ino);
+            self.recount(ino);
         }
         if !ptr.is_hole() {
             self.did(Done::MarkedLost);

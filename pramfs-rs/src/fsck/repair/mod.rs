@@ -8,7 +8,7 @@
 //!
 //! Invariants: until the rounds are over nothing is stored; a repair that
 //! cannot be finished stores nothing at all. What a check calls intact is not
-//! touched. A round is as long as a check, and there are at most [`ROUNDS`].
+//! touched. A round is as long as a check, and there are at most [`MAX_ROUNDS`].
 //!
 //! Left to others: what is damage (the check), what is asked (the caller).
 
@@ -19,17 +19,17 @@ mod edit;
 mod entries;
 mod gather;
 mod inodes;
+mod internal_inodes;
 mod lost;
+mod lost_pointers;
 mod maps;
 mod marks;
+mod multiply_claimed;
 mod names;
 mod pages;
 mod policy;
 mod replay;
 mod scan;
-mod table;
-mod tables;
-mod twice;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -55,13 +55,13 @@ use crate::types::Ino;
 /// thread.
 #[cfg(test)]
 pub(super) fn tables_tried() -> u64 {
-    tables::TRIED.get()
+    lost_pointers::TRIED.get()
 }
 
 /// Most rounds of check and change.
-const ROUNDS: usize = 60;
+const MAX_ROUNDS: usize = 60;
 /// Times that one finding is tried to be mended.
-const TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 /// Of a finding that is not tried to be mended any more, and is not called
 /// hopeless.
 const LEFT: u32 = u32::MAX;
@@ -153,15 +153,15 @@ struct Run<'r> {
     waiting: HashMap<usize, u64>,
     /// Nothing is asked any more.
     all: bool,
-    notes: Notes,
+    notes: RoundState,
 }
 
 /// What later rounds are to know of earlier ones.
 #[derive(Debug, Default)]
-struct Notes {
+struct RoundState {
     /// Inodes whose counts a change has upset: putting them right is part of
     /// that change.
-    upset: HashSet<u64>,
+    recount: HashSet<u64>,
     /// Something was mended.
     changed: bool,
     /// The number from which records are counted anew.
@@ -218,11 +218,11 @@ struct Known {
 }
 
 /// Changes a view by what a check has found.
-struct Fixer<'f, 'r> {
+struct Repairer<'f, 'r> {
     view: &'f mut View<'r>,
     geo: &'f Geometry,
     known: Known,
-    notes: &'f mut Notes,
+    notes: &'f mut RoundState,
     /// Blocks that nothing owns, if they were looked at.
     scanned: Option<scan::Scan>,
     /// Trees made anew in this round, by inode and kind.
@@ -230,9 +230,9 @@ struct Fixer<'f, 'r> {
     /// Where free blocks are looked for next, strictly and not.
     cursor: [u64; 2],
     /// Blocks that two claim, with who does.
-    twice: Option<Vec<twice::Claimer>>,
+    twice: Option<Vec<multiply_claimed::BlockOwner>>,
     /// Names that go in this round, by directory.
-    doomed: HashMap<u64, HashSet<Vec<u8>>>,
+    to_remove: HashMap<u64, HashSet<Vec<u8>>>,
     /// Names of the directories that this round takes names from.
     names: Option<names::Names>,
     /// Directories that there is no space to make anew.
@@ -261,7 +261,7 @@ impl<'r> Run<'r> {
             seen: HashMap::new(),
             waiting: HashMap::new(),
             all: false,
-            notes: Notes::default(),
+            notes: RoundState::default(),
         }
     }
 
@@ -309,7 +309,7 @@ impl<'r> Run<'r> {
 
     /// Checks and changes until nothing more is to be done.
     fn rounds(&mut self) {
-        for round in 0..=ROUNDS {
+        for round in 0..=MAX_ROUNDS {
             let options = CheckOptions {
                 max_findings: usize::MAX,
                 progress: self.options.check.progress.clone(),
@@ -343,7 +343,7 @@ impl<'r> Run<'r> {
             }
             let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
             let todo = self.select(round, found.findings);
-            if todo.is_empty() || round == ROUNDS || self.report.cancelled {
+            if todo.is_empty() || round == MAX_ROUNDS || self.report.cancelled {
                 // What is not found any more was mended, be it with another.
                 let findings = self.report.findings.iter_mut();
                 for f in findings.filter(|_| self.notes.changed) {
@@ -355,7 +355,7 @@ impl<'r> Run<'r> {
                 }
                 return;
             }
-            self.mend(todo, known);
+            self.repair(todo, known);
         }
     }
 
@@ -435,7 +435,7 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Notes what was found, and picks what is mended in this round: of what
+    /// RoundState what was found, and picks what is mended in this round: of what
     /// may be mended, that which comes first.
     fn select(&mut self, round: usize, found: Vec<Finding>) -> Vec<(Issue, Option<usize>)> {
         let mut todo = Vec::new();
@@ -465,7 +465,7 @@ impl<'r> Run<'r> {
             if tries == LEFT {
                 continue;
             }
-            if tries >= TRIES {
+            if tries >= MAX_TRIES {
                 if let Some(f) = known {
                     f.outcome = Outcome::Failed;
                 }
@@ -496,7 +496,7 @@ impl<'r> Run<'r> {
                 }
                 _ => policy::phase(&issue),
             };
-            if policy::vouches(&issue) {
+            if policy::marks_clean(&issue) {
                 vouching.push((phase, issue, Some(number)));
                 continue;
             }
@@ -558,8 +558,8 @@ impl<'r> Run<'r> {
         });
     }
 
-    fn mend(&mut self, todo: Vec<(Issue, Option<usize>)>, known: Known) {
-        let mut fixer = Fixer {
+    fn repair(&mut self, todo: Vec<(Issue, Option<usize>)>, known: Known) {
+        let mut fixer = Repairer {
             view: &mut self.view,
             geo: &self.geo,
             known,
@@ -568,7 +568,7 @@ impl<'r> Run<'r> {
             rebuilt: HashSet::new(),
             cursor: [0; 2],
             twice: None,
-            doomed: names::doomed(&todo),
+            to_remove: names::to_remove(&todo),
             names: None,
             stuck: HashSet::new(),
             done: None,
@@ -582,7 +582,7 @@ impl<'r> Run<'r> {
         let mut tried = false;
         let version = fixer.notes.version;
         for (issue, number) in &todo {
-            let result = fixer.mend(issue, &todo);
+            let result = fixer.repair(issue, &todo);
             let done = fixer.done_about(issue);
             let left = std::mem::take(&mut fixer.left);
             if let Some((_, tries)) = self.seen.get_mut(&issue.to_string()).filter(|_| left) {
@@ -626,7 +626,7 @@ impl<'r> Run<'r> {
     }
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// What was done about a finding that has just been mended.
     fn done_about(&mut self, issue: &Issue) -> Done {
         use super::issue::Part;
@@ -659,7 +659,7 @@ impl Fixer<'_, '_> {
     }
 }
 
-impl Notes {
+impl RoundState {
     /// Whether something is there only because of what was mended before.
     fn explains(&self, issue: &Issue) -> bool {
         match issue {
@@ -671,7 +671,7 @@ impl Notes {
             | Issue::LostFlag { ino, .. }
             | Issue::LinkCount { ino, .. }
             | Issue::DirectoryParent { ino, .. }
-            | Issue::DanglingEntry { ino, .. } => self.upset.contains(&ino.0),
+            | Issue::DanglingEntry { ino, .. } => self.recount.contains(&ino.0),
             _ => false,
         }
     }

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Fixer;
-use super::gather::Raw;
+use super::Repairer;
+use super::gather::SalvagedEntry;
 use crate::error::{Error, Result};
 use crate::fsck::inodes::NO_DIR;
 use crate::fsck::issue::Issue;
@@ -22,7 +22,7 @@ pub(super) type Names = HashMap<u64, Vec<(Ino, Vec<u8>)>>;
 const DT_DIR: u8 = 4;
 
 /// Names that a round removes, as far as its findings say.
-pub(super) fn doomed(todo: &[(Issue, Option<usize>)]) -> HashMap<u64, HashSet<Vec<u8>>> {
+pub(super) fn to_remove(todo: &[(Issue, Option<usize>)]) -> HashMap<u64, HashSet<Vec<u8>>> {
     let mut out: HashMap<u64, HashSet<Vec<u8>>> = HashMap::new();
     for (issue, _) in todo {
         if let Issue::DanglingEntry { dir, name, .. } | Issue::EntryReserved { dir, name, .. } =
@@ -34,9 +34,9 @@ pub(super) fn doomed(todo: &[(Issue, Option<usize>)]) -> HashMap<u64, HashSet<Ve
     out
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// The link count is the number of names.
-    pub(super) fn mend_links(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_links(&mut self, ino: Ino) -> Result<bool> {
         let Some(info) = self.known.inodes.get(ino).copied() else {
             return Ok(false);
         };
@@ -45,7 +45,7 @@ impl Fixer<'_, '_> {
             Some(dir) => dir.subdirs.saturating_add(2),
             None => info.found,
         };
-        self.upset(ino);
+        self.recount(ino);
         self.edit(ino, |d| d.nlink = links)
     }
 
@@ -97,8 +97,8 @@ impl Fixer<'_, '_> {
                     names.remove(keep.unwrap_or(0));
                 }
                 for (dir, name) in names.iter() {
-                    let doomed = self.doomed.entry(dir.0).or_default();
-                    doomed.insert(name.clone());
+                    let to_remove = self.to_remove.entry(dir.0).or_default();
+                    to_remove.insert(name.clone());
                 }
             }
             self.names = Some(names);
@@ -109,7 +109,7 @@ impl Fixer<'_, '_> {
 
     /// A directory keeps the name in the directory that it says is its
     /// parent, and no other.
-    pub(super) fn mend_directory_names(
+    pub(super) fn repair_directory_names(
         &mut self,
         ino: Ino,
         todo: &[(Issue, Option<usize>)],
@@ -121,25 +121,29 @@ impl Fixer<'_, '_> {
             if !self.remove_entry(dir, &name)? {
                 return Ok(false);
             }
-            self.upset(dir);
+            self.recount(dir);
         }
         Ok(true)
     }
 
     /// A loop is opened at one of its directories, which then has no name.
-    pub(super) fn mend_loop(&mut self, ino: Ino, todo: &[(Issue, Option<usize>)]) -> Result<bool> {
-        self.upset(ino);
-        self.mend_directory_names(ino, todo)
+    pub(super) fn repair_loop(
+        &mut self,
+        ino: Ino,
+        todo: &[(Issue, Option<usize>)],
+    ) -> Result<bool> {
+        self.recount(ino);
+        self.repair_directory_names(ino, todo)
     }
 
     /// A removed directory with entries: it is no orphan, and gets a name.
-    pub(super) fn mend_orphan_not_empty(&mut self, ino: Ino) -> Result<bool> {
+    pub(super) fn repair_orphan_not_empty(&mut self, ino: Ino) -> Result<bool> {
         for (at, orphan) in self.orphan_slots()? {
             if orphan == ino {
                 self.view.store_u64(at, 0)?;
             }
         }
-        self.upset(ino);
+        self.recount(ino);
         self.edit(ino, |d| d.nlink = 2)
     }
 
@@ -180,7 +184,7 @@ impl Fixer<'_, '_> {
                 name.push(b'_');
             }
             items.push(self.entry(name, ino, kind));
-            self.upset(ino);
+            self.recount(ino);
             self.edit(ino, |d| match subdirs {
                 Some(subdirs) => {
                     d.nlink = subdirs.saturating_add(2);
@@ -191,12 +195,12 @@ impl Fixer<'_, '_> {
         }
         let new_dirs = items.iter().filter(|i| i.kind == DT_DIR).count() as u32;
         self.add_entries(home, items)?;
-        self.upset(home);
+        self.recount(home);
         self.edit(home, |d| d.nlink = d.nlink.saturating_add(new_dirs))
     }
 
-    pub(super) fn entry(&self, name: Vec<u8>, ino: Ino, kind: u8) -> Raw {
-        Raw {
+    pub(super) fn entry(&self, name: Vec<u8>, ino: Ino, kind: u8) -> SalvagedEntry {
+        SalvagedEntry {
             hash: name_hash(self.geo, &name),
             kind,
             value: ino.0.to_le_bytes().to_vec(),

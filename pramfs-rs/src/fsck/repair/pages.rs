@@ -3,7 +3,7 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::Fixer;
+use super::Repairer;
 use crate::error::Result;
 use crate::fsck::issue::{Issue, Page};
 use crate::media::checksum::{seal, unseal};
@@ -12,7 +12,7 @@ use crate::media::superblock::*;
 use crate::media::{DiskInode, SuperDynamic, SuperStatic};
 use crate::types::Ino;
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     fn at(&self, page: Page) -> u64 {
         match page {
             Page::First => 0,
@@ -27,7 +27,7 @@ impl Fixer<'_, '_> {
         }
     }
 
-    pub(super) fn mend_page(&mut self, issue: &Issue) -> Result<bool> {
+    pub(super) fn repair_page(&mut self, issue: &Issue) -> Result<bool> {
         match issue {
             Issue::SuperblockDamaged { page, .. } => {
                 self.copy_static(self.other(*page), self.at(*page))
@@ -55,7 +55,7 @@ impl Fixer<'_, '_> {
                 let (from, to) = (self.other(*page), self.at(*page));
                 self.copy_internal(*ino, from, to)
             }
-            Issue::InternalInodesDiffer { ino } => self.mend_differing(*ino),
+            Issue::InternalInodesDiffer { ino } => self.repair_differing(*ino),
             Issue::RetiredWordDamaged { lane, copy } => {
                 let at = self.geo.retired_offset(*lane);
                 let other = 1 - copy;
@@ -114,7 +114,7 @@ impl Fixer<'_, '_> {
 
     /// One record changes both: the one that has changed more is right, and of
     /// equals the first, which mounts have used.
-    fn mend_differing(&mut self, ino: Ino) -> Result<bool> {
+    fn repair_differing(&mut self, ino: Ino) -> Result<bool> {
         let at = Self::internal_at(ino);
         let copy = self.geo.copy_offset;
         let a: DiskInode = self.view.read_pod(at)?;

@@ -211,7 +211,7 @@ pub(super) fn gives_back(issue: &Issue) -> bool {
 }
 
 /// What says that the file system is in order: mended last, and only if it is.
-pub(super) fn vouches(issue: &Issue) -> bool {
+pub(super) fn marks_clean(issue: &Issue) -> bool {
     matches!(issue, Issue::NotUnmounted | Issue::ErrorsRecorded { .. })
 }
 

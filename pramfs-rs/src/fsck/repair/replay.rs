@@ -151,13 +151,13 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
 /// Offset in the region of a byte of an internal inode's file.
 pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Result<Option<u64>> {
     use crate::media::pointer::{Ptr, PtrAt};
-    let at = super::Fixer::internal_at(ino);
+    let at = super::Repairer::internal_at(ino);
     for page in [0, geo.copy_offset] {
         let d: DiskInode = view.read_pod(page + at)?;
         if d.crc != d.expected_crc(geo.seed, ino) || u32::from(d.height) > geo.max_height() {
             continue;
         }
-        let map = super::Fixer::map_of(&d);
+        let map = super::Repairer::map_of(&d);
         let index = byte >> geo.block_log2;
         if index >= map.capacity(geo) {
             return Ok(None);

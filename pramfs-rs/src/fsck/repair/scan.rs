@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use zerocopy::FromBytes;
 
 use super::gather::first_level;
-use super::{Fixer, GroupBits};
+use super::{GroupBits, Repairer};
 use crate::error::Result;
 use crate::htree::{Image, TreeKind, TreeRef};
 use crate::media::DiskInode;
@@ -43,7 +43,7 @@ impl Scan {
     }
 }
 
-impl Fixer<'_, '_> {
+impl Repairer<'_, '_> {
     /// Looks at all of them, once a round.
     pub(super) fn scan(&mut self) -> Result<&Scan> {
         if self.scanned.is_none() {

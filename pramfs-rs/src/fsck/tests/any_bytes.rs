@@ -16,14 +16,14 @@ fn copy_of(image: &[u8]) -> Region {
 /// The smallest region, with something of everything in it.
 fn small() -> Vec<u8> {
     let fs = Fs::open(fresh(256 << 10, 512), quiet()).unwrap();
-    let cx = Ctx::default();
-    let dir = fs.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let ctx = Ctx::default();
+    let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     for i in 0..40 {
         let name = format!("a file with a name {i}");
-        let ino = fs.create(&cx, dir, name.as_bytes(), 0o644).unwrap().ino;
+        let ino = fs.create(&ctx, dir, name.as_bytes(), 0o644).unwrap().ino;
         fs.write(ino, 0, &vec![1; i * 50]).unwrap();
     }
-    let ino = fs.symlink(&cx, dir, b"link", &[b'x'; 300]).unwrap().ino;
+    let ino = fs.symlink(&ctx, dir, b"link", &[b'x'; 300]).unwrap().ino;
     fs.setxattr(ino, b"user.a", &[2; 2000], XattrMode::Set)
         .unwrap();
     fs.setxattr(dir, b"user.b", b"short", XattrMode::Set)

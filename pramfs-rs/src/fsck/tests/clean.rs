@@ -89,26 +89,26 @@ impl Player {
     }
 
     fn step(&mut self, fs: &Fs) -> Result<(), Error> {
-        let cx = Ctx::default();
+        let ctx = Ctx::default();
         let dir = self.dirs[self.dice.below(self.dirs.len() as u64) as usize];
         let name = self.name();
         match self.dice.below(20) {
             0..=3 => {
-                fs.create(&cx, dir, &name, 0o644)?;
+                fs.create(&ctx, dir, &name, 0o644)?;
                 self.names.push((dir, name));
             }
             4 => {
-                let a = fs.mkdir(&cx, dir, &name, 0o755)?;
+                let a = fs.mkdir(&ctx, dir, &name, 0o755)?;
                 self.dirs.push(a.ino);
                 self.names.push((dir, name));
             }
             5 => {
                 let target = vec![b't'; 1 + self.dice.below(600) as usize];
-                fs.symlink(&cx, dir, &name, &target)?;
+                fs.symlink(&ctx, dir, &name, &target)?;
                 self.names.push((dir, name));
             }
             6 => {
-                fs.mknod(&cx, dir, &name, libc::S_IFCHR | 0o600, 0x0103)?;
+                fs.mknod(&ctx, dir, &name, libc::S_IFCHR | 0o600, 0x0103)?;
                 self.names.push((dir, name));
             }
             op => {
@@ -133,7 +133,7 @@ impl Player {
         dir: Ino,
         name: Vec<u8>,
     ) -> Result<(), Error> {
-        let cx = Ctx::default();
+        let ctx = Ctx::default();
         let big = self.dice.below(400_000);
         match op {
             7..=9 => {
@@ -173,10 +173,10 @@ impl Player {
                 };
                 match self.pick() {
                     Some((d, n)) if flags.exchange || self.dice.below(3) == 0 => {
-                        fs.rename(&cx, parent, old, d, &n, flags)?;
+                        fs.rename(&ctx, parent, old, d, &n, flags)?;
                     }
                     _ => {
-                        fs.rename(&cx, parent, old, dir, &name, flags)?;
+                        fs.rename(&ctx, parent, old, dir, &name, flags)?;
                         self.names.push((dir, name));
                     }
                 }
@@ -255,12 +255,12 @@ fn many_names_large_directories_and_nothing_left_after_removal() {
     for block_size in BLOCK_SIZES {
         let region = fresh(64 << 20, block_size);
         let fs = Fs::open(region, quiet()).unwrap();
-        let cx = Ctx::default();
-        let dir = fs.mkdir(&cx, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        let ctx = Ctx::default();
+        let dir = fs.mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
         let name = |i: u32| format!("{i:05}{}", "x".repeat(i as usize % 60));
         for i in 0..6000 {
             set_thread_lane(i / 1000);
-            fs.create(&cx, dir, name(i).as_bytes(), 0o600).unwrap();
+            fs.create(&ctx, dir, name(i).as_bytes(), 0o600).unwrap();
         }
         let (region, report) = check_fs(fs, &CheckOptions::default()).unwrap();
         assert!(report.is_clean(), "{report}");
@@ -279,8 +279,8 @@ fn many_names_large_directories_and_nothing_left_after_removal() {
 #[test]
 fn huge_leaves_are_counted_whole() {
     let fs = Fs::open(fresh(64 << 20, 4096), quiet()).unwrap();
-    let cx = Ctx::default();
-    let ino = fs.create(&cx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+    let ctx = Ctx::default();
+    let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
     fs.write(ino, 0, &vec![1; 9 << 20]).unwrap();
     fs.fallocate(ino, Fallocate::PunchHole, 3 << 20, 100_000)
         .unwrap();
@@ -317,16 +317,16 @@ fn a_mounted_file_system_is_told_to_be_mounted_first() {
 #[test]
 fn a_directory_that_was_emptied_can_be_used_after_a_remount() {
     for block_size in BLOCK_SIZES {
-        let cx = Ctx::default();
+        let ctx = Ctx::default();
         let fs = Fs::open(fresh(1 << 20, block_size), quiet()).unwrap();
-        let dir = fs.mkdir(&cx, Ino::ROOT, b"d", 0o755).unwrap().ino;
-        fs.create(&cx, dir, b"f", 0o644).unwrap();
+        let dir = fs.mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        fs.create(&ctx, dir, b"f", 0o644).unwrap();
         fs.unlink(dir, b"f").unwrap();
         let (region, report) = check_fs(fs, &CheckOptions::default()).unwrap();
         assert!(report.is_clean(), "{report}");
         let fs = Fs::open(region.unwrap(), quiet()).unwrap();
         assert!(matches!(fs.lookup(dir, b"f"), Err(Error::NotFound)));
-        fs.create(&cx, dir, b"g", 0o644).unwrap();
+        fs.create(&ctx, dir, b"g", 0o644).unwrap();
         fs.unlink(dir, b"g").unwrap();
         fs.rmdir(Ino::ROOT, b"d").unwrap();
         let (_, report) = check_fs(fs, &CheckOptions::default()).unwrap();

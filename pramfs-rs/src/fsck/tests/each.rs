@@ -561,7 +561,7 @@ fn a_medium_that_fails_is_told() {
 
 #[test]
 fn every_kind_of_finding_has_a_case() {
-    let words = include_str!("../words.rs");
+    let words = include_str!("../messages.rs");
     let known: BTreeSet<_> = words
         .lines()
         .filter_map(|l| l.split_once("=> (\"")?.1.split_once("\", ")?.0.into())

@@ -5,9 +5,9 @@
 use zerocopy::IntoBytes;
 
 use super::clean::quiet;
-use super::mend::run;
 use super::plant::Plant;
-use super::seen::{bytes_of, tree, worse};
+use super::readable::{bytes_of, tree, worse};
+use super::repair::run;
 use crate::Fs;
 use crate::fsck::{Lost, Policy};
 use crate::htree::{Image, TreeKind};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 use super::clean::{fresh, quiet};
-use super::mend::run;
+use super::repair::run;
 use crate::Fs;
 use crate::fsck::{Policy, check};
 use crate::htree::{Image, TreeKind, TreeRef};

@@ -57,11 +57,11 @@ impl Plant {
         format(&region(), &options(1024)).unwrap();
         set_thread_lane(0);
         let fs = Fs::open(region(), quiet()).unwrap();
-        let cx = Ctx::default();
+        let ctx = Ctx::default();
         let root = Ino::ROOT;
-        let new = |name: &[u8]| fs.create(&cx, root, name, 0o644).unwrap().ino;
-        let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
-        let sub = fs.mkdir(&cx, dir, b"sub", 0o755).unwrap().ino;
+        let new = |name: &[u8]| fs.create(&ctx, root, name, 0o644).unwrap().ino;
+        let dir = fs.mkdir(&ctx, root, b"dir", 0o755).unwrap().ino;
+        let sub = fs.mkdir(&ctx, dir, b"sub", 0o755).unwrap().ino;
         let (file, sparse, empty) = (new(b"file"), new(b"sparse"), new(b"empty"));
         fs.write(file, 0, &vec![0x77; 300 << 10]).unwrap();
         fs.link(file, root, b"link").unwrap();
@@ -72,24 +72,24 @@ impl Plant {
         fs.write(sparse, 5 << 10, b"x").unwrap();
         fs.setxattr(sparse, acl::ACCESS, &list(), XattrMode::Set)
             .unwrap();
-        fs.create(&cx, sub, b"a", 0o644).unwrap();
-        fs.create(&cx, sub, b"b", 0o644).unwrap();
-        let short = fs.symlink(&cx, root, b"short", b"to/where").unwrap().ino;
-        let long = fs.symlink(&cx, root, b"long", &[b'l'; 500]).unwrap().ino;
+        fs.create(&ctx, sub, b"a", 0o644).unwrap();
+        fs.create(&ctx, sub, b"b", 0o644).unwrap();
+        let short = fs.symlink(&ctx, root, b"short", b"to/where").unwrap().ino;
+        let long = fs.symlink(&ctx, root, b"long", &[b'l'; 500]).unwrap().ino;
         let pipe = fs
-            .mknod(&cx, root, b"pipe", libc::S_IFIFO | 0o600, 0)
+            .mknod(&ctx, root, b"pipe", libc::S_IFIFO | 0o600, 0)
             .unwrap()
             .ino;
-        let big = fs.mkdir(&cx, root, b"big", 0o755).unwrap().ino;
+        let big = fs.mkdir(&ctx, root, b"big", 0o755).unwrap().ino;
         for i in 0..MANY {
-            fs.create(&cx, big, format!("file {i}").as_bytes(), 0o644)
+            fs.create(&ctx, big, format!("file {i}").as_bytes(), 0o644)
                 .unwrap();
         }
         let gone = new(b"gone");
         fs.write(gone, 0, b"still here").unwrap();
         fs.pin(gone, 1);
         fs.unlink(root, b"gone").unwrap();
-        let gone_dir = fs.mkdir(&cx, root, b"gone too", 0o755).unwrap().ino;
+        let gone_dir = fs.mkdir(&ctx, root, b"gone too", 0o755).unwrap().ino;
         fs.pin(gone_dir, 1);
         fs.rmdir(root, b"gone too").unwrap();
         let free = new(b"free");

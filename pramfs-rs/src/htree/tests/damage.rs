@@ -8,18 +8,18 @@ use crate::media::htree::{LeafShape, SLOT};
 #[test]
 fn the_trees_of_one_inode_are_not_confused() {
     let vol = volume(4096, 1 << 20);
-    let mut t = dir();
-    put(&vol, &mut t, b"name", 8, &[1; 8]).unwrap();
+    let mut tree = dir();
+    put(&vol, &mut tree, b"name", 8, &[1; 8]).unwrap();
     let wrong = TreeRef {
-        root: t.root,
-        ..tree(TreeKind::Xattrs)
+        root: tree.root,
+        ..empty_tree(TreeKind::Xattrs)
     };
     assert!(matches!(
         find(&vol, &wrong, b"name", &mut |_, _| ()),
         Err(Error::Corrupt { .. })
     ));
     // With a pointer that fits, the leaf still says whose it is.
-    let root = Ptr::new(t.root.block(), LEAF, wrong.at(&vol.geo, 0, 0));
+    let root = Ptr::new(tree.root.block(), LEAF, wrong.at(&vol.geo, 0, 0));
     vol.verified.forget(root.block());
     let wrong = TreeRef { root, ..wrong };
     assert!(matches!(
@@ -29,23 +29,23 @@ fn the_trees_of_one_inode_are_not_confused() {
 }
 
 /// Whatever is done to a damaged tree gives an error or the right answer.
-fn use_damaged(vol: &Volume, t: &TreeRef, names: &[String], all: usize) -> bool {
+fn use_damaged(vol: &Volume, tree: &TreeRef, names: &[String], all: usize) -> bool {
     let mut hurt = false;
     let mut note = |e: Error| {
         assert!(matches!(e, Error::Corrupt { .. }), "{e}");
         hurt = true;
     };
     for n in names {
-        match find_dir(vol, t, n.as_bytes()) {
+        match find_dir(vol, tree, n.as_bytes()) {
             Ok(found) => assert_eq!(found.map(|f| f.ino), Some(5), "{n}"),
             Err(e) => note(e),
         }
         let mut tx = vol.begin();
-        match set_value(&mut tx, t, n.as_bytes(), 1, &[1; 8]) {
+        match set_value(&mut tx, tree, n.as_bytes(), 1, &[1; 8]) {
             Ok(found) => assert!(found),
             Err(e) => note(e),
         }
-        let mut u = *t;
+        let mut u = *tree;
         match remove(&mut tx, &mut u, n.as_bytes()) {
             Ok(found) => assert!(found),
             Err(e) => note(e),
@@ -60,14 +60,14 @@ fn use_damaged(vol: &Volume, t: &TreeRef, names: &[String], all: usize) -> bool 
             note(e);
         }
     }
-    match list(vol, t, 0, usize::MAX) {
+    match list(vol, tree, 0, usize::MAX) {
         Ok(l) => assert_eq!(l.len(), all),
         Err(e) => note(e),
     }
-    if let Err(e) = visit_blocks(vol, t, &mut |_, _| Ok(())) {
+    if let Err(e) = visit_blocks(vol, tree, &mut |_, _| Ok(())) {
         note(e);
     }
-    let mut u = *t;
+    let mut u = *tree;
     if let Err(e) = free_step(&mut vol.begin(), &mut u) {
         note(e);
     }
@@ -77,13 +77,13 @@ fn use_damaged(vol: &Volume, t: &TreeRef, names: &[String], all: usize) -> bool 
 #[test]
 fn no_flipped_byte_goes_unnoticed() {
     let vol = volume(512, 1 << 20);
-    let mut t = dir();
+    let mut tree = dir();
     let names: Vec<String> = (0..60).map(|i| format!("a name of its own, {i}")).collect();
     for n in &names {
-        put(&vol, &mut t, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
+        put(&vol, &mut tree, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
     }
     let mut all = Vec::new();
-    visit_blocks(&vol, &t, &mut |b, leaf| {
+    visit_blocks(&vol, &tree, &mut |b, leaf| {
         all.push((b, leaf));
         Ok(())
     })
@@ -104,7 +104,7 @@ fn no_flipped_byte_goes_unnoticed() {
                 all.iter().for_each(|(b, _)| vol.verified.forget(*b));
                 let hurt = use_damaged(
                     &vol,
-                    &t,
+                    &tree,
                     if leaf { &names } else { &names[..20] },
                     names.len(),
                 );
@@ -114,19 +114,19 @@ fn no_flipped_byte_goes_unnoticed() {
         }
     }
     all.iter().for_each(|(b, _)| vol.verified.forget(*b));
-    assert!(!use_damaged(&vol, &t, &names, names.len()));
+    assert!(!use_damaged(&vol, &tree, &names, names.len()));
 }
 
 #[test]
 fn damage_after_the_check_is_no_panic() {
     // The checksum is not looked at again, the bounds are.
     let vol = volume(512, 1 << 20);
-    let mut t = dir();
+    let mut tree = dir();
     let names: Vec<String> = (0..11).map(|i| format!("{i}")).collect();
     for n in &names {
-        put(&vol, &mut t, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
+        put(&vol, &mut tree, n.as_bytes(), 8, &5u64.to_le_bytes()).unwrap();
     }
-    let base = vol.geo.offset(t.root.block());
+    let base = vol.geo.offset(tree.root.block());
     let mut good = vec![0; 512];
     vol.region.read(base, &mut good).unwrap();
     let mut rng = Rng(3);
@@ -136,21 +136,21 @@ fn damage_after_the_check_is_no_panic() {
             bad[rng.below(512) as usize] = rng.next() as u8;
         }
         drop(vol.region.window().store(base, &bad).unwrap());
-        vol.verified.note(t.root.block());
+        vol.verified.note(tree.root.block());
         for n in &names {
-            let mut u = t;
-            let _ = find_dir(&vol, &t, n.as_bytes());
+            let mut u = tree;
+            let _ = find_dir(&vol, &tree, n.as_bytes());
             let _ = remove(&mut vol.begin(), &mut u, n.as_bytes());
-            let _ = set_value(&mut vol.begin(), &t, n.as_bytes(), 1, &[1; 8]);
+            let _ = set_value(&mut vol.begin(), &tree, n.as_bytes(), 1, &[1; 8]);
         }
-        let mut u = t;
+        let mut u = tree;
         let mut tx = vol.begin();
         for n in ["some", "more", "names", "to divide the leaf"] {
             if insert(&mut tx, &mut u, n.as_bytes(), 1, &[1; 8]).is_err() {
                 break;
             }
         }
-        let _ = scan(&vol, &t, 0, &|| Ok(()), &mut |_, _, _| {
+        let _ = scan(&vol, &tree, 0, &|| Ok(()), &mut |_, _, _| {
             ControlFlow::Continue(())
         });
     }
@@ -159,19 +159,19 @@ fn damage_after_the_check_is_no_panic() {
 #[test]
 fn a_leaf_copied_to_another_block_is_found_out() {
     let vol = volume(4096, 1 << 20);
-    let mut t = dir();
-    put(&vol, &mut t, b"name", 8, &[1; 8]).unwrap();
+    let mut tree = dir();
+    put(&vol, &mut tree, b"name", 8, &[1; 8]).unwrap();
     let mut tx = vol.begin();
     let Run { start, .. } = tx.alloc_blocks(None, 1, true).unwrap();
     let mut leaf = vec![0; 4096];
     vol.region
-        .read(vol.geo.offset(t.root.block()), &mut leaf)
+        .read(vol.geo.offset(tree.root.block()), &mut leaf)
         .unwrap();
     tx.write_new(start << 12, &leaf).unwrap();
     tx.commit().unwrap();
-    t.root = Ptr::new(Bno(start), LEAF, t.at(&vol.geo, 0, 0));
+    tree.root = Ptr::new(Bno(start), LEAF, tree.at(&vol.geo, 0, 0));
     assert!(matches!(
-        find_dir(&vol, &t, b"name"),
+        find_dir(&vol, &tree, b"name"),
         Err(Error::Corrupt { .. })
     ));
 }
@@ -181,19 +181,19 @@ fn a_leaf_copied_to_another_block_is_found_out() {
 #[test]
 fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
     let vol = volume(512, 1 << 20);
-    let mut t = dir();
+    let mut tree = dir();
     for i in 0..60 {
-        put(&vol, &mut t, format!("{i}").as_bytes(), 8, &[1; 8]).unwrap();
+        put(&vol, &mut tree, format!("{i}").as_bytes(), 8, &[1; 8]).unwrap();
     }
     let mut leaves = Vec::new();
-    visit_blocks(&vol, &t, &mut |b, leaf| {
+    visit_blocks(&vol, &tree, &mut |b, leaf| {
         leaves.extend(leaf.then_some(b));
         Ok(())
     })
     .unwrap();
     let items = |b: Bno| {
         let image = Image::read(&vol, b).unwrap();
-        image.items(&t, &vol.geo.leaf).unwrap()
+        image.items(&tree, &vol.geo.leaf).unwrap()
     };
     let full = |b: &&Bno| items(**b).len() > 1;
     let (&first, &last) = (
@@ -213,7 +213,7 @@ fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
         drop(vol.region.window().store(base, &bad).unwrap());
         leaves.iter().for_each(|b| vol.verified.note(*b));
         let mut before = 0;
-        let result = scan(&vol, &t, 0, &|| Ok(()), &mut |item, _, _| {
+        let result = scan(&vol, &tree, 0, &|| Ok(()), &mut |item, _, _| {
             assert!(item.hash() > before, "{:#x} after {before:#x}", item.hash());
             before = item.hash();
             ControlFlow::Continue(())
@@ -221,5 +221,5 @@ fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
         assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
         drop(vol.region.window().store(base, &bytes).unwrap());
     }
-    assert_eq!(list(&vol, &t, 0, usize::MAX).unwrap().len(), 60);
+    assert_eq!(list(&vol, &tree, 0, usize::MAX).unwrap().len(), 60);
 }

@@ -18,14 +18,14 @@ fn nothing_that_a_divided_leaf_stores_is_left_in_the_cache() {
         let block = tx.alloc_blocks(None, 8, true).unwrap().start;
         let scratch = vol.geo.offset(Bno(block));
         tx.commit().unwrap();
-        let mut t = dir();
+        let mut tree = dir();
         let mut anew = 0;
         for i in 0..1500 {
             let mut tx = vol.begin();
             // A record that is almost full.
             let full = (tx.room() - 1300) / 8 * 8;
             tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
-            let mut u = t;
+            let mut u = tree;
             sim.recording(true);
             insert(&mut tx, &mut u, &numbered(i), 8, &i.to_le_bytes()).unwrap();
             tx.commit().unwrap();
@@ -46,7 +46,7 @@ fn nothing_that_a_divided_leaf_stores_is_left_in_the_cache() {
                 dirty.is_empty(),
                 "blocks of {block_size}, name {i}: lines {dirty:x?} are stored and not flushed"
             );
-            t = u;
+            tree = u;
         }
         assert!(anew > 5, "blocks of {block_size}: {anew} index blocks");
     }

@@ -4,24 +4,24 @@ use super::*;
 
 /// Moves a name as a rename does; gives whether the place that was found before
 /// the removal was still good.
-fn rename(vol: &Volume, t: &mut TreeRef, old: &[u8], new: &[u8]) -> bool {
-    let Ok(Some(from)) = find_dir(vol, t, old) else {
+fn rename(vol: &Volume, tree: &mut TreeRef, old: &[u8], new: &[u8]) -> bool {
+    let Ok(Some(from)) = find_dir(vol, tree, old) else {
         panic!("{old:?} is not there");
     };
-    let Err(gap) = find_dir_or_gap(vol, t, new).unwrap() else {
+    let Err(vacant) = find_dir_or_vacant(vol, tree, new).unwrap() else {
         panic!("{new:?} is there");
     };
-    let mut after = *t;
+    let mut after = *tree;
     let mut tx = vol.begin();
     remove_found(&mut tx, &mut after, &from.found).unwrap();
     let value = from.ino.to_le_bytes();
-    let held = gap.as_ref().is_some_and(|g| g.holds(&tx, &after));
-    match &gap {
-        Some(gap) => insert_at(&mut tx, &mut after, gap, new, 8, &value).unwrap(),
+    let held = vacant.as_ref().is_some_and(|g| g.holds(&tx, &after));
+    match &vacant {
+        Some(vacant) => insert_at(&mut tx, &mut after, vacant, new, 8, &value).unwrap(),
         None => insert(&mut tx, &mut after, new, 8, &value).unwrap(),
     };
     tx.commit().unwrap();
-    *t = after;
+    *tree = after;
     held
 }
 
@@ -35,22 +35,22 @@ fn name(i: u64) -> Vec<u8> {
 /// and how many were not.
 fn move_about(block_size: u32, names: u64, moves: u64) -> (usize, usize) {
     let vol = volume(block_size, 8 << 20);
-    let mut t = dir();
+    let mut tree = dir();
     let mut there: Vec<u64> = (0..names).collect();
     for i in &there {
-        put(&vol, &mut t, &name(*i), 8, &i.to_le_bytes()).unwrap();
+        put(&vol, &mut tree, &name(*i), 8, &i.to_le_bytes()).unwrap();
     }
     let (mut rng, mut held) = (Rng(names), 0);
     for i in names..names + moves {
         let at = rng.below(names) as usize;
         let old = std::mem::replace(&mut there[at], i);
-        held += usize::from(rename(&vol, &mut t, &name(old), &name(i)));
+        held += usize::from(rename(&vol, &mut tree, &name(old), &name(i)));
         if i % 64 == 0 || names < 10 {
-            assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
+            assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
         }
     }
-    assert_eq!(blocks(&vol, &t).unwrap(), t.blocks);
-    let listed = list(&vol, &t, 0, usize::MAX).unwrap();
+    assert_eq!(blocks(&vol, &tree).unwrap(), tree.blocks);
+    let listed = list(&vol, &tree, 0, usize::MAX).unwrap();
     let mut found: Vec<_> = listed.into_values().map(|(name, ..)| name).collect();
     let mut want: Vec<_> = there.iter().map(|i| name(*i)).collect();
     found.sort();
@@ -84,11 +84,11 @@ fn names_that_collide_have_places_of_their_own() {
 #[test]
 fn a_place_in_a_tree_that_was_planted_since_is_not_used() {
     let vol = volume(4096, 4 << 20);
-    let mut t = dir();
-    put(&vol, &mut t, b"a", 8, &1u64.to_le_bytes()).unwrap();
-    let Err(Some(gap)) = find_dir_or_gap(&vol, &t, b"b").unwrap() else {
+    let mut tree = dir();
+    put(&vol, &mut tree, b"a", 8, &1u64.to_le_bytes()).unwrap();
+    let Err(Some(vacant)) = find_dir_or_vacant(&vol, &tree, b"b").unwrap() else {
         panic!("there is a leaf, and no such name in it");
     };
     let tx = vol.begin();
-    assert!(gap.holds(&tx, &t) && !gap.holds(&tx, &dir()));
+    assert!(vacant.holds(&tx, &tree) && !vacant.holds(&tx, &dir()));
 }

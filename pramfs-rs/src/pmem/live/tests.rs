@@ -51,9 +51,9 @@ fn copies_everywhere_are_those_bytes_and_no_others() {
     // SAFETY: as above.
     compare(|d, s, n| unsafe { copy(d, s, n) }, same);
     // SAFETY: as above.
-    compare(|d, s, n| unsafe { words::load(d, s, n) }, same);
+    compare(|d, s, n| unsafe { atomic_copy::load(d, s, n) }, same);
     // SAFETY: as above.
-    compare(|d, s, n| unsafe { words::store(d, s, n) }, same);
+    compare(|d, s, n| unsafe { atomic_copy::store(d, s, n) }, same);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn fills_everywhere_are_those_bytes_and_no_others() {
     // SAFETY: the range lies in an area of its own, which is whole words.
     compare(|d, _, n| unsafe { fill(d, 0x5a, n) }, filled);
     // SAFETY: as above.
-    compare(|d, _, n| unsafe { words::fill(d, 0x5a, n) }, filled);
+    compare(|d, _, n| unsafe { atomic_copy::fill(d, 0x5a, n) }, filled);
 }
 
 /// Whoever looks between two instructions, as a crash does, sees no part of what is
@@ -126,7 +126,7 @@ fn a_structure_of_any_length_comes_out_whole() {
             assert_eq!(load_pod::<[u8; 7]>(at(from))[..], src.0[from..from + 7]);
             assert_eq!(load_pod::<[u8; 96]>(at(from))[..], src.0[from..from + 96]);
             touch(at(from));
-            words::touch(at(from));
+            atomic_copy::touch(at(from));
         }
     }
 }

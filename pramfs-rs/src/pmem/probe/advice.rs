@@ -9,7 +9,7 @@ use crate::pmem::mapping::HUGE_2M;
 use crate::pmem::source::{SourceKind, SysDevice};
 
 /// The smallest region, in bytes.
-const SMALLEST: u64 = 256 << 10;
+const MIN_REGION: u64 = 256 << 10;
 
 /// Fills the warnings and the advice of a report.
 pub(super) fn advise(report: &mut Report, subject: &Subject) {
@@ -229,9 +229,9 @@ fn length(report: &mut Report) {
         report
             .advice
             .push(format!("mkfs.pramfs {path} SIZE # makes a region of it"));
-    } else if size < SMALLEST {
+    } else if size < MIN_REGION {
         report.warnings.push(format!(
-            "Its {size} bytes are too few: a region has at least {SMALLEST}."
+            "Its {size} bytes are too few: a region has at least {MIN_REGION}."
         ));
     } else if !size.is_multiple_of(report.alignment) && report.kind != Some(SourceKind::BlockDevice)
     {

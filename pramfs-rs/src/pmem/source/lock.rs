@@ -47,7 +47,7 @@ pub fn inherit_standard_streams_only() -> io::Result<()> {
 }
 
 /// udev holds a shared lock for moments while it looks at a device.
-const UDEV_PATIENCE: Duration = Duration::from_secs(1);
+const UDEV_TIMEOUT: Duration = Duration::from_secs(1);
 const UDEV_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the lock or says who has it.
@@ -63,7 +63,7 @@ pub(super) fn acquire(
         FlockOperation::NonBlockingLockShared
     };
     let patience = if kind == SourceKind::BlockDevice {
-        UDEV_PATIENCE
+        UDEV_TIMEOUT
     } else {
         Duration::ZERO
     };

@@ -1,0 +1,333 @@
+//! The way to a name, part by part.
+//!
+//! A symbolic link that somebody else has made leads where they like: to a file
+//! that only the caller may write, or into a directory where only the caller may
+//! make names. Each part of a path can be one, in /dev/shm or /tmp by anybody. So
+//! the parts are opened one after the other, and each link is looked at before it
+//! is followed.
+//!
+//! Invariant: what is found, and the directory that a new file is made in, were
+//! reached through the links that were looked at and no others. A name that is
+//! exchanged meanwhile changes nothing.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use pramfs::pmem::{Region, RegionOptions};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::target::Objection;
+use crate::Failure;
+use crate::failure::shown;
+
+/// As many links as the kernel follows.
+const MAX_LINKS: usize = 40;
+/// Of statfs(2): links of procfs lead where no text can.
+const PROCFS: u64 = 0x9fa0;
+
+/// See the module.
+pub struct PathWalk {
+    /// What is there; `None` if only the last name is missing.
+    pub found: Option<Metadata>,
+    /// What speaks against the links on the way.
+    pub doubts: Vec<Objection>,
+    /// Where the last name is, or would be.
+    pub place: NameAt,
+}
+
+/// A name in a directory that is held.
+pub struct NameAt {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+/// To look at, and to go on from.
+const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn start(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let from = if path.is_absolute() { "/" } else { "." };
+    rustix::fs::open(from, HANDLE | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// The names of a path, `..` as one of them.
+fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+impl PathWalk {
+    /// Goes it.
+    ///
+    /// # Errors
+    /// Of open(2): ENOENT where a directory on the way is missing, ELOOP.
+    pub fn to(path: &Path) -> io::Result<PathWalk> {
+        let user = rustix::process::geteuid().as_raw();
+        let mut doubts = Vec::new();
+        let mut place = NameAt {
+            directory: start(path)?,
+            name: ".".into(),
+        };
+        // Of what is in the way, for messages.
+        let mut at = PathBuf::from(if path.is_absolute() { "/" } else { "" });
+        let mut rest: VecDeque<OsString> = names(path).collect();
+        let mut links = 0;
+        let mut found = rustix::io::dup(&place.directory)?;
+        while let Some(name) = rest.pop_front() {
+            let is_last = rest.is_empty();
+            let (next, meta) = match open(&place.directory, &name, is_last) {
+                Ok(opened) => opened,
+                Err(error) if is_last && error.raw_os_error() == Some(libc::ENOENT) => {
+                    place.name = name;
+                    return Ok(PathWalk {
+                        found: None,
+                        doubts,
+                        place,
+                    });
+                }
+                Err(error) => return Err(error),
+            };
+            if meta.is_symlink() {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                if meta.uid() != user && meta.uid() != 0 {
+                    doubts.push(objection(&at.join(&name), meta.uid()));
+                }
+                let target = rustix::fs::readlinkat(&next, c"", Vec::new())?;
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if target.is_absolute() {
+                    place.directory = start(&target)?;
+                    at = PathBuf::from("/");
+                }
+                for name in names(&target).rev() {
+                    rest.push_front(name);
+                }
+                // A link to "." or "/" has no name more.
+                found = rustix::io::dup(&place.directory)?;
+                place.name = ".".into();
+                continue;
+            }
+            at.push(&name);
+            if is_last {
+                found = next;
+                place.name = name;
+            } else {
+                place.directory = next;
+            }
+        }
+        Ok(PathWalk {
+            found: Some(File::from(found).metadata()?),
+            doubts,
+            place,
+        })
+    }
+}
+
+/// Opens a name to look at. In the middle of a path it is to be a directory, which
+/// is then mounted if it is one that mounts by itself.
+fn open(directory: &OwnedFd, name: &OsStr, is_last: bool) -> io::Result<(OwnedFd, Metadata)> {
+    let open = |flags| rustix::fs::openat(directory, name, flags, Mode::empty());
+    let opened = match is_last {
+        true => open(HANDLE)?,
+        false => match open(HANDLE | OFlags::DIRECTORY) {
+            Err(Errno::NOTDIR | Errno::LOOP) => open(HANDLE)?,
+            opened => opened?,
+        },
+    };
+    let look =
+        |fd: &OwnedFd| -> io::Result<Metadata> { File::from(rustix::io::dup(fd)?).metadata() };
+    let meta = look(&opened)?;
+    // The kernel alone knows where these lead.
+    if meta.is_symlink() && rustix::fs::fstatfs(&opened)?.f_type as u64 == PROCFS {
+        let followed = open(HANDLE - OFlags::NOFOLLOW)?;
+        let meta = look(&followed)?;
+        return Ok((followed, meta));
+    }
+    if !is_last && !meta.is_symlink() && !meta.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    Ok((opened, meta))
+}
+
+fn objection(link: &Path, owner: u32) -> Objection {
+    Objection {
+        sentence: format!(
+            "{} is a symbolic link that belongs to user {owner}, who decides where it leads",
+            shown(link)
+        ),
+        reason: "others-may-write",
+    }
+}
+
+/// No file could be made.
+fn not_made(path: &Path, error: Errno) -> Failure {
+    let (reason, why) = match error {
+        Errno::ROFS => (
+            "read-only",
+            "lies on a read-only file system; remount that read-write, or choose another place",
+        ),
+        Errno::ACCESS | Errno::PERM => (
+            "permission",
+            "permission denied to make a file there; run as the owner of the directory or as root, or choose another place",
+        ),
+        error => return Failure::os("cannot make", path, error),
+    };
+    Failure::new(reason, format!("{}: {why}", shown(path)))
+}
+
+impl NameAt {
+    /// Makes a new file there, of mode 0600 and `len` bytes, and opens it as a
+    /// region. `path` is for messages.
+    ///
+    /// # Errors
+    /// Where the name has been taken meanwhile; those of the system.
+    pub fn make(&self, path: &Path, len: u64) -> Result<Region, Failure> {
+        let ours_alone = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let made = rustix::fs::openat(
+            &self.directory,
+            &self.name,
+            flags | OFlags::CLOEXEC | OFlags::NOCTTY,
+            ours_alone,
+        );
+        let fd = match made {
+            Ok(fd) => fd,
+            Err(Errno::EXIST) => {
+                return Err(Failure::new(
+                    "replaced",
+                    format!(
+                        "{}: exists: somebody has made it meanwhile; look at it with ls -l, then try again",
+                        shown(path)
+                    ),
+                ));
+            }
+            Err(error) => return Err(not_made(path, error)),
+        };
+        let file = File::from(fd);
+        let fill = || -> Result<Region, Failure> {
+            // Whatever the umask and the directory's default ACL made of it.
+            rustix::fs::fchmod(&file, ours_alone)
+                .map_err(|e| Failure::os("cannot set the mode of", path, e))?;
+            file.set_len(len).map_err(|e| match e.raw_os_error() {
+                Some(libc::EFBIG | libc::EINVAL) => Failure::new(
+                    "size",
+                    format!(
+                        "{}: its file system cannot hold a file of {len} bytes; choose a smaller size or another file system",
+                        shown(path)
+                    ),
+                ),
+                _ => Failure::os("cannot set the size of", path, e),
+            })?;
+            let copy = file
+                .try_clone()
+                .map_err(|e| Failure::os("cannot open", path, e))?;
+            let name = path.to_string_lossy();
+            Ok(RegionOptions::new().from_fd(OwnedFd::from(copy), &name)?)
+        };
+        // Nobody has seen the file yet, and without a region it is of no use.
+        fill().inspect_err(|_| self.remove(&file))
+    }
+
+    /// Removes a file that was made here, unless its name means another one by now.
+    pub fn remove(&self, file: impl AsFd) {
+        let named = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if let (Ok(made), Ok(named)) = (rustix::fs::fstat(file), named)
+            && (made.st_dev, made.st_ino) == (named.st_dev, named.st_ino)
+        {
+            // What went wrong is told by the caller.
+            let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn the_way_is_what_the_kernel_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        std::fs::write(at("a/b/file"), "").unwrap();
+        symlink("a/b", at("link")).unwrap();
+        symlink(at("link/.."), at("a/up")).unwrap();
+        symlink("file", at("a/b/other")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        for name in [
+            "a/b/file",
+            "link/file",
+            "a/up/b/../b/./other",
+            "link/../../a/b/other",
+            "link",
+            "link/..",
+        ] {
+            let way = PathWalk::to(&at(name)).unwrap();
+            let (found, wanted) = (way.found.unwrap(), std::fs::metadata(at(name)).unwrap());
+            assert_eq!(
+                (found.dev(), found.ino()),
+                (wanted.dev(), wanted.ino()),
+                "{name}"
+            );
+            assert!(way.doubts.is_empty(), "{name}");
+        }
+        let missing = PathWalk::to(&at("link/../new")).unwrap();
+        assert!(missing.found.is_none());
+        missing.place.make(&at("new"), 1 << 20).unwrap();
+        assert_eq!(std::fs::metadata(at("a/new")).unwrap().len(), 1 << 20);
+        for (name, errno) in [
+            ("nowhere/file", libc::ENOENT),
+            ("a/b/file/x", libc::ENOTDIR),
+            ("a/b/other/x", libc::ENOTDIR),
+            ("loop", libc::ELOOP),
+            ("loop/x", libc::ELOOP),
+        ] {
+            let error = PathWalk::to(&at(name)).err().expect(name);
+            assert_eq!(error.raw_os_error(), Some(errno), "{name}");
+        }
+    }
+
+    /// A descriptor's link in procfs has no text that leads there.
+    #[test]
+    fn a_file_without_a_name_is_found_behind_its_descriptor() {
+        use std::os::fd::AsRawFd;
+        let file = tempfile::tempfile().unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let found = PathWalk::to(Path::new(&path)).unwrap().found.unwrap();
+        assert_eq!(found.ino(), file.metadata().unwrap().ino());
+    }
+
+    /// Between the look and the making.
+    #[test]
+    fn a_file_is_made_at_the_end_of_the_way_that_was_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("place")).unwrap();
+        std::fs::create_dir(at("victim")).unwrap();
+        let way = PathWalk::to(&at("place/region")).unwrap();
+        std::fs::rename(at("place"), at("moved")).unwrap();
+        symlink("victim", at("place")).unwrap();
+        let region = way.place.make(&at("place/region"), 1 << 20).unwrap();
+        assert!(at("moved/region").exists() && !at("victim/region").exists());
+        let again = way.place.make(&at("place/region"), 1 << 20).unwrap_err();
+        assert_eq!(again.reason, "replaced");
+        drop(region);
+        // What is of no use goes away.
+        let way = PathWalk::to(&at("moved/large")).unwrap();
+        assert!(way.place.make(&at("moved/large"), u64::MAX).is_err());
+        assert!(!at("moved/large").exists());
+    }
+}

@@ -1,0 +1,67 @@
+//! The chattr flags that forbid something: immutable (+i) and append-only (+a).
+//!
+//! The kernel does not know of them in a FUSE file system, so the engine
+//! refuses by itself what ext4 and the kernel refuse together, with EPERM. Who
+//! may set and clear the flags is the front end's business.
+//!
+//! What was begun before a flag was set goes on: blocks that are freed for it,
+//! lagging times, pages that a mapping has changed.
+
+use super::inode::InodeState;
+use crate::error::{Error, Result};
+use crate::media::DiskInode;
+use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_LOST};
+use crate::types::{SetAttr, SetTime};
+
+const IMMUTABLE: Error = Error::NotPermitted("it is immutable (chattr +i)");
+const APPEND_ONLY: Error = Error::NotPermitted("it can only grow (chattr +a)");
+
+/// Nothing of it may change, but that it may grow.
+#[inline]
+pub(super) fn check_append(d: &DiskInode) -> Result<()> {
+    if d.flags & FL_IMMUTABLE != 0 {
+        return Err(IMMUTABLE);
+    }
+    Ok(())
+}
+
+/// It may be changed in any way. Of a directory: names may be removed.
+#[inline]
+pub(super) fn check_write(d: &DiskInode) -> Result<()> {
+    if d.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
+        return Ok(());
+    }
+    check_append(d)?;
+    Err(APPEND_ONLY)
+}
+
+impl InodeState {
+    /// What `set` changes may be changed. The flags themselves may.
+    pub(super) fn may_set(&self, set: &SetAttr) -> Result<()> {
+        if self.disk.flags & (FL_IMMUTABLE | FL_APPEND) == 0 {
+            return Ok(());
+        }
+        let times = (set.atime, set.mtime);
+        // utimes(path, NULL) is what a write does; any other time is not.
+        let touched = times == (Some(SetTime::Now), Some(SetTime::Now));
+        let timed = times != (None, None) && !touched;
+        let kept = set
+            .flags
+            .is_some_and(|f| f & self.disk.flags & FL_IMMUTABLE != 0);
+        if kept && set.flags != Some(self.disk.flags & !FL_LOST) {
+            return check_write(&self.disk);
+        }
+        if set.size.is_some()
+            || set.perm.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || timed
+        {
+            return check_write(&self.disk);
+        }
+        if touched {
+            return check_append(&self.disk);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! What is written: bytes of the caller, or bytes that stand in the region
+//! already and are copied to another place of it.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::pmem::{Region, Unfenced};
+
+/// Bytes to be written, of which a part can be taken.
+pub(super) trait WriteSource: Copy {
+    fn len(self) -> usize;
+
+    fn part(self, range: Range<usize>) -> Self;
+
+    /// Stores them to a place of the region, around the cache.
+    ///
+    /// # Errors
+    /// Those of the region.
+    #[cfg_attr(feature = "mutants", track_caller)]
+    fn store(self, region: &Region, at: u64) -> Result<Unfenced>;
+}
+
+impl WriteSource for &[u8] {
+    #[inline]
+    fn len(self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn part(self, range: Range<usize>) -> Self {
+        &self[range]
+    }
+
+    #[inline]
+    #[cfg_attr(feature = "mutants", track_caller)]
+    fn store(self, region: &Region, at: u64) -> Result<Unfenced> {
+        region.need_room(at, self.len() as u64)?;
+        Ok(region.window().nt_store(at, self)?)
+    }
+}
+
+/// Bytes of the region.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MediumRange {
+    /// Where they stand.
+    pub at: u64,
+    /// How many they are.
+    pub len: usize,
+}
+
+impl WriteSource for MediumRange {
+    fn len(self) -> usize {
+        self.len
+    }
+
+    fn part(self, range: Range<usize>) -> Self {
+        MediumRange {
+            at: self.at + range.start as u64,
+            len: range.len(),
+        }
+    }
+
+    #[cfg_attr(feature = "mutants", track_caller)]
+    fn store(self, region: &Region, at: u64) -> Result<Unfenced> {
+        region.need_room(at, self.len as u64)?;
+        Ok(region.window().nt_copy(at, self.at, self.len as u64)?)
+    }
+}

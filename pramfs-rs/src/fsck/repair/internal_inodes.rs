@@ -1,0 +1,306 @@
+//! The internal inodes: where the inode table and the group descriptors are.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::Repairer;
+use super::maps::Found;
+use crate::error::{Error, Result};
+use crate::fsck::maps::Extent;
+use crate::fsck::outcome::Done;
+use crate::media::DiskInode;
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::correct;
+use crate::media::pointer::{LEAF, Ptr, PtrAt};
+use crate::media::walk::MapRoot;
+use crate::types::{Bno, Ino};
+
+impl Repairer<'_, '_> {
+    /// Puts an internal inode and its map right. `lost`: it is damaged in both
+    /// pages.
+    pub(super) fn repair_internal(&mut self, ino: Ino, lost: bool) -> Result<bool> {
+        if lost {
+            return self.correct_internal(ino);
+        }
+        if !self.rebuilt.insert((ino.0, 0)) {
+            return Ok(true);
+        }
+        let Some(mut d) = self.internal(ino)? else {
+            return Ok(false);
+        };
+        let map = Self::map_of(&d);
+        let mut data = self.known_blocks(ino);
+        let corrected = self.correct_internal_pointers(&map)?;
+        for (at, word) in &corrected {
+            match at {
+                Some(at) => self.view.store_u64(*at, *word)?,
+                None => {
+                    d.root = *word;
+                    self.put_internal(ino, d)?;
+                }
+            }
+        }
+        // What lies behind those, and what could not be corrected, is seen by
+        // the next round.
+        if !corrected.is_empty() {
+            self.fate((ino.0, 0), Done::Corrected);
+            return Ok(true);
+        }
+        // What another claims too is its own if it says so.
+        let mut foreign = Vec::new();
+        for (number, block) in &data {
+            if self.known.shared.contains(block) && !self.is_block_of(ino, *number, *block)? {
+                foreign.push(*number);
+            }
+        }
+        let (scanned, needed) = self.missing_blocks(ino)?;
+        let own = self.pointer_blocks(ino)?;
+        let shared = own.iter().any(|b| self.known.shared.contains(b));
+        if foreign.is_empty()
+            && !shared
+            && needed
+                .iter()
+                .all(|n| data.contains_key(n) || scanned.contains_key(n))
+        {
+            let new = scanned.iter().filter(|(n, _)| !data.contains_key(n));
+            let patches = self.patches(&map, new)?;
+            if !patches.is_empty() {
+                for (at, word) in patches {
+                    self.view.store_u64(at, word)?;
+                }
+                self.fate((ino.0, 0), Done::Corrected);
+                return Ok(true);
+            }
+        }
+        for number in foreign {
+            data.remove(&number);
+        }
+        for (number, block) in scanned {
+            if let Entry::Vacant(v) = data.entry(number) {
+                v.insert(block);
+                self.known.claims.claim(block, 1);
+            }
+        }
+        for number in needed {
+            if let Entry::Vacant(v) = data.entry(number) {
+                // Zeros are no descriptors: the next round makes bitmaps of
+                // what is in use.
+                v.insert(self.alloc_zeroed()?.0);
+            }
+        }
+        self.fate((ino.0, 0), Done::Rebuilt);
+        let (root, height, blocks) = self.build_map(ino, &data)?;
+        (d.root, d.height, d.blocks) = (root, height as u8, blocks);
+        self.put_internal(ino, d)
+    }
+
+    /// The pointers that lead to blocks which were found, where all of them can
+    /// be stored in blocks of pointers that are there: that takes no space.
+    fn patches<'n>(
+        &self,
+        map: &MapRoot,
+        new: impl Iterator<Item = (&'n u64, &'n u64)>,
+    ) -> Result<Vec<(u64, u64)>> {
+        let mut out = Vec::new();
+        for (number, block) in new {
+            let found = self.find_pointer(map, 0, *number)?;
+            let Some((at, f)) = found.and_then(|f| f.at.map(|at| (at, f))) else {
+                return Ok(Vec::new());
+            };
+            out.push((at, Ptr::new(Bno(*block), 0, f.place).0));
+        }
+        Ok(out)
+    }
+
+    /// Whether a block is this one of the map, by what is in it.
+    pub(super) fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
+        let image = self.image(Bno(block))?;
+        let says = match ino {
+            // Its own pointer says so, too.
+            Ino::INODE_TABLE => return Ok(self.inodes_in(&image).contains(&Some(number))),
+            Ino::INODE_GROUPS => self.desc_number(BitmapKind::Inodes, &image),
+            _ => self.desc_number(BitmapKind::Blocks, &image),
+        };
+        Ok(says == Some(number))
+    }
+
+    /// The inode, from the first page in which it can be read.
+    pub(super) fn internal(&self, ino: Ino) -> Result<Option<DiskInode>> {
+        for page in [0, self.geo.copy_offset] {
+            let d: DiskInode = self.view.read_pod(page + Self::internal_at(ino))?;
+            if self.internal_fits(ino, &d) {
+                return Ok(Some(d));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Damaged in both pages: with one wrong byte in one of them it can be
+    /// corrected.
+    fn correct_internal(&mut self, ino: Ino) -> Result<bool> {
+        for page in [0, self.geo.copy_offset] {
+            let at = page + Self::internal_at(ino);
+            let d: DiskInode = self.view.read_pod(at)?;
+            let right = correct::inode(&d, self.geo.seed, ino);
+            if let Some(right) = right.filter(|r| self.internal_fits(ino, r)) {
+                self.view.store(at, right.as_bytes())?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn known_blocks(&self, ino: Ino) -> BTreeMap<u64, u64> {
+        let extents: &[Extent] = match ino {
+            Ino::INODE_TABLE => &self.known.table,
+            Ino::INODE_GROUPS => &self.known.descs[1],
+            _ => &self.known.descs[0],
+        };
+        let blocks = |e: &Extent| {
+            let (first, block) = (e.first, e.block);
+            (0..e.count).map(move |i| (first + i, block + i))
+        };
+        extents.iter().flat_map(blocks).collect()
+    }
+
+    /// The pointers of the map that are damaged and can be corrected. The way
+    /// goes by the pointers that there are, not by the numbers that there could
+    /// be: of those a forged map has 2^54.
+    fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<u64>, u64)>> {
+        let mut corrected = Vec::new();
+        let mut seen = HashSet::new();
+        let mut rest = vec![Found {
+            at: None,
+            place: map.root_at(self.geo),
+            ptr: map.root,
+        }];
+        while let Some(f) = rest.pop() {
+            if f.ptr.is_hole() {
+                continue;
+            }
+            match map.open(self.geo, f.ptr, f.place) {
+                Ok(block) if f.ptr.flags() & !LEAF == 0 => {
+                    if f.place.level > 0 && !f.ptr.is_leaf() && seen.insert(block.0) {
+                        rest.extend(self.pointers_in(block, &f.place)?);
+                    }
+                }
+                _ => {
+                    let right = self.correct_map_pointer(map, &f)?;
+                    corrected.extend(right.filter(|p| p.flags() == 0).map(|p| (f.at, p.0)));
+                }
+            }
+        }
+        Ok(corrected)
+    }
+
+    /// The pointers in a block, that of the place.
+    fn pointers_in(&self, block: Bno, above: &PtrAt) -> Result<Vec<Found>> {
+        let base = self.geo.offset(block);
+        let found = |(i, word)| Found {
+            at: Some(base + i * 8),
+            place: PtrAt {
+                level: above.level - 1,
+                index: above.index << self.geo.fan_log2 | i,
+                ..*above
+            },
+            ptr: Ptr(word),
+        };
+        let words = (0..).zip(self.words(base)?).filter(|(_, word)| *word != 0);
+        Ok(words.map(found).collect())
+    }
+
+    /// Blocks that its map takes for blocks of pointers.
+    fn pointer_blocks(&self, ino: Ino) -> Result<Vec<u64>> {
+        let Some(d) = self.internal(ino)? else {
+            return Ok(Vec::new());
+        };
+        let map = Self::map_of(&d);
+        let (mut out, mut seen) = (Vec::new(), HashSet::new());
+        let mut rest = vec![(map.root, map.root_at(self.geo))];
+        while let Some((ptr, place)) = rest.pop() {
+            let Ok(block) = map.open(self.geo, ptr, place) else {
+                continue;
+            };
+            if place.level == 0 || ptr.is_leaf() || !seen.insert(block.0) {
+                continue;
+            }
+            out.push(block.0);
+            let below = self.pointers_in(block, &place)?;
+            rest.extend(below.iter().map(|f| (f.ptr, f.place)));
+        }
+        Ok(out)
+    }
+
+    /// Blocks of it that were found, and the numbers of those that it must
+    /// have.
+    fn missing_blocks(&mut self, ino: Ino) -> Result<(BTreeMap<u64, u64>, Vec<u64>)> {
+        let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
+        let groups = |f: &Self, kind| f.bits(kind).div_ceil(f.geo.bits_per_group());
+        let needed = match ino {
+            // The reserved inodes stand there.
+            Ino::INODE_TABLE => (0..16u64.div_ceil(self.geo.inodes_per_block())).collect(),
+            Ino::INODE_GROUPS => {
+                (0..groups(self, BitmapKind::Inodes).div_ceil(per_block)).collect()
+            }
+            _ => (0..groups(self, BitmapKind::Blocks).div_ceil(per_block)).collect(),
+        };
+        let own = self.pointer_blocks(ino)?;
+        let scan = self.scan()?;
+        let mut found = match ino {
+            Ino::INODE_TABLE => scan.table.clone(),
+            Ino::INODE_GROUPS => scan.descs[1].clone(),
+            _ => scan.descs[0].clone(),
+        };
+        // What stands in the place of a block of its pointers.
+        for block in own {
+            let image = self.image(Bno(block))?;
+            let number = match ino {
+                Ino::INODE_TABLE => self.table_number(&image),
+                Ino::INODE_GROUPS => self.desc_number(BitmapKind::Inodes, &image),
+                _ => self.desc_number(BitmapKind::Blocks, &image),
+            };
+            if let Some(number) = number {
+                found.entry(number).or_insert(block);
+            }
+        }
+        Ok((found, needed))
+    }
+
+    /// The inode table gets a block more; the first number in it.
+    pub(super) fn grow_table(&mut self) -> Result<Ino> {
+        let mut data = self.known_blocks(Ino::INODE_TABLE);
+        let number = (0..).find(|n| !data.contains_key(n)).unwrap_or_default();
+        let ino = Ino((number * self.geo.inodes_per_block()).max(Ino::FIRST_FREE.0));
+        let Some(mut d) = self.internal(Ino::INODE_TABLE)? else {
+            return Err(Error::corrupt("the inode table", "it cannot be read"));
+        };
+        if ino.0 >= self.geo.inodes_max {
+            return Err(Error::NoSpace("no free inode for lost+found"));
+        }
+        let block = self.alloc_zeroed()?;
+        data.insert(number, block.0);
+        let (root, height, blocks) = self.build_map(Ino::INODE_TABLE, &data)?;
+        (d.root, d.height, d.blocks) = (root, height as u8, blocks);
+        self.put_internal(Ino::INODE_TABLE, d)?;
+        let extent = Extent {
+            first: number,
+            count: 1,
+            block: block.0,
+            unwritten: false,
+        };
+        let at = self.known.table.partition_point(|e| e.first < number);
+        self.known.table.insert(at, extent);
+        Ok(ino)
+    }
+
+    /// An inode of a file system without damage, for one that is made anew.
+    pub(super) fn fresh_inode(mode: u32) -> DiskInode {
+        let mut d = DiskInode::new_zeroed();
+        d.mode = mode;
+        d.nlink = 1;
+        d.change = 1;
+        d
+    }
+}

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Kills processes in the middle of their work, as often as asked for, and
+# checks what they leave. `make test` does the same 200 times.
+#
+#   scripts/sigkill.sh [KILLS]    in all, 4000 by default
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+
+kills=${1:-4000}
+if ! [[ $kills =~ ^[0-9]+$ ]] || ((kills < 2)); then
+    printf 'usage: scripts/sigkill.sh [KILLS]    (a number from 2 on)\n' >&2
+    exit 2
+fi
+# Half of them die as servers of a mount, half as programs of their own.
+cargo build -p pramfs-fuse
+PRAMFS_TEST_KILLS=$((kills / 2)) exec cargo test -p pramfs-tests --test sigkill -- --nocapture

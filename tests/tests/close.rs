@@ -1,0 +1,340 @@
+//! Closing a file system with files and views open, and forking while it is.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use pramfs::direct::{Access, File, MappedFile, OpenOptions};
+use pramfs::format::{FormatOptions, format};
+use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs::pmem::RegionOptions;
+use pramfs::{CloseError, Ctx, Error, Fs, Ino, MountOptions};
+
+const LEN: u64 = 8 << 20;
+
+fn make(dir: &tempfile::TempDir) -> (PathBuf, Fs) {
+    let path = dir.path().join("region");
+    let region = RegionOptions::new().create(&path, LEN).unwrap();
+    format(&region, &FormatOptions::default()).unwrap();
+    (path, Fs::open(region, MountOptions::default()).unwrap())
+}
+
+fn memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+fn open_both(fs: &Fs) -> (File, MappedFile) {
+    let file = OpenOptions::new().create(true).open(fs, "/file").unwrap();
+    file.write_at(0, &[7; 8192]).unwrap();
+    let view = file.map(0..8192, Access::Write).unwrap();
+    (file, view)
+}
+
+fn reopen(path: &Path) -> pramfs::Result<Fs> {
+    Fs::open(RegionOptions::new().open(path)?, MountOptions::default())
+}
+
+/// Every kind of call through handles of a file system that has ended.
+fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
+    let mut word = [0; 8];
+    let calls: [pramfs::Result<()>; 13] = [
+        file.read_at(0, &mut word).map(drop),
+        file.write_at(0, &word).map(drop),
+        file.append(&word).map(drop),
+        file.set_size(1),
+        file.attr().map(drop),
+        file.sync(),
+        file.map(0..4096, Access::Read).map(drop),
+        view.load_u64(0).map(drop),
+        view.store_u64(0, 1),
+        view.fetch_add_u64(0, 1).map(drop),
+        view.read(0, &mut word),
+        view.write(0, &word),
+        view.persist(0..8),
+    ];
+    let by_fs = fs.map_or([None, None, None], |fs| {
+        let ctx = Ctx::default();
+        [
+            Some(fs.create(&ctx, Ino::ROOT, b"new", 0o644).map(drop)),
+            Some(fs.lookup(Ino::ROOT, b"file").map(drop)),
+            Some(fs.sync()),
+        ]
+    });
+    let mut all = calls.into_iter().chain(by_fs.into_iter().flatten());
+    all.all(|call| matches!(call, Err(e) if e.errno() == libc::EIO))
+}
+
+#[test]
+fn close_with_open_handles_gives_the_file_system_back() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    let (file, view) = open_both(&fs);
+    let error = fs.close().unwrap_err();
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(
+        error
+            .to_string()
+            .contains("2 open files, views or references"),
+        "{error}"
+    );
+    let CloseError::InUse { fs, handles: 2 } = error else {
+        panic!("{error:?}");
+    };
+    // It goes on.
+    file.append(b"more").unwrap();
+    view.store_u64(0, 1).unwrap();
+    drop(file);
+    let Err(CloseError::InUse { fs, handles: 1 }) = fs.close() else {
+        panic!("the view is left");
+    };
+    drop(view);
+    fs.close().unwrap();
+    let fs = reopen(&path).unwrap();
+    assert!(fs.recovery().was_clean);
+    fs.close().unwrap();
+}
+
+#[test]
+fn close_error_turned_into_an_error_ends_the_file_system() {
+    let dir = memory();
+    let (_, fs) = make(&dir);
+    let (file, view) = open_both(&fs);
+    let error = Error::from(fs.close().unwrap_err());
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(all_fail(None, &file, &view));
+}
+
+#[test]
+fn close_now_with_an_open_view_refuses_stores_and_keeps_the_lock() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    let (file, view) = open_both(&fs);
+    view.store_u64(8, 0x55).unwrap();
+    view.persist(8..16).unwrap();
+    fs.close_now().unwrap();
+    assert!(all_fail(None, &file, &view));
+    drop(file);
+    assert_eq!(reopen(&path).unwrap_err().errno(), libc::EBUSY);
+    drop(view);
+    let fs = reopen(&path).unwrap();
+    assert!(fs.recovery().was_clean);
+    let file = OpenOptions::new().open(&fs, "/file").unwrap();
+    let mut bytes = [0; 16];
+    file.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes[..8], [7; 8]);
+    assert_eq!(u64::from_le_bytes(bytes[8..].try_into().unwrap()), 0x55);
+}
+
+/// Runs `work` in a forked child, which exits with 0 if that says true.
+fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child runs `work` and exits; whatever locks of the test
+    // harness other threads held, neither prints nor panics on the way.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            // SAFETY: ends the child without running what the parent has set up.
+            unsafe { libc::_exit(i32::from(!matches!(right, Ok(true)))) }
+        }
+        child => child,
+    }
+}
+
+fn wait(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call; the child is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors are written to `ends`, and owned from here on.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    }
+}
+
+fn forked_child_is_refused(fs: Fs, path: &Path) {
+    let (file, view) = open_both(&fs);
+    let raw = view.as_ptr() as usize;
+    let mut fs = Some(fs);
+    let mut handles = Some((file, view));
+    let child = fork(|| {
+        let (file, view) = handles.take().unwrap();
+        let fs = fs.take().unwrap();
+        let refused = all_fail(Some(&fs), &file, &view);
+        // Even by a pointer that the parent has taken, nothing reaches it.
+        // SAFETY: the view lives, and has this many bytes.
+        unsafe { (raw as *mut u64).write_volatile(0xbad) };
+        let closed = match fs.close() {
+            Err(CloseError::InUse { fs, .. }) => {
+                fs.close_now().is_err_and(|e| e.errno() == libc::EIO)
+            }
+            _ => false,
+        };
+        drop((file, view));
+        refused && closed
+    });
+    assert_eq!(wait(child), 0);
+    // The parent notices nothing.
+    let (file, view) = handles.take().unwrap();
+    let fs = fs.take().unwrap();
+    assert_eq!(view.load_u64(0).unwrap(), 0x0707_0707_0707_0707);
+    view.store_u64(0, 9).unwrap();
+    file.append(b"more").unwrap();
+    fs.create(&Ctx::default(), Ino::ROOT, b"new", 0o644)
+        .unwrap();
+    drop((file, view));
+    fs.close().unwrap();
+    let fs = reopen(path).unwrap();
+    assert!(fs.recovery().was_clean);
+    assert!(fs.recovery().damage.is_empty());
+    fs.close().unwrap();
+}
+
+#[test]
+fn fork_with_an_open_file_system_refuses_every_call_of_the_child() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    forked_child_is_refused(fs, &path);
+}
+
+#[test]
+fn fork_on_a_page_granular_medium_refuses_every_call_of_the_child() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, fs) = make(&dir);
+    forked_child_is_refused(fs, &path);
+}
+
+/// A daemon that opens the region, and forks before it makes anything of it.
+#[test]
+fn fork_with_an_open_region_refuses_to_make_check_or_mount_it_in_the_child() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    fs.close().unwrap();
+    let mut region = Some(RegionOptions::new().open(&path).unwrap());
+    let child = fork(|| {
+        let region = region.take().unwrap();
+        let is_refused = |errno: i32| errno == libc::EIO;
+        let check = check(&region, &CheckOptions::default());
+        let repair = repair(&region, &RepairOptions::new(Policy::Yes));
+        let calls = [
+            !check.is_clean() && !check.complete,
+            repair.is_err_and(|e| is_refused(e.errno())),
+            format(&region, &FormatOptions::default()).is_err_and(|e| is_refused(e.errno())),
+            region
+                .take_room(0, 4096)
+                .is_err_and(|e| is_refused(e.errno())),
+            region.take_all_room().is_err_and(|e| is_refused(e.errno())),
+            region.lock_shared().is_err_and(|e| is_refused(e.errno())),
+            region
+                .lock_exclusive()
+                .is_err_and(|e| is_refused(e.errno())),
+            Fs::open(region, MountOptions::default()).is_err_and(|e| is_refused(e.errno())),
+        ];
+        calls.iter().all(|right| *right)
+    });
+    assert_eq!(wait(child), 0);
+    let fs = Fs::open(region.take().unwrap(), MountOptions::default()).unwrap();
+    assert!(fs.recovery().was_clean);
+    fs.close().unwrap();
+}
+
+/// As with vm.overcommit_memory=2: there are no pages for what the child is to
+/// have in place of the region. It must not have the region for that.
+#[test]
+fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    fs.close().unwrap();
+    // In a process of its own, since the limit is for all of one.
+    let limited = fork(|| {
+        let fs = reopen(&path).unwrap();
+        let (file, view) = open_both(&fs);
+        let raw = view.as_ptr() as usize;
+        let limit = |cur| libc::rlimit {
+            rlim_cur: cur,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: the limit lives, and is for what is mapped from here on; the
+        // child takes no memory.
+        let child = unsafe {
+            libc::setrlimit(libc::RLIMIT_DATA, &limit(4096));
+            let child = libc::fork();
+            libc::setrlimit(libc::RLIMIT_DATA, &limit(libc::RLIM_INFINITY));
+            child
+        };
+        if child == 0 {
+            // SAFETY: the view lives, and has this many bytes; or the address has
+            // no page any more, and this ends the child.
+            unsafe {
+                (raw as *mut u64).write_volatile(0xbad);
+                libc::_exit(0);
+            }
+        }
+        let status = wait(child);
+        let untouched = view
+            .load_u64(0)
+            .is_ok_and(|word| word == 0x0707_0707_0707_0707);
+        drop((file, view));
+        untouched && libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
+    });
+    assert_eq!(wait(limited), 0);
+}
+
+#[test]
+fn fork_whose_parent_ends_leaves_the_region_unlocked() {
+    let dir = memory();
+    let (path, fs) = make(&dir);
+    fs.close().unwrap();
+    let (quit, keep) = pipe();
+    let (ready, say) = pipe();
+    // This parent opens the region, forks a child that stays, and is killed.
+    let parent = fork(|| {
+        let fs = reopen(&path).unwrap();
+        let _handles = open_both(&fs);
+        fork(|| {
+            let mut byte = 0u8;
+            // SAFETY: one byte is written from, and one read to, live memory.
+            unsafe {
+                use std::os::fd::AsRawFd;
+                libc::close(keep.as_raw_fd());
+                libc::write(say.as_raw_fd(), (&raw const byte).cast(), 1);
+                libc::read(quit.as_raw_fd(), (&raw mut byte).cast(), 1);
+            }
+            true
+        });
+        loop {
+            std::thread::park();
+        }
+    });
+    let mut byte = 0u8;
+    // SAFETY: one byte is read to live memory; the process killed is ours.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        assert_eq!(libc::read(ready.as_raw_fd(), (&raw mut byte).cast(), 1), 1);
+        libc::kill(parent, libc::SIGKILL);
+    }
+    wait(parent);
+    let fs = reopen(&path);
+    drop(keep);
+    let fs = fs.unwrap();
+    assert!(!fs.recovery().was_clean);
+    fs.close().unwrap();
+}
+
+#[test]
+fn fork_child_opens_a_region_of_its_own() {
+    let (one, two) = (memory(), memory());
+    let (_, fs) = make(&one);
+    let child = fork(|| {
+        let (path, mine) = make(&two);
+        let (file, view) = open_both(&mine);
+        let right = file.append(b"x").is_ok() && view.store_u64(0, 3).is_ok();
+        drop((file, view));
+        right && mine.close().is_ok() && reopen(&path).is_ok_and(|fs| fs.recovery().was_clean)
+    });
+    assert_eq!(wait(child), 0);
+    fs.close().unwrap();
+}
