@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::SimBackend;
-use pramfs::{AtimePolicy, Clock, Error, ErrorPolicy, FileType, Fs, MountOptions, Time};
+use pramfs::{
+    AtimePolicy, Clock, Error, ErrorPolicy, FileType, MountOptions,
+    inode::{Fs, Time},
+};
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree, no_data};
 use super::ops::{Op, expand};
@@ -87,6 +90,11 @@ impl Runner {
     /// The engine.
     pub fn fs(&self) -> &Fs {
         self.fs.as_ref().expect("it is open but during a remount")
+    }
+
+    /// The medium. A crash replaces it by a copy, which records if the old one did.
+    pub fn sim(&self) -> &SimBackend {
+        &self.sim
     }
 
     fn open(&mut self) -> Differs {
@@ -205,6 +213,7 @@ impl Runner {
         let image = SimBackend::from_image(&self.sim.image()).map_err(|e| e.to_string())?;
         // What the old engine does from here on, it does to its own memory.
         let old = self.fs.take();
+        image.recording(self.sim.recording(false));
         self.sim = image;
         self.model.end_of_mount();
         self.open().map_err(|e| format!("after a crash: {e}"))?;
