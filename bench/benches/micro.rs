@@ -10,8 +10,14 @@ use std::ops::ControlFlow;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::types::{Ctx, Ino, RenameFlags};
-use pramfs::{Fs, MountOptions, Result, SetAttr};
+use pramfs::{
+    MountOptions, Result,
+    inode::{Fs, SetAttr},
+};
+use pramfs::{
+    RenameFlags,
+    inode::{Ctx, Ino},
+};
 
 const PAGE: usize = 4096;
 const FILE: u64 = 256 << 20;

@@ -14,8 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::types::{Ctx, Ino, RenameFlags};
-use pramfs::{Fs, MountOptions, SetAttr};
+use pramfs::{
+    MountOptions,
+    inode::{Fs, SetAttr},
+};
+use pramfs::{
+    RenameFlags,
+    inode::{Ctx, Ino},
+};
 
 use crate::sys::Aligned;
 
@@ -157,7 +163,7 @@ fn open(path: &Path) -> Result<Fs> {
     Ok(Fs::open(region, options)?)
 }
 
-fn file(fs: &Fs) -> Result<(Ino, pramfs::direct::File)> {
+fn file(fs: &Fs) -> Result<(Ino, pramfs::File)> {
     let ino = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644)?.ino;
     let chunk = vec![0x5a; 1 << 20];
     for at in (0..FILE).step_by(chunk.len()) {
@@ -175,7 +181,7 @@ fn read(fs: &Fs, times: u64) -> Result<Duration> {
     let mut buffer = Aligned::filled(PAGE, 0)?;
     let start = Instant::now();
     for n in 0..times {
-        file.read_at(page(n), buffer.bytes_mut())?;
+        file.read_at(buffer.bytes_mut(), page(n))?;
     }
     Ok(start.elapsed())
 }
@@ -185,7 +191,7 @@ fn write(fs: &Fs, times: u64) -> Result<Duration> {
     let bytes = Aligned::filled(PAGE, 0xa5)?;
     let start = Instant::now();
     for n in 0..times {
-        file.write_at(page(n), bytes.bytes())?;
+        file.write_at(bytes.bytes(), page(n))?;
     }
     Ok(start.elapsed())
 }

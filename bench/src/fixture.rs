@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use pramfs::direct::File as DirectFile;
+use pramfs::File as DirectFile;
 use pramfs::format::{FormatOptions, format};
+use pramfs::inode::{Ctx, Ino};
 use pramfs::pmem::RegionOptions;
-use pramfs::types::{Ctx, Ino};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 use crate::harness::daemon::Daemon;
 use crate::harness::scratch::Place;
@@ -41,6 +41,8 @@ const SPARE: u64 = 64 * MIB + crate::raw_medium::SIZE;
 /// When the file cannot be made or written.
 pub fn filled_file(path: &Path, len: u64) -> Result<File> {
     let file = OpenOptions::new()
+        .read(true)
+        .write(true)
         .read(true)
         .write(true)
         .create(true)
@@ -324,6 +326,8 @@ fn read_ahead(mount_point: &Path, kib: u32) -> Result<()> {
 pub fn open_rw(path: &Path, direct: bool) -> Result<File> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
     OpenOptions::new()
+        .read(true)
+        .write(true)
         .read(true)
         .write(true)
         .create(true)

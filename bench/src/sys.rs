@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use pramfs::direct::MappedFile;
+use pramfs::MappedFile;
 
 /// Bytes of a page, and of every small read and write in the benchmarks.
 pub const PAGE: usize = 4096;

@@ -1,7 +1,7 @@
 //! The FUSE door to a pramfs region, and the program `mount.pramfs`.
 //!
 //! Purpose: [`adapter`] turns requests of the kernel into calls of
-//! [`pramfs::Fs`] and its answers into replies; the rest is what a mount
+//! [`pramfs::inode::Fs`] and its answers into replies; the rest is what a mount
 //! program is made of: [`cli`] and [`options`] read the command line,
 //! [`mountpoint`] looks at where to mount, [`kernel`] mounts, [`session`] brings region, engine
 //! and kernel together, [`shutdown`] takes them apart again, [`daemon`] does

@@ -53,7 +53,7 @@ pub(crate) const SET_DIR_ATIMES: [&str; 2] = [
 /// Where there is no mount of ours, or no right.
 pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failure> {
     let shown = mountpoint.display();
-    // InodeRef, so that what is changed is what was looked at.
+    // Held, so that what is changed is what was looked at.
     let top = mountpoint::open(mountpoint)?.0;
     let mount = mountinfo::of_top(&top)
         .filter(|mount| settings.is_type(&mount.fs_type))

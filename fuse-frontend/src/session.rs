@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{Config, Session, SessionACL};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_control::{ControlError, DIRECTORY, Directory, Served, Server, Service};
 
 use crate::adapter::Adapter;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
-use pramfs::{Fs, RecoveryReport};
+use pramfs::{RecoveryReport, inode::Fs};
 
 use crate::adapter::CacheMode;
 use crate::options::MountSettings;

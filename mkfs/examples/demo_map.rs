@@ -10,9 +10,9 @@
 use std::error::Error;
 use std::time::Instant;
 
-use pramfs::direct::{Access, OpenOptions};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{Access, OpenOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let offset: u64 = offset.parse()?;
 
     let fs = Fs::open(RegionOptions::new().open(region)?, MountOptions::default())?;
-    let file = OpenOptions::new().open(&fs, path)?;
-    let size = file.size()?;
+    let file = OpenOptions::new().read(true).write(true).open(&fs, path)?;
+    let size = file.metadata()?.len();
     let view = file.map(0..size, Access::Write)?;
 
     // Loads: the view is the medium itself, whatever the extents are.

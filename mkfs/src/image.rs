@@ -15,7 +15,7 @@ use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_
 use pramfs::media::walk::MapRoot;
 use pramfs::media::{DiskInode, Geometry, Ptr};
 use pramfs::pmem::RegionView;
-use pramfs::{Error, FileType, Ino, Result};
+use pramfs::{Error, FileType, Result, inode::Ino};
 use serde::Serialize;
 
 /// A region with a file system whose superblock is valid.

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use pramfs::pmem::{Region, RegionOptions};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 use crate::failure::shown;
 use crate::{Failure, busy};

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use pramfs::{Attr, Error, FileType, Fs, Ino, Time};
+use pramfs::{
+    Error, FileType,
+    inode::{Attr, Fs, Ino, Time},
+};
 use serde::{Serialize, Serializer};
 
 use crate::Failure;

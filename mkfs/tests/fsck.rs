@@ -7,7 +7,10 @@ use std::path::Path;
 
 use common::*;
 use pramfs::pmem::RegionOptions;
-use pramfs::{Ctx, Fs, Ino, MountOptions, XattrMode};
+use pramfs::{
+    MountOptions, XattrMode,
+    inode::{Ctx, Fs, Ino},
+};
 
 fn fsck(args: &[&str]) -> Answer {
     run(FSCK, args)

@@ -8,7 +8,10 @@ use std::path::Path;
 
 use common::*;
 use pramfs::pmem::RegionOptions;
-use pramfs::{Ctx, Fs, Ino, MountOptions, XattrMode};
+use pramfs::{
+    MountOptions, XattrMode,
+    inode::{Ctx, Fs, Ino},
+};
 
 fn s(path: &Path) -> &str {
     path.to_str().unwrap()

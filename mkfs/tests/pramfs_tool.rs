@@ -7,7 +7,10 @@ use std::os::unix::net::UnixListener;
 
 use common::*;
 use pramfs::pmem::RegionOptions;
-use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 
 #[test]
 fn help_lists_every_subcommand() {

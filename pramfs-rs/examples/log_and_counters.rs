@@ -18,10 +18,10 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pramfs::direct::{Access, File, MappedFile, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{Access, File, MappedFile, OpenOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -51,8 +51,12 @@ impl Log {
     /// whole record is cut off: an append is atomic, so there is nothing
     /// unless somebody else wrote to the file.
     fn open(fs: &Fs) -> Result<(Log, Scan)> {
-        let file = OpenOptions::new().create(true).open(fs, "/log")?;
-        let size = file.size()?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(fs, "/log")?;
+        let size = file.metadata()?.len();
         let (mut at, mut scan) = (0, Scan::default());
         let mut payload = Vec::new();
         while let Some(len) = Self::check(&file, at, size, &mut payload)? {
@@ -62,7 +66,7 @@ impl Log {
         }
         if at < size {
             scan.torn = size - at;
-            file.set_size(at)?;
+            file.set_len(at)?;
         }
         Ok((Log { file }, scan))
     }
@@ -73,7 +77,7 @@ impl Log {
         if size - at < HEADER as u64 {
             return Ok(None);
         }
-        file.read_at(at, &mut head)?;
+        file.read_at(&mut head, at)?;
         let [len, crc] =
             [0, 4].map(|i| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]));
         let len = len as usize;
@@ -81,7 +85,7 @@ impl Log {
             return Ok(None);
         }
         payload.resize(len, 0);
-        file.read_at(at + HEADER as u64, payload)?;
+        file.read_at(payload, at + HEADER as u64)?;
         Ok((crc32c::crc32c(payload) == crc).then_some(len))
     }
 
@@ -115,9 +119,13 @@ impl Counters {
 
     /// The table; a new one is zeros, which is what it starts with.
     fn open(fs: &Fs) -> Result<Counters> {
-        let file = OpenOptions::new().create(true).open(fs, "/counters")?;
-        if file.size()? < Self::LEN {
-            file.set_size(Self::LEN)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(fs, "/counters")?;
+        if file.metadata()?.len() < Self::LEN {
+            file.set_len(Self::LEN)?;
         }
         // The view keeps the file's blocks: `file` itself may go.
         let view = file.map(0..Self::LEN, Access::Write)?;

@@ -20,10 +20,10 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use pramfs::direct::{Access, File, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{Access, File, OpenOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -45,9 +45,11 @@ fn open(region: Option<&Path>) -> Result<Fs> {
 /// one persist.
 fn fill(fs: &Fs) -> Result<File> {
     let file = OpenOptions::new()
+        .read(true)
+        .write(true)
         .create(true)
         .open(fs, "/send_mapped.data")?;
-    file.set_size(LEN)?;
+    file.set_len(LEN)?;
     let view = file.map(0..LEN, Access::Write)?;
     for at in (0..LEN).step_by(8) {
         view.store_u64(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15))?;

@@ -1,19 +1,27 @@
 //! The direct API in twenty lines, as the README shows them.
 
-use pramfs::direct::{Access, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{Access, OpenOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 /// Makes a file system in memory, appends to a log, counts in place.
 pub fn main() -> Result<(), pramfs::Error> {
     let region = RegionOptions::new().memfd("demo", 64 << 20)?; // or .open("/dev/dax0.0")
     format(&region, &FormatOptions::default())?; // mkfs.pramfs does the same
     let fs = Fs::open(region, MountOptions::default())?; // recovery included
-    let log = OpenOptions::new().create(true).open(&fs, "/log")?;
+    let log = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/log")?;
     let at = log.append(b"durable when append returns")?;
-    let table = OpenOptions::new().create(true).open(&fs, "/table")?;
-    table.set_size(1 << 20)?;
+    let table = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/table")?;
+    table.set_len(1 << 20)?;
     let view = table.map(0..1 << 20, Access::Write)?; // the medium itself, one address range
     view.fetch_add_u64(4096, 1)?; // a store, no system call
     view.persist(4096..4104)?; // flush and fence: now it is durable

@@ -3,6 +3,8 @@
 //! Every failure names its object. Which errno a failure becomes is decided
 //! by one exhaustive match, [`Error::errno`].
 
+use std::io;
+
 use crate::pmem::PmemError;
 use crate::types::Ino;
 
@@ -22,6 +24,18 @@ pub enum Error {
     /// A directory was asked for.
     #[error("not a directory")]
     NotDirectory,
+    /// The file was not opened for this.
+    #[error("bad file handle: {0}")]
+    BadHandle(&'static str),
+    /// The file ends before the bytes that were asked for.
+    #[error("the file ends at or before offset {0}, within the range to be read")]
+    UnexpectedEnd(u64),
+    /// Memory for so many bytes cannot be had.
+    #[error("out of memory: {0} bytes")]
+    OutOfMemory(u64),
+    /// A time that cannot be represented; seconds since 1970-01-01 UTC.
+    #[error("the time {0} seconds from 1970-01-01 UTC cannot be represented")]
+    TimeOutOfRange(i64),
     /// Anything but a directory was asked for.
     #[error("is a directory")]
     IsDirectory,
@@ -133,6 +147,11 @@ impl Error {
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
+            Error::BadHandle(_) => libc::EBADF,
+            // As read(2) of a file that another process has cut has no errno, EIO.
+            Error::UnexpectedEnd(_) => libc::EIO,
+            Error::OutOfMemory(_) => libc::ENOMEM,
+            Error::TimeOutOfRange(_) => libc::EOVERFLOW,
             Error::NotEmpty => libc::ENOTEMPTY,
             Error::NameTooLong(..) => libc::ENAMETOOLONG,
             Error::Invalid(_) => libc::EINVAL,
@@ -157,8 +176,28 @@ impl Error {
     }
 }
 
-impl From<Error> for std::io::Error {
-    fn from(e: Error) -> Self {
-        std::io::Error::from_raw_os_error(e.errno())
+impl Error {
+    /// The kind that `std::io` has for this error.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Error::UnexpectedEnd(_) => io::ErrorKind::UnexpectedEof,
+            e => io::Error::from_raw_os_error(e.errno()).kind(),
+        }
+    }
+}
+
+/// The error keeps this one as its source ([`get_ref`](io::Error::get_ref)), with its
+/// message and its [`kind`](Error::kind). It has no raw OS error: no call of the system
+/// has failed.
+///
+/// ```
+/// let e = std::io::Error::from(pramfs::Error::NotFound);
+/// assert_eq!(e.kind(), std::io::ErrorKind::NotFound);
+/// let source = e.get_ref().unwrap().downcast_ref::<pramfs::Error>();
+/// assert!(matches!(source, Some(pramfs::Error::NotFound)));
+/// ```
+impl From<Error> for io::Error {
+    fn from(e: Error) -> io::Error {
+        io::Error::new(e.kind(), e)
     }
 }

@@ -1,7 +1,7 @@
 //! pramfs: a crash-safe persistent-memory file system as a library.
 //!
 //! ```text
-//! direct  ->  fs  ->  htree, map  ->  volume  ->  journal, alloc  ->  media  ->  pmem
+//! api  ->  fs  ->  htree, map  ->  volume  ->  journal, alloc  ->  media  ->  pmem
 //! ```
 //! An arrow never points up. See `docs/architecture.md` in the repository.
 #![deny(missing_docs)]
@@ -14,26 +14,30 @@ compile_error!("the medium is little-endian and pramfs has not been tested on bi
 extern crate self as pramfs;
 
 mod alloc;
-pub mod direct;
+mod api;
 pub mod error;
 pub mod format;
 mod fs;
 pub mod fsck;
 mod htree;
+pub mod inode;
 pub mod journal;
 mod map;
 pub mod media;
 pub mod pmem;
 mod sync;
-pub mod types;
+mod types;
 mod volume;
 
+pub use api::{
+    Access, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata, OpenOptions,
+    ReadDir, Sent,
+};
 pub use error::{Error, Result};
 pub use fs::{
-    AtimePolicy, Clock, CloseError, ErrorPolicy, Fs, InGroup, InodeRef, MemoryUse, MountOptions,
-    RecoveryReport, Repeats, Shared, SystemClock, Taken, Writability,
+    AtimePolicy, Clock, CloseError, ErrorPolicy, MountOptions, RecoveryReport, SystemClock,
 };
-pub use types::*;
+pub use types::{Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode};
 
 /// The version of this library. With the feature `testing`, which opens doors past
 /// the rules of crash safety, it ends with `+testing`.

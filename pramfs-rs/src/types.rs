@@ -280,7 +280,7 @@ impl StatFs {
     /// allocated.
     ///
     /// ```
-    /// # use pramfs::types::StatFs;
+    /// # use pramfs::StatFs;
     /// let s = StatFs { block_size: 4096, available: 1 << 20, ..StatFs::default() };
     /// assert!(s.available_to_data() < s.available);
     /// assert!(s.available_to_data() > s.available / 100 * 99);

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pramfs::direct::{File, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{HeapBackend, Region};
-use pramfs::{AtimePolicy, Clock, Ctx, Error, Fs, Ino, MountOptions, Time};
+use pramfs::{
+    AtimePolicy, Clock, Error, MountOptions,
+    inode::{Ctx, Fs, Ino, Time},
+};
+use pramfs::{File, OpenOptions};
 
 const CX: Ctx = Ctx {
     uid: 0,
@@ -63,7 +66,12 @@ fn mounted() -> Fs {
 }
 
 fn file(fs: &Fs, path: &str) -> File {
-    OpenOptions::new().create(true).open(fs, path).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(fs, path)
+        .unwrap()
 }
 
 /// Runs `work` until `other` has returned.
@@ -116,18 +124,18 @@ fn reads_of_the_region_beside_stores_race_with_none() {
 fn reads_of_an_open_file_beside_writes_see_one_of_them() {
     let fs = mounted();
     let (ours, theirs) = (file(&fs, "/f"), file(&fs, "/f"));
-    ours.write_at(0, &[0; LEN]).unwrap();
+    ours.write_at(&[0; LEN], 0).unwrap();
     // So that the next one knows the place, and takes no lock.
-    ours.read_at(0, &mut [0; LEN]).unwrap();
+    ours.read_at(&mut [0; LEN], 0).unwrap();
     let write = || {
         for i in 0..ROUNDS {
-            theirs.write_at(0, &[i; LEN]).unwrap();
+            theirs.write_at(&[i; LEN], 0).unwrap();
         }
     };
     beside(write, || {
         for (at, len) in [(0, LEN), (512, 512), (700, 33)] {
             let mut bytes = [0; LEN];
-            assert_eq!(ours.read_at(at, &mut bytes[..len]).unwrap(), len);
+            assert_eq!(ours.read_at(&mut bytes[..len], at).unwrap(), len);
             assert!(bytes[..len].iter().all(|b| *b == bytes[0]), "{bytes:?}");
         }
     });
@@ -141,13 +149,13 @@ fn reads_of_an_open_file_beside_appends_and_truncation_end_where_it_ends() {
         for i in 0..ROUNDS {
             theirs.append(&[7; 600]).unwrap();
             if i % 2 == 1 {
-                theirs.set_size(10).unwrap();
+                theirs.set_len(10).unwrap();
             }
         }
     };
     beside(change, || {
         let mut bytes = [9; 700];
-        let n = ours.read_at(0, &mut bytes).unwrap();
+        let n = ours.read_at(&mut bytes, 0).unwrap();
         assert!(bytes[..n].iter().all(|b| *b == 7), "{bytes:?}");
     });
 }
@@ -156,10 +164,10 @@ fn reads_of_an_open_file_beside_appends_and_truncation_end_where_it_ends() {
 fn what_is_lent_does_not_change_beside_writes() {
     let fs = mounted();
     let f = file(&fs, "/f");
-    f.write_at(0, &[1; 512]).unwrap();
+    f.write_at(&[1; 512], 0).unwrap();
     let write = || {
         for i in 2..ROUNDS {
-            f.write_at(0, &[i; 512]).unwrap();
+            f.write_at(&[i; 512], 0).unwrap();
         }
     };
     beside(write, || {
@@ -237,18 +245,18 @@ fn two_writers_of_one_directory_leave_all_they_made() {
 #[cfg(not(miri))]
 #[test]
 fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
-    use pramfs::direct::Access;
+    use pramfs::Access;
     use pramfs::pmem::RegionOptions;
 
     let region = RegionOptions::new().memfd("two threads", 4 << 20).unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     let fs = Fs::open(region, options()).unwrap();
     let (ours, theirs) = (file(&fs, "/f"), file(&fs, "/f"));
-    ours.set_size(8192).unwrap();
+    ours.set_len(8192).unwrap();
     let view = ours.map(0..8192, Access::Write).unwrap();
     let change = || {
         for i in 0..ROUNDS {
-            theirs.write_at(5, &[i; 6000]).unwrap();
+            theirs.write_at(&[i; 6000], 5).unwrap();
             view.write(3, &[i; 77]).unwrap();
             view.store_u64(64, 7).unwrap();
             view.fetch_add_u64(72, 1).unwrap();
@@ -257,7 +265,7 @@ fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
     };
     beside(change, || {
         let mut bytes = [0; 7000];
-        ours.read_at(0, &mut bytes).unwrap();
+        ours.read_at(&mut bytes, 0).unwrap();
         view.read(1, &mut bytes[..300]).unwrap();
         view.load_u64(64).unwrap();
         // Shown by a view for writing, it is not lent.
@@ -272,7 +280,7 @@ fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
 fn a_reference_given_back_too_often_takes_none_of_a_handle() {
     let fs = mounted();
     let f = file(&fs, "/f");
-    f.write_at(0, &[5; 100]).unwrap();
+    f.write_at(&[5; 100], 0).unwrap();
     let held = fs.hold(f.ino());
     fs.pin(f.ino(), 2);
     for _ in 0..5 {
@@ -282,7 +290,7 @@ fn a_reference_given_back_too_often_takes_none_of_a_handle() {
     fs.unlink(Ino::ROOT, b"f").unwrap();
     fs.sync().unwrap();
     let mut back = [0; 100];
-    assert_eq!(f.read_at(0, &mut back).unwrap(), 100);
+    assert_eq!(f.read_at(&mut back, 0).unwrap(), 100);
     assert_eq!(back, [5; 100]);
     let ino = f.ino();
     drop(f);
@@ -294,5 +302,5 @@ fn a_reference_given_back_too_often_takes_none_of_a_handle() {
     let next = file(&fs, "/next");
     fs.unpin(next.ino(), 1);
     fs.unlink(Ino::ROOT, b"next").unwrap();
-    assert_eq!(next.attr().unwrap().nlink, 0);
+    assert_eq!(next.metadata().unwrap().nlink(), 0);
 }

@@ -12,7 +12,8 @@ const LAYERS: &[&[&str]] = &[
     &["volume"],
     &["map", "htree", "format"],
     &["fs"],
-    &["direct", "fsck"],
+    &["api", "fsck"],
+    &["inode"],
 ];
 
 fn sources(dir: &Path, into: &mut Vec<PathBuf>) {

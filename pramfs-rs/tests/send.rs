@@ -6,10 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use pramfs::direct::{Access, File, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Region, RegionOptions, install_fault_guard};
-use pramfs::{Error, Fs, MountOptions};
+use pramfs::{Access, File, OpenOptions};
+use pramfs::{Error, MountOptions, inode::Fs};
 
 const LEN: usize = 3 << 20;
 
@@ -30,8 +30,14 @@ fn in_memory() -> Fs {
 
 /// A file of `LEN` bytes whose extents lie apart from one another.
 fn scattered(fs: &Fs) -> File {
-    let [file, other] =
-        ["/file", "/other"].map(|p| OpenOptions::new().create(true).open(fs, p).unwrap());
+    let [file, other] = ["/file", "/other"].map(|p| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(fs, p)
+            .unwrap()
+    });
     for piece in pattern(LEN).chunks(64 << 10) {
         file.append(piece).unwrap();
         other.append(&[0; 4096]).unwrap();

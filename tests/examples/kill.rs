@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_tests::kill::Record;
 use pramfs_tests::stress::{EngineDoor, MountDoor, Target};
 

@@ -227,7 +227,7 @@ fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
                 .open(mount.region())
                 .unwrap()
         };
-        let fs = pramfs::Fs::open(open(), pramfs::MountOptions::default()).unwrap();
+        let fs = pramfs::inode::Fs::open(open(), pramfs::MountOptions::default()).unwrap();
         let found = fs.recovery();
         assert!(!found.was_clean && found.records > 0 && found.torn == 0);
         fs.close().unwrap();

@@ -8,7 +8,10 @@ use std::path::Path;
 
 use pramfs::media::{DiskInode, Ptr};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Fs, Ino},
+};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::region::inode_home;
 use pramfs_tests::syscalls::{Sys, errno};

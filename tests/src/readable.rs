@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use pramfs::pmem::{HeapBackend, Region, RegionView};
-use pramfs::{FileType, Fs, Ino, MountOptions};
+use pramfs::{
+    FileType, MountOptions,
+    inode::{Fs, Ino},
+};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 512;

@@ -9,7 +9,10 @@ use pramfs::fsck::{self, CheckOptions};
 use pramfs::journal::Rules;
 use pramfs::media::Geometry;
 use pramfs::pmem::{Event, SimBackend};
-use pramfs::{Clock, Fs, MountOptions, Result, Time};
+use pramfs::{
+    Clock, MountOptions, Result,
+    inode::{Fs, Time},
+};
 
 use crate::crash::Machine;
 use crate::region;

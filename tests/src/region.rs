@@ -6,7 +6,10 @@
 use pramfs::format::{FormatOptions, format};
 use pramfs::media::{DiskInode, probe_superblock};
 use pramfs::pmem::{Region, SimBackend};
-use pramfs::{Fs, Ino, MountOptions, Result, Time};
+use pramfs::{
+    MountOptions, Result,
+    inode::{Fs, Ino, Time},
+};
 use zerocopy::FromBytes;
 
 /// The smallest region that can be formatted: 256 KiB.

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-use pramfs::{Attr, Error, FileType, Fs, Ino, Result, Time};
+use pramfs::{
+    Error, FileType, Result,
+    inode::{Attr, Fs, Ino, Time},
+};
 
 /// What is under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]

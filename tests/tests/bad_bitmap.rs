@@ -4,7 +4,10 @@ use pramfs::media::bitmap::GroupDesc;
 use pramfs::media::checksum::word_sum;
 use pramfs::media::superblock::BLOCK_GROUPS_OFFSET;
 use pramfs::media::{DiskInode, Ptr, probe_superblock};
-use pramfs::{Ctx, Error, Ino};
+use pramfs::{
+    Error,
+    inode::{Ctx, Ino},
+};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use zerocopy::IntoBytes;
 

@@ -7,7 +7,10 @@ use bad_support::model::{CX, entries};
 use bad_support::{region_with, steady};
 use pramfs::media::checksum::{line_sum, mix64};
 use pramfs::media::{DiskInode, Ptr};
-use pramfs::{Error, Fs, Ino};
+use pramfs::{
+    Error,
+    inode::{Fs, Ino},
+};
 use pramfs_tests::region::{SMALLEST, formatted, inode_home, mount, repeatable};
 use zerocopy::FromBytes;
 

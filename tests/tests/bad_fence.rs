@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::disk::{Drive, region_on};
 
 /// A disk whose fences fail when it is told to.

@@ -24,7 +24,10 @@ use bad_support::image::{End, Image, image, pattern};
 use bad_support::model::{Body, CX, Model, entries};
 use bad_support::{bytes_of, region_with, steady};
 use pramfs::journal::set_thread_lane;
-use pramfs::{Error, Fs, Ino, Result, SetAttr, XattrMode};
+use pramfs::{
+    Error, Result, XattrMode,
+    inode::{Fs, Ino, SetAttr},
+};
 use pramfs_tests::watchdog::Watchdog;
 
 /// A byte and what becomes of it.

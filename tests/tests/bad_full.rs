@@ -10,7 +10,10 @@ use bad_support::model::CX;
 use bad_support::{bed::still, image::pattern};
 use pramfs::format::FormatOptions;
 use pramfs::pmem::SimBackend;
-use pramfs::{Error, Fallocate, Fs, Ino, RenameFlags, Result, SetAttr, XattrMode, fsck};
+use pramfs::{
+    Error, Fallocate, RenameFlags, Result, XattrMode, fsck,
+    inode::{Fs, Ino, SetAttr},
+};
 use pramfs_tests::region::{formatted, mount, region_of, repeatable};
 use pramfs_tests::tree::Tree;
 
@@ -337,7 +340,7 @@ fn what_frees_space_goes_through_on_a_full_region() {
         ("chmod and times", |f| {
             let set = SetAttr {
                 perm: Some(0o600),
-                mtime: Some(pramfs::SetTime::Now),
+                mtime: Some(pramfs::inode::SetTime::Now),
                 ..SetAttr::default()
             };
             f.fs.setattr(f.dir, &set).map(drop)

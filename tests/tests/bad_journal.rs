@@ -6,7 +6,7 @@ use std::time::Duration;
 use pramfs::media::probe_superblock;
 use pramfs::media::record::{EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
 use pramfs::pmem::SimBackend;
-use pramfs::{Error, Ino};
+use pramfs::{Error, inode::Ino};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 use zerocopy::IntoBytes;
@@ -38,7 +38,7 @@ fn a_number_that_leaves_none_for_the_next_record() {
     for lsn in [0, 1 << 52, u64::MAX - 1, u64::MAX] {
         let sim = with_record(1 << 20, lsn, &[], 0);
         let fs = mount(&sim, quiet()).unwrap_or_else(|e| panic!("LSN {lsn:#x}: {e}"));
-        let ctx = pramfs::Ctx::default();
+        let ctx = pramfs::inode::Ctx::default();
         fs.create(&ctx, Ino::ROOT, b"file", 0o644).expect("usable");
         // As after a kill: what has returned is there.
         std::mem::forget(fs);

@@ -15,8 +15,14 @@ use std::time::Duration;
 
 use pramfs::format::format;
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
-use pramfs::types::{Ctx, SetAttr, XattrMode};
-use pramfs::{Clock, Error, Fs, Ino, MountOptions, Result, Time};
+use pramfs::{
+    Clock, Error, MountOptions, Result,
+    inode::{Fs, Ino, Time},
+};
+use pramfs::{
+    XattrMode,
+    inode::{Ctx, SetAttr},
+};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 

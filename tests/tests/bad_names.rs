@@ -7,10 +7,16 @@
 
 mod bad_support;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use bad_support::bed::{BLOCK_SIZES, Bed, bed};
 use bad_support::model::CX;
-use pramfs::direct::OpenOptions;
-use pramfs::{Fs, Ino, RenameFlags, Result, SeekWhence, SetAttr, SetTime, Time, XattrMode};
+
+use pramfs::{
+    OpenOptions, RenameFlags, Result, SeekWhence, XattrMode,
+    inode::{Fs, Ino, SetAttr, SetTime, Time},
+};
 
 type Named = (&'static str, fn(&Bed, &[u8]) -> Result<()>);
 
@@ -368,8 +374,21 @@ fn times_and_flags_that_cannot_be() {
 #[test]
 fn paths_that_lead_nowhere() {
     let b = bed(4096);
-    let open = |path: &[u8]| OpenOptions::new().open(&b.fs, path).map(drop);
-    let create = |path: &[u8]| OpenOptions::new().create(true).open(&b.fs, path).map(drop);
+    let open = |path: &[u8]| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&b.fs, OsStr::from_bytes(path))
+            .map(drop)
+    };
+    let create = |path: &[u8]| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(&b.fs, OsStr::from_bytes(path))
+            .map(drop)
+    };
     let long = [b"/dir/".to_vec(), vec![b'x'; 256]].concat();
     b.fs.symlink(&CX, b.dir, b"loop", b"loop").unwrap();
     b.fs.symlink(&CX, b.dir, b"ping", b"/dir/pong").unwrap();

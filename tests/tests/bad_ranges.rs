@@ -10,10 +10,13 @@ mod bad_support;
 
 use bad_support::bed::{BLOCK_SIZES, Bed, bed, bed_of, still};
 use bad_support::model::CX;
-use pramfs::direct::Access;
+use pramfs::Access;
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fallocate, Fs, Result, SeekWhence, SetAttr};
+use pramfs::{
+    Fallocate, Result, SeekWhence,
+    inode::{Fs, SetAttr},
+};
 use pramfs_tests::tree::Tree;
 
 /// The largest size of a file.

@@ -17,7 +17,10 @@ use std::time::Duration;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Fs, Ino},
+};
 use pramfs_tests::mounted;
 use pramfs_tests::watchdog::Watchdog;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -519,12 +522,12 @@ fn open_with_little_memory(dir: &Path) {
     // What fits is served, and a view that does not is refused.
     let region = RegionOptions::new().open(dir.join("small")).unwrap();
     let fs = Fs::open(region, MountOptions::default()).unwrap();
-    let file = pramfs::direct::OpenOptions::new()
+    let file = pramfs::OpenOptions::new()
         .create(true)
         .open(&fs, "/file")
         .unwrap();
-    file.set_size(8 << 30).unwrap();
-    let e = file.map(0..8 << 30, pramfs::direct::Access::Read);
+    file.set_len(8 << 30).unwrap();
+    let e = file.map(0..8 << 30, pramfs::Access::Read);
     assert_eq!(e.map(drop).unwrap_err().errno(), libc::ENOMEM);
     file.append(b"and goes on").unwrap();
     drop(file);

@@ -13,7 +13,10 @@ use bad_support::{region_with, steady};
 use pramfs::media::checksum::crc;
 use pramfs::media::superblock::{COPY_OFFSET, PAGE};
 use pramfs::media::{SuperStatic, probe_superblock};
-use pramfs::{Error, Fs, Ino, MountOptions};
+use pramfs::{
+    Error, MountOptions,
+    inode::{Fs, Ino},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 

@@ -24,8 +24,9 @@ use pramfs::media::superblock::{
 use pramfs::media::walk::MapRoot;
 use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt};
 use pramfs::{
-    AtimePolicy, Bno, Error, Fallocate, FileType, Fs, Ino, MountOptions, RenameFlags, Result,
-    SeekWhence, SetAttr, SetTime, Time, XattrMode,
+    AtimePolicy, Error, Fallocate, FileType, MountOptions, RenameFlags, Result, SeekWhence,
+    XattrMode,
+    inode::{Bno, Fs, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_tests::watchdog::Watchdog;
 

@@ -16,9 +16,12 @@ use bad_support::anatomy::Reach;
 use bad_support::image::pattern;
 use bad_support::model::{Body, CX, Model};
 use bad_support::{bytes_of, region_with, steady};
-use pramfs::direct::OpenOptions;
+use pramfs::OpenOptions;
 use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt, probe_superblock};
-use pramfs::{Bno, Error, Fallocate, Fs, Ino, Result, SeekWhence, XattrMode};
+use pramfs::{
+    Error, Fallocate, Result, SeekWhence, XattrMode,
+    inode::{Bno, Fs, Ino},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, inode_home, mount, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -194,13 +197,16 @@ fn ask(bytes: &[u8], model: &Model) -> Result<bool, String> {
             continue;
         }
         let path = format!("/{}", name.escape_ascii());
-        let handle = damaged(OpenOptions::new().open(&fs, &path), &what)?;
+        let handle = damaged(
+            OpenOptions::new().read(true).write(true).open(&fs, &path),
+            &what,
+        )?;
         for (at, bytes) in parts {
             // The way without a lock.
             if let Some(handle) = &handle {
                 let mut found = vec![0xee; bytes.len()];
                 for _ in 0..2 {
-                    if let Some(n) = damaged(handle.read_at(at, &mut found), &what)?
+                    if let Some(n) = damaged(handle.read_at(&mut found, at), &what)?
                         && (n != bytes.len() || found != bytes)
                     {
                         return Err(format!("{what}: other bytes at {at}"));
@@ -361,7 +367,7 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
         "zero range",
     );
     is_damage(fs.fill(ino, 0, 1 << 13), "fill");
-    let shorter = pramfs::SetAttr {
+    let shorter = pramfs::inode::SetAttr {
         size: Some(0),
         ..Default::default()
     };
@@ -371,9 +377,12 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
         .expect("created")
         .ino;
     is_damage(fs.copy_range((ino, 0), (other, 0), 8192), "copy");
-    let file = OpenOptions::new().open(&fs, "/one-level");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&fs, "/one-level");
     let file = file.expect("it opens");
-    is_damage(file.read_at(0, &mut into), "read of a handle");
+    is_damage(file.read_at(&mut into, 0), "read of a handle");
     // Its blocks cannot be found to be freed.
     drop(file);
     is_damage(fs.unlink(Ino::ROOT, b"one-level"), "unlink");

@@ -9,7 +9,10 @@ use std::fmt::Write as _;
 
 use pramfs::journal::set_thread_lane;
 use pramfs::pmem::{Counters, SimBackend};
-use pramfs::{Ctx, Fallocate, Fs, Ino, RenameFlags, SetAttr, XattrMode};
+use pramfs::{
+    Fallocate, RenameFlags, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::fresh;
 use pramfs_tests::watchdog::Watchdog;
@@ -134,7 +137,10 @@ impl Bench {
     }
 
     fn file(&self, name: &[u8]) -> Ino {
-        self.fs.create(&self.ctx, self.dir, name, 0o644).unwrap().ino
+        self.fs
+            .create(&self.ctx, self.dir, name, 0o644)
+            .unwrap()
+            .ino
     }
 
     fn size(&self, ino: Ino, size: u64) {

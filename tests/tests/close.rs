@@ -3,11 +3,14 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use pramfs::direct::{Access, File, MappedFile, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::RegionOptions;
-use pramfs::{CloseError, Ctx, Error, Fs, Ino, MountOptions};
+use pramfs::{Access, File, MappedFile, OpenOptions};
+use pramfs::{
+    CloseError, Error, MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 
 const LEN: u64 = 8 << 20;
 
@@ -23,8 +26,13 @@ fn memory() -> tempfile::TempDir {
 }
 
 fn open_both(fs: &Fs) -> (File, MappedFile) {
-    let file = OpenOptions::new().create(true).open(fs, "/file").unwrap();
-    file.write_at(0, &[7; 8192]).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(fs, "/file")
+        .unwrap();
+    file.write_at(&[7; 8192], 0).unwrap();
     let view = file.map(0..8192, Access::Write).unwrap();
     (file, view)
 }
@@ -37,12 +45,12 @@ fn reopen(path: &Path) -> pramfs::Result<Fs> {
 fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
     let mut word = [0; 8];
     let calls: [pramfs::Result<()>; 13] = [
-        file.read_at(0, &mut word).map(drop),
-        file.write_at(0, &word).map(drop),
+        file.read_at(&mut word, 0).map(drop),
+        file.write_at(&word, 0).map(drop),
         file.append(&word).map(drop),
-        file.set_size(1),
-        file.attr().map(drop),
-        file.sync(),
+        file.set_len(1),
+        file.metadata().map(drop),
+        file.sync_all(),
         file.map(0..4096, Access::Read).map(drop),
         view.load_u64(0).map(drop),
         view.store_u64(0, 1),
@@ -117,9 +125,13 @@ fn close_now_with_an_open_view_refuses_stores_and_keeps_the_lock() {
     drop(view);
     let fs = reopen(&path).unwrap();
     assert!(fs.recovery().was_clean);
-    let file = OpenOptions::new().open(&fs, "/file").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&fs, "/file")
+        .unwrap();
     let mut bytes = [0; 16];
-    file.read_at(0, &mut bytes).unwrap();
+    file.read_at(&mut bytes, 0).unwrap();
     assert_eq!(bytes[..8], [7; 8]);
     assert_eq!(u64::from_le_bytes(bytes[8..].try_into().unwrap()), 0x55);
 }

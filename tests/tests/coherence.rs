@@ -11,9 +11,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pramfs::direct::OpenOptions as Direct;
+use pramfs::OpenOptions as Direct;
 use pramfs::pmem::{BackendKind, Durability, Region, RegionOptions};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -53,6 +53,8 @@ fn cached(path: &Path) -> File {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
+        .read(true)
+        .write(true)
         .create(true)
         .truncate(false)
         .open(path)
@@ -63,6 +65,8 @@ fn cached(path: &Path) -> File {
 
 fn direct(path: &Path) -> File {
     OpenOptions::new()
+        .read(true)
+        .write(true)
         .read(true)
         .write(true)
         .custom_flags(libc::O_DIRECT)
@@ -159,8 +163,12 @@ fn the_direct_api_and_the_mount_follow_each_other_and_never_overlap() {
         MountOptions::default(),
     )
     .unwrap();
-    let file = Direct::new().open(&fs, "/f").unwrap();
-    let view = file.map(0..12, pramfs::direct::Access::Write).unwrap();
+    let file = Direct::new()
+        .read(true)
+        .write(true)
+        .open(&fs, "/f")
+        .unwrap();
+    let view = file.map(0..12, pramfs::Access::Write).unwrap();
     let mut bytes = [0; 12];
     view.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"by the mount");

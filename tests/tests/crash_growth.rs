@@ -11,7 +11,10 @@ use std::sync::Arc;
 use pramfs::format::FormatOptions;
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::pmem::{Event, EventKind};
-use pramfs::{Ctx, Fallocate, Fs, Ino};
+use pramfs::{
+    Fallocate,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Oracle;

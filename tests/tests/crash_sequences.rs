@@ -9,7 +9,10 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::{Ctx, Fallocate, FileType, Fs, Ino, RenameFlags, Result, SetAttr, XattrMode};
+use pramfs::{
+    Fallocate, FileType, RenameFlags, Result, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;

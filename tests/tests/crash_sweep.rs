@@ -4,7 +4,10 @@
 //!
 //! The operations that are chains of records say what may be seen between.
 
-use pramfs::{Fallocate, Fs, Ino, RenameFlags, SetAttr, XattrMode};
+use pramfs::{
+    Fallocate, RenameFlags, XattrMode,
+    inode::{Fs, Ino, SetAttr},
+};
 use pramfs_tests::crash::sweep::{
     Allowed, CX, Case, file, fragmented, ino, pattern, setattr, sweep_all,
 };

@@ -2,7 +2,10 @@
 //! [`pramfs_tests::crash::sweep`].
 
 use pramfs::media::inode::{FL_IMMUTABLE, FL_NOATIME, FL_NODUMP};
-use pramfs::{Fs, Ino, SetAttr, XattrMode};
+use pramfs::{
+    XattrMode,
+    inode::{Fs, Ino, SetAttr},
+};
 use pramfs_tests::crash::sweep::{CX, Case, file, fragmented, ino, pattern, setattr, sweep_all};
 
 fn cases() -> Vec<Case> {

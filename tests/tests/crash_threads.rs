@@ -13,7 +13,10 @@ use std::time::Duration;
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::media::Geometry;
 use pramfs::pmem::{Event, EventKind};
-use pramfs::{Ctx, Fs, Ino, RenameFlags, SetAttr, XattrMode};
+use pramfs::{
+    RenameFlags, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;

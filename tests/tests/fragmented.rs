@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
-use pramfs::types::{Ctx, Fallocate, SetAttr, XattrMode};
-use pramfs::{Fs, Ino};
+use pramfs::inode::{Fs, Ino};
+use pramfs::{
+    Fallocate, XattrMode,
+    inode::{Ctx, SetAttr},
+};
 use pramfs_tests::region::fresh;
 use pramfs_tests::watchdog::Watchdog;
 

@@ -11,7 +11,10 @@ use pramfs::fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, chec
 use pramfs::media::pointer::{Ptr, PtrAt};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::{DiskInode, probe_superblock};
-use pramfs::{Bno, Ctx, Fs, Ino, XattrMode};
+use pramfs::{
+    XattrMode,
+    inode::{Bno, Ctx, Fs, Ino},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{Readable, Tree, bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};

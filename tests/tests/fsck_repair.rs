@@ -9,7 +9,10 @@
 
 use pramfs::fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, repair};
 use pramfs::pmem::{EventKind, SimBackend};
-use pramfs::{Ctx, Fs, Ino, XattrMode};
+use pramfs::{
+    XattrMode,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;

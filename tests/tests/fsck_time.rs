@@ -10,7 +10,10 @@ use std::time::Instant;
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::{Region, RegionOptions};
-use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 
 /// Counts the bytes that are allocated, and the most that there were at once.
 struct Counting;

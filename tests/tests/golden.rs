@@ -11,7 +11,10 @@ use std::sync::Arc;
 use pramfs::fsck::{CheckOptions, check};
 use pramfs::journal::set_thread_lane;
 use pramfs::pmem::SimBackend;
-use pramfs::{Clock, Ctx, Fallocate, FileType, Fs, Ino, MountOptions, Time, XattrMode};
+use pramfs::{
+    Clock, Fallocate, FileType, MountOptions, XattrMode,
+    inode::{Ctx, Fs, Ino, Time},
+};
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::tree::Tree;
 

@@ -6,12 +6,18 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
-use pramfs::direct::{Access, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{CheckOptions, check_fs};
 use pramfs::pmem::RegionOptions;
-use pramfs::types::{Ctx, Fallocate, SetAttr};
-use pramfs::{Error, Fs, Ino, MountOptions, Result};
+use pramfs::{Access, OpenOptions};
+use pramfs::{
+    Error, MountOptions, Result,
+    inode::{Fs, Ino},
+};
+use pramfs::{
+    Fallocate,
+    inode::{Ctx, SetAttr},
+};
 use pramfs_tests::host::{Host, sparse_copy};
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::region::{quiet, repeatable};
@@ -376,7 +382,11 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
     fs::remove_file(other).unwrap();
     assert_eq!(fs.write(zeros, 4 << 20, &[5; 100_000]).unwrap(), 100_000);
     // A view has room for all that it shows before it is there.
-    let file = OpenOptions::new().open(&fs, "/zeros").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&fs, "/zeros")
+        .unwrap();
     let view = file.map(0..8 << 20, Access::Write).unwrap();
     let other = host.fill("other");
     for at in (0..8 << 20).step_by(4096) {

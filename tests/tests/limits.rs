@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Ctx, Error, Fs, Ino, MountOptions};
+use pramfs::{
+    Error, MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::region::{fresh, quiet};
 

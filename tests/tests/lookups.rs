@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{HeapBackend, Region};
-use pramfs::types::{RenameFlags, SetAttr};
-use pramfs::{Ctx, Error, Fs, Ino, MountOptions};
+use pramfs::{
+    Error, MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
+use pramfs::{RenameFlags, inode::SetAttr};
 
 const CX: Ctx = Ctx {
     uid: 0,

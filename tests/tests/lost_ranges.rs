@@ -10,7 +10,10 @@ use pramfs::media::pointer::{Ptr, PtrAt};
 use pramfs::media::superblock::INODE_TABLE_OFFSET;
 use pramfs::media::{DiskInode, Geometry, probe_superblock};
 use pramfs::pmem::Region;
-use pramfs::{Ctx, Error, Fallocate, Fs, Ino, SeekWhence, SetAttr, XattrMode};
+use pramfs::{
+    Error, Fallocate, SeekWhence, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{bytes_of, copy_of};
 use pramfs_tests::recorded::{Recorded, recover};
@@ -334,7 +337,7 @@ fn what_was_lost_is_not_copied() {
 
 #[test]
 fn what_was_lost_cannot_be_mapped() {
-    use pramfs::direct::{Access, OpenOptions};
+    use pramfs::{Access, OpenOptions};
     let block = 4096u64;
     let (image, ino) = image_of(4096, 20 * 4096);
     let (mended, _) = mend(&without_a_line(&image, ino, 8, true));
@@ -343,7 +346,11 @@ fn what_was_lost_cannot_be_mapped() {
     let bytes = bytes_of(&mended);
     region.window().store_unflushed(0, &bytes).unwrap();
     let fs = open(region);
-    let file = OpenOptions::new().open(&fs, "/dir/file").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&fs, "/dir/file")
+        .unwrap();
     for access in [Access::Read, Access::Write] {
         assert!(is_lost(file.map(0..20 * block, access).map(drop)));
         assert!(is_lost(

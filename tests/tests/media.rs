@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pramfs::direct::{Access, OpenOptions};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SourceKind};
-use pramfs::{Fs, MountOptions};
+use pramfs::{Access, OpenOptions};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
@@ -214,11 +214,16 @@ fn a_fence_writes_the_pages_that_have_changed() {
 fn a_view_is_the_medium() {
     on_each("views", |medium| {
         let fs = Fs::open(medium.formatted(BackendKind::Auto), quiet()).unwrap();
-        let file = OpenOptions::new().create(true).open(&fs, "/view").unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(&fs, "/view")
+            .unwrap();
         // Whole leaves of 2 MiB, which every medium can map.
         let len = 4 << 20;
         let all = pramfs::Fallocate::Allocate { keep_size: false };
-        let ino = fs.lookup(pramfs::Ino::ROOT, b"view").unwrap().ino;
+        let ino = fs.lookup(pramfs::inode::Ino::ROOT, b"view").unwrap().ino;
         fs.fallocate(ino, all, 0, len).unwrap();
         let view = file.map(0..len, Access::Write).unwrap();
         let mut random = Random::new(3);
@@ -227,9 +232,9 @@ fn a_view_is_the_medium() {
             view.store_u64(at, word).unwrap();
             view.persist(at..at + 8).unwrap();
             let mut back = [0; 8];
-            file.read_at(at, &mut back).unwrap();
+            file.read_at(&mut back, at).unwrap();
             assert_eq!(u64::from_le_bytes(back), word);
-            file.write_at(at, &(!word).to_le_bytes()).unwrap();
+            file.write_at(&(!word).to_le_bytes(), at).unwrap();
             assert_eq!(view.load_u64(at).unwrap(), !word);
         }
         let mut seen = vec![0; len as usize];
@@ -238,9 +243,13 @@ fn a_view_is_the_medium() {
         fs.close().unwrap();
         medium.fsck();
         let fs = Fs::open(medium.open(&RegionOptions::new()), quiet()).unwrap();
-        let file = OpenOptions::new().open(&fs, "/view").unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&fs, "/view")
+            .unwrap();
         let mut back = vec![0; len as usize];
-        file.read_at(0, &mut back).unwrap();
+        file.read_at(&mut back, 0).unwrap();
         assert!(back == seen);
         drop(file);
         fs.close().unwrap();

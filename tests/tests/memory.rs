@@ -5,7 +5,10 @@
 
 use std::ops::ControlFlow;
 
-use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 
 /// Ordinary memory of this process, bytes. Regions are shared memory and do

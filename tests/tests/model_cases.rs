@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use pramfs::{Ctx, Error, Fallocate, Fs, Ino, RenameFlags, SetAttr};
+use pramfs::{
+    Error, Fallocate, RenameFlags,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::region::fresh;
 
 const CX: Ctx = Ctx {

@@ -10,9 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pramfs::format::{FormatOptions, format};
+use pramfs::inode::SetAttr;
 use pramfs::pmem::{HeapBackend, Region, note_fault};
-use pramfs::types::SetAttr;
-use pramfs::{Ctx, Fs, Ino, MountOptions, Result};
+use pramfs::{
+    MountOptions, Result,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::disk::{Drive, region_on};
 
 const PAGE: usize = 4096;

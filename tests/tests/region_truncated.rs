@@ -10,10 +10,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pramfs::direct::Access;
+use pramfs::Access;
 use pramfs::format::format;
 use pramfs::pmem::{BackendKind, RegionOptions, install_fault_guard};
-use pramfs::{Ctx, ErrorPolicy, Fs, Ino, MountOptions, Result, SetAttr, XattrMode};
+use pramfs::{
+    ErrorPolicy, MountOptions, Result, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::region::{quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 

@@ -5,7 +5,10 @@
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::media::Geometry;
 use pramfs::pmem::EventKind;
-use pramfs::{Ctx, FileType, Fs, Ino, Result, SetAttr};
+use pramfs::{
+    FileType, Result,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, STALE, recover, recovered_tree};
 use pramfs_tests::region::repeatable;

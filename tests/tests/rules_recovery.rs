@@ -6,7 +6,10 @@ use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::media::superblock::{DYNAMIC_OFFSET, STATE_ACTIVE, STATE_CLEAN};
 use pramfs::media::{Geometry, SuperDynamic, probe_superblock};
 use pramfs::pmem::{Event, EventKind, SimBackend};
-use pramfs::{Ctx, Error, Fs, Ino, SetAttr, XattrMode};
+use pramfs::{
+    Error, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;

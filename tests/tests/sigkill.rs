@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_tests::kill::{Outcome, Record};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{Region, RegionOptions};
-use pramfs::{AtimePolicy, Fs, MountOptions};
+use pramfs::{AtimePolicy, MountOptions, inode::Fs};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::stress::{

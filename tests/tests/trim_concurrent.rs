@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{Durability, RegionOptions};
-use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 

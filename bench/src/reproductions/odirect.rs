@@ -151,24 +151,24 @@ fn direct_passes(ours: &Direct, size: u64) -> Result<[Pass; 3]> {
     let file = ours.create("bonnie")?;
     let mut b = Aligned::filled(CHUNK, 0x11)?;
     for at in (0..size).step_by(CHUNK) {
-        file.write_at(at, b.bytes())?;
+        file.write_at(b.bytes(), at)?;
     }
     let cpu = || {
         let u = Usage::now();
         Ok(u.user + u.system)
     };
     let out = pass(size, cpu, |at| {
-        file.write_at(at, b.bytes())?;
+        file.write_at(b.bytes(), at)?;
         Ok(())
     })?;
     let rewrite = pass(size, cpu, |at| {
-        file.read_at(at, b.bytes_mut())?;
+        file.read_at(b.bytes_mut(), at)?;
         b.bytes_mut()[0] ^= 1;
-        file.write_at(at, b.bytes())?;
+        file.write_at(b.bytes(), at)?;
         Ok(())
     })?;
     let input = pass(size, cpu, |at| {
-        ensure!(file.read_at(at, b.bytes_mut())? == CHUNK, "short read");
+        ensure!(file.read_at(b.bytes_mut(), at)? == CHUNK, "short read");
         Ok(())
     })?;
     Ok([out, rewrite, input])

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use pramfs::direct::Access;
+use pramfs::Access;
 
 use super::sites::{self, EXT4, PRAMFS, Site, TMPFS};
 use super::table::Table;
@@ -147,7 +147,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     for i in 0..args.files {
         let f = ours.create(&format!("file.{i}"))?;
         for at in (0..size).step_by(BIG) {
-            f.write_at(at, &chunk)?;
+            f.write_at(&chunk, at)?;
         }
         files.push(f);
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pramfs::direct::Access;
+use pramfs::Access;
 
 use super::sites::{self, PRAMFS, Site, TMPFS};
 use super::table::Table;
@@ -128,7 +128,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         let file = ours.create("big")?;
         let chunk = vec![0x5au8; 2 * MIB as usize];
         for at in (0..size).step_by(chunk.len()) {
-            file.write_at(at, &chunk[..chunk.len().min((size - at) as usize)])?;
+            file.write_at(&chunk[..chunk.len().min((size - at) as usize)], at)?;
         }
         let fresh = times(cx, args, || {
             measured(None, || {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use pramfs::direct::Access;
+use pramfs::Access;
 
 use super::sites::{EXT4, Kind, PRAMFS, Site, TMPFS};
 use super::table::Table;
@@ -177,7 +177,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         for i in 0..args.jobs {
             let f = ours.create(&format!("job.{i}"))?;
             for at in (0..size).step_by(chunk.len()) {
-                f.write_at(at, &chunk[..chunk.len().min((size - at) as usize)])?;
+                f.write_at(&chunk[..chunk.len().min((size - at) as usize)], at)?;
             }
             files.push(f);
         }
@@ -200,7 +200,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         let got = jobs(cx, args, size, |i| {
             let (file, mut b) = (&files[i], Aligned::filled(PAGE, 0)?);
             Ok(Box::new(move |at| {
-                ensure!(file.read_at(at, b.bytes_mut())? == PAGE, "short read");
+                ensure!(file.read_at(b.bytes_mut(), at)? == PAGE, "short read");
                 Ok(())
             }))
         })?;

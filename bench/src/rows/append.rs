@@ -78,7 +78,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                     file.append(data)?;
                 }
                 let took = start.elapsed();
-                file.set_size(0)?;
+                file.set_len(0)?;
                 Ok(took)
             }),
             Side::timed("append on tmpfs, warm", |_, ops| {

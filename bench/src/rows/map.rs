@@ -5,7 +5,7 @@
 //! note.
 
 use anyhow::{Result, ensure};
-use pramfs::direct::Access;
+use pramfs::Access;
 
 use crate::fixture::{Direct, MIB, filled_file};
 use crate::harness::machine::smaps_sum;
@@ -34,7 +34,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let file = ours.create("mapped")?;
     let chunk = vec![0u8; 2 * MIB as usize];
     for at in (0..FILE).step_by(chunk.len()) {
-        file.write_at(at, &chunk)?;
+        file.write_at(&chunk, at)?;
     }
     let mapped = file.map(0..FILE, Access::Read)?;
     let tmpfs = cx

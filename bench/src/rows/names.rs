@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pramfs::types::RenameFlags;
+use pramfs::RenameFlags;
 
 use crate::fixture::{Direct, MIB, names};
 use crate::harness::report::duration;

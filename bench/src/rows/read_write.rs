@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Result, ensure};
-use pramfs::direct::File as DirectFile;
+use pramfs::File as DirectFile;
 
 use crate::fixture::{Direct, MIB, random_page};
 use crate::harness::{Context, Group, Measured, Ops, Report, Rng, Row, Side, interleave};
@@ -81,7 +81,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                 Side::whole("direct write_at", |seed, ops| {
                     let mut rng = Rng::new(seed);
                     for _ in 0..ops {
-                        huge.write_at(random_page(&mut rng, pages), data)?;
+                        huge.write_at(data, random_page(&mut rng, pages))?;
                     }
                     Ok(())
                 }),
@@ -107,12 +107,12 @@ fn make_files(ours: &Direct) -> Result<(DirectFile, DirectFile)> {
     let huge = ours.create("huge")?;
     let chunk = vec![0x5au8; 2 * MIB as usize];
     for at in (0..HUGE_FILE).step_by(chunk.len()) {
-        huge.write_at(at, &chunk)?;
+        huge.write_at(&chunk, at)?;
     }
     let (small, neighbour) = (ours.create("small")?, ours.create("neighbour")?);
     for at in (0..SMALL_FILE).step_by(PAGE) {
-        small.write_at(at, &chunk[..PAGE])?;
-        neighbour.write_at(at, &chunk[..PAGE])?;
+        small.write_at(&chunk[..PAGE], at)?;
+        neighbour.write_at(&chunk[..PAGE], at)?;
     }
     let list = small.extents(0..SMALL_FILE)?;
     ensure!(
@@ -155,7 +155,7 @@ fn read(
             Side::whole("direct read_at", |seed, ops| {
                 let (mut rng, mut b) = (Rng::new(seed), buffer.borrow_mut());
                 for _ in 0..ops {
-                    let n = ours.read_at(random_page(&mut rng, pages), b.bytes_mut())?;
+                    let n = ours.read_at(b.bytes_mut(), random_page(&mut rng, pages))?;
                     ensure!(n == PAGE, "short read");
                     std::hint::black_box(b.bytes()[0]);
                 }

@@ -32,7 +32,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let chunk = vec![0x5au8; MIB as usize];
     for f in &files {
         for at in (0..FILE).step_by(chunk.len()) {
-            f.write_at(at, &chunk)?;
+            f.write_at(&chunk, at)?;
         }
     }
     ours.prefault()?;
@@ -41,7 +41,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         Mapping::anonymous(FILE as usize)?,
     ];
     let overwrite = |which: usize, offset: u64, data: &[u8]| -> Result<()> {
-        files[which].write_at(offset, data)?;
+        files[which].write_at(data, offset)?;
         Ok(())
     };
     let copy = |which: usize, offset: u64, data: &[u8]| -> Result<()> {

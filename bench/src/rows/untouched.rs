@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pramfs::format::{FormatOptions, format};
+use pramfs::inode::{Ctx, Ino};
 use pramfs::pmem::RegionOptions;
-use pramfs::types::{Ctx, Ino};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 use crate::fixture::{MIB, names};
 use crate::harness::scratch::Place;

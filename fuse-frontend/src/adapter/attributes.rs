@@ -1,9 +1,12 @@
 //! getattr, setattr and statfs.
 
 use fuser::{INodeNo, ReplyAttr, ReplyStatfs, Request};
-use pramfs::Fs;
+use pramfs::inode::Fs;
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
-use pramfs::types::{Attr, FileType, Ino, SetAttr};
+use pramfs::{
+    FileType,
+    inode::{Attr, Ino, SetAttr},
+};
 
 use super::Adapter;
 use super::caller::{CAP_FOWNER, Caller};

@@ -11,7 +11,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType as Kind, Generation, INodeNo, Request, TimeOrNow};
-use pramfs::types::{Attr, Ctx, DirEntry, FileType, Ino, SetAttr, SetTime, Time};
+use pramfs::{
+    FileType,
+    inode::{Attr, Ctx, DirEntry, Ino, SetAttr, SetTime, Time},
+};
 
 use super::serve::{Refusal, Served};
 

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
+use pramfs::inode::{Fs, InGroup};
 use pramfs::pmem::Lent;
-use pramfs::types::{Fallocate, Ino, SeekWhence};
-use pramfs::{Fs, InGroup};
+use pramfs::{Fallocate, SeekWhence, inode::Ino};
 
 use super::Adapter;
 use super::attributes::drop_rights;

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use fuser::{Errno, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use pramfs::{Fs, Taken};
+use pramfs::inode::{Fs, Taken};
 
 use super::Adapter;
 use super::convert::{self, entry, ino};

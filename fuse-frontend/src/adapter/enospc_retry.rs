@@ -12,7 +12,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pramfs::{Error, Fs, Result};
+use pramfs::{Error, Result, inode::Fs};
 
 /// How often an operation asks again at most, and waits each time.
 const ATTEMPTS: u32 = 16;

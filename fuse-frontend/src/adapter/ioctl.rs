@@ -9,9 +9,9 @@
 //! passes the call on, so that is checked here as well.
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
-use pramfs::Fs;
+use pramfs::inode::Fs;
+use pramfs::inode::SetAttr;
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
-use pramfs::types::SetAttr;
 
 use super::Adapter;
 use super::caller::{CAP_SYS_ADMIN, Caller};

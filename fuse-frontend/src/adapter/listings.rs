@@ -26,8 +26,11 @@
 //! knows its node; no reference of the open directory is needed for that.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyEmpty, ReplyOpen};
-use pramfs::types::{Attr, FileType, Ino};
-use pramfs::{AtimePolicy, Fs};
+use pramfs::{AtimePolicy, inode::Fs};
+use pramfs::{
+    FileType,
+    inode::{Attr, Ino},
+};
 
 use super::convert::{ino, node};
 use super::serve::Refusal;

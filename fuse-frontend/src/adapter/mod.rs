@@ -1,4 +1,4 @@
-//! Requests of the kernel on one side, [`pramfs::Fs`] on the other.
+//! Requests of the kernel on one side, [`pramfs::inode::Fs`] on the other.
 //!
 //! Purpose: unpack, call, reply. This file says which function answers which
 //! request; each family of requests has its own file.
@@ -47,7 +47,7 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
-use pramfs::{Fs, Repeats};
+use pramfs::inode::{Fs, Repeats};
 
 /// How long the kernel may keep names and attributes. The kernel is the only
 /// door to them while the file system is mounted, and drops by itself what its

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
-use pramfs::types::{self, Attr, Ctx, FileType};
-use pramfs::{Error, Fs};
+use pramfs::{Error, inode::Fs};
+use pramfs::{
+    FileType,
+    inode::{Attr, Ctx},
+};
 
 use super::convert::{ctx, entry, ino, no_entry, unpack_device};
 use super::serve::{Refusal, Served};
@@ -189,7 +192,7 @@ impl Adapter {
     }
 }
 
-fn rename_flags(flags: RenameFlags) -> Served<types::RenameFlags> {
+fn rename_flags(flags: RenameFlags) -> Served<pramfs::RenameFlags> {
     if !RenameFlags::all().contains(flags) {
         return Err(Refusal::Request(Errno::EINVAL, "rename with unknown flags"));
     }
@@ -202,7 +205,7 @@ fn rename_flags(flags: RenameFlags) -> Served<types::RenameFlags> {
             "rename with flags that exclude each other",
         ));
     }
-    Ok(types::RenameFlags {
+    Ok(pramfs::RenameFlags {
         noreplace,
         exchange,
         whiteout,

@@ -4,9 +4,9 @@
 //! one reference of its own on the inode.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
-use pramfs::Fs;
+use pramfs::inode::Fs;
+use pramfs::inode::{Ctx, Ino};
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
-use pramfs::types::{Ctx, Ino};
 
 use super::convert::{entry, ino};
 use super::namespace::attr_ttl;

@@ -14,7 +14,10 @@ use fuser::{
     Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-use pramfs::{Error, Fs, Repeats};
+use pramfs::{
+    Error,
+    inode::{Fs, Repeats},
+};
 
 use super::Adapter;
 
@@ -181,7 +184,7 @@ mod tests {
 
     use pramfs::format::{FormatOptions, format};
     use pramfs::pmem::{HeapBackend, Region};
-    use pramfs::{Ino, MountOptions};
+    use pramfs::{MountOptions, inode::Ino};
 
     use super::*;
     use crate::adapter::CacheMode;

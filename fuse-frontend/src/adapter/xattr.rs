@@ -4,8 +4,8 @@
 //! room gets ERANGE.
 
 use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
-use pramfs::types::XattrMode;
-use pramfs::{AtimePolicy, Fs};
+use pramfs::XattrMode;
+use pramfs::{AtimePolicy, inode::Fs};
 
 use super::Adapter;
 use super::caller::Caller;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::watchdog::Watchdog;
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use pramfs::Ino;
+use pramfs::inode::Ino;
 use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::region::inode_home;
 

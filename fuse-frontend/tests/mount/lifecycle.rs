@@ -587,7 +587,7 @@ fn a_read_only_mount_becomes_writable() {
     assert_eq!(fs::read(mount.at("new")).unwrap(), b"made");
     mount.unmount();
     let region = RegionOptions::new().open(mount.region()).unwrap();
-    let fs = pramfs::Fs::open(region, pramfs::MountOptions::default()).unwrap();
+    let fs = pramfs::inode::Fs::open(region, pramfs::MountOptions::default()).unwrap();
     assert!(
         !fs.recovery().was_clean,
         "norecovery has changed the medium"

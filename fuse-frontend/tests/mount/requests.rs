@@ -7,7 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use pramfs::pmem::RegionOptions;
-use pramfs::{Fs, Ino, MountOptions, SetAttr, SetTime, Time};
+use pramfs::{
+    MountOptions,
+    inode::{Fs, Ino, SetAttr, SetTime, Time},
+};
 use pramfs_tests::mounted::Mounted;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use indicatif::ProgressBar;
 use pramfs::fsck::{self, CheckOptions, Issue, Severity, Step};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 use serde::Serialize;
 
 use super::Subcommand;

@@ -8,7 +8,10 @@ use pramfs::media::bitmap::BitmapKind;
 use pramfs::media::probe_superblock;
 use pramfs::media::superblock::PAGE;
 use pramfs::pmem::RegionView;
-use pramfs::{Error, FileType, Fs, Ino, MountOptions};
+use pramfs::{
+    Error, FileType, MountOptions,
+    inode::{Fs, Ino},
+};
 use serde::Serialize;
 
 use super::Subcommand;

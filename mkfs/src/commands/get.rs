@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressBar;
-use pramfs::{Attr, Error, FileType, Fs, Ino, SeekWhence};
+use pramfs::{
+    Error, FileType, SeekWhence,
+    inode::{Attr, Fs, Ino},
+};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -361,7 +364,7 @@ fn owner(attr: &Attr) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {
 }
 
 fn times(attr: &Attr) -> Timestamps {
-    let spec = |t: pramfs::Time| Timespec {
+    let spec = |t: pramfs::inode::Time| Timespec {
         tv_sec: t.sec,
         tv_nsec: i64::from(t.nsec),
     };

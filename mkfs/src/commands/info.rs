@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs::Time;
+use pramfs::inode::Time;
 use pramfs::media::superblock::ErrorMark;
 use pramfs::media::{SuperblockInfo, probe_superblock};
 use pramfs::pmem::RegionOptions;

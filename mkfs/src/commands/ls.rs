@@ -7,7 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs::{Attr, Error, FileType, Fs};
+use pramfs::{
+    Error, FileType,
+    inode::{Attr, Fs},
+};
 use serde::Serialize;
 
 use super::Subcommand;

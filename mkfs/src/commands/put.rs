@@ -12,7 +12,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressBar;
-use pramfs::{Attr, Ctx, Error, FileType, Fs, Ino, SetAttr, SetTime, Time, XattrMode};
+use pramfs::{
+    Error, FileType, XattrMode,
+    inode::{Attr, Ctx, Fs, Ino, SetAttr, SetTime, Time},
+};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 

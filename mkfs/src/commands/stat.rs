@@ -5,7 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs::{Attr, FileType, Fs};
+use pramfs::{
+    FileType,
+    inode::{Attr, Fs},
+};
 use serde::Serialize;
 
 use super::Subcommand;

@@ -1,136 +1,299 @@
 //! [`File`]: an open file.
 
+use std::fs::Permissions;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
+use super::cursor::{self, Cursor};
 use super::mapped::{Access, MappedFile};
-use crate::error::Result;
+use super::metadata::{FileTimes, Metadata};
+use crate::error::{Error, Result};
 use crate::fs::inode::Inode;
-use crate::fs::{AppendCursor, ExtentCache, Fs, InodeRef, Shared};
-use crate::types::{Attr, Fallocate, FileExtent, Ino, SetAttr};
+use crate::fs::{AppendCursor, Engine, ExtentCache, Fs, InodeRef};
+use crate::sync::Mutex;
+use crate::types::{Fallocate, FileExtent, Ino, SetAttr};
 
-/// An open file of a mounted file system. Calls need no path and no
-/// permission; what they promise is in `docs/semantics.md`.
+/// Bytes that [`File::read_to_end_at`] asks for at once, at most.
+const CHUNK: u64 = 8 << 20;
+
+/// What a file was opened for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rights {
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) append: bool,
+}
+
+/// An open regular file.
+///
+/// [`read_at`](Self::read_at), [`write_at`](Self::write_at) and
+/// [`append`](Self::append) make no system call and take no path; what they promise
+/// is in `docs/semantics.md`. All methods take `&self`: a file can be shared by
+/// threads. A file that is removed stays usable until it is dropped.
+///
+/// `File` and `&File` are [`Read`], [`Write`] and [`Seek`], as `std::fs::File`, with one
+/// position for the file and its [clones](Self::try_clone); a [`Cursor`] has one of its own.
 ///
 /// ```
-/// use pramfs::direct::OpenOptions;
-/// use pramfs::format::{FormatOptions, format};
-/// use pramfs::pmem::RegionOptions;
-/// use pramfs::{Fs, MountOptions};
-///
-/// let region = RegionOptions::new().memfd("example", 4 << 20)?;
-/// format(&region, &FormatOptions::default())?;
-/// let fs = Fs::open(region, MountOptions::default())?;
-/// let file = OpenOptions::new().create(true).open(&fs, "/log")?;
+/// # use pramfs::{FileSystem, MountOptions};
+/// # let region = pramfs::pmem::Region::new("example", pramfs::pmem::HeapBackend::boxed(4 << 20));
+/// # pramfs::format::format(&region, &pramfs::format::FormatOptions::default())?;
+/// # let fs = FileSystem::mount(region, MountOptions::default())?;
+/// let file = fs.create("/log")?;
 /// assert_eq!(file.append(b"first")?, 0);
 /// assert_eq!(file.append(b"second")?, 5);
 /// let mut back = [0; 6];
-/// assert_eq!(file.read_at(5, &mut back)?, 6);
+/// file.read_exact_at(&mut back, 5)?;
 /// assert_eq!(&back, b"second");
 /// # Ok::<(), pramfs::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct File {
-    pub(super) shared: Arc<Shared>,
+    pub(super) engine: Arc<Engine>,
     pub(super) ino: Ino,
-    /// Given back first: what it frees is still in memory.
+    rights: Rights,
+    /// Of `Read`, `Write` and `Seek`.
+    position: Arc<Mutex<u64>>,
+    /// Dropped before `inode`: what it frees is still in memory.
     _held: InodeRef,
-    /// InodeRef, so that no call has to look it up.
+    /// Kept, so that no call has to look it up.
     pub(crate) inode: Arc<Inode>,
     pub(crate) extents: ExtentCache,
-    /// Where appends go on.
     pub(crate) append_cursor: AppendCursor,
 }
 
 impl Fs {
-    /// Opens a file by its inode number.
+    /// Opens a file by its inode number, for reading and writing.
     ///
     /// # Errors
-    /// [`crate::Error::Stale`] where there is none.
+    /// [`Error::Stale`] if no inode has the number.
     pub fn open_file(&self, ino: Ino) -> Result<File> {
-        // The reference first: an unlink in between leaves an orphan that we
-        // hold.
+        // The reference first: an unlink in between leaves an orphan that it keeps.
         let held = self.hold(ino);
+        let rights = Rights {
+            read: true,
+            write: true,
+            append: false,
+        };
+        File::open(self.engine(), held, rights)
+    }
+}
+
+impl File {
+    pub(super) fn open(engine: &Arc<Engine>, held: InodeRef, rights: Rights) -> Result<File> {
         Ok(File {
-            shared: self.shared().clone(),
-            ino,
-            inode: self.inode(ino)?,
+            engine: Arc::clone(engine),
+            ino: held.ino(),
+            rights,
+            position: Arc::default(),
+            inode: engine.inode(held.ino())?,
             _held: held,
             extents: ExtentCache::default(),
             append_cursor: AppendCursor::default(),
         })
     }
-}
 
-impl File {
+    /// Another handle of the same file, with the same rights and the same position.
+    ///
+    /// # Errors
+    /// [`Error::Io`] after the file system has failed or been unmounted.
+    pub fn try_clone(&self) -> Result<File> {
+        let held = InodeRef::new(&self.engine, self.ino);
+        let mut file = File::open(&self.engine, held, self.rights)?;
+        file.position = Arc::clone(&self.position);
+        Ok(file)
+    }
+
+    /// A position of its own in this file.
+    pub fn cursor(&self) -> Cursor<&File> {
+        Cursor::new(self)
+    }
+
+    /// As [`cursor`](Self::cursor), which keeps the file.
+    pub fn into_cursor(self) -> Cursor<File> {
+        Cursor::new(self)
+    }
+
     /// Inode number.
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// Attributes.
+    /// Metadata.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
-    pub fn attr(&self) -> Result<Attr> {
-        self.shared.getattr(self.ino)
+    /// [`Error::Io`].
+    pub fn metadata(&self) -> Result<Metadata> {
+        Ok(self.engine.getattr(self.ino)?.into())
     }
 
-    /// Size in bytes.
-    ///
-    /// # Errors
-    /// As for [`attr`](Self::attr).
-    pub fn size(&self) -> Result<u64> {
-        Ok(self.attr()?.size)
-    }
-
-    /// Copies bytes out; returns how many there were before the end, or before
-    /// some that were lost. What is behind those in `into` may have changed, too.
-    ///
-    /// # Errors
-    /// [`crate::Error::IsDirectory`], [`crate::Error::Corrupt`],
-    /// [`crate::Error::Io`]; [`crate::Error::Lost`] where the first was lost.
     #[inline]
-    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.shared
-            .read_held(&self.inode, &self.extents, offset, into)
+    fn may_read(&self) -> Result<()> {
+        match self.rights.read {
+            true => Ok(()),
+            false => Err(Error::BadHandle("the file is not open for reading")),
+        }
     }
 
-    /// Writes bytes; durable when it returns. An overwrite is in place, and
+    #[inline]
+    fn may_write(&self) -> Result<()> {
+        match self.rights.write {
+            true => Ok(()),
+            false => Err(Error::BadHandle("the file is not open for writing")),
+        }
+    }
+
+    #[inline]
+    fn may_append(&self) -> Result<()> {
+        match self.rights.write | self.rights.append {
+            true => Ok(()),
+            false => Err(Error::BadHandle("the file is not open for writing")),
+        }
+    }
+
+    /// Copies bytes out, from `offset` on. Returns how many there were before the end of the
+    /// file, or before a lost range. The rest of `buf` may have changed as well.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`], [`Error::Corrupt`], [`Error::Io`]; [`Error::Lost`] if the first
+    /// byte is in a lost range.
+    #[inline]
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.may_read()?;
+        self.engine
+            .read_held(&self.inode, &self.extents, offset, buf)
+    }
+
+    /// As [`read_at`](Self::read_at), until `buf` is full.
+    ///
+    /// # Errors
+    /// As for [`read_at`](Self::read_at); [`Error::UnexpectedEnd`] if the file ends before.
+    pub fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> Result<()> {
+        while !buf.is_empty() {
+            match self.read_at(buf, offset)? {
+                0 => return Err(Error::UnexpectedEnd(offset)),
+                n => {
+                    buf = &mut buf[n..];
+                    offset += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends all bytes of the file from `offset` on to `buf`; returns how many.
+    ///
+    /// # Errors
+    /// As for [`read_at`](Self::read_at); what has been read until then is in `buf`.
+    pub fn read_to_end_at(&self, buf: &mut Vec<u8>, offset: u64) -> Result<usize> {
+        let start = buf.len();
+        loop {
+            let at = offset.saturating_add((buf.len() - start) as u64);
+            let left = self.metadata()?.len().saturating_sub(at);
+            if left == 0 {
+                return Ok(buf.len() - start);
+            }
+            let (old, want) = (buf.len(), left.min(CHUNK) as usize);
+            buf.try_reserve(want)
+                .map_err(|_| Error::OutOfMemory(want as u64))?;
+            buf.resize(old + want, 0);
+            let read = self.read_at(&mut buf[old..], at);
+            buf.truncate(old + *read.as_ref().unwrap_or(&0));
+            if read? == 0 {
+                return Ok(buf.len() - start);
+            }
+        }
+    }
+
+    /// Writes bytes at an offset; they are durable when it returns. Returns how many were
+    /// written: fewer where the region or its host is full. An overwrite is in place, and
     /// atomic in units of 8 aligned bytes.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`], [`crate::Error::TooLarge`],
-    /// [`crate::Error::ReadOnly`]; [`crate::Error::Lost`] where it begins with a
-    /// part of a block that was lost.
+    /// [`Error::BadHandle`], [`Error::NoSpace`], [`Error::TooLarge`], [`Error::ReadOnly`];
+    /// [`Error::Lost`] if it begins within a block of a lost range.
     #[inline]
-    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<usize> {
-        self.shared
-            .write_held(&self.inode, &self.extents, offset, from)
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.may_write()?;
+        self.engine
+            .write_held(&self.inode, &self.extents, offset, buf)
     }
 
-    /// Writes all of the bytes at the end of the file and returns where that
-    /// was; atomic against other appends and against crashes of up to one
-    /// record, see `docs/semantics.md`.
+    /// As [`write_at`](Self::write_at), all of the bytes.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at). Some of the bytes may have been written then.
+    pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<()> {
+        while !buf.is_empty() {
+            match self.write_at(buf, offset)? {
+                0 => return Err(Error::NoSpace("not one byte could be written")),
+                n => {
+                    buf = &buf[n..];
+                    offset += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of the bytes at the end of the file and returns the offset of the first.
+    /// Appends of several threads do not mix. After a crash an append that fits one journal
+    /// record is there whole or not at all; see `docs/semantics.md`.
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
     #[inline]
-    pub fn append(&self, from: &[u8]) -> Result<u64> {
-        self.shared
-            .append_held(&self.inode, &self.append_cursor, from)
+    pub fn append(&self, buf: &[u8]) -> Result<u64> {
+        self.may_append()?;
+        self.engine
+            .append_held(&self.inode, &self.append_cursor, buf)
     }
 
-    /// Sets the size.
+    /// A write through `Write`: how many bytes, and where the position is after it.
+    pub(super) fn write_from(&self, buf: &[u8], position: u64) -> Result<(usize, u64)> {
+        if self.rights.append {
+            let at = self.append(buf)?;
+            return Ok((buf.len(), at + buf.len() as u64));
+        }
+        let n = self.write_at(buf, position)?;
+        Ok((n, position + n as u64))
+    }
+
+    /// Sets the size in bytes. What is added reads as zeros.
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
-    pub fn set_size(&self, size: u64) -> Result<()> {
-        let set = SetAttr {
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.may_write()?;
+        self.set(&SetAttr {
             size: Some(size),
             ..SetAttr::default()
-        };
-        self.shared.setattr(self.ino, &set).map(drop)
+        })
+    }
+
+    /// Sets the permission bits.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for an immutable file, [`Error::ReadOnly`].
+    pub fn set_permissions(&self, perm: Permissions) -> Result<()> {
+        self.set(&SetAttr {
+            perm: Some(perm.mode() & 0o7777),
+            ..SetAttr::default()
+        })
+    }
+
+    /// Sets times.
+    ///
+    /// # Errors
+    /// As for [`set_permissions`](Self::set_permissions); [`Error::TimeOutOfRange`].
+    pub fn set_times(&self, times: FileTimes) -> Result<()> {
+        self.set(&times.to_set()?)
+    }
+
+    fn set(&self, set: &SetAttr) -> Result<()> {
+        self.engine.setattr(self.ino, set).map(drop)
     }
 
     /// Allocates, punches or zeroes a range.
@@ -138,38 +301,116 @@ impl File {
     /// # Errors
     /// As for [`write_at`](Self::write_at).
     pub fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.shared.fallocate(self.ino, what, offset, len)
+        self.may_write()?;
+        self.engine.fallocate(self.ino, what, offset, len)
     }
 
     /// Where a range of the file lies in the region.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`].
+    /// [`Error::Corrupt`].
     pub fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
         let len = range.end.saturating_sub(range.start);
-        self.shared.file_extents(self.ino, range.start, len)
+        self.engine.file_extents(self.ino, range.start, len)
     }
 
-    /// Times and, on media that are not flushed by cache lines, data reach
-    /// the medium.
+    /// Makes the contents and all metadata durable. Data and size are already when a call
+    /// returns; times of overwrites are not, and stores through a mapping need
+    /// [`MappedFile::persist`].
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
-    pub fn sync(&self) -> Result<()> {
-        self.shared.fsync(self.ino, false)
+    /// [`Error::Io`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.engine.fsync(self.ino, false)
     }
 
-    /// Shows a range of bytes as one view of the medium. The range lies within
-    /// the file; on a view for writing holes are filled with zeroed blocks
-    /// first, on a read-only one they are pages of zeros.
+    /// As [`sync_all`](Self::sync_all), without times.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for an empty range or one past the end of the
-    /// file; [`crate::Error::NotSupported`] for blocks smaller than a page, and
-    /// on devdax and hugetlbfs, which map whole huge pages only, for a range
-    /// that neither lies together on the medium nor is made of 2 MiB leaves;
-    /// [`crate::Error::NoSpace`].
+    /// [`Error::Io`].
+    pub fn sync_data(&self) -> Result<()> {
+        self.engine.fsync(self.ino, true)
+    }
+
+    /// Maps a range of bytes: one range of addresses of the medium itself. The range lies
+    /// within the file. A mapping for writing fills holes with zeroed blocks first; one
+    /// for reading has pages of zeros there.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`]; [`Error::Invalid`] for an empty range or one past the end of the
+    /// file; [`Error::NotSupported`] for blocks smaller than a page, and on devdax and
+    /// hugetlbfs, which map whole huge pages only, for a range that is neither
+    /// contiguous on the medium nor made of 2 MiB leaves; [`Error::NoSpace`].
     pub fn map(&self, range: Range<u64>, access: Access) -> Result<MappedFile> {
-        MappedFile::new(&self.shared, self.ino, range, access)
+        match access {
+            Access::Read => self.may_read()?,
+            Access::Write => self.may_write()?,
+        }
+        MappedFile::new(&self.engine, self.ino, range, access)
+    }
+}
+
+/// The same methods for programs that are generic over files.
+impl FileExt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(File::read_at(self, buf, offset)?)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(File::write_at(self, buf, offset)?)
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let n = File::read_at(self, buf, *position)?;
+        *position += n as u64;
+        Ok(n)
+    }
+}
+
+impl Write for &File {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let (n, end) = self.write_from(buf, *position)?;
+        *position = end;
+        Ok(n)
+    }
+
+    /// Does nothing: what was written is durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let mut position = self.position.lock();
+        *position = cursor::target(self, *position, to)?;
+        Ok(*position)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Read::read(&mut &*self, buf)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        Write::write(&mut &*self, buf)
+    }
+
+    /// Does nothing: what was written is durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        Seek::seek(&mut &*self, to)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::fs::inode::InodeState;
-use crate::fs::{By, Handle, Shared};
+use crate::fs::{By, Engine, Handle};
 use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
 use crate::types::{FileExtent, Ino};
 
@@ -29,21 +29,21 @@ pub enum Access {
 /// closed, and in a forked child, every call answers EIO.
 ///
 /// ```
-/// use pramfs::direct::{Access, OpenOptions};
+/// use pramfs::{Access, OpenOptions};
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs::pmem::RegionOptions;
-/// use pramfs::{Fs, MountOptions};
+/// use pramfs::{inode::Fs, MountOptions};
 ///
 /// let region = RegionOptions::new().memfd("example", 4 << 20)?;
 /// format(&region, &FormatOptions::default())?;
 /// let fs = Fs::open(region, MountOptions::default())?;
-/// let file = OpenOptions::new().create(true).open(&fs, "/table")?;
-/// file.set_size(8192)?;
+/// let file = OpenOptions::new().read(true).write(true).create(true).open(&fs, "/table")?;
+/// file.set_len(8192)?;
 /// let view = file.map(0..8192, Access::Write)?;
 /// view.store_u64(4096, 42)?;
 /// view.persist(4096..4104)?;
 /// let mut back = [0; 8];
-/// file.read_at(4096, &mut back)?;
+/// file.read_at(&mut back, 4096)?;
 /// assert_eq!(u64::from_le_bytes(back), 42);
 /// # Ok::<(), pramfs::Error>(())
 /// ```
@@ -59,7 +59,7 @@ pub struct MappedFile {
 
 impl MappedFile {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        engine: &Arc<Engine>,
         ino: Ino,
         range: Range<u64>,
         access: Access,
@@ -68,10 +68,10 @@ impl MappedFile {
             return Err(Error::Invalid("an empty range cannot be mapped"));
         }
         // Asked before a lock is waited for.
-        if !shared.open.is_open() {
-            return Err(shared.ended());
+        if !engine.open.is_open() {
+            return Err(engine.ended());
         }
-        let block = shared.vol.geo.block_size;
+        let block = engine.vol.geo.block_size;
         if block < rustix::param::page_size() as u64 {
             return Err(Error::NotSupported(
                 "mapping needs blocks of 4096 bytes (mkfs.pramfs -b 4096)",
@@ -79,17 +79,17 @@ impl MappedFile {
         }
         if access == Access::Write {
             // Before a block is taken for it.
-            if range.end > shared.getattr(ino)?.size {
+            if range.end > engine.getattr(ino)?.size {
                 return Err(past_end());
             }
         }
-        let unit = StitchSource::of_region(&shared.vol.region)?.unit();
+        let unit = StitchSource::of_region(&engine.vol.region)?.unit();
         loop {
             if access == Access::Write {
                 let start = range.start / block * block;
-                shared.fill(ino, start, range.end - start)?;
+                engine.fill(ino, start, range.end - start)?;
             }
-            let pin = |unit| Pinned::new(shared, ino, (&range, access), unit);
+            let pin = |unit| Pinned::new(engine, ino, (&range, access), unit);
             let mut pinned = pin(block)?;
             if access == Access::Write && !pinned.extents.iter().all(is_written) {
                 // Punched since it was filled.
@@ -98,7 +98,7 @@ impl MappedFile {
             let view = match pinned.extents[..] {
                 // Any block can be shown where it is.
                 [e] if unit > block && is_written(&e) => StitchedMap::in_region(
-                    shared.clone(),
+                    engine.clone(),
                     e.region_offset.unwrap_or(0),
                     e.len,
                     access == Access::Write,
@@ -154,8 +154,8 @@ impl MappedFile {
     /// Where an access lies in the view, of a file system that is open.
     #[inline]
     pub(super) fn at(&self, offset: u64, len: u64) -> Result<u64> {
-        if !self.pinned.shared.open.is_open() {
-            return Err(self.pinned.shared.ended());
+        if !self.pinned.engine.open.is_open() {
+            return Err(self.pinned.engine.ended());
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.head + offset),
@@ -234,9 +234,9 @@ impl MappedFile {
     pub fn persist(&self, range: Range<u64>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         let at = self.at(range.start, len)?;
-        self.view.persist(&self.pinned.shared.vol.region, at, len)?;
+        self.view.persist(&self.pinned.engine.vol.region, at, len)?;
         self.check_fault(at, len)?;
-        self.pinned.shared.touched_by_map(self.pinned.ino)
+        self.pinned.engine.touched_by_map(self.pinned.ino)
     }
 
     /// Sets up the pages of the view now instead of at their first use.
@@ -270,7 +270,7 @@ fn is_aligned(e: &FileExtent, unit: u64) -> bool {
 /// pin on its blocks.
 #[derive(Debug)]
 struct Pinned {
-    shared: Handle,
+    engine: Handle,
     ino: Ino,
     pin: u64,
     start: u64,
@@ -281,7 +281,7 @@ struct Pinned {
 impl Pinned {
     /// Pins a range of a file, widened to multiples of `unit`.
     fn new(
-        shared: &Arc<Shared>,
+        engine: &Arc<Engine>,
         ino: Ino,
         (range, access): (&Range<u64>, Access),
         unit: u64,
@@ -293,10 +293,10 @@ impl Pinned {
             .ok_or(Error::TooLarge(range.end))?;
         // The reference outlives the extents, and the pin is taken under the
         // lock that the extents were read under.
-        shared.refs.add(ino, 1, By::Guard);
-        match shared.pinned_extents((ino, access), start, end, range.end) {
+        engine.refs.add(ino, 1, By::Guard);
+        match engine.pinned_extents((ino, access), start, end, range.end) {
             Ok((pin, extents)) => Ok(Pinned {
-                shared: Handle::new(shared),
+                engine: Handle::new(engine),
                 ino,
                 pin,
                 start,
@@ -304,14 +304,14 @@ impl Pinned {
                 extents,
             }),
             Err(e) => {
-                shared.release_ref(ino, 1, By::Guard);
+                engine.release_ref(ino, 1, By::Guard);
                 Err(e)
             }
         }
     }
 
     fn stitch(&self, access: Access) -> Result<StitchedMap> {
-        let source = StitchSource::of_region(&self.shared.vol.region)?;
+        let source = StitchSource::of_region(&self.engine.vol.region)?;
         let first = self.extents.iter().find_map(|e| {
             e.region_offset
                 .map(|r| r.wrapping_sub(e.file_offset - self.start))
@@ -333,22 +333,22 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // As for a file.
-        if self.shared.open.is_inherited() {
+        if self.engine.open.is_inherited() {
             return;
         }
         // Nothing is reused before the last record that freed it is dead.
-        self.shared.vol.unpin(self.pin);
-        self.shared.release_ref(self.ino, 1, By::Guard);
+        self.engine.vol.unpin(self.pin);
+        self.engine.release_ref(self.ino, 1, By::Guard);
     }
 }
 
-impl RegionOwner for Shared {
+impl RegionOwner for Engine {
     fn region(&self) -> &Region {
         &self.vol.region
     }
 }
 
-impl Shared {
+impl Engine {
     /// Extents of whole blocks, pinned.
     fn pinned_extents(
         &self,
@@ -396,12 +396,12 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::OpenOptions;
+    use crate::api::OpenOptions;
     use crate::format::{FormatOptions, format};
     use crate::pmem::RegionOptions;
     use crate::pmem::tests::HugePool;
     use crate::types::Fallocate;
-    use crate::{Fs, MountOptions};
+    use crate::{MountOptions, inode::Fs};
 
     const MIB: u64 = 1 << 20;
 
@@ -417,23 +417,23 @@ mod tests {
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
         let file = |name: &str| {
-            let options = OpenOptions::new();
+            let options = OpenOptions::new().read(true).write(true);
             options.create(true).open(&fs, name).unwrap()
         };
-        let check = |file: &crate::direct::File, range: Range<u64>| {
+        let check = |file: &crate::api::File, range: Range<u64>| {
             let view = file.map(range.clone(), Access::Write).unwrap();
             let at = view.len() - 8;
             view.store_u64(at, 0x1122).unwrap();
             view.persist(at..at + 8).unwrap();
             let mut back = [0; 8];
-            file.read_at(range.start + at, &mut back).unwrap();
+            file.read_at(&mut back, range.start + at).unwrap();
             assert_eq!(u64::from_le_bytes(back), 0x1122);
             let look = file.map(range, Access::Read).unwrap();
             assert_eq!(look.load_u64(at).unwrap(), 0x1122);
             assert_eq!(look.store_u64(at, 1).unwrap_err().errno(), libc::EACCES);
         };
         let small = file("/small");
-        small.set_size(20_000).unwrap();
+        small.set_len(20_000).unwrap();
         check(&small, 0..20_000);
         check(&small, 5000..5104);
         // 2 MiB leaves, neighbours or not.
@@ -449,14 +449,14 @@ mod tests {
         // Pages of two files by turns.
         let (a, b) = (file("/a"), file("/b"));
         for at in (0..16).map(|i| i * 4096) {
-            a.write_at(at, &[1; 4096]).unwrap();
-            b.write_at(at, &[2; 4096]).unwrap();
+            a.write_at(&[1; 4096], at).unwrap();
+            b.write_at(&[2; 4096], at).unwrap();
         }
         let e = a.map(0..65536, Access::Read).unwrap_err();
         assert_eq!(e.errno(), libc::EOPNOTSUPP, "{e}");
         check(&a, 4096..8192);
         let mut bytes = [0; 8192];
-        a.read_at(0, &mut bytes).unwrap();
+        a.read_at(&mut bytes, 0).unwrap();
         assert_eq!(bytes[..4096], [1; 4096]);
     }
 }

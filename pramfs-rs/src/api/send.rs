@@ -20,15 +20,15 @@ impl MappedFile {
     /// ```
     /// use std::io::Read;
     /// use std::os::unix::net::UnixStream;
-    /// use pramfs::direct::{Access, OpenOptions};
+    /// use pramfs::{Access, OpenOptions};
     /// use pramfs::format::{FormatOptions, format};
     /// use pramfs::pmem::RegionOptions;
-    /// use pramfs::{Fs, MountOptions};
+    /// use pramfs::{inode::Fs, MountOptions};
     ///
     /// let region = RegionOptions::new().memfd("example", 4 << 20)?;
     /// format(&region, &FormatOptions::default())?;
     /// let fs = Fs::open(region, MountOptions::default())?;
-    /// let file = OpenOptions::new().create(true).open(&fs, "/page")?;
+    /// let file = OpenOptions::new().read(true).write(true).create(true).open(&fs, "/page")?;
     /// file.append(b"zero copies in user space")?;
     /// let view = file.map(0..25, Access::Read)?;
     /// let (ours, mut theirs) = UnixStream::pair()?;

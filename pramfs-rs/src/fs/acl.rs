@@ -9,7 +9,7 @@
 //! list that a mode can say is not kept.
 
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
-use super::{Shared, xattr};
+use super::{Engine, xattr};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
 use crate::media::acl::{ACCESS, Acl, AclFault, DEFAULT};
@@ -39,7 +39,7 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-impl Shared {
+impl Engine {
     /// A list of an inode. What stands there and is none, is damage.
     fn acl(&self, state: &InodeState, name: &[u8]) -> Result<Option<Acl>> {
         match self.find_value(state, name)? {

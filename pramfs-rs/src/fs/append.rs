@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::inode::{Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::Result;
 use crate::map;
 use crate::types::Bno;
@@ -52,7 +52,7 @@ impl AppendCursor {
     }
 }
 
-impl Shared {
+impl Engine {
     /// As [`append`](Self::append), for who holds the inode.
     ///
     /// # Errors
@@ -159,11 +159,11 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use crate::direct::{File, OpenOptions};
+    use crate::api::{File, OpenOptions};
     use crate::format::{FormatOptions, format};
     use crate::pmem::{HeapBackend, Region};
     use crate::types::Fallocate;
-    use crate::{Fs, MountOptions};
+    use crate::{MountOptions, inode::Fs};
 
     const BLOCK: u64 = 4096;
 
@@ -174,7 +174,12 @@ mod tests {
     }
 
     fn open(fs: &Fs, name: &str) -> File {
-        OpenOptions::new().create(true).open(fs, name).unwrap()
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(fs, name)
+            .unwrap()
     }
 
     /// Whether the next append of whole blocks goes the short way.
@@ -199,7 +204,7 @@ mod tests {
 
         fn check(&self) {
             let mut found = vec![0xee; self.expect.len() + 1];
-            let n = self.file.read_at(0, &mut found).unwrap();
+            let n = self.file.read_at(&mut found, 0).unwrap();
             assert!(found[..n] == self.expect[..], "{n} bytes");
         }
     }
@@ -244,12 +249,12 @@ mod tests {
         }
         // Shorter, and longer.
         f.expect.truncate(3 * 4096);
-        f.file.set_size(3 * BLOCK).unwrap();
+        f.file.set_len(3 * BLOCK).unwrap();
         other.append(&[9; 4096]).unwrap();
         f.append(BLOCK);
         f.append(BLOCK);
         f.expect.resize(700 * 4096, 0);
-        f.file.set_size(700 * BLOCK).unwrap();
+        f.file.set_len(700 * BLOCK).unwrap();
         f.append(BLOCK);
         f.append(BLOCK);
         // A hole before the end, and an overwrite, which makes no record.
@@ -261,7 +266,7 @@ mod tests {
         f.expect[end - 4096..].fill(0);
         f.append(BLOCK);
         f.append(BLOCK);
-        f.file.write_at(5, &[1, 2, 3]).unwrap();
+        f.file.write_at(&[1, 2, 3], 5).unwrap();
         f.expect[5..8].copy_from_slice(&[1, 2, 3]);
         assert!(knows(&f.file));
         f.append(BLOCK);

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 
-use super::Shared;
+use super::Engine;
 use super::options::{AtimePolicy, MountOptions};
 
 /// The policy in force.
@@ -72,7 +72,7 @@ impl AtimeRule {
     }
 }
 
-impl Shared {
+impl Engine {
     /// The policy by which reads set the atime, and whether directories have one.
     pub fn atime_policy(&self) -> (AtimePolicy, bool) {
         (self.atime.policy(), self.atime.dirs())
@@ -83,7 +83,7 @@ impl Shared {
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::{HeapBackend, Region};
-    /// # use pramfs::{AtimePolicy, Fs, MountOptions};
+    /// # use pramfs::{inode::Fs, AtimePolicy, MountOptions};
     /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// # format(&region, &FormatOptions::default())?;
     /// let fs = Fs::open(region, MountOptions::default())?;

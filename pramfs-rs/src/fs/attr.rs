@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::inode_lock::InodeGuard;
 use super::options::AtimePolicy;
-use super::{Need, Shared, chattr};
+use super::{Engine, Need, chattr};
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
 use crate::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
@@ -16,7 +16,7 @@ use crate::volume::Tx;
 /// Seconds after which relatime sets the atime anyway.
 pub(super) const DAY: i64 = 24 * 60 * 60;
 
-impl Shared {
+impl Engine {
     /// Changes attributes: all of them in one record, the size among them. What
     /// a shorter size frees, and has no room there, follows in others.
     /// Permission is the caller's business.

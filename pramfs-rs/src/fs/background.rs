@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 
-use super::Shared;
+use super::Engine;
 use crate::error::{Error, Result};
 use crate::types::Ino;
 
@@ -21,11 +21,11 @@ pub(super) struct Background {
 
 impl Background {
     pub(super) fn start(
-        shared: &Arc<Shared>,
+        engine: &Arc<Engine>,
         orphans: Vec<(Ino, u32)>,
         cut: Vec<(Ino, u32)>,
     ) -> Result<Background> {
-        let shared = shared.clone();
+        let engine = engine.clone();
         let (stop, stopped) = bounded(1);
         let thread = std::thread::Builder::new()
             .name("pramfs-timer".into())
@@ -34,24 +34,24 @@ impl Background {
                     if !stopped.is_empty() {
                         return;
                     }
-                    shared.finish_orphan(ino, slot);
+                    engine.finish_orphan(ino, slot);
                 }
                 for (ino, _) in cut {
                     if !stopped.is_empty() {
                         return;
                     }
-                    shared.finish_truncated(ino);
+                    engine.finish_truncated(ino);
                 }
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                    if !shared.open.is_open() {
+                    if !engine.open.is_open() {
                         return;
                     }
-                    shared.note_time();
-                    shared.free_forgotten();
-                    if let Err(e) = shared.write_lazy() {
+                    engine.note_time();
+                    engine.free_forgotten();
+                    if let Err(e) = engine.write_lazy() {
                         tracing::warn!(error = %e, "times of changed files were not written");
                     }
-                    if let Err(e) = shared.settle() {
+                    if let Err(e) = engine.settle() {
                         tracing::warn!(error = %e, "the last changes were not flushed");
                     }
                 }

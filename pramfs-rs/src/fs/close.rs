@@ -12,25 +12,25 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Fs, Shared};
+use super::{Engine, Fs};
 use crate::error::{Error, Result};
 use crate::media::checksum::seal;
 
-/// A counted reference of an open file, a view, or a [`InodeRef`](super::InodeRef) inode.
+/// A counted reference of an open file, a view, or an [`InodeRef`](super::InodeRef).
 #[derive(Debug)]
-pub(crate) struct Handle(Arc<Shared>);
+pub(crate) struct Handle(Arc<Engine>);
 
 impl Handle {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Handle {
-        shared.handles.fetch_add(1, Ordering::Relaxed);
-        Handle(Arc::clone(shared))
+    pub(crate) fn new(engine: &Arc<Engine>) -> Handle {
+        engine.handles.fetch_add(1, Ordering::Relaxed);
+        Handle(Arc::clone(engine))
     }
 }
 
 impl Deref for Handle {
-    type Target = Shared;
+    type Target = Engine;
     #[inline]
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &Engine {
         &self.0
     }
 }
@@ -48,8 +48,8 @@ pub enum CloseError {
     InUse {
         /// The file system, to be closed again later.
         fs: Box<Fs>,
-        /// Open [`File`](crate::direct::File)s,
-        /// [`MappedFile`](crate::direct::MappedFile)s and [`InodeRef`](crate::InodeRef)s.
+        /// Open [`File`](crate::api::File)s,
+        /// [`MappedFile`](crate::api::MappedFile)s and [`InodeRef`](crate::inode::InodeRef)s.
         handles: usize,
     },
     /// The medium failed. The file system is closed, and the next mount
@@ -118,15 +118,15 @@ impl Fs {
     /// Open files and views stand against it.
     ///
     /// ```
-    /// use pramfs::direct::OpenOptions;
+    /// use pramfs::OpenOptions;
     /// use pramfs::format::{FormatOptions, format};
     /// use pramfs::pmem::{HeapBackend, Region};
-    /// use pramfs::{CloseError, Fs, MountOptions};
+    /// use pramfs::{inode::Fs, CloseError, MountOptions};
     ///
     /// let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// format(&region, &FormatOptions::default())?;
     /// let fs = Fs::open(region, MountOptions::default())?;
-    /// let file = OpenOptions::new().create(true).open(&fs, "/log")?;
+    /// let file = OpenOptions::new().read(true).write(true).create(true).open(&fs, "/log")?;
     /// let Err(CloseError::InUse { fs, handles: 1 }) = fs.close() else {
     ///     panic!("the file is open");
     /// };
@@ -140,7 +140,7 @@ impl Fs {
     /// [`CloseError::InUse`] gives the file system back; [`CloseError::Failed`]
     /// is an error of the medium, and the file system is closed.
     pub fn close(self) -> Result<(), CloseError> {
-        match self.shared().handles.load(Ordering::Acquire) {
+        match self.engine().handles.load(Ordering::Acquire) {
             0 => self.close_now().map_err(CloseError::Failed),
             handles => Err(CloseError::InUse {
                 fs: Box::new(self),
@@ -164,29 +164,29 @@ impl Fs {
 
     fn shutdown(&mut self) -> Result<()> {
         let background = self.background.get_mut().take();
-        if self.shared().open.is_inherited() {
+        if self.engine().open.is_inherited() {
             // Its thread is the parent's, and so is what it waits with.
             std::mem::forget(background);
-            return Err(self.shared().ended());
+            return Err(self.engine().ended());
         }
         if let Some(background) = background {
             background.stop();
         }
-        self.shared().finish()
+        self.engine().finish()
     }
 }
 
 impl Drop for Fs {
     fn drop(&mut self) {
         if let Err(e) = self.shutdown()
-            && !self.shared().open.is_inherited()
+            && !self.engine().open.is_inherited()
         {
             tracing::error!(error = %e, "the file system was not unmounted cleanly; the next mount recovers it");
         }
     }
 }
 
-impl Shared {
+impl Engine {
     /// Stops the file system, for good: everything that has returned is
     /// durable, and every operation from here on answers EIO. The journal stays
     /// as it is, so the next mount recovers as it does after a crash.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::inode::{Inode, InodeState, map_of};
 use super::orphan::dir_tree;
 use super::xattr::{is_large, xattr_tree};
-use super::{Shared, xattr};
+use super::{Engine, xattr};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeRef};
 use crate::map;
@@ -67,7 +67,7 @@ struct Owned {
     entries: Option<u64>,
 }
 
-impl Shared {
+impl Engine {
     /// What was met is a hole, and not what is left of blocks that were lost.
     /// The caller holds the lock of the inode.
     ///
@@ -214,7 +214,10 @@ mod tests {
     use crate::media::pointer::Ptr;
     use crate::pmem::{Region, SimBackend};
     use crate::types::{Fallocate, SetAttr, XattrMode};
-    use crate::{Ctx, Fs, MountOptions};
+    use crate::{
+        MountOptions,
+        inode::{Ctx, Fs},
+    };
 
     const BLOCK: u64 = 4096;
 

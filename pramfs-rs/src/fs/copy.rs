@@ -13,7 +13,7 @@ use super::inode::{Inode, InodeState};
 use super::inode_lock::InodeGuard;
 use super::read::check_file;
 use super::write_source::MediumRange;
-use super::{Need, Shared, chattr, room};
+use super::{Engine, Need, chattr, room};
 use crate::error::{Error, Result};
 use crate::map;
 use crate::sync::RwLockReadGuard;
@@ -47,7 +47,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-impl Shared {
+impl Engine {
     /// Copies `len` bytes from a place of one file to a place of another, or of
     /// the same; durable when it returns. Fewer are copied where the source
     /// ends, the region is full, or the largest offset is reached; none at or
@@ -61,7 +61,7 @@ impl Shared {
     /// # Examples
     /// ```
     /// # fn main() -> pramfs::Result<()> {
-    /// # use pramfs::{Ctx, Fs, Ino, MountOptions, format::FormatOptions};
+    /// # use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions, format::FormatOptions};
     /// # let region = pramfs::pmem::Region::new("test", pramfs::pmem::HeapBackend::boxed(4 << 20));
     /// # pramfs::format::format(&region, &FormatOptions::default())?;
     /// # let fs = Fs::open(region, MountOptions::default())?;

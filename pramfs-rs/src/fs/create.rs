@@ -6,7 +6,7 @@ use super::completeness::Hole;
 use super::inode::{Inode, InodeState, add_link, put_inode, put_new_inode, store_map, touch_mtime};
 use super::inode_lock::InodeGuard;
 use super::orphan::dir_tree;
-use super::{By, Need, Shared, chattr, names};
+use super::{By, Engine, Need, chattr, names};
 use crate::error::{Error, Result};
 use crate::htree;
 use crate::map::{self, MapRef};
@@ -25,7 +25,7 @@ pub(super) struct InodeTemplate<'a> {
     pub target: &'a [u8],
 }
 
-impl Shared {
+impl Engine {
     /// Makes a regular file.
     ///
     /// # Errors
@@ -346,7 +346,7 @@ impl Shared {
 /// A new inode that is in the cache and locked: whoever finds it waits. It goes
 /// again unless its record is committed.
 pub(super) struct NewInode<'a> {
-    shared: &'a Shared,
+    engine: &'a Engine,
     inode: &'a Arc<Inode>,
     pub state: InodeGuard<'a>,
     committed: bool,
@@ -355,11 +355,11 @@ pub(super) struct NewInode<'a> {
 impl<'a> NewInode<'a> {
     /// Puts an inode in reach that nobody knows yet.
     #[inline]
-    pub fn new(shared: &'a Shared, inode: &'a Arc<Inode>) -> NewInode<'a> {
+    pub fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
         let state = inode.state.write();
-        shared.cache.insert_new(&shared.vol, inode);
+        engine.cache.insert_new(&engine.vol, inode);
         NewInode {
-            shared,
+            engine,
             inode,
             state,
             committed: false,
@@ -375,9 +375,9 @@ impl<'a> NewInode<'a> {
         self.inode.last_record.set(tx.commit()?);
         self.committed = true;
         if pin {
-            self.shared.refs.add(self.inode.ino, 1, By::Count);
+            self.engine.refs.add(self.inode.ino, 1, By::Count);
         }
-        Ok(self.state.attr(&self.shared.vol.geo))
+        Ok(self.state.attr(&self.engine.vol.geo))
     }
 }
 
@@ -386,7 +386,7 @@ impl Drop for NewInode<'_> {
     fn drop(&mut self) {
         if !self.committed {
             self.state.gone = true;
-            self.shared.cache.remove(self.inode);
+            self.engine.cache.remove(self.inode);
         }
     }
 }
@@ -397,7 +397,7 @@ mod tests {
     use crate::format::{FormatOptions, format};
     use crate::media::inode::LINK_MAX;
     use crate::pmem::{HeapBackend, Region};
-    use crate::{Fs, MountOptions};
+    use crate::{MountOptions, inode::Fs};
 
     /// The lane has been taken by then: it is let go of before the inode that came
     /// to nothing leaves the cache, and the next record finds it as it was.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Shared;
+use super::Engine;
 use super::options::ErrorPolicy;
 use crate::error::Error;
 use crate::sync::{Condvar, Mutex};
@@ -127,7 +127,7 @@ pub(super) struct Damage {
     pub(super) writability: Arc<Writability>,
 }
 
-impl Shared {
+impl Engine {
     /// For who waits for damage.
     pub fn writability(&self) -> Arc<Writability> {
         self.damage.writability.clone()

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use super::inode::{Inode, InodeState};
 use super::orphan::{dir_tree, store_tree};
-use super::{Shared, names};
+use super::{Engine, names};
 use crate::error::{Error, Result};
 use crate::htree::{self, Cursor, DirEntry, VacantEntry};
 use crate::media::DiskInode;
 use crate::types::Ino;
 use crate::volume::Tx;
 
-impl Shared {
+impl Engine {
     /// A directory that can be searched and changed.
     pub(super) fn check_dir(&self, inode: &Inode, state: &InodeState) -> Result<()> {
         state.alive(inode.ino)?;

@@ -499,11 +499,11 @@ mod tests {
     /// What an open file reads after its map has changed in each way.
     #[test]
     fn a_reader_sees_every_change_of_the_map() {
-        use crate::direct::OpenOptions;
+        use crate::api::OpenOptions;
         use crate::format::{FormatOptions, format};
         use crate::pmem::{HeapBackend, Region};
         use crate::types::Fallocate;
-        use crate::{AtimePolicy, Fs, MountOptions};
+        use crate::{AtimePolicy, MountOptions, inode::Fs};
 
         const PART: u64 = 2 << 20;
         let region = Region::new("test", HeapBackend::boxed(32 << 20));
@@ -514,20 +514,27 @@ mod tests {
             ..MountOptions::default()
         };
         let fs = Fs::open(region, options).unwrap();
-        let open = |name: &str| OpenOptions::new().create(true).open(&fs, name).unwrap();
+        let open = |name: &str| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .open(&fs, name)
+                .unwrap()
+        };
         let (file, other) = (open("/file"), open("/other"));
         // A part in small blocks, which those of another file keep apart, and
         // one in a large leaf.
         for at in (0..PART).step_by(4096) {
-            file.write_at(at, &[1; 4096]).unwrap();
-            other.write_at(at, &[9; 4096]).unwrap();
+            file.write_at(&[1; 4096], at).unwrap();
+            other.write_at(&[9; 4096], at).unwrap();
         }
-        file.write_at(PART, &vec![1; PART as usize]).unwrap();
+        file.write_at(&vec![1; PART as usize], PART).unwrap();
         let places = [0, 8 * 4096, 8 * 4096 + 100, PART, PART + 64 * 4096];
         let expect = |at: u64, byte: u8| {
             let mut bytes = [7; 3000];
             for _ in 0..3 {
-                assert_eq!(file.read_at(at, &mut bytes).unwrap(), 3000, "at {at}");
+                assert_eq!(file.read_at(&mut bytes, at).unwrap(), 3000, "at {at}");
                 assert_eq!(bytes, [byte; 3000], "at {at}");
             }
         };
@@ -544,31 +551,31 @@ mod tests {
         assert_eq!(known(4096), None);
         for &at in &places {
             let block = at / 4096 * 4096;
-            file.write_at(at, &[2; 3000]).unwrap();
+            file.write_at(&[2; 3000], at).unwrap();
             expect(at, 2);
             file.fallocate(Fallocate::PunchHole, block, 4096).unwrap();
             expect(at, 0);
-            file.write_at(at, &[3; 3000]).unwrap();
+            file.write_at(&[3; 3000], at).unwrap();
             expect(at, 3);
             file.fallocate(Fallocate::ZeroRange { keep_size: true }, block, 4096)
                 .unwrap();
             expect(at, 0);
-            file.write_at(at, &[4; 3000]).unwrap();
+            file.write_at(&[4; 3000], at).unwrap();
             expect(at, 4);
         }
-        file.set_size(100).unwrap();
+        file.set_len(100).unwrap();
         // The blocks go to others, who fill them.
-        other.write_at(PART, &vec![9; PART as usize]).unwrap();
-        assert_eq!(file.read_at(PART, &mut [0; 10]).unwrap(), 0);
-        file.set_size(2 * PART).unwrap();
+        other.write_at(&vec![9; PART as usize], PART).unwrap();
+        assert_eq!(file.read_at(&mut [0; 10], PART).unwrap(), 0);
+        file.set_len(2 * PART).unwrap();
         places[1..].iter().for_each(|&at| expect(at, 0));
         // What is written now goes to new blocks, and not to those of before.
         for &at in &places {
-            file.write_at(at, &[5; 3000]).unwrap();
+            file.write_at(&[5; 3000], at).unwrap();
             expect(at, 5);
         }
         let mut theirs = vec![0; 2 * PART as usize];
-        assert_eq!(other.read_at(0, &mut theirs).unwrap(), theirs.len());
+        assert_eq!(other.read_at(&mut theirs, 0).unwrap(), theirs.len());
         assert!(theirs.iter().all(|&b| b == 9));
     }
 }

@@ -3,12 +3,12 @@
 use super::completeness::Hole;
 use super::inode::{InodeState, touch_mtime};
 use super::read::check_file;
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::Result;
 use crate::map;
 use crate::types::{FileExtent, Ino};
 
-impl Shared {
+impl Engine {
     /// The extents, holes included, that make up a range of a file, up to its
     /// end. They are true until the next change of the file's blocks; a direct
     /// mapping pins them.

@@ -9,7 +9,7 @@ use super::inode::{
     Inode, InodeState, put_inode, restore_times, store_healed, touch_ctime, touch_mtime,
 };
 use super::read::check_file;
-use super::{Need, Shared, chattr, room};
+use super::{Engine, Need, chattr, room};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
@@ -28,7 +28,7 @@ enum State {
     Zeroed,
 }
 
-impl Shared {
+impl Engine {
     /// Allocates, frees or zeroes a range of a file. Allocated blocks read as
     /// zeros and cost no time to write.
     ///
@@ -157,7 +157,7 @@ impl Shared {
         loop {
             let mut tx = self.vol.begin_at(&inode.last_record);
             let mut step = Step {
-                shared: self,
+                engine: self,
                 state,
                 map: state.map(),
                 index,
@@ -279,7 +279,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl Engine {
     /// A range that is to read as zeros has no part of a block that was lost:
     /// what would be left of it must not read as zeros, too.
     fn edges(&self, state: &InodeState, offset: u64, end: u64) -> Result<()> {
@@ -297,7 +297,7 @@ impl Shared {
 
 /// One record's part of an allocation.
 struct Step<'a> {
-    shared: &'a Shared,
+    engine: &'a Engine,
     /// The inode before.
     state: &'a InodeState,
     map: MapRef,
@@ -313,10 +313,10 @@ struct Step<'a> {
 impl Step<'_> {
     /// Goes on until the end of the range (true) or of the record's room.
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<bool> {
-        let span = 1u64 << self.shared.vol.geo.fan_log2;
+        let span = 1u64 << self.engine.vol.geo.fan_log2;
         while self.index <= self.last {
             let extent = map::run(
-                &self.shared.vol,
+                &self.engine.vol,
                 &self.map,
                 self.index,
                 self.last - self.index + 1,
@@ -330,22 +330,22 @@ impl Step<'_> {
                 Some(block) => {
                     if self.wanted == State::Zeroed {
                         // A mapping stores to what is written already.
-                        let geo = &self.shared.vol.geo;
+                        let geo = &self.engine.vol.geo;
                         let len = extent.count << geo.block_log2;
-                        self.shared.vol.region.need_room(geo.offset(block), len)?;
+                        self.engine.vol.region.need_room(geo.offset(block), len)?;
                     }
                     self.index += extent.count;
                 }
                 // Room that is promised is no reason to forget what was there.
                 None if extent.lost && self.wanted != State::Cleared => {
-                    let at = self.index << self.shared.vol.geo.block_log2;
-                    return Err(self.shared.lost(self.map.ino, at));
+                    let at = self.index << self.engine.vol.geo.block_log2;
+                    return Err(self.engine.lost(self.map.ino, at));
                 }
                 None => {
-                    self.shared.may_fill(self.state, &extent)?;
+                    self.engine.may_fill(self.state, &extent)?;
                     // An aligned part is left for a 2 MiB leaf.
                     let to_aligned = span - self.index % span;
-                    let count = match self.shared.vol.geo.huge_leaves {
+                    let count = match self.engine.vol.geo.huge_leaves {
                         true if to_aligned < span && extent.count >= to_aligned + span => {
                             to_aligned
                         }
@@ -362,7 +362,7 @@ impl Step<'_> {
     }
 
     fn convert(&mut self, tx: &mut Tx<'_>, block: Bno, count: u64) -> Result<bool> {
-        let vol = &self.shared.vol;
+        let vol = &self.engine.vol;
         let geo = &vol.geo;
         let leaf = map::find(vol, &self.map, self.index)?;
         let (first, at, want) = match leaf.block {
@@ -376,10 +376,10 @@ impl Step<'_> {
     }
 
     fn allocate(&mut self, tx: &mut Tx<'_>, count: u64, lost: bool) -> Result<bool> {
-        let vol = &self.shared.vol;
+        let vol = &self.engine.vol;
         let geo = &vol.geo;
         let span = 1u64 << geo.fan_log2;
-        let goal = self.shared.goal(&self.map, self.index)?;
+        let goal = self.engine.goal(&self.map, self.index)?;
         let unwritten = self.wanted != State::Zeroed;
         let left = (self.last - self.index + 1) << geo.block_log2;
         let aligned = geo.huge_leaves && self.index.is_multiple_of(span);

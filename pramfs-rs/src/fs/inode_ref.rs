@@ -1,6 +1,8 @@
 //! [`InodeRef`]: a reference to an inode that gives itself back.
 
-use super::{By, Fs, Handle};
+use std::sync::Arc;
+
+use super::{By, Engine, Fs, Handle};
 use crate::types::Ino;
 
 /// A reference to an inode: while it lives, the number is not given to another,
@@ -8,19 +10,19 @@ use crate::types::Ino;
 /// no name is freed with the last of them.
 #[derive(Debug)]
 pub struct InodeRef {
-    shared: Handle,
+    engine: Handle,
     ino: Ino,
 }
 
 impl Fs {
     /// Takes a reference to what has this number. Whether it is what it was when
-    /// the number was found, [`getattr`](crate::Shared::getattr) tells by its generation,
+    /// the number was found, [`getattr`](crate::inode::Engine::getattr) tells by its generation,
     /// asked after this.
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::{HeapBackend, Region};
-    /// # use pramfs::{Ctx, Fs, Ino, MountOptions};
+    /// # use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions};
     /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// # format(&region, &FormatOptions::default())?;
     /// # let fs = Fs::open(region, MountOptions::default())?;
@@ -33,18 +35,22 @@ impl Fs {
     /// # Ok::<(), pramfs::Error>(())
     /// ```
     pub fn hold(&self, ino: Ino) -> InodeRef {
-        // A forked child waits for no lock; nothing that it asks is answered.
-        if !self.open.is_inherited() {
-            self.refs.add(ino, 1, By::Guard);
-        }
-        InodeRef {
-            shared: Handle::new(self.shared()),
-            ino,
-        }
+        InodeRef::new(self.engine(), ino)
     }
 }
 
 impl InodeRef {
+    pub(crate) fn new(engine: &Arc<Engine>, ino: Ino) -> InodeRef {
+        // A forked child waits for no lock; nothing that it asks is answered.
+        if !engine.open.is_inherited() {
+            engine.refs.add(ino, 1, By::Guard);
+        }
+        InodeRef {
+            engine: Handle::new(engine),
+            ino,
+        }
+    }
+
     /// The number.
     pub fn ino(&self) -> Ino {
         self.ino
@@ -53,6 +59,6 @@ impl InodeRef {
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
-        self.shared.release_ref(self.ino, 1, By::Guard);
+        self.engine.release_ref(self.ino, 1, By::Guard);
     }
 }

@@ -4,7 +4,7 @@ use super::completeness::Hole;
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::orphan::dir_tree;
-use super::{By, Need, Shared, chattr, names};
+use super::{By, Engine, Need, chattr, names};
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::htree;
 use crate::pmem::mutants::has_bug;
 use crate::types::{Attr, Ino};
 
-impl Shared {
+impl Engine {
     /// Gives an inode another name.
     ///
     /// # Errors

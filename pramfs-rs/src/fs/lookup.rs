@@ -6,12 +6,12 @@ use super::attr_cache::{AttrSlot, SeqToken};
 use super::dcache::Probe;
 use super::inode::{Inode, InodeState};
 use super::refs::By;
-use super::{Need, Shared, names};
+use super::{Engine, Need, names};
 use crate::error::{Error, Result};
 use crate::pmem::Region;
 use crate::types::{Attr, Ino};
 
-impl Shared {
+impl Engine {
     /// Attributes of an inode.
     ///
     /// # Errors
@@ -168,7 +168,10 @@ mod tests {
     use super::*;
     use crate::format::{FormatOptions, format};
     use crate::pmem::HeapBackend;
-    use crate::{Ctx, Fs, MountOptions};
+    use crate::{
+        MountOptions,
+        inode::{Ctx, Fs},
+    };
 
     #[test]
     fn a_sync_empties_only_what_it_writes() {

@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 use super::inode::InodeState;
 use super::read::check_file;
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::Result;
 use crate::map;
 use crate::media::htree::VALUE_MAX;
@@ -19,7 +19,7 @@ use crate::types::{FileType, Ino};
 /// The attribute that lists the ranges.
 pub(super) const LIST: &[u8] = b"system.pramfs.lost";
 
-impl Shared {
+impl Engine {
     /// Ranges of a file, in bytes, that an earlier repair could not bring back
     /// and that nobody has written since: to read them is [`Error::Lost`](crate::Error::Lost).
     ///

@@ -103,7 +103,7 @@ use superblock::SuperState;
 /// ```
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs::pmem::{HeapBackend, Region};
-/// use pramfs::{Ctx, Fs, Ino, MountOptions};
+/// use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions};
 ///
 /// let region = Region::new("example", HeapBackend::boxed(4 << 20));
 /// format(&region, &FormatOptions::default())?;
@@ -116,23 +116,23 @@ use superblock::SuperState;
 /// ```
 #[derive(Debug)]
 pub struct Fs {
-    shared: Arc<Shared>,
+    engine: Arc<Engine>,
     /// What a mount that writes has; taken to become one, and to end.
     background: Mutex<Option<background::Background>>,
     left: Mutex<mount::Left>,
 }
 
 impl std::ops::Deref for Fs {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
-        &self.shared
+    type Target = Engine;
+    fn deref(&self) -> &Engine {
+        &self.engine
     }
 }
 
 /// The part of [`Fs`] that its threads and handles share; every operation is a
 /// method of it.
 #[derive(Debug)]
-pub struct Shared {
+pub struct Engine {
     pub(crate) vol: Volume,
     pub(crate) info: SuperblockInfo,
     pub(crate) options: MountOptions,
@@ -142,14 +142,14 @@ pub struct Shared {
     last_dirs: Box<[CachePadded<LastDirCache>]>,
     table: InodeTable,
     super_state: SuperState,
-    /// Shared by every operation; exclusive to freeze.
+    /// Shared by every operation, exclusive to freeze.
     gate: ShardedLock<()>,
-    /// InodeRef while a directory changes its parent.
+    /// Locked while a directory changes its parent.
     rename: Mutex<()>,
     orphans: Mutex<BTreeSet<u64>>,
     /// Those of them that nobody holds and that are to be freed with others.
     forgotten: Mutex<Vec<Ino>>,
-    /// InodeRef by who frees those.
+    /// Locked while they are freed.
     freeing: Mutex<()>,
     lazy: Mutex<Vec<Ino>>,
     /// Nothing is changed: the mount is read-only, or has met damage.
@@ -171,7 +171,7 @@ pub struct Shared {
     report: RecoveryReport,
 }
 
-/// A directory at hand, see [`Shared::with_dir`].
+/// A directory at hand, see [`Engine::with_dir`].
 type LastDirCache = Mutex<Option<Arc<Inode>>>;
 
 /// What an operation needs.
@@ -184,7 +184,7 @@ pub(crate) enum Need {
 }
 
 /// Fails the engine when an operation panics: locks it held may guard halves.
-struct FailOnPanic<'a>(&'a Shared);
+struct FailOnPanic<'a>(&'a Engine);
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
@@ -194,7 +194,7 @@ impl Drop for FailOnPanic<'_> {
     }
 }
 
-impl Shared {
+impl Engine {
     /// Runs one operation: refuses it on a failed or read-only file system,
     /// answers EIO where the medium faulted under it, and notes damage.
     /// Where there was a block without room it runs [again](Self::in_turns).
@@ -438,7 +438,7 @@ impl Shared {
             return Err(self.ended());
         }
         if !self.quiet.load(Ordering::Relaxed) {
-            return Err(Error::Invalid("a region that is stored to is not shared"));
+            return Err(Error::Invalid("a region that is stored to is not engine"));
         }
         Ok(self.vol.region.lock_shared()?)
     }

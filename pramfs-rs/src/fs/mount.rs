@@ -19,7 +19,7 @@ use super::inode_table::InodeTable;
 use super::options::MountOptions;
 use super::refs::Refs;
 use super::superblock::SuperState;
-use super::{Fs, Need, Shared};
+use super::{Engine, Fs, Need};
 use crate::alloc::BitmapSet;
 use crate::error::{Error, Result};
 use crate::journal::{Lines, recovery};
@@ -181,7 +181,7 @@ impl Fs {
         if vol.region.faults() != faults {
             return Err(failed_while_mounting(&vol.region));
         }
-        let mut shared = Shared {
+        let mut engine = Engine {
             cache: InodeCache::new(options.cache_bytes, vol.geo.hash_keys.0),
             refs: Refs::default(),
             last_dirs: (0..vol.geo.lanes).map(|_| Default::default()).collect(),
@@ -214,7 +214,7 @@ impl Fs {
             options,
             vol,
         };
-        let root = shared.iget(Ino::ROOT)?;
+        let root = engine.iget(Ino::ROOT)?;
         if !root.state.read().is_dir() {
             return Err(Error::corrupt(
                 "the root directory",
@@ -222,33 +222,33 @@ impl Fs {
             ));
         }
         drop(root);
-        if shared.report.used_copy {
-            shared
+        if engine.report.used_copy {
+            engine
                 .report
                 .damage
                 .push("the first superblock is damaged; its copy was used".into());
         }
-        let orphans = match shared.load_orphans() {
+        let orphans = match engine.load_orphans() {
             // What was unlinked stays; what needs a slot fails.
             Err(e @ Error::Corrupt { .. }) => {
-                shared.note_damage(&e);
+                engine.note_damage(&e);
                 Vec::new()
             }
             found => found?,
         };
-        shared.report.orphans = orphans.len();
-        shared.report.time = start.elapsed();
-        for d in shared.report.damage.clone() {
-            shared.note_damage(&Error::corrupt("the journal", d));
+        engine.report.orphans = orphans.len();
+        engine.report.time = start.elapsed();
+        for d in engine.report.damage.clone() {
+            engine.note_damage(&Error::corrupt("the journal", d));
         }
         // Before anything else can change these files.
         let (cut, orphans): (Vec<_>, Vec<_>) = orphans
             .into_iter()
-            .partition(|&(ino, slot)| shared.claim_orphan(ino, slot));
-        let shared = Arc::new(shared);
+            .partition(|&(ino, slot)| engine.claim_orphan(ino, slot));
+        let engine = Arc::new(engine);
         let left = Left { orphans, cut };
         let fs = Fs {
-            shared,
+            engine,
             background: Mutex::new(None),
             left: Mutex::new(left),
         };
@@ -266,7 +266,7 @@ impl Fs {
     fn start_work(&self, background: &mut Option<Background>) -> Result<()> {
         let Left { orphans, cut } = std::mem::take(&mut *self.left.lock());
         if self.options.background {
-            *background = Some(Background::start(&self.shared, orphans, cut)?);
+            *background = Some(Background::start(&self.engine, orphans, cut)?);
             return Ok(());
         }
         for (ino, slot) in orphans {
@@ -285,7 +285,7 @@ impl Fs {
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::{HeapBackend, Region};
-    /// # use pramfs::{Ctx, Fs, Ino, MountOptions};
+    /// # use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions};
     /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// # format(&region, &FormatOptions::default())?;
     /// let read_only = MountOptions { read_only: true, ..MountOptions::default() };
@@ -317,12 +317,12 @@ impl Fs {
     }
 
     /// What operations, handles and threads share.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 }
 
-impl Shared {
+impl Engine {
     /// True if the mount was read-only and is no longer.
     fn become_writable(&self) -> Result<bool> {
         if !self.open.is_open() {

@@ -73,7 +73,7 @@ pub struct MountOptions {
     /// Bound of the cache of inodes and of the names they are found by, bytes.
     pub cache_bytes: u64,
     /// Freed blocks go back to the host at once, by whole pages of its; otherwise
-    /// with [`trim`](super::Shared::trim) only.
+    /// with [`trim`](super::Engine::trim) only.
     pub discard: bool,
     /// A thread writes lagging times within a second and removes orphans.
     pub background: bool,

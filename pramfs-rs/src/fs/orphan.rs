@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::inode::{Inode, InodeState, Lazy, put_inode, store_map};
 use super::inode_lock::InodeGuard;
-use super::{By, Need, Shared};
+use super::{By, Engine, Need};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind};
 use crate::map;
@@ -32,7 +32,7 @@ const SMALL_FILE_BLOCKS: u64 = 16;
 /// slot, or the inode with fewer blocks.
 const MIN_ROOM: usize = 1024;
 
-impl Shared {
+impl Engine {
     fn slot_word(&self, slot: u32, ino: Ino) -> u64 {
         seal(self.vol.geo.seed ^ u64::from(slot) << 32, ino.0)
     }

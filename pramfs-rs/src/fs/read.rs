@@ -4,14 +4,14 @@ use super::extent_cache::{CachedExtent, ExtentCache};
 use super::inode::{Inode, InodeState};
 use super::inode_lock::Snapshot;
 use super::options::AtimePolicy;
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef, Part};
 use crate::pmem::{Lent, Region};
 use crate::sync::RwLockReadGuard;
 use crate::types::{Bno, FileType, Ino};
 
-impl Shared {
+impl Engine {
     /// Copies bytes of a file out; returns how many there were before its end, or
     /// before some that were lost. Holes and unwritten blocks read as zeros.
     ///
@@ -364,7 +364,7 @@ impl Shared {
     }
 }
 
-/// See [`Shared::lookup_extent`], for blocks of such a size with so many pointers.
+/// See [`Engine::lookup_extent`], for blocks of such a size with so many pointers.
 #[inline(always)]
 fn known_in(
     extents: &ExtentCache,

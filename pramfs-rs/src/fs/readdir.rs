@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::completeness::Hole;
 use super::inode::Inode;
 use super::orphan::dir_tree;
-use super::{By, Need, Shared};
+use super::{By, Engine, Need};
 use crate::error::{Error, Result};
 use crate::htree;
 use crate::types::{Attr, DirEntry, FileType, Ino};
@@ -17,7 +17,7 @@ const DOT_DOT: u64 = 2;
 /// Entries looked at under one hold of the directory's lock.
 const BATCH: usize = 64;
 
-/// What the receiver of [`Shared::readdir_pinned`] did with an entry.
+/// What the receiver of [`Engine::readdir_pinned`] did with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// Took it: it has a reference now, unless it is `.` or `..`.
@@ -33,7 +33,7 @@ struct Batched {
     cookie: u64,
 }
 
-impl Shared {
+impl Engine {
     /// Gives the entries after `cookie` (0: from the start), `.` and `..` with
     /// them, until `f` breaks. An entry that exists throughout is given once,
     /// whatever is created or removed meanwhile.

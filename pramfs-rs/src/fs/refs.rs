@@ -108,10 +108,13 @@ impl Refs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::OpenOptions;
+    use crate::api::OpenOptions;
     use crate::format::{FormatOptions, format};
     use crate::pmem::{HeapBackend, Region};
-    use crate::{Ctx, Fs, MountOptions};
+    use crate::{
+        MountOptions,
+        inode::{Ctx, Fs},
+    };
 
     /// A thread that held a lock at the fork is not there to give it back.
     #[test]
@@ -137,7 +140,11 @@ mod tests {
                 fs.unpin(ino, 1);
                 fs.forget(ino, 1);
                 drop((fs.hold(ino), held));
-                let opened = OpenOptions::new().open(fs, "/file").map(drop);
+                let opened = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(fs, "/file")
+                    .map(drop);
                 let resolved = fs.resolve("/file").map(drop);
                 let failed = [opened, resolved, fs.make_writable()];
                 done.send(

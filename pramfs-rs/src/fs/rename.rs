@@ -10,7 +10,7 @@ use super::inode::{
 };
 use super::locks::LockSet;
 use super::orphan::Dropped;
-use super::{Need, Shared, chattr, names};
+use super::{Engine, Need, chattr, names};
 use crate::error::{Error, Result};
 use crate::htree::{DirEntry, VacantEntry};
 use crate::media::DiskInode;
@@ -36,7 +36,7 @@ struct Ends<'a> {
     target: Option<&'a Arc<Inode>>,
 }
 
-impl Shared {
+impl Engine {
     /// Moves a name, atomically also with what it replaces.
     ///
     /// # Errors

@@ -12,7 +12,7 @@
 //!
 //! Left to others: what is known of the host (`pmem::room`).
 
-use super::Shared;
+use super::Engine;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::pmem::{CHUNK, PmemError, Region};
@@ -61,7 +61,7 @@ impl Turns {
     }
 }
 
-impl Shared {
+impl Engine {
     /// Runs something. What finds a block without room on the host gives up, as if
     /// nothing had been asked of it, and is run again with more.
     ///
@@ -210,7 +210,7 @@ mod tests {
     use crate::map;
     use crate::pmem::{BackendKind, Region, RegionOptions};
     use crate::types::{Bno, Ctx, Fallocate, Ino};
-    use crate::{Error, Fs, MountOptions};
+    use crate::{Error, MountOptions, inode::Fs};
 
     const MIB: u64 = 1 << 20;
 

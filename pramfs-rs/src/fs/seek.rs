@@ -5,13 +5,13 @@
 //! but zeros are holes. What was lost counts as data: it does not read as zeros.
 
 use super::read::check_file;
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::{Error, Result};
 use crate::map::{self, Extent};
 use crate::types::Bno;
 use crate::types::{Ino, SeekWhence};
 
-impl Shared {
+impl Engine {
     /// The first byte from `offset` on that is data, or that is not: a hole,
     /// an unwritten block, or the end of the file.
     ///

@@ -1,6 +1,6 @@
 //! statfs, and what the engine uses of memory.
 
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::Result;
 use crate::fs::icache::BYTES_PER_INODE;
 use crate::media::htree::NAME_MAX;
@@ -19,7 +19,7 @@ pub struct MemoryUse {
     pub referenced: u64,
 }
 
-impl Shared {
+impl Engine {
     /// Sizes and free space: available is what the host of the region can give,
     /// too. The first call after a mount reads the bitmaps in
     /// use.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::{Error, Result};
 use crate::media::probe::text;
 use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
@@ -108,7 +108,7 @@ impl SuperState {
     }
 }
 
-impl Shared {
+impl Engine {
     /// The label, as it is now; in a forked child, as it was at the mount.
     pub fn label(&self) -> String {
         if self.open.is_inherited() {

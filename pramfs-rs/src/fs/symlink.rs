@@ -3,13 +3,13 @@
 use super::create::InodeTemplate;
 use super::inode::InodeState;
 use super::names::TARGET_MAX;
-use super::{By, Need, Shared};
+use super::{By, Engine, Need};
 use crate::error::{Error, Result};
 use crate::media::checksum::crc;
 use crate::media::inode::INLINE_TARGET;
 use crate::types::{Attr, Ctx, FileType, Ino};
 
-impl Shared {
+impl Engine {
     /// Makes a symbolic link to any 1 to 4,095 bytes but NUL.
     ///
     /// # Errors

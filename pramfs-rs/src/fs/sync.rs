@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use super::inode::{Inode, InodeState, Lazy, put_inode};
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::{Error, Result};
 use crate::types::Ino;
 
-impl Shared {
+impl Engine {
     /// Puts the lazy times of a locked inode into a record of their own.
     pub(super) fn write_times(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         if state.gone || !(state.lazy.mtime || state.lazy.atime) {
@@ -138,7 +138,10 @@ mod tests {
     use super::*;
     use crate::format::{FormatOptions, format};
     use crate::pmem::{Region, SimBackend};
-    use crate::{Ctx, Fs, MountOptions};
+    use crate::{
+        MountOptions,
+        inode::{Ctx, Fs},
+    };
 
     /// A mount that has written a file, and whether it is read-only by now.
     fn written(sim: &SimBackend, stop: impl FnOnce(&Fs)) -> (Fs, Ino) {

@@ -6,13 +6,13 @@
 //! while the host has them, so that nobody is given one meanwhile; a crash finds
 //! free blocks, whose bytes mean nothing.
 
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::{Error, Result};
 
 /// Bytes that are kept from others at a time.
 const PIECE: u64 = 8 << 20;
 
-impl Shared {
+impl Engine {
     /// Gives free blocks of a range of the region, in bytes, back to the host:
     /// runs of at least `least` bytes. What the host then needs for them is
     /// taken from it again when they are used. Returns the bytes of these runs;
@@ -21,7 +21,7 @@ impl Shared {
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::{Region, SimBackend};
-    /// # use pramfs::{Fs, MountOptions};
+    /// # use pramfs::{inode::Fs, MountOptions};
     /// let sim = SimBackend::new(4 << 20)?;
     /// let region = || Region::new("example", Box::new(sim.clone()));
     /// format(&region(), &FormatOptions::default())?;

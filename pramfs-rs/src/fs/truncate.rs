@@ -6,7 +6,7 @@
 
 use super::attr::Change;
 use super::inode::{Inode, InodeState, put_inode, restore_times, store_healed, touch_mtime};
-use super::{Need, Shared};
+use super::{Engine, Need};
 use crate::error::{Error, Result};
 use crate::map;
 use crate::media::DiskInode;
@@ -19,7 +19,7 @@ enum Also<'a> {
     Change(&'a Change<'a>),
 }
 
-impl Shared {
+impl Engine {
     /// Sets the size of a locked regular file. New bytes read as zeros.
     ///
     /// # Errors

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime, touch_mtime};
 use super::orphan::{Dropped, dir_tree};
-use super::{Need, Shared, chattr, names};
+use super::{Engine, Need, chattr, names};
 use crate::error::{Error, Result};
 use crate::htree::{self, DirEntry};
 use crate::types::Ino;
 use crate::volume::Tx;
 
-impl Shared {
+impl Engine {
     /// Removes a name of anything but a directory.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! included: a crash leaves a prefix.
 //!
 //! What lies past the end of a file in its written blocks is undefined: what
-//! extends the file zeroes it first, in [`Shared::zero_written`].
+//! extends the file zeroes it first, in [`Engine::zero_written`].
 
 use super::ExtentCache;
 use super::attr::{InGroup, any_group, lock_and_check_group, sgid};
@@ -14,7 +14,7 @@ use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, store_healed, touch_mtime};
 use super::read::check_file;
 use super::write_source::WriteSource;
-use super::{Need, Shared, chattr, room};
+use super::{Engine, Need, chattr, room};
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::journal::LastRecord;
@@ -31,7 +31,7 @@ const HUGE_APPEND: u64 = 1 << 20;
 /// Flags that a write has to look at.
 pub(super) const WRITE_FLAGS: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 
-impl Shared {
+impl Engine {
     /// Writes to a file; durable when it returns. Fewer bytes than asked for
     /// are written where the region is full, the largest offset is reached, or a
     /// block follows that was lost and would be written in part.
@@ -352,7 +352,7 @@ impl Shared {
         from: S,
     ) -> Result<usize> {
         let mut w = Writer {
-            shared: self,
+            engine: self,
             state,
             last_record: &inode.last_record,
             tx: self.vol.begin_at(&inode.last_record),
@@ -458,7 +458,7 @@ impl Shared {
 
 /// One record's part of a write.
 struct Writer<'a, 'c, S> {
-    shared: &'a Shared,
+    engine: &'a Engine,
     /// The inode before.
     state: &'c InodeState,
     /// Of the inode.
@@ -485,7 +485,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
 
     /// Goes on until the end of the range or of the record's room.
     fn fill(&mut self) -> Result<()> {
-        let geo = &self.shared.vol.geo;
+        let geo = &self.engine.vol.geo;
         while self.pos < self.end() {
             let index = self.pos >> geo.block_log2;
             let mut blocks = ((self.end() - 1) >> geo.block_log2) - index + 1;
@@ -494,14 +494,14 @@ impl<S: WriteSource> Writer<'_, '_, S> {
                 // It matters whether all of a 2 MiB range is a hole.
                 blocks = blocks.max(1 << geo.fan_log2);
             }
-            let mut extent = map::run(&self.shared.vol, &self.map, index, blocks)?;
+            let mut extent = map::run(&self.engine.vol, &self.map, index, blocks)?;
             if extent.lost {
                 extent.count = self.heals(&extent);
                 if extent.count == 0 && self.pos > self.offset {
                     break;
                 }
                 if extent.count == 0 {
-                    return Err(self.shared.lost(self.map.ino, self.pos));
+                    return Err(self.engine.lost(self.map.ino, self.pos));
                 }
             }
             let more = match extent.block {
@@ -511,7 +511,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
                 }
                 Some(_) => self.convert(&extent)?,
                 None => {
-                    self.shared.may_fill(self.state, &extent)?;
+                    self.engine.may_fill(self.state, &extent)?;
                     self.allocate(&extent, aligned)?
                 }
             };
@@ -532,7 +532,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
     /// written.
     #[cold]
     fn heals(&self, extent: &Extent) -> u64 {
-        let log2 = self.shared.vol.geo.block_log2;
+        let log2 = self.engine.vol.geo.block_log2;
         let start = extent.index << log2;
         if self.offset > start && start < self.size {
             return 0;
@@ -549,7 +549,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
 
     /// Stores the bytes for the blocks `first..end`, which lie from `block` on.
     fn store(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
-        let geo = &self.shared.vol.geo;
+        let geo = &self.engine.vol.geo;
         let (start, stop) = (
             first << geo.block_log2,
             (end << geo.block_log2).min(self.end()),
@@ -558,7 +558,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             .from
             .part((self.pos - self.offset) as usize..(stop - self.offset) as usize);
         let at = geo.offset(block) + (self.pos - start);
-        let pending = bytes.store(&self.shared.vol.region, at)?;
+        let pending = bytes.store(&self.engine.vol.region, at)?;
         self.tx.stored_new(pending);
         self.last = Some(block.0 + (end - first));
         self.pos = stop;
@@ -568,7 +568,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
     /// As [`store`](Self::store), for blocks that must read as zeros where
     /// nothing is written to them.
     fn store_whole(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
-        let geo = &self.shared.vol.geo;
+        let geo = &self.engine.vol.geo;
         let base = geo.offset(block);
         let (from, to) = (first << geo.block_log2, end << geo.block_log2);
         let stop = to.min(self.end());
@@ -583,8 +583,8 @@ impl<S: WriteSource> Writer<'_, '_, S> {
 
     /// Writes to unwritten blocks; false where the record has no room.
     fn convert(&mut self, extent: &Extent) -> Result<bool> {
-        let geo = &self.shared.vol.geo;
-        let leaf = map::find(&self.shared.vol, &self.map, extent.index)?;
+        let geo = &self.engine.vol.geo;
+        let leaf = map::find(&self.engine.vol, &self.map, extent.index)?;
         let Some(block) = leaf.block else {
             return Ok(false);
         };
@@ -613,7 +613,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
     /// Where a hole is best filled from: behind the block before it.
     #[inline]
     fn goal(&self, extent: &Extent) -> Result<Option<u64>> {
-        let Shared { vol, .. } = self.shared;
+        let Engine { vol, .. } = self.engine;
         // Mostly that stands in the same pointer block.
         if let Some(table) = extent.table
             && extent.index & ((1 << vol.geo.fan_log2) - 1) != 0
@@ -621,13 +621,13 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         {
             return Ok(Some(block.0 + 1));
         }
-        self.shared.goal(&self.map, extent.index)
+        self.engine.goal(&self.map, extent.index)
     }
 
     /// Writes to a hole; false where the record has no room, or the region has
     /// none and something has been written.
     fn allocate(&mut self, extent: &Extent, aligned: bool) -> Result<bool> {
-        let geo = &self.shared.vol.geo;
+        let geo = &self.engine.vol.geo;
         let span = 1u64 << geo.fan_log2;
         let goal = match self.last {
             Some(next) => Some(next),
@@ -641,7 +641,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             && map::plan_huge(&self.tx, &self.map, extent.index)?;
         let huge = match huge {
             true => (self.tx.alloc_aligned(goal.unwrap_or(0), span as u32))
-                .map_err(room::for_some_of(&self.shared.vol.region, left))?,
+                .map_err(room::for_some_of(&self.engine.vol.region, left))?,
             false => None,
         };
         if let Some(run) = huge {
@@ -665,7 +665,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         let run = match self.tx.alloc_blocks(goal, n as u32, false) {
             Ok(run) => run,
             Err(e) if self.pos > self.offset && room::is_out_of_space(&e) => return Ok(false),
-            Err(e) => return Err(room::for_some_of(&self.shared.vol.region, left)(e)),
+            Err(e) => return Err(room::for_some_of(&self.engine.vol.region, left)(e)),
         };
         self.tried = run.len;
         self.map.healed |= extent.lost;

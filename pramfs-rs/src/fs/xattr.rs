@@ -10,7 +10,7 @@ use super::acl::is_acl;
 use super::attr::{InGroup, any_group, lock_and_check_group};
 use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
-use super::{Need, Shared, chattr, lost};
+use super::{Engine, Need, chattr, lost};
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
 use crate::map::{self, MapRef};
@@ -45,10 +45,10 @@ pub(super) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
 }
 
 /// A value in blocks, as its item names it.
-pub(super) fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
+pub(super) fn parse_large(engine: &Engine, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
     let large = LargeValue::parse(stored)
         .ok_or_else(|| Error::corrupt(ino.to_string(), "an extended attribute is damaged"))?;
-    if large.len as usize > VALUE_MAX || large.height > shared.vol.geo.max_height() {
+    if large.len as usize > VALUE_MAX || large.height > engine.vol.geo.max_height() {
         return Err(Error::corrupt(
             ino.to_string(),
             "an extended attribute has an impossible size",
@@ -58,8 +58,8 @@ pub(super) fn parse_large(shared: &Shared, ino: Ino, stored: &[u8]) -> Result<La
 }
 
 /// The map of the value's blocks.
-pub(super) fn map_of_value(shared: &Shared, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
-    let MapRoot { ino, root, height } = large.map(ino, htree::name_hash(&shared.vol.geo, name));
+pub(super) fn map_of_value(engine: &Engine, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
+    let MapRoot { ino, root, height } = large.map(ino, htree::name_hash(&engine.vol.geo, name));
     MapRef {
         ino,
         root,
@@ -109,7 +109,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-impl Shared {
+impl Engine {
     pub(super) fn find_value(&self, state: &InodeState, name: &[u8]) -> Result<Option<Stored>> {
         if state.disk.xattr_root == 0 {
             return Ok(None);
@@ -364,7 +364,7 @@ impl Shared {
         tx.commit()?;
         state.committed(&new);
         if is_acl(name) {
-            Shared::forget_acls(state);
+            Engine::forget_acls(state);
         }
         Ok(())
     }

@@ -170,10 +170,10 @@ pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> R
 /// # Errors
 /// Those of the unmount.
 pub fn check_fs(fs: Fs, options: &CheckOptions) -> Result<(Option<Region>, Report)> {
-    let shared = fs.shared().clone();
+    let engine = fs.engine().clone();
     fs.close_now()?;
-    let report = check(&shared.vol.region, options);
-    Ok((Arc::into_inner(shared).map(|s| s.vol.region), report))
+    let report = check(&engine.vol.region, options);
+    Ok((Arc::into_inner(engine).map(|e| e.vol.region), report))
 }
 
 /// A check under way.

@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 pub(super) struct PageSync {
     /// Addresses flushed and not yet taken by a fence: start, end.
     hull: Mutex<Option<(usize, usize)>>,
-    /// InodeRef through an msync, so that a fence whose range another one took
+    /// Held through an msync, so that a fence whose range another one took
     /// waits for that one.
     turn: Mutex<()>,
     failures: AtomicU64,

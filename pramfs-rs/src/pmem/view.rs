@@ -15,7 +15,7 @@ use super::region::{Region, RegionInfo};
 /// ```
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs::pmem::{HeapBackend, Region};
-/// use pramfs::{Fs, MountOptions};
+/// use pramfs::{inode::Fs, MountOptions};
 ///
 /// let region = Region::new("example", HeapBackend::boxed(1 << 20));
 /// format(&region, &FormatOptions::default())?;
@@ -26,7 +26,7 @@ use super::region::{Region, RegionInfo};
 /// ```
 ///
 /// ```compile_fail
-/// # use pramfs::Fs;
+/// # use pramfs::inode::Fs;
 /// # fn overwrite(fs: &Fs) {
 /// fs.region().window();
 /// # }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::pmem::{Event, EventKind, SimBackend};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 use super::explorer::{Settings, Stopped, cpu_time, spread};
 use super::images::{Images, image_hash};

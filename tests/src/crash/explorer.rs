@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::pmem::{EventKind, SimBackend};
-use pramfs::{Fs, MountOptions};
+use pramfs::{MountOptions, inode::Fs};
 
 use super::images::{Choice, Images, Limits};
 use super::machine::Machine;
@@ -282,7 +282,7 @@ impl<'a> Worker<'a> {
             for (j, action) in actions.iter().enumerate() {
                 now += 1;
                 clock.set(now);
-                f.model.now = pramfs::Time { sec: now, nsec: 7 };
+                f.model.now = pramfs::inode::Time { sec: now, nsec: 7 };
                 machine.run_all(&sim.take_record());
                 let before = match last {
                     true => Some(self.expected(&fs, &f, &machine, &at)?),

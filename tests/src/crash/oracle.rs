@@ -20,7 +20,10 @@ use pramfs::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
 use pramfs::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
 use pramfs::pmem::{Event, EventKind, LINE};
-use pramfs::{AtimePolicy, Clock, Ctx, ErrorPolicy, FileType, Fs, Ino, MountOptions, Time};
+use pramfs::{
+    AtimePolicy, Clock, ErrorPolicy, FileType, MountOptions,
+    inode::{Ctx, Fs, Ino, Time},
+};
 use zerocopy::FromBytes;
 
 use super::images::{Images, Limits, line_hash};
@@ -526,7 +529,14 @@ fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
         if tried("a write", path, fs.append(made, &bytes).map(drop))? {
             tried("a read", path, read(0))?;
         }
-        let renamed = fs.rename(&ctx, dir, b".explorer", dir, b".renamed", Default::default());
+        let renamed = fs.rename(
+            &ctx,
+            dir,
+            b".explorer",
+            dir,
+            b".renamed",
+            Default::default(),
+        );
         let name: &[u8] = if tried("a rename", path, renamed)? {
             b".renamed"
         } else {

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
-use pramfs::{Fallocate, FileType, Fs, Ino, Result, SetAttr, Time};
+use pramfs::{
+    Fallocate, FileType, Result,
+    inode::{Fs, Ino, SetAttr, Time},
+};
 
 use super::workload::Action;
 use crate::model::Call;

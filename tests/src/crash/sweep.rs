@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use pramfs::inode::{Ctx, Fs, Ino, SetAttr};
 use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::{Ctx, Fs, Ino, SetAttr};
 
 use super::images::Limits;
 use super::machine::Torn;

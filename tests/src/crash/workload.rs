@@ -7,10 +7,13 @@
 
 use std::sync::Arc;
 
-use pramfs::direct::Access;
+use pramfs::Access;
 use pramfs::format::FormatOptions;
 use pramfs::pmem::SimBackend;
-use pramfs::{Ctx, Fallocate, Fs, RenameFlags, SetAttr, SetTime, Time, XattrMode};
+use pramfs::{
+    Fallocate, RenameFlags, XattrMode,
+    inode::{Ctx, Fs, SetAttr, SetTime, Time},
+};
 
 use super::oracle::{Still, options};
 use super::state::Promise;

@@ -10,7 +10,10 @@ use std::sync::OnceLock;
 
 use pramfs::journal::set_thread_lane;
 use pramfs::pmem::SimBackend;
-use pramfs::{Ctx, Fallocate, Fs, Ino, Result, SetAttr, XattrMode};
+use pramfs::{
+    Fallocate, Result, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 
 use crate::recorded::options;
 use crate::region::{SMALLEST, formatted, mount, repeatable};

@@ -19,8 +19,9 @@ use pramfs::fsck::{CheckOptions, Report, check, check_fs};
 use pramfs::journal::set_thread_lane;
 use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{
-    AtimePolicy, Attr, Clock, Ctx, Error, ErrorPolicy, Fallocate, FileType, Fs, Ino, MountOptions,
-    RenameFlags, Result, SeekWhence, SetAttr, SetTime, Time, XattrMode,
+    AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, MountOptions, RenameFlags, Result,
+    SeekWhence, XattrMode,
+    inode::{Attr, Ctx, Fs, Ino, SetAttr, SetTime, Time},
 };
 
 use super::input::{Case, How};

@@ -22,7 +22,10 @@ use pramfs::media::superblock::{
 };
 use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt, SuperStatic, probe_superblock};
 use pramfs::pmem::{PmemError, Region};
-use pramfs::{Bno, FileType, Ino};
+use pramfs::{
+    FileType,
+    inode::{Bno, Ino},
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Which checksums are renewed.

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use pramfs::{Attr, Error, Fs, Ino, SeekWhence, Taken};
+use pramfs::{
+    Error, SeekWhence,
+    inode::{Attr, Fs, Ino, Taken},
+};
 
 use super::state::{Body, Call, Make, Model, NodeId, ROOT, Value};
 

@@ -1,6 +1,9 @@
 //! The model's files: contents, attributes, extended attributes.
 
-use pramfs::{Fallocate, SetAttr, SetTime, XattrMode};
+use pramfs::{
+    Fallocate, XattrMode,
+    inode::{SetAttr, SetTime},
+};
 
 use super::acl;
 use super::state::{Body, Call, Failure, Model, Node, NodeId, Value};

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use pramfs::{Error, FileType, Fs, Ino, Time};
+use pramfs::{
+    Error, FileType,
+    inode::{Fs, Ino, Time},
+};
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree};
 use super::state::{Body, Call, Failure, Model, Node, NodeId, ROOT, Value};

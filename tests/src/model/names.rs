@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pramfs::{Ctx, FileType, RenameFlags};
+use pramfs::{FileType, RenameFlags, inode::Ctx};
 
 use super::acl;
 use super::files::{may_change, may_grow};

@@ -4,7 +4,10 @@
 //! its turn comes, so that any sub-list of a list of operations is a list of
 //! operations.
 
-use pramfs::{Ctx, Fallocate, RenameFlags, SeekWhence, SetAttr, SetTime, Time, XattrMode};
+use pramfs::{
+    Fallocate, RenameFlags, SeekWhence, XattrMode,
+    inode::{Ctx, SetAttr, SetTime, Time},
+};
 use proptest::prelude::*;
 
 use super::state::{Call, Make, Model, NodeId, ROOT};

@@ -14,7 +14,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pramfs::{Ctx, FileType, SetAttr, Time, XattrMode};
+use pramfs::{
+    FileType, XattrMode,
+    inode::{Ctx, SetAttr, Time},
+};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::acl::DEFAULT;

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pramfs::{FileType, Time};
+use pramfs::{FileType, inode::Time};
 use rustix::fs::{OFlags, SeekFrom, Stat};
 
 use super::compare::Differs;

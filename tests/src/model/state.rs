@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use pramfs::{Ctx, Fallocate, FileType, RenameFlags, SeekWhence, SetAttr, Time, XattrMode};
+use pramfs::{
+    Fallocate, FileType, RenameFlags, SeekWhence, XattrMode,
+    inode::{Ctx, SetAttr, Time},
+};
 
 use super::sparse::Sparse;
 

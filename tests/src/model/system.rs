@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use pramfs::{Fallocate, FileType, SeekWhence, SetTime, XattrMode};
+use pramfs::{Fallocate, FileType, SeekWhence, XattrMode, inode::SetTime};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
 };
@@ -328,7 +328,7 @@ impl Side {
         }
     }
 
-    fn set_attr(&self, model: &Model, id: NodeId, set: &pramfs::SetAttr) -> Sys {
+    fn set_attr(&self, model: &Model, id: NodeId, set: &pramfs::inode::SetAttr) -> Sys {
         if let Some(size) = set.size {
             let fd = self.file(model, id, OFlags::WRONLY)?;
             return errno(rustix::fs::ftruncate(&fd, size));

@@ -3,9 +3,10 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pramfs::direct::Access;
+use pramfs::Access;
 use pramfs::{
-    Ctx, Fallocate, Fs, Ino, RenameFlags, Result, SetAttr, SetTime, Shared, Time, XattrMode,
+    Fallocate, RenameFlags, Result, XattrMode,
+    inode::{Ctx, Engine, Fs, Ino, SetAttr, SetTime, Time},
 };
 
 use super::pattern::identity;
@@ -25,7 +26,7 @@ pub struct EngineDoor<'f>(pub &'f Fs);
 /// A reference to an inode.
 #[derive(Debug)]
 pub struct Pinned {
-    shared: Arc<Shared>,
+    shared: Arc<Engine>,
     ino: Ino,
 }
 
@@ -48,7 +49,7 @@ fn sys<T>(result: Result<T>) -> Sys<T> {
 impl EngineDoor<'_> {
     fn pinned(&self, ino: Ino) -> Pinned {
         Pinned {
-            shared: Arc::clone(self.0.shared()),
+            shared: Arc::clone(self.0.engine()),
             ino,
         }
     }

@@ -15,7 +15,10 @@ use pramfs::media::superblock::{
 use pramfs::media::walk::MapRoot;
 use pramfs::media::{DiskInode, Geometry, Ptr, probe_superblock};
 use pramfs::pmem::Region;
-use pramfs::{Bno, FileType, Ino, Result};
+use pramfs::{
+    FileType, Result,
+    inode::{Bno, Ino},
+};
 
 /// Who owns a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

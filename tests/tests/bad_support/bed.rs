@@ -1,7 +1,10 @@
 //! A small file system to ask for what cannot be, and the proof that asking
 //! has changed nothing.
 
-use pramfs::{AtimePolicy, Fs, Ino, MountOptions, Result, XattrMode};
+use pramfs::{
+    AtimePolicy, MountOptions, Result, XattrMode,
+    inode::{Fs, Ino},
+};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::tree::Tree;
 

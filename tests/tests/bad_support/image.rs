@@ -9,7 +9,10 @@
 
 use pramfs::journal::set_thread_lane;
 use pramfs::pmem::SimBackend;
-use pramfs::{Fallocate, Fs, Ino, Result, SetAttr, XattrMode};
+use pramfs::{
+    Fallocate, Result, XattrMode,
+    inode::{Fs, Ino, SetAttr},
+};
 use pramfs_tests::region::{SMALLEST, formatted, mount, repeatable};
 
 use super::model::{CX, Model};

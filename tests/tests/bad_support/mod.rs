@@ -16,7 +16,7 @@ pub mod model;
 use std::sync::Arc;
 
 use pramfs::pmem::{HeapBackend, Region, RegionView};
-use pramfs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, Time};
+use pramfs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, inode::Time};
 
 /// A clock that stands still.
 #[derive(Debug)]

@@ -7,7 +7,10 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::{Attr, Ctx, Error, FileType, Fs, Ino, Result};
+use pramfs::{
+    Error, FileType, Result,
+    inode::{Attr, Ctx, Fs, Ino},
+};
 
 use super::anatomy::Reach;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use pramfs::inode::*;
 use pramfs::*;
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 

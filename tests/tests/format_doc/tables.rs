@@ -9,7 +9,10 @@ use pramfs::media::record::{EntryKind, RECORD_MAGIC};
 use pramfs::media::superblock::*;
 use pramfs::media::{Geometry, checksum, geometry, inode, pointer};
 use pramfs::pmem::{HeapBackend, Region};
-use pramfs::{Ctx, Fs, Ino, MountOptions};
+use pramfs::{
+    MountOptions,
+    inode::{Ctx, Fs, Ino},
+};
 
 use crate::reader;
 
@@ -309,7 +312,7 @@ fn vectors() -> String {
         level,
         index,
     };
-    let ptr = |block, flags, at| word(pointer::Ptr::new(pramfs::Bno(block), flags, at).0);
+    let ptr = |block, flags, at| word(pointer::Ptr::new(pramfs::inode::Bno(block), flags, at).0);
     // The hash of a name is the cookie of its entry.
     let region = Region::new("test vectors", HeapBackend::boxed(4 << 20));
     format(&region, &options).expect("a usual size");

@@ -2,7 +2,10 @@
 
 use pramfs::format::format;
 use pramfs::pmem::{Region, RegionOptions, SimBackend};
-use pramfs::{Error, Fs, Ino, MountOptions};
+use pramfs::{
+    Error, MountOptions,
+    inode::{Fs, Ino},
+};
 use pramfs_tests::region::{mount, quiet, repeatable};
 
 use super::{ROOT, contents, file, find, one_at_a_time, remount, small};

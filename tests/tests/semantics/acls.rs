@@ -1,7 +1,10 @@
 //! POSIX ACLs, as the library keeps them. What the kernel makes of them is
 //! tested on mounts.
 
-use pramfs::{Ctx, Fs, Ino, SetAttr, XattrMode};
+use pramfs::{
+    XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr},
+};
 use pramfs_tests::region::quiet;
 
 use super::{ROOT, after_a_crash, file, remount, small};

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use pramfs::{Ctx, Ino, SetAttr, XattrMode};
+use pramfs::{
+    XattrMode,
+    inode::{Ctx, Ino, SetAttr},
+};
 use pramfs_tests::region::quiet;
 
 use super::{ROOT, contents, file, remount, small};
@@ -59,7 +62,7 @@ fn the_change_counter_grows_with_every_change() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     let mut last = fs.getattr(ino).unwrap().change;
-    let mut grown = |fs: &pramfs::Fs, what: &str| {
+    let mut grown = |fs: &pramfs::inode::Fs, what: &str| {
         let now = fs.getattr(ino).unwrap().change;
         assert!(now > last, "{what}: {now} after {last}");
         last = now;
@@ -100,7 +103,7 @@ fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_di
 /// Who owns the region may do everything: the direct API asks for no right.
 #[test]
 fn the_direct_api_checks_no_permission() {
-    use pramfs::direct::OpenOptions;
+    use pramfs::OpenOptions;
     let (_sim, fs) = small();
     let owner = Ctx {
         uid: 1,
@@ -109,7 +112,11 @@ fn the_direct_api_checks_no_permission() {
     };
     let d = fs.mkdir(&owner, Ino::ROOT, b"d", 0o000).unwrap();
     fs.create(&owner, d.ino, b"f", 0o000).unwrap();
-    let file = OpenOptions::new().open(&fs, "/d/f").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&fs, "/d/f")
+        .unwrap();
     file.append(b"written").unwrap();
     assert_eq!(contents(&fs, file.ino()), b"written");
 }

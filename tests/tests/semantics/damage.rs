@@ -5,7 +5,10 @@ use std::ops::ControlFlow;
 use std::process::Command;
 
 use pramfs::pmem::SimBackend;
-use pramfs::{Error, ErrorPolicy, Fs, Ino, MountOptions, SetAttr, Taken};
+use pramfs::{
+    Error, ErrorPolicy, MountOptions,
+    inode::{Fs, Ino, SetAttr, Taken},
+};
 use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 
 use super::{ROOT, contents, file, find, names, one_at_a_time, small};

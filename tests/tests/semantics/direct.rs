@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pramfs::direct::{Access, OpenOptions};
-use pramfs::types::RenameFlags;
-use pramfs::{Ctx, Error, Fallocate, Ino};
+use pramfs::RenameFlags;
+use pramfs::{Access, OpenOptions};
+use pramfs::{
+    Error, Fallocate,
+    inode::{Ctx, Ino},
+};
 use pramfs_tests::region::fresh;
 
 use super::{MIB, contents, small};
@@ -12,21 +15,26 @@ use super::{MIB, contents, small};
 #[test]
 fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
     let (_sim, fs) = small();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
     file.append(&[1; 12_288]).unwrap();
     let view = file.map(4000..9000, Access::Write).unwrap();
-    file.write_at(4096, &[2; 8]).unwrap();
+    file.write_at(&[2; 8], 4096).unwrap();
     assert_eq!(view.load_u64(96).unwrap(), 0x0202_0202_0202_0202);
     view.write(0, b"stored").unwrap();
     let mut back = [0; 6];
-    file.read_at(4000, &mut back).unwrap();
+    file.read_at(&mut back, 4000).unwrap();
     assert_eq!(&back, b"stored", "also before persist");
     let other = file.map(0..12_288, Access::Read).unwrap();
     other.read(4000, &mut back).unwrap();
     assert_eq!(&back, b"stored");
     // So do a punch and a write into the hole it leaves: elsewhere, by now.
     file.fallocate(Fallocate::PunchHole, 4096, 4096).unwrap();
-    file.write_at(4096, &[9; 8]).unwrap();
+    file.write_at(&[9; 8], 4096).unwrap();
     assert_eq!(
         view.load_u64(96).unwrap(),
         0x0202_0202_0202_0202,
@@ -37,14 +45,19 @@ fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
 #[test]
 fn a_view_for_writing_fills_holes_and_one_for_reading_shows_zeros() {
     let (_sim, fs) = small();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
-    file.set_size(1 << 20).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
+    file.set_len(1 << 20).unwrap();
     let read = file.map(0..1 << 20, Access::Read).unwrap();
     assert_eq!(read.load_u64(8192).unwrap(), 0);
     assert_eq!(read.store_u64(8192, 1).unwrap_err().errno(), libc::EACCES);
-    assert_eq!(file.attr().unwrap().blocks, 0);
+    assert_eq!(file.metadata().unwrap().blocks(), 0);
     let write = file.map(0..1 << 20, Access::Write).unwrap();
-    assert!(file.attr().unwrap().blocks >= 2048);
+    assert!(file.metadata().unwrap().blocks() >= 2048);
     write.store_u64(8192, 5).unwrap();
     write.persist(8192..8200).unwrap();
     assert_eq!(contents(&fs, file.ino())[8192], 5);
@@ -58,11 +71,16 @@ fn a_view_for_writing_fills_holes_and_one_for_reading_shows_zeros() {
 #[test]
 fn blocks_of_a_view_are_given_to_nobody_until_it_is_dropped() {
     let (_sim, fs) = small();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
     file.append(&[7; 1 << 20]).unwrap();
     let view = file.map(0..1 << 20, Access::Read).unwrap();
     fs.unlink(Ino::ROOT, b"f").unwrap();
-    file.set_size(0).unwrap();
+    file.set_len(0).unwrap();
     drop(file);
     fs.sync().unwrap();
     let made = super::fill(&fs);
@@ -71,23 +89,38 @@ fn blocks_of_a_view_are_given_to_nobody_until_it_is_dropped() {
     assert!(bytes.iter().all(|&b| b == 7));
     drop(view);
     fs.unlink(Ino::ROOT, made[0].as_bytes()).unwrap();
-    let more = OpenOptions::new().create(true).open(&fs, "/more").unwrap();
+    let more = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/more")
+        .unwrap();
     more.append(&[8; 1 << 20]).unwrap();
 }
 
 #[test]
 fn views_need_blocks_of_4096_bytes_and_end_with_the_file() {
     let (_sim, fs) = fresh(2 * MIB, 1024).unwrap();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
-    file.set_size(4096).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
+    file.set_len(4096).unwrap();
     assert!(matches!(
         file.map(0..4096, Access::Read),
         Err(Error::NotSupported(_))
     ));
     let (_sim, fs) = small();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
-    file.set_size(5000).unwrap();
-    let blocks = file.attr().unwrap().blocks;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
+    file.set_len(5000).unwrap();
+    let blocks = file.metadata().unwrap().blocks();
     for range in [0..5001, 0..0, 5000..5001, 0..1 << 20] {
         for access in [Access::Read, Access::Write] {
             assert!(matches!(
@@ -96,7 +129,7 @@ fn views_need_blocks_of_4096_bytes_and_end_with_the_file() {
             ));
         }
     }
-    assert_eq!(file.attr().unwrap().blocks, blocks);
+    assert_eq!(file.metadata().unwrap().blocks(), blocks);
     assert_eq!(file.map(4999..5000, Access::Read).unwrap().len(), 1);
 }
 
@@ -104,8 +137,13 @@ fn views_need_blocks_of_4096_bytes_and_end_with_the_file() {
 #[test]
 fn words_of_a_view_are_changed_atomically_from_many_threads() {
     let (_sim, fs) = small();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
-    file.set_size(4096).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
+    file.set_len(4096).unwrap();
     let view = file.map(0..4096, Access::Write).unwrap();
     std::thread::scope(|s| {
         for _ in 0..4 {
@@ -135,7 +173,7 @@ fn a_path_is_never_opened_as_another_file() {
         for _ in 0..8 {
             s.spawn(|| {
                 while opens.fetch_add(1, Ordering::Relaxed) < 400_000 {
-                    let open = OpenOptions::new().truncate(true);
+                    let open = OpenOptions::new().read(true).write(true).truncate(true);
                     open.open(&fs, "/config").unwrap();
                 }
             });

@@ -1,8 +1,12 @@
 //! The flags of chattr(1), which the engine enforces for both doors.
 
-use pramfs::direct::{Access, OpenOptions};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use pramfs::{Access, OpenOptions};
 use pramfs::{
-    AtimePolicy, Fallocate, Fs, Ino, MountOptions, RenameFlags, SetAttr, SetTime, Time, XattrMode,
+    AtimePolicy, Fallocate, MountOptions, RenameFlags, XattrMode,
+    inode::{Fs, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_tests::region::quiet;
 
@@ -99,15 +103,22 @@ fn changes_nothing(fs: &Fs, ino: Ino, name: &[u8]) {
     refused("exchange", rename(b"free", name, exchange));
     // By the direct API as well.
     let file = fs.open_file(ino).unwrap();
-    refused("write_at", file.write_at(0, b"x"));
-    refused("set_size", file.set_size(0));
+    refused("write_at", file.write_at(b"x", 0));
+    refused("set_len", file.set_len(0));
     refused("map", file.map(0..1, Access::Write));
     file.map(0..1, Access::Read).unwrap();
     let path = [b"/", name].concat();
-    refused("truncate", OpenOptions::new().truncate(true).open(fs, path));
+    refused(
+        "truncate",
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .truncate(true)
+            .open(fs, OsStr::from_bytes(&path)),
+    );
 }
 
-fn touch(fs: &Fs, ino: Ino) -> pramfs::Result<pramfs::Attr> {
+fn touch(fs: &Fs, ino: Ino) -> pramfs::Result<pramfs::inode::Attr> {
     let now = SetAttr {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::Now),
@@ -228,7 +239,7 @@ fn flags_are_handed_down_but_not_those_that_forbid() {
     let (_sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
     flag(&fs, dir, SYNC | NODUMP | NOATIME | APPEND).unwrap();
-    let flags = |a: pramfs::Attr| a.flags;
+    let flags = |a: pramfs::inode::Attr| a.flags;
     assert_eq!(
         flags(fs.create(&ROOT, dir, b"f", 0o644).unwrap()),
         SYNC | NODUMP | NOATIME

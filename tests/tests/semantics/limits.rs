@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use pramfs::fsck::{CheckOptions, check};
 use pramfs::pmem::SimBackend;
-use pramfs::{Error, Fallocate, Ino, SetAttr, StatFs, XattrMode};
+use pramfs::{
+    Error, Fallocate, StatFs, XattrMode,
+    inode::{Ino, SetAttr},
+};
 use pramfs_tests::region::{formatted, fresh, mount, quiet, region_of, repeatable};
 
 use super::{MIB, ROOT, Stopped, contents, file, fill, remount, small};
@@ -20,7 +23,10 @@ fn the_time_of_birth_is_kept() {
     clock.set(2_000);
     fs.append(ino, b"bytes").unwrap();
     let past = SetAttr {
-        mtime: Some(pramfs::SetTime::At(pramfs::Time { sec: 5, nsec: 0 })),
+        mtime: Some(pramfs::inode::SetTime::At(pramfs::inode::Time {
+            sec: 5,
+            nsec: 0,
+        })),
         perm: Some(0o600),
         ..SetAttr::default()
     };

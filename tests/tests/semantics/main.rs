@@ -19,7 +19,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pramfs::pmem::SimBackend;
-use pramfs::{Clock, Ctx, Error, Fs, Ino, MountOptions, Time};
+use pramfs::{
+    Clock, Error, MountOptions,
+    inode::{Ctx, Fs, Ino, Time},
+};
 use pramfs_tests::region::{fresh, mount, quiet};
 
 const MIB: usize = 1 << 20;

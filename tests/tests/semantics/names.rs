@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use pramfs::{Error, FileType, Ino, RenameFlags};
+use pramfs::{Error, FileType, RenameFlags, inode::Ino};
 use pramfs_tests::region::{mount, quiet};
 
 use super::{ROOT, after_a_crash, contents, file, find, names, remount, small};
@@ -116,7 +116,7 @@ fn readdir_cookies_mean_the_same_after_a_remount() {
         file(&fs, &format!("name-{i}"));
     }
     let mut all = Vec::new();
-    let list = |fs: &pramfs::Fs, from: u64, all: &mut Vec<(u64, Vec<u8>)>| {
+    let list = |fs: &pramfs::inode::Fs, from: u64, all: &mut Vec<(u64, Vec<u8>)>| {
         fs.readdir(Ino::ROOT, from, &mut |e| {
             all.push((e.cookie, e.name.to_vec()));
             ControlFlow::Continue(())

@@ -1,6 +1,9 @@
 //! Space: what a full region still does, holes, limits of a file.
 
-use pramfs::{Error, Fallocate, Fs, Ino, SeekWhence, SetAttr, XattrMode};
+use pramfs::{
+    Error, Fallocate, SeekWhence, XattrMode,
+    inode::{Fs, Ino, SetAttr},
+};
 use pramfs_tests::region::{fresh, quiet};
 
 use super::{MIB, ROOT, contents, file, fill, find, names, small};
@@ -249,7 +252,7 @@ fn inodes_run_out_at_the_limit_and_come_back() {
 /// is ever read again.
 #[test]
 fn what_is_trimmed_belonged_to_nobody() {
-    use pramfs::direct::Access;
+    use pramfs::Access;
     let (sim, fs) = small();
     let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 512) as u8).collect();
     let (stays, goes) = (file(&fs, "stays"), file(&fs, "goes"));

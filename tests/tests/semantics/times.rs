@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use pramfs::{AtimePolicy, Fs, Ino, MountOptions, SetAttr, SetTime, Time};
+use pramfs::{
+    AtimePolicy, MountOptions,
+    inode::{Fs, Ino, SetAttr, SetTime, Time},
+};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -190,7 +193,7 @@ fn times_are_kept_to_the_nanosecond_from_before_1970_to_after_2554() {
 /// Loads through a view set no atime; `persist` sets the mtime.
 #[test]
 fn a_view_sets_mtime_at_persist_and_never_atime() {
-    use pramfs::direct::{Access, OpenOptions};
+    use pramfs::{Access, OpenOptions};
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);
     let options = MountOptions {
@@ -198,15 +201,20 @@ fn a_view_sets_mtime_at_persist_and_never_atime() {
         ..clock.options()
     };
     let fs = mount(&sim, options).unwrap();
-    let file = OpenOptions::new().create(true).open(&fs, "/f").unwrap();
-    file.set_size(4096).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/f")
+        .unwrap();
+    file.set_len(4096).unwrap();
     let view = file.map(0..4096, Access::Write).unwrap();
     clock.set(2_000);
     view.load_u64(0).unwrap();
     view.store_u64(0, 1).unwrap();
-    let a = file.attr().unwrap();
+    let a = *file.metadata().unwrap().attr();
     assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 1_000));
     view.persist(0..8).unwrap();
-    let a = file.attr().unwrap();
+    let a = *file.metadata().unwrap().attr();
     assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 2_000));
 }

@@ -69,7 +69,7 @@ pub struct BitmapSet {
     cells: Box<[Cell]>,
     descs: MapRoot,
     hints: Box<[AtomicU64]>,
-    /// InodeRef while [`each_free`](Self::each_free) has a piece; before the locks of
+    /// Locked while [`each_free`](Self::each_free) has a piece; before the locks of
     /// groups.
     lending: Mutex<()>,
 }

@@ -2,7 +2,7 @@
 
 use super::clean::{Dice, fresh, quiet, run};
 use super::plant::Plant;
-use crate::Fs;
+use crate::fs::Fs;
 use crate::fsck::check_fs;
 use crate::pmem::{HeapBackend, Region};
 use crate::types::{Ctx, Ino, XattrMode};

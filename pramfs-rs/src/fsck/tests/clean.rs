@@ -5,7 +5,7 @@ use crate::fsck::{CheckOptions, Report, Severity, check, check_fs};
 use crate::journal::set_thread_lane;
 use crate::pmem::{HeapBackend, Region, SimBackend};
 use crate::types::*;
-use crate::{Error, Fs, MountOptions};
+use crate::{Error, MountOptions, inode::Fs};
 
 pub const BLOCK_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 

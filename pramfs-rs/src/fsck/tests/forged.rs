@@ -8,7 +8,7 @@ use super::clean::quiet;
 use super::plant::Plant;
 use super::readable::{bytes_of, tree, worse};
 use super::repair::run;
-use crate::Fs;
+use crate::fs::Fs;
 use crate::fsck::{Lost, Policy};
 use crate::htree::{Image, TreeKind};
 use crate::media::DiskInode;

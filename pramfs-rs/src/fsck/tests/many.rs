@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::clean::{fresh, quiet};
 use super::repair::run;
-use crate::Fs;
+use crate::fs::Fs;
 use crate::fsck::{Policy, check};
 use crate::htree::{Image, TreeKind, TreeRef};
 use crate::media::htree::LeafHeader;

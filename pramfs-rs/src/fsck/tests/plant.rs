@@ -3,8 +3,8 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::clean::{assert_clean, options, quiet, run};
-use crate::Fs;
 use crate::format::format;
+use crate::fs::Fs;
 use crate::fsck::{Issue, Report};
 use crate::htree::{Image, TreeKind, TreeRef, item_parts, name_hash};
 use crate::journal::set_thread_lane;

@@ -5,7 +5,7 @@ use super::clean::quiet;
 use super::each::CASES;
 use super::plant::Plant;
 use super::readable::{bytes_of, copy_of, tree, worse};
-use crate::Fs;
+use crate::fs::Fs;
 use crate::fsck::{Outcome, Policy, RepairOptions, Report, check, repair};
 use crate::media::checksum::seal;
 use crate::pmem::Region;
@@ -79,7 +79,7 @@ fn every_defect_is_mended_and_hurts_nothing_else() {
         let fs = Fs::open(copy_of(&image), quiet()).unwrap();
         let ctx = crate::types::Ctx::default();
         let new = fs
-            .create(&ctx, crate::Ino::ROOT, b"new", 0o644)
+            .create(&ctx, crate::types::Ino::ROOT, b"new", 0o644)
             .unwrap()
             .ino;
         fs.write(new, 0, &[1; 100_000]).unwrap();
@@ -136,7 +136,7 @@ fn the_document_has_every_finding() {
 #[test]
 fn a_file_system_with_damage_left_is_not_called_clean() {
     let p = Plant::new();
-    p.edit(crate::Ino::ROOT, |d| d.nlink += 1);
+    p.edit(crate::types::Ino::ROOT, |d| d.nlink += 1);
     p.flip(p.pointer_of(p.file, 200).0 + 1, 0x20);
     p.dynamic(&p.pages(), |d| {
         d.state = crate::media::superblock::STATE_ACTIVE;
@@ -435,7 +435,7 @@ fn what_lacks_space_is_told_to_lack_it_to_the_end() {
     let fs = Fs::open(Region::new("test", Box::new(p.sim.clone())), quiet()).unwrap();
     let ctx = crate::types::Ctx::default();
     let all = fs
-        .create(&ctx, crate::Ino::ROOT, b"all", 0o644)
+        .create(&ctx, crate::types::Ino::ROOT, b"all", 0o644)
         .unwrap()
         .ino;
     let mut at = 0;
@@ -450,7 +450,7 @@ fn what_lacks_space_is_told_to_lack_it_to_the_end() {
         p.set_bit(BitmapKind::Blocks, block, true);
     }
     // An inode without a name.
-    let free = |ino: &crate::Ino| {
+    let free = |ino: &crate::types::Ino| {
         let (at, mask, _) = p.bit_at(BitmapKind::Inodes, ino.0);
         p.region.load_u64(at).unwrap() & mask == 0
     };
@@ -487,14 +487,14 @@ fn bytes_below_the_root_of_a_high_map_are_told() {
         p.set_bit(crate::media::bitmap::BitmapKind::Blocks, block, true);
         let mut bytes = vec![0; p.geo.block_size as usize];
         bytes[..8].copy_from_slice(&root.to_le_bytes());
-        p.put(p.geo.offset(crate::Bno(block)), &bytes);
+        p.put(p.geo.offset(crate::types::Bno(block)), &bytes);
         let place = PtrAt {
             fs_seed: p.geo.seed,
             ino: p.file,
             level,
             index: 0,
         };
-        root = Ptr::new(crate::Bno(block), 0, place).0;
+        root = Ptr::new(crate::types::Bno(block), 0, place).0;
         d.blocks += 1;
     }
     (d.root, d.height) = (root, height as u8);

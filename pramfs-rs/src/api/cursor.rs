@@ -1,0 +1,163 @@
+//! [`Cursor`]: a position in an open file.
+
+use std::borrow::Borrow;
+use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
+
+use super::file::File;
+
+/// Bytes that [`BufRead`] fetches together.
+const BUFFER: usize = 64 << 10;
+
+/// A position of its own in an open file: `Read`, `BufRead`, `Write` and `Seek`.
+///
+/// Any number of cursors can stand in one file; `F` is `File` or a reference to one.
+/// Every write is durable when it returns, as with
+/// [`File::write_at`]; of a file that is open for appending only, it is an append, and
+/// the position moves behind it.
+///
+/// `BufRead` copies up to 64 KiB at a time into a buffer of the cursor. It does not
+/// give out a reference into the medium: another program or thread may store there
+/// while the reference lives, which Rust forbids.
+///
+/// ```
+/// use std::io::{BufRead, Seek, Write};
+/// # use pramfs::{FileSystem, MountOptions};
+/// # let region = pramfs::pmem::Region::new("example", pramfs::pmem::HeapBackend::boxed(4 << 20));
+/// # pramfs::format::format(&region, &pramfs::format::FormatOptions::default())?;
+/// # let fs = FileSystem::mount(region, MountOptions::default())?;
+/// let mut cursor = fs.create("/lines")?.into_cursor();
+/// writeln!(cursor, "one")?;
+/// writeln!(cursor, "two")?;
+/// cursor.rewind()?;
+/// let lines: Vec<String> = cursor.lines().collect::<Result<_, _>>()?;
+/// assert_eq!(lines, ["one", "two"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Cursor<F: Borrow<File>> {
+    file: F,
+    position: u64,
+    /// Bytes of the file from `position` on.
+    buffer: Vec<u8>,
+    /// How many of them have been consumed; `position` has moved with them.
+    consumed: usize,
+}
+
+impl<F: Borrow<File>> Cursor<F> {
+    /// At the start of the file.
+    pub fn new(file: F) -> Cursor<F> {
+        Cursor {
+            file,
+            position: 0,
+            buffer: Vec::new(),
+            consumed: 0,
+        }
+    }
+
+    /// The file.
+    pub fn get_ref(&self) -> &File {
+        self.file.borrow()
+    }
+
+    /// The file, without the position.
+    pub fn into_inner(self) -> F {
+        self.file
+    }
+
+    /// Bytes from the start of the file.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Moves to an offset, which may lie behind the end of the file.
+    pub fn set_position(&mut self, position: u64) {
+        self.position = position;
+        self.forget();
+    }
+
+    fn buffered(&self) -> &[u8] {
+        &self.buffer[self.consumed..]
+    }
+
+    fn forget(&mut self) {
+        self.buffer.clear();
+        self.consumed = 0;
+    }
+}
+
+impl<F: Borrow<File>> Read for Cursor<F> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = if self.buffered().is_empty() {
+            self.forget();
+            self.file.borrow().read_at(buf, self.position)?
+        } else {
+            let n = buf.len().min(self.buffered().len());
+            buf[..n].copy_from_slice(&self.buffered()[..n]);
+            self.consumed += n;
+            n
+        };
+        self.position += n as u64;
+        Ok(n)
+    }
+}
+
+impl<F: Borrow<File>> BufRead for Cursor<F> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.buffered().is_empty() {
+            self.consumed = 0;
+            self.buffer.resize(BUFFER, 0);
+            let read = self.file.borrow().read_at(&mut self.buffer, self.position);
+            self.buffer.truncate(*read.as_ref().unwrap_or(&0));
+            read?;
+        }
+        Ok(self.buffered())
+    }
+
+    fn consume(&mut self, amount: usize) {
+        let n = amount.min(self.buffered().len());
+        self.consumed += n;
+        self.position += n as u64;
+    }
+}
+
+impl<F: Borrow<File>> Write for Cursor<F> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        // The bytes that are written may be among those in the buffer.
+        self.forget();
+        let (n, end) = self.file.borrow().write_from(buf, self.position)?;
+        self.position = end;
+        Ok(n)
+    }
+
+    /// Does nothing: what was written is durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: Borrow<File>> Seek for Cursor<F> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.position = target(self.file.borrow(), self.position, to)?;
+        self.forget();
+        Ok(self.position)
+    }
+
+    fn stream_position(&mut self) -> io::Result<u64> {
+        Ok(self.position)
+    }
+}
+
+/// Where a seek leads.
+pub(super) fn target(file: &File, position: u64, to: SeekFrom) -> io::Result<u64> {
+    let (base, offset) = match to {
+        SeekFrom::Start(at) => return Ok(at),
+        SeekFrom::Current(offset) => (position, offset),
+        SeekFrom::End(offset) => (file.metadata()?.len(), offset),
+    };
+    base.checked_add_signed(offset).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("a seek by {offset} from offset {base} leaves the range of offsets"),
+        )
+    })
+}

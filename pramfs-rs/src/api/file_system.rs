@@ -1,0 +1,562 @@
+//! [`FileSystem`]: a mounted file system, addressed by path.
+
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::file::File;
+use super::metadata::{FileTimes, Metadata};
+use super::open_options::OpenOptions;
+use super::read_dir::ReadDir;
+use super::resolve::Found;
+use crate::error::{Error, Result};
+use crate::fs::{CloseError, Engine, Fs, MountOptions, RecoveryReport};
+use crate::pmem::Region;
+use crate::types::{Ctx, FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
+
+/// Bytes that [`FileSystem::copy`] asks for at once.
+const COPY: u64 = 1 << 30;
+
+/// A mounted file system, whose files are named by path as those of the kernel are
+/// by `std::fs`.
+///
+/// Every path starts at the root of the file system, with or without a leading
+/// slash. Symbolic links lead within it. Every change is durable when the call
+/// returns, but for the times of reads and overwrites, which [`sync`](Self::sync)
+/// writes. All methods can be called by any number of threads at once.
+///
+/// ```
+/// use pramfs::format::{FormatOptions, format};
+/// use pramfs::pmem::RegionOptions;
+/// use pramfs::{FileSystem, MountOptions};
+///
+/// let region = RegionOptions::new().memfd("example", 4 << 20)?;
+/// format(&region, &FormatOptions::default())?;
+/// let fs = FileSystem::mount(region, MountOptions::default())?;
+/// fs.create_dir_all("/var/log")?;
+/// fs.write("/var/log/boot", "started\n")?;
+/// assert_eq!(fs.read_to_string("/var/log/boot")?, "started\n");
+/// fs.rename("/var/log/boot", "/var/log/boot.1")?;
+/// assert!(!fs.exists("/var/log/boot")?);
+/// fs.unmount()?;
+/// # Ok::<(), pramfs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct FileSystem {
+    inodes: Fs,
+    creator: Ctx,
+}
+
+impl From<Fs> for FileSystem {
+    /// What is made belongs to the effective user and group of this process.
+    fn from(inodes: Fs) -> FileSystem {
+        let creator = Ctx {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            umask: 0o022,
+        };
+        FileSystem { inodes, creator }
+    }
+}
+
+impl FileSystem {
+    /// Mounts what a region holds. If the last mount did not end cleanly, its journal is
+    /// replayed first; [`recovery`](Self::recovery) tells what was done.
+    ///
+    /// # Errors
+    /// [`Error::NotMountable`], [`Error::Corrupt`], [`Error::Pmem`].
+    pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
+        Fs::open(region, options).map(FileSystem::from)
+    }
+
+    /// Unmounts cleanly.
+    ///
+    /// # Errors
+    /// [`CloseError::InUse`] while files, views or directories are open: it gives the
+    /// file system back. [`CloseError::Failed`] where the medium failed.
+    pub fn unmount(self) -> Result<(), CloseError> {
+        self.inodes.close()
+    }
+
+    /// Sets the owner and the umask of what is made from now on. The default is the
+    /// effective user and group of this process, and 022.
+    #[must_use]
+    pub fn with_creator(mut self, creator: Ctx) -> FileSystem {
+        self.creator = creator;
+        self
+    }
+
+    /// The lower face: inode numbers instead of paths.
+    pub fn inodes(&self) -> &Fs {
+        &self.inodes
+    }
+
+    pub(super) fn creator(&self) -> Ctx {
+        self.creator
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        self.inodes.engine()
+    }
+
+    /// What recovery found and did when it was mounted.
+    pub fn recovery(&self) -> &RecoveryReport {
+        self.inodes.recovery()
+    }
+
+    /// Space and inodes, used and free.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.inodes.statfs()
+    }
+
+    /// Makes everything durable, times included.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn sync(&self) -> Result<()> {
+        self.inodes.sync()
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// As for [`OpenOptions::open`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().read(true).open(self, path)
+    }
+
+    /// Opens a file for reading and writing; makes it if it does not exist, else sets its
+    /// size to 0. (`std::fs::File::create` opens for writing only.)
+    ///
+    /// # Errors
+    /// As for [`OpenOptions::open`].
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        let options = OpenOptions::new().read(true).write(true);
+        options.create(true).truncate(true).open(self, path)
+    }
+
+    /// As [`create`](Self::create), and fails if the name exists.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], and as for [`OpenOptions::open`].
+    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
+        let options = OpenOptions::new().read(true).write(true);
+        options.create_new(true).open(self, path)
+    }
+
+    /// Makes a directory of mode 0777 less the umask.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`] for its parent, [`Error::NoSpace`].
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (parent, name) = self.parent(path.as_ref())?;
+        if matches!(name, b"." | b"..") {
+            return Err(Error::Exists);
+        }
+        let ino = parent.attr().ino;
+        self.inodes.mkdir(&self.creator, ino, name, 0o777).map(drop)
+    }
+
+    /// Makes a directory, and those above it that do not exist.
+    ///
+    /// # Errors
+    /// As for [`create_dir`](Self::create_dir), but for a directory that exists.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        // Downwards from the root: a symbolic link on the way is followed as it stands.
+        let mut at = PathBuf::from("/");
+        let mut parts = path.components().peekable();
+        while let Some(part) = parts.next() {
+            at.push(part);
+            match self.create_dir(&at) {
+                Ok(()) => {}
+                Err(Error::Exists) if self.metadata(&at)?.is_dir() => {}
+                Err(Error::Exists) if parts.peek().is_some() => return Err(Error::NotDirectory),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the name of a file, symbolic link, device, pipe or socket.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotPermitted`].
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let (parent, name) = self.parent(path)?;
+        if path.as_os_str().as_bytes().ends_with(b"/") {
+            // It names a directory, or nothing that can be removed here.
+            return Err(match self.metadata(path) {
+                Ok(_) => Error::IsDirectory,
+                Err(e) => e,
+            });
+        }
+        self.inodes.unlink(parent.attr().ino, name)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`],
+    /// [`Error::Busy`] for the root.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (parent, name) = self.parent(path.as_ref())?;
+        self.inodes.rmdir(parent.attr().ino, name)
+    }
+
+    /// Removes a directory and everything below it, or a symbolic link. Symbolic links
+    /// are not followed. It is not atomic: where it fails, a part is gone.
+    ///
+    /// # Errors
+    /// As for [`remove_file`](Self::remove_file) and [`remove_dir`](Self::remove_dir).
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (parent, name) = self.parent(path.as_ref())?;
+        let found = Found::counted(
+            self.engine(),
+            self.inodes.lookup_pinned(parent.attr().ino, name)?,
+        );
+        if found.attr().kind != FileType::Directory {
+            return match found.attr().kind {
+                FileType::Symlink => self.inodes.unlink(parent.attr().ino, name),
+                _ => Err(Error::NotDirectory),
+            };
+        }
+        self.remove_contents(found.attr().ino)?;
+        self.inodes.rmdir(parent.attr().ino, name)
+    }
+
+    /// Empties a directory that is held. The depth is that of a stack on the heap.
+    fn remove_contents(&self, top: Ino) -> Result<()> {
+        let held = |ino: Ino| self.inodes.hold(ino);
+        let mut stack = vec![(held(top), Vec::new())];
+        while let Some((dir, _)) = stack.last() {
+            let dir = dir.ino();
+            let mut below = None;
+            for (name, kind) in self.children(dir)? {
+                if kind == FileType::Directory {
+                    below = Some(name);
+                } else {
+                    ignore_missing(self.inodes.unlink(dir, &name))?;
+                }
+            }
+            if let Some(name) = below {
+                match self.inodes.lookup_pinned(dir, &name) {
+                    Ok(attr) => {
+                        let found = Found::counted(self.engine(), attr);
+                        stack.push((found.into_ref(self.engine()), name));
+                    }
+                    Err(Error::NotFound) => {}
+                    Err(e) => return Err(e),
+                }
+                continue;
+            }
+            let (_, name) = stack.pop().unwrap_or((held(top), Vec::new()));
+            if let Some((parent, _)) = stack.last() {
+                ignore_missing(self.inodes.rmdir(parent.ino(), &name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn children(&self, dir: Ino) -> Result<Vec<(Vec<u8>, FileType)>> {
+        let mut all = Vec::new();
+        self.inodes.readdir(dir, 0, &mut |e| {
+            if !matches!(e.name, b"." | b"..") {
+                all.push((e.name.to_vec(), e.kind));
+            }
+            std::ops::ControlFlow::Continue(())
+        })?;
+        Ok(all)
+    }
+
+    /// Renames, atomically; what the new name named is replaced.
+    ///
+    /// # Errors
+    /// As of rename(2).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(from, to, RenameFlags::default())
+    }
+
+    /// Renames with the flags of renameat2(2): not over an existing name, or the two
+    /// names exchanged.
+    ///
+    /// # Errors
+    /// As of renameat2(2).
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let (old, name) = self.parent(from)?;
+        let (new, new_name) = self.parent(to)?;
+        let slash = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
+        if slash(from) || slash(to) {
+            let attr = self.inodes.lookup(old.attr().ino, name)?;
+            if attr.kind != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+        }
+        let (old, new) = (old.attr().ino, new.attr().ino);
+        self.inodes
+            .rename(&self.creator, old, name, new, new_name, flags)
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Exists`], [`Error::NotPermitted`] for a directory,
+    /// [`Error::TooManyLinks`].
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let found = self.found(original.as_ref(), false)?;
+        let (parent, name) = self.parent(link.as_ref())?;
+        self.inodes
+            .link(found.attr().ino, parent.attr().ino, name)
+            .map(drop)
+    }
+
+    /// Makes a symbolic link. `original` is stored as it is and not looked up.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NameTooLong`].
+    pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (parent, name) = self.parent(link.as_ref())?;
+        let target = original.as_ref().as_os_str().as_bytes();
+        self.inodes
+            .symlink(&self.creator, parent.attr().ino, name, target)
+            .map(drop)
+    }
+
+    /// The path that a symbolic link holds.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] for anything but a symbolic link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let found = self.found(path.as_ref(), false)?;
+        let target = self.inodes.readlink(found.attr().ino)?;
+        Ok(PathBuf::from(OsString::from_vec(target)))
+    }
+
+    /// Metadata of what a path leads to.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::TooManySymlinks`].
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        Ok((*self.found(path.as_ref(), true)?.attr()).into())
+    }
+
+    /// As [`metadata`](Self::metadata), of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As for [`metadata`](Self::metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        Ok((*self.found(path.as_ref(), false)?.attr()).into())
+    }
+
+    /// Whether a path leads to something; a symbolic link that leads nowhere does not.
+    ///
+    /// # Errors
+    /// All but [`Error::NotFound`] and [`Error::NotDirectory`].
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.metadata(path) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound | Error::NotDirectory) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Sets the permission bits.
+    ///
+    /// # Errors
+    /// As for [`metadata`](Self::metadata); [`Error::NotPermitted`] for an immutable file.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, perm: Permissions) -> Result<()> {
+        let set = SetAttr {
+            perm: Some(perm.mode() & 0o7777),
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), true, &set)
+    }
+
+    /// Sets times.
+    ///
+    /// # Errors
+    /// As for [`set_permissions`](Self::set_permissions); [`Error::TimeOutOfRange`].
+    pub fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+        self.set(path.as_ref(), true, &times.to_set()?)
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// As for [`set_permissions`](Self::set_permissions).
+    pub fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), true, &set)
+    }
+
+    /// As [`chown`](Self::chown), of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As for [`chown`](Self::chown).
+    pub fn lchown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), false, &set)
+    }
+
+    fn set(&self, path: &Path, follow: bool, set: &SetAttr) -> Result<()> {
+        let found = self.found(path, follow)?;
+        self.inodes.setattr(found.attr().ino, set).map(drop)
+    }
+
+    /// The entries of a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`].
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        let path = path.as_ref();
+        let found = self.found(path, true)?;
+        if found.attr().kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        let engine = self.engine();
+        Ok(ReadDir::new(
+            Arc::clone(engine),
+            found.into_ref(engine),
+            path,
+        ))
+    }
+
+    /// The contents of a file.
+    ///
+    /// # Errors
+    /// As for [`OpenOptions::open`] and [`File::read_at`].
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open(path)?;
+        let mut all = Vec::new();
+        file.read_to_end_at(&mut all, 0)?;
+        Ok(all)
+    }
+
+    /// The contents of a file of UTF-8.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read); [`Error::Invalid`] for other bytes.
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
+        String::from_utf8(self.read(path)?).map_err(|_| Error::Invalid("the file is not UTF-8"))
+    }
+
+    /// Makes a file with these contents, or replaces what it has. Not atomic: after a
+    /// crash the file can be empty, or have a part. For all or nothing write another
+    /// file and [`rename`](Self::rename) it.
+    ///
+    /// # Errors
+    /// As for [`OpenOptions::open`] and [`File::write_at`].
+    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
+        self.create(path)?.write_all_at(contents.as_ref(), 0)
+    }
+
+    /// Copies contents and permission bits to another file, which is made or replaced;
+    /// gives the number of bytes. The bytes go from medium to medium.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read) and [`write`](Self::write); [`Error::Invalid`] for one
+    /// file under two names.
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
+        let from = self.open(from)?;
+        let metadata = from.metadata()?;
+        let options = OpenOptions::new().write(true).create(true);
+        let to = options.mode(metadata.mode() & 0o7777).open(self, to)?;
+        if from.ino() == to.ino() {
+            return Err(Error::Invalid("a file cannot be copied onto itself"));
+        }
+        to.set_len(0)?;
+        let mut done = 0;
+        loop {
+            let (source, target) = ((from.ino(), done), (to.ino(), done));
+            match self.inodes.copy_range(source, target, COPY)? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        to.set_permissions(metadata.permissions())?;
+        Ok(done)
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let found = self.found(path.as_ref(), true)?;
+        self.inodes.getxattr(found.attr().ino, name.as_ref())
+    }
+
+    /// Sets an extended attribute, atomically.
+    ///
+    /// # Errors
+    /// [`Error::AttributeTooLarge`], [`Error::NoSpace`], [`Error::NotSupported`] for a name
+    /// of an unknown namespace; those of `mode`.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let found = self.found(path.as_ref(), true)?;
+        let (ino, name) = (found.attr().ino, name.as_ref());
+        self.inodes.setxattr(ino, name, value.as_ref(), mode)
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// As for [`metadata`](Self::metadata).
+    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
+        let found = self.found(path.as_ref(), true)?;
+        let list = self.inodes.listxattr(found.attr().ino)?;
+        let names = list.split(|b| *b == 0).filter(|name| !name.is_empty());
+        Ok(names.map(<[u8]>::to_vec).collect())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<()> {
+        let found = self.found(path.as_ref(), true)?;
+        self.inodes.removexattr(found.attr().ino, name.as_ref())
+    }
+
+    fn found(&self, path: &Path, follow: bool) -> Result<Found<'_>> {
+        let path = path.as_os_str().as_bytes();
+        self.engine().walk_path(path, follow)
+    }
+
+    fn parent<'p>(&self, path: &'p Path) -> Result<(Found<'_>, &'p [u8])> {
+        self.engine().walk_to_parent(path.as_os_str().as_bytes())
+    }
+}
+
+fn ignore_missing(result: Result<()>) -> Result<()> {
+    match result {
+        Err(Error::NotFound) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,31 @@
+//! The face for programs: files by path, as `std::fs` has them, and file contents as
+//! memory.
+//!
+//! * [`FileSystem`]: a mounted file system; everything that takes a path.
+//! * [`OpenOptions`], [`File`], [`Cursor`]: open files.
+//! * [`Metadata`], [`FileTimes`], [`ReadDir`], [`DirEntry`]: what is known of them.
+//! * [`MappedFile`]: a range of a file as one range of addresses.
+//!
+//! Permissions are not checked: a program that has opened the region can change all
+//! of it. The front ends of kernels check them, on the lower face ([`crate::inode`]).
+//! `docs/library.md` says how this face differs from `std::fs`.
+
+mod cursor;
+mod file;
+mod file_system;
+mod mapped;
+mod metadata;
+mod open_options;
+mod read_dir;
+mod resolve;
+mod send;
+
+pub use cursor::Cursor;
+pub use file::File;
+pub use file_system::FileSystem;
+pub use mapped::{Access, MappedFile};
+pub use metadata::{FileTimes, Metadata};
+pub use open_options::{OpenIn, OpenOptions};
+pub use read_dir::{DirEntry, ReadDir};
+
+pub use crate::pmem::Sent;

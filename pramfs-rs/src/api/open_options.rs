@@ -1,0 +1,243 @@
+//! [`OpenOptions`]: how a file is opened by its path.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::file::{File, Rights};
+use super::file_system::FileSystem;
+use super::resolve::{Found, MAX_LINKS};
+use crate::error::{Error, Result};
+use crate::fs::{Engine, Fs};
+use crate::types::{Ctx, FileType};
+
+/// A mounted file system, by either face, in which files can be opened.
+pub trait OpenIn: sealed::Sealed {
+    #[doc(hidden)]
+    fn engine(&self) -> &Arc<Engine>;
+    #[doc(hidden)]
+    fn creator(&self) -> Ctx;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::FileSystem {}
+    impl Sealed for super::Fs {}
+}
+
+impl OpenIn for FileSystem {
+    fn engine(&self) -> &Arc<Engine> {
+        FileSystem::engine(self)
+    }
+
+    fn creator(&self) -> Ctx {
+        FileSystem::creator(self)
+    }
+}
+
+/// What is made belongs to root.
+impl OpenIn for Fs {
+    fn engine(&self) -> &Arc<Engine> {
+        Fs::engine(self)
+    }
+
+    fn creator(&self) -> Ctx {
+        Ctx::default()
+    }
+}
+
+/// How a file is opened, as in `std::fs::OpenOptions`.
+///
+/// ```
+/// use pramfs::OpenOptions;
+/// # use pramfs::{FileSystem, MountOptions};
+/// # let region = pramfs::pmem::Region::new("example", pramfs::pmem::HeapBackend::boxed(4 << 20));
+/// # pramfs::format::format(&region, &pramfs::format::FormatOptions::default())?;
+/// # let fs = FileSystem::mount(region, MountOptions::default())?;
+/// let log = OpenOptions::new().append(true).create(true).open(&fs, "/log")?;
+/// assert_eq!(log.append(b"first")?, 0);
+/// assert_eq!(log.append(b"second")?, 5);
+/// # Ok::<(), pramfs::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing is chosen yet; a file that is made gets the mode 0666 less the umask
+    /// of the [`FileSystem`].
+    pub fn new() -> OpenOptions {
+        OpenOptions {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o666,
+        }
+    }
+
+    /// For reading.
+    pub fn read(mut self, yes: bool) -> OpenOptions {
+        self.read = yes;
+        self
+    }
+
+    /// For writing.
+    pub fn write(mut self, yes: bool) -> OpenOptions {
+        self.write = yes;
+        self
+    }
+
+    /// For appending: each `Write::write` adds to the end of the file, wherever that
+    /// is by then. `write_at` needs [`write`](Self::write) as well.
+    pub fn append(mut self, yes: bool) -> OpenOptions {
+        self.append = yes;
+        self
+    }
+
+    /// Sets the size to 0. Needs [`write`](Self::write).
+    pub fn truncate(mut self, yes: bool) -> OpenOptions {
+        self.truncate = yes;
+        self
+    }
+
+    /// Makes the file if it does not exist. Needs [`write`](Self::write) or
+    /// [`append`](Self::append).
+    pub fn create(mut self, yes: bool) -> OpenOptions {
+        self.create = yes;
+        self
+    }
+
+    /// Makes the file, and fails if the name exists. Needs [`write`](Self::write) or
+    /// [`append`](Self::append).
+    pub fn create_new(mut self, yes: bool) -> OpenOptions {
+        self.create_new = yes;
+        self
+    }
+
+    /// Permission bits of a file that is made, before the umask.
+    pub fn mode(mut self, mode: u32) -> OpenOptions {
+        self.mode = mode;
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let stores = self.write || self.append;
+        if !self.read && !stores {
+            return Err(Error::Invalid("neither reading nor writing was asked for"));
+        }
+        if (self.create || self.create_new) && !stores {
+            return Err(Error::Invalid("making a file needs write or append"));
+        }
+        if self.truncate && (!self.write || self.append) && !self.create_new {
+            return Err(Error::Invalid(
+                "truncating a file needs write, without append",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Opens a file. A symbolic link in the last name is followed, but not by
+    /// [`create_new`](Self::create_new).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDirectory`],
+    /// [`Error::TooManySymlinks`]; [`Error::NotSupported`] for a device, pipe or
+    /// socket; [`Error::Invalid`] for options that contradict each other; those of
+    /// creating a file.
+    pub fn open(&self, fs: &impl OpenIn, path: impl AsRef<Path>) -> Result<File> {
+        self.check()?;
+        let (engine, path) = (fs.engine(), path.as_ref().as_os_str().as_bytes());
+        let found = if self.create_new {
+            make_file(engine, &fs.creator(), path, self.mode)?
+        } else {
+            match engine.walk_path(path, true) {
+                Err(Error::NotFound) if self.create => {
+                    find_or_make(engine, &fs.creator(), path, self.mode)?
+                }
+                found => found?,
+            }
+        };
+        match found.attr().kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::NotSupported("opening a device, pipe or socket")),
+        }
+        let rights = Rights {
+            read: self.read,
+            write: self.write,
+            append: self.append,
+        };
+        let file = File::open(engine, found.into_ref(engine), rights)?;
+        if self.truncate {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+}
+
+/// Makes a file of a name that was not there. If the name is by now, it is opened; if
+/// it is a symbolic link that leads nowhere, the file is made where it leads.
+fn find_or_make<'e>(
+    engine: &'e Engine,
+    creator: &Ctx,
+    path: &[u8],
+    mode: u32,
+) -> Result<Found<'e>> {
+    let mut path = path.to_vec();
+    for _ in 0..MAX_LINKS {
+        match make_file(engine, creator, &path, mode) {
+            Err(Error::Exists) => {}
+            made => return made,
+        }
+        match engine.walk_path(&path, true) {
+            Err(Error::NotFound) => {}
+            found => return found,
+        }
+        let link = match engine.walk_path(&path, false) {
+            // Removed again meanwhile.
+            Err(Error::NotFound) => continue,
+            found => found?,
+        };
+        let target = match engine.readlink(link.attr().ino) {
+            // By now another file has the name.
+            Err(Error::Invalid(_)) => continue,
+            target => target?,
+        };
+        let directory = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        path.truncate(if target.starts_with(b"/") {
+            0
+        } else {
+            directory
+        });
+        path.extend(target);
+    }
+    Err(Error::TooManySymlinks(MAX_LINKS))
+}
+
+/// Makes a file of a name that must not exist.
+fn make_file<'e>(engine: &'e Engine, creator: &Ctx, path: &[u8], mode: u32) -> Result<Found<'e>> {
+    // A path that ends in a slash can only name a directory.
+    if path.ends_with(b"/") {
+        return Err(Error::IsDirectory);
+    }
+    let (parent, name) = engine.walk_to_parent(path)?;
+    let made = engine.create_pinned(creator, parent.attr().ino, name, mode)?;
+    Ok(Found::counted(engine, made))
+}

@@ -1,0 +1,128 @@
+//! Paths: from the root to an inode, for programs that have no kernel to do it.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::fs::{By, Engine, InodeRef};
+use crate::types::{Attr, FileType, Ino};
+
+/// Most symbolic links that one path may lead through.
+pub(super) const MAX_LINKS: u32 = 40;
+
+/// The inode that a path leads to, with a reference: its number is not given to
+/// another inode meanwhile, whatever becomes of the name.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    engine: &'a Engine,
+    attr: Attr,
+}
+
+impl<'a> Found<'a> {
+    /// Takes over a counted reference.
+    pub(super) fn counted(engine: &'a Engine, attr: Attr) -> Found<'a> {
+        engine.refs.add(attr.ino, 1, By::Guard);
+        engine.unpin(attr.ino, 1);
+        Found { engine, attr }
+    }
+
+    /// Attributes, as they were when the name was looked up.
+    pub(super) fn attr(&self) -> &Attr {
+        &self.attr
+    }
+
+    /// The reference, to be kept.
+    pub(super) fn into_ref(self, engine: &Arc<Engine>) -> InodeRef {
+        InodeRef::new(engine, self.attr.ino)
+    }
+}
+
+impl Drop for Found<'_> {
+    fn drop(&mut self) {
+        self.engine.release_ref(self.attr.ino, 1, By::Guard);
+    }
+}
+
+impl Engine {
+    /// Follows a path from the root, symbolic links included. What a path that
+    /// ends in a slash names is a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also for the empty path; [`Error::NotDirectory`],
+    /// [`Error::TooManySymlinks`].
+    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
+        Ok(self.walk_path(path.as_ref(), true)?.attr)
+    }
+
+    /// The directory that a path's last name stands in, and that name. Links
+    /// in the last name itself are not followed.
+    ///
+    /// # Errors
+    /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root and
+    /// the empty path.
+    pub fn resolve_parent(&self, path: impl AsRef<[u8]>) -> Result<(Ino, Vec<u8>)> {
+        let (parent, name) = self.walk_to_parent(path.as_ref())?;
+        Ok((parent.attr.ino, name.to_vec()))
+    }
+
+    /// As [`resolve`](Self::resolve), with a reference. Without `follow` a symbolic link
+    /// in the last name is what is found, unless a slash follows it.
+    pub(super) fn walk_path(&self, path: &[u8], follow: bool) -> Result<Found<'_>> {
+        match path {
+            b"" => Err(Error::NotFound),
+            path => self.walk(Ino::ROOT, path, follow, &mut 0),
+        }
+    }
+
+    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Found<'_>, &'p [u8])> {
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
+        let path = &path[..end];
+        let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
+        let name = &path[cut..];
+        if name.is_empty() {
+            return Err(Error::Exists);
+        }
+        Ok((self.walk(Ino::ROOT, &path[..cut], true, &mut 0)?, name))
+    }
+
+    /// Follows a path from an inode that the caller holds. Each directory on the way is
+    /// held until the next name has been found: a directory that is removed
+    /// meanwhile has no names, whereas its number alone could lead into another.
+    fn walk(&self, base: Ino, path: &[u8], follow: bool, links: &mut u32) -> Result<Found<'_>> {
+        let start = if path.first() == Some(&b'/') {
+            Ino::ROOT
+        } else {
+            base
+        };
+        // Before a lock is waited for: a forked child has no thread to release it.
+        if self.open.is_inherited() {
+            return Err(self.ended());
+        }
+        self.refs.add(start, 1, By::Guard);
+        let attr = self
+            .getattr(start)
+            .inspect_err(|_| self.release_ref(start, 1, By::Guard))?;
+        let found = |attr| Found { engine: self, attr };
+        let mut at = found(attr);
+        let mut names = path
+            .split(|&b| b == b'/')
+            .filter(|n| !n.is_empty())
+            .peekable();
+        while let Some(name) = names.next() {
+            let next = found(self.lookup_by(at.attr.ino, name, By::Guard)?);
+            let dir = std::mem::replace(&mut at, next);
+            let last = names.peek().is_none() && !path.ends_with(b"/");
+            if at.attr.kind == FileType::Symlink && (follow || !last) {
+                *links += 1;
+                if *links > MAX_LINKS {
+                    return Err(Error::TooManySymlinks(MAX_LINKS));
+                }
+                let target = self.readlink(at.attr.ino)?;
+                at = self.walk(dir.attr.ino, &target, true, links)?;
+            }
+        }
+        if path.ends_with(b"/") && at.attr.kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        Ok(at)
+    }
+}

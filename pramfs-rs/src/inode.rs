@@ -1,0 +1,28 @@
+//! The lower face, for front ends: inode numbers instead of paths, a caller's
+//! credentials with each operation, references that a kernel counts.
+//!
+//! [`Fs`] is a mounted file system; its operations are the methods of [`Engine`], which
+//! open files and threads share. A program that wants files uses
+//! [`FileSystem`](crate::FileSystem); [`FileSystem::inodes`](crate::FileSystem::inodes)
+//! leads here.
+//!
+//! ```
+//! use pramfs::MountOptions;
+//! use pramfs::format::{FormatOptions, format};
+//! use pramfs::inode::{Ctx, Fs, Ino};
+//! use pramfs::pmem::{HeapBackend, Region};
+//!
+//! let region = Region::new("example", HeapBackend::boxed(4 << 20));
+//! format(&region, &FormatOptions::default())?;
+//! let fs = Fs::open(region, MountOptions::default())?;
+//! let file = fs.create(&Ctx::default(), Ino::ROOT, b"hello", 0o644)?;
+//! fs.write(file.ino, 0, b"world")?;
+//! assert_eq!(fs.lookup(Ino::ROOT, b"hello")?.size, 5);
+//! # Ok::<(), pramfs::Error>(())
+//! ```
+
+pub use crate::api::OpenIn;
+pub use crate::fs::{
+    CloseError, Engine, Fs, InGroup, InodeRef, MemoryUse, Repeats, Taken, Writability,
+};
+pub use crate::types::{Attr, Bno, Ctx, DirEntry, Ino, Lsn, SetAttr, SetTime, Time};
