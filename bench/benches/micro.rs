@@ -11,12 +11,8 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
-    MountOptions, Result,
-    inode::{Fs, SetAttr},
-};
-use pramfs::{
-    RenameFlags,
-    inode::{Ctx, Ino},
+    MountOptions, RenameFlags, Result,
+    inode::{Ctx, Fs, Ino, SetAttr},
 };
 
 const PAGE: usize = 4096;

@@ -15,12 +15,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
-    MountOptions,
-    inode::{Fs, SetAttr},
-};
-use pramfs::{
-    RenameFlags,
-    inode::{Ctx, Ino},
+    MountOptions, RenameFlags,
+    inode::{Ctx, Fs, Ino, SetAttr},
 };
 
 use crate::sys::Aligned;

@@ -11,8 +11,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use pramfs::pmem::RegionOptions;
-use pramfs::{Access, OpenOptions};
-use pramfs::{MountOptions, inode::Fs};
+use pramfs::{Access, FileSystem, MountOptions, OpenOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -21,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let offset: u64 = offset.parse()?;
 
-    let fs = Fs::open(RegionOptions::new().open(region)?, MountOptions::default())?;
+    let fs = FileSystem::mount(RegionOptions::new().open(region)?, MountOptions::default())?;
     let file = OpenOptions::new().read(true).write(true).open(&fs, path)?;
     let size = file.metadata()?.len();
     let view = file.map(0..size, Access::Write)?;
@@ -57,6 +56,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     drop(view);
     drop(file);
-    fs.close()?;
+    fs.unmount()?;
     Ok(())
 }

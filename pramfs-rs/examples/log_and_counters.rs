@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Access, File, MappedFile, OpenOptions};
-use pramfs::{MountOptions, inode::Fs};
+use pramfs::{Access, File, FileSystem, MappedFile, MountOptions, OpenOptions};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -50,7 +49,7 @@ impl Log {
     /// Opens the log and reads it from its beginning. What follows the last
     /// whole record is cut off: an append is atomic, so there is nothing
     /// unless somebody else wrote to the file.
-    fn open(fs: &Fs) -> Result<(Log, Scan)> {
+    fn open(fs: &FileSystem) -> Result<(Log, Scan)> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -118,7 +117,7 @@ impl Counters {
     const LEN: u64 = 4096;
 
     /// The table; a new one is zeros, which is what it starts with.
-    fn open(fs: &Fs) -> Result<Counters> {
+    fn open(fs: &FileSystem) -> Result<Counters> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -133,26 +132,26 @@ impl Counters {
     }
 
     fn get(&self, which: Counter) -> Result<u64> {
-        Ok(self.view.load_u64(which as u64 * Self::LINE)?)
+        Ok(self.view.load::<u64>(which as u64 * Self::LINE)?)
     }
 
     /// Durable when it returns. A crash leaves the old number or the new one.
     fn add(&self, which: Counter, n: u64) -> Result<()> {
         let at = which as u64 * Self::LINE;
-        self.view.fetch_add_u64(at, n)?;
+        self.view.fetch_add::<u64>(at, n)?;
         Ok(self.view.persist(at..at + 8)?)
     }
 
     fn set(&self, which: Counter, value: u64) -> Result<()> {
         let at = which as u64 * Self::LINE;
-        self.view.store_u64(at, value)?;
+        self.view.store::<u64>(at, value)?;
         Ok(self.view.persist(at..at + 8)?)
     }
 }
 
 /// Opens the region, or makes it. A region that is made has its name only when
 /// it is whole, so that a kill in between leaves nothing half made.
-fn region(path: &Path, size: u64) -> Result<Fs> {
+fn region(path: &Path, size: u64) -> Result<FileSystem> {
     if !path.exists() {
         let mut unfinished = path.as_os_str().to_owned();
         unfinished.push(".unfinished");
@@ -171,7 +170,7 @@ fn region(path: &Path, size: u64) -> Result<Fs> {
         info.backend,
         info.persistence.describe()
     );
-    Ok(Fs::open(region, MountOptions::default())?)
+    Ok(FileSystem::mount(region, MountOptions::default())?)
 }
 
 /// What a run has found and done.
@@ -247,7 +246,7 @@ pub fn run(path: &Path, size: u64, records: u64) -> Result<Outcome> {
         counters.get(Counter::Bytes)?,
     );
     drop((log, counters));
-    fs.close()?;
+    fs.unmount()?;
     Ok(Outcome {
         before,
         counted,

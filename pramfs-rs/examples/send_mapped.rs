@@ -22,14 +22,13 @@ use std::time::Instant;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Access, File, OpenOptions};
-use pramfs::{MountOptions, inode::Fs};
+use pramfs::{Access, File, FileSystem, MountOptions, OpenOptions};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 const LEN: u64 = 8 << 20;
 
-fn open(region: Option<&Path>) -> Result<Fs> {
+fn open(region: Option<&Path>) -> Result<FileSystem> {
     let region = match region {
         Some(path) => RegionOptions::new().open(path)?,
         None => {
@@ -38,12 +37,12 @@ fn open(region: Option<&Path>) -> Result<Fs> {
             region
         }
     };
-    Ok(Fs::open(region, MountOptions::default())?)
+    Ok(FileSystem::mount(region, MountOptions::default())?)
 }
 
 /// A file of `LEN` bytes, filled in place: stores to its mapped blocks, and
 /// one persist.
-fn fill(fs: &Fs) -> Result<File> {
+fn fill(fs: &FileSystem) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -52,7 +51,7 @@ fn fill(fs: &Fs) -> Result<File> {
     file.set_len(LEN)?;
     let view = file.map(0..LEN, Access::Write)?;
     for at in (0..LEN).step_by(8) {
-        view.store_u64(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15))?;
+        view.store::<u64>(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15))?;
     }
     view.persist(0..LEN)?;
     Ok(file)
@@ -135,7 +134,7 @@ pub fn run(region: Option<&Path>) -> Result<()> {
     arrived(peer, crc)?;
     println!("all bytes arrived unchanged");
     drop((view, file));
-    fs.close()?;
+    fs.unmount()?;
     Ok(())
 }
 

@@ -1,31 +1,22 @@
-//! The direct API in twenty lines, as the README shows them.
+//! The library in twenty lines, as the README shows them.
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Access, OpenOptions};
-use pramfs::{MountOptions, inode::Fs};
+use pramfs::{Access, FileSystem, MountOptions};
 
 /// Makes a file system in memory, appends to a log, counts in place.
 pub fn main() -> Result<(), pramfs::Error> {
     let region = RegionOptions::new().memfd("demo", 64 << 20)?; // or .open("/dev/dax0.0")
     format(&region, &FormatOptions::default())?; // mkfs.pramfs does the same
-    let fs = Fs::open(region, MountOptions::default())?; // recovery included
-    let log = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .open(&fs, "/log")?;
+    let fs = FileSystem::mount(region, MountOptions::default())?; // recovery included
+    let log = fs.create("/log")?;
     let at = log.append(b"durable when append returns")?;
-    let table = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .open(&fs, "/table")?;
+    let table = fs.create("/table")?;
     table.set_len(1 << 20)?;
     let view = table.map(0..1 << 20, Access::Write)?; // the medium itself, one address range
-    view.fetch_add_u64(4096, 1)?; // a store, no system call
+    view.fetch_add::<u64>(4096, 1)?; // a store, no system call
     view.persist(4096..4104)?; // flush and fence: now it is durable
-    println!("log ends at {}, count {}", at + 27, view.load_u64(4096)?);
+    println!("log ends at {}, count {}", at + 27, view.load::<u64>(4096)?);
     drop((log, table, view));
-    Ok(fs.close()?)
+    Ok(fs.unmount()?)
 }

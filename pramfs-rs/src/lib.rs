@@ -30,13 +30,11 @@ mod types;
 mod volume;
 
 pub use api::{
-    Access, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata, OpenOptions,
-    ReadDir, Sent,
+    Access, Atom, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata, OpenOptions,
+    ReadDir, Sent, UnmountError,
 };
 pub use error::{Error, Result};
-pub use fs::{
-    AtimePolicy, Clock, CloseError, ErrorPolicy, MountOptions, RecoveryReport, SystemClock,
-};
+pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
 pub use types::{Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode};
 
 /// The version of this library. With the feature `testing`, which opens doors past

@@ -10,10 +10,9 @@ use std::thread;
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
-    AtimePolicy, Clock, Error, MountOptions,
+    AtimePolicy, Clock, Error, File, MountOptions, OpenOptions,
     inode::{Ctx, Fs, Ino, Time},
 };
-use pramfs::{File, OpenOptions};
 
 const CX: Ctx = Ctx {
     uid: 0,
@@ -258,8 +257,8 @@ fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
         for i in 0..ROUNDS {
             theirs.write_at(&[i; 6000], 5).unwrap();
             view.write(3, &[i; 77]).unwrap();
-            view.store_u64(64, 7).unwrap();
-            view.fetch_add_u64(72, 1).unwrap();
+            view.store::<u64>(64, 7).unwrap();
+            view.fetch_add::<u64>(72, 1).unwrap();
             view.persist(0..100).unwrap();
         }
     };
@@ -267,7 +266,7 @@ fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
         let mut bytes = [0; 7000];
         ours.read_at(&mut bytes, 0).unwrap();
         view.read(1, &mut bytes[..300]).unwrap();
-        view.load_u64(64).unwrap();
+        view.load::<u64>(64).unwrap();
         // Shown by a view for writing, it is not lent.
         let lent = fs.with_contiguous(ours.ino(), 0, 4096, &mut |_| panic!("lent"));
         assert_eq!(lent.unwrap(), None);

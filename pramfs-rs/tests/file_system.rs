@@ -10,7 +10,7 @@ use pramfs::inode::Ctx;
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     Access, Cursor, Error, File, FileSystem, FileTimes, FileType, MountOptions, OpenOptions,
-    RenameFlags, XattrMode,
+    RenameFlags, UnmountError, XattrMode,
 };
 
 fn file_system() -> FileSystem {
@@ -482,7 +482,7 @@ fn unmount_with_an_open_directory_gives_the_file_system_back() {
     assert_eq!(refused.errno(), libc::EBUSY);
     drop(entries);
     match refused {
-        pramfs::CloseError::InUse { fs, .. } => FileSystem::from(*fs).unmount().unwrap(),
+        UnmountError::InUse { fs, handles: 1 } => fs.unmount().unwrap(),
         other => panic!("{other:?}"),
     }
 }

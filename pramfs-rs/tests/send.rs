@@ -8,8 +8,7 @@ use std::path::Path;
 
 use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{Region, RegionOptions, install_fault_guard};
-use pramfs::{Access, File, OpenOptions};
-use pramfs::{Error, MountOptions, inode::Fs};
+use pramfs::{Access, Error, File, MountOptions, OpenOptions, inode::Fs};
 
 const LEN: usize = 3 << 20;
 
@@ -182,6 +181,6 @@ fn a_page_that_is_gone_is_eio() {
         view.send_zerocopy(&ours, 8192..9000),
         Err(Error::Io(_))
     ));
-    assert!(matches!(view.load_u64(0), Err(Error::Io(_))));
+    assert!(matches!(view.load::<u64>(0), Err(Error::Io(_))));
     assert!(matches!(view.write_to(&ours, 0..4096), Err(Error::Io(_))));
 }

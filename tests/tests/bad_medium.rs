@@ -16,12 +16,8 @@ use std::time::Duration;
 use pramfs::format::format;
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
 use pramfs::{
-    Clock, Error, MountOptions, Result,
-    inode::{Fs, Ino, Time},
-};
-use pramfs::{
-    XattrMode,
-    inode::{Ctx, SetAttr},
+    Clock, Error, MountOptions, Result, XattrMode,
+    inode::{Ctx, Fs, Ino, SetAttr, Time},
 };
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;

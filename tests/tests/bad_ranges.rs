@@ -285,9 +285,9 @@ fn views_at_and_past_the_limits() {
     let before = Tree::of(&b.fs).unwrap();
     for at in offsets(4096).into_iter().filter(|at| *at > 4900) {
         let einval = |r: Result<()>| assert_eq!(r.unwrap_err().errno(), libc::EINVAL, "{at}");
-        einval(view.load_u64(at).map(drop));
-        einval(view.store_u64(at, 1));
-        einval(view.fetch_add_u64(at, 1).map(drop));
+        einval(view.load::<u64>(at).map(drop));
+        einval(view.store::<u64>(at, 1));
+        einval(view.fetch_add::<u64>(at, 1).map(drop));
         einval(view.read(at, &mut [0; 8]));
         einval(view.write(at, &[0; 8]));
         einval(view.persist(at - 1..at));
@@ -295,7 +295,7 @@ fn views_at_and_past_the_limits() {
         einval(view.persist(at..u64::MAX));
     }
     for at in [4893, 4899, 4900] {
-        assert!(view.load_u64(at).is_err() && view.store_u64(at, 1).is_err());
+        assert!(view.load::<u64>(at).is_err() && view.store::<u64>(at, 1).is_err());
     }
     let after = Tree::of(&b.fs).unwrap();
     assert!(before == after, "{}", before.differences(&after));

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Access, File, MappedFile, OpenOptions};
 use pramfs::{
-    CloseError, Error, MountOptions,
-    inode::{Ctx, Fs, Ino},
+    Access, Error, File, MappedFile, MountOptions, OpenOptions,
+    inode::{CloseError, Ctx, Fs, Ino},
 };
 
 const LEN: u64 = 8 << 20;
@@ -52,9 +51,9 @@ fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
         file.metadata().map(drop),
         file.sync_all(),
         file.map(0..4096, Access::Read).map(drop),
-        view.load_u64(0).map(drop),
-        view.store_u64(0, 1),
-        view.fetch_add_u64(0, 1).map(drop),
+        view.load::<u64>(0).map(drop),
+        view.store::<u64>(0, 1),
+        view.fetch_add::<u64>(0, 1).map(drop),
         view.read(0, &mut word),
         view.write(0, &word),
         view.persist(0..8),
@@ -89,7 +88,7 @@ fn close_with_open_handles_gives_the_file_system_back() {
     };
     // It goes on.
     file.append(b"more").unwrap();
-    view.store_u64(0, 1).unwrap();
+    view.store::<u64>(0, 1).unwrap();
     drop(file);
     let Err(CloseError::InUse { fs, handles: 1 }) = fs.close() else {
         panic!("the view is left");
@@ -116,7 +115,7 @@ fn close_now_with_an_open_view_refuses_stores_and_keeps_the_lock() {
     let dir = memory();
     let (path, fs) = make(&dir);
     let (file, view) = open_both(&fs);
-    view.store_u64(8, 0x55).unwrap();
+    view.store::<u64>(8, 0x55).unwrap();
     view.persist(8..16).unwrap();
     fs.close_now().unwrap();
     assert!(all_fail(None, &file, &view));
@@ -192,8 +191,8 @@ fn forked_child_is_refused(fs: Fs, path: &Path) {
     // The parent notices nothing.
     let (file, view) = handles.take().unwrap();
     let fs = fs.take().unwrap();
-    assert_eq!(view.load_u64(0).unwrap(), 0x0707_0707_0707_0707);
-    view.store_u64(0, 9).unwrap();
+    assert_eq!(view.load::<u64>(0).unwrap(), 0x0707_0707_0707_0707);
+    view.store::<u64>(0, 9).unwrap();
     file.append(b"more").unwrap();
     fs.create(&Ctx::default(), Ino::ROOT, b"new", 0o644)
         .unwrap();
@@ -287,7 +286,7 @@ fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
         }
         let status = wait(child);
         let untouched = view
-            .load_u64(0)
+            .load::<u64>(0)
             .is_ok_and(|word| word == 0x0707_0707_0707_0707);
         drop((file, view));
         untouched && libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
@@ -343,7 +342,7 @@ fn fork_child_opens_a_region_of_its_own() {
     let child = fork(|| {
         let (path, mine) = make(&two);
         let (file, view) = open_both(&mine);
-        let right = file.append(b"x").is_ok() && view.store_u64(0, 3).is_ok();
+        let right = file.append(b"x").is_ok() && view.store::<u64>(0, 3).is_ok();
         drop((file, view));
         right && mine.close().is_ok() && reopen(&path).is_ok_and(|fs| fs.recovery().was_clean)
     });

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use pramfs::inode::{Fs, Ino};
 use pramfs::{
     Fallocate, XattrMode,
-    inode::{Ctx, SetAttr},
+    inode::{Ctx, Fs, Ino, SetAttr},
 };
 use pramfs_tests::region::fresh;
 use pramfs_tests::watchdog::Watchdog;

@@ -9,14 +9,9 @@ use std::process::Command;
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{CheckOptions, check_fs};
 use pramfs::pmem::RegionOptions;
-use pramfs::{Access, OpenOptions};
 use pramfs::{
-    Error, MountOptions, Result,
-    inode::{Fs, Ino},
-};
-use pramfs::{
-    Fallocate,
-    inode::{Ctx, SetAttr},
+    Access, Error, Fallocate, MountOptions, OpenOptions, Result,
+    inode::{Ctx, Fs, Ino, SetAttr},
 };
 use pramfs_tests::host::{Host, sparse_copy};
 use pramfs_tests::mounted::{self, Mounted};
@@ -390,7 +385,7 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
     let view = file.map(0..8 << 20, Access::Write).unwrap();
     let other = host.fill("other");
     for at in (0..8 << 20).step_by(4096) {
-        view.store_u64(at, 77).unwrap();
+        view.store::<u64>(at, 77).unwrap();
     }
     view.persist(0..8 << 20).unwrap();
     drop((view, file));

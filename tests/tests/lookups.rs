@@ -9,10 +9,9 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
-    Error, MountOptions,
-    inode::{Ctx, Fs, Ino},
+    Error, MountOptions, RenameFlags,
+    inode::{Ctx, Fs, Ino, SetAttr},
 };
-use pramfs::{RenameFlags, inode::SetAttr};
 
 const CX: Ctx = Ctx {
     uid: 0,

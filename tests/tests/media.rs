@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SourceKind};
-use pramfs::{Access, OpenOptions};
-use pramfs::{MountOptions, inode::Fs};
+use pramfs::{Access, MountOptions, OpenOptions, inode::Fs};
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
@@ -229,13 +228,13 @@ fn a_view_is_the_medium() {
         let mut random = Random::new(3);
         for _ in 0..200 {
             let (at, word) = (random.below(len / 8) * 8, random.word());
-            view.store_u64(at, word).unwrap();
+            view.store::<u64>(at, word).unwrap();
             view.persist(at..at + 8).unwrap();
             let mut back = [0; 8];
             file.read_at(&mut back, at).unwrap();
             assert_eq!(u64::from_le_bytes(back), word);
             file.write_at(&(!word).to_le_bytes(), at).unwrap();
-            assert_eq!(view.load_u64(at).unwrap(), !word);
+            assert_eq!(view.load::<u64>(at).unwrap(), !word);
         }
         let mut seen = vec![0; len as usize];
         view.read(0, &mut seen).unwrap();

@@ -9,8 +9,7 @@
 //! passes the call on, so that is checked here as well.
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
-use pramfs::inode::Fs;
-use pramfs::inode::SetAttr;
+use pramfs::inode::{Fs, SetAttr};
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 
 use super::Adapter;

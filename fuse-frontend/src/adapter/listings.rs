@@ -26,10 +26,9 @@
 //! knows its node; no reference of the open directory is needed for that.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyEmpty, ReplyOpen};
-use pramfs::{AtimePolicy, inode::Fs};
 use pramfs::{
-    FileType,
-    inode::{Attr, Ino},
+    AtimePolicy, FileType,
+    inode::{Attr, Fs, Ino},
 };
 
 use super::convert::{ino, node};

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
-use pramfs::{Error, inode::Fs};
 use pramfs::{
-    FileType,
-    inode::{Attr, Ctx},
+    Error, FileType,
+    inode::{Attr, Ctx, Fs},
 };
 
 use super::convert::{ctx, entry, ino, no_entry, unpack_device};

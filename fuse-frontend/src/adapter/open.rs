@@ -4,8 +4,7 @@
 //! one reference of its own on the inode.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
-use pramfs::inode::Fs;
-use pramfs::inode::{Ctx, Ino};
+use pramfs::inode::{Ctx, Fs, Ino};
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::convert::{entry, ino};

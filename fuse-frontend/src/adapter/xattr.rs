@@ -4,8 +4,7 @@
 //! room gets ERANGE.
 
 use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
-use pramfs::XattrMode;
-use pramfs::{AtimePolicy, inode::Fs};
+use pramfs::{AtimePolicy, XattrMode, inode::Fs};
 
 use super::Adapter;
 use super::caller::Caller;

@@ -12,6 +12,7 @@ use super::metadata::{FileTimes, Metadata};
 use super::open_options::OpenOptions;
 use super::read_dir::ReadDir;
 use super::resolve::Found;
+use super::unmount_error::UnmountError;
 use crate::error::{Error, Result};
 use crate::fs::{CloseError, Engine, Fs, MountOptions, RecoveryReport};
 use crate::pmem::Region;
@@ -75,10 +76,29 @@ impl FileSystem {
     /// Unmounts cleanly.
     ///
     /// # Errors
-    /// [`CloseError::InUse`] while files, views or directories are open: it gives the
-    /// file system back. [`CloseError::Failed`] where the medium failed.
-    pub fn unmount(self) -> Result<(), CloseError> {
-        self.inodes.close()
+    /// [`UnmountError::InUse`] while files, mappings or directories are open: it gives the
+    /// file system back. [`UnmountError::Failed`] if the medium failed.
+    pub fn unmount(self) -> Result<(), UnmountError> {
+        let creator = self.creator;
+        self.inodes.close().map_err(|e| match e {
+            CloseError::InUse { fs, handles } => UnmountError::InUse {
+                fs: Box::new(FileSystem {
+                    inodes: *fs,
+                    creator,
+                }),
+                handles,
+            },
+            CloseError::Failed(e) => UnmountError::Failed(e),
+        })
+    }
+
+    /// Unmounts cleanly with files open: every later call on them is refused with
+    /// [`Error::Io`]. The region stays mapped until the last of them is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the medium failed.
+    pub fn unmount_now(self) -> Result<()> {
+        self.inodes.close_now()
     }
 
     /// Sets the owner and the umask of what is made from now on. The default is the

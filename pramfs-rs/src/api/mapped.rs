@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::fs::inode::InodeState;
 use crate::fs::{By, Engine, Handle};
-use crate::pmem::{Region, RegionOwner, StitchSource, StitchedMap, Stitcher};
+use crate::pmem::{Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced};
 use crate::types::{FileExtent, Ino};
 
 /// What a view is for.
@@ -29,18 +31,17 @@ pub enum Access {
 /// closed, and in a forked child, every call answers EIO.
 ///
 /// ```
-/// use pramfs::{Access, OpenOptions};
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs::pmem::RegionOptions;
-/// use pramfs::{inode::Fs, MountOptions};
+/// use pramfs::{Access, FileSystem, MountOptions};
 ///
 /// let region = RegionOptions::new().memfd("example", 4 << 20)?;
 /// format(&region, &FormatOptions::default())?;
-/// let fs = Fs::open(region, MountOptions::default())?;
-/// let file = OpenOptions::new().read(true).write(true).create(true).open(&fs, "/table")?;
+/// let fs = FileSystem::mount(region, MountOptions::default())?;
+/// let file = fs.create("/table")?;
 /// file.set_len(8192)?;
 /// let view = file.map(0..8192, Access::Write)?;
-/// view.store_u64(4096, 42)?;
+/// view.store(4096, 42u64)?;
 /// view.persist(4096..4104)?;
 /// let mut back = [0; 8];
 /// file.read_at(&mut back, 4096)?;
@@ -163,6 +164,16 @@ impl MappedFile {
         }
     }
 
+    #[inline]
+    fn atom_at<T: Atom>(&self, offset: u64) -> Result<u64> {
+        let at = self.at(offset, size_of::<T>() as u64)?;
+        // Views start with a whole block.
+        match at.is_multiple_of(size_of::<T>() as u64) {
+            true => Ok(at),
+            false => Err(Error::Invalid("the number is not aligned in the file")),
+        }
+    }
+
     pub(super) fn check_fault(&self, at: u64, len: u64) -> Result<()> {
         if self.view.is_faulted(at, len) {
             Err(self.failed())
@@ -175,41 +186,90 @@ impl MappedFile {
         Error::Io(format!("the medium under {} failed", self.pinned.ino))
     }
 
-    /// Loads an aligned word, atomically.
+    /// Loads a number of 1, 2, 4 or 8 bytes, atomically and with acquire ordering.
     ///
     /// # Errors
-    /// [`Error::Invalid`] past the end, [`Error::Io`] where the medium failed.
+    /// [`Error::Invalid`] past the end, and where the number is not aligned in the file;
+    /// [`Error::Io`] if the medium failed.
     #[inline]
-    pub fn load_u64(&self, offset: u64) -> Result<u64> {
-        let at = self.at(offset, 8)?;
-        let value = self.view.load_u64(at)?;
-        self.check_fault(at, 8)?;
+    pub fn load<T: Atom>(&self, offset: u64) -> Result<T> {
+        let at = self.atom_at::<T>(offset)?;
+        let value = self.view.load(at)?;
+        self.check_fault(at, size_of::<T>() as u64)?;
         Ok(value)
     }
 
-    /// Stores an aligned word, atomically; durable after
+    /// Stores a number, atomically and with release ordering; durable after
     /// [`persist`](Self::persist).
     ///
     /// # Errors
-    /// As for [`load_u64`](Self::load_u64); EACCES on a view for reading.
+    /// As for [`load`](Self::load); EACCES on a view for reading.
     #[inline]
-    pub fn store_u64(&self, offset: u64, value: u64) -> Result<()> {
-        Ok(self.view.store_u64(self.at(offset, 8)?, value)?)
+    pub fn store<T: Atom>(&self, offset: u64, value: T) -> Result<()> {
+        let at = self.atom_at::<T>(offset)?;
+        Ok(self.view.store(at, value)?)
     }
 
-    /// Adds to an aligned word, atomically, and gives what it was.
+    /// Stores a number, atomically, and returns the old one.
     ///
     /// # Errors
-    /// As for [`store_u64`](Self::store_u64).
+    /// As for [`store`](Self::store).
     #[inline]
-    pub fn fetch_add_u64(&self, offset: u64, value: u64) -> Result<u64> {
-        Ok(self.view.fetch_add_u64(self.at(offset, 8)?, value)?)
+    pub fn swap<T: Atom>(&self, offset: u64, value: T) -> Result<T> {
+        let at = self.atom_at::<T>(offset)?;
+        Ok(self.view.swap(at, value)?)
+    }
+
+    /// Adds to a number, atomically, and returns the old one. It wraps round.
+    ///
+    /// # Errors
+    /// As for [`store`](Self::store).
+    #[inline]
+    pub fn fetch_add<T: Atom>(&self, offset: u64, value: T) -> Result<T> {
+        let at = self.atom_at::<T>(offset)?;
+        Ok(self.view.fetch_add(at, value)?)
+    }
+
+    /// Stores `new` if the number is `current`, atomically. Returns what it was: as `Ok` if
+    /// it was `current`, else as `Err`.
+    ///
+    /// # Errors
+    /// As for [`store`](Self::store).
+    #[inline]
+    pub fn compare_exchange<T: Atom>(
+        &self,
+        offset: u64,
+        current: T,
+        new: T,
+    ) -> Result<Result<T, T>> {
+        let at = self.atom_at::<T>(offset)?;
+        Ok(self.view.compare_exchange(at, current, new)?)
+    }
+
+    /// Copies a value out, of a type that any bytes are a value of. The copy is
+    /// not atomic: if somebody stores there meanwhile, it can be a mixture, of whole
+    /// aligned words.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn read_value<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T> {
+        let mut value = T::new_zeroed();
+        self.read(offset, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Copies a value in; durable after [`persist`](Self::persist).
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn write_value<T: IntoBytes + Immutable>(&self, offset: u64, value: &T) -> Result<()> {
+        self.write(offset, value.as_bytes())
     }
 
     /// Copies bytes out.
     ///
     /// # Errors
-    /// As for [`load_u64`](Self::load_u64).
+    /// As for [`load`](Self::load).
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let at = self.at(offset, into.len() as u64)?;
@@ -220,7 +280,7 @@ impl MappedFile {
     /// Copies bytes in; durable after [`persist`](Self::persist).
     ///
     /// # Errors
-    /// As for [`store_u64`](Self::store_u64).
+    /// As for [`store`](Self::store).
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         Ok(self.view.write(self.at(offset, from.len() as u64)?, from)?)
@@ -236,6 +296,33 @@ impl MappedFile {
         let at = self.at(range.start, len)?;
         self.view.persist(&self.pinned.engine.vol.region, at, len)?;
         self.check_fault(at, len)?;
+        self.pinned.engine.touched_by_map(self.pinned.ino)
+    }
+
+    /// Starts to make the stores to a range durable, and does not wait: they are after
+    /// [`drain`](Self::drain) on this thread. Several ranges are made durable sooner by
+    /// several calls and one `drain` than by `persist` for each.
+    ///
+    /// # Errors
+    /// As for [`persist`](Self::persist).
+    pub fn flush(&self, range: Range<u64>) -> Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        let at = self.at(range.start, len)?;
+        // Fenced by `drain`.
+        let _pending = self.view.flush(&self.pinned.engine.vol.region, at, len)?;
+        self.check_fault(at, len)
+    }
+
+    /// Waits until what this thread has [flushed](Self::flush) is durable, and notes the change
+    /// of the file's mtime.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the medium failed.
+    pub fn drain(&self) -> Result<()> {
+        let at = self.at(0, self.len)?;
+        let region = &self.pinned.engine.vol.region;
+        region.window().fence(Unfenced::none());
+        self.check_fault(at, self.len)?;
         self.pinned.engine.touched_by_map(self.pinned.ino)
     }
 
@@ -423,14 +510,14 @@ mod tests {
         let check = |file: &crate::api::File, range: Range<u64>| {
             let view = file.map(range.clone(), Access::Write).unwrap();
             let at = view.len() - 8;
-            view.store_u64(at, 0x1122).unwrap();
+            view.store::<u64>(at, 0x1122).unwrap();
             view.persist(at..at + 8).unwrap();
             let mut back = [0; 8];
             file.read_at(&mut back, range.start + at).unwrap();
             assert_eq!(u64::from_le_bytes(back), 0x1122);
             let look = file.map(range, Access::Read).unwrap();
-            assert_eq!(look.load_u64(at).unwrap(), 0x1122);
-            assert_eq!(look.store_u64(at, 1).unwrap_err().errno(), libc::EACCES);
+            assert_eq!(look.load::<u64>(at).unwrap(), 0x1122);
+            assert_eq!(look.store::<u64>(at, 1).unwrap_err().errno(), libc::EACCES);
         };
         let small = file("/small");
         small.set_len(20_000).unwrap();

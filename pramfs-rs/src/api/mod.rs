@@ -19,6 +19,7 @@ mod open_options;
 mod read_dir;
 mod resolve;
 mod send;
+mod unmount_error;
 
 pub use cursor::Cursor;
 pub use file::File;
@@ -27,5 +28,6 @@ pub use mapped::{Access, MappedFile};
 pub use metadata::{FileTimes, Metadata};
 pub use open_options::{OpenIn, OpenOptions};
 pub use read_dir::{DirEntry, ReadDir};
+pub use unmount_error::UnmountError;
 
-pub use crate::pmem::Sent;
+pub use crate::pmem::{Atom, Sent};

@@ -20,15 +20,14 @@ impl MappedFile {
     /// ```
     /// use std::io::Read;
     /// use std::os::unix::net::UnixStream;
-    /// use pramfs::{Access, OpenOptions};
     /// use pramfs::format::{FormatOptions, format};
     /// use pramfs::pmem::RegionOptions;
-    /// use pramfs::{inode::Fs, MountOptions};
+    /// use pramfs::{Access, FileSystem, MountOptions};
     ///
     /// let region = RegionOptions::new().memfd("example", 4 << 20)?;
     /// format(&region, &FormatOptions::default())?;
-    /// let fs = Fs::open(region, MountOptions::default())?;
-    /// let file = OpenOptions::new().read(true).write(true).create(true).open(&fs, "/page")?;
+    /// let fs = FileSystem::mount(region, MountOptions::default())?;
+    /// let file = fs.create("/page")?;
     /// file.append(b"zero copies in user space")?;
     /// let view = file.map(0..25, Access::Read)?;
     /// let (ours, mut theirs) = UnixStream::pair()?;

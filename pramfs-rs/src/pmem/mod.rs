@@ -67,7 +67,7 @@ pub use room::{HostSpace, KnownRoom};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub(crate) use stitch::RegionOwner;
-pub use stitch::{Sent, StitchSource, StitchedMap, Stitcher};
+pub use stitch::{Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
 pub use view::RegionView;
 pub use window::{Fenced, Unfenced, WriteWindow};

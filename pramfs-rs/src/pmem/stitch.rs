@@ -9,11 +9,10 @@
 //! * What no piece covers reads as zeros and cannot be stored to.
 //!
 //! Left to others: that the blocks behind a piece stay the file's while the
-//! map lives (`direct` pins them), and filling holes before mapping for
+//! map lives (`api` pins them), and filling holes before mapping for
 //! writing.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -25,9 +24,11 @@ use super::region::Region;
 use super::source::{REGION_UNIT, SourceKind};
 use super::window::Unfenced;
 
+mod atoms;
 mod memory;
 mod send;
 
+pub use atoms::Atom;
 pub(crate) use memory::RegionOwner;
 pub use send::Sent;
 
@@ -102,10 +103,10 @@ struct Piece {
 /// stitcher.stitch(&source, 0, 8 * 4096, 4096, true)?;
 /// stitcher.stitch(&source, 8192, 5 * 4096, 4096, true)?;
 /// let map = stitcher.finish()?;
-/// map.store_u64(8192, 7)?;
+/// map.store::<u64>(8192, 7)?;
 /// map.persist(&region, 8192, 8)?;
 /// assert_eq!(region.load_u64(5 * 4096)?, 7);
-/// assert_eq!(map.load_u64(4096)?, 0, "a hole");
+/// assert_eq!(map.load::<u64>(4096)?, 0, "a hole");
 /// # Ok::<(), pramfs::pmem::PmemError>(())
 /// ```
 #[derive(Debug)]
@@ -473,51 +474,6 @@ impl StitchedMap {
         self.pieces[first..]
             .iter()
             .take_while(move |p| p.at < offset + len)
-    }
-
-    /// Loads one word, atomically.
-    ///
-    /// # Errors
-    /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
-    #[inline]
-    pub fn load_u64(&self, offset: u64) -> Result<u64, PmemError> {
-        if !offset.is_multiple_of(8) {
-            return Err(PmemError::Misaligned { offset, align: 8 });
-        }
-        let p = self.at(offset, 8)?;
-        // SAFETY: aligned (the base is page-aligned) and mapped for the life
-        // of self.
-        Ok(unsafe { AtomicU64::from_ptr(p.cast()) }.load(Ordering::Acquire))
-    }
-
-    /// Stores one word, atomically. Durable after [`persist`](Self::persist).
-    ///
-    /// # Errors
-    /// As for [`load_u64`](Self::load_u64), and [`PmemError::Unusable`] with
-    /// EACCES for a hole or a piece that is mapped for reading.
-    #[inline]
-    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), PmemError> {
-        if !offset.is_multiple_of(8) {
-            return Err(PmemError::Misaligned { offset, align: 8 });
-        }
-        let p = self.at_writable(offset, 8)?;
-        // SAFETY: aligned, mapped and writable for the life of self.
-        unsafe { AtomicU64::from_ptr(p.cast()) }.store(value, Ordering::Release);
-        Ok(())
-    }
-
-    /// Adds to a word, atomically, and returns what it was.
-    ///
-    /// # Errors
-    /// As for [`store_u64`](Self::store_u64).
-    #[inline]
-    pub fn fetch_add_u64(&self, offset: u64, value: u64) -> Result<u64, PmemError> {
-        if !offset.is_multiple_of(8) {
-            return Err(PmemError::Misaligned { offset, align: 8 });
-        }
-        let p = self.at_writable(offset, 8)?;
-        // SAFETY: aligned, mapped and writable for the life of self.
-        Ok(unsafe { AtomicU64::from_ptr(p.cast()) }.fetch_add(value, Ordering::AcqRel))
     }
 
     /// Copies bytes out.

@@ -3,9 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pramfs::Access;
 use pramfs::{
-    Fallocate, RenameFlags, Result, XattrMode,
+    Access, Fallocate, RenameFlags, Result, XattrMode,
     inode::{Ctx, Engine, Fs, Ino, SetAttr, SetTime, Time},
 };
 
@@ -182,7 +181,7 @@ impl Target for EngineDoor<'_> {
         let file = sys(self.0.open_file(node.ino))?;
         let view = sys(file.map(at..end, Access::Write))?;
         for (i, word) in words.iter().enumerate() {
-            sys(view.store_u64(i as u64 * 8, *word))?;
+            sys(view.store::<u64>(i as u64 * 8, *word))?;
         }
         if persist {
             sys(view.persist(0..end - at))?;

@@ -2,10 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pramfs::RenameFlags;
-use pramfs::{Access, OpenOptions};
 use pramfs::{
-    Error, Fallocate,
+    Access, Error, Fallocate, OpenOptions, RenameFlags,
     inode::{Ctx, Ino},
 };
 use pramfs_tests::region::fresh;
@@ -24,7 +22,7 @@ fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
     file.append(&[1; 12_288]).unwrap();
     let view = file.map(4000..9000, Access::Write).unwrap();
     file.write_at(&[2; 8], 4096).unwrap();
-    assert_eq!(view.load_u64(96).unwrap(), 0x0202_0202_0202_0202);
+    assert_eq!(view.load::<u64>(96).unwrap(), 0x0202_0202_0202_0202);
     view.write(0, b"stored").unwrap();
     let mut back = [0; 6];
     file.read_at(&mut back, 4000).unwrap();
@@ -36,7 +34,7 @@ fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
     file.fallocate(Fallocate::PunchHole, 4096, 4096).unwrap();
     file.write_at(&[9; 8], 4096).unwrap();
     assert_eq!(
-        view.load_u64(96).unwrap(),
+        view.load::<u64>(96).unwrap(),
         0x0202_0202_0202_0202,
         "a view stays on its blocks"
     );
@@ -53,16 +51,19 @@ fn a_view_for_writing_fills_holes_and_one_for_reading_shows_zeros() {
         .unwrap();
     file.set_len(1 << 20).unwrap();
     let read = file.map(0..1 << 20, Access::Read).unwrap();
-    assert_eq!(read.load_u64(8192).unwrap(), 0);
-    assert_eq!(read.store_u64(8192, 1).unwrap_err().errno(), libc::EACCES);
+    assert_eq!(read.load::<u64>(8192).unwrap(), 0);
+    assert_eq!(
+        read.store::<u64>(8192, 1).unwrap_err().errno(),
+        libc::EACCES
+    );
     assert_eq!(file.metadata().unwrap().blocks(), 0);
     let write = file.map(0..1 << 20, Access::Write).unwrap();
     assert!(file.metadata().unwrap().blocks() >= 2048);
-    write.store_u64(8192, 5).unwrap();
+    write.store::<u64>(8192, 5).unwrap();
     write.persist(8192..8200).unwrap();
     assert_eq!(contents(&fs, file.ino())[8192], 5);
     assert_eq!(
-        read.load_u64(8192).unwrap(),
+        read.load::<u64>(8192).unwrap(),
         0,
         "the older view still shows the hole"
     );
@@ -149,13 +150,13 @@ fn words_of_a_view_are_changed_atomically_from_many_threads() {
         for _ in 0..4 {
             s.spawn(|| {
                 for _ in 0..10_000 {
-                    view.fetch_add_u64(64, 1).unwrap();
+                    view.fetch_add::<u64>(64, 1).unwrap();
                 }
             });
         }
     });
-    assert_eq!(view.load_u64(64).unwrap(), 40_000);
-    assert!(view.load_u64(4).is_err(), "not aligned");
+    assert_eq!(view.load::<u64>(64).unwrap(), 40_000);
+    assert!(view.load::<u64>(4).is_err(), "not aligned");
 }
 
 /// Between finding a name and opening what it leads to, the name may come to lead

@@ -3,9 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use pramfs::{Access, OpenOptions};
 use pramfs::{
-    AtimePolicy, Fallocate, MountOptions, RenameFlags, XattrMode,
+    Access, AtimePolicy, Fallocate, MountOptions, OpenOptions, RenameFlags, XattrMode,
     inode::{Fs, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_tests::region::quiet;

@@ -210,8 +210,8 @@ fn a_view_sets_mtime_at_persist_and_never_atime() {
     file.set_len(4096).unwrap();
     let view = file.map(0..4096, Access::Write).unwrap();
     clock.set(2_000);
-    view.load_u64(0).unwrap();
-    view.store_u64(0, 1).unwrap();
+    view.load::<u64>(0).unwrap();
+    view.store::<u64>(0, 1).unwrap();
     let a = *file.metadata().unwrap().attr();
     assert_eq!((a.atime.sec, a.mtime.sec), (1_000, 1_000));
     view.persist(0..8).unwrap();

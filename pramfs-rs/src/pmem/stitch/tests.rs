@@ -50,8 +50,8 @@ fn the_view_is_the_medium() {
             .store(5 * P + 8, &77u64.to_le_bytes())
             .unwrap();
         region.window().fence(p);
-        assert_eq!(map.load_u64(4 * P + 8).unwrap(), 77);
-        assert_eq!(map.fetch_add_u64(4 * P + 8, 3).unwrap(), 77);
+        assert_eq!(map.load::<u64>(4 * P + 8).unwrap(), 77);
+        assert_eq!(map.fetch_add::<u64>(4 * P + 8, 3).unwrap(), 77);
         assert_eq!(region.load_u64(5 * P + 8).unwrap(), 80);
         // Persisting a range with a hole in it.
         map.persist(&region, 0, 5 * P).unwrap();
@@ -71,11 +71,14 @@ fn holes_are_zeros_and_stay_so() {
         let e = map.write(at, &vec![1; len]).unwrap_err();
         assert_eq!(e.errno(), libc::EACCES);
     }
-    assert_eq!(map.store_u64(2 * P, 1).unwrap_err().errno(), libc::EACCES);
+    assert_eq!(
+        map.store::<u64>(2 * P, 1).unwrap_err().errno(),
+        libc::EACCES
+    );
     map.write(2 * P - 8, &[1; 8]).unwrap();
     // A map of nothing but a hole.
     let map = Stitcher::new(1, 0).unwrap().finish().unwrap();
-    assert_eq!((map.len(), map.load_u64(0).unwrap()), (P, 0));
+    assert_eq!((map.len(), map.load::<u64>(0).unwrap()), (P, 0));
 }
 
 #[test]
@@ -117,9 +120,9 @@ fn bounds_order_and_alignment() {
         assert!(s.stitch(&source, 2 * P, from, 2 * P, true).is_err());
     }
     let map = s.finish().unwrap();
-    assert!(map.load_u64(4 * P).is_err() && map.load_u64(u64::MAX - 7).is_err());
+    assert!(map.load::<u64>(4 * P).is_err() && map.load::<u64>(u64::MAX - 7).is_err());
     assert!(matches!(
-        map.load_u64(P + 4),
+        map.load::<u64>(P + 4),
         Err(PmemError::Misaligned { .. })
     ));
     assert!(map.flush(&region, 3 * P, 2 * P).is_err());
@@ -214,10 +217,10 @@ fn faults_in_a_view_are_counted_there() {
         .unwrap()
         .set_len(4 * P)
         .unwrap();
-    assert_eq!(map.load_u64(0).unwrap(), 0);
+    assert_eq!(map.load::<u64>(0).unwrap(), 0);
     assert_eq!((map.faults(), region.faults()), (1, 0));
     assert!(map.is_faulted(0, 1) && !map.is_faulted(P, P));
-    assert_eq!(map.load_u64(P).unwrap(), 0);
+    assert_eq!(map.load::<u64>(P).unwrap(), 0);
     assert_eq!(map.faults(), 1);
 }
 
@@ -245,7 +248,7 @@ fn huge_pages_ask_for_their_alignment() {
     s.stitch(&source, 0, 2 << 20, 2 << 20, true).unwrap();
     s.stitch(&source, 2 << 20, 0, 2 << 20, true).unwrap();
     let map = s.finish().unwrap();
-    map.store_u64(0, 9).unwrap();
+    map.store::<u64>(0, 9).unwrap();
     map.persist(&region, 0, 8).unwrap();
     assert_eq!(region.load_u64(2 << 20).unwrap(), 9);
 }
