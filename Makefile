@@ -1,10 +1,10 @@
-# The ways in. `make` alone says what there is; each recipe is one command that
-# can be typed by hand.
+# Entry points. `make` alone lists the targets. Each recipe is one command that can
+# also be typed by hand.
 
 PREFIX    ?= /usr/local
 SBINDIR   ?= $(PREFIX)/sbin
-# mount(8), mkfs(8) and fsck(8) look for their helpers in /sbin and nowhere else.
-# Where that is a link, to /usr/sbin or /usr/bin, no package may have files below it.
+# mount(8), mkfs(8) and fsck(8) look for their helpers only in /sbin. If that is a
+# link to /usr/sbin or /usr/bin, packages must not have files below it.
 HELPERDIR ?= $(or $(shell readlink -f /sbin),/sbin)
 DESTDIR   ?=
 CARGO     ?= cargo
@@ -17,64 +17,64 @@ docdir  = $(DESTDIR)$(PREFIX)/share/doc/pramfs
 helpers = $(DESTDIR)$(HELPERDIR)
 target  = $(or $(CARGO_TARGET_DIR),target)/release
 
-# A toolchain that was just installed is found without a new login.
+# Finds a freshly installed toolchain without a new login.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
 
-help: ## this list
+help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: deps ## make, mount, fill, map, kill and recover a file system before your eyes
+demo: deps ## makes, mounts, fills, maps, kills and recovers a file system
 	@scripts/demo.sh
 
-test: deps-test ## all tests, those that mount included (as root)
+test: deps-test ## all tests, including those that mount (as root)
 	@scripts/test.sh
 
-test-suites: deps-test ## pjdfstest, fsx, stress-ng, fio, dbench on a mount, at length
+test-suites: deps-test ## long runs of pjdfstest, fsx, stress-ng, fio, dbench on a mount
 	PRAMFS_SUITES=long scripts/test.sh -p pramfs-tests --test suites
 
 test-programs: deps-test ## compilers, databases, git, rsync, Python's tests on a mount
 	PRAMFS_PROGRAMS=full scripts/test.sh -p pramfs-tests --test programs
 
-test-load: deps-test ## 24 writers and readers for ten minutes, every byte explained
+test-load: deps-test ## 24 writers and readers for ten minutes, every byte checked
 	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
 
 test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")
 	@scripts/test-vm.sh $(VM_ARGS)
 
-crash: deps-test ## the crash explorer for hours; QUICK=1 for minutes
+crash: deps-test ## runs the crash explorer for hours; QUICK=1 for minutes
 	$(CARGO) run --release -p pramfs-tests --bin crash-explorer -- $(if $(QUICK),--quick,--resume $(or $(CARGO_TARGET_DIR),target)/crash-progress.json)
 	@scripts/sigkill.sh $(if $(QUICK),400,4000)
 
-mutants: deps-test ## breaks the engine in each place that orders stores: the tests must notice
+mutants: deps-test ## breaks the engine at each place that orders stores: the tests must notice
 	MUTANT_TABLE=$(CURDIR)/docs/mutants.md $(CARGO) test -p pramfs-tests --features mutants --test mutants -- --nocapture
 
-sanitize: ## two threads on the engine, under Miri and ThreadSanitizer (nightly)
+sanitize: ## runs two threads on the engine, under Miri and ThreadSanitizer (nightly)
 	@scripts/sanitize.sh
 
-bench: deps-bench ## speed beside the competitors, in one run
+bench: deps-bench ## measures speed against the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
 
-instructions: deps-bench ## instructions of each operation, by valgrind
+instructions: deps-bench ## counts the instructions of each operation with valgrind
 	$(CARGO) run --release -p pramfs-bench -- count
 
 build: ## release build of all programs
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
 
 install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
-	@# Under sudo there is often no cargo: then what was built before is taken.
+	@# Under sudo, cargo is often missing: then the existing build is installed.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
-	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and there is no $(CARGO) here: type 'make build' as the user who has it" >&2; exit 1; fi
-	@if $(target)/pramfs --version | grep -q testing; then echo "what is built has doors for tests (cargo build --workspace): type 'make build' first" >&2; exit 1; fi
+	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
+	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace): type 'make build' first" >&2; exit 1; fi
 	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs
 	install -s -m 0755 $(target)/fsck-pramfs $(sbindir)/fsck.pramfs
 	install -s -m 0755 $(target)/mount-pramfs $(sbindir)/mount.pramfs
-	@# The same file under a second name, unless the two places are one. The links
-	@# are relative, so that they hold in a package's tree, too.
+	@# A link as second name, unless both places are the same. The links are relative,
+	@# so that they are also valid in a package's tree.
 	for tool in mkfs fsck mount; do \
 		test $(sbindir)/$$tool.pramfs -ef $(helpers)/$$tool.pramfs || ln -srf $(sbindir)/$$tool.pramfs $(helpers)/$$tool.pramfs || exit 1; \
 		ln -srf $(sbindir)/$$tool.pramfs $(helpers)/$$tool.fuse.pramfs || exit 1; \
@@ -83,14 +83,14 @@ install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
 	$(target)/pramfs completions bash > $(compdir)/pramfs
 	install -m 0644 LICENSE-MIT LICENSE-APACHE CHANGELOG.md $(docdir)
 
-uninstall: ## removes what install put there
+uninstall: ## removes the installed files
 	rm -f $(bindir)/pramfs $(compdir)/pramfs
 	rm -f $(helpers)/umount.fuse.pramfs
 	rm -f $(foreach tool,mkfs fsck mount,$(helpers)/$(tool).pramfs $(helpers)/$(tool).fuse.pramfs $(sbindir)/$(tool).pramfs)
 	rm -f $(addprefix $(docdir)/,LICENSE-MIT LICENSE-APACHE CHANGELOG.md)
 	-rmdir $(docdir) 2>/dev/null
 
-deps: ## installs what is missing to build and mount
+deps: ## installs the missing requirements to build and mount
 	@scripts/deps.sh
 
 deps-test:
@@ -105,12 +105,12 @@ fmt: ## formats the sources
 fmt-check:
 	$(CARGO) fmt --all --check
 
-clippy: ## lints, warnings denied
+clippy: ## runs the lints, warnings denied
 	$(CARGO) clippy --workspace --exclude pramfs-tests --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 
-docs: ## API documentation, warnings denied
+docs: ## builds the API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude pramfs-tests --no-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p pramfs-tests --no-deps
 

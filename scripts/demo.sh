@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A pramfs region from nothing to kill -9 and back, in under two minutes.
+# Takes a pramfs region from mkfs to kill -9 and back, in under two minutes.
 # `make demo` runs this. It makes everything below one temporary directory,
-# kills only what it started, and leaves nothing behind, also on Ctrl-C.
+# kills only what it started, and leaves nothing behind, even on Ctrl-C.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C
@@ -17,7 +17,7 @@ took() {
     local us=$(($(now) - since))
     if ((us < 1000000)); then printf '%d ms' $((us / 1000)); else printf '%d.%d s' $((us / 1000000)) $((us / 100000 % 10)); fi
 }
-# say NAME TEXT: one numbered line, with the time since `begin` if that was called.
+# say NAME TEXT: prints one numbered line, with the time since `begin` if that was called.
 say() {
     step=$((step + 1))
     local time=''
@@ -38,13 +38,13 @@ mounted() { grep -qF " $1 " /proc/self/mountinfo; }
 cleanup() {
     local status=$?
     trap - EXIT INT TERM HUP
-    # The children that are still ours; a pid that was waited for is cleared.
+    # Kill the remaining children. The pid of a child is cleared after its wait.
     [[ -n $copier ]] && kill "$copier" 2>/dev/null
     [[ -n $daemon ]] && kill -KILL "$daemon" 2>/dev/null
     { wait; } 2>/dev/null
     if [[ -n $work ]]; then
         if mounted "$work/mnt"; then unmount -l 2>/dev/null; fi
-        # A daemon in the background goes when its mount has gone.
+        # A background daemon ends after its mount has gone.
         for _ in {1..50}; do
             [[ -z $own_tmpfs ]] && break
             umount "$work/mem" 2>/dev/null && own_tmpfs='' || sleep 0.1
@@ -59,24 +59,24 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# --- what must be there -----------------------------------------------------
+# --- requirements ------------------------------------------------------------
 scripts/deps.sh || exit 1
 if [[ ! -c /dev/fuse ]]; then
     ((EUID == 0)) && modprobe fuse 2>/dev/null
-    [[ -c /dev/fuse ]] || die "there is no /dev/fuse; load the module (modprobe fuse), or give the container the device"
+    [[ -c /dev/fuse ]] || die "/dev/fuse does not exist; load the module (modprobe fuse), or give the container the device"
 fi
 free_mib=$(($(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) / 1024))
-((free_mib >= 1300)) || die "the region takes up to 1 GiB of memory and only $free_mib MiB are available"
+((free_mib >= 1300)) || die "the region takes up to 1 GiB of memory, but only $free_mib MiB are available"
 
-echo "pramfs: a region of persistent memory from nothing to kill -9 and back"
+echo "pramfs: a region of persistent memory, from mkfs to kill -9 and back"
 begin
 target=${CARGO_TARGET_DIR:-$PWD/target}/release
-[[ -x $target/mount-pramfs && -x $target/mkfs-pramfs ]] || echo "    building; the first time takes a few minutes"
+[[ -x $target/mount-pramfs && -x $target/mkfs-pramfs ]] || echo "    building; the first build takes a few minutes"
 cargo build --release -q -p pramfs-tools -p pramfs-fuse --bins --example demo_map || die "the build failed"
 say build "mkfs.pramfs, mount.pramfs, pramfs; release"
 SECONDS=0
 
-# --- a region on memory of its own --------------------------------------------
+# --- a region in separate memory ----------------------------------------------
 work=$(mktemp -d "${TMPDIR:-/tmp}/pramfs-demo.XXXXXX") || die "cannot make a temporary directory"
 work=$(cd "$work" && pwd -P)
 mnt=$work/mnt
@@ -88,18 +88,18 @@ PATH=$work/bin:$PATH
 if ((EUID == 0)) && mount -t tmpfs -o size=1100m,mode=0700 pramfs-demo "$work/mem" 2>/dev/null; then
     own_tmpfs=1
     region=$work/mem/region
-    where="a tmpfs of its own"
+    where="a private tmpfs"
 else
-    shm=$(mktemp -d /dev/shm/pramfs-demo.XXXXXX) || die "neither a tmpfs of our own nor /dev/shm is to be had"
+    shm=$(mktemp -d /dev/shm/pramfs-demo.XXXXXX) || die "neither a private tmpfs nor /dev/shm is available"
     region=$shm/region
     where=/dev/shm
 fi
 begin
-mkfs.pramfs -q -L demo "$region" $SIZE || die "mkfs.pramfs"
-say mkfs "mkfs.pramfs -L demo REGION $SIZE, on $where (volatile: it stands in for pmem)"
+mkfs.pramfs -q -L demo "$region" $SIZE || die "mkfs.pramfs failed"
+say mkfs "mkfs.pramfs -L demo REGION $SIZE, on $where (volatile; stands in for pmem)"
 
 begin
-mount.pramfs "$region" "$mnt" >"$work/mount.log" 2>&1 || { cat "$work/mount.log" >&2; die "mount.pramfs"; }
+mount.pramfs "$region" "$mnt" >"$work/mount.log" 2>&1 || { cat "$work/mount.log" >&2; die "mount.pramfs failed"; }
 say mount "mount.pramfs REGION MOUNTPOINT: $(awk -v m="$mnt" '$2 == m { print $3 }' /proc/mounts)"
 
 # --- a real tree -------------------------------------------------------------
@@ -108,7 +108,7 @@ for d in /usr/include /usr/share/doc /usr/share/man /usr/share/zoneinfo /usr/lib
     "${CARGO_HOME:-$HOME/.cargo}"/registry/src "$(rustc --print sysroot 2>/dev/null)/share"; do
     ((files >= MIN_FILES)) && break
     [[ -d $d ]] || continue
-    # Not a part of one that is taken already.
+    # Skip a directory that overlaps one already chosen.
     for t in ${trees[@]+"${trees[@]}"}; do [[ $t/ == "$d"/* || $d/ == "$t"/* ]] && continue 2; done
     m=$(du -sxm --apparent-size "$d" 2>/dev/null | cut -f1)
     m=${m:-0}
@@ -117,12 +117,12 @@ for d in /usr/include /usr/share/doc /usr/share/man /usr/share/zoneinfo /usr/lib
     files=$((files + $(find "$d" -xdev -type f | wc -l)))
     mib=$((mib + m))
 done
-((files >= MIN_FILES)) || die "found no tree of $MIN_FILES files and at most $MAX_MIB MiB to copy; install some documentation"
+((files >= MIN_FILES)) || die "found no tree to copy with $MIN_FILES files and at most $MAX_MIB MiB; install some documentation"
 
 begin
 mkdir "$mnt/tree"
 for i in "${!trees[@]}"; do
-    cp -a -x -- "${trees[i]}" "$mnt/tree/$i" || die "copying ${trees[i]} in"
+    cp -a -x -- "${trees[i]}" "$mnt/tree/$i" || die "cannot copy ${trees[i]} in"
 done
 say "copy in" "$files files, $mib MiB: ${trees[*]}"
 
@@ -136,14 +136,14 @@ compare() {
 }
 begin
 compare "after the copy"
-say compare "every name and every byte is the same"
+say compare "every name and every byte is identical"
 
 # --- the library: the same file as memory -------------------------------------
 sample=$(find "${trees[0]}" -xdev -type f -size +20k -printf '%s %p\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
 [[ -n $sample ]] || sample=/bin/sh
-cp -- "$sample" "$mnt/mapped" || die "copying $sample"
+cp -- "$sample" "$mnt/mapped" || die "cannot copy $sample"
 release_region() {
-    # The daemon has let go of the region when somebody else can lock it.
+    # The daemon has released the region once another process can lock it.
     for _ in {1..100}; do
         pramfs info "$region" >/dev/null 2>&1 && return
         sleep 0.05
@@ -151,14 +151,14 @@ release_region() {
     pramfs info "$region" >/dev/null || die "the region is still in use after the unmount"
 }
 begin
-unmount || die "unmount"
+unmount || die "unmount failed"
 release_region
 say unmount "umount MOUNTPOINT; $(pramfs info "$region" | sed -n 's/^state *//p')"
 
 offset=8192
 text='stored through a map, without a system call'
 begin
-line=$("$target/examples/demo_map" "$region" /mapped "$sample" "$offset" "$text") || die "the direct API"
+line=$("$target/examples/demo_map" "$region" /mapped "$sample" "$offset" "$text") || die "the direct API failed"
 say library "$line"
 
 mount_for_kill() {
@@ -170,13 +170,13 @@ mount_for_kill() {
         sleep 0.01
     done
     cat "$work/mount.log" >&2
-    die "mounting again"
+    die "cannot mount again"
 }
 begin
 mount_for_kill
 seen=$(tail -c +$((offset + 1)) "$mnt/mapped" | head -c ${#text})
 [[ $seen == "$text" ]] || die "read \"$seen\" through the mount, not \"$text\""
-cmp -s -n "$offset" "$sample" "$mnt/mapped" || die "the map has changed other bytes, too"
+cmp -s -n "$offset" "$sample" "$mnt/mapped" || die "the map also changed other bytes"
 say mount "a read through the mount returns: \"$seen\""
 
 # --- kill -9 in the middle of a copy -------------------------------------------
@@ -186,7 +186,7 @@ mkdir "$mnt/second"
 (
     cd "${trees[0]}" || exit 1
     while IFS= read -r -d '' f; do
-        # Written down only once cp has returned.
+        # Recorded only after cp has returned.
         cp -a --parents -- "$f" "$mnt/second" 2>/dev/null || exit 0
         printf '%s\0' "$f" >>"$work/done"
     done <"$work/todo"
@@ -199,9 +199,9 @@ for _ in {1..300}; do
     (($(count_done) >= 1000)) && break
     kill -0 "$copier" 2>/dev/null || break
 done
-kill -0 "$copier" 2>/dev/null || die "the copy had ended before it could be interrupted"
-# In braces, both: the shell announces who was killed as soon as it learns of it,
-# and this was on purpose.
+kill -0 "$copier" 2>/dev/null || die "the copy ended before it could be interrupted"
+# Both are in braces, with stderr discarded: the shell reports a killed child as
+# soon as it learns of it, and this kill is intended.
 {
     kill -KILL "$daemon"
     wait "$daemon"
@@ -210,8 +210,8 @@ daemon=''
 { wait "$copier"; } 2>/dev/null
 copier=''
 copied=$(count_done)
-((copied > 0)) || die "no file had been copied when the daemon was killed"
-say "kill -9" "of the mounting process in the middle of a second copy, $copied files done"
+((copied > 0)) || die "no file was copied before the daemon was killed"
+say "kill -9" "of the server in the middle of a second copy, $copied files done"
 
 unmount -l 2>/dev/null
 begin
@@ -220,17 +220,17 @@ recovery=$(sed -n 's/^ *recovery: //p' "$work/mount.log" | head -n 1)
 say remount "no check, no repair by hand${recovery:+: $recovery}"
 
 begin
-(cd "${trees[0]}" && xargs -0 -a "$work/done" sha256sum --) >"$work/sums" || die "reading the sources"
+(cd "${trees[0]}" && xargs -0 -a "$work/done" sha256sum --) >"$work/sums" || die "cannot read the sources"
 (cd "$mnt/second" && sha256sum --quiet -c "$work/sums") >"$work/diff" 2>&1 || {
     head -n 5 "$work/diff" >&2
-    die "a file that was copied before the kill has changed"
+    die "a file copied before the kill has changed"
 }
 compare "after the kill"
 echo alive >"$mnt/new" && rm -r -- "${mnt:?}/second" "$mnt/new" || die "the file system cannot be changed after the kill"
-say verify "those $copied files and the first $files: the same to the last byte"
+say verify "those $copied files and the first $files: identical to the last byte"
 
 begin
-unmount || die "the last unmount"
+unmount || die "the last unmount failed"
 wait "$daemon" || die "mount.pramfs ended with status $?"
 daemon=''
 pramfs check "$region" >"$work/check" || { cat "$work/check" >&2; die "the check found errors"; }
@@ -238,11 +238,11 @@ say check "pramfs check: $(sed 's/^[^:]*: //; s/; [0-9.]* s$//' "$work/check" | 
 
 cat <<END
 
-All of it worked, in $SECONDS s after the build. Next:
-  make test                                    all the tests, a few minutes
-  sudo make install                            then, for a file system that stays:
+Everything worked, $SECONDS s after the build. Next:
+  make test                                    all tests, a few minutes
+  sudo make install                            then, for a file system that you keep:
   mkdir -m 0700 /dev/shm/pramfs && mkfs.pramfs /dev/shm/pramfs/region 4G
   mount.pramfs /dev/shm/pramfs/region /mnt
-  pramfs doctor /dev/pmem0                     what a path is worth, and how to improve it
+  pramfs doctor /dev/pmem0                     the properties of a path, and how to improve them
   cargo doc -p pramfs --open                   the library, with examples
 END

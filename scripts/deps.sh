@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Installs what building, testing and mounting pramfs need and this machine
-# lacks. Says nothing and needs no rights when nothing is missing.
+# Installs the missing requirements for building, testing and mounting pramfs.
+# If nothing is missing, it prints nothing and needs no privileges.
 #
-#   scripts/deps.sh           to build, mount, and run the demo
-#   scripts/deps.sh --test      also what the tests compare against
-#   scripts/deps.sh --suites    also the test suites of others that run on a mount
-#   scripts/deps.sh --programs  also the programs of others that run on a mount
-#   scripts/deps.sh --vm        also what the tests in a virtual machine need
+#   scripts/deps.sh             to build, mount, and run the demo
+#   scripts/deps.sh --test      also the tools that the tests compare against
+#   scripts/deps.sh --suites    also third-party test suites that run on a mount
+#   scripts/deps.sh --programs  also third-party programs that run on a mount
+#   scripts/deps.sh --vm        also the requirements of the virtual machine tests
 #   scripts/deps.sh --bench     also the competitors of the benchmarks
 #
-# Several switches can be given. What is needed for suites and programs alone is
-# an error only where CI is set: otherwise their tests say that they are skipped.
+# Several switches can be given. A missing requirement of suites and programs is an
+# error only if CI is set. Otherwise their tests report that they are skipped.
 set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Minimum Rust, as Cargo.toml states it.
+# The minimum Rust version in Cargo.toml.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
 
-# The test suite of Python's library: a package named after the version.
+# The test suite of Python's library. The package is named after the version.
 python_testsuite() {
     local version
     version=$(apt-cache show --no-all-versions python3 2>/dev/null | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1/p' | head -n 1) || true
@@ -39,7 +39,7 @@ mounted=()
 crates=()
 for switch; do
     case $switch in
-    # mkfs.ext4 makes what mkfs.pramfs must refuse to overwrite.
+    # mkfs.ext4 makes a file system that mkfs.pramfs must refuse to overwrite.
     --test) packages+=(e2fsprogs) ;;
     --suites)
         # pjdfstest links libacl.
@@ -50,7 +50,7 @@ for switch; do
         mounted+=(git postgresql rsync tar attr acl python3 nfs-ganesha nfs-ganesha-vfs libnfs13)
         mounted+=("$(python_testsuite)")
         ;;
-    # Of the kernel nothing is installed: tests/vm/run.sh unpacks its package.
+    # The kernel is not installed: tests/vm/run.sh unpacks its package.
     --vm) packages+=(e2fsprogs qemu-system-x86 ndctl busybox-static cpio kmod xz-utils systemd udev) ;;
     --bench) packages+=(e2fsprogs fuse2fs bindfs dbench valgrind) ;;
     *)
@@ -60,7 +60,7 @@ for switch; do
     esac
 done
 
-# The packages among these that are not installed.
+# Prints the arguments that are not installed packages.
 missing_of() {
     local p
     for p; do
@@ -82,24 +82,24 @@ if command -v dpkg-query >/dev/null; then
     fi
     mapfile -t missing < <(missing_of "${mounted[@]}")
     if ((${#missing[@]} && EUID != 0)); then
-        optional "Not root, and there are no suites and programs ${missing[*]}"
+        optional "Not root, and these suites and programs are missing: ${missing[*]}"
     elif ((${#missing[@]})); then
         say "Installing suites and programs: ${missing[*]}"
         export DEBIAN_FRONTEND=noninteractive
-        # None of their services is started: the tests have servers of their own.
+        # Start none of their services: the tests start their own servers.
         policy=/usr/sbin/policy-rc.d
         if [[ ! -e $policy ]]; then
             printf '#!/bin/sh\nexit 101\n' >$policy
             chmod 755 $policy
             trap 'rm -f "$policy"' EXIT
         fi
-        # With fresh lists the name of Python's package may be another.
+        # With fresh lists, the name of Python's package may differ.
         { apt-get update -qq && mapfile -t missing < <(missing_of "${mounted[@]/libpython*-testsuite/$(python_testsuite)}") &&
             apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 </dev/null; } ||
             optional "Cannot install ${missing[*]}"
     fi
 else
-    # No Debian: name what is missing, and let the reader's package manager do it.
+    # Not Debian: list what is missing, for the package manager of the system.
     missing=()
     for tool in cc pkg-config fusermount3 blkid diff; do
         command -v "$tool" >/dev/null || missing+=("the program $tool")
@@ -108,16 +108,16 @@ else
         missing+=("the library libpmem2 with its headers")
     fi
     if ((${#missing[@]})); then
-        say "Missing, and this is no Debian-like system on which they could be installed by name:"
+        say "This is not a Debian-like system, so these missing requirements cannot be installed by name:"
         printf '  %s\n' "${missing[@]}" >&2
         exit 1
     fi
 fi
 
 if ! command -v cargo >/dev/null && [[ ! -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
-    say "There is no Rust toolchain (cargo). pramfs needs Rust $rust_version or newer. Type:"
+    say "No Rust toolchain (cargo) found. pramfs needs Rust $rust_version or newer. Type:"
     say "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default"
-    say "or, where the distribution has it:  apt-get install rustup && rustup default stable"
+    say "or, if the distribution has it:  apt-get install rustup && rustup default stable"
     exit 1
 fi
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -127,8 +127,8 @@ if [[ $(printf '%s\n%s\n' "$rust_version" "${have%%-*}" | sort -V | head -n 1) !
     exit 1
 fi
 
-# Suites that are crates. They are built once, with the versions that the lists
-# of expected results were made with.
+# Suites that are crates. They are built once, in the versions that the lists of
+# expected results were made with.
 suites=${CARGO_TARGET_DIR:-$root/target}/suites
 for crate in "${crates[@]}"; do
     name=${crate%@*} version=${crate#*@}

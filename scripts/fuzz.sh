@@ -3,8 +3,8 @@
 #
 #   scripts/fuzz.sh [SECONDS] [TARGET...]
 #
-# FUZZ_SANITIZER is that of `cargo fuzz` (default: none, see fuzz/README.md).
-# Ends with status 1 when a target has found something, and says where it is.
+# FUZZ_SANITIZER is the sanitizer of `cargo fuzz` (default: none, see fuzz/README.md).
+# If a target finds something, prints where the case is and exits with status 1.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../fuzz"
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -21,14 +21,14 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "Fuzzing needs cargo-fuzz. Type:  cargo install cargo-fuzz --locked" >&2
     exit 1
 fi
-# The coverage that a fuzzer needs is an unstable option of the compiler.
+# A fuzzer needs coverage, which is an unstable option of the compiler.
 fuzz=(cargo)
 if RUSTUP_AUTO_INSTALL=0 cargo +nightly --version >/dev/null 2>&1; then
     fuzz+=(+nightly)
     echo "fuzz: $(cargo +nightly --version), sanitizer $sanitizer"
 elif [[ $sanitizer == none ]]; then
     export RUSTC_BOOTSTRAP=1
-    echo "fuzz: $(cargo --version) with RUSTC_BOOTSTRAP=1 (there is no nightly compiler), no sanitizer"
+    echo "fuzz: $(cargo --version) with RUSTC_BOOTSTRAP=1 (no nightly compiler), no sanitizer"
 else
     echo "The sanitizer '$sanitizer' needs a nightly compiler. Type:  rustup toolchain install nightly" >&2
     echo "or leave FUZZ_SANITIZER unset." >&2
@@ -39,7 +39,7 @@ if (($#)); then targets=("$@"); else mapfile -t targets < <("${fuzz[@]}" fuzz li
 found=()
 for t in "${targets[@]}"; do
     if [[ ! -f fuzz_targets/$t.rs ]]; then
-        echo "fuzz: there is no target '$t'; there are: $("${fuzz[@]}" fuzz list | tr '\n' ' ')" >&2
+        echo "fuzz: no target '$t'; the targets are: $("${fuzz[@]}" fuzz list | tr '\n' ' ')" >&2
         exit 2
     fi
     echo "== fuzz $t: $seconds s"
@@ -50,7 +50,7 @@ for t in "${targets[@]}"; do
         -print_final_stats=1 || found+=("$t")
 done
 if ((${#found[@]})); then
-    echo "fuzz: FAILED: ${found[*]}; the cases are in fuzz/artifacts/, fuzz/README.md says what to do with them" >&2
+    echo "fuzz: FAILED: ${found[*]}; the cases are in fuzz/artifacts/; fuzz/README.md describes the next steps" >&2
     exit 1
 fi
 echo "fuzz: nothing found (${targets[*]})"

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# The engine under Miri and ThreadSanitizer, with no suppression of ours:
+# Runs the engine under Miri and ThreadSanitizer, without suppressions of our own:
 #
 #   scripts/sanitize.sh [miri] [thread]
 #
-# Miri runs pramfs-rs/tests/concurrent.rs once with all of its checks, then once for
-# each of MIRI_SEEDS (0..64) ways in which two threads can take turns and see each
-# other's stores, for data races alone, and the unit tests of what is read without
-# a lock as often with all checks. ThreadSanitizer runs the same test file, mappings of files included, with the
-# standard library built for it. Both see no assembler: what runs in its place,
-# and what neither can run, is listed in docs/development.md.
+# Miri runs
+#   - pramfs-rs/tests/concurrent.rs once, with all of its checks;
+#   - the same file once for each of MIRI_SEEDS (0..64), for data races only. A seed
+#     selects how two threads take turns and see each other's stores;
+#   - the unit tests of lock-free reads, equally often, with all checks.
+# ThreadSanitizer runs the same test file, including mappings of files, with the
+# standard library built for it. Neither sees assembler. docs/development.md lists
+# the code that runs in its place, and the code that neither can run.
 #
-# NIGHTLY names the toolchain; what it lacks is installed by rustup. Where it
-# cannot be, the last line says SKIPPED, and in CI that is a failure.
+# NIGHTLY names the toolchain. rustup installs its missing components. If that fails,
+# the last line says SKIPPED, which is a failure in CI.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -20,7 +22,7 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS MIRIFLAGS
 
 skip() {
-    printf '\nsanitize: *** SKIPPED: %s: nothing was looked at ***\n' "$1"
+    printf '\nsanitize: *** SKIPPED: %s: nothing was checked ***\n' "$1"
     [[ -z ${CI:-} ]]
     exit
 }
@@ -31,23 +33,23 @@ has_all() {
         grep -q '^miri' <<<"$there" && grep -q '^rust-src' <<<"$there"
 }
 
-command -v rustup >/dev/null || skip "there is no rustup to install a nightly compiler with"
+command -v rustup >/dev/null || skip "rustup is missing, so no nightly compiler can be installed"
 if ! has_all; then
     echo "sanitize: installing $nightly with miri and rust-src"
     rustup toolchain install "$nightly" --profile minimal -c miri -c rust-src || true
-    has_all || skip "$nightly has no miri or no rust-src, and they could not be installed"
+    has_all || skip "$nightly lacks miri or rust-src, and they could not be installed"
 fi
 echo "sanitize: $(rustc +"$nightly" --version)"
 
-# Read without a lock, or stored to beside others.
+# Code that reads without a lock, or stores concurrently with other threads.
 units=(pmem::live::tests::parts fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::inode_lock)
 
 miri() {
     local test=(cargo "+$nightly" miri test -p pramfs --no-default-features)
-    # parking_lot keeps addresses in words; with this Miri follows them, and does
-    # not say so each time.
+    # parking_lot keeps addresses in words. With this flag Miri follows them without
+    # a warning each time.
     local flags="-Zmiri-permissive-provenance"
-    # The other checks depend little on who comes first, and take half of the time.
+    # The other checks depend little on the interleaving, and take half of the time.
     local seeds="$flags -Zmiri-many-seeds=${MIRI_SEEDS:-0..64}"
     local races="$seeds -Zmiri-disable-stacked-borrows -Zmiri-disable-validation"
     MIRIFLAGS=$flags "${test[@]}" --test concurrent &&
@@ -60,7 +62,7 @@ thread() {
     local host
     host=$(rustc "+$nightly" -vV | sed -n 's/^host: //p')
     export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg pramfs_sanitize"
-    # The first report ends the test that it is about.
+    # The first report ends its test.
     export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1"
     cargo "+$nightly" test -p pramfs --no-default-features -Zbuild-std --target "$host" --test concurrent
 }

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Kills processes in the middle of their work, as often as asked for, and
-# checks what they leave. `make test` does the same 200 times.
+# Kills processes in the middle of their work, KILLS times, and checks what they
+# leave. `make test` does the same 200 times.
 #
-#   scripts/sigkill.sh [KILLS]    in all, 4000 by default
+#   scripts/sigkill.sh [KILLS]    total number, 4000 by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 
 kills=${1:-4000}
 if ! [[ $kills =~ ^[0-9]+$ ]] || ((kills < 2)); then
-    printf 'usage: scripts/sigkill.sh [KILLS]    (a number from 2 on)\n' >&2
+    printf 'usage: scripts/sigkill.sh [KILLS]    (a number, at least 2)\n' >&2
     exit 2
 fi
-# Half of them die as servers of a mount, half as programs of their own.
+# Half of the processes are servers of a mount, half are separate programs.
 cargo build -p pramfs-fuse
 PRAMFS_TEST_KILLS=$((kills / 2)) exec cargo test -p pramfs-tests --test sigkill -- --nocapture

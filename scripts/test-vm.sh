@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Power cuts on an emulated NVDIMM: installs what tests/vm/run.sh needs, and
-# runs it with the same arguments. Where it cannot run, says so loudly and ends
-# with status 0.
+# Power cuts on an emulated NVDIMM: installs the requirements of tests/vm/run.sh and
+# runs it with the same arguments. If it cannot run, prints a prominent message and
+# exits with status 0.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,11 +11,11 @@ skip() {
 }
 
 if [[ $(uname -m) != x86_64 ]]; then
-    skip "this is no x86_64"
+    skip "this machine is not x86_64"
 fi
-scripts/deps.sh --vm || skip "what they need could not be installed (see above)"
+scripts/deps.sh --vm || skip "their requirements could not be installed (see above)"
 status=0
 tests/vm/run.sh "$@" || status=$?
-# It has said why.
+# run.sh has printed the reason.
 ((status == 77)) && exit 0
 exit $status

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Runs all tests of the workspace. What cannot be tested on this machine is
-# said here, before, and by each test that skips itself.
+# Runs all tests of the workspace. If this machine cannot run some of them, the script
+# warns first, and each skipped test reports it.
 #
-#   scripts/test.sh [ARGUMENTS of cargo test]   all of them, without arguments
+#   scripts/test.sh [ARGUMENTS of cargo test]   without arguments: all tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ! -c /dev/fuse ]]; then
-    printf '\nWARNING: there is no /dev/fuse here: THE TESTS THAT MOUNT ARE SKIPPED (modprobe fuse).\n\n' >&2
+    printf '\nWARNING: /dev/fuse does not exist: THE TESTS THAT MOUNT ARE SKIPPED (modprobe fuse).\n\n' >&2
 elif ((EUID != 0)); then
     printf '\nWARNING: not running as root: TESTS THAT NEED ROOT ARE SKIPPED (sudo make test).\n\n' >&2
 fi
 if (($# == 0)); then
     status=0
     cargo test --workspace --exclude pramfs-tests --no-fail-fast || status=$?
-    # By itself: it opens doors of the engine (the feature `testing`), and cargo gives
-    # what is built together the same features. The programs that it runs are those
-    # that were built before, without such doors.
+    # In a separate call: it enables test hooks of the engine (the feature `testing`),
+    # and cargo builds packages of one call with the same features. Its tests run the
+    # programs built by the first call, which have no test hooks.
     cargo test -p pramfs-tests --no-fail-fast || status=$?
     exit $status
 fi

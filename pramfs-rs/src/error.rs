@@ -201,3 +201,9 @@ impl From<Error> for io::Error {
         io::Error::new(e.kind(), e)
     }
 }
+
+impl From<PmemError> for io::Error {
+    fn from(e: PmemError) -> io::Error {
+        Error::from(e).into()
+    }
+}

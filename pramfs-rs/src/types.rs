@@ -81,6 +81,21 @@ impl FileType {
         })
     }
 
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        self == FileType::Directory
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(self) -> bool {
+        self == FileType::Regular
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(self) -> bool {
+        self == FileType::Symlink
+    }
+
     /// The `S_IFMT` bits.
     pub fn mode_bits(self) -> u32 {
         match self {

@@ -7,9 +7,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[path = "../examples/counters.rs"]
+#[expect(dead_code, reason = "its main takes an argument")]
+mod counters;
+#[path = "../examples/key_value.rs"]
+mod key_value;
 #[path = "../examples/log_and_counters.rs"]
 #[expect(dead_code, reason = "its main is not called")]
 mod log_and_counters;
+#[path = "../examples/log_reader.rs"]
+mod log_reader;
+#[path = "../examples/ported.rs"]
+mod ported;
 #[path = "../examples/send_mapped.rs"]
 #[expect(dead_code, reason = "its main is not called")]
 mod send_mapped;
@@ -125,4 +134,88 @@ fn mapped_bytes_go_to_sockets() {
 #[test]
 fn the_twenty_lines_run() {
     twenty_lines::main().unwrap();
+}
+
+fn file_system() -> pramfs::FileSystem {
+    let region = pramfs::pmem::RegionOptions::new()
+        .memfd("examples", 16 << 20)
+        .unwrap();
+    pramfs::format::format(&region, &pramfs::format::FormatOptions::default()).unwrap();
+    pramfs::FileSystem::mount(region, pramfs::MountOptions::default()).unwrap()
+}
+
+#[test]
+fn key_value_keeps_the_last_value_of_each_key() {
+    key_value::main().unwrap();
+    let fs = file_system();
+    let mut store = key_value::Store::open(&fs, "/store", 40).unwrap();
+    for round in 0..10 {
+        for key in 0..30 {
+            assert!(store.put(key, [round * 8 + key as u8 % 8; 112]).unwrap());
+        }
+    }
+    drop(store);
+    let mut store = key_value::Store::open(&fs, "/store", 40).unwrap();
+    for key in 0..30 {
+        let found = store.get(key).unwrap();
+        assert_eq!(found, Some([72 + key as u8 % 8; 112]));
+    }
+    assert_eq!(store.get(99).unwrap(), None);
+    assert!((30..40).all(|key| store.put(key, [0; 112]).unwrap()));
+    assert!(!store.put(40, [0; 112]).unwrap());
+}
+
+#[test]
+fn log_reader_sees_every_line_once_and_whole() {
+    log_reader::main().unwrap();
+    let seen = log_reader::run(&file_system(), 5000).unwrap();
+    let expected: Vec<_> = (0..5000).map(|i| format!("event {i}\n")).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn counters_go_on_from_the_sums_of_earlier_runs() {
+    let _one = one_at_a_time();
+    let dir = place();
+    let path = dir.path().join("region");
+    assert_eq!(counters::run(&path, 4, 1000).unwrap(), [1000; 4]);
+    assert_eq!(counters::run(&path, 4, 500).unwrap(), [1500; 4]);
+}
+
+#[test]
+fn ported_program_does_what_it_did_on_std_fs() {
+    ported::main().unwrap();
+    let fs = file_system();
+    fs.create_dir_all("/logs/dir").unwrap();
+    for i in 0..5u64 {
+        let path = format!("/logs/{i}");
+        fs.write(&path, "line\n".repeat(i as usize)).unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(100 - i);
+        let times = pramfs::FileTimes::new().set_modified(time);
+        fs.set_times(&path, times).unwrap();
+    }
+    let kept = ported::rotate(&fs, Path::new("/logs"), 2).unwrap();
+    assert_eq!(kept, [PathBuf::from("/logs/1"), PathBuf::from("/logs/0")]);
+    ported::index(&fs, &kept, Path::new("/logs/dir/index")).unwrap();
+    assert_eq!(
+        fs.read_to_string("/logs/dir/index").unwrap(),
+        "/logs/1 1\n/logs/0 0\n"
+    );
+    assert!(!fs.exists("/logs/dir/index.tmp").unwrap() && !fs.exists("/logs/4").unwrap());
+}
+
+/// What a newcomer reads in one go.
+#[test]
+fn examples_of_the_documentation_fit_in_eighty_lines() {
+    for name in [
+        "twenty_lines",
+        "key_value",
+        "log_reader",
+        "counters",
+        "ported",
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+        let lines = std::fs::read_to_string(path).unwrap().lines().count();
+        assert!(lines <= 80, "{name} has {lines} lines");
+    }
 }

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Inside the virtual machine: does the steps that the host asks for, one after
-# the other, each of them a function below with its arguments.
-# In a boot with systemd a service of systemd's runs it (tests/vm/systemd).
+# Inside the virtual machine: runs the steps that the host requests, in order. Each
+# step is a function below with its arguments.
+# In a boot with systemd, a systemd service runs this script (tests/vm/systemd).
 #
-#   /run/shared        the directory that the host sees, too
-#   /run/shared/steps  the steps, one a line
+#   /run/shared        the directory shared with the host
+#   /run/shared/steps  the steps, one per line
 #   /run/mnt           where pramfs is mounted
 #   /run/dax           where ext4 with DAX is mounted
 set -euo pipefail
@@ -17,20 +17,20 @@ region='' dax=''
 
 say() { printf '   %s\n' "$*"; }
 
-# The value of a key of a JSON object, spaces as dashes.
+# Prints the value of a key of a JSON object, with dashes for spaces.
 value() { grep -o "\"$1\": *[^,}]*" | head -n 1 | sed 's/^[^:]*: *//; s/"//g; s/ /-/g'; }
 
 expect() {
     local name=$1 wanted=$2 is=$3
     if [[ $is != "$wanted" ]]; then
-        say "$name is \"$is\" and not \"$wanted\""
+        say "$name is \"$is\", not \"$wanted\""
         return 1
     fi
     say "$name: $is"
 }
 
-# A namespace of this mode, and nothing in it. The first one of a fresh device
-# covers all of it and has no label: labels are made.
+# Makes an empty namespace of this mode. The first namespace of a fresh device covers
+# the whole device and has no label, so the labels are initialized first.
 namespace() {
     local mode=$1 name
     for name in $(ndctl list -N | grep -o '"dev":"namespace[^"]*"' | cut -d'"' -f4); do
@@ -42,11 +42,11 @@ namespace() {
         ndctl enable-region all >/dev/null
         touch $shared/labelled
     fi
-    # Nobody has to wait for udev: the kernel itself makes the nodes in /dev.
+    # No wait for udev is needed: the kernel itself makes the nodes in /dev.
     ndctl create-namespace -m "$mode" >/dev/null
 }
 
-# What a medium is after it was made, or after a boot.
+# Sets the region for a medium that was made, or found again after a boot.
 attach() {
     case $1 in
     fsdax | eadr)
@@ -74,7 +74,7 @@ make() {
     attach "$1"
 }
 
-# What the tool says about the medium: it is what it is taken for.
+# Checks that `pramfs doctor` recognizes the medium.
 doctor() {
     local report place=$region
     [[ -e $place ]] || place=${place%/*}
@@ -85,7 +85,7 @@ doctor() {
     expect map_sync "$3" "$(value map_sync <<<"$report")"
 }
 
-# The library's own tests. They lose what is there.
+# Runs the library's own tests. They destroy the contents of the medium.
 library() {
     local medium=${dax:-$region} test
     for test in $(grep /media- $shared/tests); do
@@ -93,8 +93,8 @@ library() {
     done
 }
 
-# A user's quota on a host: Debian's kernel has them for ext4, and not all of them
-# for tmpfs.
+# Tests a user's quota on the host file system. Debian's kernel has quotas for ext4,
+# but not in every version for tmpfs.
 quota() {
     local test said
     test=$(grep /host_full- $shared/tests | head -n 1)
@@ -104,7 +104,7 @@ quota() {
     grep 'was met' <<<"$said" | sed 's/^/   /'
 }
 
-# A program that links the library makes a log and counters, twice.
+# Runs a program that links the library and makes a log and counters, twice.
 example() {
     local place=${dax:+$dax/example}
     place=${place:-$region}
@@ -112,7 +112,7 @@ example() {
     for _ in 1 2; do "$programs/examples/log_and_counters" "$place" 64M 500 | sed 's/^/   /'; done
 }
 
-# A file system for the writers.
+# Makes a file system for the writers.
 begin() {
     rm -rf "$record" && mkdir "$record"
     "$programs/mkfs-pramfs" -f "$region" 128M | sed 's/^/   /'
@@ -128,22 +128,22 @@ door() {
     fi
 }
 
-# umount returns before the server has let go of the region.
+# umount returns before the server has released the region.
 close() {
     [[ $1 == mount ]] || return 0
     umount /run/mnt
     flock -w 20 "$region" true
 }
 
-# Works until the power is cut.
+# Runs the writers until the power cut.
 live() {
     door "$1"
     "$programs/examples/kill" live "$door" "$record" "$seed"
-    say "the writers have ended by themselves"
+    say "the writers ended before the power cut"
     return 1
 }
 
-# What the power cut has left.
+# Checks the state after the power cut.
 check() {
     "$programs/fsck-pramfs" -n "$region" | sed 's/^/   /'
     door "$1"
@@ -158,7 +158,7 @@ check() {
 while read -r step; do
     start=$SECONDS
     printf '== %s\n' "$step"
-    # The words of a step are a function and its arguments.
+    # The words of a step are a function name and its arguments.
     # shellcheck disable=SC2086
     $step
     printf '== %s: done (%d s)\n' "$step" $((SECONDS - start))

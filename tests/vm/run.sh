@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # Real power cuts on a real (emulated) NVDIMM: boots Debian's own kernel in
 # QEMU, tests pramfs on each kind of medium that the device can be, kills the
-# machine in the middle of a load, boots it again, and checks what is there.
-# Boots systemd with what README.md says for /etc/fstab and udev.
+# machine in the middle of a load, boots it again, and checks the contents.
+# Also boots systemd with the /etc/fstab line and the udev rule of README.md.
 # See docs/vm-testing.md.
 #
 #   tests/vm/run.sh [--media "systemd fsdax pmem devdax eadr"] [--cuts N]
 #                   [--seconds N] [--build-all] [--keep]
 #
-# --media M    on these media, each made anew (all of them); eadr is fsdax
-#              where the processor's caches are persistent, too; systemd is
-#              devdax, mounted at boot by systemd, without power cuts
-# --cuts N     power cuts on each medium (2)
-# --seconds N  begins nothing more after that time, building not counted, and
-#              says so (no limit)
-# --build-all  builds all that `make test` builds, which then finds it done
-# --keep       leaves the device and the console's text behind
+# --media M    the media to test, each made anew (default: all); eadr is fsdax
+#              with persistent processor caches; systemd is devdax, mounted at
+#              boot by systemd, without power cuts
+# --cuts N     power cuts on each medium (default: 2)
+# --seconds N  starts nothing new after that time, not counting the build, and
+#              reports what it leaves out (default: no limit)
+# --build-all  also builds everything that a later `make test` needs
+# --keep       keeps the device and the console output
 #
-# Ends with status 0 where all that was begun has passed, 1 where something
-# failed, and 77 where it cannot run here; then it says why.
+# Exit status: 0 if everything that was started passed, 1 if something failed, 77
+# with a reason if this machine cannot run the tests.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
@@ -46,16 +46,16 @@ cannot() {
     exit 77
 }
 
-[[ $(uname -m) == x86_64 ]] || cannot "the machine is no x86_64, and neither would be its programs in the guest"
+[[ $(uname -m) == x86_64 ]] || cannot "this machine is not x86_64, so its programs cannot run in the guest"
 for tool in qemu-system-x86_64 ndctl busybox cpio depmod modprobe xz apt-get mkfs.ext4; do
-    command -v $tool >/dev/null || cannot "there is no $tool (scripts/deps.sh --vm installs it)"
+    command -v $tool >/dev/null || cannot "$tool is missing (scripts/deps.sh --vm installs it)"
 done
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/vm
 mkdir -p "$work"
 exec 9>"$work/lock"
-flock -n 9 || cannot "another run has $work"
+flock -n 9 || cannot "another run uses $work"
 
 qemu=
 end() {
@@ -67,7 +67,7 @@ end() {
 }
 trap end EXIT
 
-# The kernel: unpacked and not installed, since this machine is not to boot it.
+# Unpacks the kernel without installing it, because this machine must not boot it.
 kernel() {
     local meta package
     for meta in linux-image-6.12-amd64 linux-image-amd64; do
@@ -93,8 +93,8 @@ kernel() {
     version=$(ls "$kernel/lib/modules")
 }
 
-# The first file system: busybox, and the modules in the order of loading, those
-# for the host's root and those for the media (systemd leaves these to udev).
+# Makes the initramfs: busybox, and the modules in load order, first those for the
+# host's root, then those for the media (in a boot with systemd, udev loads the latter).
 initrd() {
     local dir=$work/initrd.d
     rm -rf "$dir" && mkdir -p "$dir"/{bin,proc,sys,dev,host,layers,root,modules}
@@ -106,11 +106,11 @@ initrd() {
     (cd "$dir" && find . | cpio -o -H newc --quiet) | gzip -1 >"$work/initrd"
 }
 
-# Modules and what they need, but for those that are there already.
+# Copies modules and their dependencies, except those already copied.
 modules() {
     local dir=$work/initrd.d/modules/$1 n=100 module
     mkdir "$dir"
-    # No file of this machine's configuration has a say in it.
+    # Ignore this machine's modprobe configuration.
     for module in $(modprobe -C /dev/null -d "$kernel" -S "$version" -a --show-depends "${@:2}" |
         awk '$1 == "insmod" && !seen[$2]++ { print $2 }'); do
         ! grep -qxF "$module" "$work/modules" || continue
@@ -124,7 +124,7 @@ modules() {
     done
 }
 
-# 16 MiB of labels, and what is left a multiple of 16 MiB, the kernel's unit.
+# 16 MiB of labels. The rest is a multiple of 16 MiB, the kernel's unit.
 device_mib=2064
 label_mib=16
 
@@ -151,7 +151,7 @@ build() {
     }
 }
 
-# The block of README.md after the first line with this text.
+# Extracts the block of README.md after the first line with this text.
 readme() {
     awk -v text="$1" '
         block && /^```/ { exit }
@@ -161,8 +161,8 @@ readme() {
     [[ -s $work/shared/readme/$2 ]] || fail "README.md has no block after: $1"
 }
 
-# What systemd's machine has over this one's root: the programs as they are
-# installed, and what README.md says for the fstab. Of the rule only the text.
+# Makes the layer over this machine's root for the boots with systemd: the installed
+# programs and the fstab of README.md. For the udev rule, it extracts only the text.
 layer() {
     local layer=$work/layer readme=$work/shared/readme device place generator unit
     rm -rf "$layer" "$readme" && mkdir -p "$layer" "$readme"
@@ -171,9 +171,9 @@ layer() {
     grep -o '/etc/udev/rules\.d/[^`]*' README.md >"$readme/rule_file"
     sed -n 's/.*`\(udevadm control[^`]*\)`.*/\1/p' README.md >"$readme/reload"
     [[ $(wc -l <"$readme/fstab") == 1 && $(wc -l <"$readme/rule_file") == 1 && $(wc -l <"$readme/reload") == 1 ]] ||
-        fail "README.md says more than one thing, or nothing, for the fstab, the rule's file or udevadm"
+        fail "README.md does not have exactly one line each for the fstab, the rule's file and udevadm"
     read -r device place _ <"$readme/fstab"
-    [[ $device == /dev/dax0.0 ]] || fail "README.md mounts another device than there is: $device"
+    [[ $device == /dev/dax0.0 ]] || fail "README.md mounts a device that the machine does not have: $device"
 
     make -s install DESTDIR="$layer" CARGO=none target="$target/debug" >"$work/build" 2>&1 || {
         cat "$work/build"
@@ -182,9 +182,9 @@ layer() {
     install -D -m 0644 -t "$layer/etc/systemd/system" tests/vm/systemd/steps.{service,target}
     sed "s|@place@|$place|" tests/vm/systemd/user.service >"$layer/etc/systemd/system/user.service"
     cp "$readme/fstab" "$layer/etc/fstab"
-    # Without a number it is a machine's first boot, which enables everything.
+    # Without an ID systemd treats this as a first boot and enables all units.
     printf '%032x\n' "$$" >"$layer/etc/machine-id"
-    # Of the generators that this machine has, the one for the fstab.
+    # Mask all generators of this machine except the one for the fstab.
     mkdir "$layer/etc/systemd/system-generators"
     for generator in /lib/systemd/system-generators/*; do
         [[ $generator == */systemd-fstab-generator ]] ||
@@ -192,7 +192,7 @@ layer() {
     done
     mkdir -p "$layer/usr/lib/modules"
     ln -s "$kernel/lib/modules/$version" "$layer/usr/lib/modules/$version"
-    # Modules and units that cost half of the boot and have nothing to do with it.
+    # Mask irrelevant modules and units: they take half of the boot time.
     mkdir "$layer/etc/modprobe.d"
     printf 'blacklist %s\n' kvm_amd kvm_intel ccp {aesni,ghash_clmulni,crc32c}_intel sha{1,256,512}_ssse3 \
         crc{t10dif,32}_pclmul ahci iTCO_wdt psmouse >"$layer/etc/modprobe.d/vm.conf"
@@ -207,8 +207,8 @@ layer() {
 
 boots=0 cuts_done=0
 
-# Boots and does the steps; with --cut the machine is killed while they run, with
-# --systemd it is systemd's, and switches itself off.
+# Boots and runs the steps. With --cut it kills the machine while they run. With
+# --systemd, systemd is the first process and the machine switches itself off.
 boot() {
     local cut='' more=''
     [[ $1 != --cut ]] || { cut=1 && shift; }
@@ -218,9 +218,9 @@ boot() {
     : >"$work/console"
     boots=$((boots + 1))
     local start=$SECONDS
-    # The two processors take turns: with a thread for each, one may still hold
-    # the breakpoint that the kernel had in place of an instruction while the
-    # other patched it, and the guest panics, once in some hundred boots.
+    # The two processors take turns in one thread. With a thread for each, one may
+    # still hold the breakpoint that the kernel puts in place of an instruction while
+    # the other patches it. The guest then panics, once in some hundred boots.
     qemu-system-x86_64 -accel tcg,thread=single -cpu max -smp 2 \
         -machine "q35,nvdimm=on,nvdimm-persistence=$persistence" -m 1G,slots=2,maxmem=4G \
         -object "memory-backend-file,id=nvdimm,share=on,mem-path=$work/nvdimm,size=${device_mib}M" \
@@ -233,7 +233,7 @@ boot() {
         </dev/null &
     qemu=$!
     if [[ -n $cut ]]; then
-        # As soon as all writers are at work, and a little later than that.
+        # Wait until all writers are at work, then up to three seconds more.
         local writer
         for writer in 0 1 2; do
             wait_for "writer $writer" bytes_of "$work/shared/record/w$writer.log" 160
@@ -273,7 +273,7 @@ wait_for() {
     until "$@"; do
         if [[ -e $work/shared/status && $(cat "$work/shared/status") != 0 ]] ||
             ! kill -0 "$qemu" 2>/dev/null || ((SECONDS > patience)); then
-            # What came in the last moment counts.
+            # Check once more: the condition may have become true in the meantime.
             "$@" && return
             show
             ! grep -q 'Kernel panic' "$work/console" ||
@@ -286,7 +286,7 @@ wait_for() {
 
 left() {
     ((seconds == 0 || SECONDS < seconds)) && return
-    say "NO TIME LEFT after $SECONDS s: not begun: $*"
+    say "NO TIME LEFT after $SECONDS s: not started: $*"
     return 1
 }
 
@@ -297,22 +297,22 @@ printf '%s\n' "$root" >"$work/shared/root"
 printf '%s\n' "$target/debug" >"$work/shared/programs"
 seed=${PRAMFS_VM_SEED:-$RANDOM}
 printf '%s\n' "$seed" >"$work/shared/seed"
-say "seed: PRAMFS_VM_SEED=$seed repeats the operations, not the moments of the cuts"
+say "seed: PRAMFS_VM_SEED=$seed repeats the operations, but not the times of the cuts"
 build
 truncate -s ${device_mib}M "$work/nvdimm"
 
-# Without the rule systemd does not mount what the fstab says; then the rule comes,
-# as README.md has it, and is all that it took. The next boot has everything from
-# the start. Each shutdown must have unmounted the file system, though in the first
-# one somebody still had it in use.
+# The first boot has no udev rule, and systemd does not mount the fstab entry. Adding
+# the rule of README.md must be sufficient. The second boot has everything from the
+# start. Each shutdown must unmount the file system, although a process still uses it
+# in the first one.
 systemd() {
     if [[ ! -x /lib/systemd/systemd || ! -x /lib/systemd/systemd-udevd ]]; then
-        say "*** SKIPPED: there is no systemd with udev (scripts/deps.sh --vm installs it): no boot with them ***"
+        say "*** SKIPPED: systemd or udev is missing (scripts/deps.sh --vm installs them): no boot with systemd ***"
         return
     fi
     boot "make devdax" format
     layer
-    # Not the 90 s for which systemd waits.
+    # Instead of systemd's default wait of 90 s.
     mkdir -p "$work/layer/etc/systemd/system.conf.d"
     printf '[Manager]\nDefaultDeviceTimeoutSec=3s\n' >"$work/layer/etc/systemd/system.conf.d/short.conf"
     boot --systemd booted unmounted rule mounted used by_hand "write first" busy
@@ -322,7 +322,7 @@ systemd() {
     boot "attach devdax" "remains first second"
 }
 
-# What each medium is to be taken for: kind, granularity, MAP_SYNC.
+# The expected report for each medium: kind, granularity, MAP_SYNC.
 declare -A is=(
     [fsdax]="fsdax cache-line true"
     [pmem]="block-device page null"
@@ -330,10 +330,10 @@ declare -A is=(
     [eadr]="fsdax byte true"
 )
 SECONDS=0
-# No matter on which medium, so once.
+# Independent of the medium, so run once.
 quota=(quota)
 for medium in $media; do
-    [[ $medium == systemd || -n ${is[$medium]-} ]] || fail "there is no medium $medium"
+    [[ $medium == systemd || -n ${is[$medium]-} ]] || fail "unknown medium $medium"
     left "$medium" || break
     persistence=mem-ctrl
     [[ $medium != eadr ]] || persistence=cpu
