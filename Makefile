@@ -38,7 +38,7 @@ test-suites: deps-test ## long runs of pjdfstest, fsx, stress-ng, fio, dbench on
 test-programs: deps-test ## compilers, databases, git, rsync, Python's tests on a mount
 	PRAMFS_PROGRAMS=full scripts/test.sh -p pramfs-tests --test programs
 
-test-load: deps-test ## 24 writers and readers for ten minutes, every byte checked
+test-load: deps-test ## 24 writers and readers for ten minutes, every byte accounted for
 	PRAMFS_LOAD_SECONDS=$(or $(LOAD_SECONDS),600) scripts/test.sh -p pramfs-tests --test load
 
 test-vm: ## power cuts and a systemd boot on an emulated NVDIMM, in QEMU (VM_ARGS="--cuts 10")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The inside of a run: the first process of a PID namespace, in a mount
-# namespace of its own. `run` starts it. Its end is the end of all it started.
+# The inside of a run: the first process of a PID namespace, in a separate mount
+# namespace. `run` starts it. When it ends, all processes that it started end.
 set -uo pipefail
 
 readonly STAGE=/mnt
@@ -10,8 +10,8 @@ die() {
 }
 trap 'exit 143' INT TERM HUP
 
-# A stage that only this namespace sees. What lies below it is reached by
-# descriptors that were opened before.
+# A stage that only this namespace sees. Descriptors opened before the mount reach
+# the directories that it hides.
 exec 3<"$XFSTESTS_DIR" 4<"$PRAMFS_BIN" 5<"$RUN_OUTPUT" 6<"$RUN_HERE" || die "cannot open the directories"
 space=$(mktemp -d "${RUN_SPACE:-/var/tmp}/pramfs-xfstests.XXXXXX") || die "no place for the sparse files"
 for disk in test scratch; do
@@ -27,20 +27,20 @@ for pair in 3:xfstests 4:bin 5:out 6:config; do
     mount -c --bind "/proc/$$/fd/${pair%%:*}" "$STAGE/${pair#*:}" || die "cannot bind ${pair#*:}"
 done
 mount --bind "$STAGE/tmp" /tmp || die "cannot bind /tmp"
-# systemd must not be asked to run tests where it is.
+# Tests must not ask the systemd of this machine to run them.
 [[ -d /run/systemd ]] && mount -t tmpfs none /run/systemd
 
-# The helpers, where mount(8), mkfs(8) and fsck(8) look: on top of /sbin.
+# The helpers lie on top of /sbin, where mount(8), mkfs(8) and fsck(8) look.
 for tool in mount mkfs fsck; do
     ln -s "$STAGE/bin/$tool-pramfs" "$STAGE/sbin/$tool.fuse.pramfs"
     ln -s "$STAGE/bin/$tool-pramfs" "$STAGE/sbin/$tool.pramfs"
 done
 ln -s "$STAGE/bin/mount-pramfs" "$STAGE/sbin/umount.fuse.pramfs"
 sbin=$(realpath /sbin)
-mount -t overlay -o "lowerdir=$STAGE/sbin:$sbin" helpers "$sbin" || die "cannot mount an overlay on $sbin: is there no overlayfs?"
+mount -t overlay -o "lowerdir=$STAGE/sbin:$sbin" helpers "$sbin" || die "cannot mount an overlay on $sbin: is overlayfs missing?"
 
-# A device goes with the last process that has it open: detaching one that is
-# in use is put off until then.
+# Makes a loop device. It disappears when the last process closes it: the kernel
+# defers the detach of a device in use until then.
 device() {
     local disk
     disk=$(losetup --find --show "/proc/$$/fd/$1") || die "cannot make a loop device"
@@ -50,32 +50,32 @@ TEST_DEV=$(device 7) && SCRATCH_DEV=$(device 8) || exit 2
 exec 3<>"$TEST_DEV" 4<>"$SCRATCH_DEV" 5>&- 6>&- 7>&- 8>&-
 losetup --detach "$TEST_DEV" "$SCRATCH_DEV"
 
-# What tests are to know of it: /proc shows this PID namespace only.
+# Tells the tests that /proc shows only this PID namespace.
 export FSTESTS_ISOL=privatens
 export TEST_DEV SCRATCH_DEV TEST_DIR=$STAGE/test SCRATCH_MNT=$STAGE/scratch
 export HOST_OPTIONS=$STAGE/config/$RUN_CONFIG.config RESULT_BASE=$STAGE/out/results
 export PRAMFS_MOUNT_OPTIONS="durability=$RUN_DURABILITY"
 [[ -n $RUN_GLUE ]] && export BASH_ENV=$STAGE/config/pramfs.glue
 if [[ $RUN_CONFIG == ext4 ]]; then
-    mkfs.ext4 -q -F "$TEST_DEV" || die "cannot make an ext4 on $TEST_DEV"
+    mkfs.ext4 -q -F "$TEST_DEV" || die "cannot make an ext4 file system on $TEST_DEV"
 else
-    mkfs -t fuse.pramfs -- --quiet --force "$TEST_DEV" || die "cannot make a pramfs on $TEST_DEV"
+    mkfs -t fuse.pramfs -- --quiet --force "$TEST_DEV" || die "cannot make a pramfs file system on $TEST_DEV"
     [[ $RUN_CONFIG == fuse ]] && mkfs -t fuse.pramfs -- --quiet --force "$SCRATCH_DEV"
 fi
 mkdir -p "$RESULT_BASE"
 rm -f "$RESULT_BASE/check.log"
 arguments=(-x dangerous)
-# What only xfstests itself keeps from running is run with the glue; and ext4
-# is to show what of all this fails anyway.
+# With the glue, do not exclude tests for reasons of xfstests itself. With ext4, exclude
+# only the test that harms the machine, to show which of the others fail anyway.
 excluded=$STAGE/tmp/exclude
 if [[ -n $RUN_GLUE ]]; then grep -v '# harness:' "$STAGE/config/exclude"; else cat "$STAGE/config/exclude"; fi >"$excluded"
 [[ $RUN_CONFIG == ext4 ]] && grep -E '^#|/650 ' "$STAGE/config/exclude" >"$excluded"
-# They make something else of the device, and stock fuse has no mkfs to undo that.
+# These tests write over the device, and stock fuse has no mkfs to undo that.
 [[ $RUN_CONFIG == fuse ]] && printf 'generic/%s\n' 570 740 >>"$excluded"
 [[ -n $RUN_ALL ]] || arguments+=(-E "$excluded")
 
-# The watchdog. A test that is out of time is killed with its children; if
-# they do not go, they wait for a server, and that is killed, too.
+# The watchdog. It kills a test that is out of time, with its children. If they do
+# not end, they wait for a server, and the watchdog also kills the servers.
 parent() { local line; { read -r line <"/proc/$1/stat"; } 2>/dev/null && set -- ${line##*) } && printf '%s' "$2"; }
 below() {
     local pid above
@@ -86,7 +86,7 @@ below() {
     done
 }
 a_test='^([^ ]*/)?bash [^ ]*/(tests/[a-z0-9]+/[0-9]+) '
-running() { # the test that runs: PID NAME
+running() { # prints the running test: PID NAME
     local dir line
     for dir in /proc/[0-9]*; do
         line=$(tr '\0' ' ' 2>/dev/null <"$dir/cmdline")
@@ -122,7 +122,7 @@ check=$!
 watch "$check" 2>/dev/null &
 tail -n +1 -f --pid="$check" "$STAGE/out/check.out" 2>/dev/null &
 wait "$check"
-# Anything but a test's outcome is a failure of the run: there is no summary then.
-grep -q '^\(Passed all\|Failed\) ' "$STAGE/out/check.out" || die "check came to no end: $(tail -n 3 "$STAGE/out/check.out")"
+# Without a summary, check ended early, and the run has failed.
+grep -q '^\(Passed all\|Failed\) ' "$STAGE/out/check.out" || die "check did not finish: $(tail -n 3 "$STAGE/out/check.out")"
 umount "$TEST_DIR" "$SCRATCH_MNT" 2>/dev/null
 exit 0

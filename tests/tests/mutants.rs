@@ -300,7 +300,7 @@ const EQUIVALENT: [(&str, &str, &str, &str); 1] = [(
     "journal/lane.rs",
     "let fenced = w.fence(homes);",
     "fence after the next store",
-    "the next store is the first of two retired words, of which the lower counts",
+    "the next store is the first of the two retired words, and the lower word counts",
 )];
 
 /// File, line and mistake of a mutant's name, and the text of the file.
@@ -362,11 +362,13 @@ fn equivalent(name: &str) -> Option<&'static str> {
 }
 
 /// Begins the document that holds the table.
-const HEAD: &str = "# Mutants\n\n\
-    Written by `make mutants`: do not edit. What a mutant is, and how it is looked for, is\n\
-    in [crash-testing.md](crash-testing.md#does-it-notice). *found by* is a part of the\n\
-    explorer's run, with the workload and what was wrong there, or another test, which\n\
-    fails. Places are named by file and function, not by line.\n\n";
+const HEAD: &str = "# Mutants\n\
+    \n\
+    `make mutants` writes this file: do not edit it.\n\
+    [crash-testing.md](crash-testing.md#does-it-notice) says what a mutant is and how the\n\
+    tests look for it. *found by* names either a part of the explorer's run or another test.\n\
+    For the explorer, *with* gives the workload and the problem. Another test reports the\n\
+    mutant by failing. Places are named by file and function, not by line.\n\n";
 
 #[test]
 fn every_mutant_is_found() {
@@ -394,7 +396,7 @@ fn every_mutant_is_found() {
         }
         let lasts = lasting(&name, &names);
         if let Some(why) = equivalent(&name) {
-            writeln!(table, "| {lasts} | none | no mistake: {why} |").unwrap();
+            writeln!(table, "| {lasts} | none | equivalent: {why} |").unwrap();
             equal += 1;
             continue;
         }
@@ -414,7 +416,7 @@ fn every_mutant_is_found() {
     }
     println!("{table}");
     let score = format!(
-        "{found} of {} mutants are found; {equal} more {} no mistake.",
+        "{found} of {} mutants are found; {equal} more {} equivalent to the correct code.",
         found + left.len(),
         if equal == 1 { "is" } else { "are" }
     );

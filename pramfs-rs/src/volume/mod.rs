@@ -3,7 +3,7 @@
 //!
 //! Invariant: a volume changes only through [`Tx::commit`]; what a transaction
 //! reserved goes back if it is dropped; what a record freed goes back through
-//! [`Volume::release`] and nowhere else.
+//! [`Volume::free`] and nowhere else.
 //!
 //! Left to others: locks on inodes, and what inodes and directories mean.
 
