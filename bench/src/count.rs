@@ -5,7 +5,7 @@
 //! instructions hardly does. Each operation is done some times in one run and
 //! three times as often in another; the difference, divided, is what one takes,
 //! without the start. Code for processors that valgrind does not know (AVX-512)
-//! is not chosen under it. `versions` takes the time of the same operations.
+//! is not chosen under it. `compare` takes the time of the same operations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ const SOME: u64 = 1024;
 /// An operation, done so many times; the time of that, without what comes before.
 type Work = fn(&Fs, u64) -> Result<Duration>;
 
-/// The operations; a row of `versions` has the number of one of them.
+/// The operations; a row of `compare` has the number of one of them.
 const OPERATIONS: &[(&str, Work)] = &[
     ("read 4 KiB", read),
     ("write 4 KiB", write),

@@ -43,8 +43,6 @@ pub fn filled_file(path: &Path, len: u64) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
-        .read(true)
-        .write(true)
         .create(true)
         .truncate(true)
         .open(path)
@@ -326,8 +324,6 @@ fn read_ahead(mount_point: &Path, kib: u32) -> Result<()> {
 pub fn open_rw(path: &Path, direct: bool) -> Result<File> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
     OpenOptions::new()
-        .read(true)
-        .write(true)
         .read(true)
         .write(true)
         .create(true)

@@ -63,7 +63,7 @@ pub fn run(path: &Path, threads: u64, each: u64) -> Result<Vec<u64>> {
     Ok(sums)
 }
 
-pub fn main() -> Result<()> {
+pub(crate) fn main() -> Result<()> {
     let path = std::env::args().nth(1).ok_or("usage: counters REGION")?;
     println!("{:?}", run(Path::new(&path), 4, 10_000)?);
     Ok(())

@@ -17,12 +17,12 @@ struct Slot {
 }
 const SLOT: u64 = size_of::<Slot>() as u64;
 
-pub struct Store {
+pub(crate) struct Store {
     slots: MappedFile,
 }
 
 impl Store {
-    pub fn open(fs: &FileSystem, path: &str, slots: u64) -> Result<Store> {
+    pub(crate) fn open(fs: &FileSystem, path: &str, slots: u64) -> Result<Store> {
         let options = OpenOptions::new().read(true).write(true).create(true);
         let file = options.open(fs, path)?;
         file.set_len(slots * SLOT)?;
@@ -45,12 +45,12 @@ impl Store {
         Ok(found)
     }
 
-    pub fn get(&self, key: u64) -> Result<Option<[u8; 112]>> {
+    pub(crate) fn get(&self, key: u64) -> Result<Option<[u8; 112]>> {
         Ok(self.find(key)?.map(|(_, slot)| slot.value))
     }
 
     /// False where no slot is free.
-    pub fn put(&mut self, key: u64, value: [u8; 112]) -> Result<bool> {
+    pub(crate) fn put(&mut self, key: u64, value: [u8; 112]) -> Result<bool> {
         let old = self.find(key)?;
         let is_free = |at: &u64| self.slots.load::<u64>(*at).is_ok_and(|s| s == 0);
         let Some(at) = self.places().find(is_free) else {
@@ -70,7 +70,7 @@ impl Store {
     }
 }
 
-pub fn main() -> Result<()> {
+pub(crate) fn main() -> Result<()> {
     let region = RegionOptions::new().memfd("key-value", 16 << 20)?;
     format(&region, &FormatOptions::default())?;
     let fs = FileSystem::mount(region, MountOptions::default())?;

@@ -45,7 +45,7 @@ pub fn run(fs: &FileSystem, lines: u64) -> Result<Vec<String>> {
     })
 }
 
-pub fn main() -> Result<()> {
+pub(crate) fn main() -> Result<()> {
     let region = RegionOptions::new().memfd("log", 16 << 20)?;
     format(&region, &FormatOptions::default())?;
     let fs = FileSystem::mount(region, MountOptions::default())?;

@@ -43,7 +43,7 @@ pub fn index(fs: &FileSystem, files: &[PathBuf], index: &Path) -> io::Result<()>
     Ok(())
 }
 
-pub fn main() -> io::Result<()> {
+pub(crate) fn main() -> io::Result<()> {
     let region = RegionOptions::new().memfd("ported", 16 << 20)?;
     format(&region, &FormatOptions::default())?;
     let fs = FileSystem::mount(region, MountOptions::default())?;

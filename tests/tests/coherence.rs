@@ -53,8 +53,6 @@ fn cached(path: &Path) -> File {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
-        .read(true)
-        .write(true)
         .create(true)
         .truncate(false)
         .open(path)
@@ -65,8 +63,6 @@ fn cached(path: &Path) -> File {
 
 fn direct(path: &Path) -> File {
     OpenOptions::new()
-        .read(true)
-        .write(true)
         .read(true)
         .write(true)
         .custom_flags(libc::O_DIRECT)

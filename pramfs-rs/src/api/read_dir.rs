@@ -76,11 +76,12 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Result<DirEntry>> {
-        if self.batch.is_empty() && !self.ended {
-            if let Err(e) = self.fetch() {
-                self.ended = true;
-                return Some(Err(e));
-            }
+        if self.batch.is_empty()
+            && !self.ended
+            && let Err(e) = self.fetch()
+        {
+            self.ended = true;
+            return Some(Err(e));
         }
         self.batch.pop_front().map(Ok)
     }

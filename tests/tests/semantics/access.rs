@@ -192,7 +192,7 @@ fn a_crash_while_the_label_changes_leaves_either() {
 }
 
 #[test]
-fn readers_are_let_in_by_a_mount_that_has_stored_nothing_and_by_no_other() {
+fn lock_shared_of_a_mount_that_has_stored_is_refused() {
     let _one = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
