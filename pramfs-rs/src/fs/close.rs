@@ -121,7 +121,7 @@ impl Fs {
     /// use pramfs::OpenOptions;
     /// use pramfs::format::{FormatOptions, format};
     /// use pramfs::pmem::{HeapBackend, Region};
-    /// use pramfs::{inode::Fs, CloseError, MountOptions};
+    /// use pramfs::{MountOptions, inode::{CloseError, Fs}};
     ///
     /// let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// format(&region, &FormatOptions::default())?;

@@ -1,6 +1,6 @@
 //! Threads of mixed operations over one small tree, so that they meet.
 //!
-//! * [`words`]: contents that say what they are, so that a byte of another
+//! * [`pattern`]: contents that say what they are, so that a byte of another
 //!   file, of another place or of half a write is found by whoever reads it.
 //! * `door`: what a worker can do, on the engine directly or by system calls.
 //! * `worker`: one thread: operations on what all share, and on files of its
