@@ -5,6 +5,8 @@
 //! ```
 //! An arrow never points up. See `docs/architecture.md` in the repository.
 #![deny(missing_docs)]
+// What is `pub` can be named by users of the crate: tests/public_items.rs relies on it.
+#![cfg_attr(not(test), deny(unreachable_pub))]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");

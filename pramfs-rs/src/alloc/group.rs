@@ -2,7 +2,7 @@
 
 /// Bits of one group. Set: in use, reserved, or not yet reusable.
 #[derive(Debug)]
-pub struct Group {
+pub(super) struct Group {
     /// `None`: no bit of the group is set, and it has no bitmap block yet.
     bits: Option<Box<[u64]>>,
     /// Bits that exist: the last group may be short.
@@ -19,7 +19,7 @@ pub struct Group {
 
 impl Group {
     /// A group that is not in use yet.
-    pub fn empty(len: u32, desc_offset: u64) -> Group {
+    pub(super) fn empty(len: u32, desc_offset: u64) -> Group {
         Group {
             bits: None,
             len,
@@ -31,7 +31,12 @@ impl Group {
     }
 
     /// A group with the bits of its bitmap block.
-    pub fn loaded(mut bits: Box<[u64]>, len: u32, bitmap_offset: u64, desc_offset: u64) -> Group {
+    pub(super) fn loaded(
+        mut bits: Box<[u64]>,
+        len: u32,
+        bitmap_offset: u64,
+        desc_offset: u64,
+    ) -> Group {
         // Bits past the end do not exist; they count as used.
         for i in len as usize..bits.len() * 64 {
             bits[i / 64] |= 1 << (i % 64);
@@ -48,17 +53,17 @@ impl Group {
     }
 
     /// Clear bits.
-    pub fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.free
     }
 
     /// Whether the group has a bitmap block.
-    pub fn is_initialised(&self) -> bool {
+    pub(super) fn is_initialised(&self) -> bool {
         self.bits.is_some()
     }
 
     /// Gives an empty group its bits.
-    pub fn initialise(&mut self, words: usize, bitmap_offset: u64) {
+    pub(super) fn initialise(&mut self, words: usize, bitmap_offset: u64) {
         if self.bits.is_none() {
             let fresh = Group::loaded(
                 vec![0; words].into(),
@@ -71,7 +76,7 @@ impl Group {
     }
 
     /// Sets a run of clear bits.
-    pub fn take(&mut self, start: u32, len: u32) {
+    pub(super) fn take(&mut self, start: u32, len: u32) {
         let Some(bits) = &mut self.bits else { return };
         for_words(start, len, |word, mask| {
             debug_assert_eq!(bits[word] & mask, 0);
@@ -85,7 +90,7 @@ impl Group {
 
     /// Clears a run of set bits. On a damaged medium, where two files may name a
     /// block, some of them may be clear already.
-    pub fn give(&mut self, start: u32, len: u32) {
+    pub(super) fn give(&mut self, start: u32, len: u32) {
         let Some(bits) = &mut self.bits else { return };
         let mut cleared = 0;
         for_words(start, len, |word, mask| {
@@ -98,7 +103,7 @@ impl Group {
 
     /// Sets a run of clear bits, if it is one, and stands in one word.
     #[inline]
-    pub fn take_here(&mut self, start: u32, len: u32) -> bool {
+    pub(super) fn take_here(&mut self, start: u32, len: u32) -> bool {
         let Some(bits) = &mut self.bits else {
             return false;
         };
@@ -122,7 +127,7 @@ impl Group {
     }
 
     /// The first run of clear bits at or after `from`, at most `want` long.
-    pub fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
         let bits = self.bits.as_ref()?;
         let mut at = from.max(self.low);
         while at < self.len {
@@ -152,7 +157,7 @@ impl Group {
 
     /// The first run of clear bits within a range, also of a group that has
     /// no bitmap block.
-    pub fn next_free(&self, from: u32, end: u32) -> Option<(u32, u32)> {
+    pub(super) fn next_free(&self, from: u32, end: u32) -> Option<(u32, u32)> {
         let end = end.min(self.len);
         if self.bits.is_none() {
             return (from < end).then(|| (from, end - from));
@@ -162,7 +167,7 @@ impl Group {
     }
 
     /// As [`find`](Self::find), but only runs of the full length `want`.
-    pub fn find_full(&mut self, mut from: u32, want: u32) -> Option<u32> {
+    pub(super) fn find_full(&mut self, mut from: u32, want: u32) -> Option<u32> {
         while let Some((start, len)) = self.find(from, want) {
             // Not to be looked through again.
             if from <= self.low {
@@ -179,7 +184,12 @@ impl Group {
     /// A run of `len` clear bits whose number in the whole bitmap, `base` plus
     /// its place here, is a multiple of `len`; both are powers of two from 64.
     /// `fits` has a say, too.
-    pub fn find_aligned(&self, base: u64, len: u32, fits: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find_aligned(
+        &self,
+        base: u64,
+        len: u32,
+        fits: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         let bits = self.bits.as_ref()?;
         if self.free < len {
             return None;
@@ -198,7 +208,7 @@ impl Group {
 
 /// Calls `f` with each word index and mask that a run of bits touches.
 #[inline]
-pub fn for_words(start: u32, len: u32, mut f: impl FnMut(usize, u64)) {
+pub(super) fn for_words(start: u32, len: u32, mut f: impl FnMut(usize, u64)) {
     let (mut at, end) = (start, start + len);
     while at < end {
         let n = (64 - at % 64).min(end - at);

@@ -10,8 +10,8 @@ mod bitmap;
 mod group;
 mod pins;
 
-pub use bitmap::{BitmapSet, Bits, InitGroup};
-pub use pins::BlockPins;
+pub(crate) use bitmap::{BitmapSet, Bits, InitGroup};
+pub(crate) use pins::BlockPins;
 
 use crate::media::bitmap::BitmapKind;
 use group::for_words;
@@ -34,7 +34,7 @@ pub enum Freed {
 
 /// A run of consecutive blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub(crate) struct Run {
     /// First block.
     pub start: u64,
     /// Blocks.
@@ -43,7 +43,7 @@ pub struct Run {
 
 /// A run of one group of a bitmap that was reserved, and where its bits stand.
 #[derive(Debug, Clone, Copy)]
-pub struct Reserved {
+pub(crate) struct Reserved {
     /// The run.
     pub run: Run,
     /// Group.
@@ -56,7 +56,7 @@ pub struct Reserved {
 
 /// What a search for free bits has come to.
 #[derive(Debug, Clone, Copy)]
-pub enum Found {
+pub(crate) enum Found {
     /// They are taken.
     Taken(Reserved),
     /// These blocks are free, and the host has yet to give room for them: nothing
@@ -67,7 +67,7 @@ pub enum Found {
 impl Reserved {
     /// The words and masks that it touches, as region offset and mask.
     #[inline]
-    pub fn words(&self, mut f: impl FnMut(u64, u64)) {
+    pub(crate) fn words(&self, mut f: impl FnMut(u64, u64)) {
         for_words(self.first, self.run.len as u32, |word, mask| {
             f(self.bitmap_offset + word as u64 * 8, mask)
         });

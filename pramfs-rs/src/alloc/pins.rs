@@ -21,14 +21,14 @@ struct State {
 
 /// The pinned runs of a file system.
 #[derive(Debug, Default)]
-pub struct BlockPins {
+pub(crate) struct BlockPins {
     count: AtomicUsize,
     state: Mutex<State>,
 }
 
 impl BlockPins {
     /// Pins runs; the id is for [`unpin`](Self::unpin).
-    pub fn pin(&self, runs: &[Run]) -> u64 {
+    pub(crate) fn pin(&self, runs: &[Run]) -> u64 {
         let mut st = self.state.lock();
         let id = st.next_id;
         st.next_id += 1;
@@ -41,7 +41,7 @@ impl BlockPins {
     }
 
     /// Lets go; gives what was parked and is free now.
-    pub fn unpin(&self, id: u64) -> Vec<Run> {
+    pub(crate) fn unpin(&self, id: u64) -> Vec<Run> {
         let mut st = self.state.lock();
         st.pinned.retain(|(_, i), _| *i != id);
         self.count.store(st.pinned.len(), Ordering::Release);
@@ -53,12 +53,12 @@ impl BlockPins {
 
     /// Whether no run is pinned. A pin taken under a lock that the caller holds
     /// by now is seen.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
     /// Whether the run may be given back now; parks it otherwise.
-    pub fn free_or_park(&self, run: Run) -> bool {
+    pub(crate) fn free_or_park(&self, run: Run) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return true;
         }

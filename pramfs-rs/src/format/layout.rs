@@ -11,7 +11,7 @@ use crate::types::{Bno, Ino};
 
 /// A file whose blocks are consecutive, with its pointer blocks.
 #[derive(Debug)]
-pub struct Tree {
+pub(super) struct Tree {
     pub data: Bno,
     pub count: u64,
     /// First block and number of blocks of each level, lowest first.
@@ -20,7 +20,7 @@ pub struct Tree {
 
 /// Every block that a new file system uses.
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub block_descs: Tree,
     pub inode_descs: Tree,
     pub inode_table: Tree,
@@ -106,7 +106,7 @@ impl Bump<'_> {
 
 impl Plan {
     /// Places everything; `inodes` are preallocated in the inode table.
-    pub fn new(geo: &Geometry, inodes: u64) -> Result<Plan> {
+    pub(super) fn new(geo: &Geometry, inodes: u64) -> Result<Plan> {
         let pages = [
             (0, PAGE),
             (geo.copy_offset, PAGE),

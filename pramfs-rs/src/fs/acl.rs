@@ -19,7 +19,7 @@ use crate::volume::Tx;
 
 /// Which lists an inode has, as far as that has been asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AclPresence {
+pub(crate) struct AclPresence {
     known: bool,
     access: bool,
     default: bool,

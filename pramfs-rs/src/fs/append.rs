@@ -26,7 +26,7 @@ pub(super) const MAX_APPEND_BLOCKS: u64 = 16;
 /// Invariant: it is so while no more records have changed the inode. Each that
 /// changes its map or its size does.
 #[derive(Debug, Default)]
-pub struct AppendCursor {
+pub(crate) struct AppendCursor {
     /// One more than the number of records that have changed the inode; zero
     /// where nothing is known.
     valid: AtomicU64,

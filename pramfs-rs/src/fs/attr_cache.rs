@@ -49,28 +49,28 @@ const _: () = assert!(USED + 1 == WORDS);
 
 /// See the module.
 #[derive(Debug)]
-pub struct AttrCache {
+pub(crate) struct AttrCache {
     words: AtomicTable,
     slots: u64,
 }
 
 /// An inode's part in the cache, kept beside its lock.
 #[derive(Debug)]
-pub struct AttrSlot {
+pub(crate) struct AttrSlot {
     cache: Arc<AttrCache>,
     ino: Ino,
 }
 
 /// Where something was found, and when.
 #[derive(Debug, Clone, Copy)]
-pub struct SeqToken {
+pub(crate) struct SeqToken {
     ino: Ino,
     sequence: u64,
 }
 
 impl AttrCache {
     /// A cache of so many slots. It takes memory as they are filled.
-    pub fn new(slots: usize) -> AttrCache {
+    pub(crate) fn new(slots: usize) -> AttrCache {
         AttrCache {
             words: AtomicTable::new(
                 slots.saturating_mul(WORDS),
@@ -91,7 +91,7 @@ impl AttrCache {
 
     /// Has fetched where an inode is shown.
     #[inline]
-    pub fn prefetch(&self, ino: Ino) {
+    pub(crate) fn prefetch(&self, ino: Ino) {
         if let Some(slot) = self.slot(ino) {
             pmem::prefetch_object(slot);
         }
@@ -99,7 +99,7 @@ impl AttrCache {
 
     /// Attributes of an inode.
     #[inline]
-    pub fn get(&self, ino: Ino) -> Option<Attr> {
+    pub(crate) fn get(&self, ino: Ino) -> Option<Attr> {
         let slot = self.slot(ino)?;
         let (attr, _) = read(slot, |s| {
             (s[INO].load(Ordering::Relaxed) == ino.0).then(|| attr(s))
@@ -110,7 +110,7 @@ impl AttrCache {
 
     /// Attributes of an inode, if it is the one that a name leads to.
     #[inline]
-    pub fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, SeqToken)> {
+    pub(crate) fn find(&self, ino: Ino, p: &Probe) -> Option<(Attr, SeqToken)> {
         let slot = self.slot(ino)?;
         // Its lines are asked for at once.
         pmem::prefetch_object(slot);
@@ -128,7 +128,7 @@ impl AttrCache {
 
     /// Whether what was seen is still shown.
     #[inline]
-    pub fn is_current(&self, seen: &SeqToken) -> bool {
+    pub(crate) fn is_current(&self, seen: &SeqToken) -> bool {
         self.slot(seen.ino)
             .is_some_and(|s| s[SEQUENCE].load(Ordering::Acquire) == seen.sequence)
     }
@@ -136,7 +136,7 @@ impl AttrCache {
     /// Shows an inode, and the name that leads to it. The caller holds its lock,
     /// and that of the directory if there is a name; the inode is not gone.
     /// A [`AttrSlot`] is given to the lock first. True when its slot was never used.
-    pub fn publish(&self, attr: &Attr, name: Option<&Probe>) -> bool {
+    pub(crate) fn publish(&self, attr: &Attr, name: Option<&Probe>) -> bool {
         let Some(slot) = self.slot(attr.ino) else {
             return false;
         };
@@ -180,7 +180,7 @@ impl AttrCache {
 
     /// Directory and name by which an inode was found last, be it shown or not:
     /// a hint for who tells of it. It may have another name since, or none.
-    pub fn last_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+    pub(crate) fn last_name(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let slot = self.slot(ino)?;
         let (found, _) = read(slot, |s| {
             let word = |at: usize| s[at].load(Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl AttrCache {
     }
 
     /// Whether an inode has been looked at since this was asked last.
-    pub fn take_used(&self, ino: Ino) -> bool {
+    pub(crate) fn take_used(&self, ino: Ino) -> bool {
         self.slot(ino).is_some_and(|s| {
             let word = |at: usize| s[at].load(Ordering::Relaxed);
             let used = word(INO) == ino.0 && word(USED) != 0;
@@ -207,14 +207,14 @@ impl AttrCache {
     }
 
     /// See [`AtomicTable::advise_huge`].
-    pub fn advise_huge(&self) {
+    pub(crate) fn advise_huge(&self) {
         self.words.advise_huge();
     }
 }
 
 impl AttrSlot {
     /// For the lock of an inode that the cache will show.
-    pub fn new(cache: &Arc<AttrCache>, ino: Ino) -> AttrSlot {
+    pub(crate) fn new(cache: &Arc<AttrCache>, ino: Ino) -> AttrSlot {
         AttrSlot {
             cache: cache.clone(),
             ino,
@@ -223,7 +223,7 @@ impl AttrSlot {
 
     /// Takes the inode out of the cache, before it changes.
     #[inline]
-    pub fn invalidate(&self) {
+    pub(crate) fn invalidate(&self) {
         self.cache.invalidate(self.ino);
     }
 }

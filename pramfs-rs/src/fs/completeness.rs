@@ -23,7 +23,7 @@ use crate::types::{FileType, Ino};
 
 /// What is known of an inode's trees.
 #[derive(Debug)]
-pub struct Completeness(AtomicU8);
+pub(crate) struct Completeness(AtomicU8);
 
 const UNKNOWN: u8 = 0;
 const COMPLETE: u8 = 1;
@@ -33,18 +33,18 @@ const UNREADABLE_XATTRS: u8 = 3;
 
 impl Completeness {
     /// Of an inode that was read from the medium.
-    pub const fn unknown() -> Completeness {
+    pub(crate) const fn unknown() -> Completeness {
         Completeness(AtomicU8::new(UNKNOWN))
     }
 
     /// Nothing is missing: a new inode, or one that was counted.
     #[inline]
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         self.0.store(COMPLETE, Ordering::Relaxed);
     }
 
     #[inline]
-    pub fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.0.load(Ordering::Relaxed) == COMPLETE
     }
 }

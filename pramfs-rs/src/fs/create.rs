@@ -355,7 +355,7 @@ pub(super) struct NewInode<'a> {
 impl<'a> NewInode<'a> {
     /// Puts an inode in reach that nobody knows yet.
     #[inline]
-    pub fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
+    pub(super) fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
         let state = inode.state.write();
         engine.cache.insert_new(&engine.vol, inode);
         NewInode {
@@ -371,7 +371,7 @@ impl<'a> NewInode<'a> {
     /// # Errors
     /// Those of the commit.
     #[inline]
-    pub fn commit(&mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
+    pub(super) fn commit(&mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
         self.inode.last_record.set(tx.commit()?);
         self.committed = true;
         if pin {

@@ -24,7 +24,7 @@ use crate::types::{Attr, Ino};
 
 pub(super) const NAME_WORDS: usize = 6;
 /// Longest name that is kept, bytes; its length takes one more.
-pub const MAX_NAME: usize = NAME_WORDS * 8 - 1;
+pub(super) const MAX_NAME: usize = NAME_WORDS * 8 - 1;
 /// Hints of a line: one cache line.
 const WAYS: usize = 8;
 /// Bits of a hint that are the number of the inode.
@@ -36,7 +36,7 @@ const HUGE_ADVICE_MIN: usize = 4096;
 
 /// A name of a directory, made ready to be looked for.
 #[derive(Debug)]
-pub struct Probe {
+pub(crate) struct Probe {
     hash: u64,
     pub(super) dir: Ino,
     pub(super) name: [u64; NAME_WORDS],
@@ -46,7 +46,7 @@ impl Probe {
     /// `None` for a name that is too long to be kept, and for an empty one. `key` is
     /// that of the [`Dcache`].
     #[inline]
-    pub fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
+    pub(crate) fn new(key: u64, dir: Ino, name: &[u8]) -> Option<Probe> {
         if name.is_empty() || name.len() > MAX_NAME {
             return None;
         }
@@ -88,7 +88,7 @@ impl Probe {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Dcache {
+pub(crate) struct Dcache {
     hints: AtomicTable,
     /// Number of lines, less one.
     mask: usize,
@@ -101,7 +101,7 @@ pub struct Dcache {
 
 impl Dcache {
     /// A cache for the names of so many inodes.
-    pub fn new(inodes: usize, key: u64) -> Dcache {
+    pub(crate) fn new(inodes: usize, key: u64) -> Dcache {
         let lines = (inodes * 2).div_ceil(WAYS).next_power_of_two();
         let hints = AtomicTable::new(
             lines * WAYS,
@@ -131,7 +131,7 @@ impl Dcache {
     /// Attributes of the inode that a name leads to, if that is known, and
     /// when that was so.
     #[inline]
-    pub fn find(&self, p: &Probe) -> Option<(Attr, SeqToken)> {
+    pub(crate) fn find(&self, p: &Probe) -> Option<(Attr, SeqToken)> {
         let line = self.line(p)?;
         for nth in 0..WAYS {
             let hint = line[Self::way(p, nth)].load(Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Dcache {
     /// Shows an inode from now on, and a name that leads to it. The caller holds
     /// its lock, and that of the directory if there is a name, has found this
     /// under them, and has given the lock a [`AttrSlot`](super::attr_cache::AttrSlot).
-    pub fn publish(&self, attr: &Attr, name: Option<&Probe>) {
+    pub(crate) fn publish(&self, attr: &Attr, name: Option<&Probe>) {
         let first = self.attrs.publish(attr, name);
         if let Some(p) = name {
             self.put(p, attr.ino);

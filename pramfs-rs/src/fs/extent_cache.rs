@@ -42,7 +42,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// far, so 8 MiB at most; and for each 2 MiB that is read and lies in single
 /// blocks 96 bytes, and 2 KiB more where some distances differ.
 #[derive(Debug, Default)]
-pub struct ExtentCache {
+pub(crate) struct ExtentCache {
     first: OnceLock<Box<[Part; FIRST as usize]>>,
     further: [OnceLock<Box<[Part]>>; PART_TABLES],
     /// Bytes for the blocks of parts; the lock of whoever keeps something.
@@ -198,7 +198,7 @@ impl Blocks {
 
 /// Where a block of a file lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CachedExtent {
+pub(crate) enum CachedExtent {
     /// The block itself; the next one may be anywhere.
     Block(Bno),
     /// The first block of its part, which lies in one piece.
@@ -212,7 +212,7 @@ impl ExtentCache {
     /// Where they change it meanwhile, this may be what was known of another
     /// number: the caller asks afterwards, or keeps them from it.
     #[inline]
-    pub fn get(&self, records: u64, part: u64, within: usize) -> Option<CachedExtent> {
+    pub(crate) fn get(&self, records: u64, part: u64, within: usize) -> Option<CachedExtent> {
         // Most files end here, and what is to be quick has no more to compute.
         let part = if part < FIRST {
             &self.first.get()?[part as usize]
@@ -238,7 +238,7 @@ impl ExtentCache {
     /// Keeps what is known of the block `within` of a part of so many blocks, if
     /// `still` says that it is so: that no more records have changed the inode.
     /// Numbers that there is no room for are not kept.
-    pub fn put(
+    pub(crate) fn put(
         &self,
         records: u64,
         part: u64,

@@ -22,7 +22,7 @@ const SHARDS: usize = 64;
 
 /// Bytes that one cached inode takes, with its place in the maps. Checked by a
 /// test.
-pub const BYTES_PER_INODE: u64 = 640;
+pub(super) const BYTES_PER_INODE: u64 = 640;
 
 /// Inodes of a page: those of a shard with numbers in a row. Numbers are given
 /// out in order, so a map of pages is a tenth of a map of inodes and stays in
@@ -78,7 +78,7 @@ impl Shard {
 
 /// The inodes in memory.
 #[derive(Debug)]
-pub struct InodeCache {
+pub(crate) struct InodeCache {
     /// Each lock in a cache line of its own: threads on different inodes do not
     /// meet.
     shards: Box<[CachePadded<RwLock<Shard>>]>,
@@ -89,7 +89,7 @@ pub struct InodeCache {
 
 impl InodeCache {
     /// A cache of about `bytes` bytes. `key` is that of the names' hashes.
-    pub fn new(bytes: u64, key: u64) -> InodeCache {
+    pub(crate) fn new(bytes: u64, key: u64) -> InodeCache {
         let per_shard = (bytes / BYTES_PER_INODE) as usize / SHARDS;
         let per_shard = per_shard.max(16);
         InodeCache {
@@ -107,13 +107,13 @@ impl InodeCache {
     }
 
     /// Inodes in memory.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().len).sum()
     }
 
     /// An inode that is in memory.
     #[inline]
-    pub fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         let shard = self.shard(ino).read();
         let inode = shard.get(ino)?;
         crate::pmem::prefetch_object(&**inode);
@@ -127,7 +127,7 @@ impl InodeCache {
     ///
     /// # Errors
     /// Those of `load`.
-    pub fn get_or_load(
+    pub(crate) fn get_or_load(
         &self,
         vol: &Volume,
         ino: Ino,
@@ -145,7 +145,7 @@ impl InodeCache {
     /// Puts a new inode in, before its record is committed: the caller holds
     /// its core, and whoever finds it waits. It takes the place of one that is
     /// gone.
-    pub fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
+    pub(crate) fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
         let old = self.add(vol, &mut shard, inode.clone());
         // Memory is given back outside the lock.
@@ -161,7 +161,7 @@ impl InodeCache {
     }
 
     /// Takes an inode out that is gone.
-    pub fn remove(&self, inode: &Arc<Inode>) {
+    pub(crate) fn remove(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
         if shard.get(inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
             shard.remove(inode.ino);
@@ -218,7 +218,7 @@ impl InodeCache {
     }
 
     /// Every inode in memory, for the timer and the unmount.
-    pub fn all(&self) -> Vec<Arc<Inode>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         let of = |s: &RwLock<Shard>| -> Vec<_> {
             let shard = s.read();
             shard

@@ -25,7 +25,7 @@ use crate::volume::{Tx, Volume};
 
 /// What is newer in memory than on the medium, by the rule for times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lazy {
+pub(crate) struct Lazy {
     /// mtime and ctime of an overwrite: on the medium within a second.
     pub mtime: bool,
     /// atime: on the medium some time.
@@ -35,7 +35,7 @@ pub struct Lazy {
 /// What the lock of an inode guards.
 #[derive(Debug)]
 #[repr(C)]
-pub struct InodeState {
+pub(crate) struct InodeState {
     /// Its slot in the orphan table.
     pub orphan_slot: Option<u32>,
     /// What of it the medium does not have yet.
@@ -57,7 +57,7 @@ pub struct InodeState {
 /// reference counts of its `Arc`, in one cache line.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Inode {
+pub(crate) struct Inode {
     /// Looked at since the clock hand passed.
     pub(super) used: AtomicBool,
     /// Waiting in the list of lazy inodes.
@@ -78,7 +78,7 @@ pub struct Inode {
 impl Inode {
     /// An inode in memory.
     #[inline]
-    pub fn new(ino: Ino, home: u64, d: DiskInode) -> Inode {
+    pub(crate) fn new(ino: Ino, home: u64, d: DiskInode) -> Inode {
         Inode {
             ino,
             home,
@@ -101,7 +101,7 @@ impl Inode {
     /// An inode in memory whose bytes are all zero, to be filled in where it is:
     /// a new one, which has all that it counts.
     #[inline]
-    pub fn empty(ino: Ino, home: u64) -> Arc<Inode> {
+    pub(crate) fn empty(ino: Ino, home: u64) -> Arc<Inode> {
         let mut inode = Inode::new(ino, home, DiskInode::new_zeroed());
         inode.state.get_mut().complete.note();
         inode.complete.note();
@@ -110,7 +110,7 @@ impl Inode {
 
     /// Keeps it in memory for another round of the clock hand.
     #[inline]
-    pub fn note_use(&self) {
+    pub(crate) fn note_use(&self) {
         // Read first: a line that many threads share is seldom written.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Inode {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn load(vol: &Volume, ino: Ino, home: u64) -> Result<DiskInode> {
+    pub(crate) fn load(vol: &Volume, ino: Ino, home: u64) -> Result<DiskInode> {
         let d: DiskInode = vol.region.read_pod(home)?;
         if d.crc != d.expected_crc(vol.geo.seed, ino) || d.ino != ino.0 {
             return Err(Error::corrupt(
@@ -152,12 +152,12 @@ impl Inode {
 
 impl InodeState {
     /// Type of the file. The mode was checked when the inode was loaded.
-    pub fn kind(&self) -> FileType {
+    pub(crate) fn kind(&self) -> FileType {
         FileType::from_mode(self.disk.mode).unwrap_or(FileType::Regular)
     }
 
     /// Whether it is a directory.
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind() == FileType::Directory
     }
 
@@ -165,7 +165,7 @@ impl InodeState {
     ///
     /// # Errors
     /// [`Error::Stale`].
-    pub fn alive(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn alive(&self, ino: Ino) -> Result<()> {
         if self.gone {
             Err(Error::Stale(ino))
         } else {
@@ -174,20 +174,20 @@ impl InodeState {
     }
 
     /// The file map, to be worked on.
-    pub fn map(&self) -> MapRef {
+    pub(crate) fn map(&self) -> MapRef {
         map_of(&self.disk)
     }
 
     /// Takes over what a record has brought home.
     #[inline]
-    pub fn committed(&mut self, new: &DiskInode) {
+    pub(crate) fn committed(&mut self, new: &DiskInode) {
         self.disk = *new;
         self.lazy = Lazy::default();
         self.records += 1;
     }
 
     /// What `stat` shows.
-    pub fn attr(&self, geo: &Geometry) -> Attr {
+    pub(crate) fn attr(&self, geo: &Geometry) -> Attr {
         let d = &self.disk;
         let kind = self.kind();
         let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
@@ -231,7 +231,7 @@ impl InodeState {
 }
 
 /// The file map of an inode.
-pub fn map_of(d: &DiskInode) -> MapRef {
+pub(crate) fn map_of(d: &DiskInode) -> MapRef {
     MapRef {
         ino: Ino(d.ino),
         root: Ptr(d.root),
@@ -243,7 +243,7 @@ pub fn map_of(d: &DiskInode) -> MapRef {
 
 /// Takes a changed file map over into its inode, as the record of a transaction
 /// leaves it: with the last mark of loss goes the flag that tells of one.
-pub fn store_healed(tx: &Tx<'_>, d: &mut DiskInode, map: &MapRef) {
+pub(crate) fn store_healed(tx: &Tx<'_>, d: &mut DiskInode, map: &MapRef) {
     store_map(d, map);
     // What cannot be walked may have some.
     if map.healed && d.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
@@ -252,7 +252,7 @@ pub fn store_healed(tx: &Tx<'_>, d: &mut DiskInode, map: &MapRef) {
 }
 
 /// Takes a changed file map over into its inode.
-pub fn store_map(d: &mut DiskInode, map: &MapRef) {
+pub(crate) fn store_map(d: &mut DiskInode, map: &MapRef) {
     d.root = map.root.0;
     d.height = map.height as u8;
     d.blocks = d.blocks.saturating_add_signed(map.blocks);
@@ -263,7 +263,7 @@ pub fn store_map(d: &mut DiskInode, map: &MapRef) {
 ///
 /// # Errors
 /// [`Error::TooManyLinks`].
-pub fn add_link(d: &mut DiskInode) -> Result<()> {
+pub(crate) fn add_link(d: &mut DiskInode) -> Result<()> {
     if d.nlink >= LINK_MAX {
         return Err(Error::TooManyLinks(Ino(d.ino)));
     }
@@ -272,19 +272,19 @@ pub fn add_link(d: &mut DiskInode) -> Result<()> {
 }
 
 /// Sets mtime and ctime.
-pub fn touch_mtime(d: &mut DiskInode, now: Time) {
+pub(crate) fn touch_mtime(d: &mut DiskInode, now: Time) {
     (d.mtime_sec, d.mtime_nsec) = (now.sec, now.nsec);
     touch_ctime(d, now);
 }
 
 /// Mtime and ctime as they were: what was begun has been undone.
-pub fn restore_times(d: &mut DiskInode, before: &DiskInode) {
+pub(crate) fn restore_times(d: &mut DiskInode, before: &DiskInode) {
     (d.mtime_sec, d.mtime_nsec) = (before.mtime_sec, before.mtime_nsec);
     (d.ctime_sec, d.ctime_nsec) = (before.ctime_sec, before.ctime_nsec);
 }
 
 /// Sets ctime.
-pub fn touch_ctime(d: &mut DiskInode, now: Time) {
+pub(crate) fn touch_ctime(d: &mut DiskInode, now: Time) {
     (d.ctime_sec, d.ctime_nsec) = (now.sec, now.nsec);
 }
 
@@ -294,7 +294,7 @@ pub fn touch_ctime(d: &mut DiskInode, now: Time) {
 ///
 /// # Errors
 /// A record that is full.
-pub fn put_inode<'v>(
+pub(crate) fn put_inode<'v>(
     tx: &mut Tx<'v>,
     inode: &'v Inode,
     state: &InodeState,
@@ -317,7 +317,12 @@ pub fn put_inode<'v>(
 ///
 /// # Errors
 /// A record that is full.
-pub fn put_new_inode(tx: &mut Tx<'_>, home: u64, ino: Ino, new: &mut DiskInode) -> Result<()> {
+pub(crate) fn put_new_inode(
+    tx: &mut Tx<'_>,
+    home: u64,
+    ino: Ino,
+    new: &mut DiskInode,
+) -> Result<()> {
     new.change = 1;
     new.seal(tx.volume().geo.seed, ino);
     tx.put(EntryKind::Inode, home, new.as_bytes())
@@ -328,7 +333,7 @@ pub fn put_new_inode(tx: &mut Tx<'_>, home: u64, ino: Ino, new: &mut DiskInode) 
 ///
 /// # Errors
 /// A record that is full.
-pub fn put_lines<'v>(
+pub(crate) fn put_lines<'v>(
     tx: &mut Tx<'v>,
     last_record: &'v LastRecord,
     homes: &[u64],

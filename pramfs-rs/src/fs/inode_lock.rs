@@ -26,7 +26,7 @@ use crate::types::{FileType, Ino};
 
 /// See the module.
 #[derive(Debug)]
-pub struct InodeLock {
+pub(crate) struct InodeLock {
     published: Published,
     /// Its place in the attribute cache, once that has shown it.
     attr_slot: OnceLock<AttrSlot>,
@@ -75,7 +75,7 @@ impl Published {
 
 /// A regular file as it was at one moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// For [`InodeLock::validate`].
     pub changes: u64,
     /// Size, bytes.
@@ -90,7 +90,7 @@ pub struct Snapshot {
 
 /// As much of a [`Snapshot`] as a read needs whose place is known.
 #[derive(Debug, Clone, Copy)]
-pub struct SizeSnapshot {
+pub(crate) struct SizeSnapshot {
     /// For [`InodeLock::validate`].
     pub changes: u64,
     /// Size, bytes.
@@ -104,7 +104,7 @@ pub struct SizeSnapshot {
 impl InodeLock {
     /// An inode that nobody has locked.
     #[inline]
-    pub fn new(state: InodeState) -> InodeLock {
+    pub(crate) fn new(state: InodeState) -> InodeLock {
         let published = Published::default();
         published.publish(&state);
         InodeLock {
@@ -116,36 +116,36 @@ impl InodeLock {
 
     /// Waits for a shared lock.
     #[inline]
-    pub fn read(&self) -> RwLockReadGuard<'_, InodeState> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
         self.lock.read()
     }
 
     /// A shared lock, if it is free.
     #[inline]
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
         self.lock.try_read()
     }
 
     /// What nobody else can have locked.
-    pub fn get_mut(&mut self) -> &mut InodeState {
+    pub(crate) fn get_mut(&mut self) -> &mut InodeState {
         self.lock.get_mut()
     }
 
     /// Waits for the exclusive lock.
     #[inline]
-    pub fn write(&self) -> InodeGuard<'_> {
+    pub(crate) fn write(&self) -> InodeGuard<'_> {
         InodeGuard::new(self.lock.write(), self)
     }
 
     /// The exclusive lock, if it is free.
     #[inline]
-    pub fn try_write(&self) -> Option<InodeGuard<'_>> {
+    pub(crate) fn try_write(&self) -> Option<InodeGuard<'_>> {
         Some(InodeGuard::new(self.lock.try_write()?, self))
     }
 
     /// Has the attribute cache told of every exclusive lock from now on. The
     /// caller holds the lock, shared, and shows the inode after this.
-    pub fn set_attr_slot(&self, attr_slot: impl FnOnce() -> AttrSlot) {
+    pub(crate) fn set_attr_slot(&self, attr_slot: impl FnOnce() -> AttrSlot) {
         self.attr_slot.get_or_init(attr_slot);
     }
 
@@ -153,7 +153,7 @@ impl InodeLock {
     /// it is [`validate`](Self::validate) after its use. `None` where a
     /// writer is at it, or it is no regular file (any more).
     #[inline]
-    pub fn snapshot(&self, ino: Ino) -> Option<Snapshot> {
+    pub(crate) fn snapshot(&self, ino: Ino) -> Option<Snapshot> {
         let p = &self.published;
         let changes = p.changes.load(Ordering::Acquire);
         if self.lock.is_locked_exclusive() {
@@ -181,7 +181,7 @@ impl InodeLock {
 
     /// As [`snapshot`](Self::snapshot), without the file map.
     #[inline]
-    pub fn size_snapshot(&self) -> Option<SizeSnapshot> {
+    pub(crate) fn size_snapshot(&self) -> Option<SizeSnapshot> {
         let p = &self.published;
         let changes = p.changes.load(Ordering::Acquire);
         if self.lock.is_locked_exclusive() {
@@ -201,7 +201,7 @@ impl InodeLock {
 
     /// Whether no writer has had the lock since a look at so many changes.
     #[inline]
-    pub fn validate(&self, changes: u64) -> bool {
+    pub(crate) fn validate(&self, changes: u64) -> bool {
         // All that was loaded in between comes before the two loads here: a
         // writer whose stores it met had taken the lock by then.
         fence(Ordering::Acquire);
@@ -217,7 +217,7 @@ impl InodeLock {
 
 /// The exclusive lock of an inode.
 #[derive(Debug)]
-pub struct InodeGuard<'a> {
+pub(crate) struct InodeGuard<'a> {
     state: RwLockWriteGuard<'a, InodeState>,
     published: &'a Published,
 }

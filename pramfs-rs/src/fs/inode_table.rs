@@ -22,7 +22,7 @@ const GROW: u64 = 16;
 
 /// See the module.
 #[derive(Debug)]
-pub struct InodeTable {
+pub(super) struct InodeTable {
     inode: RwLock<DiskInode>,
     last_record: LastRecord,
     /// Where its blocks are. None ever moves or goes, so nothing that is known
@@ -37,7 +37,7 @@ const ALWAYS: u64 = 0;
 
 impl InodeTable {
     /// The table whose inode was read from the superblock page.
-    pub fn new(inode: DiskInode) -> InodeTable {
+    pub(super) fn new(inode: DiskInode) -> InodeTable {
         InodeTable {
             inode: RwLock::new(inode),
             last_record: LastRecord::default(),
@@ -76,7 +76,7 @@ impl InodeTable {
     /// [`Error::Stale`] for a number that the table does not reach,
     /// [`Error::Corrupt`].
     #[inline]
-    pub fn home(&self, vol: &Volume, ino: Ino) -> Result<u64> {
+    pub(super) fn home(&self, vol: &Volume, ino: Ino) -> Result<u64> {
         if ino.0 >= vol.geo.inodes_max {
             return Err(Error::Stale(ino));
         }
@@ -91,7 +91,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<u64>> {
+    pub(super) fn find_now(&self, vol: &Volume, ino: Ino) -> Result<Option<u64>> {
         match self.known(&vol.geo, ino) {
             Some(home) => Ok(Some(home)),
             None => self.find(vol, &self.inode.read(), ino),
@@ -104,7 +104,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Corrupt`].
-    pub fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<u64> {
+    pub(super) fn home_or_grow(&self, vol: &Volume, ino: Ino) -> Result<u64> {
         let geo = &vol.geo;
         if let Some(home) = self.known(geo, ino) {
             return Ok(home);

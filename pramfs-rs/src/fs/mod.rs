@@ -33,7 +33,7 @@ mod fallocate;
 #[cfg(test)]
 mod file_tests;
 mod icache;
-pub mod inode;
+pub(crate) mod inode;
 mod inode_lock;
 mod inode_ref;
 mod inode_table;

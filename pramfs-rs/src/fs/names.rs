@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::media::htree::NAME_MAX;
 
 /// Longest symlink target, bytes.
-pub const TARGET_MAX: usize = 4095;
+pub(super) const TARGET_MAX: usize = 4095;
 
 /// A name that an entry can have: 1 to 255 bytes but `/` and NUL, and neither
 /// `.` nor `..`.
@@ -12,7 +12,7 @@ pub const TARGET_MAX: usize = 4095;
 /// # Errors
 /// [`Error::NameTooLong`], [`Error::NotFound`] for the empty name,
 /// [`Error::Invalid`].
-pub fn check(name: &[u8]) -> Result<()> {
+pub(super) fn check(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::NameTooLong(name.len(), NAME_MAX));
     }
@@ -49,7 +49,7 @@ fn has_slash_or_nul(name: &[u8]) -> bool {
 ///
 /// # Errors
 /// As for [`check`].
-pub fn check_lookup(name: &[u8]) -> Result<()> {
+pub(super) fn check_lookup(name: &[u8]) -> Result<()> {
     if matches!(name, b"." | b"..") {
         Ok(())
     } else {
@@ -58,7 +58,7 @@ pub fn check_lookup(name: &[u8]) -> Result<()> {
 }
 
 /// The `DT_*` code of a mode.
-pub fn dt(mode: u32) -> u8 {
+pub(super) fn dt(mode: u32) -> u8 {
     ((mode >> 12) & 15) as u8
 }
 

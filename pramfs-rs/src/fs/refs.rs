@@ -11,7 +11,7 @@ const SHARDS: usize = 64;
 
 /// Whose a reference is. Neither can take away what the other has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub(crate) enum By {
     /// Somebody outside who counts: the look-ups of a kernel.
     Count,
     /// A value of this crate that gives it back when it is dropped.
@@ -36,7 +36,7 @@ impl References {
 /// References from outside: lookups by the kernel, open files. An inode without
 /// names lives on while it has any.
 #[derive(Debug)]
-pub struct Refs {
+pub(crate) struct Refs {
     shards: Box<[Mutex<FxHashMap<u64, References>>]>,
     total: AtomicU64,
 }
@@ -56,7 +56,7 @@ impl Refs {
     }
 
     /// Adds references.
-    pub fn add(&self, ino: Ino, n: u64, by: By) {
+    pub(crate) fn add(&self, ino: Ino, n: u64, by: By) {
         let mut s = self.shard(ino).lock();
         let refs = s.entry(ino.0).or_insert_with(|| {
             self.total.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Refs {
 
     /// Takes references away, of those that are there; true when none of any
     /// kind are left.
-    pub fn sub(&self, ino: Ino, n: u64, by: By) -> bool {
+    pub(crate) fn sub(&self, ino: Ino, n: u64, by: By) -> bool {
         let mut s = self.shard(ino).lock();
         let Some(refs) = s.get_mut(&ino.0) else {
             return false;
@@ -93,14 +93,14 @@ impl Refs {
 
     /// Whether there are any. Those that were added before something that the
     /// caller knows of are seen.
-    pub fn has(&self, ino: Ino) -> bool {
+    pub(crate) fn has(&self, ino: Ino) -> bool {
         // See `add`.
         fence(Ordering::SeqCst);
         self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0)
     }
 
     /// Inodes with references.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 }

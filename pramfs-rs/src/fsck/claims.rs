@@ -12,7 +12,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub fn new(blocks: u64) -> Claims {
+    pub(super) fn new(blocks: u64) -> Claims {
         Claims {
             pieces: (0..blocks.div_ceil(PIECE)).map(|_| None).collect(),
             blocks,
@@ -21,7 +21,7 @@ impl Claims {
 
     /// Claims a run of blocks in the region; gives the first that was claimed
     /// already.
-    pub fn claim(&mut self, start: u64, len: u64) -> Option<u64> {
+    pub(super) fn claim(&mut self, start: u64, len: u64) -> Option<u64> {
         let mut twice = None;
         let (mut at, end) = (start, (start + len).min(self.blocks));
         while at < end {
@@ -41,7 +41,7 @@ impl Claims {
     }
 
     /// Adds all that another has.
-    pub fn merge(&mut self, other: &Claims) {
+    pub(super) fn merge(&mut self, other: &Claims) {
         for (own, other) in self.pieces.iter_mut().zip(&other.pieces) {
             let Some(other) = other else { continue };
             match own {
@@ -56,7 +56,7 @@ impl Claims {
     }
 
     /// Claims of the 64 blocks from `start`, a multiple of 64, on.
-    pub fn word(&self, start: u64) -> u64 {
+    pub(super) fn word(&self, start: u64) -> u64 {
         match self.pieces.get((start / PIECE) as usize) {
             Some(Some(piece)) => piece[(start % PIECE) as usize / 64],
             _ => 0,
@@ -64,7 +64,7 @@ impl Claims {
     }
 
     /// Blocks claimed.
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.pieces
             .iter()
             .flatten()

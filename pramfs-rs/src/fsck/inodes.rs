@@ -69,7 +69,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    pub fn new(geo: &Geometry) -> Inodes {
+    pub(super) fn new(geo: &Geometry) -> Inodes {
         let per_group = geo.bits_per_group();
         Inodes {
             groups: (0..geo.inodes_max.div_ceil(per_group))
@@ -82,7 +82,7 @@ impl Inodes {
     }
 
     /// An inode in use.
-    pub fn get(&mut self, ino: Ino) -> Option<&mut Info> {
+    pub(super) fn get(&mut self, ino: Ino) -> Option<&mut Info> {
         let group = self
             .groups
             .get_mut((ino.0 / self.per_group) as usize)?
@@ -101,7 +101,7 @@ impl Inodes {
     }
 
     /// The first inode in use from a number on.
-    pub fn next(&self, from: u64) -> Option<(Ino, Info)> {
+    pub(super) fn next(&self, from: u64) -> Option<(Ino, Info)> {
         let mut at = from;
         while let Some(group) = self.groups.get((at / self.per_group) as usize) {
             let first = at - at % self.per_group;

@@ -63,7 +63,7 @@ pub(super) struct Paths(HashMap<u64, (u64, Vec<u8>)>);
 
 impl Paths {
     /// The path of a name in a directory.
-    pub fn below(&self, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn below(&self, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
         let mut path = self.path(dir)?;
         if path.len() > 1 {
             path.push(b'/');
@@ -73,7 +73,7 @@ impl Paths {
     }
 
     /// A path of an inode, if it has one and it is known.
-    pub fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+    pub(super) fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         path(&self.0, ino)
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct View<'r> {
 
 impl<'r> View<'r> {
     /// The medium as it is.
-    pub fn new(region: &'r Region) -> View<'r> {
+    pub(super) fn new(region: &'r Region) -> View<'r> {
         View {
             region,
             pages: HashMap::new(),
@@ -32,12 +32,12 @@ impl<'r> View<'r> {
     }
 
     /// The medium below.
-    pub fn region(&self) -> &'r Region {
+    pub(super) fn region(&self) -> &'r Region {
         self.region
     }
 
     /// Copies bytes out.
-    pub fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
         if self.pages.is_empty() {
             return self.region.read(at, into);
         }
@@ -57,7 +57,7 @@ impl<'r> View<'r> {
     }
 
     /// Copies a structure out.
-    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+    pub(super) fn read_pod<T: FromBytes + IntoBytes + Immutable>(
         &self,
         at: u64,
     ) -> std::result::Result<T, PmemError> {
@@ -70,7 +70,7 @@ impl<'r> View<'r> {
     }
 
     /// Reads an aligned word.
-    pub fn load_u64(&self, at: u64) -> std::result::Result<u64, PmemError> {
+    pub(super) fn load_u64(&self, at: u64) -> std::result::Result<u64, PmemError> {
         if self.pages.is_empty() {
             return self.region.load_u64(at);
         }
@@ -78,7 +78,7 @@ impl<'r> View<'r> {
     }
 
     /// Decides on bytes.
-    pub fn store(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), PmemError> {
+    pub(super) fn store(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), PmemError> {
         self.region.check(at, bytes.len() as u64)?;
         let (mut at, mut rest) = (at, bytes);
         while !rest.is_empty() {
@@ -99,13 +99,13 @@ impl<'r> View<'r> {
     }
 
     /// Decides on a word.
-    pub fn store_u64(&mut self, at: u64, word: u64) -> std::result::Result<(), PmemError> {
+    pub(super) fn store_u64(&mut self, at: u64, word: u64) -> std::result::Result<(), PmemError> {
         self.store(at, &word.to_le_bytes())
     }
 
     /// Words of 8 bytes that differ from the medium's, in order, joined to
     /// runs.
-    pub fn changes(&self) -> std::result::Result<Vec<Change>, PmemError> {
+    pub(super) fn changes(&self) -> std::result::Result<Vec<Change>, PmemError> {
         let mut numbers: Vec<_> = self.pages.keys().copied().collect();
         numbers.sort_unstable();
         let mut out: Vec<Change> = Vec::new();

@@ -16,7 +16,7 @@ use crate::volume::Tx;
 
 /// Slots of one level that share `depth` bits of the hash and are being filled.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub(super) struct Place {
     /// Level of the slots; 0 is the root.
     pub level: u32,
     /// Number of the first slot in its level.
@@ -26,7 +26,7 @@ pub struct Place {
 }
 
 /// Builds subtrees; counts the blocks that they take.
-pub struct Builder<'a, 'v> {
+pub(super) struct Builder<'a, 'v> {
     pub tx: &'a mut Tx<'v>,
     pub tree: TreeRef,
     /// Bytes that items refer to, each rounded up to whole slots.
@@ -46,7 +46,7 @@ impl Builder<'_, '_> {
 
     /// Fills `out`, the pointers of the slots of a place, with leaves for
     /// `items`; divides where they do not fit `most` slots.
-    pub fn fill(
+    pub(super) fn fill(
         &mut self,
         items: &mut [Item],
         place: Place,
@@ -197,7 +197,7 @@ fn places(items: &[Item], used: usize, shape: &LeafShape) -> SmallVec<[usize; TA
 
 /// Puts new pointers into slots of the level where `spot` ended, the first of
 /// them slot `first` of that level.
-pub fn put_pointers(
+pub(super) fn put_pointers(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
     spot: &LeafPath,

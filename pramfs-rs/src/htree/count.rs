@@ -11,7 +11,7 @@ use crate::volume::Volume;
 
 /// What a tree owns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Count {
+pub(crate) struct Count {
     /// Blocks: leaves and index blocks.
     pub blocks: u64,
     /// Items, by the heads of the leaves; `None` where one of them is damaged.
@@ -26,7 +26,7 @@ pub struct Count {
 /// # Errors
 /// [`crate::Error::Corrupt`] where a pointer is damaged, an index block has no
 /// pointers, or a leaf does not stand in all of its slots; those of the region.
-pub fn count(vol: &Volume, tree: &TreeRef, most: u64) -> Result<Count> {
+pub(crate) fn count(vol: &Volume, tree: &TreeRef, most: u64) -> Result<Count> {
     let mut c = Counter {
         vol,
         tree,

@@ -19,7 +19,7 @@ use crate::volume::Tx;
 type Line = [u64; LINE / 8];
 
 /// A change of one leaf that is being made up.
-pub struct LeafEdit<'a, 'v> {
+pub(super) struct LeafEdit<'a, 'v> {
     tx: &'a mut Tx<'v>,
     base: u64,
     seed: u64,
@@ -40,7 +40,11 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     /// # Errors
     /// Those of the region.
     #[inline]
-    pub fn begin(tx: &'a mut Tx<'v>, tree: &TreeRef, block: Bno) -> Result<LeafEdit<'a, 'v>> {
+    pub(super) fn begin(
+        tx: &'a mut Tx<'v>,
+        tree: &TreeRef,
+        block: Bno,
+    ) -> Result<LeafEdit<'a, 'v>> {
         let geo = &tx.volume().geo;
         let (base, seed) = (geo.offset(block), tree.leaf_seed(geo, block));
         tx.enter_if_allowed();
@@ -61,7 +65,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     ///
     /// # Errors
     /// Those of the region; a record that is full.
-    pub fn write(&mut self, mut at: usize, mut bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, mut at: usize, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let within = at % LINE;
             let (now, rest) = bytes.split_at(bytes.len().min(LINE - within));
@@ -86,7 +90,13 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     /// # Errors
     /// As for [`write`](Self::write).
     #[inline]
-    pub fn set_tags(&mut self, slot: usize, count: usize, first: u8, next: u8) -> Result<()> {
+    pub(super) fn set_tags(
+        &mut self,
+        slot: usize,
+        count: usize,
+        first: u8,
+        next: u8,
+    ) -> Result<()> {
         let at = LeafShape::TAGS_AT + slot;
         let (word, byte) = (at % LINE / 8, at % 8);
         if count == 0 || count > 8 || word == 7 && byte + count > 8 {
@@ -129,7 +139,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     /// # Errors
     /// As for [`write`](Self::write).
     #[inline]
-    pub fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         // The sum takes itself for zero.
         let mut old = self.old;
         old[SUM_WORD] = 0;

@@ -31,7 +31,7 @@ const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
 /// [`Error::Exists`], [`Error::NoSpace`], [`Error::Corrupt`];
 /// [`Error::NameTooLong`] and [`Error::AttributeTooLarge`] where no leaf could
 /// hold the item.
-pub fn insert(
+pub(crate) fn insert(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
     name: &[u8],
@@ -63,7 +63,7 @@ pub fn insert(
 ///
 /// # Errors
 /// As for [`insert`].
-pub fn insert_on(
+pub(crate) fn insert_on(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
     cursor: &Cursor,
@@ -102,7 +102,7 @@ pub fn insert_on(
 ///
 /// # Errors
 /// As for [`insert`].
-pub fn insert_at(
+pub(crate) fn insert_at(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
     vacant: &VacantEntry,

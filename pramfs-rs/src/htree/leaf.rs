@@ -20,22 +20,22 @@ use crate::types::Bno;
 use crate::volume::Volume;
 
 /// Bytes of a line.
-pub const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// Offset of the sum in a leaf.
-pub const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
+pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
 /// Bytes that hold the tags of a leaf of any supported size.
-pub const TAG_BYTES: usize = 128;
+pub(super) const TAG_BYTES: usize = 128;
 
 const _: () = assert!(LeafShape::new(4096).slots_at - LeafShape::TAGS_AT <= TAG_BYTES);
 
 /// Slots that an item takes.
-pub const fn slots_for(value_len: usize, name_len: usize) -> usize {
+pub(super) const fn slots_for(value_len: usize, name_len: usize) -> usize {
     (ItemHeader::SIZE + value_len + name_len).div_ceil(SLOT)
 }
 
 /// The tag of an item with this hash.
 #[inline]
-pub fn tag_of(hash: u64) -> u8 {
+pub(super) fn tag_of(hash: u64) -> u8 {
     // 254 values, from the bits that are least used up by the way to the leaf.
     (2 + ((((hash >> 8) & 0xffff) * 254) >> 16)) as u8
 }
@@ -44,22 +44,22 @@ pub fn tag_of(hash: u64) -> u8 {
 /// line. A look-up fetches that line together with the tags. It is only a
 /// preference and nothing depends on it.
 #[inline]
-pub fn home_of(hash: u64, shape: &LeafShape) -> usize {
+pub(super) fn home_of(hash: u64, shape: &LeafShape) -> usize {
     // Other bits than those of the tag.
     (((hash >> 24) & 0xffff) as usize * shape.slots) >> 16 & !1
 }
 
 /// The tags of a leaf.
 #[derive(Debug)]
-pub struct Tags([u8; TAG_BYTES]);
+pub(super) struct Tags([u8; TAG_BYTES]);
 
 impl Tags {
     /// Those of a leaf without items.
-    pub const FREE: Tags = Tags([TAG_FREE; TAG_BYTES]);
+    pub(super) const FREE: Tags = Tags([TAG_FREE; TAG_BYTES]);
 
     /// Reads the tags of the leaf at region offset `base`.
     #[inline]
-    pub fn read<S: Source>(&mut self, s: &S, shape: &LeafShape, base: u64) -> Result<()> {
+    pub(super) fn read<S: Source>(&mut self, s: &S, shape: &LeafShape, base: u64) -> Result<()> {
         let at = base + LeafShape::TAGS_AT as u64;
         match shape.slots_at - LeafShape::TAGS_AT {
             TAG_BYTES => s.bytes(at, &mut self.0),
@@ -69,7 +69,7 @@ impl Tags {
 
     /// The slots that have a tag, as bits.
     #[inline]
-    pub fn matching(&self, tag: u8, shape: &LeafShape) -> u128 {
+    pub(super) fn matching(&self, tag: u8, shape: &LeafShape) -> u128 {
         let mut mask = 0u128;
         for (i, part) in self.0.as_chunks::<16>().0.iter().enumerate() {
             mask |= u128::from(equal_tags(part, tag)) << (i * 16);
@@ -79,13 +79,13 @@ impl Tags {
 
     /// The first of `need` free slots in a row, at or after `home` or else
     /// anywhere.
-    pub fn find_free(&self, need: usize, home: usize, shape: &LeafShape) -> Option<usize> {
+    pub(super) fn find_free(&self, need: usize, home: usize, shape: &LeafShape) -> Option<usize> {
         find_run(self.matching(TAG_FREE, shape), need, home)
     }
 }
 
 /// The first of `need` bits in a row, at or after `home` or else anywhere.
-pub fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize> {
+pub(super) fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize> {
     let mut have = 1;
     while have < need {
         let step = have.min(need - have);
@@ -99,7 +99,7 @@ pub fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize> {
 
 /// An item that was found.
 #[derive(Debug, Clone, Copy)]
-pub struct ItemPos {
+pub(super) struct ItemPos {
     /// First slot.
     pub slot: usize,
     /// Its head.
@@ -125,7 +125,7 @@ fn slots_of(
 
 impl ItemPos {
     /// Slots that it takes, all in the leaf.
-    pub fn slots(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         slots_for(self.head.value_len.into(), self.head.name_len.into())
     }
 }
@@ -133,7 +133,7 @@ impl ItemPos {
 /// Looks for a name among the items of a leaf. `ties` is told the tie-breaker
 /// of each item with the same hash.
 #[inline]
-pub fn look_up<S: Source>(
+pub(super) fn look_up<S: Source>(
     s: &S,
     tree: &TreeRef,
     block: Bno,
@@ -190,7 +190,7 @@ fn name_is<S: Source>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Res
 
 /// An item in a copy of a leaf.
 #[derive(Debug, Clone, Copy)]
-pub struct Item {
+pub(crate) struct Item {
     /// Whole hash.
     pub hash: u64,
     /// Offset of its first byte in the copy.
@@ -201,7 +201,7 @@ pub struct Item {
 
 /// A copy of a leaf.
 #[derive(Debug)]
-pub struct Image {
+pub(crate) struct Image {
     /// Its bytes; items that are not stored yet may stand behind the block.
     pub bytes: Vec<u8>,
 }
@@ -228,7 +228,7 @@ impl Drop for Image {
 
 /// The head of the item at `at`, its value and its name; `None` where these
 /// are not in the bytes.
-pub fn item_parts(bytes: &[u8], at: usize) -> Option<(ItemHeader, &[u8], &[u8])> {
+pub(crate) fn item_parts(bytes: &[u8], at: usize) -> Option<(ItemHeader, &[u8], &[u8])> {
     let (head, rest) = ItemHeader::read_from_prefix(bytes.get(at..)?).ok()?;
     let value = rest.get(..head.value_len.into())?;
     let name = rest.get(value.len()..value.len() + usize::from(head.name_len))?;
@@ -250,14 +250,14 @@ impl Image {
     }
 
     /// All zeros.
-    pub fn zeroed(len: usize) -> Image {
+    pub(crate) fn zeroed(len: usize) -> Image {
         let mut image = Image::any(len);
         image.bytes.fill(0);
         image
     }
 
     /// Copies a leaf.
-    pub fn read<S: Source>(s: &S, block: Bno) -> Result<Image> {
+    pub(crate) fn read<S: Source>(s: &S, block: Bno) -> Result<Image> {
         let geo = &s.volume().geo;
         let mut image = Image::any(geo.leaf.block_size);
         s.bytes(geo.offset(block), &mut image.bytes)?;
@@ -265,14 +265,14 @@ impl Image {
     }
 
     /// Its header.
-    pub fn header(&self) -> LeafHeader {
+    pub(crate) fn header(&self) -> LeafHeader {
         LeafHeader::read_from_prefix(&self.bytes)
             .map(|(h, _)| h)
             .unwrap_or_default()
     }
 
     /// The sum over its lines.
-    pub fn sum(&self, seed: u64) -> u64 {
+    pub(crate) fn sum(&self, seed: u64) -> u64 {
         let Some((first, rest)) = self.bytes.as_chunks::<LINE>().0.split_first() else {
             return 0;
         };
@@ -285,7 +285,11 @@ impl Image {
 
     /// Its items in the order of their slots. Whatever is odd about them is an
     /// error.
-    pub fn items(&self, tree: &TreeRef, shape: &LeafShape) -> Result<Vec<Item>, &'static str> {
+    pub(crate) fn items(
+        &self,
+        tree: &TreeRef,
+        shape: &LeafShape,
+    ) -> Result<Vec<Item>, &'static str> {
         let mut items = Vec::with_capacity(shape.slots);
         let tags = &self.bytes[LeafShape::TAGS_AT..shape.slots_at];
         let mut slot = 0;
@@ -334,7 +338,7 @@ impl Image {
     /// Its items in the order of their slots, where the sum says that it is as
     /// it was stored: then it was checked before, and no more is looked at than
     /// what keeps each item in slots of its own.
-    pub fn whole_items(
+    pub(crate) fn whole_items(
         &self,
         shape: &LeafShape,
         seed: u64,
@@ -371,13 +375,13 @@ impl Image {
 
     /// The depth, where it is possible for a leaf at `level` on the way of
     /// `hash`.
-    pub fn depth(&self, geo: &Geometry, level: u32, hash: u64) -> Result<u32, &'static str> {
+    pub(crate) fn depth(&self, geo: &Geometry, level: u32, hash: u64) -> Result<u32, &'static str> {
         depth_of(&self.header(), geo, level, hash)
     }
 
     /// Checks everything about a leaf at `level` on the way of `hash`; `deep`
     /// also that each hash is that of its name.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         tree: &TreeRef,
         geo: &Geometry,
@@ -427,7 +431,7 @@ impl Image {
 }
 
 /// The depth of a leaf with this header; see [`Image::depth`].
-pub fn depth_of(
+pub(super) fn depth_of(
     h: &LeafHeader,
     geo: &Geometry,
     level: u32,
@@ -455,7 +459,7 @@ fn good_name(kind: TreeKind, name: &[u8]) -> bool {
 
 /// What a line adds to the sum of its leaf.
 #[inline]
-pub fn plain_line_sum(seed: u64, index: usize, line: &[u8; LINE]) -> u64 {
+pub(super) fn plain_line_sum(seed: u64, index: usize, line: &[u8; LINE]) -> u64 {
     if index != 0 {
         return line_sum(seed, index as u64, line);
     }
@@ -466,7 +470,13 @@ pub fn plain_line_sum(seed: u64, index: usize, line: &[u8; LINE]) -> u64 {
 
 /// Checks a leaf on the medium, unless that has been done.
 #[inline]
-pub fn verify(vol: &Volume, tree: &TreeRef, block: Bno, level: u32, hash: u64) -> Result<()> {
+pub(super) fn verify(
+    vol: &Volume,
+    tree: &TreeRef,
+    block: Bno,
+    level: u32,
+    hash: u64,
+) -> Result<()> {
     if vol.verified.knows(block) {
         return Ok(());
     }

@@ -29,13 +29,13 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use count::count;
-pub use insert::{insert, insert_at, insert_on};
-pub use leaf::{Image, Item, item_parts};
-pub use remove::{free_step, remove, remove_found, set_value};
+pub(crate) use count::count;
+pub(crate) use insert::{insert, insert_at, insert_on};
+pub(crate) use leaf::{Image, Item, item_parts};
+pub(crate) use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;
-pub use walk::{
+pub(crate) use walk::{
     Cursor, DirEntry, VacantEntry, find, find_dir, find_dir_on, find_dir_or_vacant, is_empty, scan,
     seek_leaf,
 };
@@ -50,11 +50,11 @@ use crate::media::walk::TO_FIXED;
 use crate::types::{Bno, Ino};
 
 /// Bits of a hash.
-pub const HASH_BITS: u32 = 63;
+pub(crate) const HASH_BITS: u32 = 63;
 /// Bits of a hash that can tell leaves apart; those below are the tie-breaker.
 const SPLIT_BITS: u32 = 55;
 /// Bits of the tie-breaker, all set.
-pub const TIE_MASK: u64 = 0xff;
+pub(crate) const TIE_MASK: u64 = 0xff;
 /// Most levels of index blocks, with the smallest blocks (64 pointers).
 const MAX_LEVELS: usize = (HASH_BITS / 6) as usize;
 /// Bytes of a record that are left to the caller (inodes and the like).
@@ -63,7 +63,7 @@ const CALLER_ROOM: usize = 1000;
 /// What a tree holds. The checks of its pointers and leaves are seeded by it,
 /// so that the two trees of one inode cannot be taken for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TreeKind {
+pub(crate) enum TreeKind {
     /// Entries of a directory; a value is an inode number of 8 bytes.
     Directory,
     /// Extended attributes.
@@ -82,7 +82,7 @@ impl TreeKind {
 
 /// A tree: its owner, and what the owner's inode says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TreeRef {
+pub(crate) struct TreeRef {
     /// Owner.
     pub ino: Ino,
     /// What it holds.
@@ -108,7 +108,7 @@ impl TreeRef {
 
     /// Checks a pointer that is not a hole; its block lies in the region.
     #[inline]
-    pub fn open(&self, geo: &Geometry, ptr: Ptr, level: u32, index: u64) -> Result<Bno> {
+    pub(crate) fn open(&self, geo: &Geometry, ptr: Ptr, level: u32, index: u64) -> Result<Bno> {
         let b = ptr.block();
         if !ptr.fits(self.at(geo, level, index)) || ptr.flags() & !LEAF != 0 {
             return Err(self.bad_pointer(level, index, "the check of the pointer does not fit"));
@@ -144,7 +144,7 @@ impl TreeRef {
 
     /// Seed of the sum of a leaf. It names the block, so that a leaf in the
     /// wrong place does not pass.
-    pub fn leaf_seed(&self, geo: &Geometry, block: Bno) -> u64 {
+    pub(crate) fn leaf_seed(&self, geo: &Geometry, block: Bno) -> u64 {
         let owner = mix64(self.ino.0 ^ u64::from(self.kind.first_level()) << 58);
         mix64(geo.seed ^ owner).wrapping_add(mix64(block.0))
     }
@@ -153,7 +153,7 @@ impl TreeRef {
 /// The hash of a name: 63 bits, of which the low 8 are zero. It is at least
 /// 256, so that small cookies are free for other uses.
 #[inline]
-pub fn name_hash(geo: &Geometry, name: &[u8]) -> u64 {
+pub(crate) fn name_hash(geo: &Geometry, name: &[u8]) -> u64 {
     let (k0, k1) = geo.hash_keys;
     let h = SipHasher13::new_with_keys(k0, k1).hash(name) >> 1 & !TIE_MASK;
     #[cfg(test)]

@@ -31,7 +31,7 @@ const BITS_ROOM: usize = 48;
 ///
 /// # Errors
 /// [`Error::Corrupt`].
-pub fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> {
+pub(crate) fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> {
     match find_in(tx, tree, name)? {
         Some(found) => remove_found(tx, tree, &found).map(|()| true),
         None => Ok(false),
@@ -42,7 +42,11 @@ pub fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> 
 ///
 /// # Errors
 /// As for [`remove`].
-pub fn remove_found(tx: &mut Tx<'_>, tree: &mut TreeRef, found: &OccupiedEntry) -> Result<()> {
+pub(crate) fn remove_found(
+    tx: &mut Tx<'_>,
+    tree: &mut TreeRef,
+    found: &OccupiedEntry,
+) -> Result<()> {
     let OccupiedEntry { level, block, hit } = found;
     let mut edit = LeafEdit::begin(tx, tree, *block)?;
     // A directory that is emptied is often filled again: it keeps its only leaf
@@ -115,7 +119,7 @@ fn free_block(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Invalid`] where the lengths differ, [`Error::Corrupt`].
-pub fn set_value(
+pub(crate) fn set_value(
     tx: &mut Tx<'_>,
     tree: &TreeRef,
     name: &[u8],
@@ -143,7 +147,7 @@ pub fn set_value(
 ///
 /// # Errors
 /// [`Error::Corrupt`] where a pointer is damaged.
-pub fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
+pub(crate) fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
     let gone = take_down(tx, tree, tree.root, 0, 0)?;
     if gone {
         tree.root = Ptr::HOLE;

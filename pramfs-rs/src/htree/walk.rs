@@ -17,7 +17,7 @@ use crate::types::Bno;
 use crate::volume::{Tx, Volume};
 
 /// Where blocks are read: the medium as it is, or as a transaction leaves it.
-pub trait Source {
+pub(crate) trait Source {
     /// The volume.
     fn volume(&self) -> &Volume;
     /// One word.
@@ -68,7 +68,7 @@ impl Source for Tx<'_> {
 
 /// Where the way of a hash ends.
 #[derive(Debug)]
-pub struct LeafPath {
+pub(super) struct LeafPath {
     /// Level of the pointer that was followed last; 0 is the root.
     pub level: u32,
     /// The leaf; `None` for a hole.
@@ -79,13 +79,13 @@ pub struct LeafPath {
 
 impl LeafPath {
     /// The index block whose slots are those of a level from 1.
-    pub fn index_block(&self, level: u32) -> Bno {
+    pub(super) fn index_block(&self, level: u32) -> Bno {
         self.path[level as usize - 1]
     }
 }
 
 /// Follows a hash to its leaf, and notes the way.
-pub fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> {
+pub(super) fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> {
     let mut path = [Bno(0); MAX_LEVELS];
     let (level, leaf) = find_leaf(s, tree, hash, |level, block| path[level as usize] = block)?;
     Ok(LeafPath { level, leaf, path })
@@ -95,7 +95,7 @@ pub fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> 
 /// the way `through` is told the level of each pointer to an index block, and
 /// that.
 #[inline]
-pub fn find_leaf<S: Source>(
+pub(super) fn find_leaf<S: Source>(
     s: &S,
     tree: &TreeRef,
     hash: u64,
@@ -144,19 +144,19 @@ fn has_pointers<S: Source>(
 
 /// The slot in its index block of slot `index` of a level.
 #[inline]
-pub fn slot_of(geo: &Geometry, index: u64) -> u64 {
+pub(super) fn slot_of(geo: &Geometry, index: u64) -> u64 {
     index & ((1 << geo.fan_log2) - 1)
 }
 
 /// The pointers of an index block.
-pub fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
+pub(super) fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
     let mut slots = vec![0; 1 << s.volume().geo.fan_log2];
     read_slots(s, block, 0, &mut slots)?;
     Ok(slots)
 }
 
 /// Pointers of an index block, from slot `from` on; no more than it has.
-pub fn read_slots<S: Source>(s: &S, block: Bno, from: u64, into: &mut [u64]) -> Result<()> {
+pub(super) fn read_slots<S: Source>(s: &S, block: Bno, from: u64, into: &mut [u64]) -> Result<()> {
     let geo = &s.volume().geo;
     let most = (1usize << geo.fan_log2).saturating_sub(from as usize);
     let n = into.len().min(most);
@@ -179,7 +179,7 @@ pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
 
 /// An item, and where it stands.
 #[derive(Debug)]
-pub struct OccupiedEntry {
+pub(crate) struct OccupiedEntry {
     /// Level of the pointer to the leaf.
     pub(super) level: u32,
     pub(super) block: Bno,
@@ -188,7 +188,7 @@ pub struct OccupiedEntry {
 
 /// Where a name would stand that is not there.
 #[derive(Debug)]
-pub struct VacantEntry {
+pub(crate) struct VacantEntry {
     /// Root of the tree that was searched.
     root: Ptr,
     /// Hash of the name; its tie-breaker is one that is free.
@@ -199,7 +199,7 @@ pub struct VacantEntry {
 impl Cursor {
     /// The name leads to no leaf: it is not there if that hole is one.
     #[inline]
-    pub fn is_hole(&self) -> bool {
+    pub(crate) fn is_hole(&self) -> bool {
         self.leaf.is_none()
     }
 }
@@ -220,13 +220,13 @@ pub(super) struct Ties([u64; 4]);
 
 impl Ties {
     #[inline]
-    pub fn note(&mut self, tie: u8) {
+    pub(super) fn note(&mut self, tie: u8) {
         self.0[usize::from(tie / 64)] |= 1 << (tie % 64);
     }
 
     /// The first that none has.
     #[inline]
-    pub fn free(&self) -> Option<u64> {
+    pub(super) fn free(&self) -> Option<u64> {
         let part = self.0.iter().position(|tree| *tree != u64::MAX)?;
         Some(part as u64 * 64 + u64::from(self.0[part].trailing_ones()))
     }
@@ -237,7 +237,7 @@ impl Ties {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir_or_vacant(
+pub(crate) fn find_dir_or_vacant(
     vol: &Volume,
     tree: &TreeRef,
     name: &[u8],
@@ -277,7 +277,7 @@ pub(super) fn find_in<S: Source>(
 
 /// Where a name leads: its hash, and the leaf with its level; no leaf for a hole.
 #[derive(Debug)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     pub(super) hash: u64,
     pub(super) leaf: Option<(u32, Bno)>,
 }
@@ -288,7 +288,7 @@ pub struct Cursor {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<Cursor> {
+pub(crate) fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<Cursor> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
     let (level, block) = find_leaf(s, tree, hash, |_, _| ())?;
@@ -357,7 +357,7 @@ fn seek_on<S: Source>(
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
+pub(crate) fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
     if tree.root.is_hole() {
         return Ok(true);
     }
@@ -375,7 +375,7 @@ pub fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find(
+pub(crate) fn find(
     vol: &Volume,
     tree: &TreeRef,
     name: &[u8],
@@ -393,7 +393,7 @@ pub fn find(
 
 /// An entry of a directory.
 #[derive(Debug)]
-pub struct DirEntry {
+pub(crate) struct DirEntry {
     /// Inode number.
     pub ino: u64,
     /// Where it stands.
@@ -404,7 +404,7 @@ pub struct DirEntry {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirEntry>> {
+pub(crate) fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirEntry>> {
     match find_in(vol, tree, name)? {
         Some(found) => entry_of(vol, tree, found).map(Some),
         None => Ok(None),
@@ -416,7 +416,7 @@ pub fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirE
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn find_dir_on(
+pub(crate) fn find_dir_on(
     vol: &Volume,
     tree: &TreeRef,
     cursor: &Cursor,
@@ -442,7 +442,7 @@ fn entry_of(vol: &Volume, tree: &TreeRef, found: OccupiedEntry) -> Result<DirEnt
 }
 
 /// What [`scan`] shows items to: head, value, name.
-pub type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a;
+pub(super) type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Shows the items after `from` to `f` (head, value, name), in ascending order
 /// of their hashes, until it breaks. What stays in the tree between calls is
@@ -451,7 +451,7 @@ pub type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`]; those of `hole`.
-pub fn scan(
+pub(crate) fn scan(
     vol: &Volume,
     tree: &TreeRef,
     from: u64,
@@ -571,7 +571,7 @@ fn visit(
 
 /// Checks that a leaf stands in all the slots that are its own: `run` of them
 /// from slot `first` of the level.
-pub fn check_run(
+pub(super) fn check_run(
     tree: &TreeRef,
     geo: &Geometry,
     level: u32,

@@ -15,7 +15,7 @@ use crate::pmem::Region;
 use crate::types::{Ino, Lsn};
 
 /// Bytes of a file system, as they are or as they are going to be.
-pub trait Source {
+pub(crate) trait Source {
     /// How many.
     fn len(&self) -> u64;
     /// An aligned word.
@@ -31,7 +31,7 @@ pub trait Source {
 }
 
 /// Where the homes of records are.
-pub trait Homes: Source {
+pub(crate) trait Homes: Source {
     /// Changes bytes.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Source for Region {
 
 /// Homes on the medium: stored, and noted to be flushed.
 #[derive(Debug)]
-pub struct OnMedium<'a> {
+pub(crate) struct OnMedium<'a> {
     /// The medium.
     pub region: &'a Region,
     /// What is to be flushed.
@@ -119,7 +119,11 @@ impl Homes for OnMedium<'_> {
 ///
 /// # Errors
 /// Those of reading.
-pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[Option<u64>; 2]> {
+pub(crate) fn retired_words(
+    from: &impl Source,
+    geo: &Geometry,
+    lane: u32,
+) -> Result<[Option<u64>; 2]> {
     let mut words = [None; 2];
     for (copy, word) in (0..).zip(&mut words) {
         let raw = from.load_u64(geo.retired_offset(lane) + copy * 8)?;
@@ -136,7 +140,7 @@ pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[O
 ///
 /// # Errors
 /// Those of reading.
-pub fn read_slot(
+pub(crate) fn read_slot(
     from: &impl Source,
     geo: &Geometry,
     lane: u32,
@@ -177,7 +181,7 @@ pub fn read_slot(
 ///
 /// # Errors
 /// Those of reading.
-pub fn superseded(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<bool> {
+pub(crate) fn superseded(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<bool> {
     const SIZE: u64 = DiskInode::SIZE as u64;
     for e in parse(&record[ENTRIES_AT..]) {
         let whole = e
@@ -203,7 +207,7 @@ pub fn superseded(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<b
 }
 
 /// The words of a payload.
-pub fn words(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
+pub(crate) fn words(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
     payload
         .as_chunks::<8>()
         .0
@@ -212,7 +216,7 @@ pub fn words(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Bitmap and group that an entry touches.
-pub fn group_of(e: &Entry<'_>) -> Option<(u64, u64)> {
+pub(crate) fn group_of(e: &Entry<'_>) -> Option<(u64, u64)> {
     match e.kind {
         EntryKind::SetBits | EntryKind::ClearBits => {
             let w = words(e.payload).nth(1)?;
@@ -228,7 +232,7 @@ pub fn group_of(e: &Entry<'_>) -> Option<(u64, u64)> {
 }
 
 /// Packs a bitmap and a group for an entry's payload.
-pub fn group_word(kind: BitmapKind, group: u64) -> u64 {
+pub(crate) fn group_word(kind: BitmapKind, group: u64) -> u64 {
     kind.code() << 56 | group
 }
 
@@ -237,7 +241,7 @@ pub fn group_word(kind: BitmapKind, group: u64) -> u64 {
 ///
 /// # Errors
 /// [`Error::Corrupt`] where it does not.
-pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
+pub(crate) fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
     let header = RecordHeader::read_from_prefix(record)
         .map_err(|_| Error::corrupt("a journal record", "it is too short"))?
         .0;
@@ -306,7 +310,7 @@ pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
 /// # Errors
 /// Those of the homes.
 #[inline]
-pub fn apply(homes: &mut impl Homes, e: &Entry<'_>) -> Result<()> {
+pub(crate) fn apply(homes: &mut impl Homes, e: &Entry<'_>) -> Result<()> {
     match e.kind {
         EntryKind::SetBits | EntryKind::ClearBits => {
             let mask = words(e.payload).next().unwrap_or(0);

@@ -16,7 +16,7 @@ use crate::volume::Volume;
 /// # Errors
 /// [`Error::Corrupt`] where a pointer above the lowest level is damaged, or a
 /// pointer block has no pointers, or none that fits; those of the region.
-pub fn count(vol: &Volume, map: &MapRef, most: u64) -> Result<Option<u64>> {
+pub(crate) fn count(vol: &Volume, map: &MapRef, most: u64) -> Result<Option<u64>> {
     map.checked(&vol.geo)?;
     let mut counted = 0;
     let most = most.min(vol.geo.blocks);

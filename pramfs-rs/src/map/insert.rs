@@ -39,7 +39,7 @@ fn small_cost(height: u32) -> usize {
 ///
 /// # Errors
 /// [`Error::Corrupt`], [`Error::TooLarge`].
-pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
+pub(crate) fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
     if max == 0 {
         return Ok(0);
@@ -102,7 +102,7 @@ pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
 ///
 /// # Errors
 /// [`Error::TooLarge`].
-pub fn plan_huge(tx: &Tx<'_>, map: &MapRef, index: u64) -> Result<bool> {
+pub(crate) fn plan_huge(tx: &Tx<'_>, map: &MapRef, index: u64) -> Result<bool> {
     let span = fan(&tx.volume().geo);
     let last = index
         .checked_add(span - 1)
@@ -217,7 +217,7 @@ fn graft(
 ///
 /// # Errors
 /// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
-pub fn insert(
+pub(crate) fn insert(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
     index: u64,
@@ -283,7 +283,7 @@ pub fn insert(
 /// # Errors
 /// A record that is full.
 #[inline]
-pub fn insert_into(
+pub(crate) fn insert_into(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
     table: Bno,
@@ -303,7 +303,7 @@ pub fn insert_into(
 ///
 /// # Errors
 /// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
-pub fn insert_huge(
+pub(crate) fn insert_huge(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
     index: u64,
@@ -348,7 +348,12 @@ pub fn insert_huge(
 ///
 /// # Errors
 /// [`Error::Corrupt`]; a large leaf that is covered in part.
-pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) -> Result<u64> {
+pub(crate) fn set_written(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    index: u64,
+    count: u64,
+) -> Result<u64> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     let capacity = root.capacity(geo);

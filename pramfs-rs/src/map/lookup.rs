@@ -9,7 +9,7 @@ use crate::volume::Volume;
 
 /// A run of file blocks that lie one after the other in the region, or a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// First file block.
     pub index: u64,
     /// File blocks.
@@ -29,12 +29,12 @@ pub struct Extent {
 }
 
 /// No pointer says it: the hole lies past what a tree of this height can hold.
-pub const BEYOND: u64 = u64::MAX;
+pub(super) const BEYOND: u64 = u64::MAX;
 
 impl Extent {
     /// Whether nothing was ever there, by the file map.
     #[inline]
-    pub fn is_hole(&self) -> bool {
+    pub(crate) fn is_hole(&self) -> bool {
         self.block.is_none() && !self.lost
     }
 }
@@ -44,7 +44,7 @@ impl Extent {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+pub(crate) fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
     map.checked(&vol.geo)?.look(&vol.region, &vol.geo, index)
 }
 
@@ -53,7 +53,7 @@ pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+pub(crate) fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
     map.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
 }
 
@@ -65,7 +65,7 @@ pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
+pub(crate) fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
     let geo = &vol.geo;
     let root = map.checked(geo)?;
     let max = max.max(1).min(u64::MAX - index);
@@ -222,7 +222,7 @@ fn hole(
 
 /// Where a part of a file lies: the blocks that one pointer of level 1 covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// In one piece, all of it written.
     Leaf(Bno),
     /// Where the pointers of this block say.
@@ -234,7 +234,7 @@ pub enum Part {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
+pub(crate) fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
     let geo = &vol.geo;
     let root = map.checked(geo)?;
     if map.height == 0 || index >= root.capacity(geo) {
@@ -268,7 +268,7 @@ pub fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: u64) -> Result<Option<Bno>> {
+pub(crate) fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: u64) -> Result<Option<Bno>> {
     let geo = &vol.geo;
     let at = geo.offset(table) + slot(geo, 0, index) * 8;
     let ptr = Ptr(vol.region.load_u64(at)?);

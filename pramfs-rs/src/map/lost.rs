@@ -22,7 +22,7 @@ type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`] for a height that cannot be; those of the region.
-pub fn lost_blocks(
+pub(crate) fn lost_blocks(
     vol: &Volume,
     map: &MapRef,
     f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
@@ -35,7 +35,7 @@ pub fn lost_blocks(
 ///
 /// # Errors
 /// As for [`lost_blocks`].
-pub fn is_any_lost(tx: &Tx<'_>, map: &MapRef) -> Result<bool> {
+pub(crate) fn is_any_lost(tx: &Tx<'_>, map: &MapRef) -> Result<bool> {
     let mut any = false;
     let read: Read<'_> = &mut |at, into| tx.read(at, into);
     walk(&tx.volume().geo, map, read, &mut |_, _| {

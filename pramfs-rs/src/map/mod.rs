@@ -19,11 +19,11 @@ mod tests;
 #[cfg(test)]
 mod visit;
 
-pub use count::count;
-pub use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written};
-pub use lookup::{Extent, Part, find, in_table, look, part, run};
-pub use lost::{is_any_lost, lost_blocks};
-pub use remove::remove;
+pub(crate) use count::count;
+pub(crate) use insert::{insert, insert_huge, insert_into, plan, plan_huge, set_written};
+pub(crate) use lookup::{Extent, Part, find, in_table, look, part, run};
+pub(crate) use lost::{is_any_lost, lost_blocks};
+pub(crate) use remove::remove;
 #[cfg(test)]
 pub use visit::{Node, visit};
 
@@ -37,7 +37,7 @@ use crate::volume::{Tx, Volume};
 
 /// Bytes of a record that operations on the map leave free for what their
 /// caller adds: the inode, in up to two homes, and a slot of the orphan table.
-pub const RESERVED_BYTES: usize = 560;
+pub(crate) const RESERVED_BYTES: usize = 560;
 /// Bytes that one changed word of a bitmap takes in a record.
 const BIT_WORD: usize = 24;
 /// Bytes that one pointer, or one range of zeros, takes in a record.
@@ -48,7 +48,7 @@ const MAX_SHIFT: u32 = 57;
 /// The file map of an inode, with the changes that a transaction makes. It
 /// lives no longer than that transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MapRef {
+pub(crate) struct MapRef {
     /// Owner.
     pub ino: Ino,
     /// Root pointer.
@@ -84,7 +84,7 @@ impl Step {
 impl MapRef {
     /// For reading.
     #[inline]
-    pub fn root(&self) -> MapRoot {
+    pub(crate) fn root(&self) -> MapRoot {
         MapRoot {
             ino: self.ino,
             root: self.root,

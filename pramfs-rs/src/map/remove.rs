@@ -47,7 +47,7 @@ struct Outcome {
 /// # Errors
 /// [`crate::Error::Corrupt`]; [`crate::Error::NoSpace`] where a leaf is to be
 /// cut and even the reserve is used up.
-pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u64> {
+pub(crate) fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     let end = to.min(root.capacity(geo));

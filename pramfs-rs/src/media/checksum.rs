@@ -66,7 +66,7 @@ mod short {
     }
 
     #[target_feature(enable = "sse4.2,pclmulqdq")]
-    pub fn crc(before: u32, bytes: &[u8]) -> u32 {
+    pub(super) fn crc(before: u32, bytes: &[u8]) -> u32 {
         let mut crc = u64::from(!before);
         // What was stored just now is loaded soonest where it was stored whole.
         let (mut words, rest) = match bytes.split_first_chunk::<4>() {

@@ -31,7 +31,7 @@ impl AtomicTable {
     /// That many words, at the start of a page; none where there is no memory
     /// for them, which a cache can live with. `what` they are, and what would
     /// take less memory, is for the warning that says so.
-    pub fn new(len: usize, what: &str) -> AtomicTable {
+    pub(crate) fn new(len: usize, what: &str) -> AtomicTable {
         let none = AtomicTable {
             base: NonNull::dangling(),
             len: 0,
@@ -65,7 +65,7 @@ impl AtomicTable {
 
     /// Asks for huge pages for what has not been touched so far. Random reads of
     /// a large table spend as long on its page tables as on the table.
-    pub fn advise_huge(&self) {
+    pub(crate) fn advise_huge(&self) {
         if self.len == 0 {
             return;
         }

@@ -24,7 +24,7 @@ pub(super) struct Cow {
 
 impl Cow {
     /// For a mapping of `len` bytes at `base`, both multiples of `unit`.
-    pub fn new(base: *mut u8, len: usize, unit: usize) -> Cow {
+    pub(super) fn new(base: *mut u8, len: usize, unit: usize) -> Cow {
         let units = len.div_ceil(unit);
         let copied = (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Cow {
@@ -41,7 +41,7 @@ impl Cow {
     ///
     /// # Safety
     /// The range lies in the mapping that this value was made for.
-    pub unsafe fn privatise(&self, ptr: *mut u8, len: usize) -> bool {
+    pub(super) unsafe fn privatise(&self, ptr: *mut u8, len: usize) -> bool {
         if len == 0 {
             return true;
         }
@@ -73,7 +73,7 @@ impl Cow {
     }
 
     /// Stores that were dropped for want of memory.
-    pub fn failures(&self) -> u64 {
+    pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 }

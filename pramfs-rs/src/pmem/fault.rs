@@ -114,7 +114,7 @@ pub(super) struct Guard {
 impl Guard {
     /// Guards `base..base+len`. `unit`: the piece that is replaced on a fault,
     /// a power of two; a page, or more where the kernel cannot split.
-    pub fn new(base: *mut u8, len: usize, unit: usize) -> Guard {
+    pub(super) fn new(base: *mut u8, len: usize, unit: usize) -> Guard {
         let free = TABLE.iter().position(|s| {
             !s.taken.load(Ordering::Relaxed)
                 && s.taken
@@ -141,14 +141,14 @@ impl Guard {
 
     /// Faults taken so far.
     #[inline]
-    pub fn faults(&self) -> u64 {
+    pub(super) fn faults(&self) -> u64 {
         self.slot
             .map_or(0, |i| TABLE[i].faults.load(Ordering::Acquire))
     }
 
     /// Whether a range touches a page that has faulted.
     #[inline]
-    pub fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
+    pub(super) fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
         self.slot.is_some_and(|i| {
             TABLE[i].faults.load(Ordering::Acquire) != 0 && TABLE[i].covers(ptr as usize, len)
         })

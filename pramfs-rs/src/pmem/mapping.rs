@@ -32,7 +32,7 @@ unsafe impl Sync for Reservation {}
 impl Reservation {
     /// Reserves `len` bytes at an address that equals `congruent` modulo
     /// 1 GiB if the range is that long, else modulo 2 MiB.
-    pub fn new(len: usize, congruent: u64) -> Result<Reservation, Errno> {
+    pub(super) fn new(len: usize, congruent: u64) -> Result<Reservation, Errno> {
         let page = rustix::param::page_size();
         let len = len.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
         let align = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
@@ -68,12 +68,12 @@ impl Reservation {
         })
     }
 
-    pub fn base(&self) -> *mut u8 {
+    pub(super) fn base(&self) -> *mut u8 {
         self.base
     }
 
     /// Address of a piece, if the piece lies inside.
-    pub fn piece(&self, at: usize, len: usize) -> Option<*mut u8> {
+    pub(super) fn piece(&self, at: usize, len: usize) -> Option<*mut u8> {
         (at.checked_add(len)? <= self.len).then(|| self.base.wrapping_add(at))
     }
 }
@@ -157,17 +157,17 @@ pub(super) struct Mapping {
 
 impl Mapping {
     /// Maps the first `len` bytes of `fd`.
-    pub fn new(fd: BorrowedFd<'_>, len: usize, share: Share) -> Result<Mapping, Errno> {
+    pub(super) fn new(fd: BorrowedFd<'_>, len: usize, share: Share) -> Result<Mapping, Errno> {
         let range = Reservation::new(len, 0)?;
         // SAFETY: the reservation was made here and has no user yet.
         unsafe { map_over(&range, 0, len, fd, 0, share) }?;
         Ok(Mapping { range, len })
     }
 
-    pub fn base(&self) -> *mut u8 {
+    pub(super) fn base(&self) -> *mut u8 {
         self.range.base()
     }
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 }

@@ -54,7 +54,7 @@ unsafe impl Sync for Medium {}
 
 impl Medium {
     /// Describes the mapping of `source` at `base`.
-    pub fn new(
+    pub(super) fn new(
         source: Source,
         base: *mut u8,
         granularity: Granularity,
@@ -114,7 +114,7 @@ impl Medium {
     }
 
     /// Writes a page-granular medium out. The caller has fenced.
-    pub fn sync_all(&self) -> std::io::Result<()> {
+    pub(super) fn sync_all(&self) -> std::io::Result<()> {
         if self.granularity != Granularity::Page || self.source.read_only() {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Medium {
     /// See [`PmemBackend::advise_random`].
     ///
     /// [`PmemBackend::advise_random`]: super::backend::PmemBackend::advise_random
-    pub fn advise_random(&self) {
+    pub(super) fn advise_random(&self) {
         // What the kernel reads ahead into a mapping it keeps in large pieces,
         // to megabytes, each of which is written out whole for one word that
         // has changed.
@@ -137,7 +137,7 @@ impl Medium {
     }
 
     /// Has a long range read from the medium, in large pieces.
-    pub fn advise_willneed(&self, ptr: *const u8, len: usize) {
+    pub(super) fn advise_willneed(&self, ptr: *const u8, len: usize) {
         if !self.by_page.load(Ordering::Relaxed) {
             return;
         }
@@ -150,7 +150,7 @@ impl Medium {
     }
 
     /// Whether the source takes anything back.
-    pub fn can_discard(&self) -> bool {
+    pub(super) fn can_discard(&self) -> bool {
         self.discard_unit.is_some()
     }
 
@@ -161,7 +161,7 @@ impl Medium {
     ///
     /// # Safety
     /// The range lies in the mapping, and nobody needs its bytes.
-    pub unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
+    pub(super) unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         let Some(unit) = self.discard_unit else {
             return Err(std::io::ErrorKind::Unsupported.into());
         };
@@ -186,7 +186,7 @@ impl Medium {
     /// See [`PmemBackend::learn_room`].
     ///
     /// [`PmemBackend::learn_room`]: super::backend::PmemBackend::learn_room
-    pub fn learn_room(&self, offset: u64, len: u64) {
+    pub(super) fn learn_room(&self, offset: u64, len: u64) {
         if let Some(room) = &self.room {
             room.learn(self.source.fd(), offset, len);
         }
@@ -198,7 +198,7 @@ impl Medium {
     /// Those of the host.
     ///
     /// [`PmemBackend::take_room`]: super::backend::PmemBackend::take_room
-    pub fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
+    pub(super) fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
         match &self.room {
             Some(room) => room.take(&self.source, self.base, offset, len, around),
             None => Ok(()),
@@ -211,7 +211,7 @@ impl Medium {
     /// Those of the host.
     ///
     /// [`PmemBackend::take_all_room`]: super::backend::PmemBackend::take_all_room
-    pub fn take_all_room(&self) -> std::io::Result<()> {
+    pub(super) fn take_all_room(&self) -> std::io::Result<()> {
         match &self.room {
             Some(room) => room.take_all(&self.source, self.base),
             None => Ok(()),
@@ -219,12 +219,12 @@ impl Medium {
     }
 
     /// What the host has.
-    pub fn host_space(&self) -> Option<HostSpace> {
+    pub(super) fn host_space(&self) -> Option<HostSpace> {
         self.room.as_ref()?.space(&self.source)
     }
 
     #[inline]
-    pub fn faults(&self) -> u64 {
+    pub(super) fn faults(&self) -> u64 {
         let more = match &self.mode {
             Mode::Lines | Mode::Order => 0,
             Mode::Pages(pages) => pages.failures(),
@@ -234,7 +234,7 @@ impl Medium {
     }
 
     #[inline]
-    pub fn failed_fences(&self) -> u64 {
+    pub(super) fn failed_fences(&self) -> u64 {
         match &self.mode {
             Mode::Pages(pages) => pages.failures(),
             Mode::Lines | Mode::Order | Mode::Cow(_) => 0,
@@ -242,7 +242,7 @@ impl Medium {
     }
 
     #[inline]
-    pub fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
+    pub(super) fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
         self.guard.is_faulted(ptr, len)
     }
 }

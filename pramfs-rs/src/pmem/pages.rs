@@ -27,7 +27,7 @@ pub(super) struct PageSync {
 
 impl PageSync {
     /// Notes the pages of a range for the next fence.
-    pub fn flush(&self, ptr: *const u8, len: usize) {
+    pub(super) fn flush(&self, ptr: *const u8, len: usize) {
         if len == 0 {
             return;
         }
@@ -42,7 +42,7 @@ impl PageSync {
     }
 
     /// Writes out what has been flushed.
-    pub fn fence(&self) {
+    pub(super) fn fence(&self) {
         let _turn = self.turn.lock();
         let Some((start, end)) = self.hull.lock().take() else {
             return;
@@ -55,7 +55,7 @@ impl PageSync {
     }
 
     /// Fences that have failed: their operations are not durable.
-    pub fn failures(&self) -> u64 {
+    pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 }

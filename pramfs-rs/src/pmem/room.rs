@@ -201,7 +201,7 @@ pub(super) struct HostRoom {
 impl HostRoom {
     /// `None` where a source needs no room: a device, huge pages, which were
     /// reserved when they were mapped, or what is not written.
-    pub fn new(source: &Source) -> Option<HostRoom> {
+    pub(super) fn new(source: &Source) -> Option<HostRoom> {
         let memory = match source.kind() {
             _ if source.read_only() => return None,
             SourceKind::DevDax | SourceKind::BlockDevice | SourceKind::Hugetlbfs => return None,
@@ -220,12 +220,12 @@ impl HostRoom {
         })
     }
 
-    pub fn known(&self) -> Arc<KnownRoom> {
+    pub(super) fn known(&self) -> Arc<KnownRoom> {
         self.known.clone()
     }
 
     /// Asks the host for what of a range is there, where that was not done.
-    pub fn learn(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    pub(super) fn learn(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         for chunk in offset / CHUNK..offset.saturating_add(len).min(self.len).div_ceil(CHUNK) {
             if !self.known.was_asked(chunk) {
                 self.ask(fd, chunk);
@@ -261,7 +261,7 @@ impl HostRoom {
     /// # Errors
     /// Those of the host, where it has nothing for the first page of the range
     /// that was not there.
-    pub fn take(
+    pub(super) fn take(
         &self,
         source: &Source,
         base: *mut u8,
@@ -332,7 +332,7 @@ impl HostRoom {
     }
 
     /// Takes all of it, or says why not.
-    pub fn take_all(&self, source: &Source, base: *mut u8) -> io::Result<()> {
+    pub(super) fn take_all(&self, source: &Source, base: *mut u8) -> io::Result<()> {
         let mut at = 0;
         while at < self.len {
             let len = (64 * CHUNK).min(self.len - at);
@@ -381,7 +381,7 @@ impl HostRoom {
     ///
     /// # Errors
     /// Those of `punch`.
-    pub fn discard(
+    pub(super) fn discard(
         &self,
         from: u64,
         end: u64,
@@ -395,7 +395,7 @@ impl HostRoom {
     }
 
     /// What the host has.
-    pub fn space(&self, source: &Source) -> Option<HostSpace> {
+    pub(super) fn space(&self, source: &Source) -> Option<HostSpace> {
         Some(HostSpace {
             taken: taken(source.fd()).ok()?,
             free: free_on(source.fd()),

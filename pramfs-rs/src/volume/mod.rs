@@ -12,9 +12,9 @@ mod room;
 mod tx;
 mod verified;
 
-pub use room::{RoomAsItIs, room_is_final};
-pub use tx::Tx;
-pub use verified::Verified;
+pub(crate) use room::{RoomAsItIs, room_is_final};
+pub(crate) use tx::Tx;
+pub(crate) use verified::Verified;
 
 use crate::alloc::{BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved, Run};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ use zerocopy::IntoBytes;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Volume {
+pub(crate) struct Volume {
     /// The medium.
     pub region: Region,
     /// Sizes and places.
@@ -60,7 +60,7 @@ pub struct Volume {
 
 impl Volume {
     /// A volume whose records up to `checkpoint` are dead.
-    pub fn new(
+    pub(crate) fn new(
         region: Region,
         geo: Geometry,
         checkpoint: u64,
@@ -85,18 +85,18 @@ impl Volume {
     }
 
     /// Starts a transaction on the lane of this thread.
-    pub fn begin(&self) -> Tx<'_> {
+    pub(crate) fn begin(&self) -> Tx<'_> {
         Tx::new(self, self.journal.thread_lane())
     }
 
     /// As [`begin`](Self::begin), for a change of `place`, whose lock is held: on
     /// the lane that costs least.
-    pub fn begin_at(&self, place: &LastRecord) -> Tx<'_> {
+    pub(crate) fn begin_at(&self, place: &LastRecord) -> Tx<'_> {
         Tx::new(self, self.journal.lane_for(place))
     }
 
     /// The bitmap of a kind.
-    pub fn bitmap(&self, kind: BitmapKind) -> &BitmapSet {
+    pub(crate) fn bitmap(&self, kind: BitmapKind) -> &BitmapSet {
         match kind {
             BitmapKind::Blocks => &self.blocks,
             BitmapKind::Inodes => &self.inodes,
@@ -104,12 +104,12 @@ impl Volume {
     }
 
     /// Marks the volume as failed: no transaction commits any more.
-    pub fn fail(&self) {
+    pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
 
     /// Whether it has failed.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
@@ -117,7 +117,7 @@ impl Volume {
     /// on the medium and by no record that replay could see; blocks that a
     /// direct mapping still holds are parked until it is gone.
     #[inline]
-    pub fn free(&self, freed: impl IntoIterator<Item = Freed>) {
+    pub(crate) fn free(&self, freed: impl IntoIterator<Item = Freed>) {
         for f in freed {
             self.free_one(f, self.discard);
         }
@@ -157,7 +157,7 @@ impl Volume {
     }
 
     /// Ends a pin and gives back what it had parked.
-    pub fn unpin(&self, id: u64) {
+    pub(crate) fn unpin(&self, id: u64) {
         for run in self.pins.unpin(id) {
             self.free_run(run, self.discard);
         }
@@ -190,7 +190,7 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the region.
-    pub fn retire_pending(&self) -> Result<bool> {
+    pub(crate) fn retire_pending(&self) -> Result<bool> {
         let waiting = self.journal.has_pending();
         if waiting {
             self.retire_all()?;
@@ -202,18 +202,18 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the region.
-    pub fn retire_all(&self) -> Result<()> {
+    pub(crate) fn retire_all(&self) -> Result<()> {
         self.journal
             .retire_all(&self.region, &self.geo, &mut |f| self.free(f))
     }
 
     /// A free slot of the orphan table, if one is known.
-    pub fn take_orphan_slot(&self) -> Option<u32> {
+    pub(crate) fn take_orphan_slot(&self) -> Option<u32> {
         self.orphan_slots.lock().pop()
     }
 
     /// Free blocks: in all, and without the reserve.
-    pub fn free_blocks(&self) -> (u64, u64) {
+    pub(crate) fn free_blocks(&self) -> (u64, u64) {
         let usable = self.blocks.count_free(&self.region, &self.geo);
         let held = self.reserve.held();
         // The reserve is taken from the groups at the first allocation.
@@ -313,7 +313,7 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the region and of its host.
-    pub fn keep_reserve(&self) -> Result<()> {
+    pub(crate) fn keep_reserve(&self) -> Result<()> {
         if self.region.needs_room() && self.reserve.missing() > 0 {
             self.begin().keep_reserve()?;
         }

@@ -15,7 +15,7 @@ thread_local! {
 /// As long as it lives this thread takes the room of the host as it is.
 #[derive(Debug)]
 #[must_use = "it counts as long as it lives"]
-pub struct RoomAsItIs {
+pub(crate) struct RoomAsItIs {
     before: bool,
     /// It ends on the thread where it began.
     not_send: PhantomData<*const ()>,
@@ -23,7 +23,7 @@ pub struct RoomAsItIs {
 
 impl RoomAsItIs {
     /// From here on.
-    pub fn new() -> RoomAsItIs {
+    pub(crate) fn new() -> RoomAsItIs {
         RoomAsItIs {
             before: FINAL.replace(true),
             not_send: PhantomData,
@@ -39,6 +39,6 @@ impl Drop for RoomAsItIs {
 
 /// Whether this thread has to do with the room that there is.
 #[cold]
-pub fn room_is_final() -> bool {
+pub(crate) fn room_is_final() -> bool {
     FINAL.get()
 }

@@ -25,7 +25,7 @@ const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal
 
 /// See the module.
 #[derive(Debug)]
-pub struct Tx<'v> {
+pub(crate) struct Tx<'v> {
     vol: &'v Volume,
     lane: u32,
     rec: RecordBuf,
@@ -66,19 +66,19 @@ impl<'v> Tx<'v> {
     }
 
     /// The volume.
-    pub fn volume(&self) -> &'v Volume {
+    pub(crate) fn volume(&self) -> &'v Volume {
         self.vol
     }
 
     /// Lets this transaction take from the reserve: it frees more than it
     /// takes.
-    pub fn allow_reserve(&mut self) {
+    pub(crate) fn allow_reserve(&mut self) {
         self.use_reserve = true;
     }
 
     /// Names an object whose homes this record writes; its lock is held. See
     /// rule 1 in `docs/consistency.md`.
-    pub fn touch(&mut self, place: &'v LastRecord) {
+    pub(crate) fn touch(&mut self, place: &'v LastRecord) {
         if !self.places.iter().any(|p| std::ptr::eq(*p, place)) {
             self.places.push(place);
         }
@@ -86,7 +86,7 @@ impl<'v> Tx<'v> {
 
     /// Payload bytes that still fit in one entry of the record.
     #[inline]
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.rec.room()
     }
 
@@ -97,7 +97,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region.
     #[inline]
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.vol.region.read(offset, into)?;
         self.overlay(offset, into);
         Ok(())
@@ -135,7 +135,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region.
     #[inline]
-    pub fn load_u64(&self, offset: u64) -> Result<u64> {
+    pub(crate) fn load_u64(&self, offset: u64) -> Result<u64> {
         let mut word = self.vol.region.load_u64(offset)?;
         self.overlay(offset, word.as_mut_bytes());
         Ok(word)
@@ -146,7 +146,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region.
     #[inline]
-    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
+    pub(crate) fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
         let mut value: T = self.vol.region.read_pod(offset)?;
         self.overlay(offset, value.as_mut_bytes());
         Ok(value)
@@ -159,7 +159,7 @@ impl<'v> Tx<'v> {
     /// instruction waits for the streaming stores before it, while all else that
     /// a record takes can be done as they are on their way: so locks are taken
     /// first. Where the lane cannot be taken, the commit sees to it.
-    pub fn enter(&mut self, place: &LastRecord) {
+    pub(crate) fn enter(&mut self, place: &LastRecord) {
         let vol = self.vol;
         if !vol.journal.must_hand_over(self.lane, place) {
             self.entered = vol.journal.enter(&vol.region, self.lane).ok();
@@ -172,14 +172,14 @@ impl<'v> Tx<'v> {
     /// last homes is under way while the record is made up. The caller takes no
     /// lock in the meantime but those of bitmap groups: a locked instruction would
     /// wait for them, and who has another lock may be waiting for the lane.
-    pub fn may_enter(&mut self, places: &[&LastRecord]) {
+    pub(crate) fn may_enter(&mut self, places: &[&LastRecord]) {
         let journal = &self.vol.journal;
         self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
     }
 
     /// Takes the lane if that is allowed: nothing is allocated after this.
     #[inline]
-    pub fn enter_if_allowed(&mut self) {
+    pub(crate) fn enter_if_allowed(&mut self) {
         if std::mem::take(&mut self.may_enter) {
             self.entered = self.vol.journal.enter(&self.vol.region, self.lane).ok();
         }
@@ -199,7 +199,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
-    pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.vol.region.need_room(offset, bytes.len() as u64)?;
         let pending = self.vol.region.window().nt_store(offset, bytes)?;
         self.stored_new(pending);
@@ -209,7 +209,7 @@ impl<'v> Tx<'v> {
     /// Takes over what was stored at a place that nothing names before this
     /// commits.
     #[inline]
-    pub fn stored_new(&mut self, pending: Unfenced) {
+    pub(crate) fn stored_new(&mut self, pending: Unfenced) {
         self.data = Some(self.data.take().unwrap_or_default().join(pending));
     }
 
@@ -218,7 +218,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
-    pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
+    pub(crate) fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
         self.vol.region.need_room(offset, len)?;
         let pending = self.vol.region.window().nt_zero(offset, len)?;
         self.stored_new(pending);
@@ -228,7 +228,7 @@ impl<'v> Tx<'v> {
     /// Makes new data durable now, for an operation that turns out to need no
     /// record.
     #[cfg_attr(feature = "mutants", track_caller)]
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if let Some(data) = self.data.take() {
             let _ = self.vol.region.window().fence(data);
         }
@@ -237,7 +237,7 @@ impl<'v> Tx<'v> {
     // ---- after-images
 
     /// Whether nothing would change at a commit.
-    pub fn has_no_record(&self) -> bool {
+    pub(crate) fn has_no_record(&self) -> bool {
         self.rec.is_empty() && self.bits.is_empty()
     }
 
@@ -254,7 +254,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// Those of the region; a record that is full.
     #[inline(always)]
-    pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
         debug_assert!(matches!(
             kind,
             EntryKind::Inode | EntryKind::Pointer | EntryKind::Leaf | EntryKind::Slot
@@ -269,7 +269,7 @@ impl<'v> Tx<'v> {
     /// # Errors
     /// As for [`put`](Self::put).
     #[inline]
-    pub fn put_anew(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn put_anew(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.rec.replace(kind, offset, bytes) {
             true => Ok(()),
             false => self.put(kind, offset, bytes),
@@ -280,7 +280,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// As for [`put`](Self::put).
-    pub fn put_zeros(&mut self, offset: u64, words: u64) -> Result<()> {
+    pub(crate) fn put_zeros(&mut self, offset: u64, words: u64) -> Result<()> {
         self.vol.check_range(offset, words.saturating_mul(8))?;
         self.push(EntryKind::Zero, offset, words.as_bytes())
     }
@@ -385,7 +385,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
+    pub(crate) fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
         self.assert_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         if vol.reserve.missing() > 0 && !self.use_reserve {
@@ -424,7 +424,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// Those of the region and of the bitmap.
-    pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
+    pub(crate) fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
         self.assert_no_lane();
         let vol = self.vol;
         if vol.reserve.missing() > 0 {
@@ -444,7 +444,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the blocks cannot be in use.
-    pub fn free_blocks(&mut self, run: Run) -> Result<()> {
+    pub(crate) fn free_blocks(&mut self, run: Run) -> Result<()> {
         self.note_freed(BitmapKind::Blocks, run)?;
         match self.freed.last_mut() {
             Some(Freed::Bits {
@@ -464,7 +464,7 @@ impl<'v> Tx<'v> {
     /// Whether this transaction took the block: nothing in use names it, and its
     /// contents may change by [`write_new`](Self::write_new).
     #[inline]
-    pub fn is_new(&self, block: Bno) -> bool {
+    pub(crate) fn is_new(&self, block: Bno) -> bool {
         self.taken.iter().any(|t| match *t {
             Freed::Bits {
                 kind: BitmapKind::Blocks,
@@ -477,7 +477,7 @@ impl<'v> Tx<'v> {
 
     /// Whether this transaction frees anything.
     #[inline]
-    pub fn frees(&self) -> bool {
+    pub(crate) fn frees(&self) -> bool {
         !self.freed.is_empty()
     }
 
@@ -485,7 +485,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
+    pub(crate) fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
         self.assert_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         let found = vol.reserve_bits(BitmapKind::Inodes, false, |set, roomy| {
@@ -501,7 +501,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn free_inode(&mut self, ino: u64) -> Result<()> {
+    pub(crate) fn free_inode(&mut self, ino: u64) -> Result<()> {
         self.note_freed(BitmapKind::Inodes, Run { start: ino, len: 1 })?;
         self.freed.push(Freed::Bits {
             kind: BitmapKind::Inodes,
@@ -512,12 +512,12 @@ impl<'v> Tx<'v> {
     }
 
     /// Gives a slot of the orphan table back; its word is the caller's to put.
-    pub fn free_orphan_slot(&mut self, slot: u32) {
+    pub(crate) fn free_orphan_slot(&mut self, slot: u32) {
         self.freed.push(Freed::OrphanSlot(slot));
     }
 
     /// Takes an orphan slot that is given back if this transaction is dropped.
-    pub fn take_orphan_slot(&mut self) -> Option<u32> {
+    pub(crate) fn take_orphan_slot(&mut self) -> Option<u32> {
         let slot = self.vol.take_orphan_slot()?;
         self.taken.push(Freed::OrphanSlot(slot));
         Some(slot)
@@ -530,7 +530,7 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::Io`] where the volume has failed before.
-    pub fn commit(&mut self) -> Result<RecordId> {
+    pub(crate) fn commit(&mut self) -> Result<RecordId> {
         let vol = self.vol;
         if std::mem::replace(&mut self.over, true) {
             return Err(Error::Io("a transaction is committed once".into()));

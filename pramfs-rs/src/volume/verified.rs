@@ -15,7 +15,7 @@ const SETS: usize = SLOTS / WAYS;
 
 /// 512 KiB, whatever the size of the region.
 #[derive(Debug)]
-pub struct Verified {
+pub(crate) struct Verified {
     /// At the start of a page: each set is a line.
     slots: AtomicTable,
 }
@@ -38,7 +38,7 @@ impl Verified {
 
     /// Has fetched what [`knows`](Self::knows) will look at.
     #[inline]
-    pub fn prefetch(&self, b: Bno) {
+    pub(crate) fn prefetch(&self, b: Bno) {
         if let Some((set, _)) = self.place(b) {
             pmem::prefetch_object(set);
         }
@@ -46,7 +46,7 @@ impl Verified {
 
     /// Whether the block is known to be good.
     #[inline]
-    pub fn knows(&self, b: Bno) -> bool {
+    pub(crate) fn knows(&self, b: Bno) -> bool {
         let Some((set, first)) = self.place(b) else {
             return false;
         };
@@ -56,7 +56,7 @@ impl Verified {
 
     /// Notes a block as good.
     #[inline]
-    pub fn note(&self, b: Bno) {
+    pub(crate) fn note(&self, b: Bno) {
         let Some((set, first)) = self.place(b) else {
             return;
         };
@@ -72,7 +72,7 @@ impl Verified {
 
     /// Forgets a block that is given back.
     #[inline]
-    pub fn forget(&self, b: Bno) {
+    pub(crate) fn forget(&self, b: Bno) {
         // It may have been noted twice.
         for slot in self.place(b).map_or(&[][..], |(set, _)| &set[..]) {
             if slot.load(Ordering::Relaxed) == b.0 {

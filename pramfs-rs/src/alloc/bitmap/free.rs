@@ -12,7 +12,7 @@ use crate::sync::MutexGuard;
 impl BitmapSet {
     /// Free bits. The first call after mount reads the bitmaps in use; damaged
     /// groups count as full.
-    pub fn count_free(&self, region: &Region, geo: &Geometry) -> u64 {
+    pub(crate) fn count_free(&self, region: &Region, geo: &Geometry) -> u64 {
         (0..self.groups())
             .map(|group| {
                 let cell = &self.cells[group as usize];
@@ -37,7 +37,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// The first of `f`, which ends it.
-    pub fn each_free(
+    pub(crate) fn each_free(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -104,7 +104,7 @@ impl BitmapSet {
 
     /// Waits until no free bit is out with [`each_free`](Self::each_free), and
     /// keeps it so: whoever finds nothing looks again before saying so.
-    pub fn trim_lock(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn trim_lock(&self) -> MutexGuard<'_, ()> {
         self.lending.lock()
     }
 }

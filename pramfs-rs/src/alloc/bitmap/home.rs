@@ -21,7 +21,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// Those of the region, and damage of the group.
-    pub fn check_homes(&self, region: &Region, geo: &Geometry, b: &Bits) -> Result<()> {
+    pub(crate) fn check_homes(&self, region: &Region, geo: &Geometry, b: &Bits) -> Result<()> {
         region.check(b.word, 8)?;
         let desc = self
             .lock(region, geo, b.group)?
@@ -35,7 +35,7 @@ impl BitmapSet {
     /// # Errors
     /// [`Error::Corrupt`] where the run or its group cannot be right.
     #[inline]
-    pub fn words_of(
+    pub(crate) fn words_of(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -71,7 +71,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// Only where the group itself cannot be read any more.
-    pub fn apply_bits(
+    pub(crate) fn apply_bits(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -106,7 +106,7 @@ impl BitmapSet {
 
     /// Tells the set that a group now has a bitmap block, whose first bits
     /// `used` (blocks: the bitmap itself) are set.
-    pub fn group_made(
+    pub(crate) fn group_made(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -131,7 +131,7 @@ impl BitmapSet {
     }
 
     /// Whether a group has its bitmap block.
-    pub fn is_made(&self, region: &Region, geo: &Geometry, group: u64) -> Result<bool> {
+    pub(crate) fn is_made(&self, region: &Region, geo: &Geometry, group: u64) -> Result<bool> {
         Ok(self
             .lock(region, geo, group)?
             .as_deref()
@@ -142,7 +142,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`] where its group is damaged.
-    pub fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
+    pub(crate) fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
         if bit >= self.bits {
             return Ok(false);
         }

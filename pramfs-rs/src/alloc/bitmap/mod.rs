@@ -25,7 +25,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// A group has no bitmap block yet and the caller is to make one first.
 #[derive(Debug)]
-pub struct InitGroup {
+pub(crate) struct InitGroup {
     /// Which group.
     pub group: u64,
     /// Where its descriptor is.
@@ -34,7 +34,7 @@ pub struct InitGroup {
 
 /// Bits of one word of a bitmap that a record sets or clears.
 #[derive(Debug, Clone, Copy)]
-pub struct Bits {
+pub(crate) struct Bits {
     /// Which bitmap.
     pub kind: BitmapKind,
     /// Group.
@@ -60,7 +60,7 @@ struct Cell {
 
 /// One bitmap of the file system.
 #[derive(Debug)]
-pub struct BitmapSet {
+pub(crate) struct BitmapSet {
     kind: BitmapKind,
     bits: u64,
     per_group: u64,
@@ -76,7 +76,7 @@ pub struct BitmapSet {
 
 impl BitmapSet {
     /// A bitmap of `bits` bits whose descriptors are in the file `descs`.
-    pub fn new(kind: BitmapKind, bits: u64, geo: &Geometry, descs: MapRoot) -> BitmapSet {
+    pub(crate) fn new(kind: BitmapKind, bits: u64, geo: &Geometry, descs: MapRoot) -> BitmapSet {
         let per_group = geo.bits_per_group();
         let groups = bits.div_ceil(per_group);
         let cell = |_| Cell {
@@ -101,7 +101,7 @@ impl BitmapSet {
     }
 
     /// Number of groups.
-    pub fn groups(&self) -> u64 {
+    pub(crate) fn groups(&self) -> u64 {
         self.cells.len() as u64
     }
 
@@ -114,7 +114,7 @@ impl BitmapSet {
     /// # Errors
     /// [`Error::Corrupt`] where the descriptor table has a hole or a bad
     /// pointer there.
-    pub fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
+    pub(crate) fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
         let at = group * GroupDesc::SIZE as u64;
         let leaf = self.descs.find(region, geo, at >> geo.block_log2)?;
         let block = leaf
@@ -127,7 +127,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn bitmap_offset(
+    pub(crate) fn bitmap_offset(
         &self,
         region: &Region,
         geo: &Geometry,

@@ -107,7 +107,7 @@ impl BitmapSet {
     /// last. `Ok(None)`: nothing is free. `Err`: make that group and come again.
     /// `only_roomy`: of blocks only those that have room on the host.
     #[allow(clippy::too_many_arguments)]
-    pub fn reserve(
+    pub(crate) fn reserve(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -206,7 +206,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// Those of its group.
-    pub fn at(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<Reserved> {
+    pub(crate) fn at(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<Reserved> {
         let group = bit >> self.group_log2;
         let guard = self.lock(region, geo, group)?;
         let g = guard.as_deref().filter(|g| g.is_initialised());
@@ -229,7 +229,7 @@ impl BitmapSet {
     }
 
     /// Reserves `len` bits aligned to `len`, which is a power of two from 64.
-    pub fn reserve_aligned(
+    pub(crate) fn reserve_aligned(
         &self,
         region: &Region,
         geo: &Geometry,
@@ -268,7 +268,7 @@ impl BitmapSet {
     }
 
     /// Gives reserved or released bits back.
-    pub fn free_run(&self, region: &Region, geo: &Geometry, run: Run) {
+    pub(crate) fn free_run(&self, region: &Region, geo: &Geometry, run: Run) {
         self.for_groups(run, |group, start, len| {
             if let Ok(mut guard) = self.lock(region, geo, group)
                 && let Some(g) = guard.as_deref_mut()

@@ -22,7 +22,7 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`], and the sum stays as it is.
-    pub fn renew_sum(
+    pub(crate) fn renew_sum(
         &self,
         region: &Region,
         geo: &Geometry,

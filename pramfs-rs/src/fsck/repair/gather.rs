@@ -33,7 +33,7 @@ pub(super) struct SalvagedEntry {
 
 impl SalvagedEntry {
     /// What an entry names.
-    pub fn ino(&self) -> Ino {
+    pub(super) fn ino(&self) -> Ino {
         Ino(self
             .value
             .first_chunk()
@@ -64,7 +64,7 @@ pub(super) struct Gathered {
 
 impl Gathered {
     /// What became of a tree that was put right in place.
-    pub fn in_place(&self) -> Done {
+    pub(super) fn in_place(&self) -> Done {
         match (self.renewed, self.empty) {
             (true, _) => Done::Rebuilt,
             (_, true) => Done::Cleared,

@@ -35,7 +35,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Whether the checkpoint is to be raised above all of it, before anything
     /// else is stored.
-    pub fn ends(&self) -> bool {
+    pub(super) fn ends(&self) -> bool {
         !self.live.is_empty() || !self.unknown.is_empty()
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Scan {
 
 impl Scan {
     /// The leaves of a tree.
-    pub fn leaves_of(&self, t: &TreeRef) -> Vec<u64> {
+    pub(super) fn leaves_of(&self, t: &TreeRef) -> Vec<u64> {
         let key = (t.ino.0, first_level(t.kind));
         self.leaves.get(&key).cloned().unwrap_or_default()
     }

@@ -7,7 +7,7 @@
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
 mod x86_64;
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
-pub use x86_64::{Cpu, WIDE, copy_wide};
+pub(super) use x86_64::{Cpu, WIDE, copy_wide};
 
 #[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
 mod portable;
