@@ -175,7 +175,7 @@ fn real_main() -> Result<ExitCode> {
 fn set_up(common: &Common) -> Result<Context> {
     ensure!(
         pramfs::VERSION == env!("CARGO_PKG_VERSION"),
-        "this program is built with doors for tests ({}): cargo build --release --bins",
+        "this program is built with test hooks ({}): cargo build --release --bins",
         pramfs::VERSION
     );
     sys::private_mounts()

@@ -39,8 +39,8 @@ pub use error::{Error, Result};
 pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
 pub use types::{Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode};
 
-/// The version of this library. With the feature `testing`, which opens doors past
-/// the rules of crash safety, it ends with `+testing`.
+/// The version of this library. With the feature `testing`, which adds hooks that
+/// break crash safety, it ends with `+testing`.
 pub const VERSION: &str = if cfg!(feature = "testing") {
     concat!(env!("CARGO_PKG_VERSION"), "+testing")
 } else {

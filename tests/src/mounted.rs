@@ -41,7 +41,7 @@ pub fn available(test: &str) -> bool {
 /// own; `PRAMFS_MOUNT` names another one.
 ///
 /// # Panics
-/// Where it has not been built, or together with what opens doors for tests.
+/// If it has not been built, or was built together with the test hooks.
 pub fn program() -> PathBuf {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     let find = || {

@@ -4,7 +4,7 @@
 use pramfs_tests::mounted;
 
 #[test]
-fn programs_under_test_have_no_doors() {
+fn programs_under_test_have_no_test_hooks() {
     for name in ["pramfs", "mkfs-pramfs", "fsck-pramfs", "mount-pramfs"] {
         let version = mounted::version_of(&mounted::program().with_file_name(name));
         let (_, number) = version.rsplit_once(' ').expect("a name and a number");
@@ -16,7 +16,7 @@ fn programs_under_test_have_no_doors() {
 }
 
 #[test]
-fn a_library_with_doors_says_so() {
+fn version_of_a_library_with_test_hooks_says_testing() {
     // These tests are built with the feature, as `crash` and `recorded` need it.
     assert!(pramfs::VERSION.ends_with("+testing"), "{}", pramfs::VERSION);
 }

@@ -48,11 +48,11 @@ fn unmounted(test: &str) -> Option<(Mounted, Watchdog)> {
 }
 
 #[test]
-fn server_under_test_has_no_doors_for_tests() {
+fn server_under_test_has_no_test_hooks() {
     let version = mounted::version_of(program());
     assert_eq!(
         version,
         concat!("mount.pramfs ", env!("CARGO_PKG_VERSION")),
-        "built together with pramfs-tests, which opens doors; type: make test"
+        "built together with pramfs-tests, which adds test hooks; type: make test"
     );
 }

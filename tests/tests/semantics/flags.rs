@@ -1,4 +1,4 @@
-//! The flags of chattr(1), which the engine enforces for both doors.
+//! The flags of chattr(1), which the engine enforces for programs and for the mount.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
