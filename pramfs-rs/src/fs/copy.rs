@@ -125,7 +125,7 @@ impl Engine {
                 self.drop_sgid(&target, &mut ends.target)?;
             }
             let done = self.copy_locked(&target, &mut ends, (from.1, to.1), len)?;
-            self.write_out(&ends.target)?;
+            self.sync_if_flagged(&ends.target)?;
             Ok(done)
         })
     }
@@ -166,7 +166,7 @@ impl Engine {
                     }
                 }
                 Err(e) if done > 0 && room::ends_short(&e) => break,
-                Err(e) => return Err(room::for_some_of(&self.vol.region, len - done)(e)),
+                Err(e) => return Err(room::request_room_or_less(&self.vol.region, len - done)(e)),
             }
         }
         Ok(done)

@@ -390,7 +390,7 @@ impl Step<'_> {
         }
         let aligned = if huge {
             tx.alloc_aligned(goal.unwrap_or(0), span as u32)
-                .map_err(room::for_all_of(left))?
+                .map_err(room::request_all_room(left))?
         } else {
             None
         };
@@ -406,7 +406,7 @@ impl Step<'_> {
                 }
                 let run = tx
                     .alloc_blocks(goal, n as u32, false)
-                    .map_err(room::for_all_of(left))?;
+                    .map_err(room::request_all_room(left))?;
                 map::insert(tx, &mut self.map, self.index, run, unwritten)?;
                 run
             }

@@ -172,7 +172,7 @@ impl InodeCache {
     /// atime is given up only where that is not enough.
     fn evict(&self, vol: &Volume, shard: &mut Shard) {
         let mut want = (self.per_shard / 8).max(1);
-        for atime_too in [false, true] {
+        for evict_dirty_atime in [false, true] {
             if want == 0 {
                 break;
             }
@@ -182,7 +182,7 @@ impl InodeCache {
                     if want != 0
                         && slot
                             .as_mut()
-                            .is_some_and(|i| self.may_go(vol, i, atime_too))
+                            .is_some_and(|i| self.can_evict(vol, i, evict_dirty_atime))
                     {
                         *slot = None;
                         want -= 1;
@@ -196,7 +196,7 @@ impl InodeCache {
     }
 
     /// Whether an inode of a shard that is locked for writing can leave.
-    fn may_go(&self, vol: &Volume, inode: &mut Arc<Inode>, atime_too: bool) -> bool {
+    fn can_evict(&self, vol: &Volume, inode: &mut Arc<Inode>, evict_dirty_atime: bool) -> bool {
         let used = inode.used.load(Ordering::Relaxed);
         if used {
             inode.used.store(false, Ordering::Relaxed);
@@ -214,7 +214,7 @@ impl InodeCache {
         last.is_none_or(|s| vol.journal.is_dead(s))
             && !state.lazy.mtime
             && state.orphan_slot.is_none()
-            && (atime_too || !state.lazy.atime)
+            && (evict_dirty_atime || !state.lazy.atime)
     }
 
     /// Every inode in memory, for the timer and the unmount.

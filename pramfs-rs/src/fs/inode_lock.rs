@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glimpse_counts_until_a_writer_comes() {
+    fn snapshot_is_valid_until_writer_locks() {
         let inode = file();
         let look = || inode.state.snapshot(inode.ino);
         let first = look().unwrap();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_shown() {
+    fn snapshot_of_directory_is_none() {
         let inode = file();
         inode.state.write().disk.mode = libc::S_IFDIR | 0o755;
         assert!(inode.state.snapshot(inode.ino).is_none());
@@ -313,7 +313,7 @@ mod tests {
 
     /// A glimpse that is unchanged is of one moment.
     #[test]
-    fn a_glimpse_is_never_a_mixture() {
+    fn valid_snapshot_is_consistent() {
         let inode = file();
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {

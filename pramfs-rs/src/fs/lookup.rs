@@ -174,7 +174,7 @@ mod tests {
     };
 
     #[test]
-    fn a_sync_empties_only_what_it_writes() {
+    fn sync_invalidates_only_inodes_it_writes() {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let options = MountOptions {

@@ -1,15 +1,22 @@
 //! The engine: POSIX operations on inode numbers.
 //!
-//! Every operation takes `&self` and may be called from many threads. An
+//! Every operation takes `&self`; threads may call operations concurrently. An
 //! operation that changes metadata is atomic and durable when it returns; see
-//! `docs/semantics.md` for data. Each family has a file of its own.
+//! `docs/semantics.md` for data. Each family of operations has its own file.
 //!
-//! Locks, in the order in which they are taken: the gate (shared), the rename
-//! lock (only for directories that move), inode cores in ascending order of
-//! their numbers (out of order only by trying), shards of the inode cache, the
-//! orphan table's core, the inode table, lanes, and groups of the bitmaps. The
-//! last five are held only briefly. Under a lane nothing is waited for but
-//! groups, and under those nothing at all.
+//! Lock order:
+//!
+//! 1. the gate, shared;
+//! 2. the rename lock, only if a directory moves;
+//! 3. inodes by ascending number; out of order only with a `try_` lock;
+//! 4. shards of the inode cache;
+//! 5. the inode of the orphan table;
+//! 6. the inode table;
+//! 7. lanes;
+//! 8. bitmap groups.
+//!
+//! Locks 4 to 8 are held only briefly. A thread that holds a lane waits only for
+//! bitmap groups; a thread that holds a bitmap group waits for no lock.
 
 mod acl;
 mod append;
@@ -117,7 +124,8 @@ use superblock::SuperState;
 #[derive(Debug)]
 pub struct Fs {
     engine: Arc<Engine>,
-    /// What a mount that writes has; taken to become one, and to end.
+    /// The background thread of a writable mount. Locked to become writable and
+    /// to end the mount.
     background: Mutex<Option<background::Background>>,
     left: Mutex<mount::Left>,
 }
@@ -129,8 +137,8 @@ impl std::ops::Deref for Fs {
     }
 }
 
-/// The part of [`Fs`] that its threads and handles share; every operation is a
-/// method of it.
+/// The part of [`Fs`] that its threads and handles share. Operations are its
+/// methods.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) vol: Volume,
@@ -138,7 +146,7 @@ pub struct Engine {
     pub(crate) options: MountOptions,
     pub(crate) cache: InodeCache,
     pub(crate) refs: Refs,
-    /// For each lane the directory that its threads have changed last.
+    /// For each lane, the directory that its threads changed last.
     last_dirs: Box<[CachePadded<LastDirCache>]>,
     table: InodeTable,
     super_state: SuperState,
@@ -147,34 +155,34 @@ pub struct Engine {
     /// Locked while a directory changes its parent.
     rename: Mutex<()>,
     orphans: Mutex<BTreeSet<u64>>,
-    /// Those of them that nobody holds and that are to be freed with others.
+    /// Orphans without references that wait to be freed in a batch.
     forgotten: Mutex<Vec<Ino>>,
-    /// Locked while they are freed.
+    /// Locked while a batch is freed.
     freeing: Mutex<()>,
     lazy: Mutex<Vec<Ino>>,
-    /// Nothing is changed: the mount is read-only, or has met damage.
+    /// Refuses changes: the mount is read-only, or found damage.
     read_only: AtomicBool,
-    /// Damage was met that forbids changes until the next mount.
+    /// Damage was found that forbids changes until the next mount.
     damaged: AtomicBool,
-    /// What of it is remembered.
+    /// The damage found so far.
     damage: damage::Damage,
-    /// The mount is read-only because it was asked to be, or because the region
-    /// is: not even an error is noted on the medium.
+    /// The mount is read-only by its options or because the region is. Not even
+    /// an error is recorded on the medium.
     quiet: AtomicBool,
-    /// Until it is closed, and not in a forked child.
+    /// Open until closed; never open in a forked child.
     pub(crate) open: OpenState,
     /// Open files and views.
     handles: AtomicUsize,
-    /// The second that it was when the timer came by; 0 without a timer.
+    /// Time of the last timer tick, seconds; 0 without a timer.
     tick: AtomicI64,
     atime: atime::AtimeRule,
     report: RecoveryReport,
 }
 
-/// A directory at hand, see [`Engine::with_dir`].
+/// A cached directory, see [`Engine::with_dir`].
 type LastDirCache = Mutex<Option<Arc<Inode>>>;
 
-/// What an operation needs.
+/// The access that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Reads only.
@@ -183,7 +191,8 @@ pub(crate) enum Need {
     Write,
 }
 
-/// Fails the engine when an operation panics: locks it held may guard halves.
+/// Fails the engine when an operation panics: the locks that it held may guard
+/// incomplete changes.
 struct FailOnPanic<'a>(&'a Engine);
 
 impl Drop for FailOnPanic<'_> {
@@ -195,19 +204,20 @@ impl Drop for FailOnPanic<'_> {
 }
 
 impl Engine {
-    /// Runs one operation: refuses it on a failed or read-only file system,
-    /// answers EIO where the medium faulted under it, and notes damage.
-    /// Where there was a block without room it runs [again](Self::in_turns).
+    /// Runs one operation. Refuses it on a failed file system, and a change on a
+    /// read-only one. Returns EIO if the medium faulted meanwhile, and records
+    /// damage. If a block has no room on the host, the operation
+    /// [runs again](Self::retry_for_room).
     #[inline]
     pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-        self.in_turns(|| self.attempt(need, &mut f))
+        self.retry_for_room(|| self.attempt(need, &mut f))
     }
 
     #[inline]
     fn attempt<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.open.is_open() {
-            // Also keeps a forked child from locks of threads that it does not
-            // have.
+            // A forked child stops here: threads that it does not have may hold
+            // the locks.
             return Err(self.ended());
         }
         let _gate = self.gate.read().map_err(|_| self.ended())?;
@@ -229,23 +239,23 @@ impl Engine {
             return Err(e);
         }
         if self.vol.has_failed() && result.is_ok() {
-            // By whoever had the lock before: what was seen or done since may
-            // rest on half a change.
+            // A previous holder of a lock may have failed. This result may rest
+            // on its incomplete change.
             return Err(self.ended());
         }
         match &result {
             Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
-            // What was lost was acted on when it was found.
+            // The error policy was applied when the loss was found.
             Err(Error::Lost { ino, offset }) => self.note_lost(*ino, *offset),
-            // A page that has failed before.
+            // A page that failed earlier.
             Err(e @ Error::Pmem(PmemError::Faulted { .. })) => self.note_error(e),
             _ => {}
         }
         result
     }
 
-    /// As [`op`](Self::op), for what takes a reference to the inode that it
-    /// shows: whoever gets an error instead has none.
+    /// As [`op`](Self::op), for an operation that takes a reference to the inode
+    /// it returns. If it fails, the reference is released.
     pub(crate) fn op_pinned(
         &self,
         need: Need,
@@ -264,7 +274,7 @@ impl Engine {
         result
     }
 
-    /// The inode of a number, from memory or from the medium.
+    /// Returns an inode by number, from memory or from the medium.
     #[inline]
     pub(crate) fn iget(&self, ino: Ino) -> Result<Arc<Inode>> {
         if let Some(inode) = self.cache.get(ino) {
@@ -276,7 +286,7 @@ impl Engine {
     #[cold]
     fn iget_slow(&self, ino: Ino) -> Result<Arc<Inode>> {
         match self.load(ino) {
-            // These exist from mkfs on.
+            // mkfs creates these.
             Err(Error::Stale(_)) if ino < Ino::FIRST_FREE => Err(Error::corrupt(
                 ino.to_string(),
                 "the file system has no such inode, and needs it",
@@ -287,8 +297,9 @@ impl Engine {
 
     fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.cache.get_or_load(&self.vol, ino, || {
-            // The bit on the medium: in memory it is set also for numbers that
-            // are taken and not committed, or freed and not dead.
+            // The bit on the medium counts. In memory it is also set for numbers
+            // that are allocated but not committed, or freed by a record that is
+            // not dead.
             let exists = self
                 .vol
                 .inodes
@@ -296,20 +307,21 @@ impl Engine {
             if let Ok(false) = exists {
                 return Err(Error::Stale(ino));
             }
-            // The table grows before the bit is set.
+            // The table grows before the bit is set, so a set bit without a block
+            // is damage.
             let home = match self.table.home(&self.vol, ino) {
                 Err(Error::Stale(_)) if let Ok(true) = exists => {
                     return Err(Error::corrupt(
                         ino.to_string(),
-                        "it is in use, and the inode table has no block for it",
+                        "it is in use, but the inode table has no block for it",
                     ));
                 }
                 home => home?,
             };
             let d = Inode::load(&self.vol, ino, home)?;
             if let Err(e) = exists {
-                // The bitmap is damaged. An inode that is whole and has names
-                // can still be used; only its bit cannot be changed.
+                // The bitmap is damaged. A valid inode that has names can still be
+                // used; only its bit cannot be changed.
                 if d.nlink == 0 {
                     return Err(e);
                 }
@@ -321,7 +333,8 @@ impl Engine {
         })
     }
 
-    /// As [`iget`](Self::iget), for a number that comes from a caller.
+    /// As [`iget`](Self::iget), for a number from a caller: internal inodes are
+    /// stale.
     #[inline]
     pub(crate) fn iget_user(&self, ino: Ino) -> Result<Arc<Inode>> {
         if ino < Ino::FIRST_FREE && ino != Ino::ROOT {
@@ -330,10 +343,10 @@ impl Engine {
         self.iget(ino)
     }
 
-    /// Runs a change of a directory. The one of this lane's last change is at hand:
-    /// to find an inode in the cache and to let go of it takes four locked
-    /// instructions, where the lock of this takes two. It stays in the cache meanwhile, since
-    /// that gives up nothing that somebody holds; but it may be gone.
+    /// Runs a change of a directory. Reuses the directory that this lane changed
+    /// last, which takes two atomic read-modify-writes where the inode cache takes
+    /// four. The cached `Arc` prevents eviction, not deletion, hence the check for
+    /// `Stale`.
     ///
     /// # Errors
     /// Those of `change`, and of finding the directory.
@@ -343,13 +356,13 @@ impl Engine {
         change: impl Fn(&Arc<Inode>) -> Result<T>,
     ) -> Result<T> {
         let last = &self.last_dirs[self.vol.journal.thread_lane() as usize];
-        // Nobody waits for it: who finds another thread of this lane at it does
-        // without.
+        // Never waits: if another thread of this lane holds it, the inode cache is
+        // used instead.
         let mut last = last.try_lock();
-        let at_hand = last.as_mut().and_then(|last| last.take());
-        if let Some(dir) = at_hand.filter(|d| d.ino == parent) {
+        let cached = last.as_mut().and_then(|last| last.take());
+        if let Some(dir) = cached.filter(|d| d.ino == parent) {
             let done = change(&dir);
-            // One that is gone may have left its number to another.
+            // If the cached directory was deleted, another inode may have its number.
             if !matches!(&done, Err(Error::Stale(ino)) if *ino == parent) {
                 dir.note_use();
                 if let Some(last) = &mut last {
@@ -366,14 +379,14 @@ impl Engine {
         done
     }
 
-    /// Whether operations go on: what was found before this was asked could be
-    /// had from the caches.
+    /// Whether the file system is open and has not failed. A result that was read
+    /// from the caches before this call is valid if it returns true.
     #[inline]
     pub(crate) fn is_up(&self) -> bool {
         !self.vol.has_failed() && self.open.is_open()
     }
 
-    /// Why operations do not go on.
+    /// The error of an operation on a file system that is closed or has failed.
     #[cold]
     pub(crate) fn ended(&self) -> Error {
         Error::Io(if self.open.is_inherited() {
@@ -389,15 +402,15 @@ impl Engine {
         self.options.clock.now()
     }
 
-    /// Notes the second that it is, for those who need it about so. Only a timer
-    /// does: it comes again.
+    /// Stores the current second for readers that need only an approximate time.
+    /// Only the timer calls this, since it must be repeated.
     fn note_time(&self) {
         let sec = self.now().sec;
         self.tick.store(sec, Ordering::Relaxed);
         self.atime.draw_line(sec);
     }
 
-    /// The second that it is, or was not long ago.
+    /// The approximate time, seconds: that of the last timer tick.
     #[inline]
     fn about_now(&self) -> i64 {
         match self.tick.load(Ordering::Relaxed) {
@@ -406,64 +419,67 @@ impl Engine {
         }
     }
 
-    /// The options it was mounted with.
+    /// Returns the mount options.
     pub fn options(&self) -> &MountOptions {
         &self.options
     }
 
-    /// The region, to be looked at: what is stored past the engine is damage.
+    /// Returns a read-only view of the region. A store that bypasses the engine
+    /// would be damage.
     pub fn region(&self) -> RegionView<'_> {
         RegionView::from(&self.vol.region)
     }
 
-    /// The region with all rights, for tests that damage it.
+    /// Returns the region itself, for tests that damage it.
     #[cfg(any(test, feature = "testing"))]
     pub fn region_to_damage(&self) -> &Region {
         &self.vol.region
     }
 
-    /// Lets others open the region for reading, of a mount that is read-only and has
-    /// been so from the start; see
+    /// Lets other processes open the region for reading. The mount must have been
+    /// read-only from the start; see
     /// [`Region::lock_shared`](crate::pmem::Region::lock_shared).
     ///
     /// # Errors
-    /// As there; [`Error::Invalid`] of a mount that stores or has stored.
+    /// As there; [`Error::Invalid`] for a mount that stores or has stored.
     pub fn lock_shared(&self) -> Result<()> {
         if !self.open.is_open() {
             return Err(self.ended());
         }
-        // Nobody makes it writable meanwhile.
+        // Holds off `make_writable`, which takes the gate exclusively.
         let _gate = self.gate.read().map_err(|_| self.ended())?;
         if !self.is_up() {
             return Err(self.ended());
         }
         if !self.quiet.load(Ordering::Relaxed) {
-            return Err(Error::Invalid("a region that is stored to is not engine"));
+            return Err(Error::Invalid(
+                "only a mount that was read-only from the start can share its region",
+            ));
         }
         Ok(self.vol.region.lock_shared()?)
     }
 
-    /// The superblock as it was at mount.
+    /// Returns the superblock as read at mount.
     pub fn superblock(&self) -> &SuperblockInfo {
         &self.info
     }
 
-    /// What recovery found and did at mount.
+    /// Returns what recovery found and did at mount.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.report
     }
 
-    /// Whether nothing may be written (any more).
+    /// Tells whether changes are refused: by a read-only mount, or after damage.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// Notes that times of a locked inode are newer in memory.
+    /// Lists a locked inode whose times are newer in memory than on the medium.
     #[inline]
     pub(crate) fn note_lazy(&self, inode: &Inode) {
-        // Looked at first: an exchange waits for the stores before it. Who takes
-        // inodes off the list clears this before locking them, so that a mark
-        // which is seen under the lock has its lazy times seen, too.
+        // Loaded first, because an exchange waits for earlier stores. `write_lazy_all`
+        // clears the flag before it locks the inode. If the flag is set here, under
+        // the lock, `write_lazy_all` still has to take the lock, and sees these times.
         if !inode.listed.load(Ordering::Relaxed) && !inode.listed.swap(true, Ordering::Relaxed) {
             self.lazy.lock().push(inode.ino);
         }
@@ -479,15 +495,18 @@ mod tests {
     use crate::types::Ctx;
 
     #[test]
-    fn a_directory_at_hand_that_is_gone_is_not_taken_for_the_next_of_its_number() {
-        let region = Region::new("at hand", HeapBackend::boxed(16 << 20));
+    fn dir_cache_detects_inode_reuse() {
+        let region = Region::new("dir cache", HeapBackend::boxed(16 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let options = MountOptions {
             background: false,
             ..MountOptions::default()
         };
         let fs = Fs::open(region, options).unwrap();
-        assert!(fs.vol.geo.lanes > 1, "both would have the same one at hand");
+        assert!(
+            fs.vol.geo.lanes > 1,
+            "both threads would share one cached directory"
+        );
         let ctx = Ctx::default();
         set_thread_lane(0);
         let old = fs.mkdir(&ctx, Ino::ROOT, b"old", 0o755).unwrap();
@@ -508,7 +527,7 @@ mod tests {
             fs.vol.retire_pending().unwrap();
             fs.mkdir(&ctx, Ino::ROOT, b"new", 0o755).unwrap().ino
         });
-        assert_eq!(new, old.ino, "the number was not used again");
+        assert_eq!(new, old.ino, "the inode number was not reused");
         let file = fs.create(&ctx, new, b"file", 0o644).unwrap();
         assert_eq!(fs.lookup(new, b"file").unwrap().ino, file.ino);
         fs.unlink(new, b"file").unwrap();

@@ -1,8 +1,8 @@
 //! Mounting. Unmounting is in [`close`](super::close).
 //!
-//! The time of a mount depends on the number of lanes, of groups that live
-//! records touch, and of orphans; not on files, size, or on how the last mount
-//! ended.
+//! The duration of a mount depends on the number of lanes, of groups that live
+//! records touch, and of orphans. It does not depend on the number of files, the
+//! size, or how the last mount ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,42 +36,42 @@ use crate::sync::Mutex;
 use crate::types::Ino;
 use crate::volume::Volume;
 
-/// Inodes in the orphan table, with their slots: of a mount that is read-only
-/// they stay there.
+/// Inodes in the orphan table, with their slots. A read-only mount leaves them
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Unlinked, and to be freed.
     orphans: Vec<(Ino, u32)>,
-    /// Cut, with blocks past the end.
+    /// Files with an unfinished truncation, with blocks past the end.
     cut: Vec<(Ino, u32)>,
 }
 
-/// What a mount found, for people and tests.
+/// Reports what a mount found, for logs and tests.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryReport {
     /// The last unmount was clean.
     pub was_clean: bool,
     /// Journal records replayed.
     pub records: usize,
-    /// Slots with a torn record: operations that had not returned.
+    /// Slots with a torn record: their operations had not completed.
     pub torn: usize,
     /// Unlinked inodes to be freed.
     pub orphans: usize,
-    /// What looked damaged.
+    /// Damage found.
     pub damage: Vec<String>,
     /// The first superblock was damaged and the copy was used.
     pub used_copy: bool,
-    /// The copy of the superblock is damaged: nothing is lost yet, and there is
-    /// nothing to fall back on.
+    /// The copy of the superblock is damaged. Nothing is lost yet, but there is no
+    /// copy to fall back on.
     pub copy_damaged: bool,
-    /// Time of the mount, orphans not counted.
+    /// Duration of the mount without the freeing of orphans.
     pub time: Duration,
 }
 
-/// An internal inode: from the first page, or from the copy.
+/// Reads an internal inode from the first page, or from the copy.
 fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskInode> {
     for page in [0, geo.copy_offset] {
-        // A page that has failed is as good as a damaged one.
+        // A page that cannot be read counts as damaged.
         let Ok(d) = region.read_pod::<DiskInode>(page + at) else {
             continue;
         };
@@ -88,7 +88,7 @@ fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskIn
     ))
 }
 
-/// The checkpoint: the newer of both pages' words whose check fits.
+/// Returns the checkpoint: the newer of both pages' words that pass their check.
 fn checkpoint(region: &Region, info: &SuperblockInfo, geo: &Geometry) -> Result<u64> {
     let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
     let words = [
@@ -104,12 +104,12 @@ fn checkpoint(region: &Region, info: &SuperblockInfo, geo: &Geometry) -> Result<
 }
 
 impl Fs {
-    /// Mounts the file system of a region. What a crash has left is replayed
-    /// first; unlinked files that were open are freed in the background.
+    /// Mounts the file system of a region. First replays the journal after a
+    /// crash. Files that were unlinked while open are freed in the background.
     ///
     /// # Errors
-    /// [`Error::NotMountable`] where there is no file system that this version
-    /// can use; [`Error::Corrupt`] where there is one and it is damaged.
+    /// [`Error::NotMountable`] if the region holds no file system that this version
+    /// can use; [`Error::Corrupt`] if its file system is damaged.
     pub fn open(region: Region, options: MountOptions) -> Result<Fs> {
         let start = Instant::now();
         let read_only = options.read_only || region.info().read_only;
@@ -125,11 +125,11 @@ impl Fs {
         let faults = region.faults();
         let relabelled = !read_only && super::superblock::finish_label(&region, &info)?;
         let old = checkpoint(&region, &info, &geo)?;
-        // Never but in a test of the tests.
+        // Only in mutation tests.
         let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(&region, &geo));
         let (mut replay, pending) = recovery::replay(&region, &geo, old)?;
 
-        // The internal inodes are read after the replay, which may change them.
+        // After the replay, which may change the internal inodes.
         let inode = |at, ino| internal(&region, &geo, at, ino);
         let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
         let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
@@ -149,7 +149,7 @@ impl Fs {
                     .bitmap(kind)
                     .renew_sum(&vol.region, &vol.geo, group, touched, &mut lines)
                 {
-                    // Only this group cannot be used.
+                    // Only this group is unusable.
                     Err(Error::Corrupt { object, what }) => {
                         replay.damage.push(format!("{object}: {what}"))
                     }
@@ -160,15 +160,15 @@ impl Fs {
         let pending = pending.join(lines.flush(&vol.region)?);
         let _ = vol.region.window().fence(pending);
 
-        // A store to a page that has faulted was lost: its records stay alive
-        // for a recovery that finds the page whole again.
+        // Stores to a faulted page are lost. Its records stay live for a recovery
+        // that can access the page again.
         if vol.region.faults() != faults {
             return Err(failed_while_mounting(&vol.region));
         }
         let super_state = SuperState::new(info.dynamic, info.fixed);
         if !read_only || replay.records > 0 {
-            // One store makes every record dead; until it is durable, the next
-            // recovery does the same again.
+            // One store makes every record dead. Until it is durable, the next
+            // recovery replays the same records.
             let word = seal(vol.geo.seed, newest);
             super_state.mounted(
                 &vol.region,
@@ -229,7 +229,7 @@ impl Fs {
                 .push("the first superblock is damaged; its copy was used".into());
         }
         let orphans = match engine.load_orphans() {
-            // What was unlinked stays; what needs a slot fails.
+            // Unlinked inodes stay allocated; operations that need a slot fail.
             Err(e @ Error::Corrupt { .. }) => {
                 engine.note_damage(&e);
                 Vec::new()
@@ -241,7 +241,7 @@ impl Fs {
         for d in engine.report.damage.clone() {
             engine.note_damage(&Error::corrupt("the journal", d));
         }
-        // Before anything else can change these files.
+        // Before any other operation can change these files.
         let (cut, orphans): (Vec<_>, Vec<_>) = orphans
             .into_iter()
             .partition(|&(ino, slot)| engine.claim_orphan(ino, slot));
@@ -253,16 +253,16 @@ impl Fs {
             left: Mutex::new(left),
         };
         if !read_only {
-            fs.take_room_for_removals()?;
-            super::room::warn_of_little_room(&fs.vol.region);
+            fs.fill_reserve()?;
+            super::room::warn_if_host_is_short(&fs.vol.region);
             fs.vol.region.backend().advise_random();
             fs.start_work(&mut fs.background.lock())?;
         }
         Ok(fs)
     }
 
-    /// What a mount that writes does by itself: finishes what a crash has left,
-    /// and keeps times.
+    /// Starts the own work of a writable mount: finishes unlinks and truncations
+    /// that a crash interrupted, and writes lazy times.
     fn start_work(&self, background: &mut Option<Background>) -> Result<()> {
         let Left { orphans, cut } = std::mem::take(&mut *self.left.lock());
         if self.options.background {
@@ -278,9 +278,10 @@ impl Fs {
         Ok(())
     }
 
-    /// Makes a read-only mount writable, as `remount,rw` does. What the mount
-    /// has replayed is on the medium already; what else a crash has left is
-    /// finished from here on. Does nothing where the mount is writable.
+    /// Makes a read-only mount writable, as `remount,rw` does. The records that the
+    /// mount replayed are on the medium already. This call starts to free orphans
+    /// and to finish truncations that a crash interrupted. Does nothing if the mount
+    /// is writable.
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
@@ -297,33 +298,34 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where the region is open for reading only, or damage
-    /// was met; [`Error::NotMountable`] for what this version can only read;
-    /// EBUSY where somebody else has the region open. The mount stays read-only.
+    /// The mount stays read-only after any of these:
+    /// [`Error::ReadOnly`] if the region is open for reading only or damage was
+    /// found; [`Error::NotMountable`] for a format that this version can only read;
+    /// EBUSY if another process has the region open.
     pub fn make_writable(&self) -> Result<()> {
         if !self.open.is_open() {
             return Err(self.ended());
         }
         let mut background = self.background.lock();
         if self.become_writable()? {
-            // It is writable by now: whatever is missing, what a crash has left is
-            // finished, and the timer runs.
-            if let Err(e) = self.take_room_for_removals() {
-                tracing::warn!("no blocks could be put aside for removals: {e}");
+            // The mount is writable now. Even without a reserve it finishes the
+            // orphans and starts the timer.
+            if let Err(e) = self.fill_reserve() {
+                tracing::warn!("could not reserve blocks for removals: {e}");
             }
             self.start_work(&mut background)?;
         }
         Ok(())
     }
 
-    /// What operations, handles and threads share.
+    /// Returns the part that operations, handles and threads share.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 }
 
 impl Engine {
-    /// True if the mount was read-only and is no longer.
+    /// Makes the mount writable; true if it was read-only.
     fn become_writable(&self) -> Result<bool> {
         if !self.open.is_open() {
             return Err(self.ended());
@@ -347,8 +349,8 @@ impl Engine {
         super::room::take_fixed_room(region, &self.vol.geo)?;
         let faults = region.faults();
         super::superblock::finish_label(region, &self.info)?;
-        // Nothing has been committed since the replay, so this is where that
-        // has put the checkpoint; and fenced before the first change.
+        // Nothing has been committed since the replay, so this is the checkpoint of
+        // the replay. It is fenced before the first change.
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state
             .mounted(region, &self.vol.geo, word, self.now().sec, true)?;
@@ -361,7 +363,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Frees an inode that the last mount left in the orphan table.
+    /// Frees an orphan of an earlier mount.
     pub(super) fn finish_orphan(&self, ino: Ino, slot: u32) {
         let result = self.op(Need::Write, || {
             match self.iget(ino) {
@@ -370,7 +372,7 @@ impl Engine {
                     if state.disk.nlink != 0 || ino < Ino::FIRST_FREE {
                         return Err(Error::corrupt(
                             ino.to_string(),
-                            "it is in the orphan table and has names",
+                            "it is in the orphan table, but has names",
                         ));
                     }
                     state.orphan_slot = Some(slot);
@@ -379,7 +381,7 @@ impl Engine {
                 Err(Error::Stale(_)) => {
                     return Err(Error::corrupt(
                         ino.to_string(),
-                        "it is in the orphan table and does not exist",
+                        "it is in the orphan table, but does not exist",
                     ));
                 }
                 Err(e) => return Err(e),
@@ -399,8 +401,8 @@ fn failed_while_mounting(region: &Region) -> Error {
     ))
 }
 
-/// The free blocks as they are before the journal is replayed: what no mount may
-/// go by.
+/// Reads the block bitmap before the journal is replayed. Only the mutant
+/// `TruncateBeforeReplay` uses this stale state.
 fn stale_free_blocks(region: &Region, geo: &Geometry) -> Result<BitmapSet> {
     let groups = internal(region, geo, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
     let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slash_or_nul_is_found_wherever_it_stands() {
+    fn slash_or_nul_is_found_at_any_offset() {
         for len in 1..40 {
             // Bytes that differ from a slash or NUL in one bit, and all others.
             for fill in (1..=u8::MAX).filter(|b| *b != b'/') {

@@ -1,9 +1,9 @@
-//! Orphans: inodes without a name that are not gone yet, because somebody has
-//! them open or because their blocks take more than one record to free.
+//! Orphans: inodes without a name that still exist, because they are open or
+//! because freeing their blocks takes more than one record.
 //!
-//! A slot of the orphan table (a file of 8-byte words) names such an inode. It
-//! is set by the record that removes the last name, and cleared by the record
-//! that frees the inode: after a crash the next mount finishes the work.
+//! A slot of the orphan table (a file of 8-byte words) names such an inode. The
+//! record that removes the last name sets the slot; the record that frees the
+//! inode clears it. After a crash the next mount finishes the work.
 
 use std::sync::Arc;
 
@@ -25,11 +25,12 @@ use crate::volume::Tx;
 
 /// Bytes of a slot.
 const SLOT: u64 = 8;
-/// Forgotten inodes that are freed together, and blocks of one that may wait.
+/// Forgotten orphans freed in one batch, and blocks of an orphan that may wait
+/// for a batch.
 const FREE_BATCH: usize = 16;
 const SMALL_FILE_BLOCKS: u64 = 16;
-/// Bytes of a record in which freeing another inode is begun: its bits and its
-/// slot, or the inode with fewer blocks.
+/// Free bytes of a record required to start freeing another inode: for its bits
+/// and its slot, or for the inode with fewer blocks.
 const MIN_ROOM: usize = 1024;
 
 impl Engine {
@@ -47,7 +48,7 @@ impl Engine {
         Ok(geo.offset(block) + at % geo.block_size)
     }
 
-    /// Reads the orphan table at mount: the orphans, and the free slots.
+    /// Reads the orphan table at mount: returns the orphans, records the free slots.
     pub(super) fn load_orphans(&self) -> Result<Vec<(Ino, u32)>> {
         let table = self.iget(Ino::ORPHANS)?;
         let state = table.state.read();
@@ -74,8 +75,8 @@ impl Engine {
         Ok(orphans)
     }
 
-    /// A free slot, which goes back if the transaction is dropped. Growing the
-    /// table is a record of its own.
+    /// Allocates a slot. Dropping the transaction frees it. The table grows in a
+    /// separate record.
     fn take_slot(&self, tx: &mut Tx<'_>) -> Result<u32> {
         if let Some(slot) = tx.take_orphan_slot() {
             return Ok(slot);
@@ -106,7 +107,7 @@ impl Engine {
             .ok_or(Error::NoSpace("no free slot in the orphan table"))
     }
 
-    /// Puts an inode into the orphan table, in the record that removes its
+    /// Puts an inode into the orphan table, in the transaction that removes its
     /// last name.
     pub(super) fn put_orphan(&self, tx: &mut Tx<'_>, ino: Ino) -> Result<u32> {
         if !self.vol.journal.rules.orphan_chain {
@@ -123,7 +124,7 @@ impl Engine {
         Ok(slot)
     }
 
-    /// Clears a slot, in the record that frees the inode.
+    /// Clears a slot, in the transaction that frees the inode.
     pub(super) fn clear_orphan(&self, tx: &mut Tx<'_>, slot: u32) -> Result<()> {
         if slot == u32::MAX {
             return Ok(());
@@ -135,8 +136,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Frees as much of what an inode owns as fits the record; true when
-    /// nothing is left.
+    /// Frees as many blocks of an inode as fit the record; true when none are
+    /// left.
     pub(super) fn free_some(&self, tx: &mut Tx<'_>, d: &mut DiskInode) -> Result<bool> {
         let kind = FileType::from_mode(d.mode);
         if d.root != 0 {
@@ -164,8 +165,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Takes the last reference to an inode away, inside the record that
-    /// removes its last name: frees it whole if that fits, or makes it an
+    /// Handles the removal of an inode's last name, in the same transaction. Frees
+    /// the inode if it has no references and fits the record, else makes it an
     /// orphan. `new` is the inode with no links.
     pub(super) fn drop_inode<'v>(
         &self,
@@ -178,7 +179,7 @@ impl Engine {
             tx.allow_reserve();
             let done = (new.root == 0 && new.xattr_root == 0) || self.free_some(tx, new)?;
             if done {
-                // A truncation that was cut short has a slot.
+                // An unfinished truncation has a slot.
                 if let Some(slot) = state.orphan_slot {
                     self.clear_orphan(tx, slot)?;
                 }
@@ -195,8 +196,8 @@ impl Engine {
         Ok(Dropped::Orphan(slot))
     }
 
-    /// Whether nobody holds an inode and nothing is its own but its number: then
-    /// there is no more to its end than that.
+    /// Whether an inode has no references, blocks or orphan slot, so that freeing
+    /// its number frees it completely.
     #[inline]
     pub(super) fn owns_nothing(&self, inode: &Inode, state: &InodeState) -> bool {
         state.disk.root == 0
@@ -205,7 +206,7 @@ impl Engine {
             && !self.refs.has(inode.ino)
     }
 
-    /// A record has ended an inode that owned nothing.
+    /// Updates memory after a record has freed an inode that owned nothing.
     #[inline]
     pub(super) fn remove_gone(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         state.disk.nlink = 0;
@@ -215,7 +216,7 @@ impl Engine {
         self.cache.remove(inode);
     }
 
-    /// What [`drop_inode`](Self::drop_inode) has done is durable now.
+    /// Updates memory after the commit of [`drop_inode`](Self::drop_inode).
     pub(super) fn publish_drop(
         &self,
         inode: &Arc<Inode>,
@@ -236,14 +237,14 @@ impl Engine {
         }
     }
 
-    /// Finishes an orphan that nobody holds any more: a chain of records, each
-    /// of which leaves a smaller orphan, and the last none.
+    /// Frees an orphan without references by a chain of records. Each record
+    /// leaves a smaller orphan; the last one frees it.
     pub(super) fn free_orphan(&self, ino: Ino) -> Result<()> {
         self.free_orphans(&[self.iget(ino)?])
     }
 
-    /// Finishes orphans, in ascending order, that nobody holds any more: as many
-    /// in a record as fit, and one that does not fit in a chain of records.
+    /// Frees orphans without references, given in ascending order. A record frees
+    /// as many as fit; an orphan that does not fit takes a chain of records.
     fn free_orphans(&self, inodes: &[Arc<Inode>]) -> Result<()> {
         let mut cores: SmallVec<[InodeGuard<'_>; 1]> =
             inodes.iter().map(|i| i.state.write()).collect();
@@ -277,7 +278,7 @@ impl Engine {
             if tx.has_no_record() {
                 return Ok(());
             }
-            // Before the numbers can be taken again.
+            // Before the commit, after which the numbers can be reused.
             self.mark(&freed, false);
             if let Err(e) = tx.commit() {
                 self.mark(&freed, true);
@@ -295,7 +296,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that these are orphans, or are none any more.
+    /// Adds inodes to the set of orphans, or removes them.
     fn mark<T>(&self, freed: &[(&Arc<Inode>, T, DiskInode)], orphans: bool) {
         let mut set = self.orphans.lock();
         for (inode, ..) in freed {
@@ -307,27 +308,27 @@ impl Engine {
         }
     }
 
-    /// Adds references that the caller counts, as one does who serves a kernel,
-    /// and has to give back by [`unpin`](Self::unpin) or [`forget`](Self::forget).
-    /// For everything else there is [`Fs::hold`](super::Fs::hold).
+    /// Adds counted references, as a server of the kernel needs them. The caller
+    /// counts them and releases them by [`unpin`](Self::unpin) or
+    /// [`forget`](Self::forget). Other callers use [`Fs::hold`](super::Fs::hold).
     pub fn pin(&self, ino: Ino, n: u64) {
         if n > 0 && !self.open.is_inherited() {
             self.refs.add(ino, n, By::Count);
         }
     }
 
-    /// Takes counted references away. An inode that has no name and no reference
-    /// left is freed.
+    /// Releases counted references. Frees an inode that has no name and no
+    /// reference left.
     ///
-    /// Open files, views and what [`Fs::hold`](super::Fs::hold) gives have
-    /// references of their own, which no number of calls takes away: they are
-    /// right for one who miscounts, too.
+    /// Open files, views and the result of [`Fs::hold`](super::Fs::hold) have
+    /// separate references that this call does not release. They stay valid even if
+    /// the caller miscounts.
     pub fn unpin(&self, ino: Ino, n: u64) {
         self.release_ref(ino, n, By::Count);
     }
 
-    /// Takes references away. A forked child has none, and waits for no lock: who
-    /// held it may not be there.
+    /// Releases references. In a forked child this does nothing and takes no lock:
+    /// the thread that held the lock may not exist there.
     pub(crate) fn release_ref(&self, ino: Ino, n: u64, by: By) {
         if self.open.is_inherited() {
             return;
@@ -340,10 +341,10 @@ impl Engine {
         }
     }
 
-    /// As [`unpin`](Self::unpin), but a small inode may wait for others that are
-    /// freed in the same record: sixteen of them, or fewer when the timer comes
-    /// by, at [`statfs`](Self::statfs), [`sync`](Self::sync), unmount, and
-    /// [`free_forgotten`](Self::free_forgotten).
+    /// As [`unpin`](Self::unpin), but a small inode may wait for a batch that is
+    /// freed in one record. The batch is freed when it has sixteen inodes, and
+    /// earlier by the timer, [`statfs`](Self::statfs), [`sync`](Self::sync), unmount,
+    /// and [`free_forgotten`](Self::free_forgotten).
     pub fn forget(&self, ino: Ino, n: u64) {
         let by = By::Count;
         if self.open.is_inherited() {
@@ -363,16 +364,16 @@ impl Engine {
         }
     }
 
-    /// Frees what [`forget`](Self::forget) has left for later, or waits for who
-    /// is at it. Tells whether there was something.
+    /// Frees the inodes that [`forget`](Self::forget) deferred, or waits for a
+    /// thread that is freeing them. Returns whether there were any.
     pub fn free_forgotten(&self) -> bool {
-        // Where it is refused the orphan table names them still.
+        // If the operation is refused, the orphan table still names them.
         self.op(Need::Write, || Ok(self.free_forgotten_inodes()))
             .unwrap_or_default()
     }
 
-    /// As [`free_forgotten`](Self::free_forgotten), inside an operation that has
-    /// locked no inode.
+    /// As [`free_forgotten`](Self::free_forgotten), inside an operation that holds
+    /// no inode lock.
     pub(super) fn free_forgotten_inodes(&self) -> bool {
         let (_freeing, waited) = match self.freeing.try_lock() {
             Some(guard) => (guard, false),
@@ -388,28 +389,29 @@ impl Engine {
         for ino in forgotten {
             match self.iget(ino) {
                 Ok(inode) if is_small(&inode) => small.push(inode),
-                Ok(inode) => self.free_or_note(&inode),
-                // Who had looked at it meanwhile has freed it.
+                Ok(inode) => self.try_free(&inode),
+                // Freed meanwhile by the release of another reference.
                 Err(Error::Stale(_)) => {}
                 Err(e) => self.not_freed(ino, &e),
             }
         }
         for some in small.chunks(FREE_BATCH) {
-            // One of them is damaged; the others are not to stay for it.
+            // One of them failed; free the others one by one.
             if self.free_orphans(some).is_err() {
-                some.iter().for_each(|inode| self.free_or_note(inode));
+                some.iter().for_each(|inode| self.try_free(inode));
             }
         }
         true
     }
 
-    fn free_or_note(&self, inode: &Arc<Inode>) {
+    fn try_free(&self, inode: &Arc<Inode>) {
         if let Err(e) = self.free_orphans(std::slice::from_ref(inode)) {
             self.not_freed(inode.ino, &e);
         }
     }
 
-    /// The orphan table still names it: the next mount tries again.
+    /// Logs a failure to free an orphan. The orphan table still names it, and the
+    /// next mount tries again.
     fn not_freed(&self, ino: Ino, e: &Error) {
         match e {
             Error::Corrupt { .. } => self.note_damage(e),
@@ -420,13 +422,13 @@ impl Engine {
     }
 }
 
-/// Whether an orphan may wait for others. One that is locked may not.
+/// Whether an orphan may wait for a batch. A locked inode may not.
 fn is_small(inode: &Inode) -> bool {
     let state = inode.state.try_read();
     state.is_some_and(|c| c.disk.blocks <= SMALL_FILE_BLOCKS && c.disk.xattr_root == 0)
 }
 
-/// What became of an inode without names.
+/// The outcome for an inode without names.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Dropped {
     /// Freed in the same record.
@@ -435,7 +437,7 @@ pub(super) enum Dropped {
     Orphan(u32),
 }
 
-/// The htree of a directory.
+/// Returns the htree of a directory.
 pub(super) fn dir_tree(d: &DiskInode) -> htree::TreeRef {
     htree::TreeRef {
         ino: Ino(d.ino),
@@ -445,7 +447,7 @@ pub(super) fn dir_tree(d: &DiskInode) -> htree::TreeRef {
     }
 }
 
-/// Takes a changed directory tree over into its inode.
+/// Stores a changed directory tree in its inode.
 pub(super) fn store_tree(d: &mut DiskInode, tree: &htree::TreeRef) {
     d.root = tree.root.0;
     d.blocks = d.blocks.saturating_add_signed(tree.blocks);

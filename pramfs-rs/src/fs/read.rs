@@ -1,4 +1,4 @@
-//! Reading files: by copy, and by lending the medium itself.
+//! Reading files: by copy, or by lending bytes of the medium.
 
 use super::extent_cache::{CachedExtent, ExtentCache};
 use super::inode::{Inode, InodeState};
@@ -12,20 +12,20 @@ use crate::sync::RwLockReadGuard;
 use crate::types::{Bno, FileType, Ino};
 
 impl Engine {
-    /// Copies bytes of a file out; returns how many there were before its end, or
-    /// before some that were lost. Holes and unwritten blocks read as zeros.
+    /// Copies bytes of a file out. Returns the number of bytes up to the end of the
+    /// file or the first lost byte. Holes and unwritten blocks read as zeros.
     ///
     /// # Errors
-    /// [`Error::IsDirectory`], [`Error::Invalid`] for what is no regular file,
-    /// [`Error::Lost`] where the first byte was lost, [`Error::Corrupt`].
+    /// [`Error::IsDirectory`], [`Error::Invalid`] if it is not a regular file,
+    /// [`Error::Lost`] if the first byte was lost, [`Error::Corrupt`].
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.op(Need::Read, || {
             self.read_inode(&*self.iget_user(ino)?, offset, into)
         })
     }
 
-    /// As [`read`](Self::read), for who holds the inode: without a lock where
-    /// no writer is near.
+    /// As [`read`](Self::read), for a caller that holds the inode. Takes no lock
+    /// unless a writer interferes.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -39,17 +39,16 @@ impl Engine {
     ) -> Result<usize> {
         match self.read_known(inode, extents, offset, into, Region::read_wide) {
             Some(n) => Ok(n),
-            None => self.read_otherwise(inode, extents, offset, into),
+            None => self.read_slow(inode, extents, offset, into),
         }
     }
 
-    /// Reads a range within the file whose place is known. `None`, and anything
-    /// in `into`, where it is not, where `copy` does not do it, or as for
-    /// [`read_unlocked`](Self::read_unlocked).
+    /// Reads a range within the file whose place is cached. Returns `None`, with
+    /// `into` undefined, if the place is not cached, if `copy` fails, or as
+    /// [`read_unlocked`](Self::read_unlocked) does.
     ///
-    /// Nothing else is in here, and with a `copy` that calls nothing there are no
-    /// registers to be saved: what stands between two copies is counted in
-    /// instructions.
+    /// This is the fast path, where single instructions count. It contains nothing
+    /// else, so that with a `copy` without calls no registers are saved.
     #[inline(always)]
     fn read_known(
         &self,
@@ -76,7 +75,7 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn read_otherwise(
+    fn read_slow(
         &self,
         inode: &Inode,
         extents: &ExtentCache,
@@ -91,7 +90,8 @@ impl Engine {
         }
     }
 
-    /// A look at a file that needs no lock to be read.
+    /// Takes a snapshot of a file for a read without a lock. `None` if the file
+    /// system is closed, a writer interferes, or the atime may be due.
     #[inline]
     fn snapshot(&self, inode: &Inode) -> Option<Snapshot> {
         if !self.open.is_open() {
@@ -105,16 +105,16 @@ impl Engine {
         }
     }
 
-    /// Whether what was read after a look is what the file has. A change that
-    /// failed half-way says so before it gives its lock back.
+    /// Whether the bytes read since a snapshot are valid. A change that fails
+    /// half-way marks the volume as failed before it releases its lock.
     #[inline]
     fn validate(&self, inode: &Inode, changes: u64) -> bool {
         inode.state.validate(changes) && !self.vol.has_failed()
     }
 
-    /// See [`inode_lock`](super::inode_lock). `None`, and anything in `into`,
-    /// where a writer came between, the atime is due, or there is an error for
-    /// the other way to find.
+    /// Reads without a lock, see [`inode_lock`](super::inode_lock). Returns `None`,
+    /// with `into` undefined, if a writer interfered, the atime is due, or an error
+    /// occurred that the locked path will report.
     fn read_unlocked(
         &self,
         inode: &Inode,
@@ -130,7 +130,7 @@ impl Engine {
             self.vol.region.read(at, &mut into[..len]).ok()?;
             return still().then_some(len);
         }
-        // Who counts the blocks of a file needs its lock.
+        // Counting the blocks of a file needs its lock.
         let hole = || match inode.complete.is_known() {
             true => Ok(()),
             false => Err(Error::Stale(inode.ino)),
@@ -151,8 +151,8 @@ impl Engine {
         still().then_some(len)
     }
 
-    /// Where a range of a file (offset and length) stands in the region, if
-    /// that is known, and it lies in one written block or in a large leaf.
+    /// Looks up the offset in the region of a range of a file (offset and length).
+    /// `None` if it is not cached, or not within one written block or huge leaf.
     #[inline]
     pub(super) fn lookup_extent(
         &self,
@@ -161,28 +161,28 @@ impl Engine {
         (offset, len): (u64, usize),
     ) -> Option<u64> {
         let geo = &self.vol.geo;
-        // Constants where they mostly are: fewer instructions.
+        // Constants for the default block size: fewer instructions.
         if geo.block_log2 == 12 {
-            return known_in(extents, records, (offset, len), (12, 9));
+            return extent_in(extents, records, (offset, len), (12, 9));
         }
-        self.known_in_small_blocks(extents, records, (offset, len))
+        self.extent_in_any_block_size(extents, records, (offset, len))
     }
 
     #[cold]
     #[inline(never)]
-    fn known_in_small_blocks(
+    fn extent_in_any_block_size(
         &self,
         extents: &ExtentCache,
         records: u64,
         range: (u64, usize),
     ) -> Option<u64> {
         let geo = &self.vol.geo;
-        known_in(extents, records, range, (geo.block_log2, geo.fan_log2))
+        extent_in(extents, records, range, (geo.block_log2, geo.fan_log2))
     }
 
-    /// Keeps where a range of a file lies that was not known, unless `still`
-    /// says that this may have changed meanwhile. Of a range of several blocks
-    /// only a large leaf is of use.
+    /// Caches the place of a range of a file, unless `still` says that it may have
+    /// changed meanwhile. A range of several blocks is cached only if it starts in a
+    /// huge leaf.
     pub(super) fn fill_extent(
         &self,
         extents: &ExtentCache,
@@ -218,14 +218,18 @@ impl Engine {
         self.read_map(&state.map(), offset, &mut into[..len], hole)
     }
 
-    /// Lends the bytes of a range to `f`, on the medium itself, for as long as
-    /// `f` runs; the range ends at the end of the file. `None`, and `f` is not
-    /// called, where they do not lie in one piece or are not written, were lost,
-    /// or a direct mapping may show them.
+    /// Lends the bytes of a range, on the medium itself, to `f` while `f` runs. The
+    /// range ends at the end of the file. Returns `None` without calling `f` if the
+    /// bytes
     ///
-    /// Nobody stores to the bytes meanwhile but by way of the region itself
-    /// ([`Region::window`]): writers of the file and those who want a mapping of
-    /// it for writing wait for `f`, which therefore calls neither.
+    /// - are not contiguous,
+    /// - are not written,
+    /// - were lost, or
+    /// - may be visible through a direct mapping.
+    ///
+    /// Meanwhile only the region itself ([`Region::window`]) can store to the bytes.
+    /// Writers of the file wait for `f`, and so do calls that map it for writing. `f`
+    /// must therefore call neither.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -244,7 +248,8 @@ impl Engine {
                 f(Lent::empty());
                 return Ok(Some(0));
             }
-            // Made under the exclusive lock: there is none, and none will be.
+            // Mappings are created under the exclusive lock: none exists, and none
+            // can be created meanwhile.
             if !self.vol.pins.is_empty() {
                 return Ok(None);
             }
@@ -254,7 +259,7 @@ impl Engine {
             let Some(block) = extent.block.filter(|_| !extent.unwritten) else {
                 return Ok(None);
             };
-            // A run ends with its pointer block; the next may go on with it.
+            // A run ends at its pointer block; the next run may continue it.
             let mut count = extent.count;
             while first + count <= last {
                 let extent = map::run(&self.vol, &map, first + count, last - first - count + 1)?;
@@ -269,12 +274,12 @@ impl Engine {
         })
     }
 
-    /// Copies a range of a file map out; holes and unwritten blocks read as
-    /// zeros. The caller knows where the file ends. `hole` is asked at each hole
-    /// whether it can be one. Gives how many bytes come before what was lost.
+    /// Copies a range of a file map out. Holes and unwritten blocks read as zeros.
+    /// The caller limits the range to the file. `hole` is called at each hole to
+    /// check that it is one. Returns the number of bytes before the first lost one.
     ///
     /// # Errors
-    /// [`Error::Lost`] where that is the first of them.
+    /// [`Error::Lost`] if the first byte was lost.
     #[inline]
     pub(super) fn read_map(
         &self,
@@ -317,9 +322,9 @@ impl Engine {
         Error::Lost { ino, offset }
     }
 
-    /// The lock that a read holds. The atime is set before it and not after:
-    /// what lends the bytes may have answered the caller by then, who would
-    /// still see the old one.
+    /// Takes the lock of a read. Sets the atime before the read: a lending read may
+    /// answer its caller before it returns, and the caller must not see the old
+    /// atime then.
     #[inline]
     fn open_for_read<'a>(&self, inode: &'a Inode) -> Result<RwLockReadGuard<'a, InodeState>> {
         let state = inode.state.read();
@@ -334,19 +339,19 @@ impl Engine {
         Ok(state)
     }
 
-    /// Whether the next read of a file may set its atime. What keeps copies of
-    /// the bytes, as a page cache does, lets go of them then, so that the read
-    /// comes here.
+    /// Tells whether the next read of a file may set its atime. A cache of the
+    /// bytes, such as the page cache, must then drop them, so that the read reaches
+    /// the engine.
     ///
     /// # Errors
-    /// [`Error::Stale`] where there is no such inode.
+    /// [`Error::Stale`] if the inode does not exist.
     pub fn read_sets_atime(&self, ino: Ino) -> Result<bool> {
         let inode = self.inode(ino)?;
         let state = inode.state.read();
         Ok(self.atime_due(&state))
     }
 
-    /// Whether a read may have to set the atime. Cheap, and on the safe side.
+    /// Whether a read may have to set the atime: a cheap, conservative test.
     #[inline]
     fn atime_due(&self, state: &InodeState) -> bool {
         let d = &state.disk;
@@ -364,9 +369,10 @@ impl Engine {
     }
 }
 
-/// See [`Engine::lookup_extent`], for blocks of such a size with so many pointers.
+/// As [`Engine::lookup_extent`], for this block size and number of pointers per
+/// block.
 #[inline(always)]
-fn known_in(
+fn extent_in(
     extents: &ExtentCache,
     records: u64,
     (offset, len): (u64, usize),
@@ -374,7 +380,7 @@ fn known_in(
 ) -> Option<u64> {
     let part_log2 = block_log2 + fan_log2;
     let index = (offset >> block_log2) & ((1 << fan_log2) - 1);
-    // Neither of no bytes nor past the end of what is there.
+    // Excludes an empty range and one past the end of the extent.
     let place = |first: Bno, log2: u32| {
         let within = offset & ((1 << log2) - 1);
         let fits = (len as u64).wrapping_sub(1) < (1 << log2) - within;
@@ -386,7 +392,7 @@ fn known_in(
     }
 }
 
-/// A regular file that still exists.
+/// Checks that an inode is a regular file and still exists.
 #[inline]
 pub(crate) fn check_file(inode: &Inode, state: &InodeState) -> Result<()> {
     state.alive(inode.ino)?;

@@ -118,7 +118,7 @@ mod tests {
 
     /// A thread that held a lock at the fork is not there to give it back.
     #[test]
-    fn a_forked_child_waits_for_no_lock_of_the_references() {
+    fn forked_child_takes_no_reference_lock() {
         let region = Region::new("refs", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let options = MountOptions {

@@ -1,4 +1,4 @@
-//! rename, with NOREPLACE, EXCHANGE and WHITEOUT: one record, both names.
+//! rename, with NOREPLACE, EXCHANGE and WHITEOUT: one record changes both names.
 
 use std::sync::Arc;
 
@@ -18,9 +18,8 @@ use crate::pmem::mutants::has_bug;
 use crate::types::{Ctx, FileType, Ino, RenameFlags};
 use crate::volume::Tx;
 
-/// Deepest path that the search for a loop follows: more than any tree of the
-/// largest number of inodes on a sound medium has in practice; it only bounds
-/// a loop on a damaged one.
+/// Maximum depth that the search for a loop follows. An undamaged tree does not
+/// reach it in practice; it bounds the search in a damaged tree that has a loop.
 const MAX_DEPTH: u32 = 1 << 24;
 
 /// The two ends of a rename.
@@ -30,19 +29,19 @@ struct Ends<'a> {
     entry: &'a DirEntry,
     to: &'a Arc<Inode>,
     new_name: &'a [u8],
-    /// Where the new name would stand, if it was looked for under the locks.
+    /// The place for the new name, if it was looked up under the locks.
     vacant: Option<&'a VacantEntry>,
     source: &'a Arc<Inode>,
     target: Option<&'a Arc<Inode>>,
 }
 
 impl Engine {
-    /// Moves a name, atomically also with what it replaces.
+    /// Renames an entry. Moving it and replacing the target are one atomic change.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Exists`] with `noreplace`,
     /// [`Error::NotEmpty`], [`Error::IsDirectory`], [`Error::NotDirectory`],
-    /// [`Error::Invalid`] for a directory into its own subtree.
+    /// [`Error::Invalid`] for moving a directory into its own subtree.
     pub fn rename(
         &self,
         ctx: &Ctx,
@@ -54,7 +53,7 @@ impl Engine {
     ) -> Result<()> {
         self.op(Need::Write, || {
             if flags.exchange && (flags.noreplace || flags.whiteout) {
-                return Err(Error::Invalid("exchange goes with no other flag of rename"));
+                return Err(Error::Invalid("exchange excludes all other flags of rename"));
             }
             names::check(name)?;
             names::check(new_name)?;
@@ -80,8 +79,8 @@ impl Engine {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        // Within one directory nothing has to be locked before it, and the
-        // others' locks are mostly free.
+        // Within one directory its lock comes first; the locks of source and target
+        // are usually free.
         if from.ino == new_parent {
             let (source, target);
             let mut set = LockSet::first(from);
@@ -122,7 +121,7 @@ impl Engine {
             let is_dir = |i: &Arc<Inode>| i.state.read().is_dir();
             let moves_dir = across
                 && (is_dir(&source) || (flags.exchange && target.as_ref().is_some_and(is_dir)));
-            // While directories move one at a time, who is above whom holds.
+            // Directories move one at a time, so ancestry cannot change.
             let _moving = moves_dir.then(|| self.rename.lock());
             if moves_dir {
                 self.check_linked_dir(&to, &to.state.read())?;
@@ -174,8 +173,8 @@ impl Engine {
         }
     }
 
-    /// Whether directory `above` is `below` or contains it. The caller holds
-    /// the rename lock; only the removal of `below` can interfere.
+    /// Whether directory `above` is `below` or an ancestor of it. The caller holds
+    /// the rename lock, so only the removal of `below` can interfere.
     fn is_above(&self, above: Ino, below: &Arc<Inode>) -> Result<bool> {
         let mut at = below.ino;
         for _ in 0..MAX_DEPTH {
@@ -196,7 +195,7 @@ impl Engine {
             }
             at = Ino(state.disk.parent_or_rdev);
         }
-        // Where a removed directory stood may be anything by now.
+        // The former parent of a removed directory may have been reused.
         if below.state.read().disk.nlink == 0 {
             return Err(Error::NotFound);
         }
@@ -216,7 +215,7 @@ impl Engine {
         match ends.target {
             Some(_) if flags.noreplace => return Err(Error::Exists),
             None if flags.exchange => return Err(Error::NotFound),
-            // Two names of one inode: nothing to do, as POSIX has it.
+            // Two names of one inode: POSIX requires no change.
             Some(t) if t.ino == ends.source.ino => return Ok(None),
             _ => {}
         }
@@ -234,7 +233,7 @@ impl Engine {
         if own(ends.source, ends.from) || ends.target.is_some_and(|t| own(t, ends.to)) {
             return Err(Error::corrupt(
                 format!("directory {} or {}", ends.from.ino, ends.to.ino),
-                "it has itself as an entry",
+                "the directory contains itself",
             ));
         }
         if flags.exchange {
@@ -317,14 +316,14 @@ impl Engine {
             tx.allow_reserve();
         }
         let mut from = set.state(ends.from)?.disk;
-        // With one directory, `from` stands for both and `to` is not used.
+        // In one directory `from` serves for both ends.
         let mut to = if across {
             Some(set.state(ends.to)?.disk)
         } else {
             None
         };
 
-        // The old name first: its slots may serve the new one.
+        // The old name first: the new one may reuse its slots.
         let whiteout_inode = if whiteout {
             Some(self.put_whiteout(ctx, &mut tx, &mut from, ends.name, now)?)
         } else {
@@ -420,7 +419,7 @@ impl Engine {
         })
     }
 
-    /// Puts a whiteout in the place of an entry.
+    /// Replaces an entry with a whiteout.
     fn put_whiteout(
         &self,
         ctx: &Ctx,

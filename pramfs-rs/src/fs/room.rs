@@ -1,16 +1,17 @@
-//! Room of the host for what an operation stores.
+//! Host room for the stores of an operation.
 //!
-//! An operation that meets a page without room on the host has changed nothing
-//! since its last record: it gives up with [`PmemError::NoRoom`], lets go of its
-//! locks, and is run again when there is room. So nobody who reads waits for the
-//! host, and no store meets a page that is missing.
+//! If an operation needs a page without room on the host, it has changed nothing
+//! since its last record. It fails with [`PmemError::NoRoom`], releases its locks,
+//! and runs again once room is taken. Readers therefore never wait for the host, and
+//! no store hits a missing page.
 //!
-//! Every turn takes at least a page, or learns that the host is full; then only
-//! blocks that have room are given out (`Volume::reserve_bits`). If there are none
-//! the operation runs for the last time, with what there is: now what has no room
-//! is no space, and a write is short, or ENOSPC.
+//! Each retry takes at least one page, or finds that the host is full. In that case
+//! the allocator returns only blocks that have room (`Volume::reserve_bits`). If no
+//! such block is left, the operation runs a last time with the existing room: a
+//! block without room then counts as missing space, and a write is short or fails
+//! with ENOSPC.
 //!
-//! Left to others: what is known of the host (`pmem::room`).
+//! The record of the host's room is in `pmem::room`.
 
 use super::Engine;
 use crate::error::{Error, Result};
@@ -19,39 +20,40 @@ use crate::pmem::{CHUNK, PmemError, Region};
 use crate::types::Bno;
 use crate::volume::{RoomAsItIs, room_is_final};
 
-/// Turns of one operation. Each takes room, so this is never reached but by who
+/// RoomRetries of one operation. Each takes room, so this is never reached but by who
 /// loses it to others again and again.
-const TURNS: usize = 4096;
+const MAX_RETRIES: usize = 4096;
 
-/// What an operation that found a block without room has come to.
+/// The retries of an operation that found a block without room.
 #[derive(Debug, Default)]
-struct Turns {
+struct RoomRetries {
     taken: usize,
-    /// Whether what is there already has been looked for in vain.
+    /// The host was full at the last retry, so that one already looked for blocks
+    /// that have room.
     was_full: bool,
-    /// In the last one there is no more room than there is.
+    /// Set during the last retry, which takes no more room.
     last: Option<RoomAsItIs>,
 }
 
-impl Turns {
-    /// Takes room for the next turn, with no lock held.
+impl RoomRetries {
+    /// Takes room for the next retry. The caller holds no lock.
     ///
     /// # Errors
-    /// Those of the region; [`Error::NoSpace`] where the last turn was in vain.
+    /// Those of the region; [`Error::NoSpace`] if the last retry found no room.
     #[cold]
     #[inline(never)]
     fn next(&mut self, region: &Region, offset: u64, len: u64) -> Result<()> {
         if self.last.is_some() {
             return Err(host_is_full());
         }
-        if self.taken < TURNS {
+        if self.taken < MAX_RETRIES {
             self.taken += 1;
             let taken = region.take_some_room(offset, within(region, offset, len));
-            let in_vain = match taken {
+            let exhausted = match taken {
                 Err(PmemError::NoRoom { .. }) => self.was_full,
                 taken => taken.map(|()| false)?,
             };
-            if !in_vain {
+            if !exhausted {
                 self.was_full = region.host_is_full();
                 return Ok(());
             }
@@ -62,34 +64,34 @@ impl Turns {
 }
 
 impl Engine {
-    /// Runs something. What finds a block without room on the host gives up, as if
-    /// nothing had been asked of it, and is run again with more.
+    /// Runs `f`. If it fails on a block without room on the host, it has changed
+    /// nothing, and runs again with more room.
     ///
     /// # Errors
-    /// Those of `f`; [`Error::NoSpace`] where the host has nothing.
+    /// Those of `f`; [`Error::NoSpace`] if the host is full.
     #[inline]
-    pub(super) fn in_turns<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut turns = Turns::default();
+    pub(super) fn retry_for_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut retries = RoomRetries::default();
         loop {
-            // In one place: what is called in two is not compiled in line.
+            // A single call site, so that `f` is inlined.
             let result = f();
-            // By reference: what is shown of an inode is long, and is not moved.
+            // By reference, which avoids moving a large `Attr`.
             let Err(Error::Pmem(PmemError::NoRoom { offset, len })) = &result else {
                 return result;
             };
-            turns.next(&self.vol.region, *offset, *len)?;
+            retries.next(&self.vol.region, *offset, *len)?;
         }
     }
 
-    /// Runs what undoes a part of an operation, under the locks of that: run again
-    /// without them, it would not know any more what was there before. This alone
-    /// waits for the host with an inode locked, where not even the reserve has a
-    /// block, or a page of a sparse copy is missing.
+    /// Runs `undo`, which reverts a part of an operation, under the locks of that
+    /// operation. Without the locks a retry would no longer know the previous state.
+    /// This is the only wait for the host with an inode locked. It occurs only if the
+    /// reserve has no block either, or a page of a sparse copy is missing.
     ///
     /// # Errors
-    /// Those of `undo`; [`Error::NoSpace`] where the host has nothing.
+    /// Those of `undo`; [`Error::NoSpace`] if the host is full.
     pub(super) fn undo(&self, mut undo: impl FnMut() -> Result<()>) -> Result<()> {
-        for _ in 0..TURNS {
+        for _ in 0..MAX_RETRIES {
             let (offset, len) = match undo() {
                 Err(Error::Pmem(PmemError::NoRoom { offset, len })) => (offset, len),
                 result => return result,
@@ -103,16 +105,16 @@ impl Engine {
         undo()
     }
 
-    /// At a mount: blocks are put aside, with room, for what frees others. Where
-    /// there is none any more that is said, and the mount goes on: most removals
-    /// need no block.
+    /// Fills the reserve at mount with blocks that have room, for operations that
+    /// free blocks. If no space is left, logs a warning and lets the mount continue:
+    /// most removals need no block.
     ///
     /// # Errors
     /// Those of the region.
-    pub(super) fn take_room_for_removals(&self) -> Result<()> {
-        match self.in_turns(|| self.vol.keep_reserve()) {
+    pub(super) fn fill_reserve(&self) -> Result<()> {
+        match self.retry_for_room(|| self.vol.keep_reserve()) {
             Err(Error::NoSpace(why)) => {
-                tracing::warn!("no blocks could be put aside for removals: {why}");
+                tracing::warn!("could not reserve blocks for removals: {why}");
                 Ok(())
             }
             kept => kept,
@@ -120,12 +122,12 @@ impl Engine {
     }
 }
 
-/// Takes room for what is stored to without ever being allocated: both
-/// superblock pages and the journal. Before the first store of a mount.
+/// Takes room for the blocks that are never allocated: both superblock pages and
+/// the journal. Runs before the first store of a mount.
 ///
 /// # Errors
-/// [`Error::NoSpace`] where a page of it is missing, and the host has none: a
-/// copy of a region may lack what was zeros.
+/// [`Error::NoSpace`] if one of these pages has no room and the host is full. A
+/// sparse copy of a region may lack pages that were zero.
 pub(super) fn take_fixed_room(region: &Region, geo: &Geometry) -> Result<()> {
     for run in geo.fixed_blocks() {
         let (at, len) = (geo.offset(Bno(run.start)), run.end - run.start);
@@ -137,13 +139,13 @@ pub(super) fn take_fixed_room(region: &Region, geo: &Geometry) -> Result<()> {
     Ok(())
 }
 
-/// Says so where the host cannot give the region all that it may come to need.
-pub(super) fn warn_of_little_room(region: &Region) {
+/// Logs a warning if the host lacks space for the missing pages of the region.
+pub(super) fn warn_if_host_is_short(region: &Region) {
     let Some(space) = region.host_space().filter(|space| space.missing() > 0) else {
         return;
     };
     tracing::warn!(
-        "the file system that holds {} has {} MiB less than the region may come to need: writes get ENOSPC when it is full",
+        "the file system that holds {} has {} MiB less free space than the region may need: writes fail with ENOSPC when it is full",
         region.info().name,
         space.missing().div_ceil(1 << 20),
     );
@@ -153,13 +155,13 @@ fn host_is_full() -> Error {
     Error::NoSpace("the file system that holds the region is full")
 }
 
-/// How much of a wish lies in the region.
+/// Returns the part of `len` that lies in the region.
 fn within(region: &Region, offset: u64, len: u64) -> u64 {
     len.min(region.len().saturating_sub(offset))
 }
 
-/// Whether an operation has to do with what it has: there is no space for more, or
-/// no room, and it was asked for in vain.
+/// Whether an operation must make do with what it has: no space is left, or no
+/// room and this is the last retry.
 pub(super) fn is_out_of_space(e: &Error) -> bool {
     match e {
         Error::NoSpace(_) => true,
@@ -168,16 +170,16 @@ pub(super) fn is_out_of_space(e: &Error) -> bool {
     }
 }
 
-/// Whether what was done so far is the answer: there is no more space, or what
-/// comes next was lost.
+/// Whether an error ends a write short: no space is left, or the next block was
+/// lost.
 pub(super) fn ends_short(e: &Error) -> bool {
     is_out_of_space(e) || matches!(e, Error::Lost { .. })
 }
 
-/// Where room is asked for, asks for all that is still to be allocated, or for as
-/// much of it as the host has: a short write is an answer, too.
-pub(super) fn for_some_of(region: &Region, bytes: u64) -> impl Fn(Error) -> Error {
-    move |e| match for_all_of(bytes)(e) {
+/// Extends a request for room to all `bytes` that are still to be allocated, or to
+/// the free space of the host if it has less. For operations that may be short.
+pub(super) fn request_room_or_less(region: &Region, bytes: u64) -> impl Fn(Error) -> Error {
+    move |e| match request_all_room(bytes)(e) {
         Error::Pmem(PmemError::NoRoom { offset, len }) if len > CHUNK => {
             let free = region.host_space().and_then(|space| space.free);
             PmemError::NoRoom {
@@ -190,9 +192,9 @@ pub(super) fn for_some_of(region: &Region, bytes: u64) -> impl Fn(Error) -> Erro
     }
 }
 
-/// Asks for room for all that is still to be allocated, where it is asked for. If
-/// the host has less, it is asked for nothing.
-pub(super) fn for_all_of(bytes: u64) -> impl Fn(Error) -> Error {
+/// Extends a request for room to all `bytes` that are still to be allocated. If the
+/// host has less, the request fails. For operations that must be complete.
+pub(super) fn request_all_room(bytes: u64) -> impl Fn(Error) -> Error {
     move |e| match e {
         Error::Pmem(PmemError::NoRoom { offset, len }) => PmemError::NoRoom {
             offset,
@@ -225,8 +227,8 @@ mod tests {
         Fs::open(region, options).unwrap()
     }
 
-    /// Blocks of the reserve go until there is none.
-    fn use_up_the_reserve(fs: &Fs) {
+    /// Allocates blocks until the reserve is empty.
+    fn drain_reserve(fs: &Fs) {
         loop {
             let mut tx = fs.vol.begin();
             tx.allow_reserve();
@@ -237,10 +239,13 @@ mod tests {
         }
     }
 
-    /// The file ends within a leaf of 2 MiB, so that what is cut off it again
-    /// takes a block; it has blocks behind that, of which each takes a pointer, so
-    /// that some records are committed first; and no free block has room.
-    fn undone(reserve: bool, change: impl Fn(&Fs, Ino)) {
+    /// Runs `change`, which must undo a part of itself, and checks the file:
+    ///
+    /// - The file ends within a 2 MiB leaf, so truncating it back takes a block.
+    /// - It has blocks past its end that each take a pointer, so some records are
+    ///   committed first.
+    /// - No free block has room.
+    fn check_undo(reserve: bool, change: impl Fn(&Fs, Ino)) {
         let fs = sparse();
         let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
         let file = file.unwrap().ino;
@@ -252,7 +257,7 @@ mod tests {
         fs.vol.retire_pending().unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
         if !reserve {
-            use_up_the_reserve(&fs);
+            drain_reserve(&fs);
         }
         assert!(!fs.vol.region.host_is_full());
         change(&fs, file);
@@ -264,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn an_append_that_has_to_wait_for_room_is_stored_once_and_where_it_says() {
+    fn append_retried_for_room_is_stored_once() {
         for reserve in [true, false] {
-            undone(reserve, |fs, file| {
+            check_undo(reserve, |fs, file| {
                 let at = fs.append(file, &vec![2; 7 * MIB as usize]).unwrap();
                 assert_eq!(at, MIB);
                 assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
             });
-            undone(reserve, |fs, file| {
+            check_undo(reserve, |fs, file| {
                 let part = vec![2; 7 * MIB as usize];
                 fs.append_part(file, MIB, &part).unwrap();
                 assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
@@ -280,9 +285,9 @@ mod tests {
     }
 
     #[test]
-    fn an_append_that_is_refused_for_want_of_blocks_leaves_the_file_as_it_was() {
+    fn append_failing_with_enospc_leaves_file_unchanged() {
         for reserve in [true, false] {
-            undone(reserve, |fs, file| {
+            check_undo(reserve, |fs, file| {
                 let refused = fs.append(file, &vec![2; 70 * MIB as usize]);
                 assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
                 assert_eq!(fs.getattr(file).unwrap().size, MIB);
@@ -294,9 +299,9 @@ mod tests {
         }
     }
 
-    /// As they are freed in a copy that has holes for zeros.
+    /// A sparse copy frees such blocks.
     #[test]
-    fn blocks_without_room_are_not_put_aside() {
+    fn blocks_without_room_do_not_join_reserve() {
         let fs = sparse();
         let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
         let file = file.unwrap().ino;
@@ -306,7 +311,7 @@ mod tests {
         let at = fs.vol.geo.offset(first.block.unwrap());
         fs.vol.region.window().discard(at, 4096).unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
-        use_up_the_reserve(&fs);
+        drain_reserve(&fs);
         fs.unlink(Ino::ROOT, b"file").unwrap();
         fs.vol.retire_pending().unwrap();
         let mut tx = fs.vol.begin();
@@ -320,10 +325,11 @@ mod tests {
         }
     }
 
-    /// The host fails where the reserve would be put: not full, but cut.
+    /// The reserve cannot be filled because the region is truncated, not because the
+    /// host is full.
     #[test]
-    fn a_mount_that_becomes_writable_without_a_reserve_finishes_what_a_crash_has_left() {
-        // The second group is not made before it is to be.
+    fn remount_rw_without_reserve_finishes_recovery() {
+        // Lane 0, so that the second group is not loaded early.
         set_thread_lane(0);
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join(format!("reserve-{}", std::process::id()));
@@ -345,12 +351,12 @@ mod tests {
         let region = RegionOptions::new().open(&path).unwrap();
         let fs = Fs::open(region, options(true)).unwrap();
         assert_eq!(fs.recovery().orphans, 1);
-        // The second group of blocks, of which the last lane takes first, ends
-        // behind the cut, and so has no place for its bitmap.
+        // The second block group, from which the last lane allocates first, ends
+        // past the truncation, so that its bitmap has no place.
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_len(200 * MIB).unwrap();
         set_thread_lane(fs.vol.geo.lanes - 1);
-        assert!(fs.take_room_for_removals().is_err());
+        assert!(fs.fill_reserve().is_err());
         fs.make_writable().unwrap();
         assert!(matches!(fs.getattr(ino), Err(Error::Stale(_))));
         assert_eq!(fs.vol.region.faults(), 0);

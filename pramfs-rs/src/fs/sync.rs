@@ -166,7 +166,7 @@ mod tests {
 
     /// Where fences only order, they are all that brings it to the disk.
     #[test]
-    fn what_was_written_before_damage_is_written_out_by_each_call_that_says_so() {
+    fn sync_calls_msync_after_damage() {
         type Call = fn(Fs, Ino) -> Result<()>;
         let calls: [(&str, Call); 6] = [
             ("fsync", |fs, ino| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_never_wrote_writes_nothing_out() {
+    fn read_only_mount_never_calls_msync() {
         let sim = SimBackend::new(4 << 20).unwrap();
         let (fs, ino) = written(&sim, |_| {});
         fs.close().unwrap();

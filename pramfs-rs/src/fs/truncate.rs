@@ -48,7 +48,7 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`set_size`](Self::set_size).
-    pub(super) fn cut_back(
+    pub(super) fn restore_size(
         &self,
         inode: &Inode,
         state: &mut InodeState,

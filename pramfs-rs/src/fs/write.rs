@@ -70,7 +70,7 @@ impl Engine {
                 self.drop_sgid(&inode, &mut state)?;
             }
             let n = self.write_locked(&inode, &mut state, offset, from)?;
-            self.write_out(&state)?;
+            self.sync_if_flagged(&state)?;
             Ok(n)
         })
     }
@@ -144,7 +144,7 @@ impl Engine {
             if state.disk.flags & WRITE_FLAGS != 0 {
                 chattr::check_write(&state.disk)?;
                 let n = self.write_locked(inode, &mut state, offset, from)?;
-                self.write_out(&state)?;
+                self.sync_if_flagged(&state)?;
                 return Ok(n);
             }
             let (range, records) = ((offset, from.len()), state.records);
@@ -166,7 +166,7 @@ impl Engine {
     /// `chattr +S`: where a fence only orders stores, what has been written
     /// goes out now.
     #[inline]
-    pub(super) fn write_out(&self, state: &InodeState) -> Result<()> {
+    pub(super) fn sync_if_flagged(&self, state: &InodeState) -> Result<()> {
         if state.disk.flags & FL_SYNC != 0 {
             self.sync_medium()?;
         }
@@ -244,13 +244,15 @@ impl Engine {
         let done = state.disk.size.saturating_sub(offset);
         if !matches!(n, Ok(n) if n == from.len()) && state.disk.size != size {
             self.undo(|| match offset >= size {
-                true => self.cut_back(inode, &mut state, &before),
+                true => self.restore_size(inode, &mut state, &before),
                 false => self.set_size(inode, &mut state, size),
             })?;
         }
         // The rest, or nothing.
-        let n = n.map_err(room::for_all_of((from.len() as u64).saturating_sub(done)))?;
-        self.write_out(&state)?;
+        let n = n.map_err(room::request_all_room(
+            (from.len() as u64).saturating_sub(done),
+        ))?;
+        self.sync_if_flagged(&state)?;
         match n {
             n if n == from.len() => Ok(offset),
             _ => Err(Error::NoSpace("too few free blocks for all of the append")),
@@ -496,7 +498,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             }
             let mut extent = map::run(&self.engine.vol, &self.map, index, blocks)?;
             if extent.lost {
-                extent.count = self.heals(&extent);
+                extent.count = self.rewritable_lost_blocks(&extent);
                 if extent.count == 0 && self.pos > self.offset {
                     break;
                 }
@@ -531,7 +533,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
     /// reaches: what would be left of one must not read as if it had been
     /// written.
     #[cold]
-    fn heals(&self, extent: &Extent) -> u64 {
+    fn rewritable_lost_blocks(&self, extent: &Extent) -> u64 {
         let log2 = self.engine.vol.geo.block_log2;
         let start = extent.index << log2;
         if self.offset > start && start < self.size {
@@ -641,7 +643,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             && map::plan_huge(&self.tx, &self.map, extent.index)?;
         let huge = match huge {
             true => (self.tx.alloc_aligned(goal.unwrap_or(0), span as u32))
-                .map_err(room::for_some_of(&self.engine.vol.region, left))?,
+                .map_err(room::request_room_or_less(&self.engine.vol.region, left))?,
             false => None,
         };
         if let Some(run) = huge {
@@ -665,7 +667,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         let run = match self.tx.alloc_blocks(goal, n as u32, false) {
             Ok(run) => run,
             Err(e) if self.pos > self.offset && room::is_out_of_space(&e) => return Ok(false),
-            Err(e) => return Err(room::for_some_of(&self.engine.vol.region, left)(e)),
+            Err(e) => return Err(room::request_room_or_less(&self.engine.vol.region, left)(e)),
         };
         self.tried = run.len;
         self.map.healed |= extent.lost;

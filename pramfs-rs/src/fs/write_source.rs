@@ -1,18 +1,18 @@
-//! What is written: bytes of the caller, or bytes that stand in the region
-//! already and are copied to another place of it.
+//! Sources of a write: bytes of the caller, or bytes of the region that are copied
+//! to another place in it.
 
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::pmem::{Region, Unfenced};
 
-/// Bytes to be written, of which a part can be taken.
+/// Bytes to be written, divisible into parts.
 pub(super) trait WriteSource: Copy {
     fn len(self) -> usize;
 
     fn part(self, range: Range<usize>) -> Self;
 
-    /// Stores them to a place of the region, around the cache.
+    /// Stores the bytes to a place in the region by streaming stores.
     ///
     /// # Errors
     /// Those of the region.
@@ -39,12 +39,12 @@ impl WriteSource for &[u8] {
     }
 }
 
-/// Bytes of the region.
+/// Bytes in the region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MediumRange {
-    /// Where they stand.
+    /// Offset in the region.
     pub at: u64,
-    /// How many they are.
+    /// Length, bytes.
     pub len: usize,
 }
 

@@ -1,4 +1,7 @@
-//! Issues in words: short names, severities, sentences.
+//! The words of each issue: its short name, its severity and its sentence.
+//!
+//! A repair tells findings apart by their sentence, so no two findings of one
+//! check have the same.
 
 use std::fmt;
 
@@ -7,7 +10,7 @@ use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::SEALED_BITS;
 use crate::types::Ino;
 
-/// A name as a person can read it on one line.
+/// A name, escaped so that it is readable on one line.
 struct Name<'a>(&'a [u8]);
 
 impl fmt::Display for Name<'_> {
@@ -27,7 +30,7 @@ fn bitmap(kind: BitmapKind) -> &'static str {
     }
 }
 
-/// An inode by its number, or by its name where it is internal.
+/// An inode: its number, and a name if it is reserved or internal.
 struct Who(Ino);
 
 impl fmt::Display for Who {
@@ -45,7 +48,7 @@ impl fmt::Display for Who {
 }
 
 impl Issue {
-    /// Short name and severity, in one list.
+    /// Returns the short name and the severity.
     fn class(&self) -> (&'static str, Severity) {
         use Issue::*;
         use Severity::{Error, Fatal, Warning};
@@ -117,17 +120,17 @@ impl Issue {
         }
     }
 
-    /// How bad it is.
+    /// Returns how bad it is.
     pub fn severity(&self) -> Severity {
         self.class().1
     }
 
-    /// A short name that stays the same between versions, for programs.
+    /// Returns a short name for programs. It stays the same between versions.
     pub fn code(&self) -> &'static str {
         self.class().0
     }
 
-    /// The inode that is hurt, if it is one.
+    /// Returns the damaged inode, if the issue concerns one.
     pub fn ino(&self) -> Option<Ino> {
         use Issue::*;
         match self {
@@ -176,7 +179,7 @@ impl Issue {
         }
     }
 
-    /// The first block that is hurt, if it is one.
+    /// Returns the first damaged block, if the issue concerns one.
     pub fn block(&self) -> Option<u64> {
         use Issue::*;
         match self {
@@ -195,27 +198,27 @@ impl fmt::Display for Issue {
         match self {
             NoSuperblock { why } => write!(f, "no usable superblock: {why}"),
             SuperblockDamaged { page, what } => write!(f, "the {page} is damaged: {what}"),
-            LabelsDiffer => f.write_str("the two superblocks have different labels"),
-            SuperblocksDiffer => f.write_str("the two superblocks describe different file systems"),
+            LabelsDiffer => f.write_str("the superblock pages have different labels"),
+            SuperblocksDiffer => f.write_str("the superblock pages describe different file systems"),
             UnknownFeatures { names } => {
                 write!(
                     f,
-                    "the file system uses features that this version does not know: {}",
+                    "the file system uses features that this version does not support: {}",
                     names.join(", ")
                 )
             }
             CheckpointDamaged { page } => write!(f, "the checkpoint in the {page} is damaged"),
             DynamicWordsDiffer => {
-                f.write_str("the changing words of the two superblock pages differ")
+                f.write_str("the dynamic words of the superblock pages differ")
             }
             StateUnknown { state } => {
-                write!(f, "the state word is {state:#x}, neither clean nor mounted")
+                write!(f, "the state word is {state:#x}: neither clean nor mounted")
             }
-            NotUnmounted => f.write_str("the file system was not unmounted, or is mounted"),
+            NotUnmounted => f.write_str("the file system was not unmounted cleanly, or is mounted"),
             ErrorsRecorded { count, errno } => {
                 write!(
                     f,
-                    "{count} error{} recorded while it was mounted, the first with errno {errno}",
+                    "{count} error{} recorded while mounted; the first has errno {errno}",
                     if *count == 1 { " was" } else { "s were" }
                 )
             }
@@ -236,12 +239,12 @@ impl fmt::Display for Issue {
             }
             LiveRecords { records } => write!(
                 f,
-                "the journal holds {records} record{} to be replayed: mount the file system once before it is checked",
+                "the journal holds {records} record{} to replay: mount the file system once, then check it",
                 plural(*records)
             ),
             RecordsRefused { records } => write!(
                 f,
-                "the journal holds {records} record{} to be replayed that name what no record may",
+                "the journal holds {records} record{} to replay, with a target that no record may change",
                 plural(*records)
             ),
             RetiredWordDamaged { lane, copy } => write!(
@@ -261,26 +264,26 @@ impl fmt::Display for Issue {
             }
             LsnsUsedUp { newest } => write!(
                 f,
-                "more than half of the journal's record numbers are used up (the largest is {newest}): at {} every change fails",
+                "at least half of the journal's record numbers are used up (the largest is {newest}); at {} every change fails",
                 1u64 << SEALED_BITS
             ),
             DescriptorMissing { kind, group } => {
                 write!(
                     f,
-                    "{}, group {group}: its descriptor is missing",
+                    "{}, group {group}: the group descriptor is missing",
                     bitmap(*kind)
                 )
             }
             BitmapPointer { kind, group } => {
                 write!(
                     f,
-                    "{}, group {group}: the pointer to its bits is damaged",
+                    "{}, group {group}: the pointer to the bitmap block is damaged",
                     bitmap(*kind)
                 )
             }
             BitmapSum { kind, group } => write!(
                 f,
-                "{}, group {group}: the checksum does not fit",
+                "{}, group {group}: checksum mismatch",
                 bitmap(*kind)
             ),
             BitsPastEnd { kind, group } => {
@@ -293,29 +296,29 @@ impl fmt::Display for Issue {
             BlocksLeaked { start, len } => {
                 write!(
                     f,
-                    "{len} block{} from {start} on are in use and belong to nothing",
+                    "{len} block{} starting at block {start}: allocated but unused",
                     plural(*len)
                 )
             }
             BlocksFree { start, len } => {
                 write!(
                     f,
-                    "{len} block{} from {start} on are free in the bitmap and in use",
+                    "{len} block{} starting at block {start}: in use, but marked as free",
                     plural(*len)
                 )
             }
             BlockUsedTwice { block, ino } => {
-                write!(f, "block {block} of {} has another owner too", Who(*ino))
+                write!(f, "multiply-claimed block {block}: {} is its second owner", Who(*ino))
             }
             ReservedInodeFree { ino } => {
-                write!(f, "inode {} is reserved and free in the bitmap", ino.0)
+                write!(f, "inode {} is reserved, but marked as free", ino.0)
             }
             InodeMissing { ino } => write!(
                 f,
-                "{} is in use and the inode table has no block for it",
+                "{} is marked as in use, but the inode table has no block for it",
                 Who(*ino)
             ),
-            InodeDamaged { ino } => write!(f, "{}: its checksum does not fit", Who(*ino)),
+            InodeDamaged { ino } => write!(f, "{}: checksum or inode number mismatch", Who(*ino)),
             InodeField { ino, what } => write!(f, "{}: {what}", Who(*ino)),
             InodeReserved { ino } => write!(f, "{}: reserved fields are not zero", Who(*ino)),
             BlockCount {
@@ -325,7 +328,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{} says that it owns {recorded} blocks and owns {found}",
+                    "{}: the block count is {recorded}, should be {found}",
                     Who(*ino)
                 )
             }
@@ -337,7 +340,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: the pointer of level {level} to block {first} is damaged",
+                    "{}, {part}: the level-{level} pointer for file block {first} is damaged",
                     Who(*ino)
                 )
             }
@@ -349,7 +352,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: the pointer block of level {level} for block {first} holds no pointer",
+                    "{}, {part}: the level-{level} pointer block for file block {first} holds no pointers",
                     Who(*ino)
                 )
             }
@@ -360,32 +363,32 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{} counts {recorded} blocks and {found} were found: pointers were lost",
+                    "{}: the block count is {recorded}, but only {found} were found: pointers were lost",
                     Who(*ino)
                 )
             }
             MapHole { ino, part, first } => {
-                write!(f, "{}, {part}: block {first} is missing", Who(*ino))
+                write!(f, "{}, {part}: file block {first} is missing", Who(*ino))
             }
             BadTarget { ino } => write!(
                 f,
-                "{}: a symbolic link whose target cannot be one",
+                "{}: the target of the symbolic link is invalid",
                 Who(*ino)
             ),
             LostFlag { ino, marked: true } => write!(
                 f,
-                "{}: parts of it are marked as lost, and its flag does not say so",
+                "{}: ranges are marked as lost, but its flag for lost ranges is clear",
                 Who(*ino)
             ),
             LostFlag { ino, marked: false } => write!(
                 f,
-                "{}: its flag says that parts of it were lost, and none is marked",
+                "{}: its flag for lost ranges is set, but no range is marked as lost",
                 Who(*ino)
             ),
             TargetChecksum { ino } => {
-                write!(f, "{}: the checksum of the target does not fit", Who(*ino))
+                write!(f, "{}: checksum mismatch of the symbolic link target", Who(*ino))
             }
-            InodeLeaked { ino } => write!(f, "{} is in use and has no name", Who(*ino)),
+            InodeLeaked { ino } => write!(f, "unattached {}: in use, but without a name", Who(*ino)),
             TreePointer {
                 ino,
                 part,
@@ -394,7 +397,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: pointer {index} of level {level} is damaged",
+                    "{}, {part}: level-{level} pointer {index} is damaged",
                     Who(*ino)
                 )
             }
@@ -406,7 +409,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: the index block below pointer {index} of level {level} holds no pointer",
+                    "{}, {part}: the index block below level-{level} pointer {index} holds no pointers",
                     Who(*ino)
                 )
             }
@@ -419,7 +422,7 @@ impl fmt::Display for Issue {
             DuplicateName { ino, part, name } => {
                 write!(
                     f,
-                    "{}, {part}: the name {} stands there twice",
+                    "{}, {part}: duplicate name {}",
                     Who(*ino),
                     Name(name)
                 )
@@ -427,7 +430,7 @@ impl fmt::Display for Issue {
             DanglingEntry { dir, name, ino } => {
                 write!(
                     f,
-                    "{}: the entry {} names {ino}, which does not exist",
+                    "{}: entry {} names {ino}, which does not exist",
                     Who(*dir),
                     Name(name)
                 )
@@ -435,7 +438,7 @@ impl fmt::Display for Issue {
             EntryReserved { dir, name, ino } => {
                 write!(
                     f,
-                    "{}: the entry {} names inode {}, which can have no name",
+                    "{}: entry {} names inode {}, which is reserved and cannot have a name",
                     Who(*dir),
                     Name(name),
                     ino.0
@@ -444,7 +447,7 @@ impl fmt::Display for Issue {
             EntryType { dir, name, ino } => {
                 write!(
                     f,
-                    "{}: the entry {} has another type than {ino}",
+                    "{}: entry {} has the wrong file type for {ino}",
                     Who(*dir),
                     Name(name)
                 )
@@ -456,7 +459,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{} says that it has {recorded} entries and has {found}",
+                    "{}: the entry count is {recorded}, should be {found}",
                     Who(*ino)
                 )
             }
@@ -467,7 +470,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{} counts {recorded} entries and {found} were found: names were lost",
+                    "{}: the entry count is {recorded}, but only {found} were found: names were lost",
                     Who(*ino)
                 )
             }
@@ -478,7 +481,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{} has a link count of {recorded} instead of {found}",
+                    "{}: the link count is {recorded}, should be {found}",
                     Who(*ino)
                 )
             }
@@ -492,7 +495,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{} says that its parent is inode {}, and it is inode {}",
+                    "{}: the parent is inode {}, should be inode {}",
                     Who(*ino),
                     recorded.0,
                     found.0
@@ -501,27 +504,27 @@ impl fmt::Display for Issue {
             DirectoryLoop { ino } => {
                 write!(
                     f,
-                    "{} is in a loop of directories that the root does not reach",
+                    "{} is in a directory loop that the root does not reach",
                     Who(*ino)
                 )
             }
-            NameOfOrphan { ino } => write!(f, "{} has no links and still a name", Who(*ino)),
+            NameOfOrphan { ino } => write!(f, "{} has a link count of 0, but still has a name", Who(*ino)),
             XattrItem { ino, name } => write!(
                 f,
-                "{}: the attribute {} cannot be right",
+                "{}: attribute {} is invalid",
                 Who(*ino),
                 Name(name)
             ),
             XattrChecksum { ino, name } => {
                 write!(
                     f,
-                    "{}: the checksum of the attribute {} does not fit",
+                    "{}: checksum mismatch of attribute {}",
                     Who(*ino),
                     Name(name)
                 )
             }
             AclDamaged { ino, name } => {
-                write!(f, "{}: {} is no ACL", Who(*ino), Name(name))
+                write!(f, "{}: {} is not a valid ACL for this inode", Who(*ino), Name(name))
             }
             AclMode {
                 ino,
@@ -529,20 +532,20 @@ impl fmt::Display for Issue {
                 found,
             } => write!(
                 f,
-                "{}: the mode says {recorded:03o}, the access ACL {found:03o}",
+                "{}: the mode has permissions {recorded:03o}, but the access ACL has {found:03o}",
                 Who(*ino)
             ),
             OrphanSlotDamaged { slot } => write!(f, "orphan table: slot {slot} is damaged"),
             OrphanSlotWrong { slot, ino } => {
                 write!(
                     f,
-                    "orphan table: slot {slot} names inode {}, which is no orphan",
+                    "orphan table: slot {slot} names inode {}, which is not an orphan",
                     ino.0
                 )
             }
-            OrphanTwice { slot, ino } => write!(f, "orphan table: slot {slot} names {ino} again"),
+            OrphanTwice { slot, ino } => write!(f, "orphan table: slot {slot} names {ino}, as an earlier slot does"),
             OrphanNotEmpty { ino } => {
-                write!(f, "{} is a removed directory that has entries", Who(*ino))
+                write!(f, "{} is an orphan directory that still has entries", Who(*ino))
             }
             LeasesLeft => f.write_str("the lease table is not empty"),
             Unreadable { why } => write!(f, "the region could not be read: {why}"),

@@ -63,8 +63,11 @@ fn every_test_that_the_document_names_exists() {
 /// each table with the paragraph behind it, by their first lines.
 fn promises(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
-    let (mut open, mut table) = (false, false);
+    let (mut open, mut table, mut gap) = (false, false, false);
     for line in text.lines() {
+        // Behind a blank line an item goes on with a paragraph that is indented.
+        open &= !gap || table || line.starts_with("  ");
+        gap = false;
         match line {
             _ if line.starts_with('#') => (open, table) = (false, false),
             _ if line.starts_with("- ") => {
@@ -78,7 +81,7 @@ fn promises(text: &str) -> Vec<String> {
             }
             "" => {
                 // The tests of a table may stand behind it.
-                open &= table;
+                gap = true;
                 continue;
             }
             _ => {}
@@ -106,10 +109,11 @@ fn every_promise_names_a_test() {
         "docs/semantics.md names no test of:\n{bare:#?}"
     );
     // It would notice.
-    let text = "- a promise\n  of two lines\n- another. Tests: `a`\n\n| a | table |\n|---|\n\nTests: `b`\n";
+    let text = "- a promise\n  of two lines\n- another. Tests: `a`\n\n| a | table |\n|---|\n\nTests: `b`\n\n\
+        - a list:\n  - one\n  - two\n\n  and more. Tests: `c`\n- the last\n\nTests: `d`\n";
     let parts = promises(text);
     let bare: Vec<_> = parts.iter().filter(|p| named(p).is_empty()).collect();
-    assert_eq!((parts.len(), bare.len()), (3, 1), "{parts:?}");
+    assert_eq!((parts.len(), bare.len()), (5, 2), "{parts:?}");
 }
 
 #[test]
