@@ -190,6 +190,7 @@ fn remove_dir_all_removes_the_tree_and_follows_no_symlink() {
     }
     for i in 0..300 {
         fs.create_dir(format!("top/wide{i}")).unwrap();
+        fs.create_dir(format!("top/wide{i}/below")).unwrap();
     }
     fs.symlink("/keep", "top/link").unwrap();
     fs.symlink("keep", "link").unwrap();
@@ -245,6 +246,9 @@ fn links_share_an_inode_and_symlinks_hold_a_path() {
     assert_eq!(fs.metadata("s").unwrap().ino(), f.ino());
     fs.create_dir("d").unwrap();
     assert_error!(fs.hard_link("d", "e"), Error::NotPermitted(_));
+    assert_error!(fs.hard_link("f", "new/"), Error::NotFound);
+    assert_error!(fs.symlink("f", "f/"), Error::NotDirectory);
+    assert_error!(fs.symlink("f", "d/"), Error::Exists);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::read_dir::ReadDir;
 use super::resolve::Found;
 use super::unmount_error::UnmountError;
 use crate::error::{Error, Result};
-use crate::fs::{CloseError, Engine, Fs, MountOptions, RecoveryReport};
+use crate::fs::{CloseError, Engine, Fs, InodeRef, MountOptions, RecoveryReport};
 use crate::pmem::Region;
 use crate::types::{Ctx, FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
 
@@ -252,48 +252,60 @@ impl FileSystem {
         self.inodes.rmdir(parent.attr().ino, name)
     }
 
-    /// Empties a directory that is held. The depth is that of a stack on the heap.
+    /// Empties a directory that the caller holds. The directories on the way down are on
+    /// the heap, so that no depth is too large.
     fn remove_contents(&self, top: Ino) -> Result<()> {
-        let held = |ino: Ino| self.inodes.hold(ino);
-        let mut stack = vec![(held(top), Vec::new())];
-        while let Some((dir, _)) = stack.last() {
-            let dir = dir.ino();
-            let mut below = None;
-            for (name, kind) in self.children(dir)? {
-                if kind == FileType::Directory {
-                    below = Some(name);
-                } else {
-                    ignore_missing(self.inodes.unlink(dir, &name))?;
-                }
-            }
-            if let Some(name) = below {
-                match self.inodes.lookup_pinned(dir, &name) {
-                    Ok(attr) => {
-                        let found = Found::counted(self.engine(), attr);
-                        stack.push((found.into_ref(self.engine()), name));
-                    }
-                    Err(Error::NotFound) => {}
+        struct Level {
+            dir: InodeRef,
+            name: Vec<u8>,
+            /// Directories in it that are still there.
+            below: Vec<Vec<u8>>,
+        }
+        let enter = |dir: InodeRef, name: Vec<u8>| -> Result<Level> {
+            let below = self.remove_all_but_dirs(dir.ino())?;
+            Ok(Level { dir, name, below })
+        };
+        let mut stack = vec![enter(self.inodes.hold(top), Vec::new())?];
+        while let Some(level) = stack.last_mut() {
+            let dir = level.dir.ino();
+            if let Some(name) = level.below.pop() {
+                let found = match self.inodes.lookup_pinned(dir, &name) {
+                    Ok(attr) => Found::counted(self.engine(), attr),
+                    // Removed meanwhile.
+                    Err(Error::NotFound) => continue,
                     Err(e) => return Err(e),
+                };
+                if found.attr().kind == FileType::Directory {
+                    stack.push(enter(found.into_ref(self.engine()), name)?);
+                } else {
+                    // Exchanged meanwhile.
+                    ignore_missing(self.inodes.unlink(dir, &name))?;
                 }
                 continue;
             }
-            let (_, name) = stack.pop().unwrap_or((held(top), Vec::new()));
-            if let Some((parent, _)) = stack.last() {
-                ignore_missing(self.inodes.rmdir(parent.ino(), &name))?;
+            let done = stack.pop();
+            if let (Some(parent), Some(done)) = (stack.last(), done) {
+                ignore_missing(self.inodes.rmdir(parent.dir.ino(), &done.name))?;
             }
         }
         Ok(())
     }
 
-    fn children(&self, dir: Ino) -> Result<Vec<(Vec<u8>, FileType)>> {
-        let mut all = Vec::new();
+    /// Removes all entries of a directory but directories, whose names it returns.
+    fn remove_all_but_dirs(&self, dir: Ino) -> Result<Vec<Vec<u8>>> {
+        let (mut files, mut dirs) = (Vec::new(), Vec::new());
         self.inodes.readdir(dir, 0, &mut |e| {
-            if !matches!(e.name, b"." | b"..") {
-                all.push((e.name.to_vec(), e.kind));
+            match e.kind {
+                _ if matches!(e.name, b"." | b"..") => {}
+                FileType::Directory => dirs.push(e.name.to_vec()),
+                _ => files.push(e.name.to_vec()),
             }
             std::ops::ControlFlow::Continue(())
         })?;
-        Ok(all)
+        for name in files {
+            ignore_missing(self.inodes.unlink(dir, &name))?;
+        }
+        Ok(dirs)
     }
 
     /// Renames, atomically; what the new name named is replaced.
@@ -337,7 +349,7 @@ impl FileSystem {
     /// [`Error::TooManyLinks`].
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let found = self.found(original.as_ref(), false)?;
-        let (parent, name) = self.parent(link.as_ref())?;
+        let (parent, name) = self.new_name(link.as_ref())?;
         self.inodes
             .link(found.attr().ino, parent.attr().ino, name)
             .map(drop)
@@ -348,7 +360,7 @@ impl FileSystem {
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NameTooLong`].
     pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
-        let (parent, name) = self.parent(link.as_ref())?;
+        let (parent, name) = self.new_name(link.as_ref())?;
         let target = original.as_ref().as_os_str().as_bytes();
         self.inodes
             .symlink(&self.creator, parent.attr().ino, name, target)
@@ -567,6 +579,17 @@ impl FileSystem {
     fn found(&self, path: &Path, follow: bool) -> Result<Found<'_>> {
         let path = path.as_os_str().as_bytes();
         self.engine().walk_path(path, follow)
+    }
+
+    /// As [`parent`](Self::parent), for a name that will not be a directory's.
+    fn new_name<'p>(&self, path: &'p Path) -> Result<(Found<'_>, &'p [u8])> {
+        if path.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(match self.metadata(path) {
+                Ok(_) => Error::Exists,
+                Err(e) => e,
+            });
+        }
+        self.parent(path)
     }
 
     fn parent<'p>(&self, path: &'p Path) -> Result<(Found<'_>, &'p [u8])> {

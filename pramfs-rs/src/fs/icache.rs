@@ -1,9 +1,9 @@
 //! The inode cache: the inodes in memory, by number.
 //!
-//! Invariant: an inode is in memory once. It leaves only while nobody holds it,
-//! its last record is dead and its mtime is on the medium. An atime that is
-//! newer in memory may be lost with it, as the rule for atimes allows; such
-//! inodes go last.
+//! Invariant: an inode is in memory once. It is evicted only if it has no users,
+//! its last record is dead, and its mtime is on the medium. Eviction may lose an
+//! atime that is newer in memory, as the rule for atimes allows. Such inodes are
+//! evicted last.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,13 +20,12 @@ use crate::volume::Volume;
 
 const SHARDS: usize = 64;
 
-/// Bytes that one cached inode takes, with its place in the maps. Checked by a
-/// test.
+/// Bytes per cached inode, including its place in the maps. Checked by a test.
 pub(super) const BYTES_PER_INODE: u64 = 640;
 
-/// Inodes of a page: those of a shard with numbers in a row. Numbers are given
-/// out in order, so a map of pages is a tenth of a map of inodes and stays in
-/// the processor's caches.
+/// Inodes per page: consecutive inodes of a shard. Numbers are allocated in order,
+/// so a map of pages is a tenth of the size of a map of inodes and stays in the
+/// processor's caches.
 const PAGE: u64 = 16;
 
 type Page = Box<[Option<Arc<Inode>>; PAGE as usize]>;
@@ -34,13 +33,13 @@ type Page = Box<[Option<Arc<Inode>>; PAGE as usize]>;
 #[derive(Debug, Default)]
 struct Shard {
     pages: FxHashMap<u64, Page>,
-    /// A page without inodes: one that comes and goes alone in its page takes no
-    /// memory from the allocator each time.
+    /// An empty page for reuse. An inode that is alone in its page then comes and
+    /// goes without the memory allocator.
     spare: Option<Page>,
     len: usize,
 }
 
-/// Page in its shard, and place on that, of an inode.
+/// Returns the page of an inode in its shard, and the place in the page.
 #[inline]
 fn place(ino: Ino) -> (u64, usize) {
     let nth = ino.0 / SHARDS as u64;
@@ -54,7 +53,7 @@ impl Shard {
         self.pages.get(&page)?[at].as_ref()
     }
 
-    /// Gives back the inode whose place it takes.
+    /// Inserts an inode and returns the one that it replaces.
     fn insert(&mut self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         let (page, at) = place(inode.ino);
         let slots =
@@ -79,16 +78,16 @@ impl Shard {
 /// The inodes in memory.
 #[derive(Debug)]
 pub(crate) struct InodeCache {
-    /// Each lock in a cache line of its own: threads on different inodes do not
-    /// meet.
+    /// Each lock has its own cache line, so that threads on different shards do not
+    /// contend for it.
     shards: Box<[CachePadded<RwLock<Shard>>]>,
     per_shard: usize,
-    /// Their names and attributes, to be had without a lock.
+    /// Names and attributes, readable without a lock.
     pub names: Dcache,
 }
 
 impl InodeCache {
-    /// A cache of about `bytes` bytes. `key` is that of the names' hashes.
+    /// Creates a cache of about `bytes` bytes. `key` is the key of the name hashes.
     pub(crate) fn new(bytes: u64, key: u64) -> InodeCache {
         let per_shard = (bytes / BYTES_PER_INODE) as usize / SHARDS;
         let per_shard = per_shard.max(16);
@@ -99,19 +98,19 @@ impl InodeCache {
         }
     }
 
-    /// Neighbours are in different shards: two threads often work on files
-    /// that were made one after the other.
+    /// Returns the shard of an inode. Consecutive numbers are in different shards,
+    /// since threads often work on files that were created one after the other.
     #[inline]
     fn shard(&self, ino: Ino) -> &RwLock<Shard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// Inodes in memory.
+    /// Returns the number of inodes in memory.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().len).sum()
     }
 
-    /// An inode that is in memory.
+    /// Returns an inode if it is in memory.
     #[inline]
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         let shard = self.shard(ino).read();
@@ -121,9 +120,9 @@ impl InodeCache {
         Some(inode.clone())
     }
 
-    /// As [`get`](Self::get), loading it where it is not in memory. Loading is
-    /// done under the shard's lock, so that an inode that is freed meanwhile is
-    /// not found by one thread and brought back by another.
+    /// As [`get`](Self::get), but loads an inode that is not in memory. It loads
+    /// under the shard's lock, so that no thread brings back an inode that is freed
+    /// meanwhile.
     ///
     /// # Errors
     /// Those of `load`.
@@ -142,13 +141,13 @@ impl InodeCache {
         Ok(inode)
     }
 
-    /// Puts a new inode in, before its record is committed: the caller holds
-    /// its core, and whoever finds it waits. It takes the place of one that is
-    /// gone.
+    /// Inserts a new inode before its record is committed. The caller holds its
+    /// lock, so that other threads that find it wait. It replaces a deleted inode of
+    /// the same number.
     pub(crate) fn insert_new(&self, vol: &Volume, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
         let old = self.add(vol, &mut shard, inode.clone());
-        // Memory is given back outside the lock.
+        // Free the memory outside the lock.
         drop(shard);
         drop(old);
     }
@@ -160,7 +159,7 @@ impl InodeCache {
         shard.insert(inode)
     }
 
-    /// Takes an inode out that is gone.
+    /// Removes a deleted inode.
     pub(crate) fn remove(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
         if shard.get(inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
@@ -168,8 +167,8 @@ impl InodeCache {
         }
     }
 
-    /// Makes room for an eighth of the shard, second chance first; a newer
-    /// atime is given up only where that is not enough.
+    /// Evicts an eighth of the shard by the second-chance algorithm. Evicts inodes
+    /// with a newer atime in memory only if the others are not enough.
     fn evict(&self, vol: &Volume, shard: &mut Shard) {
         let mut want = (self.per_shard / 8).max(1);
         for evict_dirty_atime in [false, true] {
@@ -195,7 +194,7 @@ impl InodeCache {
         }
     }
 
-    /// Whether an inode of a shard that is locked for writing can leave.
+    /// Whether an inode can be evicted. The caller holds its shard's write lock.
     fn can_evict(&self, vol: &Volume, inode: &mut Arc<Inode>, evict_dirty_atime: bool) -> bool {
         let used = inode.used.load(Ordering::Relaxed);
         if used {
@@ -204,8 +203,8 @@ impl InodeCache {
         if self.names.attrs.take_used(inode.ino) || used {
             return false;
         }
-        // Nobody can get it while the shard is locked: what nobody else holds
-        // stays as it is.
+        // No thread can get it while the shard is locked: if this is the only
+        // reference, it stays the only one.
         let Some(inode) = Arc::get_mut(inode) else {
             return false;
         };
@@ -217,7 +216,7 @@ impl InodeCache {
             && (evict_dirty_atime || !state.lazy.atime)
     }
 
-    /// Every inode in memory, for the timer and the unmount.
+    /// Returns every inode in memory, for the timer and the unmount.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         let of = |s: &RwLock<Shard>| -> Vec<_> {
             let shard = s.read();

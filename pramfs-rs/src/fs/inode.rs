@@ -1,8 +1,8 @@
 //! Inodes in memory: one shared object for each inode in use.
 //!
-//! Invariant: an inode is changed only under the write lock of its core, and
-//! its core equals its home on the medium but for what `lazy` names. The lock
-//! order is ascending inode number.
+//! Invariant: an inode changes only under its write lock. Its state equals its home
+//! on the medium, except for the times that `lazy` names. Inodes are locked by
+//! ascending number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,60 +23,60 @@ use crate::media::{DiskInode, Geometry};
 use crate::types::{Attr, FileType, Ino, Time};
 use crate::volume::{Tx, Volume};
 
-/// What is newer in memory than on the medium, by the rule for times.
+/// The times that are newer in memory than on the medium, by the rule for times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Lazy {
-    /// mtime and ctime of an overwrite: on the medium within a second.
+    /// mtime and ctime of an overwrite, written to the medium within a second.
     pub mtime: bool,
-    /// atime: on the medium some time.
+    /// atime, written to the medium at an unspecified time.
     pub atime: bool,
 }
 
-/// What the lock of an inode guards.
+/// The state that the lock of an inode guards.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct InodeState {
     /// Its slot in the orphan table.
     pub orphan_slot: Option<u32>,
-    /// What of it the medium does not have yet.
+    /// Times that the medium does not have yet.
     pub lazy: Lazy,
     /// The inode does not exist any more.
     pub gone: bool,
     /// Which ACLs it has.
     pub acls: AclPresence,
-    /// Records that have changed it, and perhaps its file map, since it came
-    /// into memory.
+    /// Number of records that changed it, and perhaps its file map, since it was
+    /// loaded.
     pub records: u64,
-    /// Whether its trees have what it counts.
+    /// Whether its trees hold as many blocks and entries as it counts.
     pub complete: Completeness,
-    /// The inode as it is.
+    /// The current inode.
     pub disk: DiskInode,
 }
 
-/// An inode in use. What every operation touches stands in front, beside the
-/// reference counts of its `Arc`, in one cache line.
+/// An inode in memory. Fields that every operation touches come first, in one cache
+/// line with the reference counts of its `Arc`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Inode {
-    /// Looked at since the clock hand passed.
+    /// Used since the last pass of the second-chance eviction.
     pub(super) used: AtomicBool,
     /// Waiting in the list of lazy inodes.
     pub listed: AtomicBool,
-    /// As in the core, for reads without its lock.
+    /// As in [`InodeState`], for reads without the lock.
     pub(super) complete: Completeness,
     /// Number.
     pub ino: Ino,
-    /// Its 256 bytes in the region.
+    /// Offset of its 256 bytes in the region.
     pub home: u64,
-    /// The record that wrote its homes last: the inode, its pointer blocks and
-    /// its htrees.
+    /// The last record that changed its homes: the inode, its pointer blocks and its
+    /// htrees.
     pub last_record: LastRecord,
     /// The lock.
     pub state: InodeLock,
 }
 
 impl Inode {
-    /// An inode in memory.
+    /// Creates an inode in memory.
     #[inline]
     pub(crate) fn new(ino: Ino, home: u64, d: DiskInode) -> Inode {
         Inode {
@@ -98,8 +98,8 @@ impl Inode {
         }
     }
 
-    /// An inode in memory whose bytes are all zero, to be filled in where it is:
-    /// a new one, which has all that it counts.
+    /// Creates a new inode in memory with all bytes zero, to be filled in place. It
+    /// is complete: its counts are zero.
     #[inline]
     pub(crate) fn empty(ino: Ino, home: u64) -> Arc<Inode> {
         let mut inode = Inode::new(ino, home, DiskInode::new_zeroed());
@@ -108,10 +108,10 @@ impl Inode {
         Arc::new(inode)
     }
 
-    /// Keeps it in memory for another round of the clock hand.
+    /// Keeps it in memory for another pass of the eviction.
     #[inline]
     pub(crate) fn note_use(&self) {
-        // Read first: a line that many threads share is seldom written.
+        // Read first, to write a shared cache line rarely.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -126,12 +126,12 @@ impl Inode {
         if d.crc != d.expected_crc(vol.geo.seed, ino) || d.ino != ino.0 {
             return Err(Error::corrupt(
                 ino.to_string(),
-                "the checksum of the inode does not fit",
+                "the checksum of the inode does not match",
             ));
         }
         let bad = |what: &str| Err(Error::corrupt(ino.to_string(), what));
         if FileType::from_mode(d.mode).is_none() {
-            return bad("the mode names no type of file");
+            return bad("the mode has an unknown file type");
         }
         if u32::from(d.height) > vol.geo.max_height() || d.size > vol.geo.max_file_size() {
             return bad("height or size are impossible");
@@ -151,7 +151,7 @@ impl Inode {
 }
 
 impl InodeState {
-    /// Type of the file. The mode was checked when the inode was loaded.
+    /// Returns the file type. The mode was checked when the inode was loaded.
     pub(crate) fn kind(&self) -> FileType {
         FileType::from_mode(self.disk.mode).unwrap_or(FileType::Regular)
     }
@@ -161,7 +161,7 @@ impl InodeState {
         self.kind() == FileType::Directory
     }
 
-    /// The inode still exists.
+    /// Checks that the inode still exists.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -173,12 +173,12 @@ impl InodeState {
         }
     }
 
-    /// The file map, to be worked on.
+    /// Returns the file map for use in an operation.
     pub(crate) fn map(&self) -> MapRef {
         map_of(&self.disk)
     }
 
-    /// Takes over what a record has brought home.
+    /// Takes over the inode after its record is committed.
     #[inline]
     pub(crate) fn committed(&mut self, new: &DiskInode) {
         self.disk = *new;
@@ -186,7 +186,7 @@ impl InodeState {
         self.records += 1;
     }
 
-    /// What `stat` shows.
+    /// Returns the attributes for `stat`.
     pub(crate) fn attr(&self, geo: &Geometry) -> Attr {
         let d = &self.disk;
         let kind = self.kind();
@@ -200,7 +200,7 @@ impl InodeState {
             uid: d.uid,
             gid: d.gid,
             rdev: if device { d.parent_or_rdev } else { 0 },
-            // Entries of a directory weigh 32 bytes each, as their slots do.
+            // A directory shows 32 bytes per entry, the size of a slot.
             size: if kind == FileType::Directory {
                 d.size.saturating_mul(32)
             } else {
@@ -230,7 +230,7 @@ impl InodeState {
     }
 }
 
-/// The file map of an inode.
+/// Returns the file map of an inode.
 pub(crate) fn map_of(d: &DiskInode) -> MapRef {
     MapRef {
         ino: Ino(d.ino),
@@ -241,25 +241,25 @@ pub(crate) fn map_of(d: &DiskInode) -> MapRef {
     }
 }
 
-/// Takes a changed file map over into its inode, as the record of a transaction
-/// leaves it: with the last mark of loss goes the flag that tells of one.
+/// Stores a changed file map in its inode, as the transaction leaves it. If no mark
+/// of a lost pointer is left, clears the inode's flag for lost ranges.
 pub(crate) fn store_healed(tx: &Tx<'_>, d: &mut DiskInode, map: &MapRef) {
     store_map(d, map);
-    // What cannot be walked may have some.
+    // A map that cannot be walked may still have marks.
     if map.healed && d.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
         d.flags &= !FL_LOST;
     }
 }
 
-/// Takes a changed file map over into its inode.
+/// Stores a changed file map in its inode.
 pub(crate) fn store_map(d: &mut DiskInode, map: &MapRef) {
     d.root = map.root.0;
     d.height = map.height as u8;
     d.blocks = d.blocks.saturating_add_signed(map.blocks);
 }
 
-/// Counts another name of an inode, or another directory in one. The count may
-/// come from a hostile medium and be anything.
+/// Counts another name of an inode, or another subdirectory of one. A corrupt or
+/// hostile image may hold any count.
 ///
 /// # Errors
 /// [`Error::TooManyLinks`].
@@ -277,7 +277,7 @@ pub(crate) fn touch_mtime(d: &mut DiskInode, now: Time) {
     touch_ctime(d, now);
 }
 
-/// Mtime and ctime as they were: what was begun has been undone.
+/// Restores mtime and ctime when an operation is undone.
 pub(crate) fn restore_times(d: &mut DiskInode, before: &DiskInode) {
     (d.mtime_sec, d.mtime_nsec) = (before.mtime_sec, before.mtime_nsec);
     (d.ctime_sec, d.ctime_nsec) = (before.ctime_sec, before.ctime_nsec);
@@ -288,19 +288,19 @@ pub(crate) fn touch_ctime(d: &mut DiskInode, now: Time) {
     (d.ctime_sec, d.ctime_nsec) = (now.sec, now.nsec);
 }
 
-/// Puts the lines of a locked inode in which `new` differs from its home into
-/// the record, with a new CRC and change counter. After the commit the caller
-/// hands `new` to [`InodeState::committed`].
+/// Puts the cache lines of a locked inode in which `new` differs from its home into
+/// the record, with a new CRC and change counter. After the commit the caller passes
+/// `new` to [`InodeState::committed`].
 ///
 /// # Errors
-/// A record that is full.
+/// The record is full.
 pub(crate) fn put_inode<'v>(
     tx: &mut Tx<'v>,
     inode: &'v Inode,
     state: &InodeState,
     new: &mut DiskInode,
 ) -> Result<()> {
-    // Line 1 holds the atime, which may be newer in memory than at home.
+    // Line 1 holds the atime, which may be newer in memory than in place.
     let newer = if state.lazy.atime { 0b10 } else { 0 };
     put_lines(
         tx,
@@ -313,10 +313,10 @@ pub(crate) fn put_inode<'v>(
     )
 }
 
-/// Puts a whole inode at a home whose bytes mean nothing yet.
+/// Puts a whole inode into the record, for a home whose bytes are unused so far.
 ///
 /// # Errors
-/// A record that is full.
+/// The record is full.
 pub(crate) fn put_new_inode(
     tx: &mut Tx<'_>,
     home: u64,
@@ -328,11 +328,11 @@ pub(crate) fn put_new_inode(
     tx.put(EntryKind::Inode, home, new.as_bytes())
 }
 
-/// As [`put_inode`], for an inode with several homes. `force`: lines that are
-/// put whether they differ from `old` or not.
+/// As [`put_inode`], for an inode with several homes. `force` is a mask of lines to
+/// put even if they do not differ from `old`.
 ///
 /// # Errors
-/// A record that is full.
+/// The record is full.
 pub(crate) fn put_lines<'v>(
     tx: &mut Tx<'v>,
     last_record: &'v LastRecord,
@@ -351,7 +351,7 @@ pub(crate) fn put_lines<'v>(
     // Line 0 has the CRC: it always differs.
     let mut differs = force | 1;
     for i in 1..LINES {
-        // Two lines are 16 words, which are compared sooner than memcmp is called.
+        // Comparing 16 words inline is faster than a call of memcmp.
         let words = before[i].iter().zip(&after[i]);
         let bits = words.fold(0, |bits, (old, new)| bits | (old ^ new));
         differs |= u8::from(bits != 0) << i;

@@ -53,7 +53,9 @@ impl Engine {
     ) -> Result<()> {
         self.op(Need::Write, || {
             if flags.exchange && (flags.noreplace || flags.whiteout) {
-                return Err(Error::Invalid("exchange excludes all other flags of rename"));
+                return Err(Error::Invalid(
+                    "exchange excludes all other flags of rename",
+                ));
             }
             names::check(name)?;
             names::check(new_name)?;

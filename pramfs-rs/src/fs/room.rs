@@ -20,8 +20,8 @@ use crate::pmem::{CHUNK, PmemError, Region};
 use crate::types::Bno;
 use crate::volume::{RoomAsItIs, room_is_final};
 
-/// RoomRetries of one operation. Each takes room, so this is never reached but by who
-/// loses it to others again and again.
+/// Maximum retries of one operation. Each takes room, so an operation reaches the
+/// limit only if other operations use up that room each time.
 const MAX_RETRIES: usize = 4096;
 
 /// The retries of an operation that found a block without room.
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// A sparse copy frees such blocks.
+    /// Such blocks are freed in a sparse copy, whose zero pages are holes.
     #[test]
     fn blocks_without_room_do_not_join_reserve() {
         let fs = sparse();

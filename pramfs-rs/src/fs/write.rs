@@ -1,12 +1,12 @@
 //! Writing and appending.
 //!
-//! Bytes of blocks that are in use and written are overwritten in place: one
-//! fence, no record. Everything else is a chain of records, each of which makes
-//! the bytes before some point of the range durable and visible, size
-//! included: a crash leaves a prefix.
+//! Bytes in written blocks are overwritten in place, with one fence and no record.
+//! Every other write is a chain of records. Each record makes the bytes up to some
+//! point of the range durable and visible, together with the size: a crash leaves
+//! a prefix.
 //!
-//! What lies past the end of a file in its written blocks is undefined: what
-//! extends the file zeroes it first, in [`Engine::zero_written`].
+//! Bytes past the end of a file in its written blocks are undefined. An operation
+//! that extends the file zeroes them first, by [`Engine::zero_written`].
 
 use super::ExtentCache;
 use super::attr::{InGroup, any_group, lock_and_check_group, sgid};
@@ -24,29 +24,31 @@ use crate::pmem::PmemError;
 use crate::types::{Bno, Ino};
 use crate::volume::Tx;
 
-/// An append of so many bytes at an aligned end of file gets a 2 MiB leaf
-/// though it does not fill it.
+/// Minimum append, in bytes, that gets a 2 MiB leaf at an aligned end of file even
+/// if it does not fill the leaf.
 const HUGE_APPEND: u64 = 1 << 20;
 
-/// Flags that a write has to look at.
+/// Flags that a write must check.
 pub(super) const WRITE_FLAGS: u32 = FL_SYNC | FL_IMMUTABLE | FL_APPEND;
 
 impl Engine {
-    /// Writes to a file; durable when it returns. Fewer bytes than asked for
-    /// are written where the region is full, the largest offset is reached, or a
-    /// block follows that was lost and would be written in part.
+    /// Writes to a file. The bytes are durable when it returns. The write is short if
+    ///
+    /// - the region is full,
+    /// - the maximum offset is reached, or
+    /// - the next block was lost and would be written only in part.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::TooLarge`] and [`Error::Lost`] where no byte
-    /// was written;
+    /// [`Error::NoSpace`], [`Error::TooLarge`] and [`Error::Lost`] if no byte was
+    /// written;
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
-    /// [`Error::NotPermitted`] where it is immutable or append-only.
+    /// [`Error::NotPermitted`] if the file is immutable or append-only.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_by(ino, offset, from, &any_group)
     }
 
-    /// As [`write`](Self::write), by somebody of whom `in_group` tells whether a
-    /// group is theirs: any_group else's write leaves no sgid.
+    /// As [`write`](Self::write), with a test for the caller's groups. If `in_group`
+    /// is false for the group of a file with sgid, the write clears sgid.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -75,18 +77,19 @@ impl Engine {
         })
     }
 
-    /// As [`write`](Self::write), for what a mapping of somebody else's has
-    /// changed: of a file that has become immutable since, that was allowed when
-    /// the mapping was made. One that can only grow never lets be mapped for it;
-    /// as the kernel does not know, it is refused here.
+    /// As [`write`](Self::write), for dirty pages of a mapping.
     ///
-    /// All of it is written, or there is an error: that of the first part that
-    /// could not be. What was written before stays; where space was missing,
-    /// what lies behind and needs none is written as well, and what lies behind
-    /// a block that was lost.
+    /// - A file that has become immutable is written: the mapping was permitted when
+    ///   it was created.
+    /// - An append-only file must not be mapped for writing. The kernel does not know
+    ///   the flag, so the write-back is refused here.
+    ///
+    /// Either all bytes are written, or the call returns the error of the first part
+    /// that failed. Earlier parts stay written. If space is missing or a block was
+    /// lost, later parts that need no space are still written.
     ///
     /// # Errors
-    /// As for [`write`](Self::write), where any byte was not written.
+    /// As for [`write`](Self::write), if any byte was not written.
     pub fn write_back(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
@@ -99,18 +102,18 @@ impl Engine {
             let (mut done, mut all) = (0, Ok(()));
             while done < from.len() {
                 let at = offset + done as u64;
-                // Where this is short it does not say why: the rest does.
+                // A short write does not tell the reason; writing the rest does.
                 let refused = match self.write_locked(&inode, &mut state, at, &from[done..]) {
                     Ok(n) if n > 0 => {
                         done += n;
                         continue;
                     }
-                    Ok(_) => Error::NoSpace("nothing of a page could be written"),
+                    Ok(_) => Error::NoSpace("no byte of a page could be written"),
                     Err(refused) => refused,
                 };
                 let no_room = matches!(refused, Error::Pmem(PmemError::NoRoom { .. }));
                 let goes_on = no_room || matches!(refused, Error::NoSpace(_) | Error::Lost { .. });
-                // What is run again with more room is not to be missed.
+                // Keep the error that makes the operation run again with more room.
                 all = match all {
                     Err(Error::NoSpace(_)) if no_room => Err(refused),
                     all => all.and(Err(refused)),
@@ -118,15 +121,14 @@ impl Engine {
                 if !goes_on {
                     break;
                 }
-                // What has its blocks already needs no space, and the next block
-                // may be whole.
+                // Allocated blocks need no space, and the next block may not be lost.
                 done += (block - at % block) as usize;
             }
             all
         })
     }
 
-    /// As [`write`](Self::write), for who holds the inode.
+    /// As [`write`](Self::write), for a caller that holds the inode.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -155,7 +157,7 @@ impl Engine {
                 return self.overwrite_at(inode, &mut state, at, from);
             }
             let n = self.write_locked(inode, &mut state, offset, from)?;
-            // What makes records makes what is known worthless each time.
+            // A write that commits records would invalidate the cached extent.
             if state.records == records {
                 self.fill_extent(extents, records, &state.map(), range, || true);
             }
@@ -163,8 +165,8 @@ impl Engine {
         })
     }
 
-    /// `chattr +S`: where a fence only orders stores, what has been written
-    /// goes out now.
+    /// Syncs the medium after a write to a file with `chattr +S`, for media where a
+    /// fence only orders stores.
     #[inline]
     pub(super) fn sync_if_flagged(&self, state: &InodeState) -> Result<()> {
         if state.disk.flags & FL_SYNC != 0 {
@@ -173,8 +175,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes at the end of the file, wherever that is; returns where that
-    /// was. All of it is written, or nothing.
+    /// Writes at the end of the file and returns that offset. Writes all bytes, or
+    /// none.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -184,10 +186,10 @@ impl Engine {
         })
     }
 
-    /// One part of an append whose caller has laid it out: it keeps other
-    /// writers away from the file, and knows its end. Parts may come in any
-    /// order; one that comes early leaves zeros for those before it. All of
-    /// the part is written, or the file does not grow by it.
+    /// Writes one part of an append at the offset that the caller assigned. The
+    /// caller knows the end of the file and excludes other writers. Parts may arrive
+    /// in any order; an early part leaves zeros for the earlier offsets. The whole
+    /// part is written, or the file does not grow by it.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -195,7 +197,7 @@ impl Engine {
         self.append_part_by(ino, offset, from, &any_group)
     }
 
-    /// As [`append_part`](Self::append_part), as for
+    /// As [`append_part`](Self::append_part), with `in_group` of
     /// [`write_by`](Self::write_by).
     ///
     /// # Errors
@@ -214,7 +216,7 @@ impl Engine {
         })
     }
 
-    /// At `offset`, or at the end of the file.
+    /// Appends at `offset`, or at the end of the file.
     pub(super) fn append_inode(
         &self,
         inode: &Inode,
@@ -232,7 +234,8 @@ impl Engine {
         let size = state.disk.size;
         let offset = offset.unwrap_or(size);
         if offset < size {
-            // Who says where may not say anywhere.
+            // An explicit offset before the end is an overwrite, which an append-only
+            // file refuses.
             chattr::check_write(&state.disk)?;
         }
         let end = offset.saturating_add(from.len() as u64);
@@ -297,7 +300,8 @@ impl Engine {
         Ok(done)
     }
 
-    /// The short way: the range lies in one run of written blocks.
+    /// The fast path: the range lies in one run of written blocks. False if it does
+    /// not.
     #[inline]
     fn overwrite<S: WriteSource>(
         &self,
@@ -320,7 +324,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Overwrites written bytes of a file where they stand in the region.
+    /// Overwrites written bytes of a file in place; `at` is the offset in the region.
     #[inline]
     fn overwrite_at<S: WriteSource>(
         &self,
@@ -330,13 +334,14 @@ impl Engine {
         from: S,
     ) -> Result<usize> {
         let pending = from.store(&self.vol.region, at)?;
-        // In memory, while the bytes are on their way.
+        // Before the fence: overlaps this work in memory with the write-back.
         self.overwritten(inode, state);
         let _ = self.vol.region.window().fence(pending);
         Ok(from.len())
     }
 
-    /// Times of a write without a record: on the medium within a second.
+    /// Sets the times of a write without a record. The timer writes them to the
+    /// medium within a second.
     #[inline]
     pub(super) fn overwritten(&self, inode: &Inode, state: &mut InodeState) {
         touch_mtime(&mut state.disk, self.now());
@@ -345,7 +350,7 @@ impl Engine {
         self.note_lazy(inode);
     }
 
-    /// Writes as much as one record takes, at least one byte.
+    /// Writes as many bytes as fit one record, at least one.
     fn write_some<S: WriteSource>(
         &self,
         inode: &Inode,
@@ -371,8 +376,8 @@ impl Engine {
         }
         match w.fill() {
             Ok(()) => {}
-            // A pointer block was missing: the record is given up, and what
-            // was before is written again without it; or less of it.
+            // No space for a pointer block. Drop the record and write again up to the
+            // failed block, or half of the blocks that were tried.
             Err(e) if (w.pos > offset || w.tried > 1) && room::is_out_of_space(&e) => {
                 let half = (w.tried / 2) << self.vol.geo.block_log2;
                 let less = if w.pos > offset {
@@ -402,8 +407,8 @@ impl Engine {
         Ok((pos - offset) as usize)
     }
 
-    /// Zeroes what of a range, in bytes, lies in written blocks. The caller
-    /// makes it visible, or it is being made to read as zeros.
+    /// Zeroes the parts of a byte range that lie in written blocks. The caller makes
+    /// the range visible afterwards, or is changing it to zeros.
     pub(super) fn zero_written(
         &self,
         tx: &mut Tx<'_>,
@@ -433,9 +438,9 @@ impl Engine {
         Ok(())
     }
 
-    /// A hole that is to be filled is one. Who only puts blocks behind the end of
-    /// a file need not know: there is nothing to be lost, and its blocks stay as
-    /// many too few as they were.
+    /// Checks that a hole to be filled is one, and not a lost pointer. A hole past
+    /// the end of a file needs no check: there no data can be lost, and any
+    /// difference to the block count stays the same.
     #[inline]
     pub(super) fn may_fill(&self, state: &InodeState, extent: &Extent) -> Result<()> {
         if extent.lost {
@@ -448,7 +453,8 @@ impl Engine {
         self.check_hole(state, Hole::Contents)
     }
 
-    /// Where the block before `index` lies, so that the next can follow it.
+    /// Returns the block after the one that holds file block `index - 1`, so that
+    /// the file continues there.
     pub(super) fn goal(&self, map: &MapRef, index: u64) -> Result<Option<u64>> {
         let Some(before) = index.checked_sub(1) else {
             return Ok(None);
@@ -458,25 +464,25 @@ impl Engine {
     }
 }
 
-/// One record's part of a write.
+/// The part of a write that goes into one record.
 struct Writer<'a, 'c, S> {
     engine: &'a Engine,
     /// The inode before.
     state: &'c InodeState,
-    /// Of the inode.
+    /// The last record of the inode.
     last_record: &'a LastRecord,
     tx: Tx<'a>,
     map: MapRef,
     /// Size of the file before.
     size: u64,
-    /// What is to be written, and where.
+    /// Where `from` is written.
     offset: u64,
     from: S,
     /// Everything before this is written.
     pos: u64,
     /// The block after the last that was written.
     last: Option<u64>,
-    /// Blocks that were taken last, before their pointers were.
+    /// Number of blocks allocated last, before their pointers were.
     tried: u64,
 }
 
@@ -485,7 +491,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         self.offset + self.from.len() as u64
     }
 
-    /// Goes on until the end of the range or of the record's room.
+    /// Writes until the end of the range or until the record is full.
     fn fill(&mut self) -> Result<()> {
         let geo = &self.engine.vol.geo;
         while self.pos < self.end() {
@@ -493,7 +499,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             let mut blocks = ((self.end() - 1) >> geo.block_log2) - index + 1;
             let aligned = geo.huge_leaves && index.is_multiple_of(1 << geo.fan_log2);
             if aligned && self.end() - self.pos >= HUGE_APPEND {
-                // It matters whether all of a 2 MiB range is a hole.
+                // Look at the whole 2 MiB range: a huge leaf needs all of it a hole.
                 blocks = blocks.max(1 << geo.fan_log2);
             }
             let mut extent = map::run(&self.engine.vol, &self.map, index, blocks)?;
@@ -529,9 +535,9 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         Ok(())
     }
 
-    /// Of blocks that were lost, how many are written whole, as far as the file
-    /// reaches: what would be left of one must not read as if it had been
-    /// written.
+    /// Returns how many of the lost blocks this write covers completely, up to the
+    /// end of the file. The unwritten rest of a lost block must not read as if it
+    /// had been written.
     #[cold]
     fn rewritable_lost_blocks(&self, extent: &Extent) -> u64 {
         let log2 = self.engine.vol.geo.block_log2;
@@ -543,13 +549,13 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             end if end >= self.size => end.div_ceil(1 << log2),
             end => end >> log2,
         };
-        // Blocks past the end of the file had nothing to lose.
+        // Blocks past the end of the file held no data.
         let past = self.size.div_ceil(1 << log2);
         let end = if past <= extent.index { u64::MAX } else { end };
         extent.count.min(end.saturating_sub(extent.index))
     }
 
-    /// Stores the bytes for the blocks `first..end`, which lie from `block` on.
+    /// Stores the bytes for the file blocks `first..end` at `block` and following.
     fn store(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
         let geo = &self.engine.vol.geo;
         let (start, stop) = (
@@ -567,8 +573,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         Ok(())
     }
 
-    /// As [`store`](Self::store), for blocks that must read as zeros where
-    /// nothing is written to them.
+    /// As [`store`](Self::store), and zeroes the rest of the blocks.
     fn store_whole(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
         let geo = &self.engine.vol.geo;
         let base = geo.offset(block);
@@ -583,7 +588,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         self.store(block, first, end)
     }
 
-    /// Writes to unwritten blocks; false where the record has no room.
+    /// Writes to unwritten blocks; false if the record is full.
     fn convert(&mut self, extent: &Extent) -> Result<bool> {
         let geo = &self.engine.vol.geo;
         let leaf = map::find(&self.engine.vol, &self.map, extent.index)?;
@@ -591,7 +596,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
             return Ok(false);
         };
         if leaf.count > 1 {
-            // A 2 MiB leaf becomes written whole.
+            // A 2 MiB leaf becomes written as a whole.
             if map::set_written(&mut self.tx, &mut self.map, leaf.first, leaf.count)? == 0 {
                 return Ok(false);
             }
@@ -612,11 +617,11 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         Ok(true)
     }
 
-    /// Where a hole is best filled from: behind the block before it.
+    /// Returns the preferred block for a hole: the one after the preceding block.
     #[inline]
     fn goal(&self, extent: &Extent) -> Result<Option<u64>> {
         let Engine { vol, .. } = self.engine;
-        // Mostly that stands in the same pointer block.
+        // Its pointer is usually in the same pointer block.
         if let Some(table) = extent.table
             && extent.index & ((1 << vol.geo.fan_log2) - 1) != 0
             && let Some(block) = map::in_table(vol, &self.map, table, extent.index - 1)?
@@ -626,8 +631,8 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         self.engine.goal(&self.map, extent.index)
     }
 
-    /// Writes to a hole; false where the record has no room, or the region has
-    /// none and something has been written.
+    /// Writes to a hole; false if the record is full, or if the region is full and
+    /// some bytes have been written.
     fn allocate(&mut self, extent: &Extent, aligned: bool) -> Result<bool> {
         let geo = &self.engine.vol.geo;
         let span = 1u64 << geo.fan_log2;
@@ -649,7 +654,7 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         if let Some(run) = huge {
             self.tried = span;
             map::insert_huge(&mut self.tx, &mut self.map, extent.index, run, false)?;
-            // What lies past the end of the file's last block is left as it is.
+            // Blocks of the leaf past the last block written stay undefined.
             let end = (self.end().div_ceil(geo.block_size)).min(extent.index + span);
             self.store_whole(Bno(run.start), extent.index, end)?;
             return Ok(true);
@@ -676,11 +681,11 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         let (first, end) = (extent.index, extent.index + len);
         match extent.table {
             Some(table) if len <= left => {
-                // Others wait for the lane as long as the bytes take.
+                // The lane stays locked while the bytes are stored, so only for few.
                 if end << geo.block_log2 >= self.end() && len <= super::append::MAX_APPEND_BLOCKS {
                     self.tx.enter(self.last_record);
                 }
-                // First: the rest is done while the bytes are on their way.
+                // The bytes first: the rest overlaps their write-back.
                 self.store_whole(Bno(start), first, end)?;
                 map::insert_into(&mut self.tx, &mut self.map, table, first, run)?;
             }

@@ -1,8 +1,8 @@
 //! Extended attributes: an htree beside the inode's contents.
 //!
-//! A small value stands in its item; a larger one has blocks of its own, which
-//! the item names (root pointer, height, length, CRC). Setting is one record:
-//! a new large value is written to free blocks first, as new data.
+//! A small value is stored in its item. A larger one has separate blocks, which
+//! the item names (root pointer, height, length, CRC). Setting an attribute takes
+//! one record: a new large value is written to free blocks first, as new data.
 
 use zerocopy::IntoBytes;
 
@@ -25,17 +25,17 @@ use crate::media::walk::MapRoot;
 use crate::types::{FileType, Ino, XattrMode};
 use crate::volume::Tx;
 
-/// Longest list of names, bytes: what the kernel passes on.
+/// Maximum list of names, bytes: the limit of the kernel.
 const LIST_MAX: usize = 65_536;
-/// Largest item that is kept in line.
+/// Largest inline item, bytes.
 const INLINE_ITEM: usize = 1024;
-/// Most pieces that a large value is allocated in.
+/// Maximum number of pieces in which a large value is allocated.
 const PIECES: usize = 16;
 
-/// What stands in the item of an attribute: kind and value.
+/// The content of an attribute's item: kind and value.
 pub(super) type Stored = (u8, Vec<u8>);
 
-/// Whether an attribute that is there, or is not, may be set so.
+/// Checks the mode of setting an attribute against its existence.
 pub(super) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
     match (exists, mode) {
         (true, XattrMode::Create) => Err(Error::Exists),
@@ -44,7 +44,7 @@ pub(super) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
     }
 }
 
-/// A value in blocks, as its item names it.
+/// Parses the description of a value in blocks from its item.
 pub(super) fn parse_large(engine: &Engine, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
     let large = LargeValue::parse(stored)
         .ok_or_else(|| Error::corrupt(ino.to_string(), "an extended attribute is damaged"))?;
@@ -57,7 +57,7 @@ pub(super) fn parse_large(engine: &Engine, ino: Ino, stored: &[u8]) -> Result<La
     Ok(large)
 }
 
-/// The map of the value's blocks.
+/// Returns the map of the value's blocks.
 pub(super) fn map_of_value(engine: &Engine, large: &LargeValue, ino: Ino, name: &[u8]) -> MapRef {
     let MapRoot { ino, root, height } = large.map(ino, htree::name_hash(&engine.vol.geo, name));
     MapRef {
@@ -69,7 +69,7 @@ pub(super) fn map_of_value(engine: &Engine, large: &LargeValue, ino: Ino, name: 
     }
 }
 
-/// The tree of attributes of an inode.
+/// Returns the attribute tree of an inode.
 pub(super) fn xattr_tree(d: &DiskInode) -> TreeRef {
     TreeRef {
         ino: Ino(d.ino),
@@ -84,12 +84,12 @@ fn store(d: &mut DiskInode, tree: &TreeRef) {
     d.blocks = d.blocks.saturating_add_signed(tree.blocks);
 }
 
-/// Whether the value of an item stands in blocks of its own.
+/// Whether the value of an item is in separate blocks.
 pub(super) fn is_large(item: &ItemHeader) -> bool {
     item.kind == BLOCKS
 }
 
-/// Names that can be set.
+/// Checks that an attribute name can be set.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::NameTooLong(name.len(), NAME_MAX));
@@ -130,7 +130,7 @@ impl Engine {
         Ok(out)
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     ///
     /// # Errors
     /// [`Error::NoAttribute`], [`Error::NotSupported`] for a name outside the
@@ -155,7 +155,7 @@ impl Engine {
             let mut value = vec![0; large.len as usize];
             let map = map_of_value(self, &large, ino, name);
             match self.read_map(&map, 0, &mut value, || Err(bad())) {
-                // Nobody marks that in anything but a regular file.
+                // Only regular files can have lost ranges.
                 Err(Error::Lost { .. }) => return Err(bad()),
                 Ok(read) if read < value.len() => return Err(bad()),
                 read => drop(read?),
@@ -167,11 +167,11 @@ impl Engine {
         })
     }
 
-    /// The names of all attributes, each with a NUL behind it, that of the list
-    /// of what was lost among them.
+    /// Returns the names of all attributes, each followed by a NUL. Includes the list
+    /// of lost ranges.
     ///
     /// # Errors
-    /// [`Error::AttributeTooLarge`] where they do not fit 64 KiB.
+    /// [`Error::AttributeTooLarge`] if the names do not fit 64 KiB.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
@@ -198,21 +198,20 @@ impl Engine {
         })
     }
 
-    /// Sets an attribute of up to 64 KiB. An access ACL sets the mode with it.
+    /// Sets an attribute of up to 64 KiB. An access ACL also sets the mode.
     ///
     /// # Errors
     /// [`Error::Exists`] or [`Error::NoAttribute`] by `mode`,
     /// [`Error::AttributeTooLarge`], [`Error::NoSpace`];
-    /// [`Error::NotPermitted`] where the file is immutable or append-only;
-    /// [`Error::Invalid`] for an ACL that is none, [`Error::AccessDenied`] for a
-    /// default ACL of what is no directory.
+    /// [`Error::NotPermitted`] if the file is immutable or append-only;
+    /// [`Error::Invalid`] for a malformed ACL, [`Error::AccessDenied`] for a default
+    /// ACL on a non-directory.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.setxattr_by(ino, name, value, mode, &any_group)
     }
 
-    /// As [`setxattr`](Self::setxattr), by somebody of whom `in_group` tells
-    /// whether a group is theirs: an access ACL that is set by any_group else
-    /// takes sgid away.
+    /// As [`setxattr`](Self::setxattr), with a test for the caller's groups. If
+    /// `in_group` is false for the file's group, setting an access ACL clears sgid.
     ///
     /// # Errors
     /// As for [`setxattr`](Self::setxattr).
@@ -230,7 +229,7 @@ impl Engine {
                 return Err(Error::AttributeTooLarge(value.len(), VALUE_MAX));
             }
             let inode = self.iget_user(ino)?;
-            // An access list sets the mode, of a directory too.
+            // An access ACL sets the mode of directories as well.
             let asked = |state: &InodeState| {
                 (name == ACCESS && state.disk.mode & libc::S_ISGID != 0).then_some(state.disk.gid)
             };
@@ -244,7 +243,7 @@ impl Engine {
             check_mode(old.is_some(), mode)?;
             let attribute = (name, value);
             match self.set_value_locked(&inode, &mut state, attribute, old.as_ref()) {
-                // What lies in few pieces may have been freed just now.
+                // Blocks that were freed recently may be contiguous.
                 Err(Error::NoSpace(_)) if self.vol.retire_pending()? => {
                     self.set_value_locked(&inode, &mut state, attribute, old.as_ref())
                 }
@@ -271,8 +270,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts an attribute into the tree of an inode, in the place of an old
-    /// value if there is one.
+    /// Puts an attribute into the tree of an inode and replaces the old value, if
+    /// any.
     pub(super) fn put_value(
         &self,
         tx: &mut Tx<'_>,
@@ -307,7 +306,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes an attribute out of the tree of an inode.
+    /// Removes an attribute from the tree of an inode.
     pub(super) fn take_value(
         &self,
         tx: &mut Tx<'_>,
@@ -324,12 +323,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes an attribute. The mode stays as a list that goes has left it; a
-    /// list that is not there is no error.
+    /// Removes an attribute. Removing an ACL leaves the mode unchanged; removing an
+    /// ACL that does not exist succeeds.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] where the file is
-    /// immutable or append-only.
+    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] if the file is immutable or
+    /// append-only.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.op(Need::Write, || {
             check_name(name)?;
@@ -373,7 +372,7 @@ impl Engine {
         name.len() + value.len() <= self.inline_room()
     }
 
-    /// Bytes of name and value that an item in line has room for.
+    /// Maximum bytes of name and value in an inline item.
     pub(super) fn inline_room(&self) -> usize {
         INLINE_ITEM.min(self.vol.geo.leaf.max_item()) - ItemHeader::SIZE
     }
@@ -410,7 +409,7 @@ impl Engine {
         }
         if done != blocks {
             return Err(Error::NoSpace(
-                "free space is too scattered for so large an attribute",
+                "free space is too fragmented for so large an attribute",
             ));
         }
         d.blocks = d.blocks.saturating_add_signed(map.blocks);
@@ -437,9 +436,10 @@ impl Engine {
         Ok(())
     }
 
-    /// A step of freeing an inode: its large values one at a time, then the
-    /// tree. A large value goes only with a record that is still `fresh`, where
-    /// there is room for any; elsewhere it is left to the next.
+    /// Frees one step of an inode's attributes: first the large values one at a time,
+    /// then the tree. A large value is freed only in a record that is still `fresh`,
+    /// since only an empty record has room for any value. Otherwise the next record
+    /// frees it.
     pub(super) fn free_some_xattrs(
         &self,
         tx: &mut Tx<'_>,
@@ -447,7 +447,7 @@ impl Engine {
         fresh: bool,
     ) -> Result<bool> {
         let mut large = None;
-        // What was lost belongs to nobody any more, and stays marked until fsck.
+        // Lost blocks have no owner any more, and stay marked as used until fsck.
         let hole = || Ok(());
         htree::scan(
             &self.vol,
@@ -467,16 +467,15 @@ impl Engine {
             if !fresh {
                 return Ok(false);
             }
-            // The next value needs the tree as it is on the medium: one value
-            // a record.
+            // The next value needs the tree as on the medium: one value per record.
             self.free_large(tx, d, Ino(d.ino), &name, &value)?;
-            // What a scan shows a look-up may miss, where a hash is not that of
-            // its name. The callers go on until nothing is left: no step may
-            // end without having taken something out.
+            // A lookup may miss an entry that a scan finds, if its hash does not match
+            // its name. Callers repeat until nothing is left, so each step must remove
+            // something or fail.
             if !htree::remove(tx, &mut tree, &name)? {
                 return Err(Error::corrupt(
                     format!("attributes of inode {}", d.ino),
-                    "an attribute that is listed is not found by its name",
+                    "a listed attribute is not found by its name",
                 ));
             }
             store(d, &tree);

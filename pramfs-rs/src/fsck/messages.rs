@@ -199,7 +199,9 @@ impl fmt::Display for Issue {
             NoSuperblock { why } => write!(f, "no usable superblock: {why}"),
             SuperblockDamaged { page, what } => write!(f, "the {page} is damaged: {what}"),
             LabelsDiffer => f.write_str("the superblock pages have different labels"),
-            SuperblocksDiffer => f.write_str("the superblock pages describe different file systems"),
+            SuperblocksDiffer => {
+                f.write_str("the superblock pages describe different file systems")
+            }
             UnknownFeatures { names } => {
                 write!(
                     f,
@@ -208,9 +210,7 @@ impl fmt::Display for Issue {
                 )
             }
             CheckpointDamaged { page } => write!(f, "the checkpoint in the {page} is damaged"),
-            DynamicWordsDiffer => {
-                f.write_str("the dynamic words of the superblock pages differ")
-            }
+            DynamicWordsDiffer => f.write_str("the dynamic words of the superblock pages differ"),
             StateUnknown { state } => {
                 write!(f, "the state word is {state:#x}: neither clean nor mounted")
             }
@@ -281,11 +281,9 @@ impl fmt::Display for Issue {
                     bitmap(*kind)
                 )
             }
-            BitmapSum { kind, group } => write!(
-                f,
-                "{}, group {group}: checksum mismatch",
-                bitmap(*kind)
-            ),
+            BitmapSum { kind, group } => {
+                write!(f, "{}, group {group}: checksum mismatch", bitmap(*kind))
+            }
             BitsPastEnd { kind, group } => {
                 write!(
                     f,
@@ -308,7 +306,11 @@ impl fmt::Display for Issue {
                 )
             }
             BlockUsedTwice { block, ino } => {
-                write!(f, "multiply-claimed block {block}: {} is its second owner", Who(*ino))
+                write!(
+                    f,
+                    "multiply-claimed block {block}: {} is its second owner",
+                    Who(*ino)
+                )
             }
             ReservedInodeFree { ino } => {
                 write!(f, "inode {} is reserved, but marked as free", ino.0)
@@ -386,9 +388,15 @@ impl fmt::Display for Issue {
                 Who(*ino)
             ),
             TargetChecksum { ino } => {
-                write!(f, "{}: checksum mismatch of the symbolic link target", Who(*ino))
+                write!(
+                    f,
+                    "{}: checksum mismatch of the symbolic link target",
+                    Who(*ino)
+                )
             }
-            InodeLeaked { ino } => write!(f, "unattached {}: in use, but without a name", Who(*ino)),
+            InodeLeaked { ino } => {
+                write!(f, "unattached {}: in use, but without a name", Who(*ino))
+            }
             TreePointer {
                 ino,
                 part,
@@ -420,12 +428,7 @@ impl fmt::Display for Issue {
                 what,
             } => write!(f, "{}, {part}, leaf block {block}: {what}", Who(*ino)),
             DuplicateName { ino, part, name } => {
-                write!(
-                    f,
-                    "{}, {part}: duplicate name {}",
-                    Who(*ino),
-                    Name(name)
-                )
+                write!(f, "{}, {part}: duplicate name {}", Who(*ino), Name(name))
             }
             DanglingEntry { dir, name, ino } => {
                 write!(
@@ -508,13 +511,14 @@ impl fmt::Display for Issue {
                     Who(*ino)
                 )
             }
-            NameOfOrphan { ino } => write!(f, "{} has a link count of 0, but still has a name", Who(*ino)),
-            XattrItem { ino, name } => write!(
+            NameOfOrphan { ino } => write!(
                 f,
-                "{}: attribute {} is invalid",
-                Who(*ino),
-                Name(name)
+                "{} has a link count of 0, but still has a name",
+                Who(*ino)
             ),
+            XattrItem { ino, name } => {
+                write!(f, "{}: attribute {} is invalid", Who(*ino), Name(name))
+            }
             XattrChecksum { ino, name } => {
                 write!(
                     f,
@@ -524,7 +528,12 @@ impl fmt::Display for Issue {
                 )
             }
             AclDamaged { ino, name } => {
-                write!(f, "{}: {} is not a valid ACL for this inode", Who(*ino), Name(name))
+                write!(
+                    f,
+                    "{}: {} is not a valid ACL for this inode",
+                    Who(*ino),
+                    Name(name)
+                )
             }
             AclMode {
                 ino,
@@ -543,9 +552,16 @@ impl fmt::Display for Issue {
                     ino.0
                 )
             }
-            OrphanTwice { slot, ino } => write!(f, "orphan table: slot {slot} names {ino}, as an earlier slot does"),
+            OrphanTwice { slot, ino } => write!(
+                f,
+                "orphan table: slot {slot} names {ino}, as an earlier slot does"
+            ),
             OrphanNotEmpty { ino } => {
-                write!(f, "{} is an orphan directory that still has entries", Who(*ino))
+                write!(
+                    f,
+                    "{} is an orphan directory that still has entries",
+                    Who(*ino)
+                )
             }
             LeasesLeft => f.write_str("the lease table is not empty"),
             Unreadable { why } => write!(f, "the region could not be read: {why}"),

@@ -35,7 +35,9 @@ impl Issue {
             BlockUsedTwice { .. } => "give each owner a block of its own",
             ReservedInodeFree { .. } => "mark as in use",
             InodeMissing { .. } => "mark as free",
-            InodeDamaged { .. } => "correct by its checksum, keep if its pointers prove it, or free",
+            InodeDamaged { .. } => {
+                "correct by its checksum, keep if its pointers prove it, or free"
+            }
             InodeField { .. } => "set to a valid value",
             InodeReserved { .. } => "clear",
             BlocksMissing { .. } => {
