@@ -1,12 +1,11 @@
-//! `fsck.pramfs`: checks the file system of a region that nobody has mounted,
-//! and mends it.
+//! `fsck.pramfs`: checks the file system of an unmounted region and repairs it.
 //!
-//! Order: the options are looked at, then the region is opened and locked;
-//! only then is anything read. With `-n` it is opened read-only, and not one
-//! byte of the medium changes. A repair is stored in one go at its end, and
-//! written out (msync where the medium takes that) before the status is given.
+//! Order: fsck parses the options, then opens and locks the region, and only
+//! then reads. With `-n` it opens the region read-only, and no byte of the
+//! medium changes. It stores a repair in one go at the end, and makes it durable
+//! (msync on media that need one) before it returns the exit status.
 //!
-//! Left to others: what is damage, and how it is mended (`pramfs::fsck`).
+//! Not here: what damage is, and how to repair it (`pramfs::fsck`).
 
 mod ask;
 mod options;
@@ -30,7 +29,7 @@ pub use options::Options;
 
 /// fsck(8): errors were corrected.
 const CORRECTED: u8 = 1;
-/// fsck(8): errors are left.
+/// fsck(8): errors were left uncorrected.
 const ERRORS_LEFT: u8 = 4;
 /// fsck(8): operational error.
 const NOT_DONE: u8 = 8;
@@ -64,7 +63,7 @@ fn run(o: &Options) -> Result<u8, Failure> {
     let asks = !(o.no || o.preen || o.yes);
     if asks && (o.json || !std::io::stdin().is_terminal()) {
         return Err(Failure::usage(format!(
-            "there is nobody to ask: type fsck.pramfs -n {0} to look, -p {0} to mend what loses nothing, or -y {0} to mend everything",
+            "cannot ask questions with --json or without a terminal: use fsck.pramfs -n {0} to check, -p {0} to repair what loses nothing, or -y {0} to repair everything",
             shown(&o.region)
         )));
     }
@@ -110,22 +109,22 @@ fn run(o: &Options) -> Result<u8, Failure> {
     Ok(status(&report))
 }
 
-/// What is there instead of a file system of ours, and what checks that.
+/// Describes another file system or format in the region, and names its fsck.
 fn another_kind(o: &Options) -> Option<String> {
     let Ok(Foreign::Known(found)) = contents::foreign(&o.region) else {
         return None;
     };
     found.is_foreign().then(|| match found.usage.as_str() {
         "filesystem" => format!(
-            "it holds {}; fsck.{} checks that",
+            "the region holds {}; check it with fsck.{}",
             found.sentence(),
             printable(&found.kind)
         ),
-        _ => format!("it holds {}", found.sentence()),
+        _ => format!("the region holds {}", found.sentence()),
     })
 }
 
-/// Exit status, as fsck(8) has it.
+/// Returns the exit status, as in fsck(8).
 fn status(report: &fsck::Report) -> u8 {
     let errors = report.left().any(|f| f.severity >= Severity::Error);
     let mut status = 0;
@@ -138,7 +137,7 @@ fn status(report: &fsck::Report) -> u8 {
     if errors || !report.complete {
         status |= ERRORS_LEFT;
     }
-    // There is no file system to speak of, or it cannot be read.
+    // No usable file system, or it cannot be read.
     let fatal = report.left().any(|f| {
         use fsck::Issue::*;
         matches!(
@@ -149,7 +148,7 @@ fn status(report: &fsck::Report) -> u8 {
     if fatal { NOT_DONE } else { status }
 }
 
-/// What `-p` may pass over at boot.
+/// Whether `-p` may skip the region at boot.
 fn was_clean(region: &Region) -> bool {
     probe_superblock(region).is_ok_and(|info| {
         info.is_clean()
@@ -168,7 +167,7 @@ fn skipped(o: &Options) -> Result<u8, Failure> {
         output::json(&serde_json::json!({ "region": region, "skipped": true, "sound": true }))?;
     } else {
         output::line(&format!(
-            "{region}: unmounted cleanly, not checked; -f checks it"
+            "{region}: unmounted cleanly, not checked; use -f to check it"
         ))?;
     }
     Ok(0)

@@ -1,6 +1,6 @@
 //! What a check can find: one variant for each kind of damage, with the
 //! numbers that a repair or a person needs. Severities and sentences are in
-//! `words.rs`.
+//! `messages.rs`, remedies in `remedy.rs`.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use crate::types::Ino;
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Untidy: space or a second copy is lost, no file is at risk.
+    /// Minor: space or a second copy is lost; no file is at risk.
     Warning,
     /// Something is wrong: a file, a name or a count.
     Error,
-    /// The check could not go on: what comes after was not looked at.
+    /// The check could not continue: nothing after this was checked.
     Fatal,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Which of the two superblock pages.
+/// One of the two superblock pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Page {
     /// At offset 0.
@@ -46,16 +46,16 @@ impl fmt::Display for Page {
     }
 }
 
-/// Which tree of an inode.
+/// One of the trees of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// File map of its contents.
+    /// The file map of its contents.
     Contents,
-    /// Hash tree of a directory's entries.
+    /// The hash tree of a directory's entries.
     Entries,
-    /// Hash tree of its extended attributes.
+    /// The hash tree of its extended attributes.
     Xattrs,
-    /// File map of one large attribute value.
+    /// The file map of one large attribute value.
     XattrValue,
 }
 
@@ -77,12 +77,12 @@ pub enum Issue {
     // ---- superblock pages
     /// Neither page can be used.
     NoSuperblock {
-        /// What is wrong with the first one.
+        /// What is wrong with the first page.
         why: String,
     },
     /// One page cannot be used; the other serves.
     SuperblockDamaged {
-        /// Which.
+        /// The damaged page.
         page: Page,
         /// What is wrong with it.
         what: &'static str,
@@ -90,72 +90,72 @@ pub enum Issue {
     /// Both static parts are valid and differ.
     SuperblocksDiffer,
     /// Both static parts are valid and differ in the label only: a crash while
-    /// it was changed.
+    /// the label was changed.
     LabelsDiffer,
-    /// The file system uses what this version does not know.
+    /// The file system uses features that this version does not support.
     UnknownFeatures {
         /// Their names.
         names: Vec<String>,
     },
-    /// A checkpoint word whose check does not fit.
+    /// Checksum mismatch of a checkpoint word.
     CheckpointDamaged {
-        /// Where.
+        /// The page that holds it.
         page: Page,
     },
     /// The dynamic words of the two pages differ.
     DynamicWordsDiffer,
     /// The state word is neither clean nor mounted.
     StateUnknown {
-        /// What it is.
+        /// The state word.
         state: u64,
     },
     /// The last mount did not end with an unmount.
     NotUnmounted,
-    /// The engine met errors since mkfs or the last repair.
+    /// The engine recorded errors since mkfs or the last repair.
     ErrorsRecorded {
-        /// How many.
+        /// Number of errors.
         count: u32,
-        /// The first one's errno.
+        /// The errno of the first.
         errno: u32,
     },
     /// An internal inode is damaged in one page.
     InternalInodeDamaged {
-        /// In which page.
+        /// The page that holds it.
         page: Page,
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
     /// An internal inode is damaged in both pages.
     InternalInodeLost {
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
-    /// An internal inode is valid in both pages, and not the same.
+    /// An internal inode is valid in both pages, and they differ.
     InternalInodesDiffer {
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
 
     // ---- journal
-    /// Records that a mount would replay.
+    /// The journal holds records that a mount would replay.
     LiveRecords {
-        /// How many.
+        /// Number of records.
         records: u64,
     },
-    /// Records that a mount would replay, and that name what no record may:
-    /// it refuses.
+    /// The journal holds records to replay, and at least one targets a place
+    /// that no record may change: a mount refuses them.
     RecordsRefused {
-        /// How many, those with them included.
+        /// Number of all records to replay.
         records: u64,
     },
-    /// A lane's `retired` word, or its copy, whose check does not fit.
+    /// Checksum mismatch of a lane's `retired` word or of its copy.
     RetiredWordDamaged {
         /// Lane.
         lane: u32,
         /// 0: the word, 1: its copy.
         copy: u64,
     },
-    /// A slot that holds no valid record.
+    /// A slot holds no valid record.
     RecordTorn {
         /// Lane.
         lane: u32,
@@ -168,10 +168,10 @@ pub enum Issue {
         lane: u32,
     },
 
-    /// More than half of the numbers of the journal's records are used up; when
-    /// all are, every change fails.
+    /// At least half of the journal's record numbers are used up. Once all are,
+    /// every change fails.
     LsnsUsedUp {
-        /// The largest one.
+        /// The largest number in use.
         newest: u64,
     },
 
@@ -183,101 +183,102 @@ pub enum Issue {
         /// Group.
         group: u64,
     },
-    /// A descriptor's pointer to its bitmap cannot be right.
+    /// A descriptor's pointer to its bitmap is invalid.
     BitmapPointer {
         /// Bitmap.
         kind: BitmapKind,
         /// Group.
         group: u64,
     },
-    /// A bitmap does not have the sum that its descriptor names.
+    /// Checksum mismatch of a bitmap: its sum is not the one in its descriptor.
     BitmapSum {
         /// Bitmap.
         kind: BitmapKind,
         /// Group.
         group: u64,
     },
-    /// Bits are set that stand for nothing.
+    /// Bits past the end of a bitmap are set.
     BitsPastEnd {
         /// Bitmap.
         kind: BitmapKind,
         /// Group.
         group: u64,
     },
-    /// Blocks that are in use by the bitmap and belong to nothing.
+    /// Blocks are allocated but unused: the bitmap marks them as in use, and
+    /// they have no owner.
     BlocksLeaked {
         /// First block.
         start: u64,
-        /// Blocks.
+        /// Number of blocks.
         len: u64,
     },
-    /// Blocks that something owns and the bitmap calls free.
+    /// Blocks have an owner, and the bitmap marks them as free.
     BlocksFree {
         /// First block.
         start: u64,
-        /// Blocks.
+        /// Number of blocks.
         len: u64,
     },
-    /// A block with two owners.
+    /// Multiply-claimed block: two owners name it.
     BlockUsedTwice {
         /// The block.
         block: u64,
-        /// The owner that was found second.
+        /// The owner that the check found second.
         ino: Ino,
     },
 
     // ---- inodes
-    /// A bit of the inode bitmap that must be set is clear.
+    /// The inode bitmap marks a reserved inode as free.
     ReservedInodeFree {
-        /// Which number.
+        /// The inode number.
         ino: Ino,
     },
-    /// An inode is in use and the inode table has no block for it.
+    /// An inode is in use, and the inode table has no block for it.
     InodeMissing {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// An inode's checksum or number does not fit.
+    /// Checksum or number mismatch of an inode.
     InodeDamaged {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// A field holds what it cannot hold.
+    /// A field holds an invalid value.
     InodeField {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// Field, and what is wrong.
+        /// The field, and what is wrong with it.
         what: &'static str,
     },
-    /// Fields that are reserved are not zero.
+    /// Reserved fields are not zero.
     InodeReserved {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// The number of blocks is not what the inode owns.
+    /// An inode counts fewer blocks than it owns.
     BlockCount {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// By the inode.
+        /// The value in the inode.
         recorded: u64,
-        /// Found.
+        /// The value found by the check.
         found: u64,
     },
-    /// A pointer of a file map that cannot be right.
+    /// A pointer of a file map is invalid.
     MapPointer {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Contents, or a large attribute.
         part: Part,
-        /// Level of the pointer, 0 for one that names a data block.
+        /// Level of the pointer; 0 if it names a data block.
         level: u32,
         /// First file block that it covers.
         first: u64,
     },
-    /// A block of pointers of a file map that holds none: the format frees
-    /// such a block, so its pointers were lost.
+    /// A pointer block of a file map holds no pointers. The format frees such a
+    /// block, so its pointers were lost.
     MapEmpty {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Contents, or a large attribute.
         part: Part,
@@ -288,69 +289,70 @@ pub enum Issue {
     },
     /// An inode owns fewer blocks than it counts: pointers were lost.
     BlocksMissing {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// By the inode.
+        /// The value in the inode.
         recorded: u64,
-        /// Found.
+        /// The value found by the check.
         found: u64,
     },
-    /// The flag that tells of parts that were lost does not say what is marked.
+    /// A file's flag for lost ranges does not match its map.
     LostFlag {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// Whether any part is.
+        /// Whether the map marks any range as lost.
         marked: bool,
     },
     /// Part of a file that must be whole is a hole, or not written.
     MapHole {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Contents, or a large attribute.
         part: Part,
         /// First file block that is missing.
         first: u64,
     },
-    /// A symbolic link without a target that could be one.
+    /// A symbolic link has an invalid target.
     BadTarget {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// The target of a long symbolic link does not have its checksum.
+    /// Checksum mismatch of the target of a long symbolic link.
     TargetChecksum {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// An inode that nothing names: neither an entry nor the orphan table.
+    /// Unattached inode: neither an entry nor the orphan table names it, or the
+    /// orphan table does and its link count is not 0.
     InodeLeaked {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
 
     // ---- hash trees
-    /// A pointer of a hash tree that cannot be right.
+    /// A pointer of a hash tree is invalid.
     TreePointer {
         /// Owner.
         ino: Ino,
         /// Entries or attributes.
         part: Part,
-        /// Level, 0 for the root.
+        /// Level; 0 for the root.
         level: u32,
         /// Number of the pointer in its level.
         index: u64,
     },
-    /// An index block of a hash tree that holds no pointer.
+    /// An index block of a hash tree holds no pointers.
     TreeEmpty {
         /// Owner.
         ino: Ino,
         /// Entries or attributes.
         part: Part,
-        /// Level of the pointer to it, 0 for the root.
+        /// Level of the pointer to it; 0 for the root.
         level: u32,
         /// Number of the pointer in its level.
         index: u64,
     },
-    /// A leaf of a hash tree that cannot be right.
+    /// A leaf of a hash tree is invalid.
     TreeLeaf {
         /// Owner.
         ino: Ino,
@@ -378,16 +380,16 @@ pub enum Issue {
         dir: Ino,
         /// Name.
         name: Vec<u8>,
-        /// What it names.
+        /// The inode that it names.
         ino: Ino,
     },
-    /// An entry names an inode that can have no name.
+    /// An entry names a reserved inode, which can have no name.
     EntryReserved {
         /// Directory.
         dir: Ino,
         /// Name.
         name: Vec<u8>,
-        /// What it names.
+        /// The inode that it names.
         ino: Ino,
     },
     /// The type in an entry is not that of its inode.
@@ -396,72 +398,72 @@ pub enum Issue {
         dir: Ino,
         /// Name.
         name: Vec<u8>,
-        /// What it names.
+        /// The inode that it names.
         ino: Ino,
     },
-    /// The number of entries is not what the directory says.
+    /// A directory counts fewer entries than it holds.
     EntryCount {
         /// Directory.
         ino: Ino,
-        /// By its inode.
+        /// The value in its inode.
         recorded: u64,
-        /// Found.
+        /// The value found by the check.
         found: u64,
     },
     /// A directory holds fewer entries than it counts: names were lost.
     EntriesMissing {
         /// Directory.
         ino: Ino,
-        /// By its inode.
+        /// The value in its inode.
         recorded: u64,
-        /// Found.
+        /// The value found by the check.
         found: u64,
     },
-    /// The number of links is not the number of names.
+    /// The link count is not the number of names.
     LinkCount {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// By the inode.
+        /// The value in the inode.
         recorded: u32,
-        /// Found.
+        /// The value found by the check.
         found: u32,
     },
-    /// A directory with more than one name.
+    /// A directory has more than one name.
     DirectoryNames {
-        /// Which.
+        /// The directory.
         ino: Ino,
-        /// How many names.
+        /// Number of names.
         names: u32,
     },
-    /// A directory whose parent is not the directory that names it.
+    /// The parent of a directory is not the directory that names it.
     DirectoryParent {
-        /// Which.
+        /// The directory.
         ino: Ino,
-        /// By its inode.
+        /// The value in its inode.
         recorded: Ino,
-        /// Found.
+        /// The value found by the check.
         found: Ino,
     },
-    /// Directories that name each other and that the root does not reach.
+    /// Directories name each other, and the root does not reach them.
     DirectoryLoop {
         /// One of them.
         ino: Ino,
     },
-    /// An inode without links that still has a name.
+    /// An inode with a link count of 0 still has a name.
     NameOfOrphan {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
 
     // ---- extended attributes
-    /// An attribute whose item cannot be right.
+    /// The item of an attribute is invalid.
     XattrItem {
         /// Owner.
         ino: Ino,
         /// Name.
         name: Vec<u8>,
     },
-    /// A large attribute whose checksum does not fit.
+    /// Checksum mismatch of a large attribute.
     XattrChecksum {
         /// Owner.
         ino: Ino,
@@ -469,7 +471,7 @@ pub enum Issue {
         name: Vec<u8>,
     },
 
-    /// An ACL that is none, or where there can be none.
+    /// An ACL is malformed, or on an inode that cannot have one.
     AclDamaged {
         /// Owner.
         ino: Ino,
@@ -480,33 +482,33 @@ pub enum Issue {
     AclMode {
         /// Owner.
         ino: Ino,
-        /// By the inode.
+        /// The value in the inode.
         recorded: u32,
-        /// By the ACL, which is what counts.
+        /// The permissions in the ACL, which take precedence.
         found: u32,
     },
 
     // ---- tables
-    /// A slot of the orphan table whose check does not fit.
+    /// Checksum mismatch of a slot of the orphan table.
     OrphanSlotDamaged {
         /// Slot.
         slot: u64,
     },
-    /// A slot of the orphan table names what can be no orphan.
+    /// A slot of the orphan table names an inode that cannot be an orphan.
     OrphanSlotWrong {
         /// Slot.
         slot: u64,
-        /// What it names.
+        /// The inode that it names.
         ino: Ino,
     },
     /// Two slots of the orphan table name one inode.
     OrphanTwice {
         /// The second slot.
         slot: u64,
-        /// What it names.
+        /// The inode that it names.
         ino: Ino,
     },
-    /// A removed directory that waits to be freed still has entries.
+    /// An orphan directory, removed and about to be freed, still has entries.
     OrphanNotEmpty {
         /// The directory.
         ino: Ino,

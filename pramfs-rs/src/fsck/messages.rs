@@ -244,7 +244,7 @@ impl fmt::Display for Issue {
             ),
             RecordsRefused { records } => write!(
                 f,
-                "the journal holds {records} record{} to replay, with a target that no record may change",
+                "the journal holds {records} record{} to replay, and at least one targets a place that no record may change",
                 plural(*records)
             ),
             RetiredWordDamaged { lane, copy } => write!(
@@ -308,7 +308,7 @@ impl fmt::Display for Issue {
             BlockUsedTwice { block, ino } => {
                 write!(
                     f,
-                    "multiply-claimed block {block}: {} is its second owner",
+                    "multiply-claimed block {block}: {} also claims it",
                     Who(*ino)
                 )
             }
