@@ -58,6 +58,7 @@ fn open_of_a_missing_name_depends_on_create() {
     let fs = file_system();
     assert_error!(fs.open("/f"), Error::NotFound);
     assert_error!(fs.open(""), Error::NotFound);
+    assert_error!(fs.create(""), Error::NotFound);
     assert_error!(fs.create("/no/f"), Error::NotFound);
     assert_error!(fs.create("f/"), Error::IsDirectory);
     fs.create_new("f").unwrap();

@@ -523,6 +523,8 @@ fn open_with_little_memory(dir: &Path) {
     let region = RegionOptions::new().open(dir.join("small")).unwrap();
     let fs = Fs::open(region, MountOptions::default()).unwrap();
     let file = pramfs::OpenOptions::new()
+        .read(true)
+        .write(true)
         .create(true)
         .open(&fs, "/file")
         .unwrap();

@@ -168,7 +168,7 @@ impl OpenOptions {
             make_file(engine, &fs.creator(), path, self.mode)?
         } else {
             match engine.walk_path(path, true) {
-                Err(Error::NotFound) if self.create => {
+                Err(Error::NotFound) if self.create && !path.is_empty() => {
                     find_or_make(engine, &fs.creator(), path, self.mode)?
                 }
                 found => found?,

@@ -30,7 +30,7 @@ impl Engine {
     }
 
     /// As [`setattr`](Self::setattr), by somebody of whom `in_group` tells
-    /// whether a group is theirs: any_group else's new mode or size leaves no sgid
+    /// whether a group is theirs: a new mode or size by another user leaves no sgid
     /// of a file.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Engine {
     pub fn strip_suid(&self, ino: Ino) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            // Asked for with each write by any_group but root, of files that
+            // Asked for with each write by a user other than root, of files that
             // have mostly nothing to lose.
             {
                 let state = inode.state.read();
@@ -176,7 +176,7 @@ impl Engine {
         })
     }
 
-    /// Drops `security.capability`, as a write by any_group does.
+    /// Drops `security.capability`, as every write does.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::NoSpace`].

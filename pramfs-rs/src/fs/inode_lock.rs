@@ -1,16 +1,15 @@
-//! The lock of an inode, and the way past it for readers of file data.
+//! The lock of an inode, with a seqlock for readers of file data.
 //!
-//! A lock that is taken and given back is a few instructions that wait for all
-//! loads before them and let none begin after them: a program that reads here
-//! and there pays the latency of the medium once for each read. Who only reads
-//! the data of a file can do without: [`InodeLock::peek`] shows what is needed
-//! to find the bytes, as the last writer left it, and [`InodeLock::validate`]
-//! says afterwards whether a writer came between. If one did, what was read
-//! means nothing, and is read again under the lock.
+//! Taking and releasing a lock orders all loads before and after it, so a program
+//! with random reads pays the full latency of the medium for each read. A reader of
+//! file data needs no lock: [`InodeLock::snapshot`] returns the fields that locate
+//! the bytes, as the last writer left them, and [`InodeLock::validate`] tells
+//! afterwards whether a writer interfered. If so, the reader discards the bytes and
+//! reads again under the lock.
 //!
-//! Invariant: whoever changes an inode, its file map or, by a call, its data
-//! holds the exclusive lock meanwhile. All of that is stored after the lock is
-//! taken, and before it is given back the number of changes has moved.
+//! Invariant: a thread that changes an inode, its file map or, by a call, its data
+//! holds the exclusive lock. All these stores follow the acquisition of the lock,
+//! and the change counter moves before the lock is released.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
@@ -24,16 +23,16 @@ use crate::media::pointer::Ptr;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{FileType, Ino};
 
-/// See the module.
+/// The lock of an inode, see the module.
 #[derive(Debug)]
 pub(crate) struct InodeLock {
     published: Published,
-    /// Its place in the attribute cache, once that has shown it.
+    /// Its slot in the attribute cache, once the cache has shown it.
     attr_slot: OnceLock<AttrSlot>,
     lock: RwLock<InodeState>,
 }
 
-/// What [`InodeLock::peek`] shows.
+/// The fields that [`InodeLock::snapshot`] returns.
 #[derive(Debug, Default)]
 struct Published {
     changes: AtomicU64,
@@ -41,17 +40,17 @@ struct Published {
     root: AtomicU64,
     /// See [`InodeState::records`].
     records: AtomicU64,
-    /// Height of the file map; [`NOT_A_FILE`] where there is none to be read.
+    /// Height of the file map; [`NOT_A_FILE`] if it is not a regular file.
     height: AtomicU64,
-    /// Second up to which a read leaves the atime alone, by relatime.
+    /// Time, in seconds, until which relatime leaves the atime unchanged.
     atime_until: AtomicI64,
 }
 
 const NOT_A_FILE: u64 = u64::MAX;
 
 impl Published {
-    /// Shows what an inode is. The caller holds its lock, and has the number of
-    /// changes move after this; or nobody else knows it yet.
+    /// Publishes the fields of an inode. The caller either holds the inode's lock and
+    /// advances the change counter afterwards, or has the only reference.
     #[inline]
     fn publish(&self, state: &InodeState) {
         let d = &state.disk;
@@ -60,7 +59,7 @@ impl Published {
         let atime = (d.atime_sec, d.atime_nsec);
         let settled = atime > (d.mtime_sec, d.mtime_nsec) && atime > (d.ctime_sec, d.ctime_nsec);
         let until = if settled {
-            // Never behind all times.
+            // Below `i64::MAX`, the line at which every atime is due.
             d.atime_sec.saturating_add(DAY).min(i64::MAX - 1)
         } else {
             i64::MIN
@@ -73,7 +72,7 @@ impl Published {
     }
 }
 
-/// A regular file as it was at one moment.
+/// The state of a regular file at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Snapshot {
     /// For [`InodeLock::validate`].
@@ -84,11 +83,11 @@ pub(crate) struct Snapshot {
     pub map: MapRef,
     /// See [`InodeState::records`]: each record that changes the map counts.
     pub records: u64,
-    /// Second up to which a read leaves the atime alone, by relatime.
+    /// Time, in seconds, until which relatime leaves the atime unchanged.
     pub atime_until: i64,
 }
 
-/// As much of a [`Snapshot`] as a read needs whose place is known.
+/// The part of a [`Snapshot`] for a read whose place is cached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SizeSnapshot {
     /// For [`InodeLock::validate`].
@@ -102,7 +101,7 @@ pub(crate) struct SizeSnapshot {
 }
 
 impl InodeLock {
-    /// An inode that nobody has locked.
+    /// Creates an unlocked inode.
     #[inline]
     pub(crate) fn new(state: InodeState) -> InodeLock {
         let published = Published::default();
@@ -114,44 +113,44 @@ impl InodeLock {
         }
     }
 
-    /// Waits for a shared lock.
+    /// Takes the lock shared; waits for it.
     #[inline]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
         self.lock.read()
     }
 
-    /// A shared lock, if it is free.
+    /// Takes the lock shared if it is free.
     #[inline]
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
         self.lock.try_read()
     }
 
-    /// What nobody else can have locked.
+    /// Returns the state without locking, for the only owner.
     pub(crate) fn get_mut(&mut self) -> &mut InodeState {
         self.lock.get_mut()
     }
 
-    /// Waits for the exclusive lock.
+    /// Takes the lock exclusively; waits for it.
     #[inline]
     pub(crate) fn write(&self) -> InodeGuard<'_> {
         InodeGuard::new(self.lock.write(), self)
     }
 
-    /// The exclusive lock, if it is free.
+    /// Takes the lock exclusively if it is free.
     #[inline]
     pub(crate) fn try_write(&self) -> Option<InodeGuard<'_>> {
         Some(InodeGuard::new(self.lock.try_write()?, self))
     }
 
-    /// Has the attribute cache told of every exclusive lock from now on. The
-    /// caller holds the lock, shared, and shows the inode after this.
+    /// Makes every later exclusive lock invalidate this slot of the attribute cache.
+    /// The caller holds the lock shared, and publishes the inode afterwards.
     pub(crate) fn set_attr_slot(&self, attr_slot: impl FnOnce() -> AttrSlot) {
         self.attr_slot.get_or_init(attr_slot);
     }
 
-    /// A look at a regular file without a lock. It counts for nothing unless
-    /// it is [`validate`](Self::validate) after its use. `None` where a
-    /// writer is at it, or it is no regular file (any more).
+    /// Returns a snapshot of a regular file without a lock. It is meaningless unless
+    /// [`validate`](Self::validate) returns true after its use. `None` if a writer
+    /// holds the lock, or it is not, or no longer, a regular file.
     #[inline]
     pub(crate) fn snapshot(&self, ino: Ino) -> Option<Snapshot> {
         let p = &self.published;
@@ -199,17 +198,18 @@ impl InodeLock {
         })
     }
 
-    /// Whether no writer has had the lock since a look at so many changes.
+    /// Whether no writer has held the lock since the snapshot with this change
+    /// counter.
     #[inline]
     pub(crate) fn validate(&self, changes: u64) -> bool {
-        // All that was loaded in between comes before the two loads here: a
-        // writer whose stores it met had taken the lock by then.
+        // Orders all loads since the snapshot before the two loads here. If one of
+        // them saw a writer's store, that writer had taken the lock before.
         fence(Ordering::Acquire);
         if self.lock.is_locked_exclusive() {
             return false;
         }
-        // The lock before the number: a writer that was gone by then has moved
-        // it.
+        // The lock before the counter: a writer that has released the lock by now
+        // advanced the counter before.
         fence(Ordering::Acquire);
         self.published.changes.load(Ordering::Relaxed) == changes
     }
@@ -228,9 +228,9 @@ impl<'a> InodeGuard<'a> {
         if let Some(attr_slot) = lock.attr_slot.get() {
             attr_slot.invalidate();
         }
-        // Nothing that the holder stores is seen before the lock is, or while
-        // the inode is shown. On x86 the locked instruction sees to that, for
-        // streaming stores too.
+        // No store of the holder becomes visible before the lock does, or while the
+        // attribute cache shows the inode. On x86 the locked instruction ensures
+        // this, also for streaming stores.
         fence(Ordering::Release);
         InodeGuard {
             state,
@@ -259,8 +259,8 @@ impl Drop for InodeGuard<'_> {
     fn drop(&mut self) {
         let p = self.published;
         p.publish(&self.state);
-        // Only the holder of the lock stores here. The lock is given back after
-        // this: whoever sees it free sees the new number.
+        // Only the lock holder stores here. The lock is released afterwards: a thread
+        // that sees it free sees the new counter.
         let changes = p.changes.load(Ordering::Relaxed);
         p.changes.store(changes.wrapping_add(1), Ordering::Release);
     }
@@ -311,7 +311,7 @@ mod tests {
         assert!(inode.state.snapshot(inode.ino).is_none());
     }
 
-    /// A glimpse that is unchanged is of one moment.
+    /// The size and root of a valid snapshot belong to the same write.
     #[test]
     fn valid_snapshot_is_consistent() {
         let inode = file();
@@ -334,7 +334,7 @@ mod tests {
                     good += 1;
                 }
             }
-            println!("{good} glimpses");
+            println!("{good} valid snapshots");
         });
     }
 }

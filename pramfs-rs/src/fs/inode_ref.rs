@@ -1,13 +1,13 @@
-//! [`InodeRef`]: a reference to an inode that gives itself back.
+//! [`InodeRef`]: a reference to an inode that is released on drop.
 
 use std::sync::Arc;
 
 use super::{By, Engine, Fs, Handle};
 use crate::types::Ino;
 
-/// A reference to an inode: while it lives, the number is not given to another,
-/// and one that loses its last name stays. What nobody refers to any more and has
-/// no name is freed with the last of them.
+/// A reference to an inode. While it lives, the inode number is not reused, and the
+/// inode survives the removal of its last name. Dropping the last reference frees an
+/// inode without names.
 #[derive(Debug)]
 pub struct InodeRef {
     engine: Handle,
@@ -15,9 +15,9 @@ pub struct InodeRef {
 }
 
 impl Fs {
-    /// Takes a reference to what has this number. Whether it is what it was when
-    /// the number was found, [`getattr`](crate::inode::Engine::getattr) tells by its generation,
-    /// asked after this.
+    /// Takes a reference to the inode with this number. The number may have been
+    /// reused since the caller learned it. To find out, compare the generation that
+    /// [`getattr`](crate::inode::Engine::getattr) returns after this call.
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
@@ -41,7 +41,7 @@ impl Fs {
 
 impl InodeRef {
     pub(crate) fn new(engine: &Arc<Engine>, ino: Ino) -> InodeRef {
-        // A forked child waits for no lock; nothing that it asks is answered.
+        // A forked child must take no lock; its operations all fail.
         if !engine.open.is_inherited() {
             engine.refs.add(ino, 1, By::Guard);
         }
@@ -51,7 +51,7 @@ impl InodeRef {
         }
     }
 
-    /// The number.
+    /// Returns the inode number.
     pub fn ino(&self) -> Ino {
         self.ino
     }

@@ -1,8 +1,8 @@
-//! The inode table: from inode number to the inode's home, and its growth.
+//! The inode table: maps inode numbers to homes, and grows.
 //!
-//! The table is a file of inodes whose own inode stands in the superblock page
-//! and its copy. A slot whose bit is clear in the inode bitmap means nothing,
-//! so that growing needs no zeroed blocks: one record adds pointers.
+//! The table is a file of inodes. Its own inode is in the superblock page and its
+//! copy. The bytes of an inode whose bit in the inode bitmap is clear are undefined,
+//! so growth needs no zeroed blocks: one record adds pointers.
 
 use super::completeness::Completeness;
 use super::extent_cache::{CachedExtent, ExtentCache};
@@ -20,23 +20,23 @@ use crate::volume::Volume;
 /// Blocks by which the table grows.
 const GROW: u64 = 16;
 
-/// See the module.
+/// The inode table, see the module.
 #[derive(Debug)]
 pub(super) struct InodeTable {
     inode: RwLock<DiskInode>,
     last_record: LastRecord,
-    /// Where its blocks are. None ever moves or goes, so nothing that is known
-    /// becomes wrong.
+    /// The places of its blocks. No block is moved or freed, so entries stay valid.
     known: ExtentCache,
-    /// Its holes are holes.
+    /// Whether its holes are real, and not lost pointers.
     complete: Completeness,
 }
 
-/// Records behind which a block of the table is where it is: any.
+/// The record counter for cached blocks of the table: constant, since they do not
+/// move.
 const ALWAYS: u64 = 0;
 
 impl InodeTable {
-    /// The table whose inode was read from the superblock page.
+    /// Creates the table from its inode in the superblock page.
     pub(super) fn new(inode: DiskInode) -> InodeTable {
         InodeTable {
             inode: RwLock::new(inode),
@@ -46,7 +46,7 @@ impl InodeTable {
         }
     }
 
-    /// Where an inode lives, without a lock, if its block was found before.
+    /// Returns the home of an inode without a lock, if its block is cached.
     #[inline]
     fn known(&self, geo: &Geometry, ino: Ino) -> Option<u64> {
         let at = ino.0 * INODE_SIZE;
@@ -70,7 +70,7 @@ impl InodeTable {
         Ok(Some(geo.offset(block) + at % geo.block_size))
     }
 
-    /// Where an inode lives.
+    /// Returns the home of an inode.
     ///
     /// # Errors
     /// [`Error::Stale`] for a number that the table does not reach,
@@ -87,7 +87,7 @@ impl InodeTable {
             .ok_or(Error::Stale(ino))
     }
 
-    /// Where an inode lives; `None` where the table does not reach its number.
+    /// Returns the home of an inode; `None` if the table does not reach its number.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -98,9 +98,9 @@ impl InodeTable {
         }
     }
 
-    /// As [`home`](Self::home), growing the table to reach a number that has
-    /// just been taken. Growth is a record of its own: a crash after it leaves
-    /// a longer table and nothing else.
+    /// As [`home`](Self::home), but grows the table to reach a number that was
+    /// allocated. Growth takes a separate record: a crash after it leaves only a
+    /// longer table.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Corrupt`].
@@ -120,18 +120,18 @@ impl InodeTable {
         let last = (geo.inodes_max * INODE_SIZE).div_ceil(geo.block_size);
         let mut map = map_of(&inode);
         if !self.complete.is_known() {
-            // Inodes whose blocks were lost must not get others.
+            // Inodes whose blocks were lost must not get new blocks.
             if map::count(vol, &map, inode.blocks)? != Some(inode.blocks) {
                 return Err(Error::corrupt(
                     "the inode table",
-                    "it does not have the blocks that it counts",
+                    "it has fewer or more blocks than it counts",
                 ));
             }
             self.complete.note();
         }
         let mut tx = vol.begin();
         let room = map::run(vol, &map, index, GROW.min(last - index).max(1))?;
-        // Small regions give inodes no more than they need.
+        // A small region spends few blocks on inodes.
         let want = room.count.min(GROW).min(1 + geo.blocks / 256).max(1);
         let want = map::plan(&tx, &map, index, want)?.max(1);
         let run = tx.alloc_blocks(None, want as u32, false)?;
@@ -149,7 +149,7 @@ impl InodeTable {
             &mut new,
             0,
         )?;
-        // The pointer blocks of the table are guarded by `place` too.
+        // `last_record` also covers the pointer blocks of the table.
         tx.commit()?;
         *inode = new;
         self.find(vol, &inode, ino)?
@@ -157,7 +157,7 @@ impl InodeTable {
     }
 }
 
-/// Part of the table that holds a block of it, and the block's place in that.
+/// Returns the part of the table that holds a block, and the block's place in it.
 #[inline]
 fn part_of(geo: &Geometry, index: u64) -> (u64, usize) {
     let within = index & ((1 << geo.fan_log2) - 1);

@@ -1,4 +1,4 @@
-//! link: another name for an inode.
+//! link: adds a name to an inode.
 
 use super::completeness::Hole;
 use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
@@ -13,7 +13,7 @@ use crate::pmem::mutants::has_bug;
 use crate::types::{Attr, Ino};
 
 impl Engine {
-    /// Gives an inode another name.
+    /// Adds a name to an inode.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotPermitted`] for a directory,
@@ -24,7 +24,7 @@ impl Engine {
         })
     }
 
-    /// As [`link`](Self::link), with a reference.
+    /// As [`link`](Self::link), and takes a reference to the inode.
     ///
     /// # Errors
     /// As for [`link`](Self::link).

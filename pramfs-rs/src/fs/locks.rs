@@ -1,7 +1,7 @@
 //! Taking several inode locks without a deadlock.
 //!
-//! Blocking is only done in ascending order of inode numbers. Who holds a
-//! higher lock tries a lower one, and gives up the first if that fails.
+//! A thread waits for inode locks only in ascending order of numbers. If it holds a
+//! higher lock, it tries a lower one, and releases the first if that fails.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) struct LockSet<'a> {
 }
 
 impl<'a> LockSet<'a> {
-    /// Locks each inode of the list once, in order.
+    /// Locks each inode of the list once, in ascending order.
     pub(super) fn new(list: &[&'a Arc<Inode>]) -> LockSet<'a> {
         let mut sorted: SmallVec<[&'a Arc<Inode>; 4]> = list.iter().copied().collect();
         sorted.sort_by_key(|i| i.ino);
@@ -28,7 +28,7 @@ impl<'a> LockSet<'a> {
         }
     }
 
-    /// Locks one inode, to which others are added by trying.
+    /// Locks one inode; [`try_add`](Self::try_add) adds others.
     pub(super) fn first(inode: &'a Arc<Inode>) -> LockSet<'a> {
         let mut set = LockSet {
             held: SmallVec::new(),
@@ -37,8 +37,8 @@ impl<'a> LockSet<'a> {
         set
     }
 
-    /// Adds an inode if its lock is free: it may be lower than those held, and
-    /// is not waited for.
+    /// Adds an inode if its lock is free. It does not wait, since the number may be
+    /// lower than those held.
     pub(super) fn try_add(&mut self, inode: &'a Arc<Inode>) -> bool {
         if self.held.iter().any(|(i, _)| i.ino == inode.ino) {
             return true;
@@ -52,7 +52,7 @@ impl<'a> LockSet<'a> {
         }
     }
 
-    /// The core of a member.
+    /// Returns the state of a member.
     pub(super) fn state(&self, inode: &Inode) -> Result<&InodeState> {
         match self.held.iter().find(|(i, _)| i.ino == inode.ino) {
             Some((_, state)) => Ok(state),
@@ -60,7 +60,7 @@ impl<'a> LockSet<'a> {
         }
     }
 
-    /// The core of a member, to be changed.
+    /// Returns the state of a member for a change.
     pub(super) fn state_mut(&mut self, inode: &Inode) -> Result<&mut InodeState> {
         match self.held.iter_mut().find(|(i, _)| i.ino == inode.ino) {
             Some((_, state)) => Ok(state),

@@ -12,10 +12,10 @@ use crate::pmem::Region;
 use crate::types::{Attr, Ino};
 
 impl Engine {
-    /// Attributes of an inode.
+    /// Returns the attributes of an inode.
     ///
     /// # Errors
-    /// [`Error::Stale`] for a number that names nothing.
+    /// [`Error::Stale`] if no inode has this number.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         match self.cache.names.attrs.get(ino) {
             Some(attr) if self.is_up() => Ok(attr),
@@ -32,7 +32,7 @@ impl Engine {
         })
     }
 
-    /// An inode to be held, in memory for as long as that.
+    /// Returns an inode; it stays in memory as long as the caller holds it.
     ///
     /// # Errors
     /// As for [`getattr`](Self::getattr).
@@ -44,7 +44,7 @@ impl Engine {
         })
     }
 
-    /// Finds a name in a directory; `.` and `..` too.
+    /// Finds a name in a directory, including `.` and `..`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NameTooLong`].
@@ -59,8 +59,8 @@ impl Engine {
         self.op(Need::Read, || self.lookup_inode(parent, name, None))
     }
 
-    /// As [`lookup`](Self::lookup), with a reference (see
-    /// [`unpin`](Self::unpin)) taken before any_group can remove the inode.
+    /// As [`lookup`](Self::lookup), and takes a reference (see
+    /// [`unpin`](Self::unpin)) before the inode can be removed.
     ///
     /// # Errors
     /// As for [`lookup`](Self::lookup).
@@ -69,12 +69,12 @@ impl Engine {
         self.lookup_by(parent, name, By::Count)
     }
 
-    /// As [`lookup`](Self::lookup), with a reference taken before any_group can
-    /// remove the inode.
+    /// As [`lookup`](Self::lookup), and takes a reference before the inode can be
+    /// removed.
     pub(crate) fn lookup_by(&self, parent: Ino, name: &[u8], by: By) -> Result<Attr> {
         if let Some((attr, seen)) = self.known(parent, name) {
-            // Who removes the name hides the inode and then asks for references:
-            // either it meets this one, or what was seen is shown no more.
+            // A removal hides the inode and then checks for references. Either it
+            // finds this reference, or the check below fails.
             self.refs.add(attr.ino, 1, by);
             if self.cache.names.attrs.is_current(&seen) {
                 return Ok(attr);
@@ -84,8 +84,9 @@ impl Engine {
         self.op_pinned(Need::Read, by, || self.lookup_inode(parent, name, Some(by)))
     }
 
-    /// What a name leads to, without a lock. `None` says nothing: the name may
-    /// not be there, its inode be changing, or the file system have ended.
+    /// Looks a name up in the caches without a lock. `None` means only that the
+    /// answer is not cached: the name may be missing, its inode changing, or the
+    /// file system closed.
     #[inline(always)]
     fn known(&self, parent: Ino, name: &[u8]) -> Option<(Attr, SeqToken)> {
         let names = &self.cache.names;
@@ -107,16 +108,16 @@ impl Engine {
                     }
                     return Ok(self.publish(&dir, &dir_state, None));
                 }
-                // Where a removed directory stood may be anything by now.
+                // The former parent of a removed directory may have been reused.
                 b".." if dir_state.disk.nlink == 0 => return Err(Error::NotFound),
                 b".." => {
-                    // No entry, and kept by no directory's lock.
+                    // Not an entry, so no directory lock keeps it; do not cache it.
                     probe = None;
                     self.iget_user(Ino(dir_state.disk.parent_or_rdev))?
                 }
                 _ => {
                     let entry = self.entry(&dir_state, name)?.ok_or(Error::NotFound)?;
-                    // Where it is going to be shown; finding it takes as long.
+                    // Its slot is used below; the prefetch overlaps the search.
                     self.cache.names.attrs.prefetch(Ino(entry.ino));
                     let found = self.inode_of(&dir_state, name, Ino(entry.ino));
                     if let Err(Error::Corrupt { .. }) = found {
@@ -125,8 +126,8 @@ impl Engine {
                     found?
                 }
             };
-            // Which inode it is, is settled; its lock may be lower than the
-            // directory's and is not waited for under that.
+            // The inode is known. Its lock may be lower than the directory's, so do
+            // not wait for it while holding that.
             let (state, probe) = match child.state.try_read() {
                 Some(state) => (state, probe.as_ref()),
                 None => {
@@ -144,17 +145,17 @@ impl Engine {
         }
     }
 
-    /// Attributes of a locked inode, which the caches show from now on, by a
-    /// name if the lock of its directory is held too.
+    /// Returns the attributes of a locked inode and publishes them in the caches,
+    /// also under a name if the caller holds the lock of its directory.
     fn publish(&self, inode: &Inode, state: &InodeState, name: Option<&Probe>) -> Attr {
         let attr = state.attr(&self.vol.geo);
         if Region::any_faults() {
-            // What was found may have been zeros; the end of this operation will
-            // tell, and the caches would not forget.
+            // After a fault the bytes may be zeros. The operation's end detects that,
+            // but the caches would keep them.
             return attr;
         }
         let names = &self.cache.names;
-        // Before it is shown: whoever locks the inode after this finds out.
+        // Before publishing, so that a later exclusive lock invalidates the slot.
         inode
             .state
             .set_attr_slot(|| AttrSlot::new(&names.attrs, inode.ino));
@@ -185,7 +186,7 @@ mod tests {
         let make = |name| fs.create(&Ctx::default(), Ino::ROOT, name, 0o644);
         let (idle, lags) = (make(b"a").unwrap().ino, make(b"b").unwrap().ino);
         fs.write(lags, 0, &[1; 4096]).unwrap();
-        // In place: its times are newer in memory.
+        // An overwrite in place leaves its times newer in memory.
         fs.write(lags, 0, &[2; 4096]).unwrap();
         for ino in [idle, lags] {
             fs.getattr(ino).unwrap();

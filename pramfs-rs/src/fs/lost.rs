@@ -1,9 +1,9 @@
-//! What a repair could not bring back: ranges of a file that read as EIO until
-//! they are written, and where they are shown.
+//! Lost ranges: ranges of a file that a repair could not recover. They read as EIO
+//! until they are written. This module lists them.
 //!
-//! The file map has a mark in place of each pointer that was lost, and the inode
-//! a flag that says so: only who finds the flag walks the map. The list is an
-//! extended attribute that nobody sets.
+//! The file map has a mark in place of each lost pointer, and the inode has a flag.
+//! Only if the flag is set, the map is walked. The list is a read-only extended
+//! attribute.
 
 use std::ops::{ControlFlow, Range};
 
@@ -20,12 +20,13 @@ use crate::types::{FileType, Ino};
 pub(super) const LIST: &[u8] = b"system.pramfs.lost";
 
 impl Engine {
-    /// Ranges of a file, in bytes, that an earlier repair could not bring back
-    /// and that nobody has written since: to read them is [`Error::Lost`](crate::Error::Lost).
+    /// Returns the ranges of a file, in bytes, that an earlier repair could not
+    /// recover and that have not been written since. Reading them fails with
+    /// [`Error::Lost`](crate::Error::Lost).
     ///
     /// # Errors
-    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] where it
-    /// is not a regular file, [`crate::Error::Corrupt`].
+    /// [`crate::Error::IsDirectory`], [`crate::Error::Invalid`] if it is not a
+    /// regular file, [`crate::Error::Corrupt`].
     pub fn lost_ranges(&self, ino: Ino) -> Result<Vec<Range<u64>>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
@@ -35,7 +36,8 @@ impl Engine {
         })
     }
 
-    /// The same of a locked inode, of whatever type; at most so many.
+    /// As [`lost_ranges`](Self::lost_ranges), for a locked inode of any type; returns
+    /// at most `most` ranges.
     pub(super) fn lost_in(&self, state: &InodeState, most: usize) -> Result<Vec<Range<u64>>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         if state.disk.flags & FL_LOST == 0 || state.kind() != FileType::Regular {
@@ -57,9 +59,9 @@ impl Engine {
         Ok(ranges)
     }
 
-    /// The value of the attribute: `OFFSET+LENGTH` of each range in bytes, with
-    /// spaces between, and `...` where there are more than an attribute holds.
-    /// `None` where nothing was lost.
+    /// Returns the value of the attribute: `OFFSET+LENGTH` of each range in bytes,
+    /// separated by spaces, then `...` if not all ranges fit. `None` if nothing was
+    /// lost.
     pub(super) fn lost_list(&self, state: &InodeState) -> Result<Option<Vec<u8>>> {
         let mut list = String::new();
         for range in self.lost_in(state, VALUE_MAX)? {

@@ -127,7 +127,7 @@ pub struct Fs {
     /// The background thread of a writable mount. Locked to become writable and
     /// to end the mount.
     background: Mutex<Option<background::Background>>,
-    left: Mutex<mount::Left>,
+    unfinished: Mutex<mount::Unfinished>,
 }
 
 impl std::ops::Deref for Fs {
@@ -226,13 +226,15 @@ impl Engine {
             return Err(self.ended());
         }
         if need == Need::Write && self.read_only.load(Ordering::Relaxed) {
-            return Err(Error::ReadOnly("it was mounted so, or damage was found"));
+            return Err(Error::ReadOnly(
+                "the mount is read-only, or damage was found",
+            ));
         }
         let faults = self.vol.region.faults_seen();
         let result = f();
         if self.vol.region.faults_seen() != faults {
             let e = Error::Io(format!(
-                "the medium of {} failed under an access",
+                "the medium of {} failed during an access",
                 self.vol.region.info().name
             ));
             self.note_error(&e);

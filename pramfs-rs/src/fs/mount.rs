@@ -39,7 +39,7 @@ use crate::volume::Volume;
 /// Inodes in the orphan table, with their slots. A read-only mount leaves them
 /// there.
 #[derive(Debug, Default)]
-pub(super) struct Left {
+pub(super) struct Unfinished {
     /// Unlinked, and to be freed.
     orphans: Vec<(Ino, u32)>,
     /// Files with an unfinished truncation, with blocks past the end.
@@ -246,11 +246,11 @@ impl Fs {
             .into_iter()
             .partition(|&(ino, slot)| engine.claim_orphan(ino, slot));
         let engine = Arc::new(engine);
-        let left = Left { orphans, cut };
+        let unfinished = Unfinished { orphans, cut };
         let fs = Fs {
             engine,
             background: Mutex::new(None),
-            left: Mutex::new(left),
+            unfinished: Mutex::new(unfinished),
         };
         if !read_only {
             fs.fill_reserve()?;
@@ -264,7 +264,7 @@ impl Fs {
     /// Starts the own work of a writable mount: finishes unlinks and truncations
     /// that a crash interrupted, and writes lazy times.
     fn start_work(&self, background: &mut Option<Background>) -> Result<()> {
-        let Left { orphans, cut } = std::mem::take(&mut *self.left.lock());
+        let Unfinished { orphans, cut } = std::mem::take(&mut *self.unfinished.lock());
         if self.options.background {
             *background = Some(Background::start(&self.engine, orphans, cut)?);
             return Ok(());

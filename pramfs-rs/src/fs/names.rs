@@ -1,13 +1,13 @@
-//! Names: what a directory accepts.
+//! Rules for the names of directory entries.
 
 use crate::error::{Error, Result};
 use crate::media::htree::NAME_MAX;
 
-/// Longest symlink target, bytes.
+/// Maximum length of a symlink target, bytes.
 pub(super) const TARGET_MAX: usize = 4095;
 
-/// A name that an entry can have: 1 to 255 bytes but `/` and NUL, and neither
-/// `.` nor `..`.
+/// Checks that an entry can have this name: 1 to 255 bytes without `/` and NUL, and
+/// neither `.` nor `..`.
 ///
 /// # Errors
 /// [`Error::NameTooLong`], [`Error::NotFound`] for the empty name,
@@ -26,7 +26,7 @@ pub(super) fn check(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Eight bytes at a time; the last eight may overlap those before.
+/// Tests eight bytes at a time; the last eight may overlap those before.
 #[inline]
 fn has_slash_or_nul(name: &[u8]) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
@@ -45,7 +45,7 @@ fn has_slash_or_nul(name: &[u8]) -> bool {
     }
 }
 
-/// A name to be looked for: as [`check`], but `.` and `..` may be asked for.
+/// As [`check`], for a lookup: also accepts `.` and `..`.
 ///
 /// # Errors
 /// As for [`check`].
@@ -57,7 +57,7 @@ pub(super) fn check_lookup(name: &[u8]) -> Result<()> {
     }
 }
 
-/// The `DT_*` code of a mode.
+/// Returns the `DT_*` code of a mode.
 pub(super) fn dt(mode: u32) -> u8 {
     ((mode >> 12) & 15) as u8
 }

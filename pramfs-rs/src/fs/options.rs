@@ -1,4 +1,4 @@
-//! How a file system is mounted.
+//! Mount options.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::journal::Rules;
 use crate::types::Time;
 
-/// What happens when damage is found.
+/// The reaction to damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorPolicy {
-    /// The operation fails, the rest goes on.
+    /// The operation fails; others continue.
     Continue,
-    /// Nothing is written any more.
+    /// The mount becomes read-only.
     #[default]
     RemountRo,
     /// The process is aborted.
@@ -23,21 +23,21 @@ pub enum ErrorPolicy {
 pub enum AtimePolicy {
     /// Never.
     NoAtime,
-    /// Once after each change of the file, and once a day.
+    /// Once after each change of the file, and at least once a day.
     #[default]
     Relatime,
-    /// Each time.
+    /// On each read.
     StrictAtime,
 }
 
-/// Where the engine reads the time.
+/// The engine's source of time.
 pub trait Clock: Send + Sync + Debug {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Time;
 }
 
-/// `CLOCK_REALTIME_COARSE`, which the kernel's own file systems use: exact to
-/// a timer tick, and cheap.
+/// `CLOCK_REALTIME_COARSE`, as used by file systems in the kernel: cheap, with the
+/// resolution of a timer tick.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -61,25 +61,25 @@ impl Clock for SystemClock {
 /// ```
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// No operation changes anything; what a crash left is replayed if the
-    /// region can be written, or in private memory.
+    /// Refuses all changes. After a crash the journal is replayed to the region if it
+    /// is writable, else in private memory.
     pub read_only: bool,
-    /// What happens when damage is found.
+    /// The reaction to damage.
     pub errors: ErrorPolicy,
-    /// When reading sets the atime.
+    /// When reading a file sets its atime.
     pub atime: AtimePolicy,
-    /// Directories have an atime, too, by the same policy.
+    /// Applies the atime policy to directories.
     pub dir_atime: bool,
-    /// Bound of the cache of inodes and of the names they are found by, bytes.
+    /// Limit of the cache of inodes and names, bytes.
     pub cache_bytes: u64,
-    /// Freed blocks go back to the host at once, by whole pages of its; otherwise
-    /// with [`trim`](super::Engine::trim) only.
+    /// Returns freed blocks to the host immediately, in whole pages of the host.
+    /// Otherwise only [`trim`](super::Engine::trim) returns them.
     pub discard: bool,
-    /// A thread writes lagging times within a second and removes orphans.
+    /// Starts a thread that writes lazy times within a second and frees orphans.
     pub background: bool,
-    /// Where the time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// Rules of the journal, to be broken by tests.
+    /// Rules of the journal, which tests can break.
     #[cfg(any(test, feature = "testing"))]
     pub rules: Rules,
 }
@@ -102,7 +102,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// The rules of the journal: all of them, but in tests.
+    /// Returns the rules of the journal: all of them, except in tests.
     pub(super) fn rules(&self) -> Rules {
         #[cfg(any(test, feature = "testing"))]
         let rules = self.rules;

@@ -1,4 +1,4 @@
-//! readdir: entries in the order of their hashes, which is their cookie.
+//! readdir: lists entries in the order of their hashes, which are the cookies.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::types::{Attr, DirEntry, FileType, Ino};
 /// Cookies of `.` and `..`; entries have larger ones.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// Entries looked at under one hold of the directory's lock.
+/// Maximum entries read per acquisition of the directory's lock.
 const BATCH: usize = 64;
 
 /// What the receiver of [`Engine::readdir_pinned`] did with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// Took it: it has a reference now, unless it is `.` or `..`.
+    /// Took it: the entry has a reference now, unless it is `.` or `..`.
     Kept,
     /// Had no room: the walk ends and the entry has no reference.
     Full,
@@ -34,9 +34,9 @@ struct Batched {
 }
 
 impl Engine {
-    /// Gives the entries after `cookie` (0: from the start), `.` and `..` with
-    /// them, until `f` breaks. An entry that exists throughout is given once,
-    /// whatever is created or removed meanwhile.
+    /// Calls `f` with each entry after `cookie` (0: from the start), including `.` and
+    /// `..`, until `f` breaks. An entry that exists throughout is reported exactly
+    /// once, even if others are created or removed meanwhile.
     ///
     /// # Errors
     /// [`Error::NotDirectory`], [`Error::Corrupt`].
@@ -73,13 +73,13 @@ impl Engine {
         })
     }
 
-    /// As [`readdir`](Self::readdir), with the attributes of each entry, `None`
-    /// where its inode is damaged, and a reference to each that `f` kept (not
-    /// to `.` and `..`). Damage of the directory behind an entry that was kept
-    /// ends the walk without an error: the next call, from there, answers it.
+    /// As [`readdir`](Self::readdir), and passes the attributes of each entry, `None`
+    /// if its inode is damaged. Takes a reference to each entry that `f` kept, except
+    /// `.` and `..`. If the directory is damaged after an entry that was kept, the
+    /// walk ends without an error, and the next call from there returns it.
     ///
     /// # Errors
-    /// As for [`readdir`](Self::readdir). No reference is left then.
+    /// As for [`readdir`](Self::readdir). On an error all references are released.
     pub fn readdir_pinned(
         &self,
         ino: Ino,
@@ -89,7 +89,7 @@ impl Engine {
         let mut kept = Vec::new();
         let walked = self.op(Need::Read, || self.walk_pinned(ino, cookie, f, &mut kept));
         if walked.is_err() {
-            // A fault of the medium is noticed when the walk is over.
+            // A fault of the medium is detected only after the walk.
             for ino in kept {
                 self.unpin(ino, 1);
             }
@@ -118,7 +118,7 @@ impl Engine {
                     Ok(inode) => Some(inode),
                     // Removed since the batch was read.
                     Err(Error::Stale(_)) => continue,
-                    // One damaged inode must not hide the others.
+                    // A damaged inode must not hide the others.
                     Err(err) => {
                         if let Error::Corrupt { .. } = err {
                             self.note_name(e.ino, ino, &e.name);
@@ -128,8 +128,8 @@ impl Engine {
                     }
                 };
                 let state = inode.as_ref().map(|inode| inode.state.read());
-                // Gone since the batch was read, or another by now: a number is
-                // given out again, a generation is not.
+                // Deleted since the batch was read, or a reused number: generations,
+                // unlike numbers, are not reused.
                 if state.as_ref().is_some_and(|state| {
                     state.gone
                         || (state.disk.nlink == 0 && e.cookie > DOT_DOT)
@@ -162,13 +162,13 @@ impl Engine {
         }
     }
 
-    /// The next entries after a cookie, whether they are the last, and the
-    /// newest generation that an inode of theirs can have.
+    /// Returns the next entries after a cookie, whether they are the last, and the
+    /// newest generation that their inodes can have.
     fn batch(&self, dir: &Arc<Inode>, cookie: u64) -> Result<(Vec<Batched>, bool, u64)> {
         let state = dir.state.read();
         self.check_dir(dir, &state)?;
         let mut out = Vec::with_capacity(BATCH);
-        // Where a removed directory stood may be anything by now.
+        // The former parent of a removed directory may have been reused.
         let up = if state.disk.nlink == 0 {
             dir.ino
         } else {

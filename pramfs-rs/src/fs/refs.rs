@@ -1,4 +1,4 @@
-//! References to inodes from outside.
+//! References to inodes from outside the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -9,12 +9,12 @@ use crate::types::Ino;
 
 const SHARDS: usize = 64;
 
-/// Whose a reference is. Neither can take away what the other has.
+/// The kind of a reference. References of one kind cannot be released as the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
-    /// Somebody outside who counts: the look-ups of a kernel.
+    /// Counted by the caller, as the lookups of the kernel are.
     Count,
-    /// A value of this crate that gives it back when it is dropped.
+    /// Held by a value of this crate, which releases it on drop.
     Guard,
 }
 
@@ -33,8 +33,8 @@ impl References {
     }
 }
 
-/// References from outside: lookups by the kernel, open files. An inode without
-/// names lives on while it has any.
+/// The references from outside: lookups by the kernel, open files. An inode without
+/// names exists as long as it has any.
 #[derive(Debug)]
 pub(crate) struct Refs {
     shards: Box<[Mutex<FxHashMap<u64, References>>]>,
@@ -65,14 +65,13 @@ impl Refs {
         let count = refs.of(by);
         *count = count.saturating_add(n);
         drop(s);
-        // Who takes a reference and then asks whether the inode is still shown
-        // (`fs/attr_cache.rs`), and who hides it and then asks for references:
-        // one of them sees the other.
+        // One thread adds a reference and then checks whether the inode is still
+        // shown (`fs/attr_cache.rs`). Another hides it and then checks for
+        // references. With both fences at least one sees the other.
         fence(Ordering::SeqCst);
     }
 
-    /// Takes references away, of those that are there; true when none of any
-    /// kind are left.
+    /// Releases up to `n` references; true when none of any kind are left.
     pub(crate) fn sub(&self, ino: Ino, n: u64, by: By) -> bool {
         let mut s = self.shard(ino).lock();
         let Some(refs) = s.get_mut(&ino.0) else {
@@ -91,15 +90,15 @@ impl Refs {
         true
     }
 
-    /// Whether there are any. Those that were added before something that the
-    /// caller knows of are seen.
+    /// Whether an inode has references. Sees those added before any event that the
+    /// caller has observed.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         // See `add`.
         fence(Ordering::SeqCst);
         self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0)
     }
 
-    /// Inodes with references.
+    /// Returns the number of inodes with references.
     pub(crate) fn len(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
@@ -116,7 +115,7 @@ mod tests {
         inode::{Ctx, Fs},
     };
 
-    /// A thread that held a lock at the fork is not there to give it back.
+    /// A thread that held a lock at the fork does not exist in the child.
     #[test]
     fn forked_child_takes_no_reference_lock() {
         let region = Region::new("refs", HeapBackend::boxed(4 << 20));
@@ -153,7 +152,7 @@ mod tests {
                         .all(|r| r.as_ref().is_err_and(|e| e.errno() == libc::EIO)),
                 )
             });
-            // Long enough for any machine; who waits for a lock waits for ever.
+            // Long enough for any machine; a wait for a lock would never end.
             let right = is_done.recv_timeout(std::time::Duration::from_secs(120));
             drop((locks, orphans, forgotten));
             assert_eq!(right, Ok(true));

@@ -1,8 +1,8 @@
 //! SEEK_DATA and SEEK_HOLE.
 //!
-//! A large leaf has no pointer for each of its blocks, so it cannot say which
-//! of them were written since it was allocated. There, blocks that hold nothing
-//! but zeros are holes. What was lost counts as data: it does not read as zeros.
+//! A huge leaf has no pointer per block, so it cannot tell which blocks were written
+//! since its allocation. Blocks of a huge leaf that hold only zeros count as holes.
+//! Lost blocks count as data, because they do not read as zeros.
 
 use super::read::check_file;
 use super::{Engine, Need};
@@ -12,12 +12,12 @@ use crate::types::Bno;
 use crate::types::{Ino, SeekWhence};
 
 impl Engine {
-    /// The first byte from `offset` on that is data, or that is not: a hole,
-    /// an unwritten block, or the end of the file.
+    /// Returns the offset of the first data byte at or after `offset`, or of the
+    /// first byte in a hole: an unallocated or unwritten block, or the end of the file.
     ///
     /// # Errors
-    /// [`Error::NoSuchAddress`] at and past the end of the file, and where no
-    /// data follows.
+    /// [`Error::NoSuchAddress`] at and past the end of the file, and if no data
+    /// follows.
     pub fn seek(&self, ino: Ino, offset: u64, whence: SeekWhence) -> Result<u64> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
@@ -54,8 +54,8 @@ impl Engine {
         })
     }
 
-    /// The first file block of a written extent that has bytes other than zero
-    /// (`data`), or that has none. No more is read than a large leaf.
+    /// Returns the first file block of a written extent that has nonzero bytes (if
+    /// `data`) or only zeros. Reads at most one huge leaf.
     fn first_block(&self, extent: &Extent, data: bool) -> Result<Option<u64>> {
         let Some(first) = extent.block else {
             return Ok(None);

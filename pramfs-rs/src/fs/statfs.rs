@@ -1,4 +1,4 @@
-//! statfs, and what the engine uses of memory.
+//! statfs, and the engine's use of memory.
 
 use super::{Engine, Need};
 use crate::error::Result;
@@ -6,30 +6,29 @@ use crate::fs::icache::BYTES_PER_INODE;
 use crate::media::htree::NAME_MAX;
 use crate::types::StatFs;
 
-/// Ordinary memory that a mounted file system holds.
+/// The ordinary memory that a mounted file system uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Inodes in the cache.
     pub inodes: usize,
-    /// Bytes they take, at most `MountOptions::cache_bytes` unless more are in
-    /// use at once.
+    /// Bytes of these inodes: at most `MountOptions::cache_bytes`, unless more inodes
+    /// are in use at once.
     pub inode_bytes: u64,
-    /// Inodes that have references from outside (FUSE lookups, open files);
-    /// about 32 bytes each.
+    /// Inodes with references from outside (FUSE lookups, open files), about 32 bytes
+    /// each.
     pub referenced: u64,
 }
 
 impl Engine {
-    /// Sizes and free space: available is what the host of the region can give,
-    /// too. The first call after a mount reads the bitmaps in
-    /// use.
+    /// Returns sizes and free space. Available blocks are limited by the free space of
+    /// the host. The first call after a mount reads the bitmaps in use.
     ///
     /// # Errors
-    /// [`crate::Error::Io`] on a failed file system.
+    /// [`crate::Error::Io`] if the file system has failed.
     pub fn statfs(&self) -> Result<StatFs> {
         self.op(Need::Read, || {
-            // What a removal has freed counts as free, also while its record
-            // is not dead.
+            // Make blocks that removals freed count as free, even if their record is
+            // not dead yet.
             if !self.is_read_only() {
                 self.free_forgotten_inodes();
                 self.vol.retire_pending()?;
@@ -51,8 +50,8 @@ impl Engine {
         })
     }
 
-    /// Free blocks that the host has room for: those that have it, and what it
-    /// has left. `free`: all of them.
+    /// Returns how many blocks the host can back: free blocks that have room, plus
+    /// the free space of the host. `free` is the number of all free blocks.
     fn host_can_give(&self, free: u64) -> u64 {
         let geo = &self.vol.geo;
         let Some(space) = self.vol.region.host_space() else {
@@ -66,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Memory in use by caches.
+    /// Returns the memory in use by caches.
     pub fn memory(&self) -> MemoryUse {
         let inodes = self.cache.len();
         MemoryUse {

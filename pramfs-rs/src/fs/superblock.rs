@@ -1,8 +1,7 @@
 //! The dynamic words of the superblock page in a running file system.
 //!
-//! Each is one aligned word, stored to the first page and to the copy, and
-//! outside the CRC of the static part. Of the static part only the label ever
-//! changes.
+//! Each is one aligned word, stored to the first page and to the copy, outside the
+//! CRC of the static part. In the static part only the label changes.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +16,7 @@ use crate::pmem::mutants::has_bug;
 use crate::pmem::{Region, Unfenced};
 use crate::sync::Mutex;
 
-/// See the module.
+/// The dynamic words and the label, see the module.
 #[derive(Debug)]
 pub(super) struct SuperState {
     dynamic: Mutex<SuperDynamic>,
@@ -25,9 +24,9 @@ pub(super) struct SuperState {
     fixed: Mutex<SuperStatic>,
 }
 
-/// Stores the dynamic words to both pages and fences them. Only words that
-/// recovery can do without, or that carry a check, stand here, so that the
-/// order among them does not matter.
+/// Stores the dynamic words to both pages and fences them. Recovery can do without
+/// each of these words, or the word has a check. Their order therefore does not
+/// matter.
 fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
     let w = region.window();
     let mut pending = Unfenced::none();
@@ -49,9 +48,9 @@ fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
     Ok(())
 }
 
-/// Finishes a change of the label that a crash has cut short: the page that it
-/// hit gets what the other has. True where there was one to finish: no byte of
-/// a sound page is changed, and no other damage passes for it.
+/// Finishes a change of the label that a crash interrupted: copies the label of the
+/// valid page to the other. True if there was such a change. A valid page is never
+/// changed, and other damage is not mistaken for a label change.
 pub(super) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<bool> {
     let other = if info.from_copy {
         0
@@ -68,8 +67,7 @@ pub(super) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<boo
         return Ok(false);
     }
     let w = region.window();
-    // Fenced with what the mount stores next, before any_group can store to the
-    // page that is whole.
+    // The next store of the mount fences it, before any store to the valid page.
     drop(w.store(other, info.fixed.as_bytes())?);
     Ok(true)
 }
@@ -109,7 +107,7 @@ impl SuperState {
 }
 
 impl Engine {
-    /// The label, as it is now; in a forked child, as it was at the mount.
+    /// Returns the current label; in a forked child, the label at the mount.
     pub fn label(&self) -> String {
         if self.open.is_inherited() {
             return text(&self.info.fixed.label);
@@ -119,9 +117,9 @@ impl Engine {
 
     /// Changes the label, durably.
     ///
-    /// The copy is stored and fenced first, so that at each moment one page is
-    /// whole. A crash in between leaves the old label or the new one, and the
-    /// next mount makes both pages say the same.
+    /// Stores and fences the copy first, so that one page is valid at each moment. A
+    /// crash leaves the old label or the new one, and the next mount makes both pages
+    /// equal.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more than 63 bytes or one with a NUL;
@@ -142,7 +140,7 @@ impl Engine {
                 let pending = w.store(page, new.as_bytes())?;
                 let _ = w.fence(pending);
                 if self.vol.region.backend().failed_fences() != failed_fences {
-                    // The other page is as it was.
+                    // The other page is unchanged.
                     return Err(Error::Io("the label could not be written".into()));
                 }
             }

@@ -10,7 +10,7 @@ use crate::media::inode::INLINE_TARGET;
 use crate::types::{Attr, Ctx, FileType, Ino};
 
 impl Engine {
-    /// Makes a symbolic link to any 1 to 4,095 bytes but NUL.
+    /// Creates a symbolic link. The target has 1 to 4,095 bytes without NUL.
     ///
     /// # Errors
     /// As for [`create`](Self::create); [`Error::NameTooLong`] for the target.
@@ -20,7 +20,7 @@ impl Engine {
         })
     }
 
-    /// As [`symlink`](Self::symlink), with a reference.
+    /// As [`symlink`](Self::symlink), and takes a reference to the new inode.
     ///
     /// # Errors
     /// As for [`symlink`](Self::symlink).
@@ -67,10 +67,10 @@ impl Engine {
         )
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for anything else.
+    /// [`Error::Invalid`] if the inode is not a symbolic link.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.op(Need::Read, || {
             let inode = self.iget_user(ino)?;
@@ -102,7 +102,7 @@ impl Engine {
             ))
         };
         match self.read_map(&state.map(), 0, &mut target, hole) {
-            // Nobody marks that in anything but a regular file.
+            // Only regular files can have lost ranges.
             Err(Error::Lost { .. }) => hole()?,
             Ok(read) if read < len => hole()?,
             read => drop(read?),
@@ -110,7 +110,7 @@ impl Engine {
         if state.disk.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
             return Err(Error::corrupt(
                 Ino(state.disk.ino).to_string(),
-                "the checksum of the target does not fit",
+                "the checksum of the target does not match",
             ));
         }
         Ok(target)

@@ -1,4 +1,4 @@
-//! fsync, sync, and the times that may lag behind.
+//! fsync, sync, and lazy times.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the times that are due.
+    /// Writes the lazy mtimes that are due.
     pub(super) fn write_lazy(&self) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
@@ -29,9 +29,9 @@ impl Engine {
         self.op(Need::Write, || self.write_lazy_all(false))
     }
 
-    /// Flushes what the last records of idle lanes have left in the processor's
-    /// caches. That is durable by the journal already; but a page that goes bad
-    /// should find as little of it as can be. The timer does this.
+    /// Flushes the after-images of the last records of idle lanes from the
+    /// processor's caches. The journal already makes them durable; the flush limits
+    /// the loss if a page fails. The timer calls this.
     ///
     /// # Errors
     /// Those of the region.
@@ -42,11 +42,11 @@ impl Engine {
         self.op(Need::Write, || self.vol.journal.settle(&self.vol.region))
     }
 
-    /// Writes lazy times; the lagging atimes too if `atime`. An inode whose times
-    /// cannot be written keeps those of no other from it.
+    /// Writes lazy times, including atimes if `atime` is true. Continues with the
+    /// other inodes if the times of one cannot be written.
     ///
     /// # Errors
-    /// The first of those that writing the times has met.
+    /// The first error of a write.
     pub(super) fn write_lazy_all(&self, atime: bool) -> Result<()> {
         let mut result = Ok(());
         let due = std::mem::take(&mut *self.lazy.lock());
@@ -60,14 +60,14 @@ impl Engine {
             if state.lazy.mtime || atime {
                 let written = self.write_times(&inode, &mut state);
                 if state.lazy.mtime {
-                    // Not written; for another time.
+                    // Not written; list it again.
                     self.note_lazy(&inode);
                 }
                 result = result.and(written);
             }
         }
         if atime {
-            // The exclusive lock only where it is needed: it empties the caches.
+            // The exclusive lock only if needed, since it invalidates the caches.
             let lags = |inode: &Inode| inode.state.read().lazy != Lazy::default();
             for inode in self.cache.all().iter().filter(|i| lags(i)) {
                 let written = self.write_times(inode, &mut inode.state.write());
@@ -77,10 +77,10 @@ impl Engine {
         result
     }
 
-    /// Everything about a file is on the medium. Data and metadata are durable
-    /// already when their operation returns; what remains are times, and the
-    /// write-out of media that are not flushed by cache lines. After damage no
-    /// times are written any more, but what was written before still goes out.
+    /// Makes a file completely durable. Data and metadata are already durable when
+    /// their operation returns. This call writes lazy times, and syncs media that
+    /// are not flushed by cache lines. After damage it writes no times, but still
+    /// syncs completed writes.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Io`].
@@ -100,7 +100,7 @@ impl Engine {
         })
     }
 
-    /// As [`fsync`](Self::fsync), for everything.
+    /// As [`fsync`](Self::fsync), for the whole file system.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -115,8 +115,8 @@ impl Engine {
         })
     }
 
-    /// Writes out what a mount has written that is read-only now. One that never
-    /// wrote has nothing.
+    /// Syncs the earlier writes of a mount that has become read-only. A mount that
+    /// never wrote has nothing to sync.
     fn sync_written(&self) -> Result<()> {
         match self.quiet.load(Ordering::Relaxed) {
             true => Ok(()),
@@ -143,7 +143,7 @@ mod tests {
         inode::{Ctx, Fs},
     };
 
-    /// A mount that has written a file, and whether it is read-only by now.
+    /// Returns a mount that has written a file, after calling `stop`.
     fn written(sim: &SimBackend, stop: impl FnOnce(&Fs)) -> (Fs, Ino) {
         let region = Region::new("sync", Box::new(sim.clone()));
         format(&region, &FormatOptions::default()).unwrap();
@@ -164,7 +164,7 @@ mod tests {
         assert!(fs.is_read_only());
     }
 
-    /// Where fences only order, they are all that brings it to the disk.
+    /// On media where fences only order stores, only these calls write to the disk.
     #[test]
     fn sync_calls_msync_after_damage() {
         type Call = fn(Fs, Ino) -> Result<()>;

@@ -1,22 +1,22 @@
-//! Free blocks go back to the host, as FITRIM has it.
+//! Returning free blocks to the host (FITRIM).
 //!
-//! A block that its group calls free is named by nothing: not by the medium,
-//! not by a record that a replay could see, not by a view (rule 2 in
-//! `docs/consistency.md`). They are taken in ordinary memory, a piece at a time,
-//! while the host has them, so that nobody is given one meanwhile; a crash finds
-//! free blocks, whose bytes mean nothing.
+//! A block that its group calls free is referenced neither by the medium, nor by a
+//! record that a replay could see, nor by a view (rule 2 in `docs/consistency.md`).
+//! While a piece is discarded, its blocks are marked as used in ordinary memory, so
+//! that they are not allocated. After a crash they are free blocks, whose bytes are
+//! undefined.
 
 use super::{Engine, Need};
 use crate::error::{Error, Result};
 
-/// Bytes that are kept from others at a time.
+/// Maximum bytes withheld from allocation at a time.
 const PIECE: u64 = 8 << 20;
 
 impl Engine {
-    /// Gives free blocks of a range of the region, in bytes, back to the host:
-    /// runs of at least `least` bytes. What the host then needs for them is
-    /// taken from it again when they are used. Returns the bytes of these runs;
-    /// the host may keep parts that are less than one of its pages.
+    /// Returns free blocks to the host: all runs of at least `least` bytes in a byte
+    /// range of the region. The room is taken again when the blocks are allocated.
+    /// Returns the total bytes of these runs. The host may keep parts smaller than
+    /// one of its pages.
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
@@ -33,21 +33,23 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a range that begins past the end of the region or
-    /// holds no block, and for a `least` that no run can have;
-    /// [`Error::NotSupported`] on a medium that takes nothing back; [`Error::Io`]
-    /// where it fails to.
+    /// is shorter than a block, and for a `least` that no run can have;
+    /// [`Error::NotSupported`] if the medium cannot discard; [`Error::Io`] if the
+    /// discard fails.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         self.op(Need::Write, || {
             let geo = &self.vol.geo;
             let group = geo.bits_per_group() << geo.block_log2;
             if start >= geo.blocks << geo.block_log2 || len < geo.block_size || least > group {
-                return Err(Error::Invalid("nothing of the region is in that range"));
+                return Err(Error::Invalid(
+                    "the range is outside the region, or too small",
+                ));
             }
             if !self.vol.region.backend().can_discard() {
-                return Err(Error::NotSupported("the medium takes nothing back"));
+                return Err(Error::NotSupported("the medium cannot discard blocks"));
             }
-            // What is to be freed, and what records have freed that are not dead
-            // yet, counts as well.
+            // Include orphans that wait to be freed, and blocks freed by records that
+            // are not dead yet.
             self.free_forgotten_inodes();
             self.vol.retire_pending()?;
             let end = start.saturating_add(len) >> geo.block_log2;
@@ -67,14 +69,12 @@ impl Engine {
     }
 }
 
-/// What a host that does not take a range back has said.
+/// Converts the error of a discard.
 fn refused(e: std::io::Error) -> Error {
     // EOPNOTSUPP, or no system call at all.
     if e.kind() == std::io::ErrorKind::Unsupported || e.raw_os_error() == Some(libc::EOPNOTSUPP) {
-        Error::NotSupported("the medium takes nothing back")
+        Error::NotSupported("the medium cannot discard blocks")
     } else {
-        Error::Io(format!(
-            "free blocks could not be given back to the host: {e}"
-        ))
+        Error::Io(format!("could not return free blocks to the host: {e}"))
     }
 }

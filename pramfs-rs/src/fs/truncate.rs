@@ -1,8 +1,8 @@
 //! Changing the size of a file.
 //!
-//! A shorter file gets its size in the record that frees the first blocks past
-//! it. What does not fit goes on in further records; meanwhile the file has a
-//! slot in the orphan table, so that after a crash the next mount goes on.
+//! The record that shortens a file also frees the first blocks past the new end. If
+//! not all fit, further records free the rest. Meanwhile the file has a slot in the
+//! orphan table, so that after a crash the next mount continues.
 
 use super::attr::Change;
 use super::inode::{Inode, InodeState, put_inode, restore_times, store_healed, touch_mtime};
@@ -12,7 +12,7 @@ use crate::map;
 use crate::media::DiskInode;
 use crate::types::{FileType, Ino};
 
-/// What else the record of a new size does.
+/// The other changes in the record of a new size.
 enum Also<'a> {
     Nothing,
     TimesOf(&'a DiskInode),
@@ -28,8 +28,8 @@ impl Engine {
         self.resize(inode, state, size, Also::Nothing)
     }
 
-    /// The same, and in the record of the size another change of the inode: a
-    /// crash leaves both or none.
+    /// As [`set_size`](Self::set_size), with another change of the inode in the same
+    /// record: a crash leaves both or none.
     ///
     /// # Errors
     /// As for [`set_size`](Self::set_size).
@@ -43,8 +43,8 @@ impl Engine {
         self.resize(inode, state, size, Also::Change(change))
     }
 
-    /// Gives a locked regular file the size and the times that it had before
-    /// something was begun that could not be finished.
+    /// Restores the size and the times of a locked regular file, to undo an operation
+    /// that failed.
     ///
     /// # Errors
     /// As for [`set_size`](Self::set_size).
@@ -76,7 +76,7 @@ impl Engine {
         match also {
             Also::Nothing => {}
             Also::TimesOf(before) => restore_times(&mut new, before),
-            // First, so that what the size frees takes the room that is left.
+            // First, so that freeing blocks uses the rest of the record.
             Also::Change(change) => self.apply(&mut tx, state, &mut new, change)?,
         }
         let mut map = state.map();
@@ -106,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Finishes the truncation of a file that has a name, if one was cut short
-    /// by a crash or an error.
+    /// Finishes the truncation of a file that has a name, if a crash or an error
+    /// interrupted one.
     #[inline]
     pub(super) fn finish_truncate(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         if state.orphan_slot.is_some() && state.disk.nlink > 0 {
@@ -116,9 +116,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes up what a crash has left in a slot of the orphan table: the inode
-    /// knows its slot before anything can change it, and takes no second one.
-    /// True for a truncation that was cut short, false for an unlinked inode.
+    /// Assigns a slot of the orphan table to its inode at mount, before any operation
+    /// can change the inode, so that it does not take a second slot. True for an
+    /// unfinished truncation, false for an unlinked inode.
     pub(super) fn claim_orphan(&self, ino: Ino, slot: u32) -> bool {
         let Ok(inode) = self.iget(ino) else {
             return false;
@@ -132,7 +132,7 @@ impl Engine {
         cut
     }
 
-    /// Finishes such a truncation, unless another operation was faster.
+    /// Finishes an unfinished truncation, unless another operation already has.
     pub(super) fn finish_truncated(&self, ino: Ino) {
         let result = self.op(Need::Write, || match self.iget(ino) {
             Ok(inode) => {
@@ -151,9 +151,8 @@ impl Engine {
         }
     }
 
-    /// Frees the blocks past the end of a file that has a slot in the orphan
-    /// table, record by record; the last one clears the slot of a file that
-    /// has a name.
+    /// Frees the blocks past the end of a file that has a slot in the orphan table, by
+    /// a chain of records. The last one clears the slot if the file has a name.
     #[cold]
     fn free_past_end(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let mut from = state.disk.size.div_ceil(self.vol.geo.block_size);

@@ -1,5 +1,4 @@
-//! unlink and rmdir: one record removes the name, and the inode with it if
-//! that fits.
+//! unlink and rmdir: one record removes the name, and frees the inode if that fits.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::types::Ino;
 use crate::volume::Tx;
 
 impl Engine {
-    /// Removes a name of anything but a directory.
+    /// Removes a name of a file that is not a directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`].
@@ -47,8 +46,8 @@ impl Engine {
                     let mut dir_state = dir.state.write();
                     self.check_dir(dir, &dir_state)?;
                     let child;
-                    // The lines of the name's leaf come while the transaction is
-                    // made.
+                    // Prefetches the lines of the name's leaf while the transaction
+                    // begins.
                     let tree = dir_tree(&dir_state.disk);
                     let cursor = htree::seek_leaf(&self.vol, &tree, name)?;
                     let mut tx = self.vol.begin_at(&dir.last_record);
@@ -58,7 +57,8 @@ impl Engine {
                     };
                     child = self.inode_of(&dir_state, name, Ino(entry.ino))?;
                     match child.state.try_write() {
-                        // On a damaged medium another name may have taken it.
+                        // On a damaged medium a removal by another name may have freed
+                        // it.
                         Some(child_state) if child_state.gone => continue,
                         Some(mut child_state) => {
                             let what = (&entry, directory);
@@ -68,12 +68,12 @@ impl Engine {
                         None => (None, Some(child.clone())),
                     }
                 }
-                // The child's lock was taken: both in order, and look again.
+                // The child's lock was not free: lock both in order and look again.
                 Some(child) => {
                     if child.ino == dir.ino {
                         return Err(Error::corrupt(
                             dir.ino.to_string(),
-                            "a directory has itself as an entry",
+                            "the directory contains itself",
                         ));
                     }
                     let (first, second) = if child.ino < dir.ino {
@@ -107,11 +107,11 @@ impl Engine {
         }
     }
 
-    /// Goes on with what did not fit the record, if nobody holds it.
+    /// Frees an orphan that did not fit the record, if it has no references.
     pub(super) fn after_removal(&self, orphan: Option<Ino>) -> Result<()> {
         match orphan {
-            // The name is gone and the orphan table has the rest: a failure
-            // from here on loses nothing, and the next mount tries again.
+            // The name is removed and the orphan table names the inode: a failure from
+            // here on loses nothing, and the next mount tries again.
             Some(ino) if !self.refs.has(ino) => {
                 if let Err(e) = self.free_orphan(ino) {
                     tracing::warn!(%ino, error = %e, "an unlinked inode was not freed");
@@ -185,9 +185,9 @@ impl Engine {
         Ok(matches!(dropped, Some(Dropped::Orphan(_))).then_some(child.ino))
     }
 
-    /// A locked directory that may be removed. What it counts is not enough: its
-    /// entries would be lost with it, and be found in the next directory of the
-    /// same number by whoever remembers them.
+    /// Checks that a locked directory is empty. A zero count alone is not enough: its
+    /// entries would be lost with it, and stale references to them would resolve in
+    /// the next directory of the same number.
     pub(super) fn check_empty_dir(&self, child_state: &InodeState) -> Result<()> {
         if !child_state.is_dir() {
             return Err(Error::NotDirectory);
@@ -203,7 +203,7 @@ impl Engine {
         } else {
             Err(Error::corrupt(
                 format!("directory {}", Ino(child_state.disk.ino)),
-                "it counts no entries, and has some",
+                "it has entries, but counts none",
             ))
         }
     }

@@ -341,8 +341,8 @@ impl Runner {
             return Err(format!("ENOSPC ({why}) where errno {errno} is right"));
         }
         // A large value takes few pieces, however much is free.
-        let scattered = matches!(c, Call::SetXattr { .. }) && why.contains("scattered");
-        if scattered {
+        let fragmented = matches!(c, Call::SetXattr { .. }) && why.contains("fragmented");
+        if fragmented {
             return Ok(());
         }
         self.near_full(needs).map_err(|e| format!("{e} ({why})"))?;
