@@ -1,12 +1,11 @@
-//! POSIX ACLs: what setting one does to the mode, what `chmod` does to one,
-//! and what a directory hands to what is made in it.
+//! POSIX ACLs: how an ACL changes the mode, how `chmod` changes an ACL, and how new
+//! inodes inherit from a directory.
 //!
-//! The lists stand where other attributes do, so that each of these is one
-//! record with the inode that it belongs to. Nothing here decides who may do
-//! what: the kernel does, of which the engine is the memory.
+//! ACLs are stored as extended attributes, so each of these operations is one record
+//! together with its inode. The engine only stores ACLs; the kernel enforces them.
 //!
-//! Invariant: mode and access list of an inode agree ([`Acl::mode`]), and a
-//! list that a mode can say is not kept.
+//! Invariant: the mode and the access ACL of an inode agree ([`Acl::mode`]). An ACL
+//! that the mode alone can express is not stored.
 
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, xattr};
@@ -17,7 +16,7 @@ use crate::media::htree::VALUE_INLINE;
 use crate::types::{FileType, Ino, XattrMode};
 use crate::volume::Tx;
 
-/// Which lists an inode has, as far as that has been asked.
+/// Which ACLs an inode has, if that is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct AclPresence {
     known: bool,
@@ -28,19 +27,19 @@ pub(crate) struct AclPresence {
 impl From<AclFault> for Error {
     fn from(fault: AclFault) -> Error {
         match fault {
-            AclFault::Version => Error::NotSupported("an ACL of another version"),
+            AclFault::Version => Error::NotSupported("an ACL of an unknown version"),
             AclFault::Wrong(why) => Error::Invalid(why),
         }
     }
 }
 
-/// Whether the name is that of a list.
+/// Whether an attribute name is that of an ACL.
 pub(super) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
 impl Engine {
-    /// A list of an inode. What stands there and is none, is damage.
+    /// Returns an ACL of an inode. A malformed one is damage.
     fn acl(&self, state: &InodeState, name: &[u8]) -> Result<Option<Acl>> {
         match self.find_value(state, name)? {
             None => Ok(None),
@@ -64,8 +63,8 @@ impl Engine {
         Ok(state.acls)
     }
 
-    /// Gives a new inode what its directory hands down. `mode` is what was
-    /// asked for, without the umask, which a default list replaces.
+    /// Gives a new inode the ACLs that it inherits from its directory. `mode` is the
+    /// requested mode without the umask, which a default ACL replaces.
     #[inline]
     pub(super) fn inherit_acl(
         &self,
@@ -107,7 +106,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets the access list of an inode follow its new mode.
+    /// Adapts the access ACL of an inode to its new mode.
     pub(super) fn chmod_acl(
         &self,
         tx: &mut Tx<'_>,
@@ -125,8 +124,16 @@ impl Engine {
         self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
     }
 
-    /// Sets or, with a value of no entries, removes a list. `keeps_sgid`: who
-    /// asks is in the file's group, or may keep its right without that.
+    /// Sets an ACL, or removes it if the value has no entries. `keeps_sgid`: the caller
+    /// is in the file's group, or may keep sgid without that.
+    ///
+    /// # Errors
+    /// | cause | error |
+    /// |---|---|
+    /// | malformed ACL | [`Error::Invalid`] |
+    /// | unknown version, or a symbolic link | [`Error::NotSupported`] |
+    /// | default ACL on a non-directory | [`Error::AccessDenied`] |
+    /// | ACL too large to be stored inline | [`Error::AttributeTooLarge`] |
     pub(super) fn set_acl(
         &self,
         inode: &Inode,
@@ -137,11 +144,11 @@ impl Engine {
     ) -> Result<()> {
         let mut acl = Acl::parse(value)?;
         match state.kind() {
-            FileType::Symlink => return Err(Error::NotSupported("an ACL of a symbolic link")),
+            FileType::Symlink => return Err(Error::NotSupported("an ACL on a symbolic link")),
             FileType::Directory => {}
             _ if name == DEFAULT && acl.is_none() => return Ok(()),
             _ if name == DEFAULT => {
-                return Err(Error::AccessDenied("a default ACL of what is no directory"));
+                return Err(Error::AccessDenied("a default ACL on a non-directory"));
             }
             _ => {}
         }
@@ -185,7 +192,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A list has been removed as an attribute.
+    /// Discards what is known, after an ACL was removed as an attribute.
     pub(super) fn forget_acls(state: &mut InodeState) {
         state.acls = AclPresence::default();
     }

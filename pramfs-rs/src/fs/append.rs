@@ -1,12 +1,11 @@
-//! Appending whole blocks, again and again, to an open file.
+//! Repeated appends of whole blocks to an open file.
 //!
-//! A file that grows does so behind the block that it got last, and in the same
-//! pointer block: [`AppendCursor`] knows both, so that neither the tree is walked nor a
-//! place searched for. What remains is done in the order that costs least: what
-//! needs a lock first, then the data, and everything else while these are on
-//! their way.
+//! A growing file usually continues after its last block and in the same pointer block.
+//! [`AppendCursor`] caches both, which saves the walk of the tree and the search for free
+//! blocks. The remaining steps run in the cheapest order: first those that need a lock,
+//! then the stores of the data, then the rest while the data are being written back.
 //!
-//! Left to others: all other writes (`write.rs`), which do the same step by step.
+//! All other writes are in `write.rs`, which takes the same steps one by one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,22 +16,21 @@ use crate::error::Result;
 use crate::map;
 use crate::types::Bno;
 
-/// Most blocks that are appended at once here: those of a small record.
+/// Maximum number of blocks per append here: they fit a small record.
 pub(super) const MAX_APPEND_BLOCKS: u64 = 16;
 
-/// Where an open file grows, if it is known; changed under the exclusive lock of
-/// its inode.
+/// The place where an open file grows, if known. It changes under the exclusive lock of
+/// the inode.
 ///
-/// Invariant: it is so while no more records have changed the inode. Each that
-/// changes its map or its size does.
+/// Invariant: the cursor is valid until the next record that changes the inode. Every
+/// record that changes the file map or the size also changes the inode.
 #[derive(Debug, Default)]
 pub(crate) struct AppendCursor {
-    /// One more than the number of records that have changed the inode; zero
-    /// where nothing is known.
+    /// The number of records that have changed the inode, plus one; 0 if nothing is known.
     valid: AtomicU64,
     /// The pointer block of the last block of the file.
     table: AtomicU64,
-    /// The block of the region behind that last block.
+    /// The block of the region after that last block.
     next: AtomicU64,
 }
 
@@ -53,7 +51,7 @@ impl AppendCursor {
 }
 
 impl Engine {
-    /// As [`append`](Self::append), for who holds the inode.
+    /// As [`append`](Self::append), for a caller that holds the inode.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -81,8 +79,8 @@ impl Engine {
         })
     }
 
-    /// `None`, and nothing has happened, where it is not known where the file
-    /// grows, or there is more to do than to put blocks behind its last.
+    /// Appends at the cursor. Returns `None`, and changes nothing, if the cursor is not
+    /// valid or the append needs more than blocks after the last one.
     fn append_at_cursor(
         &self,
         inode: &Inode,
@@ -109,7 +107,7 @@ impl Engine {
             return Ok(None);
         }
         check_file(inode, state)?;
-        // Nobody has put blocks there ahead of the size.
+        // The slots are empty, unless blocks were allocated past the end of the file.
         let slots = geo.offset(table) + slot * 8;
         for i in 0..blocks {
             if self.vol.region.load_u64(slots + i * 8)? != 0 {
@@ -138,7 +136,7 @@ impl Engine {
         Ok(Some(size))
     }
 
-    /// Looks where a file that has grown will grow on.
+    /// Sets the cursor after an append.
     fn fill_append_cursor(&self, inode: &Inode, append_cursor: &AppendCursor) {
         let geo = &self.vol.geo;
         let state = inode.state.write();
@@ -148,7 +146,7 @@ impl Engine {
             return;
         }
         let last = (state.disk.size - 1) >> geo.block_log2;
-        // An error is for the next append to find.
+        // The next append reports an error.
         if let Ok(e) = map::run(&self.vol, &state.map(), last, 1)
             && let (Some(table), Some(block)) = (e.table, e.block)
         {
@@ -182,7 +180,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Whether the next append of whole blocks goes the short way.
+    /// Whether the next append of whole blocks uses the cursor.
     fn knows(file: &File) -> bool {
         file.append_cursor
             .get(file.inode.state.read().records)
@@ -209,7 +207,7 @@ mod tests {
         }
     }
 
-    /// By turns with everything else that changes where the file goes on.
+    /// Alternates appends with every other change of the place where the file grows.
     #[test]
     fn a_file_grows_whatever_happens_between() {
         let fs = small();
@@ -219,7 +217,7 @@ mod tests {
             file,
             expect: Vec::new(),
         };
-        // Across pointer blocks, among blocks of another file.
+        // Across pointer blocks, interleaved with blocks of another file.
         for i in 0..1100 {
             f.append(BLOCK * (1 + i % 17 / 16));
             assert!(knows(&f.file) || f.expect.len() < 3 * 4096);
@@ -227,20 +225,20 @@ mod tests {
                 other.append(&[9; 4096]).unwrap();
             }
         }
-        // As much as no one record takes, as little as no block is.
+        // More than one record holds, and less than a block.
         for len in [40 * BLOCK, 17 * BLOCK, 100, BLOCK - 100, BLOCK, 1, BLOCK] {
             f.append(len);
         }
         f.append(2 * BLOCK - f.expect.len() as u64 % BLOCK);
         f.append(BLOCK);
         assert!(knows(&f.file));
-        // Another handle, which knows less.
+        // Another handle, whose cursor is not valid.
         let at = same.append(&[7; 4096]).unwrap();
         assert_eq!(at, f.expect.len() as u64);
         f.expect.extend([7; 4096]);
         assert!(!knows(&f.file));
         f.append(BLOCK);
-        // Blocks beyond the end.
+        // Blocks past the end of the file.
         let end = f.expect.len() as u64;
         let ahead = Fallocate::Allocate { keep_size: true };
         f.file.fallocate(ahead, end, 5 * BLOCK).unwrap();
@@ -257,7 +255,7 @@ mod tests {
         f.file.set_len(700 * BLOCK).unwrap();
         f.append(BLOCK);
         f.append(BLOCK);
-        // A hole before the end, and an overwrite, which makes no record.
+        // A hole before the end, and an overwrite, which needs no record.
         f.append(BLOCK);
         let end = f.expect.len();
         f.file

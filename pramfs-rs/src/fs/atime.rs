@@ -1,9 +1,8 @@
-//! When a read sets the atime: the policy of the mount, which a remount may
-//! change under running operations.
+//! The atime policy of a mount. A remount may change it during running operations.
 //!
-//! They may act by the policy of before for a moment. The line of seconds, which
-//! spares most reads a look at the clock, is drawn anew by the timer: whoever
-//! changes the policy while the timer draws it is put right by the next time.
+//! Running operations may still apply the old policy. The threshold, which saves most
+//! reads a look at the clock, is set anew at each timer tick. If the policy changes while
+//! the timer sets the threshold, the next tick corrects it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 
@@ -15,10 +14,14 @@ use super::options::{AtimePolicy, MountOptions};
 pub(super) struct AtimeRule {
     policy: AtomicU8,
     dirs: AtomicBool,
-    /// A read leaves the atime alone where it is settled for this second: the one
-    /// after the timer's, if the mount sets atimes by relatime; before all times
-    /// if it sets none, and behind them where somebody has to look.
-    line: AtomicI64,
+    /// Threshold, in seconds. A read leaves the atime unchanged if the inode needs no
+    /// update until this second. The values:
+    ///
+    /// * relatime: the second after the last timer tick
+    /// * noatime: `i64::MIN`, so that no read updates
+    /// * strictatime, and relatime before the first tick: `i64::MAX`, so that every read
+    ///   checks the inode
+    threshold: AtomicI64,
 }
 
 const NEVER: u8 = AtimePolicy::NoAtime as u8;
@@ -29,7 +32,7 @@ impl AtimeRule {
         let rule = AtimeRule {
             policy: AtomicU8::new(NEVER),
             dirs: AtomicBool::new(options.dir_atime),
-            line: AtomicI64::new(i64::MIN),
+            threshold: AtomicI64::new(i64::MIN),
         };
         rule.set(options.atime);
         rule
@@ -44,41 +47,41 @@ impl AtimeRule {
         }
     }
 
-    /// Directories have an atime, too.
+    /// Whether reads of directories set the atime as well.
     #[inline]
     pub(super) fn dirs(&self) -> bool {
         self.dirs.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn line(&self) -> i64 {
-        self.line.load(Ordering::Relaxed)
+    pub(super) fn threshold(&self) -> i64 {
+        self.threshold.load(Ordering::Relaxed)
     }
 
-    /// Draws the line where it is the second `sec`.
-    pub(super) fn draw_line(&self, sec: i64) {
-        let line = match self.policy() {
+    /// Sets the threshold for the current second `sec`.
+    pub(super) fn set_threshold(&self, sec: i64) {
+        let threshold = match self.policy() {
             AtimePolicy::NoAtime => i64::MIN,
             AtimePolicy::Relatime => sec.saturating_add(1),
             AtimePolicy::StrictAtime => i64::MAX,
         };
-        self.line.store(line, Ordering::Relaxed);
+        self.threshold.store(threshold, Ordering::Relaxed);
     }
 
     fn set(&self, policy: AtimePolicy) {
         self.policy.store(policy as u8, Ordering::Relaxed);
-        // Until the timer comes by, everybody has to look, by relatime as well.
-        self.draw_line(i64::MAX);
+        // Until the next timer tick every read checks the inode, with relatime as well.
+        self.set_threshold(i64::MAX);
     }
 }
 
 impl Engine {
-    /// The policy by which reads set the atime, and whether directories have one.
+    /// Returns the atime policy, and whether directories have an atime.
     pub fn atime_policy(&self) -> (AtimePolicy, bool) {
         (self.atime.policy(), self.atime.dirs())
     }
 
-    /// Changes when reads set the atime of files, as a remount does.
+    /// Sets the atime policy of files, as a remount does.
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
@@ -95,7 +98,7 @@ impl Engine {
         self.atime.set(policy);
     }
 
-    /// Changes whether directories have an atime.
+    /// Sets whether directories have an atime.
     pub fn set_dir_atime(&self, on: bool) {
         self.atime.dirs.store(on, Ordering::Relaxed);
     }

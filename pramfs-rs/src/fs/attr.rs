@@ -1,4 +1,4 @@
-//! setattr, and the atime.
+//! setattr, the removal of suid and sgid, and the atime.
 
 use std::sync::atomic::Ordering;
 
@@ -13,18 +13,18 @@ use crate::media::pointer::Ptr;
 use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
 use crate::volume::Tx;
 
-/// Seconds after which relatime sets the atime anyway.
+/// Seconds after which relatime sets the atime in any case.
 pub(super) const DAY: i64 = 24 * 60 * 60;
 
 impl Engine {
-    /// Changes attributes: all of them in one record, the size among them. What
-    /// a shorter size frees, and has no room there, follows in others.
-    /// Permission is the caller's business.
+    /// Changes attributes, all of them, including the size, in one record. If a smaller
+    /// size frees more blocks than that record holds, further records free the rest. The
+    /// caller checks permissions.
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
-    /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] where
-    /// the file is immutable or append-only.
+    /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] if the file is
+    /// immutable or append-only.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.setattr_by(ino, set, &any_group)
     }
@@ -42,13 +42,11 @@ impl Engine {
                 if let SetTime::At(t) = t
                     && t.nsec >= 1_000_000_000
                 {
-                    return Err(Error::Invalid(
-                        "a time with a second or more of nanoseconds",
-                    ));
+                    return Err(Error::Invalid("a time has 1000000000 nanoseconds or more"));
                 }
             }
             if set.flags.is_some_and(|f| f & !FLAGS_KEPT != 0) {
-                return Err(Error::NotSupported("a flag that is not kept"));
+                return Err(Error::NotSupported("an unsupported inode flag"));
             }
             let inode = self.iget_user(ino)?;
             let asked = |state: &InodeState| {
@@ -69,7 +67,7 @@ impl Engine {
                 }
                 (Some(_), FileType::Directory) => return Err(Error::IsDirectory),
                 (Some(_), _) => {
-                    return Err(Error::Invalid("only regular files have a size to set"));
+                    return Err(Error::Invalid("only a regular file can be resized"));
                 }
                 (None, _) if *set == SetAttr::default() => {}
                 (None, _) => {
@@ -85,8 +83,8 @@ impl Engine {
         })
     }
 
-    /// Puts all of a change but the size into a locked inode that is about to
-    /// be put into a record, and its access list with it.
+    /// Applies a change, except for the size, to `new`, the next version of a locked
+    /// inode. Also puts the changed access ACL into the record.
     pub(super) fn apply(
         &self,
         tx: &mut Tx<'_>,
@@ -124,8 +122,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes sgid away from a locked file that is about to be changed by
-    /// somebody who may not keep it.
+    /// Clears sgid of a locked file, before a change by a caller that may not keep sgid.
     #[cold]
     pub(super) fn drop_sgid(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let mut new = state.disk;
@@ -138,9 +135,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Clears suid of a regular file, and sgid if the group may execute it, as a
-    /// write by another user does; and drops `security.capability`. What sgid
-    /// means for a directory is no right to lose.
+    /// Clears suid and `security.capability` of a regular file, and sgid if the group may
+    /// execute the file. A write by an unprivileged caller requires this. Directories keep
+    /// sgid, which grants no rights there.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::NoSpace`].
@@ -183,7 +180,7 @@ impl Engine {
     pub fn strip_capability(&self, ino: Ino) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            // Most files have no attributes at all.
+            // Most files have no extended attributes.
             if Ptr(inode.state.read().disk.xattr_root).is_hole() {
                 return Ok(());
             }
@@ -201,8 +198,8 @@ impl Engine {
         }
     }
 
-    /// Sets the atime after a read, if the policy asks for it. It reaches the
-    /// medium with the inode's next record.
+    /// Sets the atime after a read, if the policy requires it. The next record of the
+    /// inode writes it to the medium.
     #[inline]
     pub(crate) fn touch_atime(&self, inode: &Inode) {
         if self.atime.policy() == AtimePolicy::NoAtime || self.read_only.load(Ordering::Relaxed) {
@@ -216,7 +213,7 @@ impl Engine {
                 || at <= (d.ctime_sec, d.ctime_nsec)
                 || now.sec.saturating_sub(d.atime_sec) >= DAY
         };
-        // Most reads find nothing to do. The caller holds no lock.
+        // Most reads need no update. The caller holds no lock.
         let state = inode.state.read();
         if state.disk.flags & FL_NOATIME != 0
             || !due(&state.disk)
@@ -233,36 +230,35 @@ impl Engine {
     }
 }
 
-/// Tells whether who asks is in a group, or has a group's rights without that.
+/// Tells whether the caller is in a group, or has the group's rights without that.
 pub type InGroup<'a> = &'a dyn Fn(u32) -> bool;
 
-/// For callers who may do everything, as those of the direct API.
+/// For callers with all rights, such as the direct API.
 pub(super) fn any_group(_group: u32) -> bool {
     true
 }
 
-/// A change of attributes by somebody.
+/// A change of attributes.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     set: &'a SetAttr,
-    /// Whether a sgid that is there, or is set, stays.
+    /// Whether sgid stays if it is set before or by the change.
     keeps_sgid: bool,
     now: Time,
 }
 
-/// The group by whose right a file runs, if it does: who is not in it may
-/// change the file, but leaves it no such right.
+/// Returns the group of a regular file with sgid. A caller outside the group may change
+/// the file, but the change clears sgid.
 #[inline]
 pub(super) fn sgid(d: &DiskInode) -> Option<u32> {
     (d.mode & libc::S_ISGID != 0 && d.mode & libc::S_IFMT == libc::S_IFREG).then_some(d.gid)
 }
 
-/// Locks an inode for somebody of whom `in_group` tells whether a group is
-/// theirs; `group` names the one that it depends on. False: they are not in it.
+/// Write-locks an inode and tells whether the caller may keep sgid. `group` returns the
+/// group that this depends on, if any; `in_group` tells whether the caller is in it.
 ///
-/// They are asked about while nothing is locked: the answer may come from
-/// anywhere and take its time. Where the group is another one by then, it is
-/// asked for again.
+/// `in_group` runs without locks and may block. If the group has changed meanwhile, it
+/// runs again for the new group.
 #[inline]
 pub(super) fn lock_and_check_group<'a>(
     inode: &'a Inode,
@@ -283,7 +279,7 @@ pub(super) fn lock_and_check_group<'a>(
     }
 }
 
-/// A locked inode with the owner and the mode that a change gives it.
+/// Returns a locked inode with the owner and the mode that a change gives it.
 fn with_owner_and_mode(state: &InodeState, set: &SetAttr) -> DiskInode {
     let mut new = state.disk;
     if let Some(perm) = set.perm {
@@ -299,7 +295,7 @@ fn with_owner_and_mode(state: &InodeState, set: &SetAttr) -> DiskInode {
     new
 }
 
-/// A mode without suid, and without sgid where the group may execute.
+/// Returns a mode without suid, and without sgid if the group may execute.
 pub(super) fn without_suid(mode: u32) -> u32 {
     let mode = mode & !libc::S_ISUID;
     if mode & libc::S_IXGRP != 0 {

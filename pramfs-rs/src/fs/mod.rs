@@ -409,7 +409,7 @@ impl Engine {
     fn note_time(&self) {
         let sec = self.now().sec;
         self.tick.store(sec, Ordering::Relaxed);
-        self.atime.draw_line(sec);
+        self.atime.set_threshold(sec);
     }
 
     /// The approximate time, seconds: that of the last timer tick.

@@ -62,7 +62,7 @@ impl Engine {
             return None;
         }
         let size_snapshot = inode.state.size_snapshot()?;
-        if self.atime.line() > size_snapshot.atime_until {
+        if self.atime.threshold() > size_snapshot.atime_until {
             return None;
         }
         let end = offset.checked_add(into.len() as u64)?;

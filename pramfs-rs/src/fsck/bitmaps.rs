@@ -1,5 +1,5 @@
-//! The bitmaps: descriptors, sums, and the block bitmap against what was
-//! found to be in use.
+//! Checks the bitmaps: descriptors, sums, and the block bitmap against the
+//! blocks found in use.
 
 use super::maps::run_at;
 use super::{Checker, Extent, Issue, Step};
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 
-/// What the bits of a group are to be read from.
+/// Where the bits of a group are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupBits {
     /// The group has no bitmap: every bit is clear.
@@ -19,7 +19,7 @@ pub(super) enum GroupBits {
 }
 
 impl Checker<'_> {
-    /// Bits of a bitmap.
+    /// Returns the number of bits of a bitmap.
     fn bits(&self, kind: BitmapKind) -> u64 {
         match kind {
             BitmapKind::Blocks => self.geo.blocks,
@@ -49,7 +49,7 @@ impl Checker<'_> {
                 }
             };
             if bits == GroupBits::Unknown {
-                // Blocks of such a group are compared with nothing.
+                // Blocks of such a group are not compared.
                 self.unknown_groups |= kind == BitmapKind::Blocks;
                 self.hidden_blocks |= kind == BitmapKind::Inodes;
                 self.hidden_names |= kind == BitmapKind::Inodes;
@@ -82,7 +82,7 @@ impl Checker<'_> {
             sum.wrapping_add(word_sum(self.geo.seed, i as u64, *w))
         });
         if sum != desc.sum {
-            self.unsound.insert((kind.code(), group));
+            self.bad_sums.insert((kind.code(), group));
             self.add(Issue::BitmapSum { kind, group });
         }
         let len =
@@ -95,7 +95,7 @@ impl Checker<'_> {
         Ok(GroupBits::At(self.geo.offset(block)))
     }
 
-    /// Compares the block bitmap with what was found to be in use.
+    /// Compares the block bitmap with the blocks found in use.
     pub(super) fn compare_blocks(&mut self, groups: &[GroupBits]) -> Result<()> {
         let per_group = self.geo.bits_per_group();
         let mut leaked = Run::default();
@@ -149,7 +149,7 @@ impl Checker<'_> {
     }
 }
 
-/// A run of blocks that is being put together.
+/// A run of blocks under construction.
 #[derive(Debug, Default)]
 struct Run {
     start: u64,
@@ -157,7 +157,8 @@ struct Run {
 }
 
 impl Run {
-    /// Adds a block; gives the run before it where it does not go on.
+    /// Adds a block. If the block does not continue the run, returns the run and
+    /// starts a new one.
     fn add(&mut self, block: u64) -> Option<(u64, u64)> {
         if self.len > 0 && self.start + self.len == block {
             self.len += 1;

@@ -1,5 +1,6 @@
-//! Which blocks something owns: one bit a block, in pieces that exist only
-//! where a bit is set, so that a sparse region costs what it holds.
+//! The set of blocks that have an owner: one bit for each block. A piece of the
+//! set exists only where a bit is set, so memory follows what a sparse region
+//! holds.
 
 /// Bits of one piece.
 const PIECE: u64 = 1 << 15;
@@ -19,8 +20,7 @@ impl Claims {
         }
     }
 
-    /// Claims a run of blocks in the region; gives the first that was claimed
-    /// already.
+    /// Claims a run of blocks. Returns the first that was already claimed.
     pub(super) fn claim(&mut self, start: u64, len: u64) -> Option<u64> {
         let mut twice = None;
         let (mut at, end) = (start, (start + len).min(self.blocks));
@@ -40,7 +40,7 @@ impl Claims {
         twice
     }
 
-    /// Adds all that another has.
+    /// Adds all claims of another set.
     pub(super) fn merge(&mut self, other: &Claims) {
         for (own, other) in self.pieces.iter_mut().zip(&other.pieces) {
             let Some(other) = other else { continue };
@@ -55,7 +55,7 @@ impl Claims {
         }
     }
 
-    /// Claims of the 64 blocks from `start`, a multiple of 64, on.
+    /// Returns the claims of 64 blocks. `start` is a multiple of 64.
     pub(super) fn word(&self, start: u64) -> u64 {
         match self.pieces.get((start / PIECE) as usize) {
             Some(Some(piece)) => piece[(start % PIECE) as usize / 64],
@@ -63,7 +63,7 @@ impl Claims {
         }
     }
 
-    /// Blocks claimed.
+    /// Returns the number of claimed blocks.
     pub(super) fn count(&self) -> u64 {
         self.pieces
             .iter()
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_claim_is_told() {
+    fn second_claim_returns_first_claimed_block() {
         let mut c = Claims::new(100_000);
         assert_eq!(c.claim(0, 1), None);
         assert_eq!(c.claim(32_700, 512), None);

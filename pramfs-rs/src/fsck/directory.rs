@@ -1,4 +1,4 @@
-//! Directories: every entry, and the number of them.
+//! Checks directories: every entry, and the entry count.
 
 use super::inodes::{Info, NO_DIR};
 use super::trees::TreeWalked;
@@ -14,7 +14,8 @@ use crate::types::Ino;
 const DIRECTORY: u8 = 4;
 
 impl Checker<'_> {
-    /// Walks a directory; the blocks of its tree, and whether it is damaged.
+    /// Walks a directory. Returns the number of blocks of its tree, and whether
+    /// it is damaged.
     pub(super) fn check_directory(
         &mut self,
         dir: Ino,
@@ -62,7 +63,7 @@ impl Checker<'_> {
         Ok((blocks, damaged))
     }
 
-    /// Checks one entry; true where it names a directory.
+    /// Checks one entry. Returns whether it names a directory.
     fn check_entry(&mut self, dir: Ino, head: &ItemHeader, value: &[u8], name: &[u8]) -> bool {
         let ino = Ino(value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)));
         if ino < Ino::FIRST_FREE {
@@ -74,7 +75,7 @@ impl Checker<'_> {
             return false;
         }
         let Some(info) = self.inodes.get(ino) else {
-            // The inode's group may be what is damaged.
+            // The cause may be damage to the bitmap of the inode's group.
             self.add(Issue::DanglingEntry {
                 dir,
                 name: name.to_vec(),
@@ -93,7 +94,7 @@ impl Checker<'_> {
             });
         }
         if number == NO_DIR {
-            // What cannot be read is what its entry says.
+            // For an unreadable inode, the type in the entry counts.
             return kind == 0 && head.kind == DIRECTORY;
         }
         if let Some(child) = self.inodes.dirs.get_mut(number as usize)

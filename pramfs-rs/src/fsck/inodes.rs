@@ -1,4 +1,4 @@
-//! Inodes: which are in use, each one's fields, and what it owns.
+//! Checks inodes: which are in use, their fields, and what they own.
 
 use super::bitmaps::GroupBits;
 use super::maps::{Walked, blocks_of, run_at};
@@ -9,27 +9,27 @@ use crate::media::inode::{FL_LOST, FLAGS_KEPT, INLINE_TARGET, INODE_SIZE, LINK_M
 use crate::media::{DiskInode, Geometry};
 use crate::types::{FileType, Ino};
 
-/// No directory.
+/// [`Info::dir`] of an inode that is not a directory.
 pub(super) const NO_DIR: u32 = u32::MAX;
 /// Longest symlink target, bytes.
 const TARGET_MAX: u64 = 4095;
 
-/// What is known of an inode in use.
+/// What the check knows of an inode in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Info {
-    /// By the inode.
+    /// Link count in the inode.
     pub nlink: u32,
-    /// Names found.
+    /// Number of names found.
     pub found: u32,
-    /// Number among the directories, [`NO_DIR`] for anything else.
+    /// Index among the directories; [`NO_DIR`] if it is not a directory.
     pub dir: u32,
-    /// Type bits of the mode, shifted down; 0 where the inode is damaged.
+    /// Type bits of the mode, shifted down; 0 if the inode is damaged.
     pub kind: u8,
     /// In use.
     pub used: bool,
     /// Named by the orphan table.
     pub orphan: bool,
-    /// Type by the entry that names it.
+    /// Type in the entry that names it.
     pub said: u8,
 }
 
@@ -43,23 +43,24 @@ const FREE: Info = Info {
     said: 0,
 };
 
-/// What is known of a directory.
+/// What the check knows of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dir {
     pub ino: u64,
-    /// By its inode.
+    /// Parent in its inode.
     pub parent: u64,
-    /// The directory that names it first; 0: none.
+    /// The first directory found that names it; 0 if none does.
     pub named_by: u64,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Entries that name directories.
+    /// Number of entries that name directories.
     pub subdirs: u32,
-    /// Its entries were not all read.
+    /// Some of its entries could not be read.
     pub damaged: bool,
 }
 
-/// All inodes in use, by number, in pieces that exist where one is.
+/// All inodes in use, by number. The piece of a group exists only if the group
+/// has one.
 #[derive(Debug)]
 pub(super) struct Inodes {
     groups: Vec<Option<Box<[Info]>>>,
@@ -81,7 +82,7 @@ impl Inodes {
         }
     }
 
-    /// An inode in use.
+    /// Returns an inode if it is in use.
     pub(super) fn get(&mut self, ino: Ino) -> Option<&mut Info> {
         let group = self
             .groups
@@ -100,7 +101,7 @@ impl Inodes {
         }
     }
 
-    /// The first inode in use from a number on.
+    /// Returns the first inode in use whose number is at least `from`.
     pub(super) fn next(&self, from: u64) -> Option<(Ino, Info)> {
         let mut at = from;
         while let Some(group) = self.groups.get((at / self.per_group) as usize) {
@@ -118,12 +119,12 @@ impl Inodes {
     }
 }
 
-/// Whether parts of what an inode holds can be marked as lost.
+/// Whether ranges of an inode's contents can be marked as lost.
 pub(super) fn can_be_marked(ino: Ino, kind: Option<FileType>) -> bool {
     ino >= Ino::FIRST_FREE && kind == Some(FileType::Regular)
 }
 
-/// Flags that an inode can have.
+/// Returns the flags that an inode can have.
 pub(super) fn flags_of(ino: Ino, kind: FileType) -> u32 {
     match can_be_marked(ino, Some(kind)) {
         true => FLAGS_KEPT | FL_LOST,
@@ -132,7 +133,7 @@ pub(super) fn flags_of(ino: Ino, kind: FileType) -> u32 {
 }
 
 impl Checker<'_> {
-    /// Runs over the inodes in use in order.
+    /// Calls `f` for each inode in use, in ascending order.
     pub(super) fn each_inode(
         &mut self,
         step: Step,
@@ -150,7 +151,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Takes the inodes in use from the bitmap.
+    /// Collects the inodes in use from the bitmap.
     pub(super) fn find_inodes(&mut self, groups: &[GroupBits]) -> Result<()> {
         let per_group = self.geo.bits_per_group();
         for (group, bits) in groups.iter().enumerate() {
@@ -184,14 +185,14 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Where an inode stands.
+    /// Returns the offset of an inode.
     pub(super) fn home(&self, ino: Ino) -> Option<u64> {
         let at = ino.0 * INODE_SIZE;
         let (block, _) = run_at(&self.table, at >> self.geo.block_log2)?;
         Some((block << self.geo.block_log2) + at % self.geo.block_size)
     }
 
-    /// Reads every inode once: its fields, and what others need to know of it.
+    /// Reads every inode once: checks its fields and notes what later steps need.
     pub(super) fn read_inodes(&mut self) -> Result<()> {
         self.each_inode(Step::Inodes, |c, ino, mut info| {
             let Some(home) = c.home(ino) else {
@@ -235,7 +236,7 @@ impl Checker<'_> {
         })
     }
 
-    /// An inode cannot be read: what it owns and names is not known.
+    /// Notes that an inode is unreadable: what it owns and names is unknown.
     fn hide(&mut self) {
         (self.hidden_blocks, self.hidden_names) = (true, true);
     }
@@ -299,7 +300,7 @@ impl Checker<'_> {
         if ino == Ino::ROOT && d.parent_or_rdev != Ino::ROOT.0 {
             bad("the root directory is not its own parent");
         }
-        // A long symlink has the CRC of its target there.
+        // A long symlink holds the CRC of its target here.
         let target = match kind {
             FileType::Symlink if inline => d.size as usize,
             FileType::Symlink => 4,
@@ -315,10 +316,10 @@ impl Checker<'_> {
         }
     }
 
-    /// Walks what every inode owns.
+    /// Walks the trees and maps of every inode.
     pub(super) fn check_contents(&mut self) -> Result<()> {
         self.each_inode(Step::Contents, |c, ino, info| {
-            // The orphan table was walked to be read.
+            // The orphan table was already walked when it was read.
             let (Some(home), true) = (c.home(ino), info.kind != 0 && ino != Ino::ORPHANS) else {
                 return Ok(());
             };
@@ -365,8 +366,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Parts that are marked as lost are told and are no damage: it is the flag
-    /// that has to say so.
+    /// Lists the ranges marked as lost, which are not damage, and checks that the
+    /// flag of the inode matches.
     fn check_marks(&mut self, ino: Ino, d: &DiskInode, walked: &Walked) {
         let marked = !walked.lost.is_empty();
         if marked != (d.flags & FL_LOST != 0) && (marked || !walked.damaged) {

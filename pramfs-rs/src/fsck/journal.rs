@@ -1,4 +1,4 @@
-//! The journal of an unmounted file system: nothing in it is alive.
+//! Checks the journal: in an unmounted file system no record is live.
 
 use super::{Checker, Issue};
 use crate::error::Result;
@@ -6,13 +6,14 @@ use crate::journal::records::{read_slot, retired_words};
 use crate::media::checksum::SEALED_BITS;
 use crate::media::record::SlotState;
 
-/// From here on the record numbers (LSNs) of a journal count as used up, and a
-/// repair begins anew: half of all that there are, which at a million changes a second takes seventy years. What is above them is a
-/// damaged word whose check fits by chance, or forged.
+/// From this record number (LSN) on, the numbers of a journal count as used up,
+/// and a repair restarts them. It is half of all numbers, which takes seventy
+/// years at a million changes a second. A larger number comes from a damaged word
+/// whose check matches by chance, or from a forged one.
 pub const LSNS_USED_UP: u64 = 1 << (SEALED_BITS - 1);
 
 impl Checker<'_> {
-    /// Looks at the dynamic words and every slot; true where records are alive.
+    /// Checks the dynamic words and every slot. Returns whether any record is live.
     pub(super) fn check_journal(&mut self) -> Result<bool> {
         let checkpoint = self.check_dynamic()?;
         let mut live = 0;

@@ -1,23 +1,23 @@
-//! Names against link counts, parents, and the way up to the root.
+//! Checks names against link counts, parents, and the path up to the root.
 
 use super::inodes::{Dir, Info, NO_DIR};
 use super::{Checker, Issue, Step};
 use crate::error::Result;
 use crate::types::Ino;
 
-/// What is known of a directory's way up.
+/// What is known of a directory's path to the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Nothing yet.
+    /// Not followed yet.
     Unknown,
-    /// On the way that is being followed.
+    /// On the path that is being followed.
     Now,
-    /// It ends somewhere: at the root, or at what was reported.
+    /// The path ends: at the root, or at a reported directory.
     Ends,
 }
 
 impl Checker<'_> {
-    /// Checks every inode's links and every directory's place in the tree.
+    /// Checks the links of every inode and the place of every directory.
     pub(super) fn check_links(&mut self) -> Result<()> {
         self.each_inode(Step::Links, |c, ino, info| {
             if info.kind != 0 && (ino >= Ino::FIRST_FREE || ino == Ino::ROOT) {
@@ -37,7 +37,7 @@ impl Checker<'_> {
             .copied()
             .filter(|_| info.dir != NO_DIR);
         if info.found == 0 && ino != Ino::ROOT {
-            // One that still counts names has lost them, orphan or not.
+            // With a link count above 0 it has lost its names, orphan or not.
             return match (info.orphan && info.nlink == 0, self.hidden_names) {
                 (true, _) => {
                     self.report.counts.orphans += 1;
@@ -85,8 +85,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows every directory up to the first that is known; what comes back
-    /// to itself is a loop.
+    /// Follows every directory up to the first known one. A path that returns to
+    /// itself is a loop.
     fn check_loops(&mut self) {
         let mut ways = vec![Way::Unknown; self.inodes.dirs.len()];
         let mut path = Vec::new();
@@ -102,7 +102,7 @@ impl Checker<'_> {
                 }
             }
             let end = self.inodes.dirs[at];
-            // The last step came back to this way, rather than ended here.
+            // The last step returned to this path instead of ending here.
             let looped = ways[at] == Way::Now && end.named_by != 0 && path.last() != Some(&at)
                 || ways[at] == Way::Now && end.named_by == end.ino;
             if looped {

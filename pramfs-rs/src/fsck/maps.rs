@@ -1,4 +1,4 @@
-//! File maps: every pointer, every block claimed.
+//! Checks file maps: follows every pointer and claims every block.
 
 use zerocopy::IntoBytes;
 
@@ -9,12 +9,12 @@ use crate::media::walk::MapRoot;
 use crate::media::{DiskInode, Geometry};
 use crate::types::{Bno, Ino};
 
-/// Blocks of a file that lie one after the other.
+/// Consecutive blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// First file block.
     pub first: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub count: u64,
     /// First block in the region.
     pub block: u64,
@@ -22,35 +22,35 @@ pub(super) struct Extent {
     pub unwritten: bool,
 }
 
-/// What the walk over a file map gives.
+/// The result of a walk over a file map.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
-    /// Blocks that it owns, pointer blocks included.
+    /// Number of blocks that it owns, including pointer blocks.
     pub blocks: u64,
     /// Part of it could not be walked.
     pub damaged: bool,
-    /// Where its blocks are, in order, if that was asked for.
+    /// Its extents in order, if the caller asked for them.
     pub extents: Vec<Extent>,
-    /// What an earlier repair has marked as lost: first file block, and how many.
+    /// Ranges that an earlier repair marked as lost: first file block and count.
     pub lost: Vec<(u64, u64)>,
 }
 
-/// Largest shift of a file block's number.
+/// Largest shift of a file block number.
 const MAX_SHIFT: u32 = 57;
 
 struct Walk<'m> {
     root: &'m MapRoot,
-    /// Who is named in findings: of an attribute's value, its inode.
+    /// The inode named in findings; for an attribute value, its owner.
     ino: Ino,
     part: Part,
     keep: bool,
-    /// Parts of it can be marked as lost.
+    /// Ranges of it can be marked as lost.
     marks: bool,
     out: Walked,
 }
 
-/// The run of an extent list that begins at file block `index`: its first
-/// block and how many follow.
+/// Returns the run of an extent list that begins at file block `index`: its
+/// first block and its length.
 pub(super) fn run_at(extents: &[Extent], index: u64) -> Option<(u64, u64)> {
     let i = extents.partition_point(|e| e.first <= index);
     let e = extents[..i].last()?;
@@ -59,7 +59,7 @@ pub(super) fn run_at(extents: &[Extent], index: u64) -> Option<(u64, u64)> {
 }
 
 impl Checker<'_> {
-    /// The file map of an inode.
+    /// Returns the file map of an inode.
     pub(super) fn root_of(d: &DiskInode) -> MapRoot {
         MapRoot {
             ino: Ino(d.ino),
@@ -68,7 +68,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Walks a map and claims its blocks; `keep` collects the extents.
+    /// Walks a map and claims its blocks. With `keep` it collects the extents.
     pub(super) fn walk_map(
         &mut self,
         root: &MapRoot,
@@ -86,7 +86,7 @@ impl Checker<'_> {
         })
     }
 
-    /// The same for the contents of a file, of which parts may be marked as lost.
+    /// Walks the contents of a file, where ranges may be marked as lost.
     pub(super) fn walk_file(&mut self, root: &MapRoot, ino: Ino) -> Result<Walked> {
         self.walk(Walk {
             root,
@@ -119,12 +119,13 @@ impl Checker<'_> {
         });
     }
 
-    /// Claims blocks for the owner of a walk. False where one had an owner.
+    /// Claims blocks for the owner of a walk. Returns false if one already has an
+    /// owner.
     pub(super) fn claim(&mut self, ino: Ino, block: u64, count: u64) -> bool {
         if !self.watched.is_empty() {
             let hit = |b: &u64| self.watched.contains(b);
-            let told = (block..block + count).filter(hit).map(|b| (b, ino));
-            self.claimers.extend(told);
+            let claims = (block..block + count).filter(hit).map(|b| (b, ino));
+            self.claimers.extend(claims);
         }
         match self.claims.claim(block, count) {
             None => true,
@@ -147,7 +148,7 @@ impl Checker<'_> {
             index: first >> (fan_log2 * level),
         };
         let data = level == 0 || ptr.is_leaf();
-        // Blocks have one owner in this version, and only data can be unwritten.
+        // In this version a block has one owner, and only data can be unwritten.
         let allowed = if data { LEAF | UNWRITTEN } else { 0 };
         let block = match w.root.open(&self.geo, ptr, at) {
             Ok(block) if ptr.flags() & !allowed == 0 => block,
@@ -182,15 +183,15 @@ impl Checker<'_> {
             return Ok(());
         }
         w.out.blocks += 1;
-        // A pointer block that was walked before is not walked again: the walk
-        // is as long as the region has blocks, whatever the pointers are.
+        // Never walk a pointer block twice: this bounds the walk by the number of
+        // blocks, whatever the pointers are.
         if !self.claim(w.ino, block.0, 1) {
             w.out.damaged = true;
             self.hidden_blocks = true;
             return Ok(());
         }
         let words = self.pointers(block)?;
-        // A block of pointers whose last one goes is freed.
+        // The format frees a pointer block with its last pointer.
         if words.iter().all(|word| *word == 0) {
             w.out.damaged = true;
             self.hidden_blocks = true;
@@ -211,8 +212,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Holds the number of blocks that an inode counts against what was found.
-    /// With fewer, blocks that seem leaked may be its own.
+    /// Compares the block count of an inode with the number found. If fewer were
+    /// found, blocks that seem leaked may belong to it.
     pub(super) fn check_block_count(&mut self, ino: Ino, recorded: u64, found: u64) {
         if recorded > found {
             self.hidden_blocks = true;
@@ -230,7 +231,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The words of a block of pointers.
+    /// Reads the words of a pointer block.
     pub(super) fn pointers(&self, block: Bno) -> Result<Vec<u64>> {
         let mut words = vec![0u64; 1 << self.geo.fan_log2];
         self.region
@@ -238,8 +239,8 @@ impl Checker<'_> {
         Ok(words)
     }
 
-    /// The first `len` bytes of a file that must be whole; the first file
-    /// block that is missing otherwise.
+    /// Reads the first `len` bytes of a file that must be whole. The inner error
+    /// is the first missing file block.
     pub(super) fn read_whole(
         &self,
         extents: &[Extent],
@@ -265,7 +266,7 @@ impl Checker<'_> {
     }
 }
 
-/// Adds an extent, joined to the one before where it goes on.
+/// Adds an extent. Merges it with the previous one if it continues that.
 fn push(extents: &mut Vec<Extent>, e: Extent) {
     if let Some(last) = extents.last_mut()
         && last.first + last.count == e.first
@@ -278,7 +279,7 @@ fn push(extents: &mut Vec<Extent>, e: Extent) {
     extents.push(e);
 }
 
-/// File blocks that `bytes` take.
+/// Returns the number of file blocks for `bytes` bytes.
 pub(super) fn blocks_of(geo: &Geometry, bytes: u64) -> u64 {
     bytes.div_ceil(geo.block_size)
 }

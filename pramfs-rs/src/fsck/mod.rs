@@ -156,7 +156,7 @@ pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> R
         c.name_marks(&mut report);
     }
     if region.faults() != faults {
-        let why = format!("{} failed under a read", region.info().name);
+        let why = format!("{} failed during a read", region.info().name);
         report.add(Issue::Unreadable { why }, usize::MAX);
         report.complete = false;
     }
@@ -193,7 +193,7 @@ struct Checker<'a> {
     /// Where the bits of each group are: blocks, inodes.
     groups: [Vec<GroupBits>; 2],
     /// Groups with a checksum mismatch, by kind and number.
-    unsound: HashSet<(u64, u64)>,
+    bad_sums: HashSet<(u64, u64)>,
     /// Blocks for which `claimers` records every claim.
     watched: HashSet<u64>,
     /// Claims of watched blocks so far.
@@ -226,7 +226,7 @@ impl<'a> Checker<'a> {
             table: Vec::new(),
             descs: Default::default(),
             groups: Default::default(),
-            unsound: HashSet::new(),
+            bad_sums: HashSet::new(),
             watched: HashSet::new(),
             claimers: Vec::new(),
             hidden_blocks: false,

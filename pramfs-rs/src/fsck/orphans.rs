@@ -1,4 +1,4 @@
-//! The orphan table and the lease table.
+//! Checks the orphan table and the lease table.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the orphan table and notes what it names.
+    /// Reads the orphan table and notes the inodes that it names.
     pub(super) fn check_orphans(&mut self) -> Result<()> {
         let Some(d) = self.table_inode(Ino::ORPHANS)? else {
             return Ok(());
@@ -79,7 +79,7 @@ impl Checker<'_> {
         let wrong = match self.inodes.get(ino) {
             _ if ino < Ino::FIRST_FREE => true,
             None => true,
-            // A file with names is one whose truncation was cut short.
+            // A file that has names: its truncation was interrupted.
             Some(info) => {
                 info.orphan = true;
                 let cut = info.nlink > 0;
@@ -94,8 +94,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// No client can hold a lease on a file system that nobody has mounted in
-    /// this version.
+    /// Checks that the lease table is empty. In this version no lease can be held
+    /// on an unmounted file system.
     pub(super) fn check_leases(&mut self) -> Result<()> {
         if let Some(d) = self.table_inode(Ino::LEASES)?
             && (d.size != 0 || d.root != 0)

@@ -220,10 +220,7 @@ impl fmt::Display for Lost {
                 "{count} of its blocks are lost: contents, pointers or attributes"
             ),
             Lost::Names { count } => {
-                write!(
-                    f,
-                    "{count} names are lost; their inodes are in lost+found"
-                )
+                write!(f, "{count} names are lost; their inodes are in lost+found")
             }
             Lost::Name => f.write_str("the name was removed, because its inode is lost"),
             Lost::Attribute { name } => {
@@ -234,7 +231,10 @@ impl fmt::Display for Lost {
                 "its owner, permissions and times may be wrong; setuid and setgid are cleared",
             ),
             Lost::Kept { count } => {
-                write!(f, "{count} data blocks without an owner are kept in this file")
+                write!(
+                    f,
+                    "{count} data blocks without an owner are kept in this file"
+                )
             }
             Lost::Freed { count } => {
                 write!(

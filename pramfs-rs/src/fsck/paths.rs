@@ -1,6 +1,6 @@
-//! Paths of what findings speak of, for people.
+//! Finds the paths of inodes in findings, for people.
 //!
-//! One walk over all directories, made only where there is something to name.
+//! It takes one walk over all directories, and only if there is an inode to name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,13 +11,13 @@ use crate::htree::{TreeKind, TreeRef};
 use crate::media::pointer::Ptr;
 use crate::types::Ino;
 
-/// Longest path, bytes, as in Linux: a way that is longer, or a loop, has none.
-/// Nobody could type it, and each finding has one.
+/// Longest path in bytes, as in Linux. A longer path or a loop counts as unknown:
+/// it could not be used, and each finding holds its path in memory.
 const PATH_MAX: usize = 4096;
 
 impl Checker<'_> {
-    /// Gives each finding about an inode that has a name one of its paths.
-    /// Made last, with no claims: the walk makes its own.
+    /// Adds a path to each finding whose inode has a name. Must run last, with
+    /// empty claims, because the walk makes its own.
     pub(super) fn name_findings(&mut self, findings: &mut [Finding]) -> Result<Paths> {
         let wanted = findings.iter().filter_map(|f| f.issue.ino()).collect();
         let paths = self.paths(&wanted)?;
@@ -27,12 +27,12 @@ impl Checker<'_> {
         Ok(paths)
     }
 
-    /// Where all directories are, and these inodes.
+    /// Collects the names of all directories and of the wanted inodes.
     pub(super) fn paths(&mut self, wanted: &HashSet<Ino>) -> Result<Paths> {
         if wanted.is_empty() {
             return Ok(Paths::default());
         }
-        // Directories are all noted: they are the way up.
+        // All directories are noted: paths lead through them.
         let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
         for n in 0..self.inodes.dirs.len() {
             let dir = Ino(self.inodes.dirs[n].ino);
@@ -57,12 +57,12 @@ impl Checker<'_> {
     }
 }
 
-/// Directory and name of all directories, and of what findings speak of.
+/// Parent and name of all directories and of the wanted inodes.
 #[derive(Debug, Default)]
 pub(super) struct Paths(HashMap<u64, (u64, Vec<u8>)>);
 
 impl Paths {
-    /// The path of a name in a directory.
+    /// Returns the path of a name in a directory.
     pub(super) fn below(&self, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
         let mut path = self.path(dir)?;
         if path.len() > 1 {
@@ -72,13 +72,13 @@ impl Paths {
         Some(path)
     }
 
-    /// A path of an inode, if it has one and it is known.
+    /// Returns a path of an inode, if one is known.
     pub(super) fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         path(&self.0, ino)
     }
 }
 
-/// From the root down; `None` where that is not the end of the way up.
+/// Builds the path from the root. `None` if the parents do not lead to the root.
 fn path(names: &HashMap<u64, (u64, Vec<u8>)>, ino: Ino) -> Option<Vec<u8>> {
     let (mut parts, mut len) = (Vec::new(), 0);
     let mut at = ino.0;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_too_long_or_a_loop_is_none() {
+    fn path_too_long_or_looping_is_none() {
         let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
         for ino in 16..1016u64 {
             let above = if ino == 16 { Ino::ROOT.0 } else { ino - 1 };

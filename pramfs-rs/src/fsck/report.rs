@@ -183,7 +183,10 @@ impl fmt::Display for Report {
             writeln!(f, "{finding}")?;
         }
         for mark in &self.marked {
-            writeln!(f, "note: {mark}; reads fail with EIO until they are written")?;
+            writeln!(
+                f,
+                "note: {mark}; reads fail with EIO until they are written"
+            )?;
         }
         if self.dropped > 0 {
             writeln!(f, "... and {} more findings", self.dropped)?;

@@ -1,4 +1,4 @@
-//! Hash trees: every pointer, every leaf, every item.
+//! Checks hash trees: every pointer, every leaf, every item.
 
 use std::mem::take;
 
@@ -11,16 +11,16 @@ use crate::media::htree::ItemHeader;
 use crate::media::pointer::Ptr;
 use crate::types::Bno;
 
-/// Shown each item: head, value, name.
+/// Called for each item with its header, value and name.
 pub(super) type Show<'c, 'f> =
     dyn FnMut(&mut Checker<'c>, &ItemHeader, &[u8], &[u8]) -> Result<()> + 'f;
 
-/// What the walk over a hash tree gives.
+/// The result of a walk over a hash tree.
 #[derive(Debug, Default)]
 pub(super) struct TreeWalked {
-    /// Blocks of the tree.
+    /// Number of blocks of the tree.
     pub blocks: u64,
-    /// Items in leaves that are sound.
+    /// Number of items in undamaged leaves.
     pub items: u64,
     /// Part of it could not be walked.
     pub damaged: bool,
@@ -32,7 +32,7 @@ struct Walk<'t> {
     out: TreeWalked,
 }
 
-/// The slots of an index block, or the root as the only one.
+/// The slots of an index block, or the root as a single slot.
 struct Slots<'s> {
     words: &'s [u64],
     level: u32,
@@ -43,7 +43,8 @@ struct Slots<'s> {
 }
 
 impl<'c> Checker<'c> {
-    /// Walks a tree, claims its blocks, and shows the items of sound leaves.
+    /// Walks a tree, claims its blocks, and passes the items of undamaged leaves
+    /// to `f`.
     pub(super) fn walk_tree(&mut self, t: &TreeRef, f: &mut Show<'c, '_>) -> Result<TreeWalked> {
         let part = match t.kind {
             TreeKind::Directory => Part::Entries,
@@ -74,7 +75,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Walks what the slots of an index block point to.
+    /// Walks the blocks that the slots of an index block point to.
     fn tree_slots(
         &mut self,
         w: &mut Walk<'_>,
@@ -103,10 +104,10 @@ impl<'c> Checker<'c> {
                 }
                 Ok(block) if (level + 1) * self.geo.fan_log2 <= HASH_BITS => {
                     w.out.blocks += 1;
-                    // As for file maps: no index block is walked twice.
+                    // As in file maps, no index block is walked twice.
                     if self.claim(w.t.ino, block.0, 1) {
                         let below = self.pointers(block)?;
-                        // An index block without pointers is freed.
+                        // The format frees an index block with its last pointer.
                         if below.iter().all(|word| *word == 0) {
                             w.out.damaged = true;
                             self.add(Issue::TreeEmpty {
@@ -128,7 +129,7 @@ impl<'c> Checker<'c> {
         Ok(())
     }
 
-    /// Walks the leaf in `slot`; gives the slot after its last.
+    /// Walks the leaf in `slot`. Returns the slot after its last one.
     fn tree_leaf(
         &mut self,
         w: &mut Walk<'_>,
@@ -154,16 +155,16 @@ impl<'c> Checker<'c> {
         let hash = (s.first + slot as u64)
             .checked_shl(HASH_BITS - bits)
             .unwrap_or(0);
-        let sound = image
+        let checked = image
             .check(w.t, &self.geo, (block, s.level, hash), true)
             .and_then(|()| {
                 let depth = image.depth(&self.geo, s.level, hash)?;
                 Ok((depth, image.items(w.t, &self.geo.leaf)?))
             });
-        let end = match sound {
+        let end = match checked {
             Ok((depth, items)) => {
-                // It stands in every slot that begins with its hash bits, and
-                // the index block has all of them.
+                // Every slot that begins with its hash bits points to it, and
+                // the index block holds all of these slots.
                 let run = 1usize << (bits - depth);
                 let start = slot & !(run - 1);
                 for at in start..(start + run).min(s.words.len()) {
@@ -192,7 +193,7 @@ impl<'c> Checker<'c> {
         Ok(end)
     }
 
-    /// Shows the items of a leaf that is sound.
+    /// Passes the items of an undamaged leaf to `f`.
     fn tree_items(
         &mut self,
         w: &mut Walk<'_>,
@@ -205,7 +206,7 @@ impl<'c> Checker<'c> {
             let Some((head, value, name)) = item_parts(&image.bytes, item.at) else {
                 continue;
             };
-            // Names with one hash, but for the tie-breaker, stand together.
+            // Names whose hashes differ only in the tie-breaker are adjacent.
             let twin = items[..n]
                 .iter()
                 .rev()

@@ -1,8 +1,8 @@
-//! A region as a check or a repair sees it: the bytes of the medium, and over
-//! them those that a repair has decided on and not stored yet.
+//! A region as a check or a repair sees it: the bytes of the medium, overlaid
+//! with the changes that a repair has made and not stored yet.
 //!
-//! Invariant: nothing here stores to the medium. A repair that is given up
-//! leaves no trace; what it needs in memory are the pages that it changes.
+//! Invariant: nothing here stores to the medium. An abandoned repair leaves no
+//! trace. A view takes memory only for the pages that a repair changes.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::journal::records::{Homes, Source};
 use crate::pmem::{PmemError, Region};
 
-/// Bytes of a page of changes.
+/// Size of a page of changes in bytes.
 pub(super) const PAGE: u64 = 4096;
 
 /// See the module.
@@ -23,7 +23,7 @@ pub(super) struct View<'r> {
 }
 
 impl<'r> View<'r> {
-    /// The medium as it is.
+    /// Creates a view without changes.
     pub(super) fn new(region: &'r Region) -> View<'r> {
         View {
             region,
@@ -31,12 +31,12 @@ impl<'r> View<'r> {
         }
     }
 
-    /// The medium below.
+    /// Returns the region without the changes.
     pub(super) fn region(&self) -> &'r Region {
         self.region
     }
 
-    /// Copies bytes out.
+    /// Reads bytes.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
         if self.pages.is_empty() {
             return self.region.read(at, into);
@@ -56,7 +56,7 @@ impl<'r> View<'r> {
         Ok(())
     }
 
-    /// Copies a structure out.
+    /// Reads a structure.
     pub(super) fn read_pod<T: FromBytes + IntoBytes + Immutable>(
         &self,
         at: u64,
@@ -77,7 +77,7 @@ impl<'r> View<'r> {
         self.read_pod(at)
     }
 
-    /// Decides on bytes.
+    /// Changes bytes in the view.
     pub(super) fn store(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), PmemError> {
         self.region.check(at, bytes.len() as u64)?;
         let (mut at, mut rest) = (at, bytes);
@@ -98,13 +98,13 @@ impl<'r> View<'r> {
         Ok(())
     }
 
-    /// Decides on a word.
+    /// Changes a word in the view.
     pub(super) fn store_u64(&mut self, at: u64, word: u64) -> std::result::Result<(), PmemError> {
         self.store(at, &word.to_le_bytes())
     }
 
-    /// Words of 8 bytes that differ from the medium's, in order, joined to
-    /// runs.
+    /// Returns the 8-byte words that differ from the medium, in order, merged
+    /// into runs.
     pub(super) fn changes(&self) -> std::result::Result<Vec<Change>, PmemError> {
         let mut numbers: Vec<_> = self.pages.keys().copied().collect();
         numbers.sort_unstable();
@@ -162,12 +162,12 @@ impl Homes for View<'_> {
     }
 }
 
-/// Bytes that the medium is to have.
+/// New bytes for the medium.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     /// Offset, a multiple of 8.
     pub at: u64,
-    /// A multiple of 8 bytes.
+    /// The bytes; their number is a multiple of 8.
     pub bytes: Vec<u8>,
 }
 
@@ -177,7 +177,7 @@ mod tests {
     use crate::pmem::HeapBackend;
 
     #[test]
-    fn changes_are_seen_and_do_not_reach_the_medium() {
+    fn changes_show_in_view_and_not_on_medium() {
         let region = Region::new("test", HeapBackend::boxed(3 * 4096 + 512));
         region.window().store_unflushed(4090, &[1; 12]).unwrap();
         let mut v = View::new(&region);
@@ -196,7 +196,7 @@ mod tests {
             (changes[1].at, &changes[1].bytes[..]),
             (3 * 4096 + 504, &[3; 8][..])
         );
-        // Stored back as it was: no change.
+        // The old bytes stored back: no change.
         v.store(4094, &[1; 4]).unwrap();
         assert_eq!(v.changes().unwrap().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Extended attributes: items, and the blocks of large values.
+//! Checks extended attributes: their items, and the blocks of large values.
 
 use super::maps::blocks_of;
 use super::{Checker, Issue, Part};
@@ -11,8 +11,8 @@ use crate::media::{DiskInode, acl};
 use crate::types::Ino;
 
 impl Checker<'_> {
-    /// Walks the attributes of an inode; their blocks, and whether some are
-    /// damaged.
+    /// Walks the attributes of an inode. Returns their number of blocks, and
+    /// whether some are damaged.
     pub(super) fn check_xattrs(&mut self, ino: Ino, d: &DiskInode) -> Result<(u64, bool)> {
         let t = TreeRef {
             ino,
@@ -31,7 +31,7 @@ impl Checker<'_> {
         Ok((blocks + walked.blocks, damaged | walked.damaged))
     }
 
-    /// An ACL is one, and the mode says what it says.
+    /// Checks that an ACL is valid and that the mode matches it.
     fn check_acl(&mut self, d: &DiskInode, head: &ItemHeader, value: &[u8], name: &[u8]) {
         let ino = Ino(d.ino);
         if acl::fault(d.mode, head.kind, name, value) {

@@ -1,5 +1,5 @@
-//! Bitmaps: damaged descriptors, sums, and bits of inodes that nobody can be
-//! asked about.
+//! Repairs bitmaps: damaged descriptors, sums, and bits of inodes that cannot be
+//! verified elsewhere.
 
 use std::collections::HashSet;
 
@@ -14,16 +14,16 @@ use crate::media::correct;
 use crate::media::pointer::Ptr;
 use crate::types::{Bno, FileType, Ino};
 
-/// Bits of an address that one damaged byte can have changed.
+/// Returns a block number and all others that one damaged byte can turn into it.
 fn near(word: u64) -> impl Iterator<Item = u64> {
     let bytes = (0..6).flat_map(move |byte| (1..256u64).map(move |x| word ^ x << (byte * 8)));
     std::iter::once(word).chain(bytes)
 }
 
 impl Repairer<'_, '_> {
-    /// The sum does not fit: one wrong byte is corrected. Otherwise the bits
-    /// stand as they are, and are held against what is in use by the next
-    /// round; of inodes, what can be reached from the root is in use.
+    /// Repairs the checksum mismatch of a bitmap. Corrects one wrong byte.
+    /// Otherwise the bits stay, and the next round compares them with what is in
+    /// use. In an inode bitmap, inodes reachable from the root are in use.
     pub(super) fn repair_sum(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Ok(false);
@@ -37,12 +37,12 @@ impl Repairer<'_, '_> {
                 if correct::bitmap(&mut words, desc.sum, self.geo.seed) {
                     self.did(Done::Corrected);
                 } else if kind == BitmapKind::Inodes {
-                    self.use_reachable(group, &mut words)?;
+                    self.mark_reachable(group, &mut words)?;
                 } else if self.known.hidden_blocks {
-                    if self.leaves_guesses() {
+                    if self.skips_guess() {
                         return Ok(false);
                     }
-                    self.use_what_may_be(group, &mut words)?;
+                    self.mark_nonempty(group, &mut words)?;
                 }
                 desc.sum = self.sum_of(&words);
                 self.view.store(at, words.as_bytes())?;
@@ -53,7 +53,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Bits past the end mean nothing.
+    /// Clears bits past the end.
     pub(super) fn repair_past_end(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let (Some(desc_at), Some(GroupBits::At(at))) = (
             self.desc_at(kind, group),
@@ -68,16 +68,15 @@ impl Repairer<'_, '_> {
             words[bit as usize / 64] &= !(1 << (bit % 64));
         }
         self.view.store(at, words.as_bytes())?;
-        // A sum that did not fit must not fit now: the other bits are damaged.
+        // A sum that did not match must not match now: other bits are damaged.
         let sum = self.view.load_u64(desc_at + 8)?;
         let sum = sum.wrapping_sub(before).wrapping_add(self.sum_of(&words));
         self.view.store_u64(desc_at + 8, sum)?;
         Ok(true)
     }
 
-    /// The pointer to the bits is damaged. The bits are those whose sum the
-    /// descriptor has; where they are not found, they are made up from what is
-    /// in use.
+    /// Repairs the pointer to a bitmap. Searches for the bitmap with the sum in the
+    /// descriptor. If it is not found, rebuilds it from what is in use.
     pub(super) fn repair_bitmap_pointer(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Ok(false);
@@ -112,20 +111,20 @@ impl Repairer<'_, '_> {
             }
             None => {
                 let guess = kind == BitmapKind::Blocks && self.known.hidden_blocks;
-                if guess && self.leaves_guesses() {
+                if guess && self.skips_guess() {
                     return Ok(false);
                 }
                 let block = self.bitmap_block(kind, group)?.0;
                 let mut words = vec![0; (self.geo.block_size / 8) as usize];
                 if kind == BitmapKind::Inodes {
-                    self.use_reachable(group, &mut words)?;
+                    self.mark_reachable(group, &mut words)?;
                 } else {
                     let first = group * self.geo.bits_per_group();
                     for (i, word) in words.iter_mut().enumerate() {
                         *word = self.known.claims.word(first + i as u64 * 64);
                     }
                     if guess {
-                        self.use_what_may_be(group, &mut words)?;
+                        self.mark_nonempty(group, &mut words)?;
                     }
                 }
                 (block, words)
@@ -143,17 +142,17 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Whether a bitmap that would have to be guessed is left as it is: with
-    /// blocks hidden behind damage, those of zeros would be given back.
-    fn leaves_guesses(&mut self) -> bool {
+    /// Whether the policy leaves a bitmap that would need a guess: with blocks
+    /// hidden behind damage, it would free those of zeros.
+    fn skips_guess(&mut self) -> bool {
         self.left = self.preen;
         self.left
     }
 
-    /// While blocks may be hidden behind damage, those that are not empty count
-    /// as in use: what is mended next must not be given them. What then turns out
-    /// to belong to nothing is given back.
-    fn use_what_may_be(&self, group: u64, words: &mut [u64]) -> Result<()> {
+    /// Marks all blocks that are not empty as in use. While blocks may be hidden
+    /// behind damage, no later repair may allocate them. Blocks that then turn out
+    /// to have no owner are freed or kept.
+    fn mark_nonempty(&self, group: u64, words: &mut [u64]) -> Result<()> {
         let per_group = self.geo.bits_per_group();
         let first = group * per_group;
         let mut bytes = vec![0; self.geo.block_size as usize];
@@ -169,9 +168,9 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Sets the bits of a group for the inodes that names lead to, and clears
-    /// those whose inodes cannot be read.
-    fn use_reachable(&mut self, group: u64, words: &mut [u64]) -> Result<()> {
+    /// Sets the bits of a group for the inodes that names lead to. Clears bits
+    /// whose inodes cannot be read.
+    fn mark_reachable(&mut self, group: u64, words: &mut [u64]) -> Result<()> {
         let per_group = self.geo.bits_per_group();
         let first = group * per_group;
         let range = first..(first + per_group).min(self.geo.inodes_max);
@@ -189,8 +188,8 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Inodes that can be read and to which names lead from the root, and
-    /// orphans: whatever the bitmap says.
+    /// Returns the readable inodes that names lead to from the root, and orphans,
+    /// regardless of the bitmap.
     fn reachable(&mut self) -> Result<HashSet<u64>> {
         let mut seen = HashSet::from([Ino::ROOT.0]);
         let mut dirs = vec![Ino::ROOT];
@@ -221,7 +220,7 @@ impl Repairer<'_, '_> {
     }
 }
 
-/// Whether words differ in one byte at most.
+/// Whether words differ in at most one byte.
 pub(super) fn one_byte_off(a: u64, b: u64) -> bool {
     let x = a ^ b;
     x == 0 || x.trailing_zeros() / 8 == 7 - x.leading_zeros() / 8

@@ -1,5 +1,5 @@
-//! Making a hash tree, or a file map, anew in free blocks. Nothing names them
-//! until the root in the inode is changed.
+//! Builds a hash tree or a file map in free blocks. Nothing refers to these blocks
+//! until the root in the inode changes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::media::htree::{ItemHeader, LEAF_MAGIC, LeafHeader, LeafShape, SLOT, T
 use crate::media::pointer::{LEAF, Ptr, PtrAt};
 use crate::types::{Bno, Ino};
 
-/// Bits of a hash that can tell leaves apart.
+/// Number of hash bits that can separate leaves.
 const SPLIT_BITS: u32 = 55;
 
-/// Slots of one level that share `depth` bits.
+/// Slots of one level that share `depth` hash bits.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     level: u32,
@@ -33,8 +33,8 @@ fn tag_of(hash: u64) -> u8 {
 }
 
 impl Repairer<'_, '_> {
-    /// A tree of items; its root. Hashes that occur twice get another
-    /// tie-breaker.
+    /// Builds a tree of items and returns its root. A hash that occurs twice gets
+    /// another tie-breaker.
     pub(super) fn build_tree(&mut self, t: &TreeRef, mut items: Vec<SalvagedEntry>) -> Result<Ptr> {
         items.sort_by_key(|i| i.hash);
         rehash(&mut items)?;
@@ -130,7 +130,7 @@ impl Repairer<'_, '_> {
         Ok(block)
     }
 
-    /// A leaf of items that fit it.
+    /// Builds a leaf of items that fit it.
     pub(super) fn leaf_bytes(
         &self,
         t: &TreeRef,
@@ -178,8 +178,8 @@ impl Repairer<'_, '_> {
         std::mem::take(&mut image.bytes)
     }
 
-    /// A file map of data blocks by their number in the file; its root,
-    /// height, and blocks with those of pointers.
+    /// Builds a file map of data blocks by their number in the file. Returns its
+    /// root, its height, and its number of blocks, including pointer blocks.
     pub(super) fn build_map(
         &mut self,
         ino: Ino,
@@ -230,7 +230,8 @@ impl Repairer<'_, '_> {
     }
 }
 
-/// Gives items with one hash tie-breakers that differ, keeping those that do.
+/// Gives items with the same hash different tie-breakers. Keeps tie-breakers that
+/// already differ.
 pub(super) fn rehash(items: &mut [SalvagedEntry]) -> Result<()> {
     let mut start = 0;
     while start < items.len() {

@@ -1,25 +1,25 @@
-//! Storing a repair, so that a crash or a kill at any moment leaves the file
-//! system as it was, or repaired as far as a batch, and never in between.
+//! Stores a repair. A crash or a kill at any moment leaves the file system as it
+//! was, or repaired up to the end of a batch, and never in between.
 //!
 //! Order:
-//! 1. What the medium's journal holds is replayed there, as a mount does it,
-//!    and made dead by the checkpoint. Where records are counted anew, the
-//!    journal is emptied below a checkpoint above all of them, which then
-//!    falls: at no moment is an old record alive.
-//! 2. Words of the superblock pages and of the journal that have no other
-//!    home: each is a copy of what is valid elsewhere, so that every moment
-//!    is as good as the one before.
-//! 3. Everything else in batches: records in the slots of all lanes, written
-//!    while they are dead because the checkpoint lies above their numbers;
-//!    one store of the checkpoint makes all of them live at once; then the
-//!    contents go to their homes, and the checkpoint makes the records dead.
-//!    A crash in between leaves records that recovery replays, all or none.
-//! 4. `state` and the error marks.
+//! 1. Replay the records of the medium's journal there, as a mount does, and
+//!    make them dead by the checkpoint. To restart record numbers, raise the
+//!    checkpoint above all records, empty the journal, and then lower the
+//!    checkpoint: at no moment is an old record live.
+//! 2. Store the words of the superblock pages and of the journal that cannot go
+//!    through the journal. Each is a copy of a valid word elsewhere, so every
+//!    intermediate state is as good as the one before.
+//! 3. Store everything else in batches. Write records to the slots of all lanes;
+//!    they are dead, because the checkpoint is above their numbers. One store of
+//!    the checkpoint makes all of them live at once. Then store the contents in
+//!    place, and raise the checkpoint, which makes the records dead. After a
+//!    crash, recovery replays all of these records or none.
+//! 4. Store `state` and the error marks.
 //!
-//! A repair that fits one batch is stored whole or not at all. Of a longer one
-//! every batch leaves each structure whole (blocks are never divided between
-//! two), bits that are set go before what needs them and bits that are
-//! cleared after: what is not yet done is found again by the next run.
+//! A repair that fits one batch is atomic. In a longer one, every batch leaves
+//! each structure whole: no block is divided between two batches. Bits are set
+//! before the structures that need them and cleared after. The next run finds
+//! again what a crash left undone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -37,9 +37,9 @@ use crate::media::record::EntryKind;
 use crate::media::superblock::{DYNAMIC_OFFSET, INODE_TABLE_OFFSET};
 use crate::pmem::{Region, Unfenced};
 
-/// Bytes that two batches do not divide between them.
+/// Alignment and size of what two batches never divide, in bytes.
 const UNIT: u64 = 4096;
-/// Most bytes of one entry.
+/// Largest entry in bytes.
 const ENTRY: usize = 1024;
 
 /// The bitmap of a group.
@@ -54,7 +54,7 @@ struct Bitmap {
 
 /// Changes that go into one batch.
 struct Unit {
-    /// It is a bitmap with its descriptor.
+    /// The unit is a bitmap with its descriptor.
     bitmap: bool,
     parts: Vec<Change>,
 }
@@ -62,17 +62,17 @@ struct Unit {
 struct Writer<'a> {
     region: &'a Region,
     geo: &'a Geometry,
-    /// Lanes that a batch is written to: those whose `retired` words can be
-    /// read, since recovery takes no record of another.
+    /// Lanes for batches: those with a readable `retired` word. Recovery accepts
+    /// no record of another lane.
     lanes: Vec<u32>,
-    /// Largest number given.
+    /// Largest record number used so far.
     newest: u64,
     faults: u64,
 }
 
-/// Stores what a view has changed; the bytes that were, those of a replay and
-/// of numbering anew included.
-/// `first`: the number from which records are counted anew.
+/// Stores the changes of a view. Returns the number of bytes changed, including
+/// those of a replay and of restarted record numbers.
+/// `first`: the number at which record numbers restart.
 pub(super) fn commit(
     view: &View<'_>,
     geo: &Geometry,
@@ -91,14 +91,14 @@ pub(super) fn commit(
         let blocks = run.end - run.start;
         region.take_room(run.start << geo.block_log2, blocks << geo.block_log2)?;
     }
-    // Before the first store, which may be one of the replay: on a host that is
-    // full nothing is changed.
+    // Before the first store, which may belong to the replay: if the host file
+    // system is full (ENOSPC), nothing is changed.
     let mut stored = 0;
     for change in view.changes()? {
         stored += change.bytes.len() as u64;
         region.take_room(change.at, change.bytes.len() as u64)?;
     }
-    if journal.ends() {
+    if journal.needs_checkpoint() {
         w.replay(journal)?;
     }
     if let Some(first) = first {
@@ -122,34 +122,34 @@ pub(super) fn commit(
     w.write_in_place(&last)?;
     region.sync_all().map_err(|e| {
         Error::Io(format!(
-            "the repair could not be written out: {e}; run it again"
+            "the repair could not be written to the medium: {e}; run it again"
         ))
     })?;
-    w.sound()?;
+    w.check_faults()?;
     Ok(stored)
 }
 
-/// How a change gets to its place.
+/// How a change reaches the medium.
 enum Home {
-    /// By plain stores, before the rest.
+    /// By plain stores, before everything else.
     Word,
-    /// By plain stores, after the rest.
+    /// By plain stores, after everything else.
     Last,
-    /// By the journal.
+    /// Through the journal.
     Journal,
 }
 
 impl Writer<'_> {
-    /// A store to a page that fails is lost.
-    fn sound(&self) -> Result<()> {
+    /// Fails if the medium reported a fault: stores to such a page are lost.
+    fn check_faults(&self) -> Result<()> {
         if self.region.faults() == self.faults {
             return Ok(());
         }
         let name = self.region.info().name;
-        Err(Error::Io(format!("{name} failed while it was repaired")))
+        Err(Error::Io(format!("{name} failed during the repair")))
     }
 
-    /// A run of changed words, cut at units and where another home begins.
+    /// Splits a run of changed words at units and where [`Home`] may change.
     fn parts(&self, change: Change) -> Vec<Change> {
         let mut cuts = vec![self.geo.journal_offset];
         cuts.push(self.geo.journal_offset + self.geo.journal_len);
@@ -194,7 +194,7 @@ impl Writer<'_> {
         Home::Journal
     }
 
-    /// Word by word, so that each is old or new.
+    /// Stores changes word by word, so that a crash leaves each word old or new.
     fn write_in_place(&self, changes: &[Change]) -> Result<()> {
         let w = self.region.window();
         let mut lines = Lines::default();
@@ -205,10 +205,10 @@ impl Writer<'_> {
             lines.add(c.at, c.bytes.len() as u64);
         }
         let _ = w.fence(lines.flush(self.region)?);
-        self.sound()
+        self.check_faults()
     }
 
-    /// Stores the checkpoint of both pages, one after the other.
+    /// Stores the checkpoint in these pages, one after the other.
     fn checkpoint(&self, pages: &[u64], lsn: u64) -> Result<()> {
         for page in pages {
             self.publish(*page, lsn, Unfenced::none())?;
@@ -216,28 +216,29 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Stores the checkpoint of a page; with it what is `pending` is durable.
+    /// Stores the checkpoint of a page. Its fence also makes `pending` durable.
     fn publish(&self, page: u64, lsn: u64, pending: Unfenced) -> Result<()> {
         let w = self.region.window();
         let at = page + DYNAMIC_OFFSET + CHECKPOINT_AT;
         w.store_u64_unflushed(at, seal(self.geo.seed, lsn))?;
         let _ = w.fence(pending.join(w.flush(at, 8)?));
-        self.sound()
+        self.check_faults()
     }
 
     fn pages(&self) -> [u64; 2] {
         [0, self.geo.copy_offset]
     }
 
-    /// What a crash left, on the medium: until the checkpoint is there, the
-    /// same records are alive.
+    /// Replays on the medium what a crash left. Until the checkpoint is durable,
+    /// the same records stay live.
     fn replay(&mut self, journal: &Journal) -> Result<()> {
         let mut view = View::new(self.region);
         for record in &journal.live {
             super::replay::apply(&mut view, self.geo, record)?;
         }
         let changes = view.changes()?;
-        // What the repair changes back to zeros may have no page yet.
+        // The repair may change bytes back to zeros: those are not in its changes,
+        // and may not have a page yet.
         for change in &changes {
             let len = change.bytes.len() as u64;
             self.region.take_room(change.at, len)?;
@@ -246,8 +247,8 @@ impl Writer<'_> {
         self.checkpoint(&self.pages(), self.newest)
     }
 
-    /// Records are counted from a lower number on. No old one may be alive at
-    /// any moment: the checkpoint is above all of them until none is left.
+    /// Restarts record numbers at a lower number. No old record may be live at any
+    /// moment: the checkpoint stays above all of them until none is left.
     fn renumber(&mut self, first: u64) -> Result<()> {
         self.checkpoint(&self.pages(), self.newest)?;
         let w = self.region.window();
@@ -259,7 +260,7 @@ impl Writer<'_> {
             }
         }
         let _ = w.fence(pending);
-        self.sound()?;
+        self.check_faults()?;
         let retired = (0..self.geo.lanes).map(|lane| Change {
             at: self.geo.retired_offset(lane),
             bytes: vec![0; 16],
@@ -270,8 +271,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Which lanes can be used, after their words were mended as far as that was
-    /// agreed to.
+    /// Finds the usable lanes. Runs after the repair of their words, which the
+    /// policy may have declined.
     fn find_lanes(&mut self) -> Result<()> {
         for lane in 0..self.geo.lanes {
             let words = retired_words(self.region, self.geo, lane)?;
@@ -281,21 +282,21 @@ impl Writer<'_> {
         }
         if self.lanes.is_empty() {
             return Err(Error::Io(
-                "the repair needs the journal, and the retired words of all its lanes are \
-                 damaged: let them be mended, too"
+                "the repair needs the journal, but the retired words of all its lanes are \
+                 damaged: repair them too"
                     .into(),
             ));
         }
         Ok(())
     }
 
-    /// Everything that is in no superblock and no journal. What is too much
-    /// for one batch begins with the bits that are to be set and ends with
-    /// those that are to be cleared.
+    /// Stores everything outside the superblocks and the journal. If it does not
+    /// fit one batch, it starts with the bits to set and ends with the bits to
+    /// clear.
     fn in_batches(&mut self, view: &View<'_>, parts: Vec<Change>) -> Result<()> {
         let bitmaps = self.bitmaps(view)?;
         let all = self.units(&bitmaps, parts);
-        if self.records(&all)?.len() <= self.most() {
+        if self.records(&all)?.len() <= self.max_records() {
             return self.units_in_batches(&all);
         }
         let mut union = View::new(self.region);
@@ -318,7 +319,7 @@ impl Writer<'_> {
         self.units_in_batches(&first)?;
         let (structures, _): (Vec<_>, Vec<_>) = all.into_iter().partition(|u| !u.bitmap);
         self.units_in_batches(&structures)?;
-        // The medium has changed since: what is left are the bits to clear.
+        // The medium has changed since then: only the bits to clear are left.
         let mut rest = Vec::new();
         for change in view.changes()? {
             rest.extend(self.parts(change));
@@ -328,8 +329,8 @@ impl Writer<'_> {
         self.units_in_batches(&rest)
     }
 
-    /// The bits of a group that is in use on the medium; zeros where its
-    /// bitmap is to be in another place.
+    /// Reads a bitmap word of a group on the medium; zero if its bitmap moves to
+    /// another place.
     fn old_bits(&self, b: &Bitmap, index: u64) -> Result<u64> {
         let word = self.region.load_u64(b.desc)?;
         match GroupDesc::state(self.geo, b.kind, b.group, word) {
@@ -340,7 +341,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Where the bitmaps are that the view has.
+    /// Returns the bitmaps of the view.
     fn bitmaps(&self, view: &View<'_>) -> Result<Vec<Bitmap>> {
         let mut out = Vec::new();
         for (kind, bits) in [
@@ -366,8 +367,8 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// Changes by the structure that they belong to; a bitmap and its
-    /// descriptor are one.
+    /// Groups changes by the structure that they belong to. A bitmap and its
+    /// descriptor are one structure.
     fn units(&self, bitmaps: &[Bitmap], parts: Vec<Change>) -> Vec<Unit> {
         const DESC: u64 = GroupDesc::SIZE as u64;
         let mut owner = HashMap::new();
@@ -409,12 +410,12 @@ impl Writer<'_> {
         units.into_values().collect()
     }
 
-    /// Records that a batch can have.
-    fn most(&self) -> usize {
+    /// Returns the most records of a batch.
+    fn max_records(&self) -> usize {
         self.lanes.len() * 2
     }
 
-    /// One or more records for each unit; units share a record where they fit
+    /// Builds one or more records for each unit. Units share a record if they fit
     /// as a whole.
     fn records(&self, units: &[Unit]) -> Result<Vec<RecordBuf>> {
         let mut records: Vec<RecordBuf> = Vec::new();
@@ -439,18 +440,18 @@ impl Writer<'_> {
         Ok(records)
     }
 
-    /// Units in order, in as few batches as they need.
+    /// Stores units in order, in as few batches as possible.
     fn units_in_batches(&mut self, units: &[Unit]) -> Result<()> {
         let mut rest = units;
         while !rest.is_empty() {
-            // The most units that fit: by halving what does not.
+            // Find how many units fit, by reducing a number that does not.
             let mut n = rest.len();
             let mut records = self.records(rest)?;
-            while records.len() > self.most() && n > 1 {
-                n = (n * self.most() / records.len()).clamp(1, n - 1);
+            while records.len() > self.max_records() && n > 1 {
+                n = (n * self.max_records() / records.len()).clamp(1, n - 1);
                 records = self.records(&rest[..n])?;
             }
-            if records.len() > self.most() {
+            if records.len() > self.max_records() {
                 return Err(Error::Io("a change does not fit the journal".into()));
             }
             let homes: Vec<Change> = rest[..n].iter().flat_map(|u| u.parts.clone()).collect();
@@ -460,8 +461,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Slots of all lanes may hold old records: they stay dead, since the
-    /// checkpoint never falls below their numbers.
+    /// Stores one batch. Slots of all lanes may hold old records. They stay dead,
+    /// because the checkpoint never falls below their numbers.
     fn batch(&mut self, records: &mut [RecordBuf], homes: &[Change]) -> Result<()> {
         if records.is_empty() {
             return Ok(());
@@ -471,12 +472,12 @@ impl Writer<'_> {
         self.newest += records.len() as u64;
         if self.newest >> SEALED_BITS != 0 {
             return Err(Error::Io(
-                "the repair needs the journal, whose record numbers are used up: let them be \
-                 renumbered, too"
+                "the repair needs the journal, but its record numbers are used up: repair \
+                 lsns-used-up too"
                     .into(),
             ));
         }
-        // Above all numbers of this batch: what is written now is dead.
+        // Above all numbers of this batch: its records are dead when written.
         self.checkpoint(&[first, copy], self.newest)?;
         let w = self.region.window();
         let mut pending = Unfenced::none();
@@ -487,8 +488,8 @@ impl Writer<'_> {
             let at = self.geo.slot_offset(lane, slot);
             pending = pending.join(w.nt_store(at, bytes)?);
         }
-        // The larger of the two counts: with the second store all are live,
-        // and the fence of the first has made them durable.
+        // The larger of the two checkpoints counts. The first store's fence makes
+        // the records durable; the second store makes all of them live.
         self.publish(copy, before, pending)?;
         self.publish(first, before, Unfenced::none())?;
         self.write_in_place(homes)?;

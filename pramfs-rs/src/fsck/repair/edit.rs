@@ -1,4 +1,5 @@
-//! What every repair is made of: inodes, bits, free blocks.
+//! Building blocks of every repair: inodes, bits, free blocks. Selects the repair
+//! of each finding.
 
 use zerocopy::IntoBytes;
 
@@ -16,14 +17,14 @@ use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_T
 use crate::media::walk::MapRoot;
 use crate::types::{Bno, FileType, Ino};
 
-/// Place of a kind in the pairs of [`Known`](super::Known).
+/// Returns the index of a kind in the pairs of [`Known`](super::Known).
 pub(super) fn place(kind: BitmapKind) -> usize {
     usize::from(kind == BitmapKind::Inodes)
 }
 
 impl Repairer<'_, '_> {
-    /// Mends one finding. True: it is mended, or was with another; false: it
-    /// cannot be. `todo` are all of this round.
+    /// Repairs one finding. Returns true if it is repaired, perhaps together with
+    /// another, and false if it cannot be. `todo` holds all findings of this round.
     pub(super) fn repair(
         &mut self,
         issue: &Issue,
@@ -132,26 +133,26 @@ impl Repairer<'_, '_> {
         }
     }
 
-    // ---- what is said of it
+    // ---- the report
 
-    /// What was done about the finding that is being mended.
+    /// Records the action on the current finding.
     pub(super) fn did(&mut self, done: Done) {
         self.done = Some(done);
     }
 
-    /// What became of a tree (by its first level) or of an inode (0), for all
-    /// findings of this round that are about it.
+    /// Records the action on a tree (by its first level) or on an inode (0), for
+    /// all findings of this round that concern it.
     pub(super) fn fate(&mut self, key: (u64, u32), done: Done) {
         self.fates.insert(key, done);
     }
 
-    /// RoundState a loss.
+    /// Records a loss.
     pub(super) fn lose(&mut self, ino: Option<Ino>, what: Lost) {
         let path = ino.and_then(|ino| self.notes.paths.path(ino));
         self.lose_at(ino, path, what);
     }
 
-    /// A name goes since its inode is gone.
+    /// Records the loss of a name whose inode no longer exists.
     fn lose_name(&mut self, dir: Ino, name: &[u8]) {
         let path = self.notes.paths.below(dir, name);
         if path.is_none() {
@@ -166,7 +167,7 @@ impl Repairer<'_, '_> {
 
     pub(super) fn lose_at(&mut self, ino: Option<Ino>, path: Option<Vec<u8>>, what: Lost) {
         let loss = Loss { ino, path, what };
-        if self.notes.told.insert(loss.clone()) {
+        if self.notes.reported.insert(loss.clone()) {
             if let (Some(ino), Lost::Bytes { .. }) = (loss.ino, &loss.what) {
                 let ranges = self.notes.ranges.entry(ino.0).or_default();
                 ranges.push(self.notes.lost.len());
@@ -177,14 +178,14 @@ impl Repairer<'_, '_> {
 
     // ---- inodes
 
-    /// Where an inode stands.
+    /// Returns the offset of an inode.
     pub(super) fn home(&self, ino: Ino) -> Option<u64> {
         let at = ino.0.checked_mul(INODE_SIZE)?;
         let (block, _) = run_at(&self.known.table, at >> self.geo.block_log2)?;
         Some((block << self.geo.block_log2) + at % self.geo.block_size)
     }
 
-    /// An inode whose checksum fits.
+    /// Reads an inode; `None` on a checksum or number mismatch.
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<DiskInode>> {
         let Some(home) = self.home(ino) else {
             return Ok(None);
@@ -194,7 +195,7 @@ impl Repairer<'_, '_> {
         Ok(fits.then_some(d))
     }
 
-    /// An inode that exists and can be read.
+    /// Reads an inode that is in use; `None` if it is not, or is damaged.
     pub(super) fn used(&mut self, ino: Ino) -> Result<Option<DiskInode>> {
         if self.known.inodes.get(ino).is_none() {
             return Ok(None);
@@ -213,7 +214,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Changes an inode that can be read.
+    /// Changes an inode. Returns false if it cannot be read.
     pub(super) fn edit(&mut self, ino: Ino, f: impl FnOnce(&mut DiskInode)) -> Result<bool> {
         match self.inode(ino)? {
             Some(mut d) => {
@@ -224,18 +225,18 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// The type of an inode that can be read.
+    /// Returns the type of an inode; `None` if it cannot be read.
     pub(super) fn kind(&self, ino: Ino) -> Result<Option<FileType>> {
         Ok(self.inode(ino)?.and_then(|d| FileType::from_mode(d.mode)))
     }
 
-    /// The number of an inode is free from now on; what it owns has no owner.
+    /// Marks an inode number as free. Its blocks then have no owner.
     pub(super) fn free_inode(&mut self, ino: Ino) -> Result<bool> {
         self.recount(ino);
         self.set_range(BitmapKind::Inodes, ino.0, 1, false)
     }
 
-    /// Offset in a superblock page of an internal inode.
+    /// Returns the offset of an internal inode in a superblock page.
     pub(super) fn internal_at(ino: Ino) -> u64 {
         match ino {
             Ino::INODE_TABLE => INODE_TABLE_OFFSET,
@@ -244,7 +245,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Whether these bytes are the internal inode.
+    /// Whether `d` is a valid copy of an internal inode.
     pub(super) fn internal_fits(&self, ino: Ino, d: &DiskInode) -> bool {
         d.crc == d.expected_crc(self.geo.seed, ino)
             && d.ino == ino.0
@@ -272,14 +273,14 @@ impl Repairer<'_, '_> {
 
     // ---- bits
 
-    /// Offset of a group's descriptor.
+    /// Returns the offset of a group descriptor.
     pub(super) fn desc_at(&self, kind: BitmapKind, group: u64) -> Option<u64> {
         let at = group * GroupDesc::SIZE as u64;
         let (block, _) = run_at(&self.known.descs[place(kind)], at >> self.geo.block_log2)?;
         Some((block << self.geo.block_log2) + at % self.geo.block_size)
     }
 
-    /// Bits of a whole bitmap.
+    /// Returns the number of bits of a whole bitmap.
     pub(super) fn bits(&self, kind: BitmapKind) -> u64 {
         match kind {
             BitmapKind::Blocks => self.geo.blocks,
@@ -287,7 +288,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// The words of a group's bitmap, and where they are.
+    /// Reads the words of a block.
     pub(super) fn words(&self, at: u64) -> Result<Vec<u64>> {
         let mut words = vec![0u64; (self.geo.block_size / 8) as usize];
         self.view.read(at, words.as_mut_bytes())?;
@@ -342,7 +343,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Gives a group that was never used its bitmap; where it is.
+    /// Creates the bitmap of an unused group. Returns its offset.
     pub(super) fn make_group(&mut self, kind: BitmapKind, group: u64) -> Result<u64> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Err(Error::NoSpace("no descriptor for the group"));
@@ -366,8 +367,8 @@ impl Repairer<'_, '_> {
         Ok(at)
     }
 
-    /// A block for the bits of a group: of a block group its last one, if that
-    /// is free.
+    /// Allocates a block for the bitmap of a group. A block group uses its own
+    /// last block if that is free.
     pub(super) fn bitmap_block(&mut self, kind: BitmapKind, group: u64) -> Result<Bno> {
         let per_group = self.geo.bits_per_group();
         let last = ((group + 1) * per_group).min(self.geo.blocks) - 1;
@@ -382,10 +383,10 @@ impl Repairer<'_, '_> {
 
     // ---- free blocks
 
-    /// A block that nothing owns and the bitmap calls free. Its bit is set by
-    /// a later round. Where the bitmap of a group cannot be believed, what
-    /// owns its blocks is: but only as a last resort, and not while some of
-    /// them may be hidden behind damage.
+    /// Allocates a block that has no owner and is free in the bitmap. A later
+    /// round sets its bit. If the bitmap of a group is damaged, the search relies
+    /// on the owners found instead: only as a last resort, and not while blocks
+    /// may be hidden behind damage.
     pub(super) fn alloc(&mut self) -> Result<Bno> {
         for lenient in [false, true] {
             if let Some(block) = self.free_block(lenient)? {
@@ -398,28 +399,28 @@ impl Repairer<'_, '_> {
 
     fn free_block(&mut self, lenient: bool) -> Result<Option<u64>> {
         let per_group = self.geo.bits_per_group();
-        let believe_claims = lenient && !self.known.hidden_blocks;
+        let use_claims = lenient && !self.known.hidden_blocks;
         let mut at = self.cursor[usize::from(lenient)];
         while at < self.geo.blocks {
             let group = at / per_group;
             let first = group * per_group;
             let end = (first + per_group).min(self.geo.blocks);
-            let sound = !self
+            let sum_matches = !self
                 .known
-                .unsound
+                .bad_sums
                 .contains(&(BitmapKind::Blocks.code(), group));
             let base = match self.known.groups[0].get(group as usize) {
-                Some(GroupBits::At(base)) if sound || lenient => Some(*base),
-                // Its bitmap will be there.
+                Some(GroupBits::At(base)) if sum_matches || lenient => Some(*base),
+                // Its last block will hold its bitmap.
                 Some(GroupBits::Clear) => None,
-                _ if believe_claims => None,
+                _ if use_claims => None,
                 _ => {
                     at = end;
                     continue;
                 }
             };
             let taken = match base {
-                Some(_) if believe_claims && !sound => 0,
+                Some(_) if use_claims && !sum_matches => 0,
                 Some(base) => self.view.load_u64(base + (at - first) / 64 * 8)?,
                 None if (end - 1) / 64 == at / 64 => 1 << ((end - 1) % 64),
                 None => 0,
@@ -440,7 +441,7 @@ impl Repairer<'_, '_> {
         Ok(None)
     }
 
-    /// A block of zeros.
+    /// Allocates a block of zeros.
     pub(super) fn alloc_zeroed(&mut self) -> Result<Bno> {
         let block = self.alloc()?;
         let zeros = vec![0; self.geo.block_size as usize];
@@ -448,15 +449,14 @@ impl Repairer<'_, '_> {
         Ok(block)
     }
 
-    /// Whether nothing is known to own a block, and its bitmap cannot be found.
+    /// Whether a block has no known owner and the bitmap of its group is not found.
     pub(super) fn is_unknown(&self, block: u64) -> bool {
         let group = (block / self.geo.bits_per_group()) as usize;
         self.known.groups[0].get(group) == Some(&GroupBits::Unknown)
             && self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 == 0
     }
 
-    /// Whether the bitmap says that a block is in use, and nothing is known to
-    /// own it.
+    /// Whether a block is in use by the bitmap and has no known owner.
     pub(super) fn is_lost(&self, block: u64) -> Result<bool> {
         if block == 0 || block >= self.geo.blocks {
             return Ok(false);

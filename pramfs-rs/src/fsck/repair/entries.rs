@@ -1,5 +1,6 @@
-//! Trees of entries and of attributes: corrected in place where that is
-//! possible, made anew of what could be read otherwise; single entries.
+//! Repairs trees of entries and of attributes: corrects them in place if
+//! possible, else rebuilds them from what could be read. Also repairs single
+//! entries.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -30,7 +31,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Stores what was corrected in place.
+    /// Stores corrections in place.
     fn correct_in_place(&mut self, g: &Gathered, root: &mut u64) -> Result<()> {
         for (block, bytes) in &g.leaves {
             self.view.store(self.geo.offset(Bno(*block)), bytes)?;
@@ -44,9 +45,9 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Puts the tree of a directory right; where an entry `but` is to go, without
-    /// that and all others that go in this round: the time that this takes is
-    /// that of the directory, and it is taken once.
+    /// Repairs the tree of a directory. With `but`, removes this entry and all
+    /// others to be removed in this round: a rebuild takes time in proportion to
+    /// the directory, so one rebuild removes all of them.
     pub(super) fn rebuild_directory(&mut self, dir: Ino, but: Option<&[u8]>) -> Result<bool> {
         let Some(mut d) = self.inode(dir)? else {
             return Ok(false);
@@ -56,7 +57,7 @@ impl Repairer<'_, '_> {
             return Ok(true);
         }
         if but.is_some() && self.stuck.contains(&dir.0) {
-            return Err(Error::NoSpace("for a directory to be made anew"));
+            return Err(Error::NoSpace("no free block to rebuild a directory"));
         }
         let t = Self::directory_tree(&d);
         let g = self.gather(&t)?;
@@ -88,7 +89,7 @@ impl Repairer<'_, '_> {
             self.recount(dir);
             match self.build_tree(&t, items) {
                 Ok(root) => d.root = root.0,
-                // What can be done in place: pointers that lead nowhere go.
+                // Without space, repair in place: clear pointers past correction.
                 Err(Error::NoSpace(_)) if but.is_none() && unique => {
                     self.correct_in_place(&g, &mut d.root)?;
                     for at in &g.broken {
@@ -111,8 +112,8 @@ impl Repairer<'_, '_> {
         self.put_inode(dir, d)
     }
 
-    /// A directory holds fewer entries than it counts: leaves that nothing leads
-    /// to are looked for; what is not found is lost.
+    /// Repairs a directory that holds fewer entries than it counts: searches for
+    /// leaves that no pointer leads to. Entries not found are lost.
     pub(super) fn repair_entries(&mut self, dir: Ino, found: u64) -> Result<bool> {
         let Some(d) = self.inode(dir)? else {
             return Ok(false);
@@ -131,7 +132,7 @@ impl Repairer<'_, '_> {
         self.edit(dir, |d| d.size = found)
     }
 
-    /// Adds entries to a directory whose tree is sound.
+    /// Adds entries to a directory with an undamaged tree.
     pub(super) fn add_entries(&mut self, dir: Ino, new: Vec<SalvagedEntry>) -> Result<bool> {
         let Some(mut d) = self.inode(dir)? else {
             return Ok(false);
@@ -145,12 +146,13 @@ impl Repairer<'_, '_> {
         self.put_inode(dir, d)
     }
 
-    /// The counts of an inode will have to be looked at again.
+    /// Notes that a repair changed the counts of an inode.
     pub(super) fn recount(&mut self, ino: Ino) {
         self.notes.recount.insert(ino.0);
     }
 
-    /// An entry by its name: block of its leaf, and the leaf.
+    /// Finds an entry by name. Returns the block of its leaf, the leaf, and the
+    /// offset of the item in it.
     fn find_entry(&self, d: &DiskInode, name: &[u8]) -> Result<Option<(Bno, Image, usize)>> {
         let t = Self::directory_tree(d);
         let hash = name_hash(self.geo, name);
@@ -192,13 +194,13 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Removes an entry; in place, unless its leaf would be empty.
+    /// Removes an entry: in place, unless that empties its leaf.
     pub(super) fn remove_entry(&mut self, dir: Ino, name: &[u8]) -> Result<bool> {
         let Some(mut d) = self.inode(dir)? else {
             return Ok(false);
         };
         let Some((block, mut image, at)) = self.find_entry(&d, name)? else {
-            // Gone already.
+            // Already removed.
             return Ok(true);
         };
         let mut header = image.header();
@@ -224,7 +226,7 @@ impl Repairer<'_, '_> {
         self.put_inode(dir, d)
     }
 
-    /// An entry gets the type of its inode.
+    /// Sets the type of an entry to that of its inode.
     pub(super) fn repair_entry_type(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
         let (Some(d), Some(target)) = (self.inode(dir)?, self.inode(ino)?) else {
             return Ok(false);
@@ -239,7 +241,7 @@ impl Repairer<'_, '_> {
 
     // ---- attributes
 
-    /// Puts the attributes of an inode right: those that are whole stay.
+    /// Repairs the attributes of an inode. Intact ones stay.
     pub(super) fn rebuild_xattrs(&mut self, ino: Ino) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
@@ -260,7 +262,7 @@ impl Repairer<'_, '_> {
         for item in &g.items {
             let fits = match item.kind {
                 _ if acl::fault(d.mode, item.kind, &item.name, &item.value) => {
-                    // What the group could do was masked by it.
+                    // The ACL masked the group permissions.
                     if item.name == acl::ACCESS {
                         d.mode &= !0o070;
                     }
@@ -268,7 +270,7 @@ impl Repairer<'_, '_> {
                 }
                 VALUE_INLINE => Some(item.clone()),
                 VALUE_IN_BLOCKS => self.whole_value(ino, item)?,
-                // Read as one in line: then it may as well be one.
+                // The engine reads an unknown kind as inline: make it inline.
                 _ => Some(SalvagedEntry {
                     kind: VALUE_INLINE,
                     ..item.clone()
@@ -292,7 +294,8 @@ impl Repairer<'_, '_> {
             self.lose(Some(ino), Lost::Attributes);
         }
         if gone && !names.contains(acl::ACCESS) {
-            // There may have been a list, whose mask these bits are.
+            // The lost attributes may include an ACL; then these bits were its
+            // mask.
             d.mode &= !0o070;
         }
         if all {
@@ -311,7 +314,8 @@ impl Repairer<'_, '_> {
         self.put_inode(ino, d)
     }
 
-    /// A large attribute whose value is whole, with blocks of its own.
+    /// Returns a large attribute with an intact value and blocks of its own;
+    /// `None` if the value is damaged.
     fn whole_value(&mut self, ino: Ino, item: &SalvagedEntry) -> Result<Option<SalvagedEntry>> {
         let Some(large) = LargeValue::parse(&item.value) else {
             return Ok(None);
@@ -349,7 +353,7 @@ impl Repairer<'_, '_> {
         if whole {
             return Ok(Some(item.clone()));
         }
-        // Too many blocks, or another's: a copy of it.
+        // It has surplus or multiply-claimed blocks: make a copy.
         let mut copy = BTreeMap::new();
         for (i, part) in (0..).zip(bytes.chunks(self.geo.block_size as usize)) {
             let block = self.alloc_zeroed()?;
@@ -364,13 +368,13 @@ impl Repairer<'_, '_> {
         }))
     }
 
-    /// The written data blocks of a small map; `None` where it is damaged.
+    /// Returns the written data blocks of a small map; `None` if it is damaged.
     pub(super) fn map_blocks(&self, map: &MapRoot) -> Result<Option<BTreeMap<u64, u64>>> {
         let found = self.walk_small(map)?;
         Ok((!found.damaged).then_some(found.data))
     }
 
-    /// What can be read of a small map.
+    /// Reads a small map, as far as possible.
     fn walk_small(&self, map: &MapRoot) -> Result<SmallMap> {
         let mut out = SmallMap::default();
         if map.height > 3 {
@@ -408,12 +412,12 @@ impl Repairer<'_, '_> {
     }
 }
 
-/// A small map, as far as it can be read.
+/// The readable part of a small map.
 #[derive(Debug, Default)]
 struct SmallMap {
     /// Data blocks by their number.
     data: BTreeMap<u64, u64>,
-    /// All blocks of it.
+    /// All its blocks.
     blocks: Vec<u64>,
     damaged: bool,
 }

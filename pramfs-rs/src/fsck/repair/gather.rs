@@ -1,10 +1,10 @@
-//! Reading a hash tree for as much of it as there is: sound leaves, leaves
-//! with one wrong byte, pointers that can be corrected, and single items of
-//! leaves that cannot.
+//! Salvages as much of a hash tree as possible: undamaged leaves, leaves with one
+//! wrong byte, pointers that can be corrected, and single items of leaves that
+//! cannot be.
 //!
-//! A name is proven by its hash. What an item of an unsound leaf says of the
-//! inode is believed only if that exists and has the type, and where it is a
-//! directory, says the same.
+//! The hash proves a name. The inode number in an item of a damaged leaf counts
+//! only if the inode exists and has the type in the item; a directory must also
+//! name this directory as its parent.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ use crate::types::{Bno, Ino};
 /// Offset of the sum in a leaf.
 pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
 
-/// One item.
+/// A salvaged item.
 #[derive(Debug, Clone)]
 pub(super) struct SalvagedEntry {
     pub hash: u64,
@@ -32,7 +32,7 @@ pub(super) struct SalvagedEntry {
 }
 
 impl SalvagedEntry {
-    /// What an entry names.
+    /// Returns the inode that an entry names.
     pub(super) fn ino(&self) -> Ino {
         Ino(self
             .value
@@ -41,29 +41,29 @@ impl SalvagedEntry {
     }
 }
 
-/// What was read.
+/// What was salvaged of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// Items, those of sound leaves first.
+    /// Items, those of undamaged leaves first.
     pub items: Vec<SalvagedEntry>,
-    /// Corrected pointers: where, `None` for the root, and what.
+    /// Corrected pointers: offset (`None` for the root) and word.
     pub pointers: Vec<(Option<u64>, u64)>,
-    /// Corrected leaves.
+    /// Corrected leaves: block and bytes.
     pub leaves: Vec<(u64, Vec<u8>)>,
-    /// Some of it was not read, and cannot be corrected in place.
+    /// A part could not be read and cannot be corrected in place.
     pub lost: bool,
-    /// Leaves were written again with what could be believed: counts change.
+    /// Leaves were rewritten with their verified items, so counts change.
     pub renewed: bool,
-    /// Slots whose pointers lead nowhere.
+    /// Slots with pointers past correction.
     pub broken: Vec<Option<u64>>,
-    /// An index block without pointers was met: it goes.
+    /// An index block without pointers was found. Its pointer is cleared.
     pub empty: bool,
     visited: HashSet<u64>,
     doubtful: Vec<SalvagedEntry>,
 }
 
 impl Gathered {
-    /// What became of a tree that was put right in place.
+    /// Returns the action on a tree that was repaired in place.
     pub(super) fn in_place(&self) -> Done {
         match (self.renewed, self.empty) {
             (true, _) => Done::Rebuilt,
@@ -73,7 +73,8 @@ impl Gathered {
     }
 }
 
-/// What levels of pointers are counted from in their checks.
+/// Returns the level of the root of a kind of tree, as the checks of pointers
+/// count it.
 pub(super) fn first_level(kind: TreeKind) -> u32 {
     match kind {
         TreeKind::Directory => 16,
@@ -91,7 +92,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Reads a tree.
+    /// Salvages a tree.
     pub(super) fn gather(&mut self, t: &TreeRef) -> Result<Gathered> {
         let mut g = Gathered::default();
         self.gather_slots(t, &mut g, &[t.root.0], None, 0, 0)?;
@@ -107,7 +108,7 @@ impl Repairer<'_, '_> {
         Ok(g)
     }
 
-    /// Slots of an index block at `base`, or the root.
+    /// Salvages below the slots of the index block at `base`, or below the root.
     fn gather_slots(
         &mut self,
         t: &TreeRef,
@@ -118,7 +119,7 @@ impl Repairer<'_, '_> {
         first: u64,
     ) -> Result<()> {
         let mut slot = 0;
-        // Slots before this one belong to a leaf that was read.
+        // Slots before this one belong to a leaf that was already read.
         let mut done = 0;
         let mut broken = Vec::new();
         while slot < words.len() {
@@ -159,7 +160,7 @@ impl Repairer<'_, '_> {
                 continue;
             }
             if !g.visited.insert(block.0) {
-                // The next slot of the leaf before: seen to below.
+                // Another slot of the previous leaf: handled there.
                 continue;
             }
             if let Some(depth) = self.gather_leaf(t, g, block, level, index)? {
@@ -193,7 +194,7 @@ impl Repairer<'_, '_> {
             }
         }
         for slot in broken {
-            // A leaf found elsewhere may belong just here.
+            // A leaf without an owner may belong here.
             let (index, at) = (first + slot as u64, base.map(|b| b + slot as u64 * 8));
             let Some(block) = self.leaf_for(t, g, level, index)? else {
                 g.lost = true;
@@ -209,8 +210,7 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// A leaf that is in use, that nothing leads to, and that belongs into a
-    /// slot.
+    /// Finds a leaf for a slot among the blocks in use without an owner.
     fn leaf_for(
         &mut self,
         t: &TreeRef,
@@ -234,9 +234,9 @@ impl Repairer<'_, '_> {
         Ok(None)
     }
 
-    /// A leaf that cannot be corrected is written again in its place, with
-    /// those of its items that can be believed; without any, it goes. `at` is
-    /// its first slot, and how many there are.
+    /// Rewrites in place a leaf that cannot be corrected, with its verified items.
+    /// A leaf without any is removed. `at` is its first slot and the number of its
+    /// slots.
     fn renew_leaf(
         &mut self,
         t: &TreeRef,
@@ -263,7 +263,7 @@ impl Repairer<'_, '_> {
         let used = items.iter().map(super::build::slots_for).sum();
         let deep = level > 0 && depth <= (level - 1) * self.geo.fan_log2;
         if items.is_empty() || used > self.geo.leaf.slots || deep {
-            // Too many can only be where slots lap over one another.
+            // Only overlapping slots can yield more items than fit.
             g.doubtful.extend(items);
             g.lost |= !g.doubtful.is_empty();
             for i in 0..at.1 as u64 {
@@ -277,7 +277,8 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Reads the items of a leaf; its depth, unless it cannot be corrected.
+    /// Reads the items of a leaf, corrected if necessary. Returns its depth; `None`
+    /// if it cannot be corrected.
     fn gather_leaf(
         &mut self,
         t: &TreeRef,
@@ -322,8 +323,8 @@ impl Repairer<'_, '_> {
             .collect()
     }
 
-    /// The leaf with one byte corrected. Where several corrections make its
-    /// sum fit, the one with which all its items can be.
+    /// Returns the leaf with one byte corrected. If several corrections match its
+    /// sum, it must be the only one that makes all items plausible.
     fn correct_leaf(
         &mut self,
         t: &TreeRef,
@@ -350,7 +351,7 @@ impl Repairer<'_, '_> {
             }
             let text: Vec<u8> = format!("{items:?}").into_bytes();
             match &found {
-                // They differ in bytes that mean nothing.
+                // They differ only in unused bytes.
                 Some((_, other)) if *other == text => {}
                 Some(_) => return Ok(None),
                 None => found = Some((right, text)),
@@ -359,7 +360,7 @@ impl Repairer<'_, '_> {
         Ok(found.map(|f| f.0))
     }
 
-    /// Items of a leaf that is not sound, as far as each is by itself.
+    /// Returns the items of a damaged leaf that are valid by themselves.
     pub(super) fn single_items(&self, t: &TreeRef, image: &Image) -> Vec<SalvagedEntry> {
         let shape = &self.geo.leaf;
         let mut out = Vec::new();
@@ -393,7 +394,7 @@ impl Repairer<'_, '_> {
         out
     }
 
-    /// Whether an item can be what it says.
+    /// Whether the content of an item is plausible.
     pub(super) fn is_plausible(&mut self, t: &TreeRef, item: &SalvagedEntry) -> Result<bool> {
         if t.kind == TreeKind::Xattrs {
             return Ok(matches!(item.kind, 1 | 2));
@@ -410,7 +411,7 @@ impl Repairer<'_, '_> {
         Ok(ino >= Ino::FIRST_FREE && kind_fits && parent_fits)
     }
 
-    /// A pointer of a tree to a block.
+    /// Builds a pointer of a tree to a block.
     pub(super) fn tree_pointer(
         &self,
         t: &TreeRef,
@@ -428,8 +429,8 @@ impl Repairer<'_, '_> {
         Ptr::new(block, flags, place)
     }
 
-    /// What a damaged pointer was, if one byte of it is wrong: its block
-    /// proves it.
+    /// Returns what a damaged pointer was, if one byte of it is wrong and the
+    /// content of the block proves it.
     fn correct_pointer(
         &mut self,
         t: &TreeRef,
@@ -479,8 +480,8 @@ impl Repairer<'_, '_> {
         Ok(!used.is_empty() && used.into_iter().all(fits))
     }
 
-    /// Whether leaves of a tree are missing behind pointers that are null: by
-    /// the entries that a directory counts, or the blocks.
+    /// Whether leaves of a tree are missing behind null pointers, judged by the
+    /// entry count of a directory or by the block count.
     fn lacks_leaves(&mut self, t: &TreeRef, g: &Gathered) -> Result<bool> {
         let Some(d) = self.inode(t.ino)? else {
             return Ok(false);
@@ -489,7 +490,7 @@ impl Repairer<'_, '_> {
         Ok(entries || self.notes.searched.contains(&t.ino.0))
     }
 
-    /// Leaves of a tree that no pointer leads to.
+    /// Salvages leaves of a tree that no pointer leads to.
     fn gather_lost(&mut self, t: &TreeRef, g: &mut Gathered) -> Result<()> {
         let leaves = self.scan()?.leaves_of(t);
         let mut names: HashSet<Vec<u8>> = match leaves.is_empty() {

@@ -1,5 +1,5 @@
-//! Inodes: one wrong byte is corrected, what cannot be is cleared, and of
-//! inodes past correction those are kept whose pointers still prove them.
+//! Repairs inodes: corrects one wrong byte, clears invalid fields, and keeps an
+//! inode past correction if its pointers prove it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::media::pointer::Ptr;
 use crate::types::{FileType, Ino};
 
 impl Repairer<'_, '_> {
-    /// An inode whose checksum or number does not fit.
+    /// Repairs an inode with a checksum or number mismatch.
     pub(super) fn repair_inode(&mut self, ino: Ino) -> Result<bool> {
         let Some(home) = self.home(ino) else {
             return Ok(false);
@@ -43,7 +43,7 @@ impl Repairer<'_, '_> {
         self.replace_inode(ino)
     }
 
-    /// Whether the pointers of a damaged inode are its own, so that it is more
+    /// Whether the pointers of a damaged inode belong to it, so that it is more
     /// than noise.
     fn proves_itself(&mut self, ino: Ino, d: &DiskInode) -> Result<bool> {
         let Some(kind) = FileType::from_mode(d.mode) else {
@@ -74,8 +74,8 @@ impl Repairer<'_, '_> {
         Ok(proof && contents && in_tree(tree(TreeKind::Xattrs, d.xattr_root)))
     }
 
-    /// An inode of which some fields cannot be believed: without rights that
-    /// could be wrong, with fields that can be.
+    /// Returns a damaged inode with valid fields and without setuid and setgid,
+    /// which may be wrong.
     fn sane(&self, mut d: DiskInode) -> DiskInode {
         d.mode &= !0o6000;
         self.clear_reserved(&mut d);
@@ -126,9 +126,10 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// In place of an inode that is past repair: a directory without entries
-    /// where there has to be one, whose leaves say whose they are; an empty
-    /// table; nothing otherwise.
+    /// Replaces an inode that is past repair:
+    /// - by an empty table, or the orphan table rebuilt;
+    /// - by a directory rebuilt from its leaves, if it must be a directory;
+    /// - otherwise by nothing: it is freed.
     fn replace_inode(&mut self, ino: Ino) -> Result<bool> {
         let dir = (FileType::Directory.mode_bits() >> 12) as u8;
         let said = self.known.inodes.get(ino).map_or(0, |i| i.said);
@@ -159,7 +160,7 @@ impl Repairer<'_, '_> {
                 if !names.insert(item.name.clone()) {
                     continue;
                 }
-                // Anybody who knows the uuid can write such a leaf.
+                // A user who knows the uuid can forge such a leaf.
                 if self.is_plausible(&t, &item)? {
                     items.push(item);
                 } else {
@@ -178,11 +179,11 @@ impl Repairer<'_, '_> {
         self.put_inode(ino, d)
     }
 
-    /// Frees an inode that is past repair: not before the trees are mended in
-    /// which a name may say that it is a directory, or what it is at all.
+    /// Frees an inode that is past repair. The first call defers this until trees
+    /// are repaired: a name in them may tell its type.
     fn give_up(&mut self, ino: Ino) -> Result<bool> {
         let said = self.known.inodes.get(ino).map_or(0, |i| i.said);
-        if self.notes.put_off.insert(ino.0, said) != Some(said) {
+        if self.notes.deferred.insert(ino.0, said) != Some(said) {
             self.later = true;
             return Ok(false);
         }
@@ -191,7 +192,7 @@ impl Repairer<'_, '_> {
         self.free_inode(ino)
     }
 
-    /// An inode in use for which the table has no block.
+    /// Repairs an inode in use for which the table has no block.
     pub(super) fn repair_missing(&mut self, ino: Ino) -> Result<bool> {
         if ino >= Ino::FIRST_FREE {
             self.did(Done::Freed);
@@ -201,7 +202,7 @@ impl Repairer<'_, '_> {
         self.repair_internal(Ino::INODE_TABLE, false)
     }
 
-    /// Fields that hold what they cannot.
+    /// Repairs invalid fields of an inode.
     pub(super) fn repair_fields(&mut self, ino: Ino) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
@@ -216,7 +217,7 @@ impl Repairer<'_, '_> {
             return self.replace_inode(ino);
         }
         if kind.is_none() {
-            // Its entry knows.
+            // Use the type in its entry.
             let said = self.known.inodes.get(ino).map_or(0, |i| u32::from(i.said));
             if FileType::from_mode(said << 12).is_none() {
                 return self.give_up(ino);
@@ -234,7 +235,7 @@ impl Repairer<'_, '_> {
             self.mark_whole(&mut d)?;
         }
         if d.size > self.geo.max_file_size() {
-            // Where the file ends by what it has.
+            // Derive the size from the last written block.
             d.size = self.end_of(&d)?;
         }
         self.recount(ino);
@@ -285,7 +286,7 @@ impl Repairer<'_, '_> {
 
     // ---- the orphan table
 
-    /// Slots of the orphan table that can be read: where, and what they name.
+    /// Returns the readable slots of the orphan table: offset, and the inode named.
     pub(super) fn orphan_slots(&self) -> Result<Vec<(u64, Ino)>> {
         let mut out = Vec::new();
         let Some(d) = self.inode(Ino::ORPHANS)? else {
@@ -309,7 +310,7 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// Empties a slot.
+    /// Empties a slot of the orphan table.
     pub(super) fn clear_slot(&mut self, slot: u64) -> Result<bool> {
         let Some(d) = self.inode(Ino::ORPHANS)? else {
             return Ok(false);
@@ -324,7 +325,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Makes the orphan table anew, of the slots that can be read.
+    /// Rebuilds the orphan table from the readable slots.
     pub(super) fn renew_orphans(&mut self) -> Result<bool> {
         if !self.rebuilt.insert((Ino::ORPHANS.0, 0)) {
             return Ok(true);

@@ -1,4 +1,5 @@
-//! The internal inodes: where the inode table and the group descriptors are.
+//! Repairs the internal inodes, which locate the inode table and the group
+//! descriptors.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -18,8 +19,7 @@ use crate::media::walk::MapRoot;
 use crate::types::{Bno, Ino};
 
 impl Repairer<'_, '_> {
-    /// Puts an internal inode and its map right. `lost`: it is damaged in both
-    /// pages.
+    /// Repairs an internal inode and its map. `lost`: it is damaged in both pages.
     pub(super) fn repair_internal(&mut self, ino: Ino, lost: bool) -> Result<bool> {
         if lost {
             return self.correct_internal(ino);
@@ -42,13 +42,13 @@ impl Repairer<'_, '_> {
                 }
             }
         }
-        // What lies behind those, and what could not be corrected, is seen by
-        // the next round.
+        // The next round sees what lies behind these, and what could not be
+        // corrected.
         if !corrected.is_empty() {
             self.fate((ino.0, 0), Done::Corrected);
             return Ok(true);
         }
-        // What another claims too is its own if it says so.
+        // A multiply-claimed block belongs to it only if its content says so.
         let mut foreign = Vec::new();
         for (number, block) in &data {
             if self.known.shared.contains(block) && !self.is_block_of(ino, *number, *block)? {
@@ -85,8 +85,8 @@ impl Repairer<'_, '_> {
         }
         for number in needed {
             if let Entry::Vacant(v) = data.entry(number) {
-                // Zeros are no descriptors: the next round makes bitmaps of
-                // what is in use.
+                // Zeros are not valid descriptors: the next round rebuilds the
+                // bitmaps from what is in use.
                 v.insert(self.alloc_zeroed()?.0);
             }
         }
@@ -96,8 +96,8 @@ impl Repairer<'_, '_> {
         self.put_internal(ino, d)
     }
 
-    /// The pointers that lead to blocks which were found, where all of them can
-    /// be stored in blocks of pointers that are there: that takes no space.
+    /// Returns the pointers to found blocks, if existing pointer blocks have a
+    /// place for all of them: this takes no space. Otherwise returns none.
     fn patches<'n>(
         &self,
         map: &MapRoot,
@@ -114,11 +114,11 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// Whether a block is this one of the map, by what is in it.
+    /// Whether the content of a block proves that it is this block of the map.
     pub(super) fn is_block_of(&self, ino: Ino, number: u64, block: u64) -> Result<bool> {
         let image = self.image(Bno(block))?;
         let says = match ino {
-            // Its own pointer says so, too.
+            // One inode suffices, because its own pointer says the same.
             Ino::INODE_TABLE => return Ok(self.inodes_in(&image).contains(&Some(number))),
             Ino::INODE_GROUPS => self.desc_number(BitmapKind::Inodes, &image),
             _ => self.desc_number(BitmapKind::Blocks, &image),
@@ -126,7 +126,7 @@ impl Repairer<'_, '_> {
         Ok(says == Some(number))
     }
 
-    /// The inode, from the first page in which it can be read.
+    /// Reads an internal inode from the first page in which it is valid.
     pub(super) fn internal(&self, ino: Ino) -> Result<Option<DiskInode>> {
         for page in [0, self.geo.copy_offset] {
             let d: DiskInode = self.view.read_pod(page + Self::internal_at(ino))?;
@@ -137,8 +137,8 @@ impl Repairer<'_, '_> {
         Ok(None)
     }
 
-    /// Damaged in both pages: with one wrong byte in one of them it can be
-    /// corrected.
+    /// Corrects an internal inode that is damaged in both pages, if one page has
+    /// only one wrong byte.
     fn correct_internal(&mut self, ino: Ino) -> Result<bool> {
         for page in [0, self.geo.copy_offset] {
             let at = page + Self::internal_at(ino);
@@ -165,9 +165,8 @@ impl Repairer<'_, '_> {
         extents.iter().flat_map(blocks).collect()
     }
 
-    /// The pointers of the map that are damaged and can be corrected. The way
-    /// goes by the pointers that there are, not by the numbers that there could
-    /// be: of those a forged map has 2^54.
+    /// Returns corrections of the damaged pointers of a map. It follows existing
+    /// pointers, not block numbers: a forged map has 2^54 of those.
     fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<u64>, u64)>> {
         let mut corrected = Vec::new();
         let mut seen = HashSet::new();
@@ -195,7 +194,7 @@ impl Repairer<'_, '_> {
         Ok(corrected)
     }
 
-    /// The pointers in a block, that of the place.
+    /// Returns the pointers in a pointer block; `above` is its place.
     fn pointers_in(&self, block: Bno, above: &PtrAt) -> Result<Vec<Found>> {
         let base = self.geo.offset(block);
         let found = |(i, word)| Found {
@@ -211,7 +210,7 @@ impl Repairer<'_, '_> {
         Ok(words.map(found).collect())
     }
 
-    /// Blocks that its map takes for blocks of pointers.
+    /// Returns the blocks that its map uses as pointer blocks.
     fn pointer_blocks(&self, ino: Ino) -> Result<Vec<u64>> {
         let Some(d) = self.internal(ino)? else {
             return Ok(Vec::new());
@@ -233,13 +232,13 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// Blocks of it that were found, and the numbers of those that it must
+    /// Returns the blocks found for its map, and the numbers of those that it must
     /// have.
     fn missing_blocks(&mut self, ino: Ino) -> Result<(BTreeMap<u64, u64>, Vec<u64>)> {
         let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
         let groups = |f: &Self, kind| f.bits(kind).div_ceil(f.geo.bits_per_group());
         let needed = match ino {
-            // The reserved inodes stand there.
+            // These hold the reserved inodes.
             Ino::INODE_TABLE => (0..16u64.div_ceil(self.geo.inodes_per_block())).collect(),
             Ino::INODE_GROUPS => {
                 (0..groups(self, BitmapKind::Inodes).div_ceil(per_block)).collect()
@@ -253,7 +252,7 @@ impl Repairer<'_, '_> {
             Ino::INODE_GROUPS => scan.descs[1].clone(),
             _ => scan.descs[0].clone(),
         };
-        // What stands in the place of a block of its pointers.
+        // A pointer may lead to one of these blocks as if it were a pointer block.
         for block in own {
             let image = self.image(Bno(block))?;
             let number = match ino {
@@ -268,7 +267,7 @@ impl Repairer<'_, '_> {
         Ok((found, needed))
     }
 
-    /// The inode table gets a block more; the first number in it.
+    /// Adds a block to the inode table. Returns the first inode number in it.
     pub(super) fn grow_table(&mut self) -> Result<Ino> {
         let mut data = self.known_blocks(Ino::INODE_TABLE);
         let number = (0..).find(|n| !data.contains_key(n)).unwrap_or_default();
@@ -295,7 +294,7 @@ impl Repairer<'_, '_> {
         Ok(ino)
     }
 
-    /// An inode of a file system without damage, for one that is made anew.
+    /// Returns a new inode with valid fields.
     pub(super) fn fresh_inode(mode: u32) -> DiskInode {
         let mut d = DiskInode::new_zeroed();
         d.mode = mode;

@@ -1,6 +1,6 @@
-//! What pointers that are gone have led to: blocks of pointers, which say
-//! themselves whose they are, go back to their place (`tables.rs`); data without
-//! an owner is kept as a file in `lost+found`.
+//! Recovers blocks whose pointers were lost. Pointer blocks name their owner and
+//! go back to their place (`lost_pointers.rs`). Data without an owner is kept as a
+//! file in `lost+found`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,12 +18,12 @@ use crate::media::htree::LEAF_MAGIC;
 use crate::media::pointer::Ptr;
 use crate::types::{Bno, FileType, Ino};
 
-/// Of a run of leaked blocks, by its first one, in the keys of what became of
-/// trees and inodes.
+/// Second key of a run of leaked blocks in `Repairer::fates`; the first key is
+/// its first block.
 pub(super) const LEAKED: u32 = u32::MAX;
 
 impl RoundState {
-    /// RoundState what a check has found to be owned.
+    /// Records the blocks that a check found to have an owner.
     pub(super) fn owned(&mut self, claims: &Claims, hidden: bool) {
         self.hidden |= hidden;
         match &mut self.owned {
@@ -34,9 +34,8 @@ impl RoundState {
 }
 
 impl Repairer<'_, '_> {
-    /// A file that owns fewer blocks than it counts, or a block of pointers
-    /// without any: what is lost is looked for once, then the count is what is
-    /// there.
+    /// Repairs a file that owns fewer blocks than it counts. Searches for the lost
+    /// blocks once, then sets the count to the number found.
     pub(super) fn repair_missing_blocks(
         &mut self,
         ino: Ino,
@@ -60,7 +59,7 @@ impl Repairer<'_, '_> {
             });
             let scan = self.scan()?;
             let [names, attributes] = trees.map(|t| scan.leaves_of(&t).len());
-            // What is behind them is seen by the next round.
+            // The next round sees what is behind them.
             self.notes.recount.insert(ino.0);
             if tables {
                 self.did(Done::Rebuilt);
@@ -74,12 +73,12 @@ impl Repairer<'_, '_> {
             }
         }
         let missing = d.blocks.saturating_sub(found);
-        let told = self.blocks_told(ino);
-        // Of what a mending has upset nobody knows how much was a hole before.
+        let reported = self.blocks_reported(ino);
+        // After a repair that changed the counts, earlier holes are unknown.
         if !self.notes.recounted.contains(&ino.0) && self.mark_gaps(ino, &d, missing)? {
             self.notes.recount.insert(ino.0);
         } else {
-            let count = missing.saturating_sub(told);
+            let count = missing.saturating_sub(reported);
             if count > 0 {
                 self.lose(Some(ino), Lost::Blocks { count });
             }
@@ -88,7 +87,7 @@ impl Repairer<'_, '_> {
         self.edit(ino, |d| d.blocks = found)
     }
 
-    /// A block of pointers that holds none.
+    /// Repairs a pointer block that holds no pointers.
     pub(super) fn repair_empty(
         &mut self,
         ino: Ino,
@@ -103,10 +102,10 @@ impl Repairer<'_, '_> {
         self.notes.searched.insert(ino.0);
         let map = Self::map_of(&d);
         let Some(found) = self.find_pointer(&map, level, first)? else {
-            // Under one that was mended in this round.
+            // Below a pointer that was repaired in this round.
             return Ok(true);
         };
-        // Filled by the search, for whichever finding of this round it was made.
+        // The search of this round has filled it, perhaps for another finding.
         if let Ok(block) = map.open(self.geo, found.ptr, found.place)
             && self
                 .words(self.geo.offset(block))?
@@ -121,7 +120,7 @@ impl Repairer<'_, '_> {
         self.mark(ino, &found)
     }
 
-    /// The bytes below a pointer are lost, as far as the file reaches.
+    /// Records the loss of the bytes below a pointer, up to the end of the file.
     pub(super) fn lose_range(&mut self, d: &DiskInode, level: u32, first: u64) {
         let shift = self.geo.fan_log2 * level;
         let at = first.saturating_mul(self.geo.block_size);
@@ -133,27 +132,26 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Blocks of a file, those of pointers included, that were told to be lost
-    /// by their place in it, and were not found again.
-    fn blocks_told(&mut self, ino: Ino) -> u64 {
-        let mut told = 0u64;
+    /// Returns the number of blocks of a file, including pointer blocks, that are
+    /// in reported byte ranges and were not found again.
+    fn blocks_reported(&mut self, ino: Ino) -> u64 {
+        let mut reported = 0u64;
         for n in self.notes.ranges.remove(&ino.0).unwrap_or_default() {
             let Some(Lost::Bytes { len, .. }) = self.notes.lost.get(n).map(|l| &l.what) else {
                 continue;
             };
             let mut blocks = len.div_ceil(self.geo.block_size);
-            told = told.saturating_add(blocks);
+            reported = reported.saturating_add(blocks);
             while blocks > 1 {
                 blocks = blocks.div_ceil(1 << self.geo.fan_log2);
-                told = told.saturating_add(blocks);
+                reported = reported.saturating_add(blocks);
             }
         }
-        told.saturating_sub(self.notes.again.remove(&ino.0).unwrap_or(0))
+        reported.saturating_sub(self.notes.again.remove(&ino.0).unwrap_or(0))
     }
 
-    /// Blocks that are in use and that nothing leads to. What was hidden behind
-    /// damage and holds data is kept as a file in `lost+found`; the rest is
-    /// given back.
+    /// Repairs blocks that are allocated but unused. Blocks that were hidden behind
+    /// damage and hold data are kept as a file in `lost+found`; the rest is freed.
     pub(super) fn repair_leaked(
         &mut self,
         start: u64,
@@ -162,7 +160,7 @@ impl Repairer<'_, '_> {
         if !self.rebuilt.insert((u64::MAX, 0)) {
             let kept = self.fates.get(&(start, LEAKED)) == Some(&Done::Moved);
             if kept && self.stuck.contains(&u64::MAX) {
-                return Err(Error::NoSpace("for what is kept in lost+found"));
+                return Err(Error::NoSpace("no free block for data kept in lost+found"));
             }
             return Ok(true);
         }
@@ -199,8 +197,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Whether a block was behind damage: nothing has led to it since the
-    /// repair began.
+    /// Whether a block was hidden behind damage: in no round did it have an owner.
     fn was_hidden(&self, block: u64) -> bool {
         self.notes.hidden
             && self
@@ -210,10 +207,9 @@ impl Repairer<'_, '_> {
                 .is_some_and(|o| o.word(block / 64 * 64) >> (block % 64) & 1 == 0)
     }
 
-    /// Whether a block without an owner holds what a file may have held: it is
-    /// not empty, and no leaf, which a sum of 64 bits proves. Numbers may look
-    /// like pointers, and a file may hold a copy of an inode: such blocks are
-    /// data, too.
+    /// Whether a block without an owner may hold file data: it is not empty, and
+    /// not a leaf, which a 64-bit sum proves. Blocks that look like pointers or
+    /// inodes count as data, because file data may look the same.
     fn holds_data(&self, block: u64) -> Result<bool> {
         let image = self.image(Bno(block))?;
         if image.bytes.iter().all(|b| *b == 0) {
@@ -269,9 +265,9 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Begins to count records from above every generation that an inode has:
-    /// that of no number is given twice. The journal is emptied when this is
-    /// stored, in an order in which no old record is ever alive.
+    /// Restarts record numbers above the generation of every inode, so that no
+    /// inode number gets the same generation twice. Storing this empties the
+    /// journal in an order in which no old record is ever live.
     pub(super) fn renumber(&mut self) -> Result<bool> {
         let mut base = 1;
         for e in self.known.table.clone() {
@@ -293,5 +289,5 @@ impl Repairer<'_, '_> {
     }
 }
 
-/// Inodes of which the search is done, for [`RoundState`].
+/// A set of inodes in [`RoundState`].
 pub(super) type Searched = HashSet<u64>;

@@ -1,10 +1,10 @@
-//! The search for blocks of pointers that nothing leads to. The checks of its
-//! pointers say of such a block in which gap of which file it belongs, if it
-//! fits just one; what it leads to must have lost its owner, too.
+//! Searches for pointer blocks without an owner. The checks of its pointers tell
+//! the gap of the file where such a block belongs, if it fits only one. What it
+//! leads to must also have lost its owner.
 //!
-//! Invariant: all files of a round are searched for in one pass over the blocks,
-//! and the pairs of a gap and a block that are tried have a bound: an image
-//! that has many of both takes no longer for it.
+//! Invariant: one pass over the blocks serves all files of a round, and the number
+//! of tried pairs of a gap and a block is bounded. So an image with many of both
+//! takes no longer.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,42 +17,42 @@ use crate::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};
 use crate::media::walk::MapRoot;
 use crate::types::{Bno, FileType, Ino};
 
-/// Most gaps that are looked at in one round, and most blocks that are held against
-/// damaged pointers in all of them.
+/// Most gaps examined in one round, and most blocks compared with damaged pointers
+/// in all rounds.
 const MAX_GAPS: usize = 1 << 20;
-/// Most pairs of a gap and a block that are tried in one round.
+/// Most pairs of a gap and a block tried in one round.
 const MAX_PAIRS: usize = 1 << 31;
-/// Pointers that do not fit a gap by chance, be it all but one of them; of fewer
-/// all must fit.
+/// So many pointers do not match a gap by chance, even if one of them does not
+/// match. With fewer, all must match.
 const MIN_POINTERS: usize = 4;
 
-/// A place of a map where a block of pointers may have been lost.
+/// A place of a map where a pointer block may have been lost.
 struct Gap {
-    /// Where its pointer stands.
+    /// Offset of its pointer.
     at: u64,
     place: PtrAt,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Blocks that this thread has held against gaps.
+    /// Number of blocks that this thread has compared with gaps.
     pub(in crate::fsck) static TRIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// A block of pointers that fits a gap.
+/// A pointer block that fits a gap.
 struct Table {
     block: u64,
     pointers: usize,
-    /// It and what it leads to.
+    /// The block and what it leads to: first block and count.
     all: Vec<(u64, u64)>,
 }
 
-/// Gaps that are looked at where so many blocks are to be tried.
+/// Returns the most gaps to examine for a number of blocks.
 fn most_gaps(blocks: usize) -> usize {
     MAX_GAPS.min(MAX_PAIRS / blocks.max(1)).max(1)
 }
 
-/// A map of which only the owner counts.
+/// Returns a map in which only the owner matters.
 fn owned_by(ino: Ino) -> MapRoot {
     MapRoot {
         ino,
@@ -62,8 +62,8 @@ fn owned_by(ino: Ino) -> MapRoot {
 }
 
 impl Repairer<'_, '_> {
-    /// Whether blocks of pointers of this file were put back in this round: the
-    /// first call searches for those of all files that lack some.
+    /// Whether pointer blocks of this file were put back in this round. The first
+    /// call searches for all files that lack some.
     pub(super) fn tables_found(
         &mut self,
         ino: Ino,
@@ -90,16 +90,16 @@ impl Repairer<'_, '_> {
         Ok(self.found.as_ref().is_some_and(|f| f.contains(&ino.0)))
     }
 
-    /// Looks for blocks of pointers without an owner. Where the checks of their
-    /// pointers fit a gap of one of these files, it puts them back there. Returns
-    /// the files that got one.
+    /// Searches for pointer blocks without an owner, and puts them back into the
+    /// gaps of these files that the checks of their pointers match. Returns the
+    /// files that got one back.
     fn find_tables(&mut self, wanted: &[Ino]) -> Result<HashSet<u64>> {
         let mut found = HashSet::new();
         let lost = self.scan()?.tables.clone();
         if lost.is_empty() {
             return Ok(found);
         }
-        // No file with very many holes takes the places of all others.
+        // A file with many holes must not use up the gaps of all others.
         let most = most_gaps(lost.len());
         let share = (most / wanted.len().max(1)).max(1);
         let mut gaps = Vec::new();
@@ -132,7 +132,7 @@ impl Repairer<'_, '_> {
         Ok(found)
     }
 
-    /// The block of pointers that a damaged pointer led to, if just one fits.
+    /// Finds the pointer block that a damaged pointer led to, if only one fits.
     pub(super) fn find_table(&mut self, f: &Found) -> Result<Option<Ptr>> {
         let lost = self.scan()?.tables.clone();
         self.notes.tables_tried = self.notes.tables_tried.saturating_add(lost.len());
@@ -156,8 +156,8 @@ impl Repairer<'_, '_> {
         Ok(Some(Ptr::new(Bno(t.block), 0, f.place)))
     }
 
-    /// Of blocks that fit a place the one that is lost with all below it; none
-    /// where that are two.
+    /// Of the blocks that fit a place, returns the one that has no owner, nor has
+    /// anything below it. Returns `None` if there are two.
     fn only_one(
         &self,
         place: &PtrAt,
@@ -171,16 +171,16 @@ impl Repairer<'_, '_> {
                 right.push(t);
             }
         }
-        // Few pointers may fit by chance, many do not.
+        // Few pointers may match by chance; many do not.
         if right.iter().any(|t| t.pointers >= MIN_POINTERS) {
             right.retain(|t| t.pointers >= MIN_POINTERS);
         }
-        // Of two that fit, one is a copy, or forged.
+        // If two fit, one of them is a copy or forged.
         let one = right.pop();
         Ok(one.filter(|_| right.is_empty()))
     }
 
-    /// A block of pointers and all below it have an owner again.
+    /// Claims a pointer block and everything below it for its owner.
     fn take_back(&mut self, place: &PtrAt, t: &Table) {
         let mut blocks = 0;
         for (start, count) in &t.all {
@@ -190,7 +190,7 @@ impl Repairer<'_, '_> {
         *self.notes.again.entry(place.ino.0).or_default() += blocks;
     }
 
-    /// The one gap that a block fits.
+    /// Returns the only gap that a block fits.
     fn gap_of(&self, gaps: &[Gap], block: u64) -> Result<Option<(usize, Table)>> {
         #[cfg(test)]
         TRIED.set(TRIED.get() + 1);
@@ -201,7 +201,7 @@ impl Repairer<'_, '_> {
         };
         let mut right = None;
         for (n, gap) in gaps.iter().enumerate() {
-            // One of its pointers tells most places apart.
+            // One pointer excludes most gaps.
             let below = PtrAt {
                 level: gap.place.level - 1,
                 index: gap.place.index << self.geo.fan_log2 | i,
@@ -213,7 +213,7 @@ impl Repairer<'_, '_> {
                 && (pointers >= MIN_POINTERS || self.all_fit(Bno(block), &gap.place)?)
                 && right.replace(n).is_some()
             {
-                // With one pointer that fits by chance two may.
+                // With few pointers, two gaps may match by chance.
                 return Ok(None);
             }
         }
@@ -225,7 +225,7 @@ impl Repairer<'_, '_> {
         Ok(right.map(|gap| (gap, table)))
     }
 
-    /// Whether all pointers of a block are of this place.
+    /// Whether all pointers of a block belong to this place.
     fn all_fit(&self, block: Bno, at: &PtrAt) -> Result<bool> {
         let fits = |(i, word): (u64, u64)| {
             let place = PtrAt {
@@ -238,10 +238,9 @@ impl Repairer<'_, '_> {
         Ok((0..).zip(self.words(self.geo.offset(block))?).all(fits))
     }
 
-    /// Whether a block of pointers and all that it leads to have no owner, and
-    /// were in use: otherwise whoever can write such a block would be given
-    /// what is another's, or was. `all` gets these blocks. No block of pointers
-    /// is looked at twice.
+    /// Whether a pointer block and everything it leads to were in use and have no
+    /// owner. Otherwise a user who forges such a block would get present or former
+    /// blocks of others. Adds these blocks to `all`. Visits no pointer block twice.
     fn is_lost_with_all(
         &self,
         block: Bno,
@@ -264,7 +263,7 @@ impl Repairer<'_, '_> {
                 ..*at
             };
             let ptr = Ptr(word);
-            // What cannot be right is found by the next round.
+            // The next round reports an invalid pointer.
             let Ok(child) = map.open(self.geo, ptr, place) else {
                 continue;
             };
@@ -283,8 +282,9 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Whether blocks are owned by nobody and in use. The bit of a block of
-    /// zeros may have been lost with its bitmap, and such a block tells nothing.
+    /// Whether blocks are in use and have no owner. A block of zeros also counts
+    /// as in use: its bit may have been lost with the bitmap, and its content
+    /// reveals nothing.
     fn was_in_use(&self, start: u64, count: u64) -> Result<bool> {
         for block in start..start + count {
             let claimed = self.known.claims.word(block / 64 * 64) >> (block % 64) & 1 != 0;
@@ -301,7 +301,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Gaps of a file, until there are so many in all.
+    /// Adds the gaps of a file, up to `most` in all.
     fn gaps_of(&self, d: &DiskInode, most: usize, gaps: &mut Vec<Gap>) -> Result<()> {
         let map = Self::map_of(d);
         if FileType::from_mode(d.mode) != Some(FileType::Regular)
@@ -320,8 +320,8 @@ impl Repairer<'_, '_> {
         self.gaps(&map, root, (blocks, most), &mut HashSet::new(), gaps)
     }
 
-    /// Null pointers and marks of loss above the lowest level, where a block of
-    /// pointers may have been.
+    /// Adds the null pointers and loss marks above the lowest level, where a
+    /// pointer block may have been.
     fn gaps(
         &self,
         map: &MapRoot,
@@ -365,7 +365,7 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Whether a block can be one of pointers: one or more, and nothing else.
+    /// Whether a block can be a pointer block: one or more pointers, nothing else.
     pub(super) fn looks_like_pointers(&self, bytes: &[u8]) -> bool {
         let mut any = false;
         for word in bytes.as_chunks::<8>().0 {

@@ -1,4 +1,4 @@
-//! File maps: damaged pointers, missing parts, targets of symbolic links.
+//! Repairs file maps: damaged pointers, missing parts, targets of symbolic links.
 
 use super::Repairer;
 use super::bitmaps::one_byte_off;
@@ -12,7 +12,7 @@ use crate::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
 use crate::media::walk::MapRoot;
 use crate::types::{Bno, FileType, Ino};
 
-/// A pointer of a map and where it stands.
+/// A pointer of a map, and its place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     /// Offset in the region; `None` for the root.
@@ -31,7 +31,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// The pointer of a level that covers a file block.
+    /// Finds the pointer of a level that covers a file block.
     pub(super) fn find_pointer(
         &self,
         map: &MapRoot,
@@ -65,13 +65,13 @@ impl Repairer<'_, '_> {
         Ok(Some(found))
     }
 
-    /// What a damaged pointer was, if one byte of it is wrong and the block is
-    /// in use and owned by nobody. Pointers below prove a block of pointers.
+    /// Returns what a damaged pointer was, if one byte of it is wrong and its block
+    /// is in use without an owner. A pointer block is proven by its pointers.
     pub(super) fn correct_map_pointer(&self, map: &MapRoot, f: &Found) -> Result<Option<Ptr>> {
         let word = f.ptr.0;
         let low = word & ((1 << 48) - 1);
         if f.ptr.fits(f.place) {
-            // It is right but for a flag that it cannot have.
+            // Only a flag is invalid.
             let flags = f.ptr.flags() & if f.place.level == 0 { UNWRITTEN } else { 0 };
             let ptr = Ptr::new(f.ptr.block(), flags, f.place);
             let good = f.place.level == 0 && map.open(self.geo, ptr, f.place).is_ok();
@@ -101,8 +101,8 @@ impl Repairer<'_, '_> {
                 1
             };
             let mut proven = self.is_lost(block.0)? && self.is_lost(block.0 + span - 1)?;
-            // Where no bitmap can be found before this map is right, what is in
-            // the block must say so.
+            // If no bitmap can be found before this map is repaired, the content
+            // of the block must prove it.
             if map.ino >= Ino::INODE_TABLE && self.is_unknown(block.0) {
                 proven = !data || self.is_block_of(map.ino, f.place.index, block.0)?;
             }
@@ -116,7 +116,7 @@ impl Repairer<'_, '_> {
         Ok(found)
     }
 
-    /// Whether all that a block holds are pointers of the level below.
+    /// Whether a block holds only pointers of the level below.
     pub(super) fn is_pointer_block(
         &self,
         map: &MapRoot,
@@ -133,12 +133,13 @@ impl Repairer<'_, '_> {
             };
             map.open(self.geo, Ptr(*w), place).is_ok() || Ptr(*w).is_lost(place)
         };
-        // One more damaged pointer among many is no proof against it.
+        // One damaged pointer among others does not disprove it.
         let good = used.iter().filter(|(i, w)| fits((*i, w))).count();
         Ok(good > 0 && good + 1 >= used.len())
     }
 
-    /// A damaged pointer of a file: corrected, or else marked as lost.
+    /// Repairs a damaged pointer of a file: corrects it, finds its pointer block,
+    /// or else marks its range as lost.
     pub(super) fn repair_pointer(
         &mut self,
         ino: Ino,
@@ -160,7 +161,7 @@ impl Repairer<'_, '_> {
                 self.recount(ino);
                 return self.put_inode(ino, d);
             }
-            // Under one that was mended in this round.
+            // Below a pointer that was repaired in this round.
             return Ok(true);
         };
         let mut right = self.correct_map_pointer(&map, &found)?;
@@ -182,7 +183,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Puts a pointer into a file's map.
+    /// Stores a pointer in a file's map.
     pub(super) fn put_pointer(&mut self, ino: Ino, f: &Found, ptr: Ptr) -> Result<bool> {
         match f.at {
             Some(at) => {
@@ -198,7 +199,7 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Part of what must be whole is missing.
+    /// Repairs a hole in contents that must be whole.
     pub(super) fn repair_hole(&mut self, ino: Ino, part: Part) -> Result<bool> {
         match part {
             Part::Contents => self.repair_target(ino),
@@ -206,9 +207,9 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// A symbolic link whose target is damaged: one wrong bit is corrected,
-    /// blocks too many are let go; otherwise the link is removed, since a
-    /// wrong target is worse than none.
+    /// Repairs a symbolic link with a damaged target: corrects one wrong bit, and
+    /// frees surplus blocks. Otherwise it removes the link, because a wrong target
+    /// is worse than none.
     pub(super) fn repair_target(&mut self, ino: Ino) -> Result<bool> {
         let Some(mut d) = self.inode(ino)? else {
             return Ok(false);
@@ -259,7 +260,7 @@ impl Repairer<'_, '_> {
         Ok(Some(target))
     }
 
-    /// The one bit that makes the CRC fit.
+    /// Returns the bit whose flip makes the CRC match.
     fn wrong_bit(&self, target: &[u8], wanted: u32) -> Option<usize> {
         let mut target = target.to_vec();
         (0..target.len() * 8).find(|bit| {
@@ -270,7 +271,7 @@ impl Repairer<'_, '_> {
         })
     }
 
-    /// A link keeps the blocks of its target and no others.
+    /// Frees all blocks of a link but those of its target.
     fn shorten(&mut self, ino: Ino, d: &mut DiskInode) -> Result<bool> {
         let keep = d.size.div_ceil(self.geo.block_size);
         let Some(mut data) = self.map_blocks(&Self::map_of(d))? else {
@@ -285,7 +286,7 @@ impl Repairer<'_, '_> {
         self.put_inode(ino, d)
     }
 
-    /// A lease table of a file system that nobody has mounted is empty.
+    /// Empties the lease table, as it must be in an unmounted file system.
     pub(super) fn empty_leases(&mut self) -> Result<bool> {
         self.recount(Ino::LEASES);
         self.edit(Ino::LEASES, |d| {

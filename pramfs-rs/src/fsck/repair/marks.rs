@@ -1,8 +1,9 @@
-//! Marks of loss: what cannot be brought back of a file's contents is no hole.
-//! It reads as EIO until it is written, and a flag of the inode tells of it.
+//! Marks ranges of a file as lost. A range that cannot be recovered does not
+//! become a hole: reading it is EIO until it is written, and a flag of the inode
+//! records that such ranges exist.
 //!
-//! A mark stands in place of the pointer that is gone, and covers what that did,
-//! but nothing past the end of the file: who makes a file longer gets zeros.
+//! A mark replaces the lost pointer and covers the same range, but nothing past
+//! the end of the file: a file that is extended later reads zeros there.
 
 use zerocopy::IntoBytes;
 
@@ -17,12 +18,12 @@ use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
 use crate::types::{FileType, Ino};
 
-/// Most holes of a file that are looked at.
+/// Most holes of a file that are examined.
 const HOLES: usize = 1 << 16;
 
 impl Repairer<'_, '_> {
-    /// Marks what a pointer covers; of anything but a regular file it becomes a
-    /// hole, which a later round acts on.
+    /// Marks the range of a pointer as lost. In anything but a regular file the
+    /// pointer becomes a hole, which a later round repairs.
     pub(super) fn mark(&mut self, ino: Ino, f: &Found) -> Result<bool> {
         let mut ptr = Ptr::HOLE;
         if let Some(d) = self.inode(ino)?
@@ -37,7 +38,7 @@ impl Repairer<'_, '_> {
         }
         if !ptr.is_hole() {
             self.did(Done::MarkedLost);
-            // A pointer to a block of data counts for one.
+            // A pointer to a data block accounts for one block.
             let one = u64::from(f.place.level == 0 && !f.ptr.is_hole());
             self.edit(ino, |d| {
                 d.flags |= FL_LOST;
@@ -47,7 +48,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Marks all of a file, whose inode is put by the caller.
+    /// Marks a whole file as lost. The caller stores the inode.
     pub(super) fn mark_whole(&mut self, d: &mut DiskInode) -> Result<()> {
         (d.root, d.height) = (0, 0);
         let end = self.end(d);
@@ -65,14 +66,14 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// File blocks up to the end of a file.
+    /// Returns the number of file blocks up to the end of a file.
     fn end(&self, d: &DiskInode) -> u64 {
         d.size.div_ceil(self.geo.block_size)
     }
 
-    /// The mark of a pointer. Where the file ends in the middle of what it covers,
-    /// a block of pointers with the marks of what comes before that; without a
-    /// free block for it, the mark covers all.
+    /// Builds the mark for a pointer. If the file ends inside its range, it is a
+    /// pointer block with marks up to the end; without a free block for that, one
+    /// mark covers the whole range.
     fn mark_of(&mut self, map: &MapRoot, end: u64, level: u32, first: u64) -> Result<Ptr> {
         if first >= end {
             return Ok(Ptr::HOLE);
@@ -97,9 +98,8 @@ impl Repairer<'_, '_> {
         }
     }
 
-    /// Marks the holes of a file that lost so many blocks, where those are all of
-    /// its holes: in a file that was written from end to end nothing else was
-    /// one. False where nobody can say which are.
+    /// Marks all holes of a file as lost if they account for the `missing` blocks:
+    /// then the file had no holes before. Returns false if it may have had some.
     pub(super) fn mark_gaps(&mut self, ino: Ino, d: &DiskInode, missing: u64) -> Result<bool> {
         if missing == 0 || !can_be_marked(ino, FileType::from_mode(d.mode)) {
             return Ok(false);
@@ -147,19 +147,20 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// File blocks that a pointer covers up to the end of the file.
+    /// Returns the file blocks that a pointer covers, up to the end of the file.
     fn covered(&self, f: &Found, end: u64) -> (u64, u64) {
         let shift = self.geo.fan_log2 * f.place.level;
         let first = f.place.index << shift;
         (first, (first + (1 << shift)).min(end))
     }
 
-    /// Null pointers below one, up to the end of the file and to a number.
+    /// Collects null pointers below a pointer, up to the end of the file and at
+    /// most [`HOLES`].
     fn holes(&self, map: &MapRoot, f: Found, end: u64, out: &mut Vec<Found>) -> Result<()> {
         if f.place.level == 0 || f.ptr.is_leaf() {
             return Ok(());
         }
-        // A mark is none, and what is damaged is another finding's.
+        // A mark is not a hole. A damaged pointer has its own finding.
         let Ok(block) = map.open(self.geo, f.ptr, f.place) else {
             return Ok(());
         };
@@ -183,7 +184,7 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// All bytes of a file are lost.
+    /// Records the loss of all bytes of a file.
     pub(super) fn lose_all(&mut self, d: &DiskInode) {
         if d.size > 0 {
             let (at, len) = (0, d.size);

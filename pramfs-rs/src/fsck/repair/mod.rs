@@ -1,16 +1,18 @@
-//! Repairing a file system.
+//! Repairs a file system.
 //!
-//! Purpose: rounds of check and change over a [`View`]. A round finds
-//! everything, mends what comes first (a bitmap before what it counts, an
-//! inode before its names) and looks again, so that each change is decided on
-//! by what the check says of the whole. What the last round leaves goes to the
-//! medium by the journal (`commit.rs`).
+//! Purpose: rounds of check and change over a [`View`]. A round checks
+//! everything and repairs the first phase that has findings (a bitmap before
+//! what it counts, an inode before its names). Then the next round checks again,
+//! so that each change is based on a check of the whole. The result of the last
+//! round goes to the medium through the journal (`commit.rs`).
 //!
-//! Invariants: until the rounds are over nothing is stored; a repair that
-//! cannot be finished stores nothing at all. What a check calls intact is not
-//! touched. A round is as long as a check, and there are at most [`MAX_ROUNDS`].
+//! Invariants:
+//! - Nothing is stored before the last round is over. A repair that cannot be
+//!   finished stores nothing.
+//! - A repair does not touch what the check finds intact.
+//! - A round takes the time of a check, and there are at most [`MAX_ROUNDS`].
 //!
-//! Left to others: what is damage (the check), what is asked (the caller).
+//! Not here: what damage is (the check), how to ask (the caller).
 
 mod bitmaps;
 mod build;
@@ -51,8 +53,8 @@ use crate::media::Geometry;
 use crate::pmem::Region;
 use crate::types::Ino;
 
-/// Blocks that the search for lost blocks of pointers has looked at in this
-/// thread.
+/// Returns the number of blocks that the search for lost pointer blocks has read
+/// in this thread.
 #[cfg(test)]
 pub(super) fn tables_tried() -> u64 {
     lost_pointers::TRIED.get()
@@ -60,21 +62,22 @@ pub(super) fn tables_tried() -> u64 {
 
 /// Most rounds of check and change.
 const MAX_ROUNDS: usize = 60;
-/// Times that one finding is tried to be mended.
+/// Most attempts to repair one finding.
 const MAX_TRIES: u32 = 3;
-/// Of a finding that is not tried to be mended any more, and is not called
-/// hopeless.
+/// Attempts of a finding that is left: no further attempt, and its outcome is
+/// not `Failed`.
 const LEFT: u32 = u32::MAX;
 
-/// Checks the file system of a region that nobody has mounted and mends what
-/// the policy allows.
+/// Checks the file system of an unmounted region, and repairs what the policy
+/// allows.
 ///
-/// The findings of the report say of each whether it was mended. With
-/// [`Policy::No`], or where the region is read-only, nothing is stored; what a
-/// crash left in the journal is then looked at as the next mount will see it.
+/// Each finding of the report says whether it was repaired. With
+/// [`Policy::No`], or if the region is read-only, nothing is stored. The check
+/// sees what the next mount will see: records that a crash left in the journal
+/// are replayed in memory.
 ///
 /// # Errors
-/// Storing to the medium failed: run it again.
+/// Storing to the medium failed: run the repair again.
 ///
 /// ```
 /// use pramfs::format::{FormatOptions, format};
@@ -106,7 +109,7 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
             return Ok(report);
         }
     };
-    let discards = run.agree_to_discard(&journal);
+    let discards = run.confirm_discard(&journal);
     run.rounds();
     run.name_losses();
     run.settle_losses();
@@ -117,18 +120,18 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     report.refused = journal.refused as u64;
     let failed = region.faults() != faults;
     if failed {
-        let why = format!("{} failed under a read", region.info().name);
+        let why = format!("{} failed during a read", region.info().name);
         report.add(Issue::Unreadable { why }, usize::MAX);
         report.complete = false;
     }
     let store = !matches!(options.policy, Policy::No) && !region.info().read_only && !failed;
-    let mended = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
-    let any = mended || journal.ends();
+    let repaired = report.findings.iter().any(|f| f.outcome == Outcome::Fixed);
+    let any = repaired || journal.needs_checkpoint();
     if store && discards && report.complete && !report.cancelled && any {
         let result = commit::commit(&run.view, &run.geo, &journal, run.notes.first);
         report.stored = result?;
     } else {
-        // Nothing was stored: nothing is mended.
+        // Nothing was stored, so nothing is repaired.
         for f in &mut report.findings {
             if f.outcome == Outcome::Fixed {
                 (f.outcome, f.done) = (Outcome::Left, None);
@@ -141,113 +144,116 @@ pub fn repair(region: &Region, options: &RepairOptions) -> Result<Report> {
     Ok(report)
 }
 
-/// Rounds under way.
+/// A running repair.
 struct Run<'r> {
     options: &'r RepairOptions,
     view: View<'r>,
     geo: Geometry,
     report: Report,
-    /// Findings by their sentence: number, and times tried.
+    /// Findings by their sentence: index, and number of attempts.
     seen: HashMap<String, (usize, u32)>,
-    /// Findings that lack space, and how much had been mended then.
+    /// Findings that lack space, with [`RoundState::version`] at that time.
     waiting: HashMap<usize, u64>,
-    /// Nothing is asked any more.
+    /// The answer "all" was given: ask no more.
     all: bool,
     notes: RoundState,
 }
 
-/// What later rounds are to know of earlier ones.
+/// What later rounds need to know of earlier ones.
 #[derive(Debug, Default)]
 struct RoundState {
-    /// Inodes whose counts a change has upset: putting them right is part of
-    /// that change.
+    /// Inodes whose counts a repair has changed. Correcting the counts belongs to
+    /// that repair.
     recount: HashSet<u64>,
-    /// Something was mended.
+    /// A repair was tried.
     changed: bool,
-    /// The number from which records are counted anew.
+    /// The number at which record numbers restart.
     first: Option<u64>,
-    /// Times that something was mended.
+    /// Number of findings repaired so far.
     version: u64,
-    /// The directory of what is found without a name.
+    /// The directory `lost+found`.
     lost_found: Option<Ino>,
-    /// Blocks that something was found to own in any round.
+    /// Blocks that had an owner in any round.
     owned: Option<Claims>,
     /// In some round blocks were hidden behind damage.
     hidden: bool,
-    /// Inodes whose lost blocks were looked for.
+    /// Inodes whose lost blocks were searched for.
     searched: lost::Searched,
-    /// Inodes that are to be freed, with the type that names said they have:
-    /// names may yet be found.
-    put_off: HashMap<u64, u8>,
-    /// Of these, those whose count had been upset by then.
+    /// Inodes to be freed, with the type that names gave them. Freeing is
+    /// deferred, because further names may be found.
+    deferred: HashMap<u64, u8>,
+    /// Inodes of `searched` that were already in `recount` at the search.
     recounted: lost::Searched,
-    /// Paths by the first round that knew them all.
+    /// `paths` may be incomplete: directories were hidden by damage.
     few_paths: bool,
+    /// Paths of the first round that knew all directories.
     paths: Paths,
-    /// What was lost, and which of it was told.
+    /// Losses so far.
     lost: Vec<Loss>,
-    told: HashSet<Loss>,
-    /// Which of them are bytes of a file, by inode.
+    /// Losses already in `lost`, to list each once.
+    reported: HashSet<Loss>,
+    /// Indexes in `lost` of byte ranges, by inode.
     ranges: HashMap<u64, Vec<usize>>,
-    /// Blocks of an inode that were found again.
+    /// Number of blocks found again, by inode.
     again: HashMap<u64, u64>,
-    /// Blocks that were held against damaged pointers.
+    /// Number of blocks compared with damaged pointers.
     tables_tried: usize,
-    /// Names that went from directories whose path was not known then: the loss,
-    /// directory and name.
+    /// Names removed from directories whose path was not known then: index of
+    /// the loss, directory and name.
     late: Vec<(usize, Ino, Vec<u8>)>,
-    /// What was marked as lost before anything was mended.
+    /// Ranges that were marked as lost before this repair.
     marked: Vec<Loss>,
 }
 
-/// What a check has learnt.
+/// What a check knows of the file system.
 struct Known {
     claims: Claims,
     inodes: Inodes,
-    /// Where the inode table is.
+    /// Extents of the inode table.
     table: Vec<Extent>,
-    /// Where the group descriptors are: blocks, inodes.
+    /// Extents of the group descriptors: blocks, inodes.
     descs: [Vec<Extent>; 2],
-    /// What the bits of each group are to be read from: blocks, inodes.
+    /// Where the bits of each group are: blocks, inodes.
     groups: [Vec<GroupBits>; 2],
-    /// Groups whose sum does not fit, by kind and number.
-    unsound: HashSet<(u64, u64)>,
+    /// Groups with a checksum mismatch, by kind and number.
+    bad_sums: HashSet<(u64, u64)>,
     hidden_blocks: bool,
-    /// Blocks that more than one claims.
+    /// Multiply-claimed blocks.
     shared: HashSet<u64>,
 }
 
-/// Changes a view by what a check has found.
+/// Changes a view according to the findings of one round.
 struct Repairer<'f, 'r> {
     view: &'f mut View<'r>,
     geo: &'f Geometry,
     known: Known,
     notes: &'f mut RoundState,
-    /// Blocks that nothing owns, if they were looked at.
+    /// Blocks without an owner, once they were scanned.
     scanned: Option<scan::Scan>,
-    /// Trees made anew in this round, by inode and kind.
+    /// Trees rebuilt in this round, by inode and kind.
     rebuilt: HashSet<(u64, u32)>,
-    /// Where free blocks are looked for next, strictly and not.
+    /// Where the next search for a free block starts: strict, lenient.
     cursor: [u64; 2],
-    /// Blocks that two claim, with who does.
+    /// Owners of multiply-claimed blocks, once they were searched for.
     twice: Option<Vec<multiply_claimed::BlockOwner>>,
-    /// Names that go in this round, by directory.
+    /// Names to remove in this round, by directory.
     to_remove: HashMap<u64, HashSet<Vec<u8>>>,
-    /// Names of the directories that this round takes names from.
+    /// Surplus names of the directories that lose names in this round, once they
+    /// were looked up.
     names: Option<names::Names>,
-    /// Directories that there is no space to make anew.
+    /// Directories whose rebuild failed for lack of space.
     stuck: HashSet<u64>,
-    /// What was done about the finding that is being mended.
+    /// The action taken on the current finding.
     done: Option<Done>,
-    /// It is left for a later phase.
+    /// The current finding is deferred to a later phase.
     later: bool,
-    /// Only what loses nothing is mended.
+    /// The policy is to repair only what loses nothing.
     preen: bool,
-    /// Mending it would take a guess, and is not allowed.
+    /// The repair of the current finding needs a guess, which is not allowed.
     left: bool,
-    /// Files of which blocks of pointers were put back, once it was searched.
+    /// Files whose pointer blocks were put back, once they were searched for.
     found: Option<HashSet<u64>>,
-    /// What became of trees and inodes in this round.
+    /// Actions on trees and inodes in this round.
     fates: HashMap<(u64, u32), Done>,
 }
 
@@ -265,10 +271,10 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Records that cannot be replayed are made dead in the view: findings of
-    /// which the rounds know nothing. False: that may not be done, and so
-    /// nothing may.
-    fn agree_to_discard(&mut self, journal: &replay::Journal) -> bool {
+    /// Adds findings for records that cannot be replayed. The view already has
+    /// them dead, so the rounds do not see them. Returns false if the policy does
+    /// not allow that; then nothing may be stored.
+    fn confirm_discard(&mut self, journal: &replay::Journal) -> bool {
         let mut issues = Vec::new();
         if journal.checkpoint.is_none() {
             let pages = [Page::First, Page::Copy];
@@ -307,7 +313,7 @@ impl<'r> Run<'r> {
         agreed
     }
 
-    /// Checks and changes until nothing more is to be done.
+    /// Checks and changes until nothing is left to do.
     fn rounds(&mut self) {
         for round in 0..=MAX_ROUNDS {
             let options = CheckOptions {
@@ -319,22 +325,22 @@ impl<'r> Run<'r> {
             checker.run_to_end();
             let mut found = std::mem::take(&mut checker.report);
             let mut known = checker.known(&found);
-            // While the inode table or a bitmap is damaged, directories are
-            // not all known.
+            // While the inode table or a bitmap is damaged, some directories may
+            // be unknown.
             let roots = found.issues().any(policy::is_root);
             if round == 0 || self.notes.few_paths && !roots {
                 self.notes.few_paths = roots;
-                // A name that cannot be found out is no reason to end.
+                // An unknown path is not an error.
                 if let Ok(paths) = checker.name_findings(&mut found.findings) {
                     self.notes.paths = paths;
                 }
             }
             self.notes.owned(&known.claims, known.hidden_blocks);
             known.inodes = std::mem::replace(&mut checker.inodes, Inodes::new(&self.geo));
-            // A name that has come to light since decides anew.
+            // A name found since then may change the decision.
             let mut says = |ino: u64| known.inodes.get(Ino(ino)).map(|i| i.said);
-            let put_off = &mut self.notes.put_off;
-            put_off.retain(|ino, said| says(*ino) == Some(*said));
+            let deferred = &mut self.notes.deferred;
+            deferred.retain(|ino, said| says(*ino) == Some(*said));
             self.report.complete = found.complete;
             self.report.counts = found.counts;
             self.report.marked = std::mem::take(&mut found.marked);
@@ -344,7 +350,8 @@ impl<'r> Run<'r> {
             let last: HashSet<String> = found.issues().map(|i| i.to_string()).collect();
             let todo = self.select(round, found.findings);
             if todo.is_empty() || round == MAX_ROUNDS || self.report.cancelled {
-                // What is not found any more was mended, be it with another.
+                // A finding that no longer appears was repaired, perhaps together
+                // with another.
                 let findings = self.report.findings.iter_mut();
                 for f in findings.filter(|_| self.notes.changed) {
                     let key = f.issue.to_string();
@@ -359,10 +366,10 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Losses of inodes whose paths were not known before it are named by where
-    /// they are now.
+    /// Adds present paths to losses of inodes whose path before the repair was
+    /// unknown.
     fn name_losses(&mut self) {
-        // The number of what was freed may be another's by now.
+        // The number of a freed inode may belong to another by now.
         let gone = |l: &Loss| matches!(l.what, Lost::File | Lost::Link);
         let nameless = |l: &&mut Loss| l.path.is_none() && l.ino.is_some() && !gone(l);
         let late = std::mem::take(&mut self.notes.late);
@@ -397,10 +404,10 @@ impl<'r> Run<'r> {
         self.notes.marked = marked.split_off(before);
     }
 
-    /// Bytes that were thought lost, and came back with a block of pointers that
-    /// was found later, are not: what is lost is marked.
+    /// Removes ranges from the losses that came back with a pointer block found
+    /// later. Only ranges that are marked remain lost.
     fn settle_losses(&mut self) {
-        let (mut marks, mut told) = (HashMap::<Ino, Vec<(u64, u64)>>::new(), HashSet::new());
+        let (mut marks, mut reported) = (HashMap::<Ino, Vec<(u64, u64)>>::new(), HashSet::new());
         for mark in &self.report.marked {
             if let (Some(ino), Lost::Bytes { at, len }) = (mark.ino, &mark.what) {
                 marks.entry(ino).or_default().push((*at, at + len));
@@ -416,7 +423,7 @@ impl<'r> Run<'r> {
                     continue;
                 }
             };
-            // Those of an inode are in order.
+            // The marks of an inode are in ascending order.
             let marks = marks.get(&ino).map_or(&[][..], |marks| marks);
             let first = marks.partition_point(|(_, to)| *to <= at);
             for (from, to) in marks[first..].iter().take_while(|(from, _)| *from < end) {
@@ -425,7 +432,7 @@ impl<'r> Run<'r> {
                     at,
                     len: end.saturating_sub(at),
                 };
-                if at < end && told.insert((ino, at)) {
+                if at < end && reported.insert((ino, at)) {
                     self.notes.lost.push(Loss {
                         what,
                         ..loss.clone()
@@ -435,11 +442,11 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// RoundState what was found, and picks what is mended in this round: of what
-    /// may be mended, that which comes first.
+    /// Records the findings, and selects those to repair in this round: the first
+    /// phase among the findings that may be repaired.
     fn select(&mut self, round: usize, found: Vec<Finding>) -> Vec<(Issue, Option<usize>)> {
         let mut todo = Vec::new();
-        let mut vouching = Vec::new();
+        let mut clean_marks = Vec::new();
         let roots = found.iter().any(|f| policy::is_root(&f.issue));
         let errors = found.iter().any(|f| f.severity >= Severity::Error);
         for finding in found {
@@ -473,12 +480,11 @@ impl<'r> Run<'r> {
             }
             let open = match known {
                 Some(f) => {
-                    // It was thought mended, and is here again.
+                    // It counted as repaired, and is found again.
                     if f.outcome == Outcome::Fixed {
                         f.outcome = Outcome::Left;
                     }
-                    // What lacked space may have it, once something else was
-                    // mended.
+                    // After another repair there may be space for it.
                     let again = f.outcome == Outcome::NoSpace
                         && self
                             .waiting
@@ -490,31 +496,31 @@ impl<'r> Run<'r> {
             };
             let phase = match &issue {
                 Issue::InodeDamaged { ino } | Issue::InodeField { ino, .. }
-                    if self.notes.put_off.contains_key(&ino.0) =>
+                    if self.notes.deferred.contains_key(&ino.0) =>
                 {
-                    policy::PUT_OFF
+                    policy::DEFERRED
                 }
                 _ => policy::phase(&issue),
             };
             if policy::marks_clean(&issue) {
-                vouching.push((phase, issue, Some(number)));
+                clean_marks.push((phase, issue, Some(number)));
                 continue;
             }
-            // Nothing is given back for what may be hidden.
-            let open = open && !(roots && policy::gives_back(&issue));
+            // Free or remove nothing whose references may be hidden.
+            let open = open && !(roots && policy::needs_intact_roots(&issue));
             if open && phase != policy::NEVER {
                 todo.push((phase, issue, Some(number).filter(|n| *n != usize::MAX)));
             }
         }
-        // The file system is called clean only where no error is left.
+        // Mark the file system as clean only if no error is left.
         if todo.is_empty() && !errors {
-            vouching.retain(|(_, issue, number)| {
+            clean_marks.retain(|(_, issue, number)| {
                 let f = number.and_then(|n| self.report.findings.get(n));
                 f.is_some_and(|f| f.outcome == Outcome::Left) && self.options.policy.allows(issue)
             });
-            todo = vouching;
+            todo = clean_marks;
         }
-        // Where all of a phase was declined, the next one has its turn.
+        // If all findings of a phase are declined, try the next phase.
         while let Some(first) = todo.iter().map(|t| t.0).min() {
             let (now, later) = todo.into_iter().partition(|t| t.0 == first);
             let mut now: Vec<(u8, Issue, Option<usize>)> = now;
@@ -527,7 +533,7 @@ impl<'r> Run<'r> {
         Vec::new()
     }
 
-    /// Asks about each finding, where there is somebody to ask.
+    /// Asks about each finding, if the policy is to ask.
     fn ask(&mut self, todo: &mut Vec<(u8, Issue, Option<usize>)>) {
         let Policy::Ask(ask) = &self.options.policy else {
             return;
@@ -578,7 +584,7 @@ impl<'r> Run<'r> {
             found: None,
             fates: HashMap::new(),
         };
-        let (mut mended, mut waiting) = (0, Vec::new());
+        let (mut repaired, mut waiting) = (0, Vec::new());
         let mut tried = false;
         let version = fixer.notes.version;
         for (issue, number) in &todo {
@@ -592,8 +598,8 @@ impl<'r> Run<'r> {
                 continue;
             }
             tried = true;
-            // What lacks space is told to lack it, however often it is tried; and
-            // told it is, though it comes of what was mended.
+            // A lack of space does not count as an attempt. It is always reported,
+            // even for a finding that an earlier repair caused.
             let full = matches!(result, Err(Error::NoSpace(_)));
             let mut number = *number;
             if let Some((known, tries)) = self.seen.get_mut(&issue.to_string()) {
@@ -609,7 +615,7 @@ impl<'r> Run<'r> {
                 continue;
             };
             f.done = matches!(result, Ok(true)).then_some(done);
-            mended += u64::from(f.done.is_some());
+            repaired += u64::from(f.done.is_some());
             f.outcome = match result {
                 Ok(true) => Outcome::Fixed,
                 Ok(false) => Outcome::Failed,
@@ -621,13 +627,13 @@ impl<'r> Run<'r> {
             };
         }
         self.notes.changed |= tried;
-        self.notes.version += mended;
+        self.notes.version += repaired;
         self.waiting.extend(waiting);
     }
 }
 
 impl Repairer<'_, '_> {
-    /// What was done about a finding that has just been mended.
+    /// Returns the action taken on the finding that was repaired last.
     fn done_about(&mut self, issue: &Issue) -> Done {
         use super::issue::Part;
         use crate::htree::TreeKind;
@@ -660,7 +666,7 @@ impl Repairer<'_, '_> {
 }
 
 impl RoundState {
-    /// Whether something is there only because of what was mended before.
+    /// Whether a finding is only the consequence of an earlier repair.
     fn explains(&self, issue: &Issue) -> bool {
         match issue {
             Issue::BlocksLeaked { .. } | Issue::BlocksFree { .. } => self.changed,
@@ -678,7 +684,7 @@ impl RoundState {
 }
 
 impl Checker<'_> {
-    /// What a repair has to know; it is taken from the check.
+    /// Moves what a repair needs to know out of the check.
     fn known(&mut self, found: &Report) -> Known {
         let shared = found.issues().filter_map(|i| match i {
             Issue::BlockUsedTwice { block, .. } => Some(*block),
@@ -690,7 +696,7 @@ impl Checker<'_> {
             table: self.table.clone(),
             descs: std::mem::take(&mut self.descs),
             groups: std::mem::take(&mut self.groups),
-            unsound: std::mem::take(&mut self.unsound),
+            bad_sums: std::mem::take(&mut self.bad_sums),
             hidden_blocks: self.hidden_blocks,
             shared: shared.collect(),
         }

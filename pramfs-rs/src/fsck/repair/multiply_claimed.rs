@@ -1,7 +1,9 @@
-//! Blocks with two owners. Whose they are is asked of their contents: a block
-//! of the format, then a leaf or a block of pointers, which say whose they
-//! are; among files the one with the lowest number. Each of the other files
-//! gets a copy, so that all read as they did.
+//! Repairs multiply-claimed blocks. The owner is, in this order:
+//! 1. the format, if it claims the block;
+//! 2. the owner that a leaf or a pointer block names;
+//! 3. the first of the files that claim it.
+//!
+//! Each other file gets a copy, so that all read as before.
 
 use std::collections::HashSet;
 
@@ -16,7 +18,7 @@ use crate::media::htree::LEAF_MAGIC;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::types::{Bno, FileType, Ino};
 
-/// One that claims a block.
+/// A claim of a block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockOwner {
     pub block: u64,
@@ -35,8 +37,7 @@ impl Repairer<'_, '_> {
         let all = self.twice.iter().flatten().filter(|c| c.block == block);
         let claimers: Vec<Ino> = all.map(|c| c.ino).collect();
         let mut files = Vec::new();
-        // What the format owns is claimed without a name, or by an internal
-        // inode.
+        // The format claims its blocks without an inode, or by an internal one.
         let format = claimers.len() < 2 || claimers.iter().any(|i| *i >= Ino::INODE_TABLE);
         let mut taken = format;
         let leaf_owner = self.leaf_owner(block)?;
@@ -47,7 +48,7 @@ impl Repairer<'_, '_> {
                 files.push(*ino);
             }
         }
-        // A block of pointers is the file's whose pointers it holds.
+        // A pointer block belongs to the file whose pointers it holds.
         let mut owner = None;
         let mut uses = Vec::new();
         for ino in files {
@@ -70,7 +71,7 @@ impl Repairer<'_, '_> {
             let claims = claimers.iter().filter(|i| **i == ino).count();
             let own = usize::from(leaf_owner == Some(ino));
             if found.len() + own < claims {
-                // Its tree of entries or attributes says so, wrongly.
+                // The wrong claim is in its tree of entries or attributes.
                 let kind = self.kind(ino)?;
                 if kind == Some(FileType::Directory) {
                     self.rebuild_directory(ino, None)?;
@@ -91,7 +92,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// Who claims the blocks of this round, by another check.
+    /// Finds the claimers of this round's blocks with another check.
     fn claimers(&self, todo: &[(Issue, Option<usize>)]) -> Vec<BlockOwner> {
         let options = CheckOptions {
             max_findings: 0,
@@ -110,7 +111,7 @@ impl Repairer<'_, '_> {
         all.map(|(block, ino)| BlockOwner { block, ino }).collect()
     }
 
-    /// Whose leaf a block is, if it is one.
+    /// Returns the owner of a block that is a leaf.
     fn leaf_owner(&self, block: u64) -> Result<Option<Ino>> {
         let image = self.image(Bno(block))?;
         let h = image.header();
@@ -123,11 +124,12 @@ impl Repairer<'_, '_> {
             };
             h.sum == image.sum(t.leaf_seed(self.geo, Bno(block)))
         };
-        let sound = h.magic == LEAF_MAGIC && (fits(TreeKind::Directory) || fits(TreeKind::Xattrs));
-        Ok(sound.then_some(Ino(h.owner)))
+        let is_leaf =
+            h.magic == LEAF_MAGIC && (fits(TreeKind::Directory) || fits(TreeKind::Xattrs));
+        Ok(is_leaf.then_some(Ino(h.owner)))
     }
 
-    /// The pointers of a file that lead to a block.
+    /// Returns the pointers of a file that lead to a block.
     fn uses(&self, ino: Ino, block: u64) -> Result<Vec<Found>> {
         let mut out = Vec::new();
         let Some(d) = self.inode(ino)? else {
@@ -185,8 +187,8 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// Gives a pointer a block of its own, with the same bytes; what is below one
-    /// to a block of pointers of another file was lost.
+    /// Gives a pointer a block of its own with the same bytes. If it leads to a
+    /// pointer block of another file, the range below it is lost.
     fn separate(&mut self, ino: Ino, f: &Found, block: u64) -> Result<()> {
         let data = f.place.level == 0 || f.ptr.is_leaf();
         let word = match (data, f.place.level) {
@@ -199,7 +201,7 @@ impl Repairer<'_, '_> {
             }
             (true, 0) => Ptr::new(self.copy_of(block)?, f.ptr.flags(), f.place).0,
             (true, level) => {
-                // A large leaf: as small ones, with one of them elsewhere.
+                // A huge leaf: split it into single blocks, one of them a copy.
                 let flags = f.ptr.flags() & !crate::media::pointer::LEAF;
                 let mut words = Vec::new();
                 for i in 0..1u64 << (self.geo.fan_log2 * level) {

@@ -1,5 +1,5 @@
-//! Names and links: counts, directories that are named twice or not at all,
-//! and `lost+found`.
+//! Repairs names and links: link counts, directories with two names or none, and
+//! `lost+found`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::htree::name_hash;
 use crate::media::bitmap::BitmapKind;
 use crate::types::{FileType, Ino};
 
-/// Name of the directory of what is found without a name.
+/// Name of the directory for unattached inodes.
 const LOST_FOUND: &[u8] = b"lost+found";
 /// Names by inode: directory and name.
 pub(super) type Names = HashMap<u64, Vec<(Ino, Vec<u8>)>>;
@@ -21,7 +21,7 @@ pub(super) type Names = HashMap<u64, Vec<(Ino, Vec<u8>)>>;
 /// `DT_DIR`.
 const DT_DIR: u8 = 4;
 
-/// Names that a round removes, as far as its findings say.
+/// Returns the names that the findings of a round remove.
 pub(super) fn to_remove(todo: &[(Issue, Option<usize>)]) -> HashMap<u64, HashSet<Vec<u8>>> {
     let mut out: HashMap<u64, HashSet<Vec<u8>>> = HashMap::new();
     for (issue, _) in todo {
@@ -35,7 +35,7 @@ pub(super) fn to_remove(todo: &[(Issue, Option<usize>)]) -> HashMap<u64, HashSet
 }
 
 impl Repairer<'_, '_> {
-    /// The link count is the number of names.
+    /// Sets the link count to the number of names.
     pub(super) fn repair_links(&mut self, ino: Ino) -> Result<bool> {
         let Some(info) = self.known.inodes.get(ino).copied() else {
             return Ok(false);
@@ -49,7 +49,7 @@ impl Repairer<'_, '_> {
         self.edit(ino, |d| d.nlink = links)
     }
 
-    /// Every name of some inodes, by a walk over all directories.
+    /// Collects every name of some inodes, in a walk over all directories.
     fn names_of(&mut self, wanted: &HashSet<u64>) -> Result<Names> {
         let mut out = Names::new();
         let dirs: Vec<u64> = self.known.inodes.dirs.iter().map(|d| d.ino).collect();
@@ -68,15 +68,15 @@ impl Repairer<'_, '_> {
         Ok(out)
     }
 
-    /// The names that a directory loses; of all of this round they are looked
-    /// up at once, in one walk.
+    /// Returns the names that a directory loses. One walk looks up those of all
+    /// directories of this round.
     fn surplus(
         &mut self,
         ino: Ino,
         todo: &[(Issue, Option<usize>)],
     ) -> Result<Vec<(Ino, Vec<u8>)>> {
         if self.names.is_none() {
-            // Where one keeps a name, it is the one in the parent that it says.
+            // A directory that keeps a name keeps the one in its parent.
             let mut keeps = HashMap::new();
             for (issue, _) in todo {
                 match issue {
@@ -107,8 +107,7 @@ impl Repairer<'_, '_> {
         Ok(names.unwrap_or_default())
     }
 
-    /// A directory keeps the name in the directory that it says is its
-    /// parent, and no other.
+    /// Removes all names of a directory but the one in its parent.
     pub(super) fn repair_directory_names(
         &mut self,
         ino: Ino,
@@ -126,7 +125,7 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// A loop is opened at one of its directories, which then has no name.
+    /// Breaks a loop at one of its directories, which then has no name.
     pub(super) fn repair_loop(
         &mut self,
         ino: Ino,
@@ -136,7 +135,8 @@ impl Repairer<'_, '_> {
         self.repair_directory_names(ino, todo)
     }
 
-    /// A removed directory with entries: it is no orphan, and gets a name.
+    /// Repairs an orphan directory with entries: it is no longer an orphan, and a
+    /// later round connects it to `lost+found`.
     pub(super) fn repair_orphan_not_empty(&mut self, ino: Ino) -> Result<bool> {
         for (at, orphan) in self.orphan_slots()? {
             if orphan == ino {
@@ -147,8 +147,8 @@ impl Repairer<'_, '_> {
         self.edit(ino, |d| d.nlink = 2)
     }
 
-    /// All inodes of this round that nothing names: those that were unlinked
-    /// are freed, the others get a name in `lost+found`.
+    /// Repairs all unattached inodes of this round: frees those that were
+    /// unlinked, and connects the others to `lost+found`.
     pub(super) fn reconnect(&mut self, todo: &[(Issue, Option<usize>)]) -> Result<bool> {
         if !self.rebuilt.insert((0, 0)) {
             return Ok(true);
@@ -216,7 +216,7 @@ impl Repairer<'_, '_> {
         Ok(items.into_iter().map(|i| i.name).collect())
     }
 
-    /// The directory `lost+found`, made if the root has none.
+    /// Returns the directory `lost+found`. Creates it if the root has none.
     pub(super) fn lost_found(&mut self) -> Result<Ino> {
         if let Some(ino) = self.notes.lost_found
             && self.kind(ino)? == Some(FileType::Directory)
@@ -251,14 +251,14 @@ impl Repairer<'_, '_> {
         Ok(ino)
     }
 
-    /// A number that is free and has a place in the table.
+    /// Returns a free inode number with a place in the table.
     pub(super) fn new_inode(&mut self) -> Result<Ino> {
         for e in 0..self.known.table.len() {
             let e = self.known.table[e];
             let per_block = self.geo.inodes_per_block();
             let numbers = e.first * per_block..(e.first + e.count) * per_block;
             for n in numbers.start.max(Ino::FIRST_FREE.0)..numbers.end.min(self.geo.inodes_max) {
-                // A number is given once a round: the bitmap says so only later.
+                // Use a number once a round: the bitmap changes only later.
                 if self.known.inodes.get(Ino(n)).is_none() && self.rebuilt.insert((n, u32::MAX)) {
                     return Ok(Ino(n));
                 }

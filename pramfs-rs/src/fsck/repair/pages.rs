@@ -1,5 +1,4 @@
-//! Superblock pages and the words of the journal: a copy stands in for what is
-//! damaged.
+//! Repairs superblock pages and the words of the journal from their copies.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -32,7 +31,7 @@ impl Repairer<'_, '_> {
             Issue::SuperblockDamaged { page, .. } => {
                 self.copy_static(self.other(*page), self.at(*page))
             }
-            // The one that mounts have used.
+            // Copy the page that mounts use.
             Issue::SuperblocksDiffer | Issue::LabelsDiffer => {
                 let from_copy = probe_superblock(self.view.region())?.from_copy;
                 let (good, bad) = if from_copy {
@@ -46,7 +45,7 @@ impl Repairer<'_, '_> {
                 let at = self.at(*page) + DYNAMIC_OFFSET;
                 let mut d: SuperDynamic = self.view.read_pod(at)?;
                 let other: SuperDynamic = self.view.read_pod(self.other(*page) + DYNAMIC_OFFSET)?;
-                // The replay has put a word where both were damaged.
+                // If both were damaged, the replay has already stored a word.
                 d.checkpoint = other.checkpoint;
                 self.view.store(at, d.as_bytes())?;
                 Ok(unseal(self.geo.seed, d.checkpoint).is_some())
@@ -60,7 +59,7 @@ impl Repairer<'_, '_> {
                 let at = self.geo.retired_offset(*lane);
                 let other = 1 - copy;
                 let word = self.view.load_u64(at + other * 8)?;
-                // With both damaged: everything is dead by the checkpoint.
+                // If both are damaged, the checkpoint makes all records dead.
                 let lsn = unseal(self.geo.retired_seed(other), word).unwrap_or(0);
                 let word = match lsn {
                     0 => 0,
@@ -83,7 +82,7 @@ impl Repairer<'_, '_> {
             Issue::DynamicWordsDiffer => {
                 let [a, b] = self.dynamics()?;
                 let sane = |d: &SuperDynamic| matches!(d.state, STATE_CLEAN | STATE_ACTIVE);
-                // Of two that can be, the first is what mounts go by.
+                // If both states are valid, mounts use the first page.
                 let (good, to) = if sane(&a) || !sane(&b) {
                     (a, self.geo.copy_offset)
                 } else {
@@ -112,8 +111,9 @@ impl Repairer<'_, '_> {
         Ok(true)
     }
 
-    /// One record changes both: the one that has changed more is right, and of
-    /// equals the first, which mounts have used.
+    /// Repairs internal inodes that differ. One record changes both, so the one
+    /// with more changes is right. If they are equal, it is the first, which
+    /// mounts use.
     fn repair_differing(&mut self, ino: Ino) -> Result<bool> {
         let at = Self::internal_at(ino);
         let copy = self.geo.copy_offset;

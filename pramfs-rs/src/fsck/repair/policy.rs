@@ -1,4 +1,4 @@
-//! What is mended, in which order, and who decides.
+//! What to repair, in which order, and who decides.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use crate::fsck::{CheckOptions, Finding};
 use crate::media::bitmap::BitmapKind;
 use crate::types::Ino;
 
-/// What is said to a question.
+/// The answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Mend this.
+    /// Repair this.
     Yes,
     /// Leave this.
     No,
-    /// Mend this and all that follows.
+    /// Repair this and everything that follows.
     All,
-    /// End here and store nothing.
+    /// End and store nothing.
     Cancel,
 }
 
-/// Asked about a finding before it is mended.
+/// Called to ask about a finding before it is repaired.
 pub type Ask = Arc<dyn Fn(&Finding) -> Answer + Send + Sync>;
 
-/// What is mended.
+/// What a repair may change.
 #[derive(Clone)]
 pub enum Policy {
-    /// Nothing: look only.
+    /// Nothing: check only.
     No,
-    /// What loses nothing, whoever reads it: counts, copies, leaked space.
+    /// What loses nothing: counts, copies, leaked space.
     Preen,
     /// Everything.
     Yes,
-    /// What is agreed to.
+    /// What the callback agrees to.
     Ask(Ask),
 }
 
@@ -48,17 +48,17 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// How to repair.
+/// Options of a repair.
 #[derive(Debug, Clone)]
 pub struct RepairOptions {
-    /// What is mended.
+    /// What the repair may change.
     pub policy: Policy,
-    /// How each round checks. A repair keeps all findings.
+    /// Options of the check in each round. A repair keeps all findings.
     pub check: CheckOptions,
 }
 
 impl RepairOptions {
-    /// By a policy; nobody is told of the progress.
+    /// Creates options with a policy and without progress reports.
     pub fn new(policy: Policy) -> RepairOptions {
         RepairOptions {
             policy,
@@ -68,7 +68,7 @@ impl RepairOptions {
 }
 
 impl Policy {
-    /// Whether a finding may be mended, or asked about.
+    /// Whether the policy allows a repair of a finding, or a question about it.
     pub(super) fn allows(&self, issue: &Issue) -> bool {
         match self {
             Policy::No => false,
@@ -78,15 +78,15 @@ impl Policy {
     }
 }
 
-/// The phase of what no repair helps.
+/// The phase of findings that cannot be repaired.
 pub(super) const NEVER: u8 = u8::MAX;
 
-/// The phase in which inodes are freed that are past repair: after trees and
-/// blocks with two owners, behind which their names may be.
-pub(super) const PUT_OFF: u8 = 8;
+/// The phase that frees inodes past repair. It follows the repair of trees and
+/// of multiply-claimed blocks, because names of these inodes may be behind them.
+pub(super) const DEFERRED: u8 = 8;
 
-/// In which order findings are mended: nothing is decided by what a finding
-/// of an earlier phase says is wrong.
+/// Returns the phase that repairs a finding. No repair relies on a structure that
+/// an earlier phase repairs.
 pub(super) fn phase(issue: &Issue) -> u8 {
     use Issue::*;
     let internal = |ino: &Ino| *ino >= Ino::INODE_TABLE;
@@ -107,7 +107,8 @@ pub(super) fn phase(issue: &Issue) -> u8 {
         | LaneDamaged { .. }
         | StateUnknown { .. } => 0,
         InternalInodeLost { .. } => 1,
-        // What the block bitmap needs, the block bitmap, and what needs that.
+        // The structures that lead to the block bitmap, then the block bitmap, then
+        // those that need it.
         MapPointer { ino, .. }
         | MapHole { ino, .. }
         | MapEmpty { ino, .. }
@@ -184,8 +185,8 @@ pub(super) fn phase(issue: &Issue) -> u8 {
     }
 }
 
-/// What the inode table and the bitmaps are found by: while one of these is
-/// left, nothing that it hides may be taken for missing.
+/// Whether a finding concerns a structure that leads to the inode table or to a
+/// bitmap. While one is left, nothing that it hides may be treated as missing.
 pub(super) fn is_root(issue: &Issue) -> bool {
     use Issue::*;
     match issue {
@@ -200,9 +201,9 @@ pub(super) fn is_root(issue: &Issue) -> bool {
     }
 }
 
-/// Whether mending it gives something back because nothing was found to need
-/// it.
-pub(super) fn gives_back(issue: &Issue) -> bool {
+/// Whether the repair frees or removes something because a reference or its
+/// target is missing. It must wait until no [`is_root`] finding is left.
+pub(super) fn needs_intact_roots(issue: &Issue) -> bool {
     use Issue::*;
     matches!(
         issue,
@@ -210,14 +211,15 @@ pub(super) fn gives_back(issue: &Issue) -> bool {
     )
 }
 
-/// What says that the file system is in order: mended last, and only if it is.
+/// Whether the repair marks the file system as clean. It comes last, and only if
+/// no error is left.
 pub(super) fn marks_clean(issue: &Issue) -> bool {
     matches!(issue, Issue::NotUnmounted | Issue::ErrorsRecorded { .. })
 }
 
 impl Issue {
-    /// Whether mending it loses no byte and no name, and guesses nothing:
-    /// what `fsck.pramfs -p` mends.
+    /// Whether its repair loses no byte and no name, and guesses nothing.
+    /// `fsck.pramfs -p` repairs these.
     pub fn is_safe(&self) -> bool {
         use Issue::*;
         match self {

@@ -1,8 +1,8 @@
-//! What a crash left in the journal, replayed into a view: a repair works on
+//! Replays into a view what a crash left in the journal, so that a repair works on
 //! what the next mount would see.
 //!
-//! The medium is changed only when the repair is stored: then the records are
-//! replayed there first, as a mount does it.
+//! The medium changes only when the repair is stored. Then the records are first
+//! replayed there, as a mount does.
 
 use zerocopy::IntoBytes;
 
@@ -16,31 +16,32 @@ use crate::media::superblock::*;
 use crate::media::{DiskInode, Geometry, SuperDynamic};
 use crate::types::{Bno, Ino};
 
-/// What the journal held.
+/// The contents of the journal.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// Records that were alive, in order; they are replayed in the view.
+    /// Live records in order. They are replayed in the view.
     pub live: Vec<Vec<u8>>,
-    /// Records that were alive and name what no record may: not replayed.
+    /// Number of live records that are not replayed, because at least one targets
+    /// a place that no record may change.
     pub refused: usize,
-    /// The checkpoint; `None` where it is damaged in both pages.
+    /// The checkpoint; `None` if it is damaged in both pages.
     pub checkpoint: Option<u64>,
-    /// Lanes with records that may be alive and whose `retired` words are both
-    /// damaged, so that nobody can say: not replayed.
+    /// Lanes with records that may be live, and with both `retired` words damaged.
+    /// Their records are not replayed.
     pub unknown: Vec<u32>,
-    /// Largest number given so far.
+    /// Largest record number used so far.
     pub newest: u64,
 }
 
 impl Journal {
-    /// Whether the checkpoint is to be raised above all of it, before anything
+    /// Whether the checkpoint must be raised above all records before anything
     /// else is stored.
-    pub(super) fn ends(&self) -> bool {
+    pub(super) fn needs_checkpoint(&self) -> bool {
         !self.live.is_empty() || !self.unknown.is_empty()
     }
 }
 
-/// Replays the live records, if all that they name can be named.
+/// Replays the live records, if all their targets are allowed.
 pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     let pages = [0, geo.copy_offset];
     let mut words = Vec::new();
@@ -68,9 +69,9 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
             }
         }
         out.newest = valid.iter().map(|v| v.0).fold(out.newest, u64::max);
-        // Without the words that say what is dead, a replay could bring old
-        // contents back; without a replay at worst the last operations are
-        // found half done, and put right.
+        // Without the words that tell which records are dead, a replay could bring
+        // old contents back. Without a replay, at worst the last operations are
+        // incomplete, and the repair corrects them.
         let Some(checkpoint) = out.checkpoint else {
             continue;
         };
@@ -99,7 +100,7 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
     } else {
         out.refused = live.len();
     }
-    if out.ends() || out.refused > 0 || out.checkpoint.is_none() {
+    if out.needs_checkpoint() || out.refused > 0 || out.checkpoint.is_none() {
         let word = seal(geo.seed, out.newest.max(1));
         out.newest = out.newest.max(1);
         for page in pages {
@@ -112,11 +113,11 @@ pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
 /// Offset of the checkpoint among the dynamic words.
 pub(super) const CHECKPOINT_AT: u64 = std::mem::offset_of!(SuperDynamic, checkpoint) as u64;
 
-/// Changes what a record changes, and the sums of groups that are concerned.
+/// Applies a record, and updates the sums of the groups that it changes.
 pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Result<()> {
     for e in parse(&record[ENTRIES_AT..]) {
         records::apply(view, &e)?;
-        // A group that a record makes comes with its sum.
+        // A record that creates a group includes its sum.
         if e.kind != EntryKind::Desc
             && let Some((kind, group)) = records::group_of(&e)
         {
@@ -126,8 +127,8 @@ pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Resul
     Ok(())
 }
 
-/// The sum of a group whose bits were changed: it is in no record. What else
-/// may be wrong with the bits is found by holding them against the rest.
+/// Recomputes the sum of a group whose bits were changed: records do not hold it.
+/// Other damage to the bits shows when they are compared with what is in use.
 fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Result<()> {
     let Some(kind) = BitmapKind::from_code(kind) else {
         return Ok(());
@@ -148,7 +149,7 @@ fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Resu
     Ok(())
 }
 
-/// Offset in the region of a byte of an internal inode's file.
+/// Returns the offset in the region of a byte of an internal inode's file.
 pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Result<Option<u64>> {
     use crate::media::pointer::{Ptr, PtrAt};
     let at = super::Repairer::internal_at(ino);

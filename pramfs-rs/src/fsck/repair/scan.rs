@@ -1,8 +1,8 @@
-//! Blocks that are in use and that nothing known owns: what lies behind a
-//! damaged pointer is among them, and says itself what it is.
+//! Scans the blocks that are in use and have no known owner. Blocks behind a
+//! damaged pointer are among them, and their content tells what they are.
 //!
-//! Only blocks in use by the bitmap are looked at: free ones may hold what was
-//! there once.
+//! Only blocks in use by the bitmap are scanned: free blocks may hold stale
+//! contents.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,24 +19,24 @@ use crate::media::inode::INODE_SIZE;
 use crate::media::pointer::Ptr;
 use crate::types::{Bno, Ino};
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Sound leaves, by owner and kind.
+    /// Undamaged leaves, by owner and kind.
     leaves: HashMap<(u64, u32), Vec<u64>>,
-    /// Blocks that may be of pointers.
+    /// Possible pointer blocks.
     pub tables: Vec<u64>,
     /// Blocks of the inode table, by their number in it.
     pub table: BTreeMap<u64, u64>,
     /// Blocks of group descriptors, by their number: blocks, inodes.
     pub descs: [BTreeMap<u64, u64>; 2],
-    /// Those that another says it is, too: nobody knows which one is right.
-    /// By the inode that owns them, and number.
+    /// Numbers that several blocks claim, so that the right one is unknown: owning
+    /// inode and number.
     doubtful: HashSet<(u64, u64)>,
 }
 
 impl Scan {
-    /// The leaves of a tree.
+    /// Returns the leaves of a tree.
     pub(super) fn leaves_of(&self, t: &TreeRef) -> Vec<u64> {
         let key = (t.ino.0, first_level(t.kind));
         self.leaves.get(&key).cloned().unwrap_or_default()
@@ -44,14 +44,14 @@ impl Scan {
 }
 
 impl Repairer<'_, '_> {
-    /// Looks at all of them, once a round.
+    /// Scans all of these blocks, once a round.
     pub(super) fn scan(&mut self) -> Result<&Scan> {
         if self.scanned.is_none() {
             let mut scan = Scan::default();
             let per_group = self.geo.bits_per_group();
             for group in 0..self.known.groups[0].len() as u64 {
-                // Where the bits are not known, what cannot be out of date is
-                // looked for among all blocks.
+                // If the bits are unknown, scan all blocks, but only for content
+                // that cannot be stale.
                 let (words, known) = match self.known.groups[0][group as usize] {
                     GroupBits::At(base) => (self.words(base)?, true),
                     GroupBits::Unknown => (vec![u64::MAX; per_group as usize / 64], false),
@@ -124,9 +124,9 @@ impl Repairer<'_, '_> {
         Ok(())
     }
 
-    /// Which block of the inode table this is: all slots in use must be of it, but
-    /// for one damaged inode among them. A single inode is no proof: a user may
-    /// have copied it.
+    /// Returns the number of an inode-table block. All slots in use must belong to
+    /// it, except one damaged inode. A single inode is not proof: a user may have
+    /// copied it.
     pub(super) fn table_number(&self, image: &Image) -> Option<u64> {
         let slots = self.inodes_in(image);
         let number = slots.iter().copied().flatten().next()?;
@@ -134,8 +134,8 @@ impl Repairer<'_, '_> {
         (good + 1 >= slots.len()).then_some(number)
     }
 
-    /// Of each slot that is in use in a block of the inode table: which block it
-    /// says that is, if its checksum fits.
+    /// For each slot in use of an inode-table block, returns the block number that
+    /// its inode implies, if the checksum matches.
     pub(super) fn inodes_in(&self, image: &Image) -> Vec<Option<u64>> {
         let per_block = self.geo.inodes_per_block();
         let slots = image.bytes.chunks(INODE_SIZE as usize);
@@ -150,7 +150,8 @@ impl Repairer<'_, '_> {
         .collect()
     }
 
-    /// Which block of group descriptors this is: all of it must fit.
+    /// Returns the number of a block of group descriptors. All descriptors must
+    /// match.
     pub(super) fn desc_number(&self, kind: BitmapKind, image: &Image) -> Option<u64> {
         let per_block = self.geo.block_size / GroupDesc::SIZE as u64;
         let groups = self.bits(kind).div_ceil(self.geo.bits_per_group());

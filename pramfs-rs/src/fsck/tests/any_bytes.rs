@@ -1,6 +1,6 @@
-//! Whatever the bytes are, a check ends with a report.
+//! For any bytes, a check ends with a report.
 
-use super::clean::{Dice, fresh, quiet, run};
+use super::clean::{Rng, fresh, quiet, run};
 use super::plant::Plant;
 use crate::fs::Fs;
 use crate::fsck::check_fs;
@@ -13,7 +13,7 @@ fn copy_of(image: &[u8]) -> Region {
     region
 }
 
-/// The smallest region, with something of everything in it.
+/// The smallest region, with structures of every kind in it.
 fn small() -> Vec<u8> {
     let fs = Fs::open(fresh(256 << 10, 512), quiet()).unwrap();
     let ctx = Ctx::default();
@@ -36,13 +36,13 @@ fn small() -> Vec<u8> {
 }
 
 #[test]
-fn any_byte_may_be_any_other() {
+fn check_survives_any_flipped_bit() {
     let image = small();
     let region = copy_of(&image);
-    let mut dice = Dice(1);
+    let mut rng = Rng(1);
     for _ in 0..30_000 {
-        let at = dice.below(image.len() as u64);
-        let flipped = image[at as usize] ^ (1 << dice.below(8));
+        let at = rng.below(image.len() as u64);
+        let flipped = image[at as usize] ^ (1 << rng.below(8));
         let w = region.window();
         w.store_unflushed(at, &[flipped]).unwrap();
         run(&region);
@@ -52,17 +52,18 @@ fn any_byte_may_be_any_other() {
 }
 
 #[test]
-fn whole_blocks_may_be_anything() {
+fn check_survives_overwritten_blocks() {
     let image = small();
-    let mut dice = Dice(2);
+    let mut rng = Rng(2);
     for _ in 0..2000 {
         let region = copy_of(&image);
-        for _ in 0..1 + dice.below(8) {
-            // One block over another, or noise; the static superblock stays.
-            let to = 0x200 + dice.below(image.len() as u64 - 0x400);
-            let mut bytes: Vec<u8> = (0..512).map(|_| dice.below(256) as u8).collect();
-            if dice.below(2) == 0 {
-                let from = dice.below(image.len() as u64 / 512 - 1) * 512;
+        for _ in 0..1 + rng.below(8) {
+            // Copy one block over another, or write noise. The static superblock
+            // stays.
+            let to = 0x200 + rng.below(image.len() as u64 - 0x400);
+            let mut bytes: Vec<u8> = (0..512).map(|_| rng.below(256) as u8).collect();
+            if rng.below(2) == 0 {
+                let from = rng.below(image.len() as u64 / 512 - 1) * 512;
                 bytes.copy_from_slice(&image[from as usize..from as usize + 512]);
             }
             region
@@ -75,32 +76,32 @@ fn whole_blocks_may_be_anything() {
 }
 
 #[test]
-fn regions_of_no_file_system() {
+fn regions_without_file_system_are_reported() {
     for len in [1, 4096, 256 << 10, 1 << 20] {
         let mut image = vec![0; len];
         assert!(!run(&copy_of(&image)).is_clean());
-        let mut dice = Dice(len as u64);
-        image.iter_mut().for_each(|b| *b = dice.below(256) as u8);
+        let mut rng = Rng(len as u64);
+        image.iter_mut().for_each(|b| *b = rng.below(256) as u8);
         let report = run(&copy_of(&image));
         assert!(!report.complete && report.findings.len() == 1);
     }
-    // Cut off in the middle.
+    // A truncated region.
     let image = small();
     let report = run(&copy_of(&image[..200 << 10]));
     assert_eq!(report.issues().next().unwrap().code(), "no-superblock");
 }
 
-/// What pointers lead to is forged with right checks: still every block is
-/// walked at most once.
+/// Forged pointers with valid checks form loops: a check still walks every block at
+/// most once.
 #[test]
-fn forged_loops_end() {
+fn check_of_forged_loops_terminates() {
     use crate::media::pointer::{Ptr, PtrAt};
     use crate::types::Bno;
     let p = Plant::new();
     let (at, _) = p.pointer_of(p.file, 0);
     let table = at >> p.geo.block_log2;
-    // A map as high as can be, of which every slot of every level is the same
-    // block, as far as one word can fit two places.
+    // A map of maximum height in which every slot of every level leads to the same
+    // block, as far as one word can match two places.
     let height = 5;
     p.edit(p.file, |d| {
         let place = PtrAt {
@@ -126,10 +127,9 @@ fn forged_loops_end() {
     assert!(!report.is_clean() && report.findings.len() < 1000);
 }
 
-/// A superblock whose checksum is right could make the mount take any amount of
-/// memory.
+/// A superblock with a valid checksum could make a mount take any amount of memory.
 #[test]
-fn more_inodes_than_could_ever_fit_are_refused() {
+fn impossible_inode_limit_is_refused() {
     let p = Plant::new();
     for page in p.pages() {
         p.fixed(page, |sb| sb.inodes_max = 1 << 40);

@@ -1,4 +1,4 @@
-//! File systems that were used and unmounted: nothing is found.
+//! A check finds nothing in file systems that were used and unmounted.
 
 use crate::format::{FormatOptions, format};
 use crate::fsck::{CheckOptions, Report, Severity, check, check_fs};
@@ -25,7 +25,7 @@ pub fn quiet() -> MountOptions {
     }
 }
 
-/// A region full of old bytes, formatted.
+/// Returns a formatted region that was full of stale bytes before.
 pub fn fresh(len: usize, block_size: u32) -> Region {
     let region = Region::new("test", HeapBackend::boxed(len));
     let stale = vec![0xd7; len];
@@ -45,10 +45,10 @@ pub fn assert_clean(region: &Region) -> Report {
     report
 }
 
-/// Numbers that are the same in every run.
-pub struct Dice(pub u64);
+/// Pseudorandom numbers, the same in every run.
+pub struct Rng(pub u64);
 
-impl Dice {
+impl Rng {
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         crate::media::checksum::mix64(self.0) % n
@@ -56,7 +56,7 @@ impl Dice {
 }
 
 struct Player {
-    dice: Dice,
+    rng: Rng,
     dirs: Vec<Ino>,
     names: Vec<(Ino, Vec<u8>)>,
     pinned: Vec<Ino>,
@@ -65,7 +65,7 @@ struct Player {
 impl Player {
     fn new(seed: u64) -> Player {
         Player {
-            dice: Dice(seed),
+            rng: Rng(seed),
             dirs: vec![Ino::ROOT],
             names: Vec::new(),
             pinned: Vec::new(),
@@ -73,26 +73,26 @@ impl Player {
     }
 
     fn name(&mut self) -> Vec<u8> {
-        let len = if self.dice.below(20) == 0 {
+        let len = if self.rng.below(20) == 0 {
             255
         } else {
-            1 + self.dice.below(30)
+            1 + self.rng.below(30)
         } as usize;
         (0..len)
-            .map(|_| b"abcdefgh\xff\x01"[self.dice.below(10) as usize])
+            .map(|_| b"abcdefgh\xff\x01"[self.rng.below(10) as usize])
             .collect()
     }
 
     fn pick(&mut self) -> Option<(Ino, Vec<u8>)> {
         let n = self.names.len() as u64;
-        (n > 0).then(|| self.names[self.dice.below(n) as usize].clone())
+        (n > 0).then(|| self.names[self.rng.below(n) as usize].clone())
     }
 
     fn step(&mut self, fs: &Fs) -> Result<(), Error> {
         let ctx = Ctx::default();
-        let dir = self.dirs[self.dice.below(self.dirs.len() as u64) as usize];
+        let dir = self.dirs[self.rng.below(self.dirs.len() as u64) as usize];
         let name = self.name();
-        match self.dice.below(20) {
+        match self.rng.below(20) {
             0..=3 => {
                 fs.create(&ctx, dir, &name, 0o644)?;
                 self.names.push((dir, name));
@@ -103,7 +103,7 @@ impl Player {
                 self.names.push((dir, name));
             }
             5 => {
-                let target = vec![b't'; 1 + self.dice.below(600) as usize];
+                let target = vec![b't'; 1 + self.rng.below(600) as usize];
                 fs.symlink(&ctx, dir, &name, &target)?;
                 self.names.push((dir, name));
             }
@@ -134,10 +134,10 @@ impl Player {
         name: Vec<u8>,
     ) -> Result<(), Error> {
         let ctx = Ctx::default();
-        let big = self.dice.below(400_000);
+        let big = self.rng.below(400_000);
         match op {
             7..=9 => {
-                let data = vec![0x11; self.dice.below(60_000) as usize];
+                let data = vec![0x11; self.rng.below(60_000) as usize];
                 fs.write(a.ino, big, &data)?;
             }
             10 => {
@@ -147,8 +147,8 @@ impl Player {
                     Fallocate::PunchHole,
                     Fallocate::ZeroRange { keep_size: true },
                 ];
-                let how = how[self.dice.below(4) as usize];
-                fs.fallocate(a.ino, how, big, 1 + self.dice.below(200_000))?;
+                let how = how[self.rng.below(4) as usize];
+                fs.fallocate(a.ino, how, big, 1 + self.rng.below(200_000))?;
             }
             11 => {
                 let set = SetAttr {
@@ -163,16 +163,16 @@ impl Player {
             }
             13 => {
                 let flags = RenameFlags {
-                    exchange: self.dice.below(3) == 0,
+                    exchange: self.rng.below(3) == 0,
                     whiteout: false,
                     noreplace: false,
                 };
                 let flags = RenameFlags {
-                    whiteout: !flags.exchange && self.dice.below(4) == 0,
+                    whiteout: !flags.exchange && self.rng.below(4) == 0,
                     ..flags
                 };
                 match self.pick() {
-                    Some((d, n)) if flags.exchange || self.dice.below(3) == 0 => {
+                    Some((d, n)) if flags.exchange || self.rng.below(3) == 0 => {
                         fs.rename(&ctx, parent, old, d, &n, flags)?;
                     }
                     _ => {
@@ -182,15 +182,15 @@ impl Player {
                 }
             }
             14..=15 => {
-                let len = [3, 200, 3000, 30_000][self.dice.below(4) as usize];
-                let attr = format!("user.{}", self.dice.below(40));
+                let len = [3, 200, 3000, 30_000][self.rng.below(4) as usize];
+                let attr = format!("user.{}", self.rng.below(40));
                 fs.setxattr(a.ino, attr.as_bytes(), &vec![9; len], XattrMode::Set)?;
             }
             16 => {
-                let attr = format!("user.{}", self.dice.below(40));
+                let attr = format!("user.{}", self.rng.below(40));
                 fs.removexattr(a.ino, attr.as_bytes())?;
             }
-            17 if self.dice.below(4) == 0 => {
+            17 if self.rng.below(4) == 0 => {
                 fs.pin(a.ino, 1);
                 self.pinned.push(a.ino);
             }
@@ -208,7 +208,7 @@ impl Player {
 }
 
 #[test]
-fn a_fresh_file_system_of_any_size_is_clean() {
+fn fresh_file_system_of_any_size_is_clean() {
     for block_size in BLOCK_SIZES {
         for len in [256 << 10, (1 << 20) + 4096, 40 << 20] {
             let report = assert_clean(&fresh(len, block_size));
@@ -218,7 +218,7 @@ fn a_fresh_file_system_of_any_size_is_clean() {
 }
 
 #[test]
-fn what_many_operations_leave_is_clean() {
+fn random_operations_leave_clean_file_system() {
     for block_size in BLOCK_SIZES {
         for (round, len) in [1 << 20, 5 << 20, 48 << 20].into_iter().enumerate() {
             let mut region = fresh(len, block_size);
@@ -233,7 +233,7 @@ fn what_many_operations_leave_is_clean() {
                         panic!("block size {block_size}, {len} bytes: {e}");
                     }
                 }
-                // Some are still held at the unmount: orphans on the medium.
+                // Some stay pinned at the unmount: orphans on the medium.
                 for ino in p.pinned.drain(..) {
                     if ino.0 % 3 != 0 {
                         fs.unpin(ino, 1);
@@ -244,14 +244,14 @@ fn what_many_operations_leave_is_clean() {
                     report.is_clean(),
                     "block size {block_size}, {len} bytes, mount {mount}:\n{report}"
                 );
-                region = back.expect("nobody else holds the region");
+                region = back.expect("nothing else holds the region");
             }
         }
     }
 }
 
 #[test]
-fn many_names_large_directories_and_nothing_left_after_removal() {
+fn large_directory_leaves_nothing_after_removal() {
     for block_size in BLOCK_SIZES {
         let region = fresh(64 << 20, block_size);
         let fs = Fs::open(region, quiet()).unwrap();
@@ -277,7 +277,7 @@ fn many_names_large_directories_and_nothing_left_after_removal() {
 }
 
 #[test]
-fn huge_leaves_are_counted_whole() {
+fn huge_leaves_count_all_their_blocks() {
     let fs = Fs::open(fresh(64 << 20, 4096), quiet()).unwrap();
     let ctx = Ctx::default();
     let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
@@ -296,7 +296,7 @@ fn huge_leaves_are_counted_whole() {
 }
 
 #[test]
-fn a_mounted_file_system_is_told_to_be_mounted_first() {
+fn live_records_stop_the_check() {
     let sim = SimBackend::new(1 << 20).unwrap();
     let region = || Region::new("test", Box::new(sim.clone()));
     format(&region(), &options(1024)).unwrap();
@@ -312,10 +312,10 @@ fn a_mounted_file_system_is_told_to_be_mounted_first() {
     assert_eq!((report.counts.files, report.counts.entries), (1, 1));
 }
 
-/// The leaf that an emptied directory keeps was taken for a damaged one by the
-/// next mount.
+/// Regression: the next mount treated the leaf that an emptied directory keeps as
+/// damaged.
 #[test]
-fn a_directory_that_was_emptied_can_be_used_after_a_remount() {
+fn emptied_directory_is_usable_after_remount() {
     for block_size in BLOCK_SIZES {
         let ctx = Ctx::default();
         let fs = Fs::open(fresh(1 << 20, block_size), quiet()).unwrap();
@@ -334,9 +334,9 @@ fn a_directory_that_was_emptied_can_be_used_after_a_remount() {
     }
 }
 
-/// The memory as it is at a moment, as the death of a process leaves it.
+/// Takes the memory at some moment, as the death of a process leaves it.
 #[test]
-fn what_a_killed_process_leaves_is_clean_after_a_mount() {
+fn killed_process_image_is_clean_after_mount() {
     for block_size in BLOCK_SIZES {
         let sim = SimBackend::new(3 << 20).unwrap();
         let region = |sim: &SimBackend| Region::new("test", Box::new(sim.clone()));

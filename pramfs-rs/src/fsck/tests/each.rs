@@ -1,4 +1,4 @@
-//! One defect of each kind, planted, and exactly that one found.
+//! Plants one defect of each kind. A check finds exactly that one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::types::{Bno, FileType, Ino};
 macro_rules! cases {
     ($($(#[$doc:meta])* $name:ident: $code:literal => $case:expr;)*) => {
         $(#[test] $(#[$doc])* fn $name() { expect($case); })*
-        /// Every case with the short name of what it is to find.
+        /// Every case, with the short name of the expected finding.
         pub const CASES: &[(&str, Case)] = &[$(($code, $case),)*];
     };
 }
@@ -106,7 +106,7 @@ cases! {
         p.put(p.geo.retired_offset(1), &[0x55; 8]);
         vec![Issue::RetiredWordDamaged { lane: 1, copy: 0 }]
     };
-    copy_of_the_retired_word_damaged: "retired-word-damaged" => |p| {
+    retired_word_copy_damaged: "retired-word-damaged" => |p| {
         p.put(p.geo.retired_offset(1) + 8, &[0x55; 8]);
         vec![Issue::RetiredWordDamaged { lane: 1, copy: 1 }]
     };
@@ -139,7 +139,7 @@ cases! {
         p.flip(p.desc_at(BitmapKind::Inodes, 0) + 9, 0x10);
         vec![Issue::BitmapSum { kind: BitmapKind::Inodes, group: 0 }]
     };
-    sum_of_a_group_without_bitmap: "bitmap-sum" => |p| {
+    bitmap_sum_of_unused_group: "bitmap-sum" => |p| {
         let at = p.desc_at(BitmapKind::Inodes, 1);
         let unused = GroupDesc::unused(&p.geo, BitmapKind::Inodes, 1);
         assert_eq!(p.region.load_u64(at).unwrap(), unused.bitmap);
@@ -161,7 +161,7 @@ cases! {
         p.set_bit(BitmapKind::Blocks, start, true);
         vec![Issue::BlocksLeaked { start, len: 1 }]
     };
-    blocks_leaked_in_a_run: "blocks-leaked" => |p| {
+    run_of_blocks_leaked: "blocks-leaked" => |p| {
         let start = 8000;
         (start..start + 100).for_each(|b| p.set_bit(BitmapKind::Blocks, b, true));
         vec![Issue::BlocksLeaked { start, len: 100 }]
@@ -230,7 +230,7 @@ cases! {
         p.edit(p.file, |d| d.flags |= FL_LOST);
         vec![Issue::LostFlag { ino: p.file, marked: false }]
     };
-    marks_of_loss_without_their_flag: "lost-flag" => |p| {
+    lost_marks_without_flag: "lost-flag" => |p| {
         let (block, (at, place)) = (p.block_of(p.file, 200), p.pointer_of(p.file, 200));
         p.put(at, &Ptr::lost(place).0.to_le_bytes());
         p.edit(p.file, |d| d.blocks -= 1);
@@ -246,7 +246,7 @@ cases! {
         p.edit(p.file, |d| d.blocks = recorded);
         vec![Issue::BlockCount { ino: p.file, recorded, found: recorded + 5 }]
     };
-    block_count_of_the_inode_table: "block-count" => |p| {
+    inode_table_block_count: "block-count" => |p| {
         let d: crate::media::DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
         p.internal(&p.pages(), INODE_TABLE_OFFSET, |d| d.blocks -= 1);
         vec![Issue::BlockCount { ino: Ino::INODE_TABLE, recorded: d.blocks - 1, found: d.blocks }]
@@ -256,13 +256,13 @@ cases! {
         p.edit(p.file, |d| d.blocks = recorded);
         vec![Issue::BlocksMissing { ino: p.file, recorded, found: recorded - 5 }]
     };
-    blocks_missing_of_the_inode_table: "blocks-missing" => |p| {
+    inode_table_blocks_missing: "blocks-missing" => |p| {
         let d: crate::media::DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
         p.internal(&p.pages(), INODE_TABLE_OFFSET, |d| d.blocks += 1);
         vec![Issue::BlocksMissing { ino: Ino::INODE_TABLE, recorded: d.blocks + 1, found: d.blocks }]
     };
     map_empty: "map-empty" => |p| {
-        // The second block of pointers, and what they led to is free.
+        // Empty the second pointer block, and free what it led to.
         let (at, _) = p.pointer_of(p.file, 128);
         for i in 128..256 {
             p.set_bit(BitmapKind::Blocks, p.block_of(p.file, i), false);
@@ -286,7 +286,7 @@ cases! {
         p.dynamic(&p.pages(), |d| d.checkpoint = crate::media::checksum::seal(p.geo.seed, newest));
         vec![Issue::LsnsUsedUp { newest }]
     };
-    orphan_with_names_in_its_count: "inode-leaked" => |p| {
+    orphan_with_nonzero_link_count: "inode-leaked" => |p| {
         p.edit(p.gone, |d| d.nlink = 1);
         vec![Issue::InodeLeaked { ino: p.gone }]
     };
@@ -294,7 +294,7 @@ cases! {
         p.flip(p.pointer_of(p.file, 200).0 + 1, 0x20);
         vec![Issue::MapPointer { ino: p.file, part: Part::Contents, level: 0, first: 200 }]
     };
-    map_pointer_to_a_shared_block: "map-pointer" => |p| {
+    map_pointer_with_shared_flag: "map-pointer" => |p| {
         let (at, place) = p.pointer_of(p.file, 200);
         let ptr = Ptr::new(Bno(p.block_of(p.file, 200)), SHARED, place);
         p.put(at, &ptr.0.to_le_bytes());
@@ -356,7 +356,7 @@ cases! {
         vec![Issue::TreePointer { ino: p.big, part: Part::Entries, level: 1, index: 7 }]
     };
     tree_pointer_missing: "tree-pointer" => |p| {
-        // Of a leaf that stands in several slots, one slot is a hole.
+        // One of the slots of a leaf becomes a hole.
         let index = p.tree(p.big, TreeKind::Directory).root.block();
         let at = |i: u64| p.geo.offset(index) + i * 8;
         let block = |i: u64| Ptr(p.region.load_u64(at(i)).unwrap()).block();
@@ -436,7 +436,7 @@ cases! {
         vec![Issue::DirectoryParent { ino: p.sub, recorded: Ino::ROOT, found: p.dir }]
     };
     directory_loop: "directory-loop" => |p| {
-        // dir/sub/a becomes dir, and the root's name of dir another of a.
+        // dir/sub/a names dir, and the root's entry dir names the file a.
         let a = p.inode_named_a();
         p.entry(p.sub, b"a", p.dir, FileType::Directory);
         p.entry(Ino::ROOT, b"dir", a, FileType::Regular);
@@ -484,16 +484,16 @@ cases! {
         p.put(p.orphan_slot(50), &[0x55; 8]);
         vec![Issue::OrphanSlotDamaged { slot: 50 }]
     };
-    orphan_that_does_not_exist: "orphan-slot-wrong" => |p| {
+    orphan_slot_names_free_inode: "orphan-slot-wrong" => |p| {
         let ino = p.free;
         p.put(p.orphan_slot(50), &p.slot_word(50, ino).to_le_bytes());
         vec![Issue::OrphanSlotWrong { slot: 50, ino }]
     };
-    orphan_that_is_a_directory_in_use: "orphan-slot-wrong" => |p| {
+    orphan_slot_names_directory_in_use: "orphan-slot-wrong" => |p| {
         p.put(p.orphan_slot(50), &p.slot_word(50, p.dir).to_le_bytes());
         vec![Issue::OrphanSlotWrong { slot: 50, ino: p.dir }]
     };
-    truncation_that_was_cut_short: "clean" => |p| {
+    interrupted_truncation_is_clean: "clean" => |p| {
         p.put(p.orphan_slot(50), &p.slot_word(50, p.file).to_le_bytes());
         assert_eq!(p.check().counts.truncations, 1);
         vec![]
@@ -528,7 +528,7 @@ impl Plant {
     }
 }
 
-/// Gives a block group its bitmap, in its last block.
+/// Creates the bitmap of a block group, in its last block.
 fn make_group(p: &Plant, group: u64) {
     let at = p.desc_at(BitmapKind::Blocks, group);
     let unused = GroupDesc::unused(&p.geo, BitmapKind::Blocks, group);
@@ -543,7 +543,7 @@ fn make_group(p: &Plant, group: u64) {
 }
 
 #[test]
-fn a_medium_that_fails_is_told() {
+fn failing_medium_is_reported_as_unreadable() {
     let p = Plant::new();
     let sim = p.sim.clone();
     let options = CheckOptions {
@@ -551,7 +551,7 @@ fn a_medium_that_fails_is_told() {
         ..CheckOptions::default()
     };
     let report = check(&p.region, &options);
-    let why = "test failed under a read".to_owned();
+    let why = "test failed during a read".to_owned();
     assert_eq!(
         report.issues().collect::<Vec<_>>(),
         [&Issue::Unreadable { why }]
@@ -567,7 +567,7 @@ fn every_kind_of_finding_has_a_case() {
         .filter_map(|l| l.split_once("=> (\"")?.1.split_once("\", ")?.0.into())
         .collect();
     assert!(known.len() > 50, "the list of short names was not found");
-    // Planted by the test above, and by one of repairs: only those read records.
+    // Planted by the test above and by a test of repairs.
     let mut planted = BTreeSet::from(["unreadable", "records-refused"]);
     for (code, case) in CASES {
         let issues = case(&Plant::new());

@@ -1,6 +1,6 @@
-//! Blocks that say that they are what they are not, as whoever knows the uuid can
-//! write them into a file: a repair that looks for lost blocks meets them, and
-//! must neither believe them nor be kept busy by them.
+//! Forged blocks: a user who knows the uuid can write blocks into a file that look
+//! like metadata. A repair that searches for lost blocks finds them. It must not
+//! trust them, and they must not slow it down.
 
 use zerocopy::IntoBytes;
 
@@ -20,7 +20,7 @@ use crate::media::superblock::INODE_TABLE_OFFSET;
 use crate::pmem::Region;
 use crate::types::{Bno, Ctx, FileType, Ino};
 
-/// A block that is in use and that nothing owns, as that of a file whose
+/// Makes a block that is in use and has no owner, like a block of a file whose
 /// pointers were lost.
 fn lost_block(p: &Plant) -> u64 {
     let block = p.free_block();
@@ -34,8 +34,8 @@ fn bytes_at(p: &Plant, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// One of the last inodes, the block of the table in which it is, and that
-/// inode with rights that it does not have.
+/// Returns one of the last inodes, its block of the inode table, and a forged copy
+/// of the inode with more permissions.
 fn victim(p: &Plant) -> (Ino, u64, DiskInode) {
     let ino = Ino(p.big.0 + 250);
     let mut forged = p.inode(ino);
@@ -44,7 +44,7 @@ fn victim(p: &Plant) -> (Ino, u64, DiskInode) {
     (ino, p.home(ino) >> p.geo.block_log2, forged)
 }
 
-/// The pointer to the block of the inode table is lost.
+/// Clears the pointer to the inode's block of the inode table.
 fn lose_table_block(p: &Plant, ino: Ino) {
     let d: DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
     assert_eq!(d.height, 1);
@@ -55,7 +55,7 @@ fn lose_table_block(p: &Plant, ino: Ino) {
 }
 
 #[test]
-fn an_inode_in_a_file_is_no_block_of_the_inode_table() {
+fn forged_inode_in_file_is_not_an_inode_table_block() {
     let p = Plant::new();
     let before = tree(&bytes_of(&p.region)).unwrap();
     let (ino, real, forged) = victim(&p);
@@ -74,7 +74,7 @@ fn an_inode_in_a_file_is_no_block_of_the_inode_table() {
 }
 
 #[test]
-fn of_two_blocks_of_the_inode_table_none_is_taken() {
+fn ambiguous_inode_table_blocks_are_not_used() {
     let p = Plant::new();
     let (ino, real, forged) = victim(&p);
     let block = lost_block(&p);
@@ -95,10 +95,10 @@ fn of_two_blocks_of_the_inode_table_none_is_taken() {
 }
 
 #[test]
-fn a_forged_leaf_names_no_directory_of_others() {
+fn forged_leaf_cannot_name_foreign_directory() {
     let p = Plant::new();
     let t = p.tree(p.sub, TreeKind::Directory);
-    // A copy of the leaf in which "a" is "x" and names a directory elsewhere.
+    // A copy of the leaf with "a" renamed to "x", which names a directory elsewhere.
     let mut at = 0;
     p.leaf(p.sub, TreeKind::Directory, b"a", |_, found| at = found);
     let mut image = Image {
@@ -122,15 +122,16 @@ fn a_forged_leaf_names_no_directory_of_others() {
     let there = |path: &[u8]| after.contains_key(path);
     assert!(there(b"/dir/sub/a") && there(b"/dir/sub/b"), "{report}");
     assert!(!there(b"/dir/sub/x"), "{report}");
-    let told = |l: &crate::fsck::Loss| l.ino == Some(p.sub) && l.what == Lost::Names { count: 1 };
-    assert!(report.lost.iter().any(told), "{:?}", report.lost);
+    let reported =
+        |l: &crate::fsck::Loss| l.ino == Some(p.sub) && l.what == Lost::Names { count: 1 };
+    assert!(report.lost.iter().any(reported), "{:?}", report.lost);
 }
 
-/// The inode table has a block at the end of what a map as high as can be
-/// reaches, and counts one too many: its pointers are gone through, not the
-/// numbers that they could have.
+/// The inode table has a block at the very end of a map of maximum height, and
+/// counts one block too many. The repair follows its pointers, not all possible
+/// block numbers.
 #[test]
-fn a_forged_map_of_the_inode_table_ends() {
+fn forged_inode_table_map_repair_terminates() {
     let p = Plant::new();
     let d: DiskInode = p.region.read_pod(INODE_TABLE_OFFSET).unwrap();
     let (fan, height) = (p.geo.fan_log2, p.geo.max_height());
@@ -155,7 +156,7 @@ fn a_forged_map_of_the_inode_table_ends() {
         block
     };
     let mut blocks = d.blocks;
-    // From the root that there was up to the new one.
+    // From the old root up to the new one.
     let (mut word, mut top) = (d.root, 0);
     for level in u32::from(d.height) + 1..=height {
         top = new();
@@ -163,7 +164,7 @@ fn a_forged_map_of_the_inode_table_ends() {
         put(top, 0, word);
         word = pointer(top, level, 0);
     }
-    // From there down to the last block that there can be.
+    // From there down to the last possible block.
     let (last, mut above) = ((1u64 << fan) - 1, top);
     let mut index = 0;
     for level in (0..height).rev() {
@@ -182,10 +183,10 @@ fn a_forged_map_of_the_inode_table_ends() {
     assert!(report.is_sound() && p.check().is_clean(), "{report}");
 }
 
-/// As many files that lack blocks, and blocks that may be of pointers, as an
-/// image has room for: each block is held against all gaps once.
+/// Many files with missing blocks, and many possible pointer blocks: each block is
+/// compared with all gaps once.
 #[test]
-fn many_gaps_and_many_blocks_are_tried_in_one_pass() {
+fn many_gaps_and_blocks_are_tried_in_one_pass() {
     const FILES: u64 = 50;
     const BLOCKS: u64 = 100;
     let p = Plant::new();
@@ -216,8 +217,8 @@ fn many_gaps_and_many_blocks_are_tried_in_one_pass() {
     assert!((BLOCKS..BLOCKS * 3).contains(&tried), "{tried}");
 }
 
-/// Data that may be in use, and empty blocks that may be, in a group whose
-/// bitmap is gone while a file lacks blocks.
+/// Destroys the bitmap pointer of a group while a file of the group lacks blocks,
+/// one of them empty. Returns the offset of the descriptor.
 fn without_bitmap(p: &Plant) -> u64 {
     let (at, _) = p.pointer_of(p.file, 8);
     p.put(p.geo.offset(Bno(p.block_of(p.file, 8))), &[0; 1024]);
@@ -228,7 +229,7 @@ fn without_bitmap(p: &Plant) -> u64 {
 }
 
 #[test]
-fn a_preen_makes_up_no_bitmap_while_blocks_are_hidden() {
+fn preen_rebuilds_no_bitmap_while_blocks_are_hidden() {
     use crate::fsck::Outcome;
     let p = Plant::new();
     let desc = without_bitmap(&p);
@@ -248,12 +249,12 @@ fn a_preen_makes_up_no_bitmap_while_blocks_are_hidden() {
 }
 
 #[test]
-fn data_in_a_group_whose_bitmap_was_made_up_are_kept() {
+fn data_of_group_with_rebuilt_bitmap_is_kept() {
     let p = Plant::new();
     without_bitmap(&p);
     let report = run(&p.region, Policy::Yes);
     assert!(report.is_sound() && p.check().is_clean(), "{report}");
-    // Of eight one is empty.
+    // One of the eight lost blocks is empty.
     let kept = report.lost.iter().find_map(|l| match l.what {
         Lost::Kept { count } => Some(count),
         _ => None,

@@ -1,5 +1,5 @@
-//! Damage in very many places takes no more than its share of time: what a
-//! repair does for each finding must not be a walk over everything.
+//! Damage in many places takes time in proportion: a repair must not walk over
+//! everything for each finding.
 
 use std::time::{Duration, Instant};
 
@@ -35,8 +35,8 @@ fn mkdir(fs: &Fs, parent: Ino, name: &str) -> Ino {
     made.unwrap().ino
 }
 
-/// Repairs; how long it took.
-fn mended(region: &Region, findings: u64) -> Duration {
+/// Repairs, and returns the time taken.
+fn repaired(region: &Region, findings: u64) -> Duration {
     let start = Instant::now();
     let report = run(region, Policy::Yes);
     let time = start.elapsed();
@@ -46,7 +46,7 @@ fn mended(region: &Region, findings: u64) -> Duration {
     time
 }
 
-/// Every inode of a directory is lost, so that every name in it goes.
+/// Every inode named in a directory is lost, so every name in it is removed.
 fn lost_inodes(files: u64) -> Duration {
     let region = made(files, |fs| {
         let dir = mkdir(fs, Ino::ROOT, "big");
@@ -71,11 +71,11 @@ fn lost_inodes(files: u64) -> Duration {
         }
     }
     assert_eq!(damaged, files);
-    mended(&region, files)
+    repaired(&region, files)
 }
 
-/// Every directory in one directory has a name in another, too: the leaves of
-/// that are copies of the first one's.
+/// Every subdirectory of one directory also has a name in another: the leaves of
+/// the second are copies of those of the first.
 fn second_names(dirs: u64) -> Duration {
     let mut inos = (Ino(0), Ino(0));
     let region = made(2 * dirs, |fs| {
@@ -103,7 +103,7 @@ fn second_names(dirs: u64) -> Duration {
             root: Ptr::HOLE,
             blocks: 0,
         };
-        // What is in no tree any more may be copied, and hurts nobody.
+        // Leaves that are no longer in a tree may be copied, without effect.
         for (ino, leaves) in [inos.0, inos.1].into_iter().zip(&mut leaves) {
             if h.owner == ino.0 {
                 leaves.push((h.depth, h.prefix, block, tree(ino), image.bytes.clone()));
@@ -130,11 +130,11 @@ fn second_names(dirs: u64) -> Duration {
             .store_unflushed(geo.offset(Bno(*block)), &image.bytes)
             .unwrap();
     }
-    mended(&region, dirs)
+    repaired(&region, dirs)
 }
 
-/// Eight times as much damage takes about eight times as long; if each finding
-/// took a walk over everything, it would be 64 times.
+/// Eight times the damage takes about eight times as long. With a walk over
+/// everything for each finding it would take 64 times as long.
 #[track_caller]
 fn linear(n: u64, time: fn(u64) -> Duration) {
     let (few, many) = (time(n), time(8 * n));

@@ -1,4 +1,4 @@
-//! Planting one defect in a sound image, with every checksum around it right.
+//! Plants one defect in an undamaged image, with all checksums around it correct.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -19,19 +19,20 @@ use crate::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_su
 use crate::pmem::{Region, SimBackend};
 use crate::types::{Ctx, FileType, Ino, XattrMode};
 
-/// Files of the directory `big`.
+/// Number of files in the directory `big`.
 const MANY: u32 = 300;
 
-/// A sound image with something of everything, and where it is.
+/// An undamaged image with structures of every kind, and their inode numbers.
 pub struct Plant {
     pub sim: SimBackend,
     pub region: Region,
     pub geo: Geometry,
     pub dir: Ino,
     pub sub: Ino,
-    /// 300 blocks, two levels; names `file` and `link`; attributes.
+    /// A file of 300 blocks on two levels, with names `file` and `link`, and
+    /// attributes.
     pub file: Ino,
-    /// Block 5 only, with an ACL.
+    /// A file with block 5 only, and an ACL.
     pub sparse: Ino,
     pub empty: Ino,
     pub short: Ino,
@@ -43,11 +44,11 @@ pub struct Plant {
     pub gone: Ino,
     /// A removed directory in the orphan table.
     pub gone_dir: Ino,
-    /// Free, with a place in the table.
+    /// A free inode number with a place in the table.
     pub free: Ino,
 }
 
-/// Blocks of 1 KiB, three block groups, the last one short.
+/// Size of the region: three block groups of 1 KiB blocks, the last one short.
 const LEN: usize = (20 << 20) + 300 * 1024;
 
 impl Plant {
@@ -134,7 +135,7 @@ impl Plant {
 
     // ---- superblock pages
 
-    /// Changes the static part of a page and renews its CRC.
+    /// Changes the static part of a page and updates its CRC.
     pub fn fixed(&self, page: u64, f: impl FnOnce(&mut SuperStatic)) {
         let mut sb: SuperStatic = self.region.read_pod(page).unwrap();
         f(&mut sb);
@@ -207,7 +208,7 @@ impl Plant {
         self.at(&self.internal_map(at), group * GroupDesc::SIZE as u64)
     }
 
-    /// Offset and mask of a bit, and offset of the group's sum.
+    /// Returns the offset and mask of a bit, and the offset of the group's sum.
     pub fn bit_at(&self, kind: BitmapKind, bit: u64) -> (u64, u64, u64) {
         let group = bit / self.geo.bits_per_group();
         let desc = self.desc_at(kind, group);
@@ -230,7 +231,7 @@ impl Plant {
         self.put(sum_at, &sum.to_le_bytes());
     }
 
-    /// Runs of free blocks begin somewhere in group 0.
+    /// Returns the first free block of group 0.
     pub fn free_block(&self) -> u64 {
         let free = |b: &u64| {
             let (at, mask, _) = self.bit_at(BitmapKind::Blocks, *b);
@@ -241,7 +242,7 @@ impl Plant {
 
     // ---- file maps
 
-    /// The block that holds file block `index`.
+    /// Returns the block that holds file block `index`.
     pub fn block_of(&self, ino: Ino, index: u64) -> u64 {
         let root = map_of(&self.inode(ino));
         root.find(&self.region, &self.geo, index)
@@ -251,7 +252,7 @@ impl Plant {
             .0
     }
 
-    /// Where the pointer to file block `index` stands.
+    /// Returns the offset and place of the pointer to file block `index`.
     pub fn pointer_of(&self, ino: Ino, index: u64) -> (u64, PtrAt) {
         let root = map_of(&self.inode(ino));
         let (mut level, mut ptr) = (root.height, root.root);
@@ -291,8 +292,8 @@ impl Plant {
         }
     }
 
-    /// Changes the only leaf of a tree and renews its sum; `f` is given its
-    /// bytes and where the item of `name` is in them. Gives the block.
+    /// Changes the only leaf of a tree and updates its sum. `f` gets its bytes and
+    /// the offset of the item `name` in them. Returns the block.
     pub fn leaf(
         &self,
         ino: Ino,
@@ -322,7 +323,7 @@ impl Plant {
         block.0
     }
 
-    /// Lets an entry name another inode.
+    /// Makes an entry name another inode.
     pub fn entry(&self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) {
         self.leaf(dir, TreeKind::Directory, name, |b, at| {
             b[at + 11] = (kind.mode_bits() >> 12) as u8;
@@ -334,7 +335,7 @@ impl Plant {
         name_hash(&self.geo, name)
     }
 
-    /// The item of the large attribute.
+    /// Changes the item of the large attribute.
     pub fn large(&self, f: impl FnOnce(&mut LargeValue)) {
         self.leaf(self.file, TreeKind::Xattrs, b"user.large", |b, at| {
             let part = &mut b[at + 12..at + 12 + LargeValue::SIZE];
@@ -346,12 +347,12 @@ impl Plant {
 
     // ---- tables
 
-    /// Where a slot of the orphan table is.
+    /// Returns the offset of a slot of the orphan table.
     pub fn orphan_slot(&self, slot: u64) -> u64 {
         self.at(&map_of(&self.inode(Ino::ORPHANS)), slot * 8)
     }
 
-    /// The slot that names an inode.
+    /// Returns the orphan slot that names an inode.
     pub fn slot_of(&self, ino: Ino) -> u64 {
         let names = |s: &u64| {
             let word = self.region.load_u64(self.orphan_slot(*s)).unwrap();
@@ -365,8 +366,8 @@ impl Plant {
     }
 }
 
-/// An ACL: the owner may read and write, user 7 may do anything that the mask
-/// lets pass, the group may read.
+/// An ACL: read and write for the owner, everything that the mask allows for
+/// user 7, read for the group.
 fn list() -> Vec<u8> {
     let none = acl::NO_ID;
     let entries = [
@@ -393,11 +394,11 @@ fn map_of(d: &DiskInode) -> MapRoot {
     }
 }
 
-/// A defect that is planted, and what is to be found.
+/// Plants a defect and returns the expected issues.
 pub type Case = fn(&Plant) -> Vec<Issue>;
 
-/// Plants a defect and expects exactly what the case says, every sentence on
-/// one line.
+/// Plants a defect and expects exactly the issues of the case, each with a
+/// sentence of one line.
 #[track_caller]
 pub fn expect(case: Case) {
     let p = Plant::new();

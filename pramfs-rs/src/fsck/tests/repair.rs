@@ -1,5 +1,5 @@
-//! One defect of each kind, planted, found, and mended: then nothing is found,
-//! and what could be read before can be read as it was.
+//! Plants one defect of each kind, and repairs it. Afterwards a check finds
+//! nothing, and everything that could be read before reads the same.
 
 use super::clean::quiet;
 use super::each::CASES;
@@ -14,26 +14,26 @@ pub fn run(region: &Region, policy: Policy) -> Report {
     repair(region, &RepairOptions::new(policy)).unwrap()
 }
 
-/// What no repair can help.
+/// Findings that no repair can fix.
 const FATAL: &[&str] = &["no-superblock", "unknown-features"];
 
-/// What a defect makes worse by what has to be done about it.
+/// Whether the repair of a defect is expected to lose this.
 fn expected(code: &str, what: &str) -> bool {
     match code {
-        // Of two names one goes.
+        // One of two names is removed.
         "directory-names" => what.starts_with("/link"),
-        // A target that cannot be one reads as if it could.
+        // An invalid target is readable before the repair.
         "bad-target" => what == "/short is gone" || what == "/long is gone",
-        // What is no list goes.
+        // A malformed ACL is removed.
         "acl-damaged" => what == "/sparse has lost attributes",
-        // A pipe with a size.
+        // The pipe had a size.
         "inode-field" => what == "/pipe is another file",
         _ => false,
     }
 }
 
 #[test]
-fn every_defect_is_mended_and_hurts_nothing_else() {
+fn every_defect_is_repaired_without_other_loss() {
     let mut failed = Vec::new();
     for (number, (code, case)) in CASES.iter().enumerate() {
         let name = format!("case {number}, {code}");
@@ -43,15 +43,15 @@ fn every_defect_is_mended_and_hurts_nothing_else() {
         let before = tree(&image).unwrap_or_default();
 
         let looked = run(&p.region, Policy::No);
-        assert!(bytes_of(&p.region) == image, "{name}: -n has changed bytes");
+        assert!(bytes_of(&p.region) == image, "{name}: -n changed bytes");
         let report = run(&p.region, Policy::Yes);
         if FATAL.contains(code) {
             assert!(!report.complete, "{name}: {report}");
             assert!(bytes_of(&p.region) == image, "{name}: changed though fatal");
             continue;
         }
-        // By a repair that only looks and by one that mends the same is found,
-        // except what the replay of the journal has settled.
+        // A check and a repair find the same, except what the replay of the journal
+        // resolves.
         let found: Vec<_> = looked.issues().cloned().collect();
         if *code != "live-records" && found != issues {
             failed.push(format!("{name}: found {looked}"));
@@ -62,7 +62,7 @@ fn every_defect_is_mended_and_hurts_nothing_else() {
             continue;
         }
         if report.fixed().count() == 0 && *code != "live-records" && *code != "clean" {
-            failed.push(format!("{name}: nothing was mended"));
+            failed.push(format!("{name}: nothing was repaired"));
         }
         let image = bytes_of(&p.region);
         match tree(&image) {
@@ -75,7 +75,7 @@ fn every_defect_is_mended_and_hurts_nothing_else() {
                 }
             }
         }
-        // It is used, and stays sound.
+        // Use the file system: it stays clean.
         let fs = Fs::open(copy_of(&image), quiet()).unwrap();
         let ctx = crate::types::Ctx::default();
         let new = fs
@@ -92,7 +92,7 @@ fn every_defect_is_mended_and_hurts_nothing_else() {
 }
 
 #[test]
-fn a_preen_mends_what_loses_nothing_and_leaves_the_rest() {
+fn preen_repairs_only_safe_findings() {
     for (code, case) in CASES {
         let p = Plant::new();
         case(&p);
@@ -100,8 +100,8 @@ fn a_preen_mends_what_loses_nothing_and_leaves_the_rest() {
         let before = tree(&image).unwrap_or_default();
         let report = run(&p.region, Policy::Preen);
         for f in &report.findings {
-            let mended = f.outcome == Outcome::Fixed;
-            assert!(!mended || f.issue.is_safe(), "{code}: {report}");
+            let fixed = f.outcome == Outcome::Fixed;
+            assert!(!fixed || f.issue.is_safe(), "{code}: {report}");
         }
         let after = tree(&bytes_of(&p.region)).unwrap_or_default();
         assert_eq!(worse(&before, &after), [""; 0], "{code}: {report}");
@@ -113,7 +113,7 @@ fn a_preen_mends_what_loses_nothing_and_leaves_the_rest() {
 }
 
 #[test]
-fn the_document_has_every_finding() {
+fn fsck_document_lists_every_finding() {
     let document = include_str!("../../../../docs/fsck.md");
     let mut wrong = Vec::new();
     for (_, case) in CASES {
@@ -134,7 +134,7 @@ fn the_document_has_every_finding() {
 }
 
 #[test]
-fn a_file_system_with_damage_left_is_not_called_clean() {
+fn damage_left_keeps_file_system_marked_unclean() {
     let p = Plant::new();
     p.edit(crate::types::Ino::ROOT, |d| d.nlink += 1);
     p.flip(p.pointer_of(p.file, 200).0 + 1, 0x20);
@@ -155,7 +155,7 @@ fn a_file_system_with_damage_left_is_not_called_clean() {
 }
 
 #[test]
-fn what_is_declined_stays_and_the_rest_is_mended() {
+fn declined_findings_stay_and_others_are_repaired() {
     use crate::fsck::{Answer, Issue};
     use std::sync::Arc;
     let p = Plant::new();
@@ -197,7 +197,7 @@ fn what_is_declined_stays_and_the_rest_is_mended() {
 }
 
 #[test]
-fn without_any_checkpoint_nothing_is_replayed() {
+fn without_checkpoints_nothing_is_replayed() {
     let p = Plant::new();
     p.dynamic(&p.pages(), |d| d.checkpoint ^= 1);
     let image = bytes_of(&p.region);
@@ -213,10 +213,10 @@ fn without_any_checkpoint_nothing_is_replayed() {
     assert!(tree(&bytes_of(&p.region)).is_some_and(|t| t.len() > 300));
 }
 
-/// Nobody can say which of the lane's records are alive. Such a file system
-/// could not be mounted, and no repair came to an end.
+/// It is unknown which records of the lane are live. Regression: such a file
+/// system could not be mounted, and no repair completed.
 #[test]
-fn records_of_a_lane_without_retired_words_are_not_replayed() {
+fn lane_without_retired_words_is_not_replayed() {
     let p = Plant::new();
     p.dynamic(&p.pages(), |d| d.checkpoint = seal(p.geo.seed, 1));
     let image = bytes_of(&p.region);
@@ -236,9 +236,9 @@ fn records_of_a_lane_without_retired_words_are_not_replayed() {
     assert!(tree(&bytes_of(&p.region)).is_some_and(|t| t.len() > 300));
 }
 
-/// A mount takes no record of such a lane: none may be written there.
+/// A mount accepts no record of such a lane, so a repair must not write one there.
 #[test]
-fn a_lane_whose_words_are_not_to_be_mended_is_not_written_to() {
+fn lane_with_declined_words_is_not_written() {
     use crate::fsck::{Answer, Issue};
     use std::sync::Arc;
     let p = Plant::new();
@@ -277,9 +277,9 @@ fn a_lane_whose_words_are_not_to_be_mended_is_not_written_to() {
 }
 
 /// Past correction in both pages: nothing else says where the inode table or a
-/// bitmap is, so that is told, and nothing is changed.
+/// bitmap is. The repair reports this and changes nothing.
 #[test]
-fn an_internal_inode_that_is_lost_in_both_pages_is_fatal() {
+fn internal_inode_lost_in_both_pages_is_fatal() {
     use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
     for at in [INODE_TABLE_OFFSET, INODE_GROUPS_OFFSET, BLOCK_GROUPS_OFFSET] {
         let p = Plant::new();
@@ -296,7 +296,7 @@ fn an_internal_inode_that_is_lost_in_both_pages_is_fatal() {
 }
 
 #[test]
-fn records_that_name_what_no_record_may_are_not_replayed() {
+fn records_with_forbidden_targets_are_not_replayed() {
     use crate::journal::RecordBuf;
     use crate::media::record::EntryKind;
     let p = Plant::new();
@@ -323,10 +323,10 @@ fn records_that_name_what_no_record_may_are_not_replayed() {
     );
 }
 
-/// With the leaf goes a list of which nobody knows whether it was there. The
-/// group's bits were its mask, and more than the group had: they go, too.
+/// The lost leaf may have held an ACL. Then the group bits were its mask, which
+/// may exceed the permissions of the group: they are cleared too.
 #[test]
-fn rights_do_not_widen_where_a_list_is_lost_with_its_leaf() {
+fn acl_lost_with_leaf_clears_group_permissions() {
     use crate::media::pointer::Ptr;
     let p = Plant::new();
     assert_eq!(p.inode(p.sparse).mode & 0o777, 0o660);
@@ -339,11 +339,11 @@ fn rights_do_not_widen_where_a_list_is_lost_with_its_leaf() {
     assert_eq!(p.inode(p.sparse).mode & 0o777, 0o600);
 }
 
-/// One wrong byte in the leaf that names a directory, or in the inode of the
-/// directory that does, and noise for its inode: each alone costs no name, nor
-/// do both.
+/// The inode of a directory is noise. In addition there is one wrong byte in the
+/// leaf that names it or in the parent's inode, or the parent's inode is noise
+/// too. No name is lost.
 #[test]
-fn a_directory_is_not_freed_while_its_name_is_hidden() {
+fn directory_is_not_freed_while_its_name_is_hidden() {
     use crate::htree::TreeKind;
     for which in ["leaf", "inode", "inode lost"] {
         let p = Plant::new();
@@ -374,9 +374,9 @@ fn a_directory_is_not_freed_while_its_name_is_hidden() {
     }
 }
 
-/// The verb is not 'corrected' where nothing came back.
+/// If nothing was recovered, the verb is not 'corrected'.
 #[test]
-fn an_index_block_without_pointers_and_leaves_is_cleared() {
+fn empty_index_block_without_leaves_is_cleared() {
     use crate::fsck::{Done, Lost};
     use crate::htree::TreeKind;
     use crate::media::pointer::Ptr;
@@ -400,14 +400,14 @@ fn an_index_block_without_pointers_and_leaves_is_cleared() {
     assert!(report.lost.iter().any(lost), "{:?}", report.lost);
 }
 
-/// As where a list is lost with its leaf: here with the index block above it.
+/// The ACL is lost with the index block above its leaf.
 #[test]
-fn rights_do_not_widen_where_a_list_is_lost_with_its_index_block() {
+fn acl_lost_with_index_block_clears_group_permissions() {
     use crate::fsck::Lost;
     use crate::media::pointer::{Ptr, PtrAt};
     let p = Plant::new();
     let leaf = Ptr(p.inode(p.sparse).xattr_root).block();
-    // Where the leaf was there is an index block without pointers.
+    // An index block without pointers replaces the leaf.
     p.put(p.geo.offset(leaf), &vec![0; p.geo.block_size as usize]);
     let place = PtrAt {
         fs_seed: p.geo.seed,
@@ -425,9 +425,9 @@ fn rights_do_not_widen_where_a_list_is_lost_with_its_index_block() {
     assert!(lost.contains(&Lost::Attributes), "{lost:?}");
 }
 
-/// However often it was tried, meanwhile, it lacks space.
+/// The outcome is `NoSpace` after any number of attempts.
 #[test]
-fn what_lacks_space_is_told_to_lack_it_to_the_end() {
+fn finding_without_space_stays_no_space() {
     use crate::fsck::{Answer, Issue};
     use crate::media::bitmap::BitmapKind;
     use std::sync::Arc;
@@ -445,7 +445,7 @@ fn what_lacks_space_is_told_to_lack_it_to_the_end() {
         }
     }
     fs.close().unwrap();
-    // What the engine keeps in reserve.
+    // Also use up the engine's reserve.
     for block in 0..p.geo.blocks {
         p.set_bit(BitmapKind::Blocks, block, true);
     }
@@ -473,9 +473,9 @@ fn what_lacks_space_is_told_to_lack_it_to_the_end() {
     assert_eq!(outcome("dynamic-words-differ"), Some(Outcome::Fixed));
 }
 
-/// The bytes below a pointer of a map as high as can be are told.
+/// The loss below the root pointer of a map of maximum height is reported.
 #[test]
-fn bytes_below_the_root_of_a_high_map_are_told() {
+fn loss_below_root_of_highest_map_is_reported() {
     use crate::fsck::Lost;
     use crate::media::pointer::{Ptr, PtrAt};
     let p = Plant::new();
@@ -506,7 +506,7 @@ fn bytes_below_the_root_of_a_high_map_are_told() {
     p.edit(p.file, |d| d.root ^= 0x42 << 40 | 0x1234 << 48);
     let report = run(&p.region, Policy::Yes);
     assert!(report.is_sound() && p.check().is_clean(), "{report}");
-    // Blocks of pointers further down are found again, but for the last: its place
+    // The pointer blocks further down are found again, except the last: its place
     // has a mark for each block up to the end of the file.
     let lost: Vec<_> = report.lost.iter().map(|l| l.what.clone()).collect();
     let (at, len) = (256 << 10, 44 << 10);
