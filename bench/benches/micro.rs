@@ -12,7 +12,7 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions, RenameFlags, Result,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 
 const PAGE: usize = 4096;
@@ -36,11 +36,11 @@ fn pages() -> impl FnMut() -> u64 {
 }
 
 fn data(c: &mut Criterion) -> Result<()> {
-    let (fs, cx) = (engine()?, Ctx::default());
+    let (fs, cx) = (engine()?, Credentials::ROOT);
     let ino = fs.create(&cx, Ino::ROOT, b"data", 0o644)?.ino;
     let chunk = vec![0x5au8; 2 << 20];
     for at in (0..FILE).step_by(chunk.len()) {
-        fs.write(ino, at, &chunk)?;
+        fs.write(&Credentials::ROOT, ino, at, &chunk)?;
     }
     let log = fs.create(&cx, Ino::ROOT, b"log", 0o644)?.ino;
     let mut group = c.benchmark_group("data");
@@ -50,7 +50,7 @@ fn data(c: &mut Criterion) -> Result<()> {
         b.iter(|| fs.read(ino, next(), &mut buffer))
     });
     group.bench_function("write 4 KiB", |b| {
-        b.iter(|| fs.write(ino, next(), &chunk[..PAGE]))
+        b.iter(|| fs.write(&Credentials::ROOT, ino, next(), &chunk[..PAGE]))
     });
     let mut appended = 0;
     group.bench_function("append 4 KiB", |b| {
@@ -59,6 +59,7 @@ fn data(c: &mut Criterion) -> Result<()> {
             if appended == 16_384 {
                 appended = 0;
                 fs.setattr(
+                    &Credentials::ROOT,
                     log,
                     &SetAttr {
                         size: Some(0),
@@ -67,7 +68,7 @@ fn data(c: &mut Criterion) -> Result<()> {
                 )?;
             }
             appended += 1;
-            fs.append(log, &chunk[..PAGE])
+            fs.append(&Credentials::ROOT, log, &chunk[..PAGE])
         });
     });
     group.finish();
@@ -75,7 +76,7 @@ fn data(c: &mut Criterion) -> Result<()> {
 }
 
 fn names(c: &mut Criterion) -> Result<()> {
-    let (fs, cx) = (engine()?, Ctx::default());
+    let (fs, cx) = (engine()?, Credentials::ROOT);
     let home = fs.mkdir(&cx, Ino::ROOT, b"home", 0o755)?.ino;
     let list: Vec<Vec<u8>> = (0..10_000u32)
         .map(|i| format!("name {i}").into_bytes())

@@ -16,7 +16,7 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions, RenameFlags,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 
 use crate::sys::Aligned;
@@ -160,10 +160,12 @@ fn open(path: &Path) -> Result<Fs> {
 }
 
 fn file(fs: &Fs) -> Result<(Ino, pramfs::File)> {
-    let ino = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644)?.ino;
+    let ino = fs
+        .create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644)?
+        .ino;
     let chunk = vec![0x5a; 1 << 20];
     for at in (0..FILE).step_by(chunk.len()) {
-        fs.write(ino, at, &chunk)?;
+        fs.write(&Credentials::ROOT, ino, at, &chunk)?;
     }
     Ok((ino, fs.open_file(ino)?))
 }
@@ -203,7 +205,7 @@ fn append(fs: &Fs, times: u64) -> Result<Duration> {
     let (mut left, mut took) = (times, Duration::ZERO);
     while left > 0 {
         let some = left.min(APPENDS);
-        fs.setattr(ino, &empty)?;
+        fs.setattr(&Credentials::ROOT, ino, &empty)?;
         let start = Instant::now();
         for _ in 0..some {
             file.append(bytes.bytes())?;
@@ -221,14 +223,14 @@ fn name(n: u64) -> Vec<u8> {
 fn create_unlink(fs: &Fs, times: u64) -> Result<Duration> {
     let start = Instant::now();
     for n in 0..times {
-        fs.create(&Ctx::default(), Ino::ROOT, &name(n), 0o644)?;
+        fs.create(&Credentials::ROOT, Ino::ROOT, &name(n), 0o644)?;
         fs.unlink(Ino::ROOT, &name(n))?;
     }
     Ok(start.elapsed())
 }
 
 fn rename(fs: &Fs, times: u64) -> Result<Duration> {
-    let (cx, root) = (Ctx::default(), Ino::ROOT);
+    let (cx, root) = (Credentials::ROOT, Ino::ROOT);
     fs.create(&cx, root, &name(0), 0o644)?;
     let start = Instant::now();
     for n in 0..times {
@@ -241,7 +243,7 @@ fn rename(fs: &Fs, times: u64) -> Result<Duration> {
 fn mkdir_rmdir(fs: &Fs, times: u64) -> Result<Duration> {
     let start = Instant::now();
     for n in 0..times {
-        fs.mkdir(&Ctx::default(), Ino::ROOT, &name(n), 0o755)?;
+        fs.mkdir(&Credentials::ROOT, Ino::ROOT, &name(n), 0o755)?;
         fs.rmdir(Ino::ROOT, &name(n))?;
     }
     Ok(start.elapsed())
@@ -250,7 +252,7 @@ fn mkdir_rmdir(fs: &Fs, times: u64) -> Result<Duration> {
 fn lookup(fs: &Fs, times: u64) -> Result<Duration> {
     let files = 1000;
     for n in 0..files {
-        fs.create(&Ctx::default(), Ino::ROOT, &name(n), 0o644)?;
+        fs.create(&Credentials::ROOT, Ino::ROOT, &name(n), 0o644)?;
     }
     let start = Instant::now();
     for n in 0..times {

@@ -15,7 +15,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use pramfs::File as DirectFile;
 use pramfs::format::{FormatOptions, format};
-use pramfs::inode::{Ctx, Ino};
+use pramfs::inode::{Credentials, Ino};
 use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
 
@@ -92,7 +92,7 @@ pub struct Direct {
     /// The engine.
     pub fs: Fs,
     /// Whose operations they are.
-    pub cx: Ctx,
+    pub cx: Credentials<'static>,
     /// The tmpfs, for the competitor's files too. Dropped after `fs`.
     pub tmpfs: Place,
 }
@@ -128,7 +128,7 @@ impl Direct {
         let fs = Fs::open(opened, MountOptions::default())?;
         let direct = Direct {
             fs,
-            cx: Ctx::default(),
+            cx: Credentials::ROOT,
             tmpfs,
         };
         direct.prefault()?;

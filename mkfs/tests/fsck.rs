@@ -9,7 +9,7 @@ use common::*;
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions, XattrMode,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 
 fn fsck(args: &[&str]) -> Answer {
@@ -115,10 +115,10 @@ fn damaged(dir: &Path) -> std::path::PathBuf {
     )
     .unwrap();
     let ino = fs
-        .create(&Ctx::default(), Ino::ROOT, b"precious", 0o644)
+        .create(&Credentials::ROOT, Ino::ROOT, b"precious", 0o644)
         .unwrap()
         .ino;
-    fs.write(ino, 0, b"as it was").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"as it was").unwrap();
     fs.close().unwrap();
     let bytes = fs::read(&region).unwrap();
     let name = bytes.windows(8).rposition(|w| w == b"precious").unwrap();
@@ -227,11 +227,12 @@ fn lost_files_come_back_in_lost_and_found() {
         MountOptions::default(),
     )
     .unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let sub = fs.mkdir(&ctx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
     let ino = fs.create(&ctx, sub, b"precious", 0o644).unwrap().ino;
-    fs.write(ino, 0, b"as it was").unwrap();
-    fs.setxattr(ino, b"user.a", b"b", XattrMode::Set).unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"as it was").unwrap();
+    fs.setxattr(&Credentials::ROOT, ino, b"user.a", b"b", XattrMode::Set)
+        .unwrap();
     fs.close().unwrap();
     // The only leaf of the directory is overwritten.
     let mut bytes = fs::read(&region).unwrap();
@@ -257,11 +258,11 @@ fn losses_are_listed_by_path_and_in_json() {
         MountOptions::default(),
     )
     .unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let mut inos = Vec::new();
     for name in [&b"kept\x1b"[..], b"gone"] {
         let ino = fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
-        fs.write(ino, 0, b"as it was").unwrap();
+        fs.write(&Credentials::ROOT, ino, 0, b"as it was").unwrap();
         inos.push(ino.0);
     }
     fs.close().unwrap();
@@ -307,7 +308,7 @@ fn what_a_mount_recovers_by_itself_is_a_note() {
         MountOptions::default(),
     )
     .unwrap();
-    fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644)
+    fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644)
         .unwrap();
     // As a kill leaves it.
     let killed = dir.path().join("killed");
@@ -391,7 +392,7 @@ fn a_preen_that_only_replays_says_so() {
         MountOptions::default(),
     )
     .unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let sub = fs.mkdir(&ctx, Ino::ROOT, b"sub", 0o755).unwrap().ino;
     fs.create(&ctx, sub, b"precious", 0o644).unwrap();
     fs.sync().unwrap();

@@ -10,7 +10,7 @@ use common::*;
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions, XattrMode,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 
 fn s(path: &Path) -> &str {
@@ -322,10 +322,16 @@ fn looking_changes_no_byte() {
     )
     .unwrap();
     let made = fs
-        .create(&Ctx::default(), Ino::ROOT, b"new", 0o644)
+        .create(&Credentials::ROOT, Ino::ROOT, b"new", 0o644)
         .unwrap();
-    fs.setxattr(made.ino, b"user.x", b"y", XattrMode::Set)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        made.ino,
+        b"user.x",
+        b"y",
+        XattrMode::Set,
+    )
+    .unwrap();
     let crashed = fs::read(&region).unwrap();
     drop(fs);
     fs::write(&region, &crashed).unwrap();

@@ -9,7 +9,7 @@ use common::*;
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 
 #[test]
@@ -253,8 +253,10 @@ fn check_replays_in_private_memory() {
     let r = region.to_str().unwrap();
     let open = RegionOptions::new().open(&region).unwrap();
     let fs = Fs::open(open, MountOptions::default()).unwrap();
-    fs.create(&Ctx::default(), Ino::ROOT, b"a", 0o644).unwrap();
-    fs.create(&Ctx::default(), Ino::ROOT, b"b", 0o644).unwrap();
+    fs.create(&Credentials::ROOT, Ino::ROOT, b"a", 0o644)
+        .unwrap();
+    fs.create(&Credentials::ROOT, Ino::ROOT, b"b", 0o644)
+        .unwrap();
     let crashed = fs::read(&region).unwrap();
     drop(fs);
     fs::write(&region, &crashed).unwrap();

@@ -9,20 +9,21 @@
 //! ```
 //! use pramfs::MountOptions;
 //! use pramfs::format::{FormatOptions, format};
-//! use pramfs::inode::{Ctx, Fs, Ino};
+//! use pramfs::inode::{Credentials, Fs, Ino};
 //! use pramfs::pmem::{HeapBackend, Region};
 //!
 //! let region = Region::new("example", HeapBackend::boxed(4 << 20));
 //! format(&region, &FormatOptions::default())?;
 //! let fs = Fs::open(region, MountOptions::default())?;
-//! let file = fs.create(&Ctx::default(), Ino::ROOT, b"hello", 0o644)?;
+//! let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"hello", 0o644)?;
 //! fs.write(file.ino, 0, b"world")?;
 //! assert_eq!(fs.lookup(Ino::ROOT, b"hello")?.size, 5);
 //! # Ok::<(), pramfs::Error>(())
 //! ```
 
 pub use crate::api::OpenIn;
+pub use crate::credentials::{Credentials, Groups};
 pub use crate::fs::{
-    CloseError, Engine, Fs, InGroup, InodeRef, MemoryUse, Repeats, Taken, Writability,
+    CloseError, Engine, Fs, Holding, InodeRef, InodeRefs, MemoryUse, Repeats, Taken, Writability,
 };
-pub use crate::types::{Attr, Bno, Ctx, DirEntry, Ino, Lsn, SetAttr, SetTime, Time};
+pub use crate::types::{Attr, Bno, DirEntry, Ino, Lsn, SetAttr, SetTime, Time};

@@ -17,6 +17,7 @@ extern crate self as pramfs;
 
 mod alloc;
 mod api;
+mod credentials;
 pub mod error;
 pub mod format;
 mod fs;

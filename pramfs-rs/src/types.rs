@@ -149,17 +149,6 @@ pub struct Attr {
     pub change: u64,
 }
 
-/// Who asks.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Ctx {
-    /// Effective user.
-    pub uid: u32,
-    /// Effective group.
-    pub gid: u32,
-    /// Bits that a new file's mode loses.
-    pub umask: u32,
-}
-
 /// What `setattr` changes; `None` leaves a field alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {

@@ -11,14 +11,10 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     AtimePolicy, Clock, Error, File, MountOptions, OpenOptions,
-    inode::{Ctx, Fs, Ino, Time},
+    inode::{Credentials, Fs, Ino, Time},
 };
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 /// How often a thread does what it does.
 const ROUNDS: u8 = if cfg!(miri) { 4 } else { 200 };
 /// Bytes of a file: some blocks.
@@ -281,9 +277,11 @@ fn a_reference_given_back_too_often_takes_none_of_a_handle() {
     let f = file(&fs, "/f");
     f.write_at(&[5; 100], 0).unwrap();
     let held = fs.hold(f.ino());
-    fs.pin(f.ino(), 2);
+    (0..2).for_each(|_| {
+        fs.hold(f.ino()).into_count();
+    });
     for _ in 0..5 {
-        fs.unpin(f.ino(), 3);
+        fs.release(f.ino(), 3);
         fs.forget(f.ino(), 3);
     }
     fs.unlink(Ino::ROOT, b"f").unwrap();
@@ -293,13 +291,13 @@ fn a_reference_given_back_too_often_takes_none_of_a_handle() {
     assert_eq!(back, [5; 100]);
     let ino = f.ino();
     drop(f);
-    fs.unpin(ino, u64::MAX);
+    fs.release(ino, u64::MAX);
     assert_eq!(fs.getattr(ino).unwrap().nlink, 0);
     drop(held);
     assert!(matches!(fs.getattr(ino), Err(Error::Stale(_))));
     // The next inode of that number is nobody's but its own.
     let next = file(&fs, "/next");
-    fs.unpin(next.ino(), 1);
+    fs.release(next.ino(), 1);
     fs.unlink(Ino::ROOT, b"next").unwrap();
     assert_eq!(next.metadata().unwrap().nlink(), 0);
 }

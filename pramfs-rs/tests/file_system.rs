@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::{Duration, SystemTime};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::inode::Ctx;
+use pramfs::inode::Credentials;
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     Access, Cursor, Error, File, FileSystem, FileTimes, FileType, MountOptions, OpenOptions,
@@ -111,11 +111,7 @@ fn open_rights_limit_what_a_file_does() {
 
 #[test]
 fn create_gives_owner_and_mode_less_the_umask() {
-    let creator = Ctx {
-        uid: 7,
-        gid: 8,
-        umask: 0o027,
-    };
+    let creator = Credentials::new(7, 8).with_umask(0o027);
     let fs = file_system().with_creator(creator);
     let options = OpenOptions::new().write(true).create(true);
     options.clone().open(&fs, "usual").unwrap();

@@ -6,7 +6,7 @@ use pramfs::media::superblock::BLOCK_GROUPS_OFFSET;
 use pramfs::media::{DiskInode, Ptr, probe_superblock};
 use pramfs::{
     Error,
-    inode::{Ctx, Ino},
+    inode::{Credentials, Ino},
 };
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use zerocopy::IntoBytes;
@@ -40,8 +40,8 @@ fn blocks_of_the_format_are_never_given_to_a_file() {
             image[desc_at as usize + 8..desc_at as usize + 16].copy_from_slice(sum.as_bytes());
             let forged = pramfs::pmem::SimBackend::from_image(&image).expect("an image");
             let fs = mount(&forged, quiet()).expect("mounted");
-            let made = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
-            let wrote = made.and_then(|f| fs.write(f.ino, 0, &[0xee; 100_000]));
+            let made = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
+            let wrote = made.and_then(|f| fs.write(&Credentials::ROOT, f.ino, 0, &[0xee; 100_000]));
             assert!(
                 matches!(wrote, Err(Error::Corrupt { .. } | Error::NoSpace(_))),
                 "block {block} of {block_size} bytes: {wrote:?}"

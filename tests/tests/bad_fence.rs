@@ -9,7 +9,7 @@ use std::time::Duration;
 use pramfs::format::{FormatOptions, format};
 use pramfs::{
     MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::disk::{Drive, region_on};
 
@@ -55,7 +55,7 @@ fn mounted() -> (Fs, Arc<Told>) {
 #[test]
 fn what_the_timer_could_not_write_is_not_forgotten() {
     let (fs, disk) = mounted();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap();
     disk.broken.store(true, Ordering::Relaxed);
     let e = fs.settle().unwrap_err();
@@ -69,15 +69,17 @@ fn what_the_timer_could_not_write_is_not_forgotten() {
 #[test]
 fn what_cannot_be_written_is_not_called_durable() {
     let (fs, disk) = mounted();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let file = fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap().ino;
-    fs.write(file, 0, &[1; 8192]).unwrap();
+    fs.write(&Credentials::ROOT, file, 0, &[1; 8192]).unwrap();
     let other = fs.mkdir(&ctx, Ino::ROOT, b"directory", 0o755).unwrap().ino;
     fs.lookup(Ino::ROOT, b"directory").unwrap();
 
     disk.broken.store(true, Ordering::Relaxed);
     // In place, without a record.
-    let e = fs.write(file, 0, &[2; 4096]).unwrap_err();
+    let e = fs
+        .write(&Credentials::ROOT, file, 0, &[2; 4096])
+        .unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     // With a record: nobody knows whether it is on the medium.
     let e = fs.create(&ctx, Ino::ROOT, b"other", 0o644).unwrap_err();
@@ -92,7 +94,7 @@ fn what_cannot_be_written_is_not_called_durable() {
     assert!(fs.getattr(other).is_err());
     for found in [
         fs.lookup(Ino::ROOT, b"directory"),
-        fs.lookup_pinned(Ino::ROOT, b"directory"),
+        fs.holding().lookup(Ino::ROOT, b"directory").map(|f| f.1),
     ] {
         assert_eq!(found.unwrap_err().errno(), libc::EIO);
     }
@@ -114,10 +116,13 @@ fn a_host_that_takes_nothing_back_says_so() {
         assert_eq!(error.errno(), ours, "{error}");
         // What was taken for it is free again.
         let file = fs
-            .create(&Ctx::default(), Ino::ROOT, b"all", 0o644)
+            .create(&Credentials::ROOT, Ino::ROOT, b"all", 0o644)
             .unwrap();
         let half = vec![7; free as usize / 2];
-        assert_eq!(fs.write(file.ino, 0, &half).unwrap(), half.len());
+        assert_eq!(
+            fs.write(&Credentials::ROOT, file.ino, 0, &half).unwrap(),
+            half.len()
+        );
         fs.unlink(Ino::ROOT, b"all").unwrap();
     }
     disk.refuses.store(0, Ordering::Relaxed);
@@ -146,9 +151,9 @@ fn nobody_is_refused_for_what_is_being_trimmed() {
         let mut i = 0;
         while trims.load(Ordering::Relaxed) < 200 {
             let name = format!("{i}");
-            let made = fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644);
+            let made = fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644);
             let file = made.unwrap_or_else(|e| panic!("file {i}: {e}")).ino;
-            let written = fs.write(file, 0, &[7; 100_000]);
+            let written = fs.write(&Credentials::ROOT, file, 0, &[7; 100_000]);
             assert!(matches!(written, Ok(100_000)), "file {i}: {written:?}");
             i += 1;
             // Not one by one: what a file before has left is at home.

@@ -71,7 +71,7 @@ fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
         let name = String::from_utf8_lossy(&name).into_owned();
         let bytes = pattern(size ^ 1, 100);
         if done(
-            fs.write(ino, 7, &bytes),
+            fs.write(&CX, ino, 7, &bytes),
             hit,
             &format!("overwrite of {name}"),
         )?
@@ -81,7 +81,7 @@ fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
         }
         let bytes = pattern(size ^ 2, 700);
         if let Some(at) = done(
-            fs.append(ino, &bytes),
+            fs.append(&CX, ino, &bytes),
             hit || allocates,
             &format!("append to {name}"),
         )? {
@@ -98,7 +98,7 @@ fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
     };
     let bytes = pattern(77, 900);
     let written = done(
-        fs.write(new.ino, 0, &bytes),
+        fs.write(&CX, new.ino, 0, &bytes),
         allocates,
         "write to a new file",
     )?;
@@ -112,7 +112,7 @@ fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
         }
     }
     done(
-        fs.setxattr(new.ino, b"user.x", b"y", XattrMode::Set),
+        fs.setxattr(&CX, new.ino, b"user.x", b"y", XattrMode::Set),
         allocates,
         "setxattr",
     )?;
@@ -218,7 +218,7 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
     for (ino, o) in &model.objects {
         if matches!(o.body, Body::File(..)) {
             done(
-                fs.setattr(*ino, &set),
+                fs.setattr(&CX, *ino, &set),
                 *reach != Reach::Nothing,
                 "truncation",
             )?;

@@ -45,20 +45,22 @@ fn make(block_size: u32, max_inodes: Option<u64>) -> Full {
     let fs = mount(&sim, still()).unwrap();
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let file = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
-    fs.append(file, &pattern(1, 20_000)).unwrap();
-    fs.setxattr(file, b"user.large", &pattern(2, 9000), XattrMode::Set)
+    fs.append(&CX, file, &pattern(1, 20_000)).unwrap();
+    fs.setxattr(&CX, file, b"user.large", &pattern(2, 9000), XattrMode::Set)
         .unwrap();
-    fs.setxattr(file, b"user.small", b"value", XattrMode::Set)
+    fs.setxattr(&CX, file, b"user.small", b"value", XattrMode::Set)
         .unwrap();
     let large = fs.create(&CX, dir, b"large", 0o644).unwrap().ino;
-    fs.write(large, 0, &pattern(3, 2 * HUGE as usize)).unwrap();
+    fs.write(&CX, large, 0, &pattern(3, 2 * HUGE as usize))
+        .unwrap();
     let hollow = fs.create(&CX, dir, b"hollow", 0o644).unwrap().ino;
     let set = size(1 << 20);
-    fs.setattr(hollow, &set).unwrap();
+    fs.setattr(&CX, hollow, &set).unwrap();
     fs.mkdir(&CX, dir, b"empty", 0o755).unwrap();
     fs.symlink(&CX, dir, b"long", &[b't'; 4000]).unwrap();
     let ballast = fs.create(&CX, dir, b"ballast", 0o644).unwrap().ino;
     fs.append(
+        &CX,
         ballast,
         &vec![1; (BALLAST * u64::from(block_size)) as usize],
     )
@@ -92,13 +94,16 @@ fn fill(full: &Full) -> Vec<String> {
                 break;
             };
             names.push(name);
-            if fs.append(a.ino, &vec![0x55; len]).is_err() {
+            if fs.append(&CX, a.ino, &vec![0x55; len]).is_err() {
                 break;
             }
         }
     }
     // Blocks that are too few for a file and its name.
-    while fs.append(full.file, &vec![6; full.block as usize]).is_ok() {}
+    while fs
+        .append(&CX, full.file, &vec![6; full.block as usize])
+        .is_ok()
+    {}
     names
 }
 
@@ -154,42 +159,43 @@ const TAKE: [Request; 19] = [
     }),
     ("write to a hole", |f, n| {
         let at = u64::from(n) * f.block;
-        f.fs.write(f.hollow, at, b"x").map(drop)
+        f.fs.write(&CX, f.hollow, at, b"x").map(drop)
     }),
     ("write past the end", |f, n| {
         let at = (16 << 40) + u64::from(n) * (1 << 30);
-        f.fs.write(f.hollow, at, b"x").map(drop)
+        f.fs.write(&CX, f.hollow, at, b"x").map(drop)
     }),
     ("append", |f, _| {
-        f.fs.append(f.file, &vec![1; f.block as usize]).map(drop)
+        f.fs.append(&CX, f.file, &vec![1; f.block as usize])
+            .map(drop)
     }),
     ("a large append", |f, _| {
-        f.fs.append(f.file, &vec![1; 1 << 20]).map(drop)
+        f.fs.append(&CX, f.file, &vec![1; 1 << 20]).map(drop)
     }),
     ("fallocate", |f, n| {
-        f.fs.fallocate(f.hollow, KEEP, u64::from(n) * f.block, 1)
+        f.fs.fallocate(&CX, f.hollow, KEEP, u64::from(n) * f.block, 1)
     }),
     ("a large fallocate", |f, _| {
         let extend = Fallocate::Allocate { keep_size: false };
-        f.fs.fallocate(f.hollow, extend, 0, 64 << 20)
+        f.fs.fallocate(&CX, f.hollow, extend, 0, 64 << 20)
     }),
     ("zero range", |f, n| {
         let zero = Fallocate::ZeroRange { keep_size: false };
-        f.fs.fallocate(f.hollow, zero, (n as u64 + 1) << 21, 1 << 16)
+        f.fs.fallocate(&CX, f.hollow, zero, (n as u64 + 1) << 21, 1 << 16)
     }),
     ("fill for a view", |f, n| {
         f.fs.fill(f.hollow, (n as u64 + 1) << 21, 1 << 16)
     }),
     ("a small attribute", |f, n| {
         let name = format!("user.{n:0200}");
-        f.fs.setxattr(f.dir, name.as_bytes(), &[1; 60], XattrMode::Set)
+        f.fs.setxattr(&CX, f.dir, name.as_bytes(), &[1; 60], XattrMode::Set)
     }),
     ("a large attribute", |f, n| {
         let name = format!("user.{n}");
-        f.fs.setxattr(f.file, name.as_bytes(), &[1; 65_536], XattrMode::Set)
+        f.fs.setxattr(&CX, f.file, name.as_bytes(), &[1; 65_536], XattrMode::Set)
     }),
     ("a larger attribute for a small one", |f, _| {
-        f.fs.setxattr(f.file, b"user.small", &[1; 60_000], XattrMode::Replace)
+        f.fs.setxattr(&CX, f.file, b"user.small", &[1; 60_000], XattrMode::Replace)
     }),
 ];
 
@@ -268,7 +274,7 @@ fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
                 fill(&full);
                 let ballast = full.fs.lookup(full.dir, b"ballast").unwrap().ino;
                 let set = size((BALLAST - left) * full.block);
-                full.fs.setattr(ballast, &set).unwrap();
+                full.fs.setattr(&CX, ballast, &set).unwrap();
                 let what = format!("{what}, {left} blocks of {block_size}");
                 let shown = |fs: &Fs| {
                     let tree = Tree::of(fs).unwrap();
@@ -319,23 +325,23 @@ fn what_frees_space_goes_through_on_a_full_region() {
     };
     const FREE: [Free; 14] = [
         ("punch in the middle of a leaf", |f| {
-            f.fs.fallocate(f.large, Fallocate::PunchHole, 300_000, 4 * f.block)
+            f.fs.fallocate(&CX, f.large, Fallocate::PunchHole, 300_000, 4 * f.block)
         }),
         ("truncate into a leaf", |f| {
-            f.fs.setattr(f.large, &size(HUGE + 77_777)).map(drop)
+            f.fs.setattr(&CX, f.large, &size(HUGE + 77_777)).map(drop)
         }),
         ("truncate by one block", |f| {
-            f.fs.setattr(f.file, &size(4000)).map(drop)
+            f.fs.setattr(&CX, f.file, &size(4000)).map(drop)
         }),
         ("grow as a hole", |f| {
-            f.fs.setattr(f.file, &size(1 << 40)).map(drop)
+            f.fs.setattr(&CX, f.file, &size(1 << 40)).map(drop)
         }),
         ("zero what is written", |f| {
             let zero = Fallocate::ZeroRange { keep_size: true };
-            f.fs.fallocate(f.large, zero, 5, 1000)
+            f.fs.fallocate(&CX, f.large, zero, 5, 1000)
         }),
         ("overwrite", |f| {
-            f.fs.write(f.large, 100, &[1; 900]).map(drop)
+            f.fs.write(&CX, f.large, 100, &[1; 900]).map(drop)
         }),
         ("chmod and times", |f| {
             let set = SetAttr {
@@ -343,7 +349,7 @@ fn what_frees_space_goes_through_on_a_full_region() {
                 mtime: Some(pramfs::inode::SetTime::Now),
                 ..SetAttr::default()
             };
-            f.fs.setattr(f.dir, &set).map(drop)
+            f.fs.setattr(&CX, f.dir, &set).map(drop)
         }),
         ("removexattr, large", |f| {
             f.fs.removexattr(f.file, b"user.large")
@@ -404,7 +410,7 @@ fn all_of_the_space_comes_back_however_often() {
             for name in &names {
                 full.fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
             }
-            full.fs.setattr(full.file, &size(20_000)).unwrap();
+            full.fs.setattr(&CX, full.file, &size(20_000)).unwrap();
             full = checked(full, "a round");
             let s = full.fs.statfs().unwrap();
             rounds.push((s.free, s.available, s.free_inodes, names.len()));
@@ -460,8 +466,8 @@ fn without_a_free_inode_nothing_is_made_and_all_else_works() {
                 full.fs.symlink(&CX, full.dir, new, &[b't'; 4000]).map(drop),
             ),
             (
-                "create_pinned",
-                full.fs.create_pinned(&CX, full.dir, new, 0).map(drop),
+                "create with a reference",
+                full.fs.holding().create(&CX, full.dir, new, 0).map(drop),
             ),
             (
                 "whiteout",
@@ -482,10 +488,10 @@ fn without_a_free_inode_nothing_is_made_and_all_else_works() {
         assert_eq!(there.errno(), libc::EEXIST);
 
         full.fs.link(full.file, full.dir, b"another").unwrap();
-        full.fs.append(full.file, b"more").unwrap();
-        full.fs.write(full.hollow, 0, &[1; 9000]).unwrap();
+        full.fs.append(&CX, full.file, b"more").unwrap();
+        full.fs.write(&CX, full.hollow, 0, &[1; 9000]).unwrap();
         full.fs
-            .setxattr(full.dir, b"user.x", &[1; 5000], XattrMode::Set)
+            .setxattr(&CX, full.dir, b"user.x", &[1; 5000], XattrMode::Set)
             .unwrap();
         full.fs
             .rename(

@@ -38,7 +38,7 @@ fn a_number_that_leaves_none_for_the_next_record() {
     for lsn in [0, 1 << 52, u64::MAX - 1, u64::MAX] {
         let sim = with_record(1 << 20, lsn, &[], 0);
         let fs = mount(&sim, quiet()).unwrap_or_else(|e| panic!("LSN {lsn:#x}: {e}"));
-        let ctx = pramfs::inode::Ctx::default();
+        let ctx = pramfs::inode::Credentials::ROOT;
         fs.create(&ctx, Ino::ROOT, b"file", 0o644).expect("usable");
         // As after a kill: what has returned is there.
         std::mem::forget(fs);

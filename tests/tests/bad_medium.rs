@@ -17,7 +17,7 @@ use pramfs::format::format;
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
 use pramfs::{
     Clock, Error, MountOptions, Result, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr, Time},
+    inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -57,17 +57,25 @@ fn make(path: &Path) -> Ino {
     let region = open(path);
     format(&region, &repeatable(4096)).expect("formatted");
     let fs = Fs::open(region, quiet()).expect("mounted");
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let victim = fs.create(&ctx, Ino::ROOT, b"victim", 0o644).expect("made");
-    fs.write(victim.ino, 0, VICTIM).expect("written");
-    fs.setxattr(victim.ino, b"user.is", b"a victim", XattrMode::Set)
-        .expect("set");
+    fs.write(&Credentials::ROOT, victim.ino, 0, VICTIM)
+        .expect("written");
+    fs.setxattr(
+        &Credentials::ROOT,
+        victim.ino,
+        b"user.is",
+        b"a victim",
+        XattrMode::Set,
+    )
+    .expect("set");
     let work = fs.mkdir(&ctx, Ino::ROOT, b"work", 0o755).expect("made").ino;
     for i in 0..8 {
         let f = fs
             .create(&ctx, work, name(i).as_bytes(), 0o644)
             .expect("made");
-        fs.write(f.ino, 0, &[i; 6000]).expect("written");
+        fs.write(&Credentials::ROOT, f.ino, 0, &[i; 6000])
+            .expect("written");
     }
     fs.close().expect("unmounted");
     victim.ino
@@ -117,7 +125,7 @@ fn all(written: usize, len: usize) -> Result<()> {
 }
 
 fn use_it(fs: &Fs, done: &mut Done) {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let Ok(work) = fs.lookup(Ino::ROOT, b"work") else {
         done.errors += 1;
         return;
@@ -126,7 +134,7 @@ fn use_it(fs: &Fs, done: &mut Done) {
     for i in 0..4 {
         let write = || {
             let f = fs.lookup(work, name(i).as_bytes())?.ino;
-            all(fs.write(f, 0, &[i + 100; 9000])?, 9000)
+            all(fs.write(&Credentials::ROOT, f, 0, &[i + 100; 9000])?, 9000)
         };
         done.note(write(), name(i), Some(vec![i + 100; 9000]));
     }
@@ -137,13 +145,14 @@ fn use_it(fs: &Fs, done: &mut Done) {
         let make = || {
             let f = fs.create(&ctx, work, name(i).as_bytes(), 0o600)?.ino;
             fs.setattr(
+                &Credentials::ROOT,
                 f,
                 &SetAttr {
                     perm: Some(0o640),
                     ..SetAttr::default()
                 },
             )?;
-            all(fs.write(f, 0, &[i; 3000])?, 3000)
+            all(fs.write(&Credentials::ROOT, f, 0, &[i; 3000])?, 3000)
         };
         done.note(make(), name(i), Some(vec![i; 3000]));
     }
@@ -224,17 +233,17 @@ fn an_operation_that_fails_keeps_no_reference() {
         ..quiet()
     };
     let fs = mount(&sim, options).expect("mounted");
-    let (ctx, root) = (Ctx::default(), Ino::ROOT);
+    let (ctx, root) = (Credentials::ROOT, Ino::ROOT);
     let file = fs.create(&ctx, root, b"file", 0o644).expect("made").ino;
     clock.armed.store(true, Ordering::Relaxed);
     let failed = [
-        fs.create_pinned(&ctx, root, b"a", 0o644),
-        fs.mkdir_pinned(&ctx, root, b"b", 0o755),
-        fs.symlink_pinned(&ctx, root, b"c", b"target"),
-        fs.link_pinned(file, root, b"d"),
+        fs.holding().create(&ctx, root, b"a", 0o644),
+        fs.holding().mkdir(&ctx, root, b"b", 0o755),
+        fs.holding().symlink(&ctx, root, b"c", b"target"),
+        fs.holding().link(file, root, b"d"),
     ];
     for f in failed {
-        assert_eq!(f.map(|a| a.ino).unwrap_err().errno(), libc::EIO);
+        assert_eq!(f.unwrap_err().errno(), libc::EIO);
     }
     assert_eq!(fs.memory().referenced, 0);
 }
@@ -269,9 +278,10 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
     let made: Vec<Ino> = (0..40)
         .map(|i| {
             let name = format!("many {i}");
-            let f = fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644);
+            let f = fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644);
             let ino = f.expect("made").ino;
-            fs.write(ino, 0, &[i; 512]).expect("written");
+            fs.write(&Credentials::ROOT, ino, 0, &[i; 512])
+                .expect("written");
             ino
         })
         .collect();
@@ -282,11 +292,11 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
         perm: Some(0o600),
         ..SetAttr::default()
     };
-    fs.setattr(made[0], &set).expect("set");
+    fs.setattr(&Credentials::ROOT, made[0], &set).expect("set");
     clock.0.store(2_000_000_000, Ordering::Relaxed);
     // The record of that is overwritten in its slot.
     for _ in 0..2 {
-        fs.setattr(made[39], &set).expect("set");
+        fs.setattr(&Credentials::ROOT, made[39], &set).expect("set");
     }
     fs.sync().expect("synced");
     let bytes = std::fs::read(&path).expect("the image");
@@ -307,7 +317,8 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
     let fs = Fs::open(open(&path), options).expect("mounted");
     clock.0.store(2_000_000_001, Ordering::Relaxed);
     for &ino in [&made[0], &made[39]] {
-        fs.write(ino, 0, &[7; 512]).expect("overwritten");
+        fs.write(&Credentials::ROOT, ino, 0, &[7; 512])
+            .expect("overwritten");
     }
     poison(fs.region_to_damage(), home);
     // The next inode of the page was not in memory: now the page is known to fail.
@@ -384,11 +395,12 @@ fn pages_that_fail_count_each_for_itself_however_many_there_are() {
     let path = dir.path().join("region");
     let victim = make(&path);
     let fs = Fs::open(open(&path), quiet()).expect("mounted");
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let ino = fs.create(&ctx, Ino::ROOT, b"hit", 0o644).expect("made").ino;
     let block = [0xe7; PAGE as usize];
     for i in 0..60 {
-        fs.write(ino, i * PAGE, &block).expect("written");
+        fs.write(&Credentials::ROOT, ino, i * PAGE, &block)
+            .expect("written");
     }
     let holds = |page: &u64| {
         let mut bytes = [0; PAGE as usize];
@@ -405,6 +417,7 @@ fn pages_that_fail_count_each_for_itself_however_many_there_are() {
     assert_eq!(fs.region().faults(), 50);
     assert_eq!(read(&fs, victim).expect("of another file"), VICTIM);
     let new = fs.create(&ctx, Ino::ROOT, b"new", 0o644).expect("made").ino;
-    fs.append(new, &block).expect("appended");
+    fs.append(&Credentials::ROOT, new, &block)
+        .expect("appended");
     assert_eq!(read(&fs, new).expect("of a new file"), block);
 }

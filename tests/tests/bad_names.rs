@@ -41,8 +41,8 @@ const NOREPLACE: RenameFlags = RenameFlags {
 /// Operations that make, move or remove a name.
 const CHANGES: [Named; 16] = [
     ("create", |b, n| b.fs.create(&CX, b.dir, n, 0o644).map(drop)),
-    ("create_pinned", |b, n| {
-        b.fs.create_pinned(&CX, b.dir, n, 0o644).map(drop)
+    ("create with a reference", |b, n| {
+        b.fs.holding().create(&CX, b.dir, n, 0o644).map(drop)
     }),
     ("mkdir", |b, n| b.fs.mkdir(&CX, b.dir, n, 0o755).map(drop)),
     ("mknod", |b, n| {
@@ -83,8 +83,8 @@ const CHANGES: [Named; 16] = [
 
 const LOOKS: [Named; 2] = [
     ("lookup", |b, n| b.fs.lookup(b.dir, n).map(drop)),
-    ("lookup_pinned", |b, n| {
-        b.fs.lookup_pinned(b.dir, n).map(drop)
+    ("lookup with a reference", |b, n| {
+        b.fs.holding().lookup(b.dir, n).map(drop)
     }),
 ];
 
@@ -118,7 +118,7 @@ fn names_that_cannot_be_are_refused_by_each_operation_that_takes_one() {
             for (what, request) in CHANGES.iter().chain(&LOOKS) {
                 let dots = matches!(name, b"." | b"..");
                 let errno = match *what {
-                    "lookup" | "lookup_pinned" if dots => {
+                    "lookup" | "lookup with a reference" if dots => {
                         request(&b, name).unwrap();
                         continue;
                     }
@@ -131,8 +131,6 @@ fn names_that_cannot_be_are_refused_by_each_operation_that_takes_one() {
                 });
             }
         }
-        b.fs.unpin(b.dir, 2);
-        b.fs.unpin(Ino::ROOT, 2);
         b.end();
     }
 }
@@ -155,11 +153,6 @@ fn names_of_255_bytes_do_for_each_operation_that_takes_one() {
                     }
                 }
                 request(&b, &longest).unwrap_or_else(|e| panic!("{what}: {e}"));
-                // The bed has one reference that create_pinned took.
-                if what == "create_pinned" {
-                    let made = b.fs.lookup(b.dir, &longest).unwrap().ino;
-                    b.fs.unpin(made, 1);
-                }
                 b.end();
             }
         }
@@ -189,10 +182,10 @@ fn objects_of_the_wrong_kind_and_numbers_that_name_nothing() {
             ..SetAttr::default()
         };
         b.refused("getattr", stale, |fs| fs.getattr(ino));
-        b.refused("setattr", stale, |fs| fs.setattr(ino, &set));
+        b.refused("setattr", stale, |fs| fs.setattr(&CX, ino, &set));
         b.refused("read", stale, |fs| fs.read(ino, 0, &mut [0; 9]));
-        b.refused("write", stale, |fs| fs.write(ino, 0, b"x"));
-        b.refused("append", stale, |fs| fs.append(ino, b"x"));
+        b.refused("write", stale, |fs| fs.write(&CX, ino, 0, b"x"));
+        b.refused("append", stale, |fs| fs.append(&CX, ino, b"x"));
         b.refused("create", stale, |fs| fs.create(&CX, ino, b"n", 0));
         b.refused("lookup", stale, |fs| fs.lookup(ino, b"n"));
         b.refused("unlink", stale, |fs| fs.unlink(ino, b"file"));
@@ -275,7 +268,7 @@ fn attribute_names_and_values_at_and_past_the_limits() {
         ];
         for (name, errno) in &bad {
             b.refused("setxattr", &[*errno], |fs| {
-                fs.setxattr(b.file, name, b"v", XattrMode::Set)
+                fs.setxattr(&CX, b.file, name, b"v", XattrMode::Set)
             });
             b.refused("getxattr", &[*errno], |fs| fs.getxattr(b.file, name));
             b.refused("removexattr", &[*errno], |fs| fs.removexattr(b.file, name));
@@ -283,18 +276,18 @@ fn attribute_names_and_values_at_and_past_the_limits() {
         for len in [65_537, 65_536 + 4096, 1 << 20] {
             let value = vec![1; len];
             b.refused("setxattr", &[libc::E2BIG], |fs| {
-                fs.setxattr(b.file, b"user.v", &value, XattrMode::Set)
+                fs.setxattr(&CX, b.file, b"user.v", &value, XattrMode::Set)
             });
         }
         b.refused("create", &[libc::EEXIST], |fs| {
-            fs.setxattr(b.file, b"user.a", b"v", XattrMode::Create)
+            fs.setxattr(&CX, b.file, b"user.a", b"v", XattrMode::Create)
         });
         b.refused("replace", &[libc::ENODATA], |fs| {
-            fs.setxattr(b.file, b"user.b", b"v", XattrMode::Replace)
+            fs.setxattr(&CX, b.file, b"user.b", b"v", XattrMode::Replace)
         });
         for len in [0, 1, 65_535, 65_536] {
             let (name, value) = (long(255), vec![3; len]);
-            b.fs.setxattr(b.file, &name, &value, XattrMode::Set)
+            b.fs.setxattr(&CX, b.file, &name, &value, XattrMode::Set)
                 .unwrap();
             assert_eq!(b.fs.getxattr(b.file, &name).unwrap(), value);
         }
@@ -334,14 +327,18 @@ fn times_and_flags_that_cannot_be() {
         },
     ];
     for set in cases {
-        b.refused("a time", &[libc::EINVAL], |fs| fs.setattr(b.file, &set));
+        b.refused("a time", &[libc::EINVAL], |fs| {
+            fs.setattr(&CX, b.file, &set)
+        });
     }
     for flags in [1 << 31, u32::MAX, 0x100] {
         let set = SetAttr {
             flags: Some(flags),
             ..none
         };
-        b.refused("flags", &[libc::EOPNOTSUPP], |fs| fs.setattr(b.file, &set));
+        b.refused("flags", &[libc::EOPNOTSUPP], |fs| {
+            fs.setattr(&CX, b.file, &set)
+        });
     }
     for (exchange, noreplace, whiteout) in [(true, true, false), (true, false, true)] {
         let flags = RenameFlags {
@@ -365,7 +362,7 @@ fn times_and_flags_that_cannot_be() {
             ctime: Some(at),
             ..none
         };
-        let attr = b.fs.setattr(b.file, &set).unwrap();
+        let attr = b.fs.setattr(&CX, b.file, &set).unwrap();
         assert_eq!((attr.atime, attr.mtime, attr.ctime), (at, at, at));
     }
     b.end();

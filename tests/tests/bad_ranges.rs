@@ -84,17 +84,19 @@ fn reads_and_seeks_anywhere_change_nothing_and_end_with_the_file() {
 fn writes_at_and_past_the_largest_offset() {
     for block_size in BLOCK_SIZES {
         let b = bed(block_size);
-        b.fs.write(b.file, LARGEST + 5, b"").unwrap();
+        b.fs.write(&CX, b.file, LARGEST + 5, b"").unwrap();
         for at in offsets(block_size.into()) {
             for len in [1, 5, 9000] {
                 let bytes = vec![5; len as usize];
                 if at >= LARGEST {
-                    b.refused("write", &[libc::EFBIG], |fs| fs.write(b.file, at, &bytes));
+                    b.refused("write", &[libc::EFBIG], |fs| {
+                        fs.write(&CX, b.file, at, &bytes)
+                    });
                     continue;
                 }
                 // A file of its own, which goes again.
                 let f = b.fs.create(&CX, b.dir, b"far", 0o644).unwrap().ino;
-                let n = b.fs.write(f, at, &bytes).unwrap() as u64;
+                let n = b.fs.write(&CX, f, at, &bytes).unwrap() as u64;
                 assert_eq!(n, len.min(LARGEST - at), "{at} + {len}");
                 assert_eq!(b.fs.getattr(f).unwrap().size, at + n);
                 let mut back = vec![0; len as usize];
@@ -103,8 +105,8 @@ fn writes_at_and_past_the_largest_offset() {
                 let left = LARGEST - (at + n);
                 if left < 9000 {
                     let more = vec![6; left as usize + 1];
-                    b.refused("append", &[libc::EFBIG], |fs| fs.append(f, &more));
-                    assert_eq!(b.fs.append(f, &more[..left as usize]).unwrap(), at + n);
+                    b.refused("append", &[libc::EFBIG], |fs| fs.append(&CX, f, &more));
+                    assert_eq!(b.fs.append(&CX, f, &more[..left as usize]).unwrap(), at + n);
                 }
                 b.fs.unlink(b.dir, b"far").unwrap();
             }
@@ -128,20 +130,22 @@ fn sizes_at_and_past_the_limit() {
                     perm: Some(0o600),
                     ..to(size)
                 };
-                b.refused("truncate", &[libc::EFBIG], |fs| fs.setattr(b.file, &set));
+                b.refused("truncate", &[libc::EFBIG], |fs| {
+                    fs.setattr(&CX, b.file, &set)
+                });
                 continue;
             }
             let was = b.fs.getattr(b.file).unwrap().blocks;
-            let attr = b.fs.setattr(b.file, &to(size)).unwrap();
+            let attr = b.fs.setattr(&CX, b.file, &to(size)).unwrap();
             assert_eq!(attr.size, size);
             assert!(attr.blocks <= was, "{size}: no block is taken for a hole");
         }
         b.refused("truncate of a directory", &[libc::EISDIR], |fs| {
-            fs.setattr(b.dir, &to(0))
+            fs.setattr(&CX, b.dir, &to(0))
         });
         let link = b.fs.lookup(b.dir, b"link").unwrap().ino;
         b.refused("truncate of a link", &[libc::EINVAL], |fs| {
-            fs.setattr(link, &to(0))
+            fs.setattr(&CX, link, &to(0))
         });
         b.end();
     }
@@ -164,7 +168,7 @@ fn fallocate_in_every_mode_at_and_past_the_limits() {
                 for mode in MODES {
                     let what = format!("{mode:?} {at} + {len}");
                     let past = at.checked_add(len).is_none_or(|end| end > LARGEST);
-                    let request = |fs: &Fs| fs.fallocate(b.file, mode, at, len);
+                    let request = |fs: &Fs| fs.fallocate(&CX, b.file, mode, at, len);
                     if len == 0 {
                         b.refused(&what, &[libc::EINVAL], request);
                     } else if past {
@@ -194,7 +198,7 @@ fn fallocate_in_every_mode_at_and_past_the_limits() {
         });
         for mode in MODES {
             b.refused("of a directory", &[libc::EISDIR], |fs| {
-                fs.fallocate(b.dir, mode, 0, 1)
+                fs.fallocate(&CX, b.dir, mode, 0, 1)
             });
         }
         b.end();
@@ -217,7 +221,7 @@ fn blocks_at_every_offset_are_allocated_and_punched() {
             let f = b.fs.create(&CX, b.dir, b"far", 0o644).unwrap().ino;
             let len = block.min(LARGEST - at);
             for mode in MODES {
-                b.fs.fallocate(f, mode, at, len).unwrap();
+                b.fs.fallocate(&CX, f, mode, at, len).unwrap();
                 let keep = matches!(
                     mode,
                     Fallocate::PunchHole
@@ -226,12 +230,14 @@ fn blocks_at_every_offset_are_allocated_and_punched() {
                 );
                 let attr = b.fs.getattr(f).unwrap();
                 assert!(keep || attr.size == at + len, "{mode:?} {at}");
-                b.fs.write(f, at, b"x").unwrap();
-                b.fs.fallocate(f, Fallocate::PunchHole, at, len).unwrap();
+                b.fs.write(&CX, f, at, b"x").unwrap();
+                b.fs.fallocate(&CX, f, Fallocate::PunchHole, at, len)
+                    .unwrap();
                 let mut back = [9];
                 b.fs.read(f, at, &mut back).unwrap();
                 assert_eq!(back, [0]);
-                b.fs.fallocate(f, Fallocate::PunchHole, 0, LARGEST).unwrap();
+                b.fs.fallocate(&CX, f, Fallocate::PunchHole, 0, LARGEST)
+                    .unwrap();
                 // The block at the largest offset ends one byte past it, and
                 // so can never be punched whole.
                 let last = (at + len - 1) / block == LARGEST / block;
@@ -269,7 +275,7 @@ fn views_at_and_past_the_limits() {
     }
     // A file of 8 EiB: there are not so many addresses, and not so many blocks.
     let huge = b.fs.create(&CX, b.dir, b"huge", 0o644).unwrap().ino;
-    b.fs.write(huge, LARGEST - 1, b"x").unwrap();
+    b.fs.write(&CX, huge, LARGEST - 1, b"x").unwrap();
     for end in [LARGEST, 1 << 60, 1 << 48] {
         b.refused("a view of all of it", &[libc::ENOMEM, libc::EFBIG], |fs| {
             fs.open_file(huge)?.map(0..end, Access::Read).map(drop)

@@ -195,7 +195,7 @@ fn try_to_use(bytes: &[u8]) -> bool {
             let _ = fs.statfs();
             let _ = fs.lookup(Ino::ROOT, b"keep");
             if let Ok(new) = fs.create(&CX, Ino::ROOT, b"new", 0o600) {
-                let _ = fs.write(new.ino, 0, &[7; 5000]);
+                let _ = fs.write(&CX, new.ino, 0, &[7; 5000]);
                 let _ = fs.unlink(Ino::ROOT, b"new");
             }
             let _ = fs.close();

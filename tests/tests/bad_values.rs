@@ -178,16 +178,16 @@ fn look(fs: &Fs, ino: Ino) -> Result<(), String> {
 fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
     let bytes = pattern(3, 5000);
     for offset in [0, 100, 1 << 33] {
-        alive(fs.write(ino, offset, &bytes[..600]), "write")?;
+        alive(fs.write(&CX, ino, offset, &bytes[..600]), "write")?;
     }
-    alive(fs.append(ino, &bytes), "append")?;
+    alive(fs.append(&CX, ino, &bytes), "append")?;
     for what in [
         Fallocate::Allocate { keep_size: true },
         Fallocate::Allocate { keep_size: false },
         Fallocate::ZeroRange { keep_size: false },
         Fallocate::PunchHole,
     ] {
-        alive(fs.fallocate(ino, what, 300, 6000), "fallocate")?;
+        alive(fs.fallocate(&CX, ino, what, 300, 6000), "fallocate")?;
     }
     alive(fs.fill(ino, 0, 5000), "fill")?;
     for size in [10_000, 3, i64::MAX as u64, 0] {
@@ -195,9 +195,9 @@ fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
             size: Some(size),
             ..SetAttr::default()
         };
-        alive(fs.setattr(ino, &set), "truncate")?;
+        alive(fs.setattr(&CX, ino, &set), "truncate")?;
     }
-    alive(fs.append(ino, b"x"), "append to nothing")?;
+    alive(fs.append(&CX, ino, b"x"), "append to nothing")?;
     let set = SetAttr {
         perm: Some(0o6711),
         uid: Some(5),
@@ -208,11 +208,11 @@ fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
         })),
         ..SetAttr::default()
     };
-    alive(fs.setattr(ino, &set), "setattr")?;
+    alive(fs.setattr(&CX, ino, &set), "setattr")?;
     alive(fs.strip_suid(ino), "strip_suid")?;
     for (name, len) in [(&b"user.small"[..], 3), (b"user.large", 2000)] {
         alive(
-            fs.setxattr(ino, name, &bytes[..len], XattrMode::Set),
+            fs.setxattr(&CX, ino, name, &bytes[..len], XattrMode::Set),
             "setxattr",
         )?;
     }
@@ -277,7 +277,7 @@ fn remove(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
         alive(fs.rmdir(*dir, name), "rmdir")?;
     }
     alive(fs.getattr(ino), "getattr of what was removed")?;
-    fs.unpin(ino, 1);
+    fs.release(ino, 1);
     Ok(())
 }
 
@@ -310,7 +310,7 @@ fn run(image: &Image, bytes: &[u8], ino: Ino, atime: AtimePolicy) -> Result<bool
         .collect();
     look(&fs, user)?;
     same(&fs, "after looking")?;
-    fs.pin(user, 1);
+    fs.hold(user).into_count();
     change(&fs, user, &at)?;
     same_files(&others, &fs)?;
     // The process dies: what was written of it must do for the next mount.

@@ -45,7 +45,7 @@ fn write(fs: &Fs, name: &str, parts: &[(u64, usize)]) -> Result<Ino> {
             .iter()
             .map(|b| b | 1)
             .collect();
-        assert_eq!(fs.write(ino, at, &bytes)?, len);
+        assert_eq!(fs.write(&CX, ino, at, &bytes)?, len);
     }
     Ok(ino)
 }
@@ -76,11 +76,18 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
         ],
     )?;
     let ahead = write(fs, "ahead", &[(0, 100)])?;
-    fs.fallocate(ahead, Fallocate::Allocate { keep_size: true }, 0, 30 * b)?;
+    fs.fallocate(
+        &CX,
+        ahead,
+        Fallocate::Allocate { keep_size: true },
+        0,
+        30 * b,
+    )?;
     let attributes = write(fs, "attributes", &[(0, 10), (50 * b, 60)])?;
     for i in 0..40 {
         let name = format!("user.attribute-{i}");
         fs.setxattr(
+            &CX,
             attributes,
             name.as_bytes(),
             &pattern(i, bs / 10),
@@ -90,6 +97,7 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
     for i in 0..3 {
         let name = format!("user.large-{i}");
         fs.setxattr(
+            &CX,
             attributes,
             name.as_bytes(),
             &pattern(i, 3 * bs),
@@ -231,7 +239,7 @@ fn ask(bytes: &[u8], model: &Model) -> Result<bool, String> {
                 return Err(format!("{what}: no extent at {at}"));
             }
             let end = at + bytes.len() as u64 - 1;
-            if damaged(fs.write(ino, end, b"!"), &what)?.is_some() {
+            if damaged(fs.write(&CX, ino, end, b"!"), &what)?.is_some() {
                 model.write(ino, end, b"!");
             }
         }
@@ -355,15 +363,24 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
     let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
     let mut into = [0xaa; 100];
     is_damage(fs.read(ino, 0, &mut into), "read");
-    is_damage(fs.write(ino, 0, b"new"), "write");
-    is_damage(fs.write(ino, 30 << 12, b"new"), "write behind the end");
-    is_damage(fs.append(ino, b"new"), "append");
+    is_damage(fs.write(&CX, ino, 0, b"new"), "write");
+    is_damage(fs.write(&CX, ino, 30 << 12, b"new"), "write behind the end");
+    is_damage(fs.append(&CX, ino, b"new"), "append");
     is_damage(fs.seek(ino, 0, SeekWhence::Data), "seek");
     is_damage(fs.seek(ino, 0, SeekWhence::Hole), "seek");
     is_damage(fs.file_extents(ino, 0, 1 << 20), "extents");
-    is_damage(fs.fallocate(ino, Fallocate::PunchHole, 0, 1 << 20), "punch");
     is_damage(
-        fs.fallocate(ino, Fallocate::ZeroRange { keep_size: true }, 0, 1 << 13),
+        fs.fallocate(&CX, ino, Fallocate::PunchHole, 0, 1 << 20),
+        "punch",
+    );
+    is_damage(
+        fs.fallocate(
+            &CX,
+            ino,
+            Fallocate::ZeroRange { keep_size: true },
+            0,
+            1 << 13,
+        ),
         "zero range",
     );
     is_damage(fs.fill(ino, 0, 1 << 13), "fill");
@@ -371,12 +388,12 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
         size: Some(0),
         ..Default::default()
     };
-    is_damage(fs.setattr(ino, &shorter), "truncate");
+    is_damage(fs.setattr(&CX, ino, &shorter), "truncate");
     let other = fs
         .create(&CX, Ino::ROOT, b"copy", 0o600)
         .expect("created")
         .ino;
-    is_damage(fs.copy_range((ino, 0), (other, 0), 8192), "copy");
+    is_damage(fs.copy_range(&CX, (ino, 0), (other, 0), 8192), "copy");
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -403,7 +420,7 @@ fn a_file_that_lost_a_line_of_pointers_is_freed_without_freeing_others() {
     assert_eq!(fs.read(ino, 8 << 12, &mut into).expect("read"), 4096);
     assert!(into.iter().all(|b| b & 1 == 1));
     // Behind the end there is nothing to be lost.
-    fs.append(ino, b"more").expect("append");
+    fs.append(&CX, ino, b"more").expect("append");
     is_damage(fs.read(ino, 0, &mut into), "read");
     let free = fs.statfs().expect("statfs").free;
     fs.unlink(Ino::ROOT, b"one-level").expect("unlink");
@@ -482,7 +499,7 @@ fn a_file_without_a_root_is_damaged_if_it_counts_more_than_its_attributes_own() 
     let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
     let mut into = [0; 10];
     is_damage(fs.read(ino, 0, &mut into), "read");
-    is_damage(fs.write(ino, 0, b"x"), "write");
+    is_damage(fs.write(&CX, ino, 0, b"x"), "write");
     // Its attributes are whole.
     fs.getxattr(ino, b"user.large-1").expect("an attribute");
 }
@@ -528,15 +545,15 @@ fn pointers_to_superblock_pages_and_the_journal_are_damage() {
                 let mut into = vec![0; block_size as usize];
                 let third = 3 << geo.block_log2;
                 is_damage(fs.read(file, 0, &mut into), "read by the root");
-                is_damage(fs.write(file, 0, b"x"), "write by the root");
+                is_damage(fs.write(&CX, file, 0, b"x"), "write by the root");
                 is_damage(fs.read(table_file, third, &mut into), "read");
-                is_damage(fs.write(table_file, third, b"x"), "write");
+                is_damage(fs.write(&CX, table_file, third, b"x"), "write");
                 is_damage(fs.lookup(dir, b"file-with-a-name-1"), "lookup");
                 is_damage(fs.create(&CX, dir, b"new", 0o600), "create");
                 is_damage(bad_support::model::entries(&fs, dir), "readdir");
                 is_damage(fs.getxattr(owner, b"user.attribute-1"), "getxattr");
                 is_damage(
-                    fs.setxattr(owner, b"user.new", b"1", XattrMode::Set),
+                    fs.setxattr(&CX, owner, b"user.new", b"1", XattrMode::Set),
                     "setxattr",
                 );
                 is_damage(fs.listxattr(owner), "listxattr");
@@ -569,6 +586,6 @@ fn a_large_leaf_that_covers_the_journal_is_damage() {
     bytes[slot..slot + 8].copy_from_slice(&leaf.to_le_bytes());
     let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
     is_damage(fs.read(ino, 70 << 10, &mut [0; 100]), "read");
-    is_damage(fs.write(ino, 70 << 10, b"x"), "write");
+    is_damage(fs.write(&CX, ino, 70 << 10, b"x"), "write");
     assert!(probe_superblock(fs.region()).is_ok());
 }

@@ -11,7 +11,7 @@ use pramfs::journal::set_thread_lane;
 use pramfs::pmem::{Counters, SimBackend};
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::region::fresh;
@@ -109,7 +109,7 @@ const HEAD: &str = "| operation | fences, mean | worst | lines flushed, mean | w
 struct Bench {
     sim: SimBackend,
     fs: Fs,
-    ctx: Ctx,
+    ctx: Credentials<'static>,
     dir: Ino,
     cost: Cost,
 }
@@ -118,7 +118,7 @@ impl Bench {
     fn new() -> Bench {
         set_thread_lane(0);
         let (sim, fs) = fresh(REGION, BLOCK as u32).unwrap();
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let dir = fs.mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
         Bench {
             sim,
@@ -148,7 +148,7 @@ impl Bench {
             size: Some(size),
             ..SetAttr::default()
         };
-        self.fs.setattr(ino, &set).unwrap();
+        self.fs.setattr(&Credentials::ROOT, ino, &set).unwrap();
     }
 }
 
@@ -172,11 +172,12 @@ fn data_rows(rows: &mut Vec<Row>) {
     let page = [0x5au8; BLOCK as usize];
     rows.push(row("overwrite 4 KiB", 1.0, 1, |b| {
         let f = b.file(b"f");
-        b.fs.write(f, 0, &vec![1; 16 << 20]).unwrap();
+        b.fs.write(&Credentials::ROOT, f, 0, &vec![1; 16 << 20])
+            .unwrap();
         let mut random = Random::new(1);
         for _ in 0..OPS {
             let at = random.below(4096) * BLOCK;
-            b.count(|fs| fs.write(f, at, &page));
+            b.count(|fs| fs.write(&Credentials::ROOT, f, at, &page));
         }
     }));
     // A file of 64 MiB, again and again.
@@ -187,7 +188,7 @@ fn data_rows(rows: &mut Vec<Row>) {
                 b.size(f, 0);
                 prepare(b, f);
             }
-            b.count(|fs| fs.append(f, &page));
+            b.count(|fs| fs.append(&Credentials::ROOT, f, &page));
         }
     };
     rows.push(row("append 4 KiB, preallocated", 2.0, 2, |b| {
@@ -195,7 +196,8 @@ fn data_rows(rows: &mut Vec<Row>) {
         // Not in 2 MiB leaves: one becomes written whole, see below.
         laps(b, &|b, f| {
             for at in (0..64 << 20).step_by(1 << 20) {
-                b.fs.fallocate(f, keep, at, 1 << 20).unwrap();
+                b.fs.fallocate(&Credentials::ROOT, f, keep, at, 1 << 20)
+                    .unwrap();
             }
         });
     }));
@@ -205,7 +207,10 @@ fn data_rows(rows: &mut Vec<Row>) {
         2,
         |b| {
             let keep = Fallocate::Allocate { keep_size: true };
-            laps(b, &|b, f| b.fs.fallocate(f, keep, 0, 64 << 20).unwrap());
+            laps(b, &|b, f| {
+                b.fs.fallocate(&Credentials::ROOT, f, keep, 0, 64 << 20)
+                    .unwrap()
+            });
         },
     ));
     rows.push(row("append 4 KiB, allocating", 2.0, 3, |b| {
@@ -216,14 +221,15 @@ fn data_rows(rows: &mut Vec<Row>) {
         for i in 0..OPS {
             let left = 4096 - i % 4096;
             if left == 4096 {
-                b.fs.write(f, 0, &vec![1; 16 << 20]).unwrap();
+                b.fs.write(&Credentials::ROOT, f, 0, &vec![1; 16 << 20])
+                    .unwrap();
             }
             b.count(|fs| {
                 let set = SetAttr {
                     size: Some((left - 1) * BLOCK),
                     ..SetAttr::default()
                 };
-                fs.setattr(f, &set)
+                fs.setattr(&Credentials::ROOT, f, &set)
             });
         }
     }));
@@ -234,13 +240,13 @@ fn data_rows(rows: &mut Vec<Row>) {
                 b.size(f, 0);
             }
             let what = Fallocate::Allocate { keep_size: false };
-            b.count(|fs| fs.fallocate(f, what, (i % 4096) << 16, 1 << 16));
+            b.count(|fs| fs.fallocate(&Credentials::ROOT, f, what, (i % 4096) << 16, 1 << 16));
         }
     }));
 }
 
 fn make_rows(rows: &mut Vec<Row>) {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     rows.push(row("create", 1.05, 3, |b| {
         let d = b.dir;
         for i in 0..OPS {
@@ -283,7 +289,7 @@ fn make_rows(rows: &mut Vec<Row>) {
 const SET: u64 = 1000;
 
 fn name_rows(rows: &mut Vec<Row>) {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let plain = RenameFlags::default();
     rows.push(row("rename in a directory", 1.05, 2, |b| {
         let d = b.dir;
@@ -311,10 +317,12 @@ fn name_rows(rows: &mut Vec<Row>) {
         let d = b.dir;
         for i in 0..OPS {
             let (old, new) = (b.file(b"new"), name(i % SET));
-            b.fs.write(old, 0, &[7; BLOCK as usize]).unwrap();
+            b.fs.write(&Credentials::ROOT, old, 0, &[7; BLOCK as usize])
+                .unwrap();
             if i < SET {
                 let there = b.file(&new);
-                b.fs.write(there, 0, &[7; BLOCK as usize]).unwrap();
+                b.fs.write(&Credentials::ROOT, there, 0, &[7; BLOCK as usize])
+                    .unwrap();
             }
             b.count(|fs| fs.rename(&ctx, d, b"new", d, &new, plain));
         }
@@ -332,7 +340,8 @@ fn name_rows(rows: &mut Vec<Row>) {
         let d = b.dir;
         for i in 0..OPS {
             let f = b.file(&name(i));
-            b.fs.write(f, 0, &[7; 64 << 10]).unwrap();
+            b.fs.write(&Credentials::ROOT, f, 0, &[7; 64 << 10])
+                .unwrap();
             b.count(|fs| fs.unlink(d, &name(i)));
         }
     }));
@@ -341,7 +350,7 @@ fn name_rows(rows: &mut Vec<Row>) {
         let files: Vec<Ino> = (0..OPS)
             .map(|i| {
                 let f = b.file(&name(i));
-                b.fs.pin(f, 1);
+                b.fs.hold(f).into_count();
                 b.fs.unlink(d, &name(i)).unwrap();
                 f
             })
@@ -365,7 +374,7 @@ fn name_rows(rows: &mut Vec<Row>) {
 }
 
 fn attribute_rows(rows: &mut Vec<Row>) {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     rows.push(row("setxattr, a new name", 1.1, 2, |b| {
         let f = b.file(b"f");
         for i in 0..OPS {
@@ -376,16 +385,24 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 }
             }
             let n = [b"user.", &name(i % SET)[..]].concat();
-            b.count(|fs| fs.setxattr(f, &n, b"sixteen bytes...", XattrMode::Create));
+            b.count(|fs| {
+                fs.setxattr(
+                    &Credentials::ROOT,
+                    f,
+                    &n,
+                    b"sixteen bytes...",
+                    XattrMode::Create,
+                )
+            });
         }
     }));
     rows.push(row("setxattr, a new value", 1.0, 1, |b| {
         let f = b.file(b"f");
-        b.fs.setxattr(f, b"user.a", &[0; 16], XattrMode::Set)
+        b.fs.setxattr(&Credentials::ROOT, f, b"user.a", &[0; 16], XattrMode::Set)
             .unwrap();
         for i in 0..OPS {
             let value = [i, i].map(u64::to_le_bytes).concat();
-            b.count(|fs| fs.setxattr(f, b"user.a", &value, XattrMode::Set));
+            b.count(|fs| fs.setxattr(&Credentials::ROOT, f, b"user.a", &value, XattrMode::Set));
         }
     }));
     rows.push(row("chmod", 1.0, 1, |b| {
@@ -395,33 +412,36 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 perm: Some(0o600 | (i & 0o77) as u32),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(f, &set));
+            b.count(|fs| fs.setattr(&Credentials::ROOT, f, &set));
         }
     }));
     rows.push(row("chmod of a file with an ACL", 1.0, 1, |b| {
         let f = b.file(b"f");
-        b.fs.setxattr(f, ACCESS, &list(0), XattrMode::Set).unwrap();
+        b.fs.setxattr(&Credentials::ROOT, f, ACCESS, &list(0), XattrMode::Set)
+            .unwrap();
         for i in 0..OPS {
             let set = SetAttr {
                 perm: Some(0o600 | (i & 0o77) as u32),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(f, &set));
+            b.count(|fs| fs.setattr(&Credentials::ROOT, f, &set));
         }
     }));
     rows.push(row("an ACL over another", 1.0, 1, |b| {
         let f = b.file(b"f");
-        b.fs.setxattr(f, ACCESS, &list(0), XattrMode::Set).unwrap();
+        b.fs.setxattr(&Credentials::ROOT, f, ACCESS, &list(0), XattrMode::Set)
+            .unwrap();
         for i in 0..OPS {
             let value = list(i as u8 & 7);
-            b.count(|fs| fs.setxattr(f, ACCESS, &value, XattrMode::Set));
+            b.count(|fs| fs.setxattr(&Credentials::ROOT, f, ACCESS, &value, XattrMode::Set));
         }
     }));
     // The attributes of each file are a leaf of their own: new data.
     rows.push(row("create under a default ACL", 2.05, 4, |b| {
         let d = b.dir;
         let name_of = b"system.posix_acl_default";
-        b.fs.setxattr(d, name_of, &list(5), XattrMode::Set).unwrap();
+        b.fs.setxattr(&Credentials::ROOT, d, name_of, &list(5), XattrMode::Set)
+            .unwrap();
         for i in 0..OPS {
             b.count(|fs| fs.create(&ctx, d, &name(i), 0o666));
         }
@@ -433,7 +453,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 flags: Some([0x40, 0x80][i as usize & 1]),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(f, &set));
+            b.count(|fs| fs.setattr(&Credentials::ROOT, f, &set));
         }
     }));
     rows.push(row("a new label", 2.0, 2, |b| {
@@ -450,7 +470,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
                 gid: Some(i as u32),
                 ..SetAttr::default()
             };
-            b.count(|fs| fs.setattr(f, &set));
+            b.count(|fs| fs.setattr(&Credentials::ROOT, f, &set));
         }
     }));
 }
@@ -468,7 +488,7 @@ fn turns_row(rows: &mut Vec<Row>, name: &'static str, fences: u64, lanes: Option
                 perm: Some(perm),
                 ..SetAttr::default()
             };
-            fs.setattr(f, &set).unwrap();
+            fs.setattr(&Credentials::ROOT, f, &set).unwrap();
         };
         let choose = move |who: usize| {
             if let Some(lanes) = lanes {

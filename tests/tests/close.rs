@@ -8,7 +8,7 @@ use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     Access, Error, File, MappedFile, MountOptions, OpenOptions,
-    inode::{CloseError, Ctx, Fs, Ino},
+    inode::{CloseError, Credentials, Fs, Ino},
 };
 
 const LEN: u64 = 8 << 20;
@@ -59,7 +59,7 @@ fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
         view.persist(0..8),
     ];
     let by_fs = fs.map_or([None, None, None], |fs| {
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         [
             Some(fs.create(&ctx, Ino::ROOT, b"new", 0o644).map(drop)),
             Some(fs.lookup(Ino::ROOT, b"file").map(drop)),
@@ -194,7 +194,7 @@ fn forked_child_is_refused(fs: Fs, path: &Path) {
     assert_eq!(view.load::<u64>(0).unwrap(), 0x0707_0707_0707_0707);
     view.store::<u64>(0, 9).unwrap();
     file.append(b"more").unwrap();
-    fs.create(&Ctx::default(), Ino::ROOT, b"new", 0o644)
+    fs.create(&Credentials::ROOT, Ino::ROOT, b"new", 0o644)
         .unwrap();
     drop((file, view));
     fs.close().unwrap();

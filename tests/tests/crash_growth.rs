@@ -13,7 +13,7 @@ use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::pmem::{Event, EventKind};
 use pramfs::{
     Fallocate,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;
@@ -22,11 +22,7 @@ use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;
 use pramfs_tests::tree::Tree;
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 
 const LIMITS: Limits = Limits {
     lines: 3,
@@ -133,13 +129,13 @@ fn a_crash_while_a_group_of_blocks_is_made() {
                 let Some(n) = [64, 4].into_iter().find(|n| left > n + 4) else {
                     break;
                 };
-                fs.fallocate(ballast, keep, at * 512, n * 512).unwrap();
+                fs.fallocate(&CX, ballast, keep, at * 512, n * 512).unwrap();
                 at += n;
             }
         },
         |fs| {
             let f = fs.resolve(b"/f").unwrap().ino;
-            fs.append(f, &[7; 10_000]).unwrap();
+            fs.append(&CX, f, &[7; 10_000]).unwrap();
         },
         |events| zeros(events, 512) == Some(len as u64 - 512),
     );
@@ -166,7 +162,7 @@ fn a_crash_while_a_group_of_inodes_is_made() {
 fn a_crash_while_the_orphan_table_grows() {
     let unlink = |fs: &Fs, i: usize| {
         let name = format!("f{i}");
-        fs.pin(file(fs, &name), 1);
+        fs.hold(file(fs, &name)).into_count();
         fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
     };
     crash(
@@ -175,7 +171,7 @@ fn a_crash_while_the_orphan_table_grows() {
         |fs| {
             (0..64).for_each(|i| unlink(fs, i));
             let last = file(fs, "last");
-            fs.pin(last, 1);
+            fs.hold(last).into_count();
         },
         |fs| fs.unlink(Ino::ROOT, b"last").unwrap(),
         |events| zeros(events, 512).is_some(),
@@ -187,9 +183,9 @@ fn a_crash_while_a_hole_is_cut_into_a_large_leaf() {
     let huge = |fs: &Fs| {
         let f = file(fs, "f");
         let grow = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(f, grow, 0, 2 << 20).unwrap();
+        fs.fallocate(&CX, f, grow, 0, 2 << 20).unwrap();
         fs.fill(f, 0, 2 << 20).unwrap();
-        fs.write(f, 0, &[5; 40_000]).unwrap();
+        fs.write(&CX, f, 0, &[5; 40_000]).unwrap();
     };
     crash(
         8 << 20,
@@ -197,7 +193,8 @@ fn a_crash_while_a_hole_is_cut_into_a_large_leaf() {
         huge,
         |fs| {
             let f = fs.resolve(b"/f").unwrap().ino;
-            fs.fallocate(f, Fallocate::PunchHole, 8192, 16384).unwrap();
+            fs.fallocate(&CX, f, Fallocate::PunchHole, 8192, 16384)
+                .unwrap();
         },
         // The table of the pieces.
         |events| {

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::{
     Fallocate, FileType, RenameFlags, Result, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
@@ -40,7 +40,7 @@ fn directories(t: &Tree) -> Vec<Ino> {
 
 /// A random operation that is one record, for a tree as it is.
 fn job(t: &Tree, r: &mut Random) -> (String, Job) {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let pick = |list: &[Ino], r: &mut Random| list[r.below(list.len() as u64) as usize];
     let dirs = directories(t);
     let files: Vec<Ino> = t
@@ -113,16 +113,19 @@ fn job(t: &Tree, r: &mut Random) -> (String, Job) {
                 ..plain
             },
         ),
-        "append" => fs.append(f, &vec![fill; len as usize]).map(drop),
+        "append" => fs
+            .append(&Credentials::ROOT, f, &vec![fill; len as usize])
+            .map(drop),
         "truncate" => {
             let set = SetAttr {
                 size: Some(at),
                 ..SetAttr::default()
             };
-            fs.setattr(f, &set).map(drop)
+            fs.setattr(&Credentials::ROOT, f, &set).map(drop)
         }
         "link" => fs.link(f, d, &n).map(drop),
         "setxattr" => fs.setxattr(
+            &Credentials::ROOT,
             f,
             &[b"user.", &n[..]].concat(),
             &vec![fill; len as usize],
@@ -133,9 +136,15 @@ fn job(t: &Tree, r: &mut Random) -> (String, Job) {
                 perm: Some(u32::from(fill)),
                 ..SetAttr::default()
             };
-            fs.setattr(f, &set).map(drop)
+            fs.setattr(&Credentials::ROOT, f, &set).map(drop)
         }
-        "fallocate" => fs.fallocate(f, Fallocate::Allocate { keep_size: true }, at, len + 1),
+        "fallocate" => fs.fallocate(
+            &Credentials::ROOT,
+            f,
+            Fallocate::Allocate { keep_size: true },
+            at,
+            len + 1,
+        ),
         _ => fs.removexattr(f, &[b"user.", &n[..]].concat()),
     });
     (text, run)

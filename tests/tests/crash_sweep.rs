@@ -138,6 +138,7 @@ fn cases() -> Vec<Case> {
                 let f = file(fs, "f", &pattern(9000, 1));
                 for i in 0..20 {
                     fs.setxattr(
+                        &CX,
                         f,
                         format!("user.{i}").as_bytes(),
                         &pattern(i * 300, 1),
@@ -160,7 +161,7 @@ fn cases() -> Vec<Case> {
             "unlink of an open file",
             |fs| {
                 let f = file(fs, "f", &pattern(9000, 1));
-                fs.pin(f, 1);
+                fs.hold(f).into_count();
             },
             |fs| fs.unlink(Ino::ROOT, b"f").unwrap(),
         ),
@@ -168,11 +169,11 @@ fn cases() -> Vec<Case> {
             "last close of an unlinked file",
             |fs| {
                 let f = file(fs, "f", &pattern(9000, 1));
-                fs.pin(f, 1);
+                fs.hold(f).into_count();
                 fs.unlink(Ino::ROOT, b"f").unwrap();
                 assert_eq!(f, Ino(17));
             },
-            |fs| fs.unpin(Ino(17), 1),
+            |fs| fs.release(Ino(17), 1),
         ),
         Case::new(
             "forgotten files",
@@ -180,7 +181,7 @@ fn cases() -> Vec<Case> {
                 file(fs, "stays", &pattern(9000, 2));
                 for i in 0..5 {
                     let f = file(fs, &format!("f{i}"), &pattern(i * 3000, 1));
-                    fs.pin(f, 1);
+                    fs.hold(f).into_count();
                     fs.unlink(Ino::ROOT, format!("f{i}").as_bytes()).unwrap();
                     fs.forget(f, 1);
                 }
@@ -194,7 +195,7 @@ fn cases() -> Vec<Case> {
                 fragmented(fs);
                 file(fs, "z", &pattern(3000, 1));
                 for (name, f) in [("a", 17), ("f", 18), ("z", 19)] {
-                    fs.pin(Ino(f), 1);
+                    fs.hold(Ino(f)).into_count();
                     fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
                     assert_eq!(fs.getattr(Ino(f)).unwrap().nlink, 0);
                 }
@@ -285,7 +286,7 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", b"");
             },
             |fs| {
-                fs.append(ino(fs, "/f"), &pattern(5000, 5)).unwrap();
+                fs.append(&CX, ino(fs, "/f"), &pattern(5000, 5)).unwrap();
             },
         ),
         Case::new(
@@ -294,18 +295,18 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", &pattern(1000, 5));
             },
             |fs| {
-                fs.append(ino(fs, "/f"), &pattern(500, 6)).unwrap();
+                fs.append(&CX, ino(fs, "/f"), &pattern(500, 6)).unwrap();
             },
         ),
         Case::new(
             "append into preallocated blocks",
             |fs| {
                 let f = file(fs, "f", &pattern(1000, 5));
-                fs.fallocate(f, Fallocate::Allocate { keep_size: true }, 0, 64 << 10)
+                fs.fallocate(&CX, f, Fallocate::Allocate { keep_size: true }, 0, 64 << 10)
                     .unwrap();
             },
             |fs| {
-                fs.append(ino(fs, "/f"), &pattern(9000, 6)).unwrap();
+                fs.append(&CX, ino(fs, "/f"), &pattern(9000, 6)).unwrap();
             },
         ),
         Case::new(
@@ -331,7 +332,7 @@ fn cases() -> Vec<Case> {
                 file(fs, "beside", &pattern(512, 4));
                 // A place that another file had, and a pointer block.
                 file(fs, "old", &pattern(20 * 512, 3));
-                fs.append(f, &pattern(512, 6)).unwrap();
+                fs.append(&CX, f, &pattern(512, 6)).unwrap();
                 fs.unlink(Ino::ROOT, b"old").unwrap();
             },
             |fs| {
@@ -351,7 +352,8 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", &pattern(1000, 5));
             },
             |fs| {
-                fs.write(ino(fs, "/f"), 300_000, &pattern(500, 6)).unwrap();
+                fs.write(&CX, ino(fs, "/f"), 300_000, &pattern(500, 6))
+                    .unwrap();
             },
         ),
         // Zeros around it, in place of what the block had before.
@@ -360,16 +362,17 @@ fn cases() -> Vec<Case> {
             |fs| {
                 let f = file(fs, "f", &pattern(1300, 1));
                 let old = file(fs, "old", b"");
-                while fs.append(old, &pattern(4096, 3)).is_ok() {}
+                while fs.append(&CX, old, &pattern(4096, 3)).is_ok() {}
                 fs.unlink(Ino::ROOT, b"old").unwrap();
                 let longer = SetAttr {
                     size: Some(3000),
                     ..SetAttr::default()
                 };
-                fs.setattr(f, &longer).unwrap();
+                fs.setattr(&CX, f, &longer).unwrap();
             },
             |fs| {
-                fs.write(ino(fs, "/f"), 2100, &pattern(100, 2)).unwrap();
+                fs.write(&CX, ino(fs, "/f"), 2100, &pattern(100, 2))
+                    .unwrap();
             },
         )
         .blocks(512),
@@ -380,7 +383,8 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", b"");
             },
             |fs| {
-                fs.write(ino(fs, "/f"), 0, &pattern(100_000, 8)).unwrap();
+                fs.write(&CX, ino(fs, "/f"), 0, &pattern(100_000, 8))
+                    .unwrap();
             },
         )
         .blocks(512)
@@ -393,7 +397,7 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", &pattern(5000, 5));
             },
             |fs| {
-                fs.write(ino(fs, "/f"), 4096, &[9; 8]).unwrap();
+                fs.write(&CX, ino(fs, "/f"), 4096, &[9; 8]).unwrap();
             },
         )
         .allow(Allowed::Lagging),
@@ -462,6 +466,7 @@ fn cases() -> Vec<Case> {
             },
             |fs| {
                 fs.fallocate(
+                    &CX,
                     ino(fs, "/f"),
                     Fallocate::Allocate { keep_size: false },
                     0,
@@ -476,7 +481,7 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", &pattern(40_000, 5));
             },
             |fs| {
-                fs.fallocate(ino(fs, "/f"), Fallocate::PunchHole, 8192, 16384)
+                fs.fallocate(&CX, ino(fs, "/f"), Fallocate::PunchHole, 8192, 16384)
                     .unwrap();
             },
         ),
@@ -492,8 +497,14 @@ fn cases() -> Vec<Case> {
                         ..SetAttr::default()
                     },
                 );
-                fs.fallocate(f, Fallocate::Allocate { keep_size: true }, 20_000, 10_000)
-                    .unwrap();
+                fs.fallocate(
+                    &CX,
+                    f,
+                    Fallocate::Allocate { keep_size: true },
+                    20_000,
+                    10_000,
+                )
+                .unwrap();
             },
             |fs| fs.fill(ino(fs, "/f"), 0, 60_000).unwrap(),
         ),
@@ -501,7 +512,7 @@ fn cases() -> Vec<Case> {
             "fsync of lagging times",
             |fs| {
                 let f = file(fs, "f", &pattern(9000, 5));
-                fs.write(f, 0, b"x").unwrap();
+                fs.write(&CX, f, 0, b"x").unwrap();
             },
             |fs| fs.fsync(ino(fs, "/f"), false).unwrap(),
         ),
@@ -521,14 +532,14 @@ fn two_directories(fs: &Fs) {
     fs.mkdir(&CX, d, b"sub", 0o755).unwrap();
     fs.mkdir(&CX, e, b"empty", 0o755).unwrap();
     let f = fs.create(&CX, e, b"file", 0o644).unwrap().ino;
-    fs.write(f, 0, b"in e").unwrap();
+    fs.write(&CX, f, 0, b"in e").unwrap();
 }
 
 /// A region without long runs of free blocks.
 fn scatter(fs: &Fs) {
     let f = file(fs, "scattered", &pattern(200_000, 9));
     for at in (0..200_000).step_by(2048) {
-        fs.fallocate(f, Fallocate::PunchHole, at, 512).unwrap();
+        fs.fallocate(&CX, f, Fallocate::PunchHole, at, 512).unwrap();
     }
 }
 

@@ -4,7 +4,7 @@
 use pramfs::media::inode::{FL_IMMUTABLE, FL_NOATIME, FL_NODUMP};
 use pramfs::{
     XattrMode,
-    inode::{Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::crash::sweep::{CX, Case, file, fragmented, ino, pattern, setattr, sweep_all};
 
@@ -74,8 +74,14 @@ fn cases() -> Vec<Case> {
                 set_list(fs, f, "access", 0o640);
             },
             |fs| {
-                fs.setxattr(ino(fs, "/f"), ACCESS, &list(0o604, false), XattrMode::Set)
-                    .unwrap()
+                fs.setxattr(
+                    &CX,
+                    ino(fs, "/f"),
+                    ACCESS,
+                    &list(0o604, false),
+                    XattrMode::Set,
+                )
+                .unwrap()
             },
         ),
         Case::new(
@@ -159,14 +165,16 @@ fn cases() -> Vec<Case> {
                     perm: Some(0o2644),
                     ..SetAttr::default()
                 };
-                fs.setattr(f, &set).unwrap();
+                fs.setattr(&CX, f, &set).unwrap();
             },
             |fs| {
                 let set = SetAttr {
                     size: Some(5000),
                     ..SetAttr::default()
                 };
-                let a = fs.setattr_by(ino(fs, "/f"), &set, &|_| false).unwrap();
+                let a = fs
+                    .setattr(&Credentials::new(1, 1), ino(fs, "/f"), &set)
+                    .unwrap();
                 assert_eq!(a.perm, 0o644);
             },
         ),
@@ -195,7 +203,7 @@ fn cases() -> Vec<Case> {
                 file(fs, "f", b"");
             },
             |fs| {
-                fs.setxattr(ino(fs, "/f"), b"user.a", b"value", XattrMode::Set)
+                fs.setxattr(&CX, ino(fs, "/f"), b"user.a", b"value", XattrMode::Set)
                     .unwrap();
             },
         ),
@@ -203,11 +211,12 @@ fn cases() -> Vec<Case> {
             "setxattr of a large value over a large value",
             |fs| {
                 let f = file(fs, "f", b"");
-                fs.setxattr(f, b"user.a", &pattern(20_000, 3), XattrMode::Set)
+                fs.setxattr(&CX, f, b"user.a", &pattern(20_000, 3), XattrMode::Set)
                     .unwrap();
             },
             |fs| {
                 fs.setxattr(
+                    &CX,
                     ino(fs, "/f"),
                     b"user.a",
                     &pattern(30_000, 4),
@@ -220,7 +229,7 @@ fn cases() -> Vec<Case> {
             "removexattr",
             |fs| {
                 let f = file(fs, "f", b"");
-                fs.setxattr(f, b"user.a", &pattern(20_000, 3), XattrMode::Set)
+                fs.setxattr(&CX, f, b"user.a", &pattern(20_000, 3), XattrMode::Set)
                     .unwrap();
             },
             |fs| fs.removexattr(ino(fs, "/f"), b"user.a").unwrap(),
@@ -253,7 +262,7 @@ fn list(mode: u32, named: bool) -> Vec<u8> {
 
 fn set_list(fs: &Fs, ino: Ino, which: &str, mode: u32) {
     let name = format!("system.posix_acl_{which}");
-    fs.setxattr(ino, name.as_bytes(), &list(mode, true), XattrMode::Set)
+    fs.setxattr(&CX, ino, name.as_bytes(), &list(mode, true), XattrMode::Set)
         .unwrap();
 }
 

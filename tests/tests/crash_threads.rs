@@ -15,7 +15,7 @@ use pramfs::media::Geometry;
 use pramfs::pmem::{Event, EventKind};
 use pramfs::{
     RenameFlags, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
@@ -35,7 +35,7 @@ fn note(geo: &Geometry, thread: usize) -> u64 {
 
 /// The operation number `i` of a thread. Names are the thread's own.
 fn operation(fs: &Fs, thread: usize, i: usize) {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let name = |n: usize| format!("{thread}-{}", n % 5).into_bytes();
     let find = |n: usize| fs.lookup(Ino::ROOT, &name(n)).map(|a| a.ino);
     // What fails (a name that is there, or is not) changes nothing, and fails
@@ -44,11 +44,17 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
     let _ = match i % 7 {
         0 => fs.create(&ctx, Ino::ROOT, &name(k), 0o600).map(drop),
         1 => find(k)
-            .and_then(|f| fs.append(f, &vec![i as u8; 300 * (i % 5)]))
+            .and_then(|f| fs.append(&Credentials::ROOT, f, &vec![i as u8; 300 * (i % 5)]))
             .map(drop),
-        2 => {
-            find(k).and_then(|f| fs.setxattr(f, b"user.x", &vec![i as u8; i * 20], XattrMode::Set))
-        }
+        2 => find(k).and_then(|f| {
+            fs.setxattr(
+                &Credentials::ROOT,
+                f,
+                b"user.x",
+                &vec![i as u8; i * 20],
+                XattrMode::Set,
+            )
+        }),
         3 => fs.rename(
             &ctx,
             Ino::ROOT,
@@ -62,7 +68,7 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
                 size: Some(i as u64 * 10),
                 ..SetAttr::default()
             };
-            fs.setattr(f, &set).map(drop)
+            fs.setattr(&Credentials::ROOT, f, &set).map(drop)
         }),
         5 => fs
             .symlink(&ctx, Ino::ROOT, &name(k + 1), &vec![b't'; 1 + i * 5])

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pramfs::{
     Fallocate, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::region::fresh;
 use pramfs_tests::watchdog::Watchdog;
@@ -15,21 +15,30 @@ use pramfs_tests::watchdog::Watchdog;
 fn scattered(len: usize, block_size: u32, free: u64) -> Fs {
     let (_, fs) = fresh(len, block_size).expect("a file system");
     let fill = fs
-        .create(&Ctx::default(), Ino::ROOT, b"fill", 0o644)
+        .create(&Credentials::ROOT, Ino::ROOT, b"fill", 0o644)
         .expect("made")
         .ino;
     let (mut at, mut step) = (0, len as u64 / 4);
     while step >= u64::from(block_size) {
         let all = Fallocate::Allocate { keep_size: false };
-        while fs.fallocate(fill, all, at, step).is_ok() {
+        while fs
+            .fallocate(&Credentials::ROOT, fill, all, at, step)
+            .is_ok()
+        {
             at += step;
         }
         step /= 2;
     }
     let block = u64::from(block_size);
     for i in 0..free {
-        fs.fallocate(fill, Fallocate::PunchHole, i * 64 * block, block)
-            .expect("a removal needs no space");
+        fs.fallocate(
+            &Credentials::ROOT,
+            fill,
+            Fallocate::PunchHole,
+            i * 64 * block,
+            block,
+        )
+        .expect("a removal needs no space");
     }
     fs
 }
@@ -40,22 +49,29 @@ fn scattered(len: usize, block_size: u32, free: u64) -> Fs {
 fn a_scattered_file_with_a_large_attribute_is_removed() {
     let _dog = Watchdog::new("scattered files", Duration::from_secs(120));
     let fs = scattered(96 << 20, 4096, 300);
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let before = fs.statfs().expect("statfs").free;
     for pinned in [false, true] {
         for blocks in 100..150 {
             let case = format!("{blocks} blocks, referenced: {pinned}");
             let f = fs.create(&ctx, Ino::ROOT, b"file", 0o644).expect(&case).ino;
-            fs.setxattr(f, b"user.large", &[1; 65_536], XattrMode::Set)
-                .expect(&case);
+            fs.setxattr(
+                &Credentials::ROOT,
+                f,
+                b"user.large",
+                &[1; 65_536],
+                XattrMode::Set,
+            )
+            .expect(&case);
             for b in 0..blocks {
-                fs.write(f, b * 4096, &[7; 4096]).expect(&case);
+                fs.write(&Credentials::ROOT, f, b * 4096, &[7; 4096])
+                    .expect(&case);
             }
             if pinned {
-                fs.pin(f, 1);
+                fs.hold(f).into_count();
             }
             fs.unlink(Ino::ROOT, b"file").expect(&case);
-            fs.unpin(f, u64::from(pinned));
+            fs.release(f, u64::from(pinned));
             assert!(fs.getattr(f).is_err(), "{case}: it is still there");
             assert_eq!(fs.statfs().expect("statfs").free, before, "{case}");
         }
@@ -70,7 +86,7 @@ fn a_scattered_file_with_a_large_attribute_is_removed() {
 fn a_long_symlink_takes_single_blocks() {
     let fs = scattered(2 << 20, 512, 40);
     let target = "x".repeat(4095);
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let link = fs
         .symlink(&ctx, Ino::ROOT, b"link", target.as_bytes())
         .expect("space enough, if scattered");
@@ -81,14 +97,15 @@ fn a_long_symlink_takes_single_blocks() {
         size: Some(0),
         ..SetAttr::default()
     };
-    fs.setattr(fill, &none).expect("emptied");
+    fs.setattr(&Credentials::ROOT, fill, &none)
+        .expect("emptied");
 }
 
 /// The next free number may lie where the inode table would have to grow.
 #[test]
 fn an_empty_file_can_take_the_place_of_another_in_a_full_region() {
     let (_, fs) = fresh(1 << 20, 4096).expect("a file system");
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let mut made = 0;
     while fs
         .create(&ctx, Ino::ROOT, format!("{made}").as_bytes(), 0o644)
@@ -98,7 +115,10 @@ fn an_empty_file_can_take_the_place_of_another_in_a_full_region() {
     }
     let fill = fs.lookup(Ino::ROOT, b"0").expect("made").ino;
     let mut at = 0;
-    while fs.write(fill, at, &[1; 4096]).is_ok_and(|n| n == 4096) {
+    while fs
+        .write(&Credentials::ROOT, fill, at, &[1; 4096])
+        .is_ok_and(|n| n == 4096)
+    {
         at += 4096;
     }
     for i in (1..made).step_by(made / 5) {

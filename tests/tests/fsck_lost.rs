@@ -13,7 +13,7 @@ use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
 use pramfs::media::{DiskInode, probe_superblock};
 use pramfs::{
     XattrMode,
-    inode::{Bno, Ctx, Fs, Ino},
+    inode::{Bno, Credentials, Fs, Ino},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{Readable, Tree, bytes_of, copy_of, tree, worse};
@@ -39,7 +39,7 @@ struct Sound {
 fn varied(block: u32, len: usize) -> Sound {
     let sim = formatted(len, &repeatable(block)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let root = Ino::ROOT;
     let mark = |name: &str, len: usize| {
         let line = format!("DATA of {name}; ");
@@ -48,28 +48,44 @@ fn varied(block: u32, len: usize) -> Sound {
     let step = block as usize;
     for (name, blocks) in [("one", 1), ("few", 9), ("many", 90), ("more", 70)] {
         let ino = fs.create(&ctx, root, name.as_bytes(), 0o644).unwrap().ino;
-        fs.write(ino, 0, &mark(name, blocks * step)).unwrap();
+        fs.write(&Credentials::ROOT, ino, 0, &mark(name, blocks * step))
+            .unwrap();
     }
     let sparse = fs.create(&ctx, root, b"sparse", 0o644).unwrap().ino;
     for at in [0u64, 30, 31, 64, 100, 200] {
         let at = at * u64::from(block);
-        fs.write(sparse, at, &mark("sparse", step)).unwrap();
+        fs.write(&Credentials::ROOT, sparse, at, &mark("sparse", step))
+            .unwrap();
     }
     let dir = fs.mkdir(&ctx, root, b"dir", 0o755).unwrap().ino;
     for i in 0..150usize {
         let name = format!("a file with a name {i}");
         let ino = fs.create(&ctx, dir, name.as_bytes(), 0o644).unwrap().ino;
         if i % 10 == 0 {
-            fs.write(ino, 0, &mark(&name, 700)).unwrap();
+            fs.write(&Credentials::ROOT, ino, 0, &mark(&name, 700))
+                .unwrap();
         }
     }
     let sub = fs.mkdir(&ctx, dir, b"sub", 0o755).unwrap().ino;
     let ino = fs.create(&ctx, sub, b"below", 0o644).unwrap().ino;
-    fs.write(ino, 0, &mark("below", 40)).unwrap();
-    fs.setxattr(ino, b"user.large", &mark("attribute", 9000), XattrMode::Set)
+    fs.write(&Credentials::ROOT, ino, 0, &mark("below", 40))
         .unwrap();
-    fs.setxattr(sub, b"user.small", b"small", XattrMode::Set)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        ino,
+        b"user.large",
+        &mark("attribute", 9000),
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        sub,
+        b"user.small",
+        b"small",
+        XattrMode::Set,
+    )
+    .unwrap();
     fs.symlink(&ctx, root, b"link", &[b'x'; 300]).unwrap();
     fs.close().unwrap();
     let image = sim.image();
@@ -353,7 +369,12 @@ fn used_up_record_numbers_are_told_and_begun_anew() {
         let fs = mount(&sim, quiet()).unwrap();
         let full = newest + 100 > 1 << SEALED_BITS;
         for i in 0..200 * usize::from(full) {
-            let _ = fs.create(&Ctx::default(), Ino::ROOT, format!("{i}").as_bytes(), 0o644);
+            let _ = fs.create(
+                &Credentials::ROOT,
+                Ino::ROOT,
+                format!("{i}").as_bytes(),
+                0o644,
+            );
         }
         let _ = fs.close();
         let left = check(&region_of(&sim), &CheckOptions::default());
@@ -375,7 +396,7 @@ fn used_up_record_numbers_are_told_and_begun_anew() {
         assert!(check(&region, &CheckOptions::default()).is_clean());
         let image = bytes_of(&region);
         let fs = Fs::open(copy_of(&image), quiet()).unwrap();
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let old = fs.lookup(Ino::ROOT, b"one").unwrap().generation;
         let new = fs.create(&ctx, Ino::ROOT, b"new", 0o644).unwrap();
         assert!(new.generation > old && new.generation < 1 << 40);
@@ -450,10 +471,13 @@ fn with_file(block: u32, len: usize, bytes: &[u8]) -> (Vec<u8>, Ino, usize) {
     let sim = formatted(len, &repeatable(block)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
     let ino = fs
-        .create(&Ctx::default(), Ino::ROOT, b"ids", 0o644)
+        .create(&Credentials::ROOT, Ino::ROOT, b"ids", 0o644)
         .unwrap()
         .ino;
-    assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
+    assert_eq!(
+        fs.write(&Credentials::ROOT, ino, 0, bytes).unwrap(),
+        bytes.len()
+    );
     fs.close().unwrap();
     let image = sim.image();
     let d: DiskInode = copy_of(&image).read_pod(home(&image, ino) as u64).unwrap();
@@ -588,11 +612,14 @@ fn what_is_found_again_is_not_told_as_lost() {
 fn a_forged_block_of_pointers_gets_no_data_of_others() {
     let sim = formatted(2 << 20, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let secret: Vec<u8> = b"SECRET; ".iter().copied().cycle().take(64 * 512).collect();
     let create = |name: &[u8], bytes: &[u8]| {
         let ino = fs.create(&ctx, Ino::ROOT, name, 0o600).unwrap().ino;
-        assert_eq!(fs.write(ino, 0, bytes).unwrap(), bytes.len());
+        assert_eq!(
+            fs.write(&Credentials::ROOT, ino, 0, bytes).unwrap(),
+            bytes.len()
+        );
         ino
     };
     let theirs = create(b"theirs", &secret);

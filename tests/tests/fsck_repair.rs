@@ -11,7 +11,7 @@ use pramfs::fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, 
 use pramfs::pmem::{EventKind, SimBackend};
 use pramfs::{
     XattrMode,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
@@ -77,21 +77,28 @@ fn small(block_size: u32) -> (Vec<u8>, Tree) {
     let len = SMALLEST << (block_size / 4096);
     let sim = formatted(len, &repeatable(block_size)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let sub = fs.mkdir(&ctx, dir, b"sub", 0o755).unwrap().ino;
     for i in 0..40usize {
         let name = format!("a file with a name {i}");
         let to = if i % 3 == 0 { sub } else { dir };
         let ino = fs.create(&ctx, to, name.as_bytes(), 0o644).unwrap().ino;
-        fs.write(ino, 0, &vec![i as u8; i * 50]).unwrap();
+        fs.write(&Credentials::ROOT, ino, 0, &vec![i as u8; i * 50])
+            .unwrap();
     }
     let one = fs.lookup(dir, b"a file with a name 1").unwrap().ino;
     fs.link(one, sub, b"second name").unwrap();
     let ino = fs.symlink(&ctx, dir, b"link", &[b'x'; 300]).unwrap().ino;
-    fs.setxattr(ino, b"user.a", &[2; 2000], XattrMode::Set)
-        .unwrap();
-    fs.setxattr(dir, b"user.b", b"short", XattrMode::Set)
+    fs.setxattr(
+        &Credentials::ROOT,
+        ino,
+        b"user.a",
+        &[2; 2000],
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.setxattr(&Credentials::ROOT, dir, b"user.b", b"short", XattrMode::Set)
         .unwrap();
     fs.symlink(&ctx, Ino::ROOT, b"short", b"dir/sub").unwrap();
     fs.close().unwrap();
@@ -325,7 +332,7 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
     // Just below 1 MiB there are two lanes: batches of 16 KiB.
     let sim = formatted((1 << 20) - 4096, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let mut inos = Vec::new();
     for d in 0..3 {
         let dir = fs
@@ -335,7 +342,8 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
         for i in 0..130 {
             let name = format!("a file with a name of some length, {i}");
             let ino = fs.create(&ctx, dir, name.as_bytes(), 0o644).unwrap().ino;
-            fs.write(ino, 0, name.as_bytes()).unwrap();
+            fs.write(&Credentials::ROOT, ino, 0, name.as_bytes())
+                .unwrap();
             inos.push(ino);
         }
     }
@@ -431,7 +439,7 @@ fn a_repair_that_loses_power_at_a_fence_is_done_by_the_next() {
     let fs = mount(&sim, quiet()).unwrap();
     for i in 0..110 {
         let name = format!("a file with a name of some length, {i}");
-        fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644)
+        fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644)
             .unwrap();
     }
     fs.close().unwrap();
@@ -555,7 +563,7 @@ fn the_journal_of_a_crash_is_replayed_first() {
     let (image, _) = small(1024);
     let sim = SimBackend::from_image(&image).unwrap();
     let fs: Fs = mount(&sim, quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     for i in 0..20 {
         fs.create(&ctx, Ino::ROOT, format!("late {i}").as_bytes(), 0o600)
             .unwrap();

@@ -12,7 +12,7 @@ use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{
     MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 
 /// Counts the bytes that are allocated, and the most that there were at once.
@@ -67,7 +67,7 @@ fn filled(files: u64) -> Region {
     };
     format(&region, &what).unwrap();
     let fs = Fs::open(region, MountOptions::default()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let big = fs.mkdir(&ctx, Ino::ROOT, b"big", 0o755).unwrap().ino;
     let mut dir = big;
     for i in 0..files {
@@ -83,7 +83,7 @@ fn filled(files: u64) -> Region {
             .unwrap()
             .ino;
         if i % 10 == 0 {
-            fs.write(ino, 0, b"something").unwrap();
+            fs.write(&Credentials::ROOT, ino, 0, b"something").unwrap();
         }
     }
     let (region, report) = pramfs::fsck::check_fs(fs, &CheckOptions::default()).unwrap();

@@ -13,16 +13,12 @@ use pramfs::journal::set_thread_lane;
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Clock, Fallocate, FileType, MountOptions, XattrMode,
-    inode::{Ctx, Fs, Ino, Time},
+    inode::{Credentials, Fs, Ino, Time},
 };
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::tree::Tree;
 
-const CX: Ctx = Ctx {
-    uid: 7,
-    gid: 8,
-    umask: 0o022,
-};
+const CX: Credentials<'_> = Credentials::new(7, 8).with_umask(0o022);
 
 #[derive(Debug)]
 struct Stopped;
@@ -60,12 +56,18 @@ fn fill(fs: &Fs) {
             .unwrap();
     }
     let long = fs.create(&CX, root, &[b'n'; 255], 0o600).unwrap().ino;
-    fs.write(long, 0, &text(10_000)).unwrap();
+    fs.write(&CX, long, 0, &text(10_000)).unwrap();
     fs.link(long, dir, b"another name").unwrap();
     let sparse = fs.create(&CX, root, b"sparse", 0o644).unwrap().ino;
-    fs.write(sparse, 1 << 44, b"far out").unwrap();
-    fs.fallocate(sparse, Fallocate::Allocate { keep_size: true }, 0, 2 * 4096)
-        .unwrap();
+    fs.write(&CX, sparse, 1 << 44, b"far out").unwrap();
+    fs.fallocate(
+        &CX,
+        sparse,
+        Fallocate::Allocate { keep_size: true },
+        0,
+        2 * 4096,
+    )
+    .unwrap();
     fs.symlink(&CX, root, b"short", b"dir/file 00").unwrap();
     fs.symlink(&CX, root, b"long", &[b'x'; 1000]).unwrap();
     fs.mknod(&CX, root, b"pipe", FileType::Fifo.mode_bits() | 0o600, 0)
@@ -78,9 +80,9 @@ fn fill(fs: &Fs) {
         0x103,
     )
     .unwrap();
-    fs.setxattr(long, b"user.small", b"in line", XattrMode::Set)
+    fs.setxattr(&CX, long, b"user.small", b"in line", XattrMode::Set)
         .unwrap();
-    fs.setxattr(long, b"user.large", &text(5000), XattrMode::Set)
+    fs.setxattr(&CX, long, b"user.large", &text(5000), XattrMode::Set)
         .unwrap();
 }
 
@@ -122,7 +124,7 @@ fn the_image_of_version_1_is_read_changed_and_read_again() {
     let sparse = fs.lookup(Ino::ROOT, b"sparse").unwrap();
     assert_eq!(sparse.size, (1 << 44) + 7);
 
-    fs.append(long.ino, b"more").unwrap();
+    fs.append(&CX, long.ino, b"more").unwrap();
     fs.unlink(Ino::ROOT, b"sparse").unwrap();
     fs.mkdir(&CX, Ino::ROOT, b"new", 0o755).unwrap();
     let changed = Tree::of(&fs).unwrap();

@@ -20,18 +20,14 @@ use pramfs::journal::set_thread_lane;
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Clock, Fallocate, MountOptions, RenameFlags, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr, Time},
+    inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
 use pramfs_tests::crash::machine::Machine;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::tree::{Node, Tree};
 
-const OWNER: Ctx = Ctx {
-    uid: 7,
-    gid: 8,
-    umask: 0o022,
-};
+const OWNER: Credentials<'_> = Credentials::new(7, 8).with_umask(0o022);
 
 #[derive(Debug)]
 struct Stopped;
@@ -80,23 +76,40 @@ const STEPS: &[(&str, Step)] = &[
             .create(&OWNER, Ino::ROOT, &[b'n'; 255], 0o600)
             .unwrap()
             .ino;
-        fs.write(long, 0, &text(10_000)).unwrap();
-        fs.append(long, &text(3000)).unwrap();
-        fs.write(long, 5000, &[0xee; 600]).unwrap();
+        fs.write(&Credentials::ROOT, long, 0, &text(10_000))
+            .unwrap();
+        fs.append(&Credentials::ROOT, long, &text(3000)).unwrap();
+        fs.write(&Credentials::ROOT, long, 5000, &[0xee; 600])
+            .unwrap();
     }),
     ("sparse", |fs| {
         let sparse = fs.create(&OWNER, Ino::ROOT, b"sparse", 0o644).unwrap().ino;
-        fs.write(sparse, 1 << 40, b"far out").unwrap();
+        fs.write(&Credentials::ROOT, sparse, 1 << 40, b"far out")
+            .unwrap();
         let keep = Fallocate::Allocate { keep_size: true };
-        fs.fallocate(sparse, keep, 0, 2 * 4096).unwrap();
-        fs.fallocate(sparse, Fallocate::PunchHole, 0, 4096).unwrap();
+        fs.fallocate(&Credentials::ROOT, sparse, keep, 0, 2 * 4096)
+            .unwrap();
+        fs.fallocate(&Credentials::ROOT, sparse, Fallocate::PunchHole, 0, 4096)
+            .unwrap();
     }),
     ("xattr", |fs| {
         let long = ino(fs, &[b'n'; 255]);
-        fs.setxattr(long, b"user.small", b"in line", XattrMode::Set)
-            .unwrap();
-        fs.setxattr(long, b"user.large", &text(5000), XattrMode::Set)
-            .unwrap();
+        fs.setxattr(
+            &Credentials::ROOT,
+            long,
+            b"user.small",
+            b"in line",
+            XattrMode::Set,
+        )
+        .unwrap();
+        fs.setxattr(
+            &Credentials::ROOT,
+            long,
+            b"user.large",
+            &text(5000),
+            XattrMode::Set,
+        )
+        .unwrap();
         fs.removexattr(long, b"user.small").unwrap();
     }),
     ("rename", |fs| {
@@ -129,15 +142,16 @@ const STEPS: &[(&str, Step)] = &[
         let dir = ino(fs, b"dir");
         // Still referred to: an orphan.
         let file = fs.lookup(dir, b"file 05").unwrap().ino;
-        fs.append(file, &text(9000)).unwrap();
-        fs.pin(file, 1);
+        fs.append(&Credentials::ROOT, file, &text(9000)).unwrap();
+        fs.hold(file).into_count();
         fs.unlink(dir, b"file 05").unwrap();
         fs.unlink(dir, b"file 06").unwrap();
         let half = SetAttr {
             size: Some(4500),
             ..SetAttr::default()
         };
-        fs.setattr(ino(fs, &[b'n'; 255]), &half).unwrap();
+        fs.setattr(&Credentials::ROOT, ino(fs, &[b'n'; 255]), &half)
+            .unwrap();
     }),
 ];
 
@@ -209,7 +223,7 @@ fn make() -> Vec<(String, Vec<u8>)> {
         images.push((format!("{name}-least"), machine.least()));
         images.push((format!("{name}-torn"), machine.random(&mut random)));
     }
-    fs.unpin(ino_of_orphan(&fs), 1);
+    fs.release(ino_of_orphan(&fs), 1);
     fs.close().unwrap();
     images.push(("clean".to_owned(), sim.image()));
     images
@@ -271,7 +285,7 @@ fn mount_of_images_of_f312d33_shows_what_f312d33_showed() {
         assert_eq!(found, shown, "{name}");
         // What was recovered can be worked on.
         let file = fs.create(&OWNER, Ino::ROOT, b"new", 0o644).unwrap().ino;
-        fs.append(file, &text(5000)).unwrap();
+        fs.append(&Credentials::ROOT, file, &text(5000)).unwrap();
         fs.close().unwrap();
         assert_clean(&sim, &name);
     }

@@ -11,7 +11,7 @@ use pramfs::fsck::{CheckOptions, check_fs};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     Access, Error, Fallocate, MountOptions, OpenOptions, Result,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::host::{Host, sparse_copy};
 use pramfs_tests::mounted::{self, Mounted};
@@ -21,8 +21,8 @@ const MIB: u64 = 1 << 20;
 const LEN: u64 = 1 << 30;
 const OLD: &[u8] = &[0xa5; 300_000];
 
-fn ctx() -> Ctx {
-    Ctx::default()
+fn ctx() -> Credentials<'static> {
+    Credentials::ROOT
 }
 
 /// A sparse region, formatted and mounted, with a file that was there before.
@@ -31,7 +31,7 @@ fn made(path: &Path, options: &FormatOptions) -> (Fs, Ino) {
     format(&region, options).unwrap();
     let fs = Fs::open(region, quiet()).unwrap();
     let old = fs.create(&ctx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
-    fs.append(old, OLD).unwrap();
+    fs.append(&Credentials::ROOT, old, OLD).unwrap();
     (fs, old)
 }
 
@@ -54,7 +54,7 @@ fn fill(fs: &Fs, prefix: &str) -> (Vec<String>, u64) {
                 }
             };
             names.push(name);
-            match fs.append(file, &vec![i as u8 | 1; len]) {
+            match fs.append(&Credentials::ROOT, file, &vec![i as u8 | 1; len]) {
                 Ok(_) => bytes += len as u64,
                 full => {
                     assert!(is_full(&full), "{full:?}");
@@ -73,12 +73,16 @@ fn works(fs: &Fs, old: Ino) {
     assert!(bytes == OLD);
     assert_eq!(fs.lookup(Ino::ROOT, b"old").unwrap().ino, old);
     // Where it stands, and its attributes.
-    assert_eq!(fs.write(old, 5000, &OLD[..9000]).unwrap(), 9000);
+    assert_eq!(
+        fs.write(&Credentials::ROOT, old, 5000, &OLD[..9000])
+            .unwrap(),
+        9000
+    );
     let mode = SetAttr {
         perm: Some(0o640),
         ..SetAttr::default()
     };
-    fs.setattr(old, &mode).unwrap();
+    fs.setattr(&Credentials::ROOT, old, &mode).unwrap();
     fs.rename(
         &ctx(),
         Ino::ROOT,
@@ -153,7 +157,8 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
     };
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
     let large = fs.create(&ctx(), Ino::ROOT, b"large", 0o644).unwrap().ino;
-    fs.append(large, &vec![3; 4 << 20]).unwrap();
+    fs.append(&Credentials::ROOT, large, &vec![3; 4 << 20])
+        .unwrap();
     let other = host.fill("other");
     // Directories and empty files, until their inodes and names have no room.
     for (kind, dir) in [("file", false), ("dir", true)] {
@@ -168,13 +173,24 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
         assert!(matches!(full, Some(Error::NoSpace(_))), "{full:?}");
         works(&fs, old);
     }
-    while fs.append(old, &[9; 4096]).is_ok() {}
+    while fs.append(&Credentials::ROOT, old, &[9; 4096]).is_ok() {}
     let size = fs.getattr(old).unwrap().size;
     let allocate = Fallocate::Allocate { keep_size: false };
-    assert!(is_full(&fs.fallocate(old, allocate, 0, 64 << 20)));
-    assert!(is_full(&fs.append(old, &vec![9; 8 << 20])));
+    assert!(is_full(&fs.fallocate(
+        &Credentials::ROOT,
+        old,
+        allocate,
+        0,
+        64 << 20
+    )));
+    assert!(is_full(&fs.append(
+        &Credentials::ROOT,
+        old,
+        &vec![9; 8 << 20]
+    )));
     assert_eq!(fs.getattr(old).unwrap().size, size);
     fs.setattr(
+        &Credentials::ROOT,
         old,
         &SetAttr {
             size: Some(OLD.len() as u64),
@@ -188,11 +204,12 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
         size: Some(size),
         ..SetAttr::default()
     };
-    fs.setattr(large, &size(MIB)).unwrap();
+    fs.setattr(&Credentials::ROOT, large, &size(MIB)).unwrap();
     fs.unlink(Ino::ROOT, b"large").unwrap();
     works(&fs, old);
     fs::remove_file(other).unwrap();
-    fs.append(old, &vec![9; 8 << 20]).unwrap();
+    fs.append(&Credentials::ROOT, old, &vec![9; 8 << 20])
+        .unwrap();
     clean(fs);
 }
 
@@ -204,7 +221,8 @@ fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
     let file = fs.create(&ctx(), Ino::ROOT, b"file", 0o644).unwrap().ino;
     for round in 0..4u64 {
-        fs.append(file, &vec![1; 3 << 20]).unwrap();
+        fs.append(&Credentials::ROOT, file, &vec![1; 3 << 20])
+            .unwrap();
         let other = host.fill("other");
         let (names, bytes) = fill(&fs, &format!("round-{round}"));
         // Later rounds have what the ones before have freed.
@@ -227,32 +245,43 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
     let make = |name: &[u8]| fs.create(&ctx(), Ino::ROOT, name, 0o644).unwrap().ino;
     let (half, large, holes, source) = (make(b"half"), make(b"large"), make(b"h"), make(b"s"));
-    fs.append(half, &vec![1; 512 << 10]).unwrap();
-    fs.append(source, &vec![6; 1 << 20]).unwrap();
+    fs.append(&Credentials::ROOT, half, &vec![1; 512 << 10])
+        .unwrap();
+    fs.append(&Credentials::ROOT, source, &vec![6; 1 << 20])
+        .unwrap();
     let size = |size| SetAttr {
         size: Some(size),
         ..SetAttr::default()
     };
-    fs.setattr(source, &size(9 * MIB)).unwrap();
+    fs.setattr(&Credentials::ROOT, source, &size(9 * MIB))
+        .unwrap();
     for page in [1, 3] {
-        fs.write(holes, page * 4096, &[1; 4096]).unwrap();
+        fs.write(&Credentials::ROOT, holes, page * 4096, &[1; 4096])
+            .unwrap();
     }
     // The host has some left: all of it is used.
     let most = host.free();
-    let n = fs.write(large, 0, &vec![3; 64 << 20]).unwrap();
+    let n = fs
+        .write(&Credentials::ROOT, large, 0, &vec![3; 64 << 20])
+        .unwrap();
     assert_eq!(fs.getattr(large).unwrap().size, n as u64);
     assert!(n as u64 > most - 4 * MIB && n < 40 << 20, "{n} {most}");
     host.fill("other");
     fill(&fs, "rest");
-    while fs.append(large, &[4; 4096]).is_ok() {}
+    while fs.append(&Credentials::ROOT, large, &[4; 4096]).is_ok() {}
 
     let bytes = vec![2; 1 << 20];
     let before = fs.getattr(half).unwrap().change;
-    assert_eq!(fs.write(half, 0, &bytes).unwrap(), 512 << 10);
+    assert_eq!(
+        fs.write(&Credentials::ROOT, half, 0, &bytes).unwrap(),
+        512 << 10
+    );
     assert!(fs.getattr(half).unwrap().change > before);
     // Blocks of the source, and its hole: as far as those of the target go.
     for from in [0, 2 * MIB] {
-        let n = fs.copy_range((source, from), (half, 0), MIB).unwrap();
+        let n = fs
+            .copy_range(&Credentials::ROOT, (source, from), (half, 0), MIB)
+            .unwrap();
         assert_eq!(n, 512 << 10, "from {from}");
     }
     let mut found = vec![7; 1 << 20];
@@ -279,13 +308,24 @@ fn what_is_refused_for_want_of_room_takes_none() {
     let (fs, old) = made(&host.at("region"), &repeatable(4096));
     let free = host.free();
     let allocate = Fallocate::Allocate { keep_size: false };
-    assert!(is_full(&fs.fallocate(old, allocate, 0, 900 * MIB)));
-    assert!(is_full(&fs.append(old, &vec![1; 100 << 20])));
+    assert!(is_full(&fs.fallocate(
+        &Credentials::ROOT,
+        old,
+        allocate,
+        0,
+        900 * MIB
+    )));
+    assert!(is_full(&fs.append(
+        &Credentials::ROOT,
+        old,
+        &vec![1; 100 << 20]
+    )));
     assert!(free - host.free() <= 4 * MIB, "{free} {}", host.free());
     assert_eq!(fs.getattr(old).unwrap().size, OLD.len() as u64);
     works(&fs, old);
     // What there is room for.
-    fs.fallocate(old, allocate, 0, 40 * MIB).unwrap();
+    fs.fallocate(&Credentials::ROOT, old, allocate, 0, 40 * MIB)
+        .unwrap();
     assert!(fill(&fs, "rest").1 > 8 * MIB);
     works(&fs, old);
     clean(fs);
@@ -362,20 +402,25 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
     format(&made, &repeatable(4096)).unwrap();
     let fs = Fs::open(made, quiet()).unwrap();
     let old = fs.create(&ctx(), Ino::ROOT, b"old", 0o644).unwrap().ino;
-    fs.append(old, OLD).unwrap();
+    fs.append(&Credentials::ROOT, old, OLD).unwrap();
     let zeros = fs.create(&ctx(), Ino::ROOT, b"zeros", 0o644).unwrap().ino;
-    fs.append(zeros, &vec![0; 8 << 20]).unwrap();
+    fs.append(&Credentials::ROOT, zeros, &vec![0; 8 << 20])
+        .unwrap();
     fs.close().unwrap();
     let copy = host.at("copy");
     sparse_copy(&region, &copy);
 
     let fs = Fs::open(RegionOptions::new().open(&copy).unwrap(), quiet()).unwrap();
     let other = host.fill("other");
-    let written = fs.write(zeros, 4 << 20, &[5; 100_000]);
+    let written = fs.write(&Credentials::ROOT, zeros, 4 << 20, &[5; 100_000]);
     assert!(is_full(&written), "{written:?}");
     works(&fs, old);
     fs::remove_file(other).unwrap();
-    assert_eq!(fs.write(zeros, 4 << 20, &[5; 100_000]).unwrap(), 100_000);
+    assert_eq!(
+        fs.write(&Credentials::ROOT, zeros, 4 << 20, &[5; 100_000])
+            .unwrap(),
+        100_000
+    );
     // A view has room for all that it shows before it is there.
     let file = OpenOptions::new()
         .read(true)

@@ -10,16 +10,12 @@ use pramfs::format::{FormatOptions, format};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     Error, MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::region::{fresh, quiet};
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 
 #[test]
 fn a_name_has_up_to_255_bytes_of_any_value_but_two() {
@@ -77,7 +73,7 @@ fn a_file_reaches_16_tib() {
     let (_sim, fs) = fresh(4 << 20, 4096).unwrap();
     let file = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap().ino;
     let far = 16 << 40;
-    assert_eq!(fs.write(file, far, b"here").unwrap(), 4);
+    assert_eq!(fs.write(&CX, file, far, b"here").unwrap(), 4);
     let mut back = [0; 8];
     assert_eq!(fs.read(file, far - 4, &mut back).unwrap(), 8);
     assert_eq!(&back, b"\0\0\0\0here");

@@ -10,14 +10,10 @@ use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     Error, MountOptions, RenameFlags,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 const TIME: Duration = Duration::from_millis(1500);
 
 fn fresh() -> Fs {
@@ -96,7 +92,7 @@ fn attributes_are_those_of_the_last_call() {
             size: Some(step),
             ..SetAttr::default()
         };
-        fs.setattr(file, &set).unwrap();
+        fs.setattr(&CX, file, &set).unwrap();
         // Who made the change sees it.
         assert_eq!(fs.getattr(file).unwrap().size, step);
     };
@@ -209,7 +205,7 @@ fn what_is_pinned_stays_and_what_is_not_is_freed() {
             let mut rounds = 0;
             while Instant::now() < until {
                 let made = fs.create(&CX, Ino::ROOT, b"name", 0o644).unwrap();
-                fs.write(made.ino, 0, b"bytes").unwrap();
+                fs.write(&CX, made.ino, 0, b"bytes").unwrap();
                 // Known from here on.
                 fs.lookup(Ino::ROOT, b"name").unwrap();
                 pause(rounds % 16);
@@ -220,11 +216,10 @@ fn what_is_pinned_stays_and_what_is_not_is_freed() {
         });
         let mut pinned = 0;
         while !stop.load(Ordering::SeqCst) {
-            match fs.lookup_pinned(Ino::ROOT, b"name") {
-                Ok(attr) => {
-                    let still = fs.getattr(attr.ino).unwrap();
+            match fs.holding().lookup(Ino::ROOT, b"name") {
+                Ok((held, attr)) => {
+                    let still = fs.getattr(held.ino()).unwrap();
                     assert_eq!(still.generation, attr.generation);
-                    fs.unpin(attr.ino, 1);
                     pinned += 1;
                 }
                 Err(Error::NotFound) => {}

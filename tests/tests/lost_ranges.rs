@@ -12,7 +12,7 @@ use pramfs::media::{DiskInode, Geometry, probe_superblock};
 use pramfs::pmem::Region;
 use pramfs::{
     Error, Fallocate, SeekWhence, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{bytes_of, copy_of};
@@ -22,11 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const LIST: &[u8] = b"system.pramfs.lost";
 const FL_LOST: u32 = 1 << 31;
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 
 /// Bytes that say where in the file they are.
 fn bytes(len: usize) -> Vec<u8> {
@@ -39,7 +35,7 @@ fn image_of(block: u32, len: usize) -> (Vec<u8>, Ino) {
     let (sim, fs) = fresh(16 << 20, block).unwrap();
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let ino = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
-    fs.write(ino, 0, &bytes(len)).unwrap();
+    fs.write(&CX, ino, 0, &bytes(len)).unwrap();
     fs.close().unwrap();
     (sim.image(), ino)
 }
@@ -181,7 +177,9 @@ fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
         ));
         let range = format!("{}+{}", 8 * step, 8 * step);
         assert_eq!(list(&fs, ino), Some(range));
-        let set = fs.setxattr(ino, LIST, b"", XattrMode::Set).unwrap_err();
+        let set = fs
+            .setxattr(&CX, ino, LIST, b"", XattrMode::Set)
+            .unwrap_err();
         let removed = fs.removexattr(ino, LIST).unwrap_err();
         assert_eq!(
             (set.errno(), removed.errno()),
@@ -203,19 +201,24 @@ fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
             flags: Some(0x80),
             ..SetAttr::default()
         };
-        assert_eq!(fs.setattr(ino, &flags).unwrap().flags, 0x80);
+        assert_eq!(fs.setattr(&CX, ino, &flags).unwrap().flags, 0x80);
         assert!(list(&fs, ino).is_some());
 
         // One block, then all but one, then that.
-        fs.write(ino, at + u64::from(block), &whole[9 * step..10 * step])
+        fs.write(&CX, ino, at + u64::from(block), &whole[9 * step..10 * step])
             .unwrap();
         let n = fs.read(ino, at + u64::from(block), &mut out).unwrap();
         assert_eq!(out[..n], whole[9 * step..10 * step]);
         assert!(is_lost(fs.read(ino, at, &mut out)));
-        fs.write(ino, at + 2 * u64::from(block), &whole[10 * step..20 * step])
-            .unwrap();
+        fs.write(
+            &CX,
+            ino,
+            at + 2 * u64::from(block),
+            &whole[10 * step..20 * step],
+        )
+        .unwrap();
         assert_eq!(list(&fs, ino), Some(format!("{at}+{block}")));
-        fs.write(ino, at, &whole[8 * step..9 * step]).unwrap();
+        fs.write(&CX, ino, at, &whole[8 * step..9 * step]).unwrap();
         assert_eq!(fs.read(ino, 0, &mut out).unwrap(), len);
         assert_eq!(out, whole);
         assert_eq!(list(&fs, ino), None);
@@ -238,26 +241,26 @@ fn a_part_of_a_lost_block_is_not_written() {
     // Neither head nor tail of a block, nor in one.
     for (at, len) in [(at, 10), (at + 10, 4086), (at + 1, 4094), (10 * block, 699)] {
         assert!(
-            is_lost(fs.write(ino, at, &one[..len as usize])),
+            is_lost(fs.write(&CX, ino, at, &one[..len as usize])),
             "{at} {len}"
         );
         assert!(
-            is_lost(fs.fallocate(ino, Fallocate::PunchHole, at, len)),
+            is_lost(fs.fallocate(&CX, ino, Fallocate::PunchHole, at, len)),
             "{at} {len}"
         );
         let zero = Fallocate::ZeroRange { keep_size: true };
-        assert!(is_lost(fs.fallocate(ino, zero, at, len)), "{at} {len}");
+        assert!(is_lost(fs.fallocate(&CX, ino, zero, at, len)), "{at} {len}");
     }
-    assert!(is_lost(fs.append(ino, b"at the end")));
+    assert!(is_lost(fs.append(&CX, ino, b"at the end")));
     for keep_size in [false, true] {
         let room = Fallocate::Allocate { keep_size };
-        assert!(is_lost(fs.fallocate(ino, room, 0, 20 * block)));
+        assert!(is_lost(fs.fallocate(&CX, ino, room, 0, 20 * block)));
     }
     assert!(is_lost(fs.fill(ino, 0, size)));
     is_only(&fs, ino, at..size);
     // As much as goes, then the error.
     assert_eq!(
-        fs.write(ino, 7 * block, &one[..2 * 4096 + 9]).unwrap(),
+        fs.write(&CX, ino, 7 * block, &one[..2 * 4096 + 9]).unwrap(),
         8192
     );
     is_only(&fs, ino, 9 * block..size);
@@ -267,7 +270,7 @@ fn a_part_of_a_lost_block_is_not_written() {
     fs.read(ino, 9 * block - 4, &mut out[..4]).unwrap();
     assert_eq!(out[..4], [7; 4]);
     // Up to the end of the file is all that there is of the last one.
-    assert_eq!(fs.write(ino, 10 * block, &one[..700]).unwrap(), 700);
+    assert_eq!(fs.write(&CX, ino, 10 * block, &one[..700]).unwrap(), 700);
     is_only(&fs, ino, 9 * block..10 * block);
     sound(fs);
 
@@ -278,7 +281,7 @@ fn a_part_of_a_lost_block_is_not_written() {
             size: Some(size),
             ..SetAttr::default()
         };
-        fs.setattr(ino, &size).unwrap();
+        fs.setattr(&CX, ino, &size).unwrap();
     };
     cut(9 * block + 5);
     is_only(&fs, ino, at..9 * block + 5);
@@ -286,12 +289,18 @@ fn a_part_of_a_lost_block_is_not_written() {
     is_only(&fs, ino, at..10 * block);
     assert_eq!(fs.read(ino, 10 * block, &mut out).unwrap(), 4096);
     assert_eq!(out, [0; 4096]);
-    fs.fallocate(ino, Fallocate::PunchHole, 9 * block, block)
+    fs.fallocate(&CX, ino, Fallocate::PunchHole, 9 * block, block)
         .unwrap();
-    fs.fallocate(ino, Fallocate::ZeroRange { keep_size: true }, at, 9)
+    fs.fallocate(&CX, ino, Fallocate::ZeroRange { keep_size: true }, at, 9)
         .unwrap_err();
-    fs.fallocate(ino, Fallocate::ZeroRange { keep_size: true }, at, block)
-        .unwrap();
+    fs.fallocate(
+        &CX,
+        ino,
+        Fallocate::ZeroRange { keep_size: true },
+        at,
+        block,
+    )
+    .unwrap();
     assert_eq!(list(&fs, ino), None);
     fs.read(ino, at, &mut out).unwrap();
     assert_eq!(out, [0; 4096]);
@@ -306,19 +315,20 @@ fn what_was_lost_is_not_copied() {
     let fs = open(region);
     let to = fs.create(&CX, Ino::ROOT, b"to", 0o644).unwrap().ino;
     assert_eq!(
-        fs.copy_range((ino, 0), (to, 0), 20 * block).unwrap(),
+        fs.copy_range(&CX, (ino, 0), (to, 0), 20 * block).unwrap(),
         8 * block
     );
     assert!(is_lost(fs.copy_range(
+        &CX,
         (ino, 8 * block),
         (to, 8 * block),
         block
     )));
     assert_eq!(fs.getattr(to).unwrap().size, 8 * block);
     // To it: whole blocks only, of data and of zeros.
-    assert!(is_lost(fs.copy_range((to, 0), (ino, 8 * block), 100)));
+    assert!(is_lost(fs.copy_range(&CX, (to, 0), (ino, 8 * block), 100)));
     assert_eq!(
-        fs.copy_range((to, 0), (ino, 8 * block), block + 100)
+        fs.copy_range(&CX, (to, 0), (ino, 8 * block), block + 100)
             .unwrap(),
         block
     );
@@ -327,9 +337,14 @@ fn what_was_lost_is_not_copied() {
         size: Some(9 * block),
         ..SetAttr::default()
     };
-    fs.setattr(hole, &size).unwrap();
-    assert!(is_lost(fs.copy_range((hole, 0), (ino, 9 * block), 100)));
-    fs.copy_range((hole, 0), (ino, 9 * block), 7 * block)
+    fs.setattr(&CX, hole, &size).unwrap();
+    assert!(is_lost(fs.copy_range(
+        &CX,
+        (hole, 0),
+        (ino, 9 * block),
+        100
+    )));
+    fs.copy_range(&CX, (hole, 0), (ino, 9 * block), 7 * block)
         .unwrap();
     assert_eq!(list(&fs, ino), None);
     sound(fs);
@@ -522,7 +537,7 @@ fn marks_of_every_level_do_as_the_model() {
             match random.below(6) {
                 0 | 1 => {
                     let from = vec![n as u8 + 1; len as usize];
-                    match (fs.write(ino, at, &from), model.write(at, &from)) {
+                    match (fs.write(&CX, ino, at, &from), model.write(at, &from)) {
                         (Ok(done), Some(wanted)) => assert_eq!(done, wanted, "{what}"),
                         (Err(Error::Lost { .. }), None) => {}
                         other => panic!("{what}: {other:?}"),
@@ -533,7 +548,7 @@ fn marks_of_every_level_do_as_the_model() {
                         0 => Fallocate::PunchHole,
                         _ => Fallocate::ZeroRange { keep_size: true },
                     };
-                    let done = fs.fallocate(ino, how, at, len);
+                    let done = fs.fallocate(&CX, ino, how, at, len);
                     let wanted = model.zero(at, at + len);
                     assert_eq!(done.is_ok(), wanted, "{what}: {how:?} {done:?}");
                 }
@@ -543,12 +558,12 @@ fn marks_of_every_level_do_as_the_model() {
                         size: Some(size),
                         ..SetAttr::default()
                     };
-                    fs.setattr(ino, &set).unwrap();
+                    fs.setattr(&CX, ino, &set).unwrap();
                     model.resize(size);
                 }
                 _ => {
                     let room = Fallocate::Allocate { keep_size: true };
-                    let done = fs.fallocate(ino, room, at, len);
+                    let done = fs.fallocate(&CX, ino, room, at, len);
                     let blocks = at / block..=(at + len - 1) / block;
                     let clear = !model.lost.iter().any(|b| blocks.contains(b));
                     assert_eq!(done.is_ok(), clear, "{what}: {done:?}");
@@ -568,7 +583,7 @@ fn marks_of_every_level_do_as_the_model() {
         model.holds(&fs, ino, "at the end");
         // Written from end to end it has lost nothing.
         let all = bytes(model.bytes.len().max(1));
-        assert_eq!(fs.write(ino, 0, &all).unwrap(), all.len());
+        assert_eq!(fs.write(&CX, ino, 0, &all).unwrap(), all.len());
         assert_eq!(list(&fs, ino), None);
         fs.unlink(fs.lookup(Ino::ROOT, b"dir").unwrap().ino, b"file")
             .unwrap();
@@ -589,7 +604,7 @@ fn a_crash_in_a_write_over_lost_blocks_leaves_them_lost_or_written() {
         let mut rec = Recorded::from_image(&image, Rules::default()).unwrap();
         let from = rec.now();
         let new = vec![0x3c; 8 * step];
-        rec.fs.write(ino, 8 * u64::from(block), &new).unwrap();
+        rec.fs.write(&CX, ino, 8 * u64::from(block), &new).unwrap();
         let to = rec.now();
         let (mut before, mut after, mut random) = (0, 0, Random::new(1));
         for moment in from..=to {
@@ -626,10 +641,10 @@ fn marks_of_loss_elsewhere_are_damage() {
     let (sim, fs) = fresh(4 << 20, 512).unwrap();
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let ino = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
-    fs.setxattr(ino, b"user.small", b"value", XattrMode::Set)
+    fs.setxattr(&CX, ino, b"user.small", b"value", XattrMode::Set)
         .unwrap();
     let large = fs.create(&CX, Ino::ROOT, b"large", 0o644).unwrap().ino;
-    fs.setxattr(large, b"user.large", &[9; 5000], XattrMode::Set)
+    fs.setxattr(&CX, large, b"user.large", &[9; 5000], XattrMode::Set)
         .unwrap();
     let link = fs
         .symlink(&CX, Ino::ROOT, b"link", &[b'x'; 300])

@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use pramfs::format::{FormatOptions, format};
 use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SourceKind};
-use pramfs::{Access, MountOptions, OpenOptions, inode::Fs};
+use pramfs::{
+    Access, MountOptions, OpenOptions,
+    inode::{Credentials, Fs},
+};
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
@@ -223,7 +226,7 @@ fn a_view_is_the_medium() {
         let len = 4 << 20;
         let all = pramfs::Fallocate::Allocate { keep_size: false };
         let ino = fs.lookup(pramfs::inode::Ino::ROOT, b"view").unwrap().ino;
-        fs.fallocate(ino, all, 0, len).unwrap();
+        fs.fallocate(&Credentials::ROOT, ino, all, 0, len).unwrap();
         let view = file.map(0..len, Access::Write).unwrap();
         let mut random = Random::new(3);
         for _ in 0..200 {

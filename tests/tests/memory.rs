@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use pramfs::{
     MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 
@@ -40,7 +40,7 @@ fn walk(fs: &Fs, dir: Ino, keep: bool) -> u64 {
         for ino in all {
             fs.getattr(ino).unwrap();
             if keep {
-                fs.pin(ino, 1);
+                fs.hold(ino).into_count();
             }
             seen += 1;
         }
@@ -61,7 +61,7 @@ fn memory_of_inodes_references_and_bitmaps_is_bounded() {
     let fs = mount(&sim, small).unwrap();
     for i in 0..FILES {
         let name = format!("file-{i}");
-        fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644)
+        fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644)
             .unwrap();
     }
     assert_eq!(walk(&fs, Ino::ROOT, false), FILES + 2);

@@ -4,15 +4,11 @@ use std::ops::ControlFlow;
 
 use pramfs::{
     Error, Fallocate, RenameFlags,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::region::fresh;
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 const PLAIN: RenameFlags = RenameFlags {
     noreplace: false,
     exchange: false,
@@ -52,7 +48,7 @@ fn noreplace_is_judged_before_the_search_for_a_loop() {
 fn a_directory_moved_into_a_removed_one_is_no_damage() {
     let fs = small();
     let outer = fs.mkdir(&CX, Ino::ROOT, b"outer", 0o755).unwrap();
-    let inner = fs.mkdir_pinned(&CX, outer.ino, b"inner", 0o755).unwrap();
+    let (held, inner) = fs.holding().mkdir(&CX, outer.ino, b"inner", 0o755).unwrap();
     fs.mkdir(&CX, Ino::ROOT, b"moved", 0o755).unwrap();
     fs.rmdir(outer.ino, b"inner").unwrap();
     fs.rmdir(Ino::ROOT, b"outer").unwrap();
@@ -67,20 +63,20 @@ fn a_directory_moved_into_a_removed_one_is_no_damage() {
     let e = errno(fs.rename(&CX, Ino::ROOT, b"moved", inner.ino, b"x", PLAIN));
     assert_eq!(e, libc::ENOENT);
     assert!(!fs.is_read_only());
-    fs.unpin(inner.ino, 1);
+    drop(held);
 }
 
 #[test]
 fn a_flag_that_is_not_kept_changes_nothing() {
     let fs = small();
     let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
-    fs.write(f.ino, 0, b"contents").unwrap();
+    fs.write(&CX, f.ino, 0, b"contents").unwrap();
     let set = SetAttr {
         size: Some(1),
         flags: Some(1 << 30),
         ..SetAttr::default()
     };
-    assert_eq!(errno(fs.setattr(f.ino, &set)), libc::EOPNOTSUPP);
+    assert_eq!(errno(fs.setattr(&CX, f.ino, &set)), libc::EOPNOTSUPP);
     assert_eq!(fs.getattr(f.ino).unwrap().size, 8);
 }
 
@@ -95,10 +91,10 @@ fn a_name_in_a_file_is_refused_as_such() {
 #[test]
 fn the_number_of_a_freed_inode_is_stale() {
     let fs = small();
-    let f = fs.create_pinned(&CX, Ino::ROOT, b"f", 0o644).unwrap();
+    let (held, f) = fs.holding().create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
     fs.unlink(Ino::ROOT, b"f").unwrap();
     assert_eq!(fs.getattr(f.ino).unwrap().nlink, 0);
-    fs.unpin(f.ino, 1);
+    drop(held);
     assert!(matches!(fs.getattr(f.ino), Err(Error::Stale(_))));
     let g = fs.create(&CX, Ino::ROOT, b"g", 0o644).unwrap();
     fs.unlink(Ino::ROOT, b"g").unwrap();
@@ -109,13 +105,16 @@ fn the_number_of_a_freed_inode_is_stale() {
 fn zeroing_a_range_without_space_zeroes_nothing() {
     let fs = fresh(256 << 10, 4096).unwrap().1;
     let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
-    fs.write(f.ino, 0, &[7; 4096]).unwrap();
+    fs.write(&CX, f.ino, 0, &[7; 4096]).unwrap();
     let zero = Fallocate::ZeroRange { keep_size: false };
-    assert_eq!(errno(fs.fallocate(f.ino, zero, 0, 1 << 20)), libc::ENOSPC);
+    assert_eq!(
+        errno(fs.fallocate(&CX, f.ino, zero, 0, 1 << 20)),
+        libc::ENOSPC
+    );
     let mut back = [0; 4096];
     assert_eq!(fs.read(f.ino, 0, &mut back).unwrap(), 4096);
     assert_eq!(back, [7; 4096]);
-    fs.fallocate(f.ino, zero, 100, 8000).unwrap();
+    fs.fallocate(&CX, f.ino, zero, 100, 8000).unwrap();
     fs.read(f.ino, 0, &mut back).unwrap();
     assert!(back[..100].iter().all(|b| *b == 7) && back[100..].iter().all(|b| *b == 0));
 }
@@ -124,7 +123,7 @@ fn zeroing_a_range_without_space_zeroes_nothing() {
 fn a_removed_directory_has_no_parent() {
     let fs = small();
     let a = fs.mkdir(&CX, Ino::ROOT, b"a", 0o755).unwrap();
-    let b = fs.mkdir_pinned(&CX, a.ino, b"b", 0o755).unwrap();
+    let (held, b) = fs.holding().mkdir(&CX, a.ino, b"b", 0o755).unwrap();
     fs.rmdir(a.ino, b"b").unwrap();
     fs.rmdir(Ino::ROOT, b"a").unwrap();
     assert_eq!(errno(fs.lookup(b.ino, b"..")), libc::ENOENT);
@@ -135,5 +134,5 @@ fn a_removed_directory_has_no_parent() {
     })
     .unwrap();
     assert_eq!(plain, [(b".".to_vec(), b.ino), (b"..".to_vec(), b.ino)]);
-    fs.unpin(b.ino, 1);
+    drop(held);
 }

@@ -14,7 +14,7 @@ use pramfs::inode::SetAttr;
 use pramfs::pmem::{HeapBackend, Region, note_fault};
 use pramfs::{
     MountOptions, Result,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::disk::{Drive, region_on};
 
@@ -82,7 +82,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) -> Result<()> {
         perm: Some(perm),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &set).map(drop)
+    fs.setattr(&Credentials::ROOT, ino, &set).map(drop)
 }
 
 /// In `fails` a chmod of the sixth file to 0777 returns, and something is tried
@@ -95,11 +95,12 @@ fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &St
     let fs = Fs::open(region, quiet()).unwrap();
     let make = |i: usize| {
         let name = format!("file {i}");
-        fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644)
+        fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644)
     };
     // Far apart in the inode table.
     let inos: Vec<Ino> = (0..100).map(|i| make(i).unwrap().ino).collect();
-    fs.write(inos[50], 0, &[1; 4 * PAGE]).unwrap();
+    fs.write(&Credentials::ROOT, inos[50], 0, &[1; 4 * PAGE])
+        .unwrap();
     // Faults are asked for from here on, as after any that the process has had.
     note_fault();
     state.precise.store(precise, Ordering::Relaxed);
@@ -129,7 +130,9 @@ fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &St
 fn overwrite(fs: &Fs, inos: &[Ino], state: &State) {
     chmod(fs, inos[5], 0o777).unwrap();
     state.fails.store(true, Ordering::Relaxed);
-    let e = fs.write(inos[50], 0, &[3; PAGE]).unwrap_err();
+    let e = fs
+        .write(&Credentials::ROOT, inos[50], 0, &[3; PAGE])
+        .unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
 }
 

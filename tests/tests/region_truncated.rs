@@ -15,16 +15,12 @@ use pramfs::format::format;
 use pramfs::pmem::{BackendKind, RegionOptions, install_fault_guard};
 use pramfs::{
     ErrorPolicy, MountOptions, Result, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::region::{quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 const LEN: u64 = 4 << 20;
 const PAGE: u64 = 4096;
 const BACKENDS: [BackendKind; 2] = [BackendKind::Auto, BackendKind::Native];
@@ -66,7 +62,7 @@ fn open(path: &Path, backend: BackendKind, errors: ErrorPolicy) -> Open {
         let name = format!("f{i}");
         let ino = fs.create(&CX, dir, name.as_bytes(), 0o644).unwrap().ino;
         let bytes = bytes(i, if i % 2 == 0 { 3000 } else { 150_000 });
-        fs.append(ino, &bytes).unwrap();
+        fs.append(&CX, ino, &bytes).unwrap();
         let at = fs.file_extents(ino, 0, u64::MAX).unwrap();
         let at: Vec<_> = at
             .iter()
@@ -140,15 +136,15 @@ fn change(o: &Open, round: &str) {
     for (i, f) in o.files.iter().enumerate() {
         let ino = f.ino;
         lost(fs.getattr(ino), "getattr");
-        lost(fs.write(ino, 100, b"over"), "write");
-        lost(fs.append(ino, &[1; 5000]), "append");
+        lost(fs.write(&CX, ino, 100, b"over"), "write");
+        lost(fs.append(&CX, ino, &[1; 5000]), "append");
         let set = SetAttr {
             size: Some(10),
             ..SetAttr::default()
         };
-        lost(fs.setattr(ino, &set), "truncate");
+        lost(fs.setattr(&CX, ino, &set), "truncate");
         lost(
-            fs.setxattr(ino, b"user.a", &[1; 3000], XattrMode::Set),
+            fs.setxattr(&CX, ino, b"user.a", &[1; 3000], XattrMode::Set),
             "setxattr",
         );
         // A name that was there is there, or lost: never missing.
@@ -291,7 +287,7 @@ fn threads_live_through_a_cut() {
                     i += 1;
                     let f = &o.files[(i % 40) as usize];
                     lost(o.fs.read(f.ino, 0, &mut buffer), "read");
-                    lost(o.fs.write(f.ino, i % 1000, b"more"), "write");
+                    lost(o.fs.write(&CX, f.ino, i % 1000, b"more"), "write");
                     let name = format!("t{t}-{i}");
                     lost(o.fs.create(&CX, o.dir, name.as_bytes(), 0o644), "create");
                     lost_or_missing(o.fs.unlink(o.dir, name.as_bytes()));

@@ -7,17 +7,13 @@ use pramfs::media::Geometry;
 use pramfs::pmem::EventKind;
 use pramfs::{
     FileType, Result,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, STALE, recover, recovered_tree};
 use pramfs_tests::region::repeatable;
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 const LEN: usize = 2 << 20;
 
 /// A fresh file system with two lanes.
@@ -33,7 +29,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) {
         perm: Some(perm),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &set).unwrap();
+    fs.setattr(&CX, ino, &set).unwrap();
 }
 
 /// Enough records on this thread's lane that those before are overwritten.
@@ -138,11 +134,11 @@ fn rule_2_delayed_release_a_freed_inode_is_not_freed_again_under_its_new_owner()
             let other = fs.create(&CX, e, b"other", 0o600).unwrap().ino;
             set_thread_lane(0);
             let f = fs.create(&CX, d, b"f", 0o600).unwrap().ino;
-            fs.append(f, &[1; 4096]).unwrap();
+            fs.append(&CX, f, &[1; 4096]).unwrap();
             fs.unlink(d, b"f").unwrap();
             set_thread_lane(1);
             let g = fs.create(&CX, e, b"g", 0o600).unwrap().ino;
-            fs.append(g, &[2; 4096]).unwrap();
+            fs.append(&CX, g, &[2; 4096]).unwrap();
             pass_by(fs, other);
             println!("freed {f}, taken {g}");
             let fs = crash(rec).map_err(said)?;
@@ -151,7 +147,7 @@ fn rule_2_delayed_release_a_freed_inode_is_not_freed_again_under_its_new_owner()
             // Whoever comes now must not get what g has.
             set_thread_lane(0);
             let h = fs.create(&CX, d, b"h", 0o600).map_err(said)?.ino;
-            fs.append(h, &[3; 4096]).map_err(said)?;
+            fs.append(&CX, h, &[3; 4096]).map_err(said)?;
             let mut data = vec![0; 4096];
             fs.read(g, 0, &mut data).map_err(said)?;
             expect(data[0], 2, "the contents")
@@ -171,8 +167,9 @@ fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
             let (a, b, c) = (make(b"a"), make(b"b"), make(b"c"));
             // So full that what is freed is what is taken next.
             let free = fs.statfs().unwrap().available;
-            fs.append(c, &vec![9; ((free - 4) << 12) as usize]).unwrap();
-            fs.append(a, &[1; 4096]).unwrap();
+            fs.append(&CX, c, &vec![9; ((free - 4) << 12) as usize])
+                .unwrap();
+            fs.append(&CX, a, &[1; 4096]).unwrap();
             let block = |fs: &Fs, ino| fs.file_extents(ino, 0, 4096).unwrap()[0].region_offset;
             let freed = block(fs, a);
             chmod(fs, c, 0o600);
@@ -182,11 +179,11 @@ fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
                 size: Some(0),
                 ..SetAttr::default()
             };
-            fs.setattr(a, &set).unwrap();
+            fs.setattr(&CX, a, &set).unwrap();
             set_thread_lane(1);
             let mut taken = Vec::new();
             for i in 0..8 {
-                if fs.append(b, &[2; 4096]).is_err() {
+                if fs.append(&CX, b, &[2; 4096]).is_err() {
                     break;
                 }
                 taken.extend(fs.file_extents(b, i << 12, 4096).unwrap()[0].region_offset);
@@ -198,7 +195,7 @@ fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
             let fs = crash(rec).map_err(said)?;
             let size = fs.getattr(b).map_err(said)?.size as usize;
             set_thread_lane(0);
-            while fs.append(a, &[3; 4096]).is_ok() {}
+            while fs.append(&CX, a, &[3; 4096]).is_ok() {}
             let mut data = vec![0; size];
             fs.read(b, 0, &mut data).map_err(said)?;
             expect(
@@ -253,7 +250,7 @@ fn rule_4_orphan_chain_what_a_cut_removal_left_is_freed_by_the_next_mount() {
                 let name = format!("user.{i}");
                 let mode = pramfs::XattrMode::Create;
                 rec.fs
-                    .setxattr(f, name.as_bytes(), &[i; 9000], mode)
+                    .setxattr(&CX, f, name.as_bytes(), &[i; 9000], mode)
                     .unwrap();
             }
             let from = rec.now();
@@ -291,8 +288,8 @@ fn rule_4_orphan_chain_an_open_file_without_names_is_freed_by_the_next_mount() {
             let mut rec = fresh(rules);
             let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
             let before = recovered_tree(&rec.machine().most()).map_err(said)?;
-            rec.fs.append(f, &[1; 100_000]).unwrap();
-            rec.fs.pin(f, 1);
+            rec.fs.append(&CX, f, &[1; 100_000]).unwrap();
+            rec.fs.hold(f).into_count();
             rec.fs.unlink(Ino::ROOT, b"f").unwrap();
             let after = recovered_tree(&rec.machine().least()).map_err(said)?;
             expect(after.nodes.len(), 1, "names")?;
@@ -369,7 +366,7 @@ fn new_data_is_fenced_before_the_record_that_makes_it_reachable() {
             let mut rec = fresh(rules);
             let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
             let from = rec.now();
-            rec.fs.append(f, &[7; 4096]).unwrap();
+            rec.fs.append(&CX, f, &[7; 4096]).unwrap();
             let geo = rec.geometry();
             let to = rec.now();
             for moment in from..=to {

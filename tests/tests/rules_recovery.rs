@@ -8,7 +8,7 @@ use pramfs::media::{Geometry, SuperDynamic, probe_superblock};
 use pramfs::pmem::{Event, EventKind, SimBackend};
 use pramfs::{
     Error, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
@@ -17,11 +17,7 @@ use pramfs_tests::recorded::{Recorded, STALE, options, recover, recovered_tree};
 use pramfs_tests::region::{mount, region_of, repeatable};
 use pramfs_tests::tree::Tree;
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 const LEN: usize = 512 << 10;
 
 fn fresh() -> Recorded {
@@ -42,7 +38,7 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) {
         perm: Some(perm),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &set).unwrap();
+    fs.setattr(&CX, ino, &set).unwrap();
 }
 
 fn on_another_thread(fs: &Fs, lane: u32, run: impl FnOnce(&Fs) + Send) {
@@ -105,20 +101,20 @@ fn a_retirement_is_durable_before_its_blocks_go_to_others() {
     let fs = &rec.fs;
     let file = create(fs, "file");
     let short = create(fs, "short");
-    fs.write(short, 0, &[1; 3 * 4096]).unwrap();
+    fs.write(&CX, short, 0, &[1; 3 * 4096]).unwrap();
     // The last record of lane 0: its replay clears these blocks' bits.
     let set = SetAttr {
         size: Some(0),
         ..SetAttr::default()
     };
-    fs.setattr(short, &set).unwrap();
+    fs.setattr(&CX, short, &set).unwrap();
     // A third thread, whose fences are its own, retires the lane and ends.
     on_another_thread(fs, 1, |fs| {
         fs.statfs().unwrap();
     });
     on_another_thread(fs, 1, |fs| {
         let (mut at, block) = (0, [2; 4096]);
-        while fs.write(file, at, &block).is_ok() {
+        while fs.write(&CX, file, at, &block).is_ok() {
             at += 4096;
         }
         // Its records of those blocks are not in the journal any more.
@@ -175,18 +171,18 @@ fn eventful() -> Vec<u8> {
     let mut rec = fresh();
     let fs = &rec.fs;
     let (f, g) = (create(fs, "f"), create(fs, "g"));
-    fs.append(f, &[1; 20_000]).unwrap();
+    fs.append(&CX, f, &[1; 20_000]).unwrap();
     let open = create(fs, "open");
-    fs.append(open, &[2; 20_000]).unwrap();
+    fs.append(&CX, open, &[2; 20_000]).unwrap();
     for i in 0..4u8 {
         let name = format!("user.{i}");
-        fs.setxattr(open, name.as_bytes(), &[i; 9000], XattrMode::Set)
+        fs.setxattr(&CX, open, name.as_bytes(), &[i; 9000], XattrMode::Set)
             .unwrap();
     }
-    fs.pin(open, 1);
+    fs.hold(open).into_count();
     fs.unlink(Ino::ROOT, b"open").unwrap();
     on_another_thread(fs, 1, |fs| {
-        fs.append(g, &[3; 5000]).unwrap();
+        fs.append(&CX, g, &[3; 5000]).unwrap();
         chmod(fs, g, 0o644);
     });
     chmod(fs, f, 0o611);
@@ -238,12 +234,12 @@ fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
     let fs = mount(&sim, options(Rules::default())).unwrap();
     set_thread_lane(0);
     let f = create(&fs, "f");
-    fs.append(f, &[1; 5000]).unwrap();
+    fs.append(&CX, f, &[1; 5000]).unwrap();
     on_another_thread(&fs, 1, |fs| {
         create(fs, "g");
     });
     // A lagging time, to be written by the unmount.
-    fs.write(f, 0, &[2; 8]).unwrap();
+    fs.write(&CX, f, 0, &[2; 8]).unwrap();
     let mut events = sim.take_record();
     let mut machine = Machine::new(start);
     machine.run_all(&events);
@@ -442,7 +438,7 @@ fn a_hand_over_fences_what_the_other_thread_has_left() {
             uid: Some(77),
             ..SetAttr::default()
         };
-        fs.setattr(f, &set).unwrap();
+        fs.setattr(&CX, f, &set).unwrap();
     });
     chmod(&rec.fs, f, 0o611);
     (0..3).for_each(|i| chmod(&rec.fs, g, 0o640 + i));
@@ -457,7 +453,7 @@ fn a_hand_over_fences_what_the_other_thread_has_left() {
 fn a_freed_inode_is_stale_at_once() {
     let rec = fresh();
     let f = create(&rec.fs, "f");
-    rec.fs.append(f, &[1; 100]).unwrap();
+    rec.fs.append(&CX, f, &[1; 100]).unwrap();
     rec.fs.unlink(Ino::ROOT, b"f").unwrap();
     for _ in 0..3 {
         let e = rec.fs.getattr(f).unwrap_err();

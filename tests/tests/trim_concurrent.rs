@@ -15,7 +15,7 @@ use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{Durability, RegionOptions};
 use pramfs::{
     MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
@@ -61,7 +61,7 @@ impl Drop for Loop {
 /// Directories of a thread, each with a file, a link and a pipe: made, looked
 /// at and removed, as `round` says. Gives what is not as it was made.
 fn round(fs: &Fs, thread: usize, round: u64) -> Result<(), String> {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let e = |e: pramfs::Error| format!("round {round}: {e}");
     let top = fs.mkdir(&ctx, Ino::ROOT, format!("t{thread}").as_bytes(), 0o755);
     let top = top.map_err(e)?.ino;
@@ -70,7 +70,7 @@ fn round(fs: &Fs, thread: usize, round: u64) -> Result<(), String> {
     for name in (0..20).map(|i| format!("directory-{i}")) {
         let dir = fs.mkdir(&ctx, top, name.as_bytes(), 0o755).map_err(e)?.ino;
         let file = fs.create(&ctx, dir, b"file", 0o644).map_err(e)?.ino;
-        fs.write(file, 0, &bytes).map_err(e)?;
+        fs.write(&Credentials::ROOT, file, 0, &bytes).map_err(e)?;
         let link = fs.symlink(&ctx, dir, b"link", &TARGET).map_err(e)?.ino;
         let mode = libc::S_IFIFO | 0o600;
         fs.mknod(&ctx, dir, b"pipe", mode, 0).map_err(e)?;

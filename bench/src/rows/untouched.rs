@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pramfs::format::{FormatOptions, format};
-use pramfs::inode::{Ctx, Ino};
+use pramfs::inode::{Credentials, Ino};
 use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
 
@@ -82,7 +82,7 @@ fn append(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
     let data = data.bytes();
     let ours = |_: u64, ops: u64| {
         on_new_region(tmpfs, |fs| {
-            let made = fs.create(&Ctx::default(), Ino::ROOT, b"log", 0o644)?;
+            let made = fs.create(&Credentials::ROOT, Ino::ROOT, b"log", 0o644)?;
             let file = fs.open_file(made.ino)?;
             let start = Instant::now();
             for _ in 0..ops {
@@ -120,7 +120,7 @@ fn create(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
         on_new_region(tmpfs, |fs| {
             let start = Instant::now();
             for name in &list {
-                fs.create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644)?;
+                fs.create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644)?;
             }
             Ok(start.elapsed())
         })

@@ -45,7 +45,7 @@ impl Adapter {
 
     pub(super) fn on_setattr(&self, req: &Request, node: INodeNo, set: &SetAttr, reply: ReplyAttr) {
         let work = |fs: &Fs, _: &mut _| {
-            let (ino, in_group) = (ino(node)?, Caller::in_group(req));
+            let (ino, is_member) = (ino(node)?, Caller::in_group(req));
             if set.size.is_some() {
                 drop_rights(fs, req, ino, false)?;
             }
@@ -59,7 +59,7 @@ impl Adapter {
                     fs.strip_suid(ino)?;
                 }
             }
-            let attr = fs.setattr_by(ino, set, &in_group)?;
+            let attr = fs.setattr(&Caller::credentials(req, &is_member), ino, set)?;
             if attr.kind == FileType::Directory {
                 self.listing_is_due(fs, ino);
             }

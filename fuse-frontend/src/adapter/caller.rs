@@ -9,6 +9,7 @@
 //! one's user and group, and nothing of the process that brought it about.
 
 use fuser::Request;
+use pramfs::inode::{Credentials, Groups};
 
 /// The right to do with others' files what their owners may.
 pub(super) const CAP_FOWNER: u32 = 3;
@@ -86,6 +87,15 @@ impl Caller {
             let caller = Caller::of(req);
             caller.is_in(group) || caller.can(CAP_FSETID)
         }
+    }
+
+    /// The credentials for an operation that may clear sgid. `is_member` is
+    /// [`in_group`](Self::in_group) of the same request.
+    pub(super) fn credentials<'a>(
+        req: &Request,
+        is_member: &'a (dyn Fn(u32) -> bool + Sync),
+    ) -> Credentials<'a> {
+        Credentials::new(req.uid(), req.gid()).with_groups(Groups::Ask(is_member))
     }
 
     /// Whether who sent a request is shown the names of `trusted.` attributes.

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{Errno, FileAttr, FileType as Kind, Generation, INodeNo, Request, TimeOrNow};
 use pramfs::{
     FileType,
-    inode::{Attr, Ctx, DirEntry, Ino, SetAttr, SetTime, Time},
+    inode::{Attr, Credentials, DirEntry, Ino, SetAttr, SetTime, Time},
 };
 
 use super::serve::{Refusal, Served};
@@ -40,13 +40,9 @@ pub(super) fn node(ino: Ino) -> INodeNo {
     }
 }
 
-/// Who asks, and with which umask where something is made.
-pub(super) fn ctx(req: &Request, umask: u32) -> Ctx {
-    Ctx {
-        uid: req.uid(),
-        gid: req.gid(),
-        umask,
-    }
+/// The credentials for an operation that makes an inode.
+pub(super) fn creator(req: &Request, umask: u32) -> Credentials<'static> {
+    Credentials::new(req.uid(), req.gid()).with_umask(umask)
 }
 
 /// File type of the protocol.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
-use pramfs::inode::{Fs, InGroup};
+use pramfs::inode::{Credentials, Fs};
 use pramfs::pmem::Lent;
 use pramfs::{Fallocate, SeekWhence, inode::Ino};
 
@@ -98,6 +98,8 @@ impl Adapter {
             // at once, which arrive in any order. Its size is the file's, as
             // nothing else changes it (docs/semantics.md, Appends). Pages
             // written back from a mapping are no append whatever the flags.
+            let is_member = Caller::in_group(req);
+            let caller = Caller::credentials(req, &is_member);
             let written = if paged {
                 // The kernel takes a short count for these pages as all of them
                 // written, and forgets that they were dirty.
@@ -105,14 +107,12 @@ impl Adapter {
                     .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
                 data.len()
             } else if flags & libc::O_APPEND != 0 {
-                self.removals.wait_for_space(fs, || {
-                    fs.append_part_by(ino, offset, data, &Caller::in_group(req))
-                })?;
+                self.removals
+                    .wait_for_space(fs, || fs.append_part(&caller, ino, offset, data))?;
                 data.len()
             } else {
-                self.removals.wait_for_space(fs, || {
-                    fs.write_by(ino, offset, data, &Caller::in_group(req))
-                })?
+                self.removals
+                    .wait_for_space(fs, || fs.write(&caller, ino, offset, data))?
             };
             if flags & libc::O_DSYNC != 0 {
                 fs.fsync(ino, flags & libc::O_SYNC != libc::O_SYNC)?;
@@ -137,9 +137,10 @@ impl Adapter {
             let (ino, mode) = (ino(node)?, fallocate_mode(mode)?);
             let grows = matches!(mode, Fallocate::Allocate { .. });
             drop_rights(fs, req, ino, grows)?;
-            self.removals.wait_for_space(fs, || {
-                fs.fallocate_by(ino, mode, offset, len, &Caller::in_group(req))
-            })?;
+            let is_member = Caller::in_group(req);
+            let caller = Caller::credentials(req, &is_member);
+            self.removals
+                .wait_for_space(fs, || fs.fallocate(&caller, ino, mode, offset, len))?;
             Ok(())
         };
         self.serve("fallocate", node, reply, work, |reply, ()| reply.ok());
@@ -187,7 +188,7 @@ impl Adapter {
             let (copied, stopped) = copy(
                 fs,
                 &self.removals,
-                &Caller::in_group(req),
+                &Caller::credentials(req, &Caller::in_group(req)),
                 (ino(from.0)?, from.1),
                 (target, to.1),
                 len.min(MAX_COPY),
@@ -210,7 +211,7 @@ impl Adapter {
 fn copy(
     fs: &Fs,
     removals: &PendingFrees,
-    in_group: InGroup<'_>,
+    caller: &Credentials<'_>,
     from: (Ino, u64),
     to: (Ino, u64),
     len: u64,
@@ -220,7 +221,7 @@ fn copy(
         // In steps, between which others come to the files.
         let step = (len - copied).min(u64::from(MAX_REQUEST));
         let (at, target) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
-        match removals.wait_for_space(fs, || fs.copy_range_by(at, target, step, in_group)) {
+        match removals.wait_for_space(fs, || fs.copy_range(caller, at, target, step)) {
             Ok(0) => break,
             Ok(done) => copied += done,
             Err(error) if copied > 0 => return Ok((copied, Some(error.into()))),

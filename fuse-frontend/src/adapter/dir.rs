@@ -55,27 +55,32 @@ impl Adapter {
     pub(super) fn on_readdirplus(&self, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus) {
         let work = |fs: &Fs, reply: &mut ReplyDirectoryPlus| {
             let (mut given, mut fits) = (false, true);
-            fs.readdir_pinned(ino(node)?, offset, &mut |found, attr| {
-                let name = OsStr::from_bytes(found.name);
-                let dots = found.name == b"." || found.name == b"..";
-                let (shown, generation, ttl) = match attr {
-                    Some(attr) if dots => (convert::attr(attr), Generation(0), attr_ttl(attr)),
-                    Some(attr) => {
-                        let (shown, generation) = entry(attr);
-                        (shown, generation, attr_ttl(attr))
+            let held = fs
+                .holding()
+                .readdir(ino(node)?, offset, &mut |found, attr| {
+                    let name = OsStr::from_bytes(found.name);
+                    let dots = found.name == b"." || found.name == b"..";
+                    let (shown, generation, ttl) = match attr {
+                        Some(attr) if dots => (convert::attr(attr), Generation(0), attr_ttl(attr)),
+                        Some(attr) => {
+                            let (shown, generation) = entry(attr);
+                            (shown, generation, attr_ttl(attr))
+                        }
+                        None => (convert::name_only(&found), Generation(0), Duration::ZERO),
+                    };
+                    let full = reply.add(shown.ino, found.cookie, name, &ttl, &shown, generation);
+                    if full {
+                        fits = given;
+                        return Taken::Full;
                     }
-                    None => (convert::name_only(&found), Generation(0), Duration::ZERO),
-                };
-                let full = reply.add(shown.ino, found.cookie, name, &ttl, &shown, generation);
-                if full {
-                    fits = given;
-                    return Taken::Full;
-                }
-                given = true;
-                Taken::Kept
-            })?;
-            fits.then_some(()).ok_or(NO_ROOM)
+                    given = true;
+                    Taken::Kept
+                })?;
+            fits.then_some(held).ok_or(NO_ROOM)
         };
-        self.serve("readdirplus", node, reply, work, |reply, ()| reply.ok());
+        self.serve("readdirplus", node, reply, work, |reply, held| {
+            held.into_counts();
+            reply.ok();
+        });
     }
 }

@@ -9,7 +9,7 @@
 //! passes the call on, so that is checked here as well.
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
-use pramfs::inode::{Fs, SetAttr};
+use pramfs::inode::{Credentials, Fs, SetAttr};
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 
 use super::Adapter;
@@ -178,7 +178,7 @@ impl Adapter {
             flags: Some(flags),
             ..SetAttr::default()
         };
-        fs.setattr(ino, &set)?;
+        fs.setattr(&Credentials::new(req.uid(), req.gid()), ino, &set)?;
         // To the kernel an ioctl changes nothing; but it sets the ctime.
         self.attributes_have_changed(node);
         self.listing_is_due(fs, ino);

@@ -49,7 +49,7 @@ impl Adapter {
                     "directories need no opening",
                 ));
             }
-            fs.pin(ino(dir)?, 1);
+            fs.hold(ino(dir)?).into_count();
             Ok(())
         };
         self.serve("opendir", dir, reply, work, |reply, ()| {

@@ -38,7 +38,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use convert::ctx;
+use convert::creator;
 use enospc_retry::PendingFrees;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
@@ -136,7 +136,14 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.on_mknod(&ctx(req, umask), parent, name.as_bytes(), mode, rdev, reply);
+        self.on_mknod(
+            &creator(req, umask),
+            parent,
+            name.as_bytes(),
+            mode,
+            rdev,
+            reply,
+        );
     }
 
     fn mkdir(
@@ -148,7 +155,7 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.on_mkdir(&ctx(req, umask), parent, name.as_bytes(), mode, reply);
+        self.on_mkdir(&creator(req, umask), parent, name.as_bytes(), mode, reply);
     }
 
     fn symlink(
@@ -255,7 +262,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         self.on_create(
-            &ctx(req, umask),
+            &creator(req, umask),
             parent,
             name.as_bytes(),
             mode,

@@ -5,12 +5,16 @@ use std::time::Duration;
 use fuser::{Errno, Generation, INodeNo, RenameFlags, ReplyData, ReplyEmpty, ReplyEntry, Request};
 use pramfs::{
     Error, FileType,
-    inode::{Attr, Ctx, Fs},
+    inode::{Attr, Credentials, Fs, InodeRef},
 };
 
-use super::convert::{ctx, entry, ino, no_entry, unpack_device};
+use super::convert::{creator, entry, ino, no_entry, unpack_device};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CACHE_TTL};
+
+/// An inode that the kernel learns of, with the reference that its lookup count takes
+/// over when the reply is sent.
+pub(super) type Found = (InodeRef, Attr);
 
 /// How long attributes may be kept by the kernel. A file that runs with its
 /// owner's rights is asked about anew each time: a write by somebody else takes
@@ -23,8 +27,8 @@ pub(super) fn attr_ttl(attr: &Attr) -> Duration {
     }
 }
 
-/// Sends an entry that has been pinned for the kernel.
-fn send_entry(reply: ReplyEntry, found: Attr) {
+/// Sends an entry. The kernel may forget it as soon as it has the reply.
+fn send_entry(reply: ReplyEntry, (held, found): Found) {
     let (attr, generation) = entry(&found);
     // The number in an entry of the root is the protocol's; do not let `stat`
     // show it.
@@ -33,32 +37,30 @@ fn send_entry(reply: ReplyEntry, found: Attr) {
     } else {
         attr_ttl(&found)
     };
+    held.into_count();
     reply.entry_with_ttls(&ttl, &CACHE_TTL, &attr, generation);
 }
 
-/// Looks a name up and pins what it finds. The names `.` and `..` come from
+/// Looks a name up. The names `.` and `..` come from
 /// the server of an exported file system (NFS), `.` for any type of file.
-fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<Attr> {
+fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<Found> {
     let parent = ino(parent)?;
     if name != b"." {
-        return Ok(fs.lookup_pinned(parent, name)?);
+        return Ok(fs.holding().lookup(parent, name)?);
     }
-    fs.pin(parent, 1);
-    let found = fs.getattr(parent).and_then(|attr| match attr.nlink {
-        // Removed: who has it open needs no lookup.
-        0 => Err(Error::Stale(parent)),
-        _ => Ok(attr),
-    });
-    if found.is_err() {
-        fs.unpin(parent, 1);
+    let held = fs.hold(parent);
+    let attr = fs.getattr(parent)?;
+    // Removed: a program that has it open needs no lookup.
+    if attr.nlink == 0 {
+        return Err(Error::Stale(parent).into());
     }
-    Ok(found?)
+    Ok((held, attr))
 }
 
 impl Adapter {
     pub(super) fn on_lookup(&self, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         let work = |fs: &Fs, _: &mut _| match find(fs, parent, name) {
-            Ok(attr) => Ok(Some(attr)),
+            Ok(found) => Ok(Some(found)),
             // That there is no such name is worth remembering, too.
             Err(Refusal::Engine(Error::NotFound)) => Ok(None),
             Err(refusal) => Err(refusal),
@@ -79,7 +81,7 @@ impl Adapter {
 
     pub(super) fn on_mknod(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -90,14 +92,14 @@ impl Adapter {
             let (parent, rdev) = (ino(parent)?, unpack_device(rdev));
             Ok(self
                 .removals
-                .wait_for_space(fs, || fs.mknod_pinned(ctx, parent, name, mode, rdev))?)
+                .wait_for_space(fs, || fs.holding().mknod(caller, parent, name, mode, rdev))?)
         };
         self.serve("mknod", parent, reply, work, send_entry);
     }
 
     pub(super) fn on_mkdir(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -105,9 +107,9 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
-            Ok(self
-                .removals
-                .wait_for_space(fs, || fs.mkdir_pinned(ctx, parent, name, mode & 0o7777))?)
+            Ok(self.removals.wait_for_space(fs, || {
+                fs.holding().mkdir(caller, parent, name, mode & 0o7777)
+            })?)
         };
         self.serve("mkdir", parent, reply, work, send_entry);
     }
@@ -122,9 +124,9 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
-            Ok(self
-                .removals
-                .wait_for_space(fs, || fs.symlink_pinned(&ctx(req, 0), parent, name, target))?)
+            Ok(self.removals.wait_for_space(fs, || {
+                fs.holding().symlink(&creator(req, 0), parent, name, target)
+            })?)
         };
         self.serve("symlink", parent, reply, work, send_entry);
     }
@@ -134,7 +136,7 @@ impl Adapter {
             let (ino, parent) = (ino(node)?, ino(parent)?);
             Ok(self
                 .removals
-                .wait_for_space(fs, || fs.link_pinned(ino, parent, name))?)
+                .wait_for_space(fs, || fs.holding().link(ino, parent, name))?)
         };
         self.serve("link", node, reply, work, send_entry);
     }
@@ -169,7 +171,7 @@ impl Adapter {
             let flags = rename_flags(flags)?;
             let (source, target) = (ino(from.0)?, ino(to.0)?);
             self.removals.wait_for_space(fs, || {
-                fs.rename(&ctx(req, 0), source, from.1, target, to.1, flags)
+                fs.rename(&creator(req, 0), source, from.1, target, to.1, flags)
             })?;
             self.removals.note_removed();
             if source != target {

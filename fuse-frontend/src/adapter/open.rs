@@ -4,7 +4,7 @@
 //! one reference of its own on the inode.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
-use pramfs::inode::{Ctx, Fs, Ino};
+use pramfs::inode::{Credentials, Fs, Ino};
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::convert::{entry, ino};
@@ -49,7 +49,7 @@ impl Adapter {
 
     pub(super) fn on_create(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
@@ -58,17 +58,25 @@ impl Adapter {
     ) {
         let work = |fs: &Fs, _: &mut _| {
             let parent = ino(parent)?;
-            let made = self
-                .removals
-                .wait_for_space(fs, || fs.create_pinned(ctx, parent, name, mode & 0o7777))?;
-            fs.pin(made.ino, 1);
-            Ok(made)
+            let made = self.removals.wait_for_space(fs, || {
+                fs.holding().create(caller, parent, name, mode & 0o7777)
+            })?;
+            // One reference for the lookup, one for the open file.
+            Ok((fs.hold(made.1.ino), made))
         };
         let mode = self.file_mode(flags);
-        self.serve("create", parent, reply, work, |reply, made| {
-            let (attr, generation) = entry(&made);
-            reply.created(&attr_ttl(&made), &attr, generation, NO_HANDLE, mode);
-        });
+        self.serve(
+            "create",
+            parent,
+            reply,
+            work,
+            |reply, (open, (held, made))| {
+                let (attr, generation) = entry(&made);
+                open.into_count();
+                held.into_count();
+                reply.created(&attr_ttl(&made), &attr, generation, NO_HANDLE, mode);
+            },
+        );
     }
 
     pub(super) fn on_open(&self, node: INodeNo, flags: i32, reply: ReplyOpen) {
@@ -91,7 +99,7 @@ impl Adapter {
             if reads && fs.read_sets_atime(ino)? {
                 mode.remove(FopenFlags::FOPEN_KEEP_CACHE);
             }
-            fs.pin(ino, 1);
+            fs.hold(ino).into_count();
             Ok(mode)
         };
         self.serve("open", node, reply, work, |reply, mode| {
@@ -102,7 +110,7 @@ impl Adapter {
     pub(super) fn on_release(&self, node: INodeNo, reply: ReplyEmpty) {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
-            self.removals.during(|| fs.unpin(ino, 1));
+            self.removals.during(|| fs.release(ino, 1));
             Ok(())
         };
         self.serve("release", node, reply, work, |reply, ()| reply.ok());

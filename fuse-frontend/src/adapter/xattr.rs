@@ -84,9 +84,10 @@ impl Adapter {
                     ));
                 }
             };
-            let in_group = Caller::in_group(req);
+            let is_member = Caller::in_group(req);
+            let caller = Caller::credentials(req, &is_member);
             self.removals
-                .wait_for_space(fs, || fs.setxattr_by(ino, name, value, mode, &in_group))?;
+                .wait_for_space(fs, || fs.setxattr(&caller, ino, name, value, mode))?;
             self.listing_is_due(fs, ino);
             Ok(())
         };

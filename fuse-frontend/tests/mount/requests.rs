@@ -9,7 +9,7 @@ use std::time::Duration;
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions,
-    inode::{Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_tests::mounted::Mounted;
 use rustix::fs::{
@@ -306,8 +306,8 @@ fn times_at_the_ends_of_time() {
         let ctx = Default::default();
         let ino = fs_.create(&ctx, Ino::ROOT, name.as_bytes(), 0o644);
         let ino = ino.unwrap().ino;
-        fs_.append(ino, b"contents").unwrap();
-        fs_.setattr(ino, &set).unwrap();
+        fs_.append(&Credentials::ROOT, ino, b"contents").unwrap();
+        fs_.setattr(&Credentials::ROOT, ino, &set).unwrap();
     }
     fs_.close().unwrap();
     mount.mount("cache=none,strictatime");

@@ -14,7 +14,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use pramfs::{
     Error, FileType, XattrMode,
-    inode::{Attr, Ctx, Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -155,11 +155,7 @@ impl Job<'_> {
         }
         let meta = &now;
         let failed = |e| tree::about(&to.path, e);
-        let ctx = Ctx {
-            uid: meta.uid(),
-            gid: meta.gid(),
-            umask: 0,
-        };
+        let ctx = Credentials::new(meta.uid(), meta.gid());
         let perm = meta.mode() & 0o7777;
         let Some(kind) = FileType::from_mode(meta.mode()) else {
             return Err(Failure::new(
@@ -266,7 +262,7 @@ impl Job<'_> {
             while !rest.is_empty() {
                 let written = self
                     .fs
-                    .write(ino, at, rest)
+                    .write(&Credentials::ROOT, ino, at, rest)
                     .map_err(|e| tree::about(&to.path, e))?;
                 at += written as u64;
                 rest = &rest[written..];
@@ -281,7 +277,7 @@ impl Job<'_> {
         };
         if size > at {
             self.fs
-                .setattr(ino, &set)
+                .setattr(&Credentials::ROOT, ino, &set)
                 .map_err(|e| tree::about(&to.path, e))?;
         }
         Ok(())
@@ -323,7 +319,7 @@ impl Job<'_> {
         let failed = |e| tree::about(&to.path, e);
         for (name, value) in xattrs(from, opened)? {
             self.fs
-                .setxattr(made.ino, &name, &value, XattrMode::Set)
+                .setxattr(&Credentials::ROOT, made.ino, &name, &value, XattrMode::Set)
                 .map_err(failed)?;
         }
         let time = |sec, nsec: i64| {
@@ -339,7 +335,9 @@ impl Job<'_> {
             mtime: time(meta.mtime(), meta.mtime_nsec()),
             ..SetAttr::default()
         };
-        self.fs.setattr(made.ino, &set).map_err(failed)?;
+        self.fs
+            .setattr(&Credentials::ROOT, made.ino, &set)
+            .map_err(failed)?;
         if made.kind != FileType::Symlink {
             // After the owner, whose change strips the set-user-id bit.
             let set = SetAttr {
@@ -347,7 +345,9 @@ impl Job<'_> {
                 mtime: set.mtime,
                 ..SetAttr::default()
             };
-            self.fs.setattr(made.ino, &set).map_err(failed)?;
+            self.fs
+                .setattr(&Credentials::ROOT, made.ino, &set)
+                .map_err(failed)?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::cursor::{self, Cursor};
 use super::mapped::{Access, MappedFile};
 use super::metadata::{FileTimes, Metadata};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::fs::inode::Inode;
 use crate::fs::{AppendCursor, Engine, ExtentCache, Fs, InodeRef};
@@ -293,7 +294,9 @@ impl File {
     }
 
     fn set(&self, set: &SetAttr) -> Result<()> {
-        self.engine.setattr(self.ino, set).map(drop)
+        self.engine
+            .setattr(&Credentials::ROOT, self.ino, set)
+            .map(drop)
     }
 
     /// Allocates, punches or zeroes a range.
@@ -302,7 +305,8 @@ impl File {
     /// As for [`write_at`](Self::write_at).
     pub fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.may_write()?;
-        self.engine.fallocate(self.ino, what, offset, len)
+        self.engine
+            .fallocate(&Credentials::ROOT, self.ino, what, offset, len)
     }
 
     /// Where a range of the file lies in the region.

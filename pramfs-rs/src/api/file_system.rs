@@ -13,10 +13,11 @@ use super::open_options::OpenOptions;
 use super::read_dir::ReadDir;
 use super::resolve::Found;
 use super::unmount_error::UnmountError;
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::fs::{CloseError, Engine, Fs, InodeRef, MountOptions, RecoveryReport};
 use crate::pmem::Region;
-use crate::types::{Ctx, FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
+use crate::types::{FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
 
 /// Bytes that [`FileSystem::copy`] asks for at once.
 const COPY: u64 = 1 << 30;
@@ -48,17 +49,17 @@ const COPY: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct FileSystem {
     inodes: Fs,
-    creator: Ctx,
+    creator: Credentials<'static>,
 }
 
 impl From<Fs> for FileSystem {
     /// What is made belongs to the effective user and group of this process.
     fn from(inodes: Fs) -> FileSystem {
-        let creator = Ctx {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            umask: 0o022,
-        };
+        let creator = Credentials::new(
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        )
+        .with_umask(0o022);
         FileSystem { inodes, creator }
     }
 }
@@ -104,7 +105,7 @@ impl FileSystem {
     /// Sets the owner and the umask of what is made from now on. The default is the
     /// effective user and group of this process, and 022.
     #[must_use]
-    pub fn with_creator(mut self, creator: Ctx) -> FileSystem {
+    pub fn with_creator(mut self, creator: Credentials<'static>) -> FileSystem {
         self.creator = creator;
         self
     }
@@ -114,7 +115,7 @@ impl FileSystem {
         &self.inodes
     }
 
-    pub(super) fn creator(&self) -> Ctx {
+    pub(super) fn creator(&self) -> Credentials<'static> {
         self.creator
     }
 
@@ -238,10 +239,7 @@ impl FileSystem {
     /// As for [`remove_file`](Self::remove_file) and [`remove_dir`](Self::remove_dir).
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
-        let found = Found::counted(
-            self.engine(),
-            self.inodes.lookup_pinned(parent.attr().ino, name)?,
-        );
+        let found = Found::child(self.engine(), parent.attr().ino, name)?;
         if found.attr().kind != FileType::Directory {
             return match found.attr().kind {
                 FileType::Symlink => self.inodes.unlink(parent.attr().ino, name),
@@ -269,8 +267,8 @@ impl FileSystem {
         while let Some(level) = stack.last_mut() {
             let dir = level.dir.ino();
             if let Some(name) = level.below.pop() {
-                let found = match self.inodes.lookup_pinned(dir, &name) {
-                    Ok(attr) => Found::counted(self.engine(), attr),
+                let found = match Found::child(self.engine(), dir, &name) {
+                    Ok(found) => found,
                     // Removed meanwhile.
                     Err(Error::NotFound) => continue,
                     Err(e) => return Err(e),
@@ -453,7 +451,9 @@ impl FileSystem {
 
     fn set(&self, path: &Path, follow: bool, set: &SetAttr) -> Result<()> {
         let found = self.found(path, follow)?;
-        self.inodes.setattr(found.attr().ino, set).map(drop)
+        self.inodes
+            .setattr(&Credentials::ROOT, found.attr().ino, set)
+            .map(drop)
     }
 
     /// The entries of a directory.
@@ -521,7 +521,10 @@ impl FileSystem {
         let mut done = 0;
         loop {
             let (source, target) = ((from.ino(), done), (to.ino(), done));
-            match self.inodes.copy_range(source, target, COPY)? {
+            match self
+                .inodes
+                .copy_range(&Credentials::ROOT, source, target, COPY)?
+            {
                 0 => break,
                 n => done += n,
             }
@@ -553,7 +556,8 @@ impl FileSystem {
     ) -> Result<()> {
         let found = self.found(path.as_ref(), true)?;
         let (ino, name) = (found.attr().ino, name.as_ref());
-        self.inodes.setxattr(ino, name, value.as_ref(), mode)
+        self.inodes
+            .setxattr(&Credentials::ROOT, ino, name, value.as_ref(), mode)
     }
 
     /// The names of all extended attributes.

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use super::file::{File, Rights};
 use super::file_system::FileSystem;
 use super::resolve::{Found, MAX_LINKS};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::fs::{Engine, Fs};
-use crate::types::{Ctx, FileType};
+use crate::types::FileType;
 
 /// A mounted file system, by either face, in which files can be opened.
 pub trait OpenIn: sealed::Sealed {
     #[doc(hidden)]
     fn engine(&self) -> &Arc<Engine>;
     #[doc(hidden)]
-    fn creator(&self) -> Ctx;
+    fn creator(&self) -> Credentials<'static>;
 }
 
 mod sealed {
@@ -30,7 +31,7 @@ impl OpenIn for FileSystem {
         FileSystem::engine(self)
     }
 
-    fn creator(&self) -> Ctx {
+    fn creator(&self) -> Credentials<'static> {
         FileSystem::creator(self)
     }
 }
@@ -41,8 +42,8 @@ impl OpenIn for Fs {
         Fs::engine(self)
     }
 
-    fn creator(&self) -> Ctx {
-        Ctx::default()
+    fn creator(&self) -> Credentials<'static> {
+        Credentials::ROOT
     }
 }
 
@@ -196,7 +197,7 @@ impl OpenOptions {
 /// it is a symbolic link that leads nowhere, the file is made where it leads.
 fn find_or_make<'e>(
     engine: &'e Engine,
-    creator: &Ctx,
+    creator: &Credentials<'_>,
     path: &[u8],
     mode: u32,
 ) -> Result<Found<'e>> {
@@ -232,12 +233,17 @@ fn find_or_make<'e>(
 }
 
 /// Makes a file of a name that must not exist.
-fn make_file<'e>(engine: &'e Engine, creator: &Ctx, path: &[u8], mode: u32) -> Result<Found<'e>> {
+fn make_file<'e>(
+    engine: &'e Engine,
+    creator: &Credentials<'_>,
+    path: &[u8],
+    mode: u32,
+) -> Result<Found<'e>> {
     // A path that ends in a slash can only name a directory.
     if path.ends_with(b"/") {
         return Err(Error::IsDirectory);
     }
     let (parent, name) = engine.walk_to_parent(path)?;
-    let made = engine.create_pinned(creator, parent.attr().ino, name, mode)?;
-    Ok(Found::counted(engine, made))
+    let made = engine.create_for_guard(creator, parent.attr().ino, name, mode)?;
+    Ok(Found::adopt(engine, made))
 }

@@ -18,10 +18,14 @@ pub(crate) struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// Takes over a counted reference.
-    pub(super) fn counted(engine: &'a Engine, attr: Attr) -> Found<'a> {
-        engine.refs.add(attr.ino, 1, By::Guard);
-        engine.unpin(attr.ino, 1);
+    /// Finds a name in a directory that the caller holds.
+    pub(super) fn child(engine: &'a Engine, dir: Ino, name: &[u8]) -> Result<Found<'a>> {
+        let attr = engine.lookup_by(dir, name, By::Guard)?;
+        Ok(Found { engine, attr })
+    }
+
+    /// Takes over a reference of a guard.
+    pub(super) fn adopt(engine: &'a Engine, attr: Attr) -> Found<'a> {
         Found { engine, attr }
     }
 
@@ -101,14 +105,13 @@ impl Engine {
         let attr = self
             .getattr(start)
             .inspect_err(|_| self.release_ref(start, 1, By::Guard))?;
-        let found = |attr| Found { engine: self, attr };
-        let mut at = found(attr);
+        let mut at = Found::adopt(self, attr);
         let mut names = path
             .split(|&b| b == b'/')
             .filter(|n| !n.is_empty())
             .peekable();
         while let Some(name) = names.next() {
-            let next = found(self.lookup_by(at.attr.ino, name, By::Guard)?);
+            let next = Found::child(self, at.attr.ino, name)?;
             let dir = std::mem::replace(&mut at, next);
             let last = names.peek().is_none() && !path.ends_with(b"/");
             if at.attr.kind == FileType::Symlink && (follow || !last) {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::inode::{Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::{Engine, Need};
+use crate::credentials::Credentials;
 use crate::error::Result;
 use crate::map;
 use crate::types::Bno;
@@ -71,7 +72,7 @@ impl Engine {
             {
                 return Ok(at);
             }
-            let at = self.append_inode(inode, None, from, &super::attr::any_group)?;
+            let at = self.append_inode(inode, None, from, &Credentials::ROOT)?;
             if whole && at & part == 0 {
                 self.fill_append_cursor(inode, append_cursor);
             }

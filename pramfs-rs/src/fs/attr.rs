@@ -6,6 +6,7 @@ use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::inode_lock::InodeGuard;
 use super::options::AtimePolicy;
 use super::{Engine, Need, chattr};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::media::DiskInode;
 use crate::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
@@ -18,24 +19,15 @@ pub(super) const DAY: i64 = 24 * 60 * 60;
 
 impl Engine {
     /// Changes attributes, all of them, including the size, in one record. If a smaller
-    /// size frees more blocks than that record holds, further records free the rest. The
-    /// caller checks permissions.
+    /// size frees more blocks than that record holds, further records free the rest. A new
+    /// mode or size by a caller outside the group of a file clears sgid. The engine does
+    /// not check permissions.
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
     /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] if the file is
     /// immutable or append-only.
-    pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.setattr_by(ino, set, &any_group)
-    }
-
-    /// As [`setattr`](Self::setattr), by somebody of whom `in_group` tells
-    /// whether a group is theirs: a new mode or size by another user leaves no sgid
-    /// of a file.
-    ///
-    /// # Errors
-    /// As for [`setattr`](Self::setattr).
-    pub fn setattr_by(&self, ino: Ino, set: &SetAttr, in_group: InGroup<'_>) -> Result<Attr> {
+    pub fn setattr(&self, caller: &Credentials<'_>, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.op(Need::Write, || {
             let ctime = set.ctime.map(SetTime::At);
             for t in [set.atime, set.mtime, ctime].into_iter().flatten() {
@@ -53,7 +45,7 @@ impl Engine {
                 let changes = set.perm.is_some() || set.size.is_some();
                 sgid(&with_owner_and_mode(state, set)).filter(|_| changes)
             };
-            let (mut state, keeps_sgid) = lock_and_check_group(&inode, in_group, asked);
+            let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
             state.alive(ino)?;
             state.may_set(set)?;
             let change = Change {
@@ -230,14 +222,6 @@ impl Engine {
     }
 }
 
-/// Tells whether the caller is in a group, or has the group's rights without that.
-pub type InGroup<'a> = &'a dyn Fn(u32) -> bool;
-
-/// For callers with all rights, such as the direct API.
-pub(super) fn any_group(_group: u32) -> bool {
-    true
-}
-
 /// A change of attributes.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
@@ -255,14 +239,14 @@ pub(super) fn sgid(d: &DiskInode) -> Option<u32> {
 }
 
 /// Write-locks an inode and tells whether the caller may keep sgid. `group` returns the
-/// group that this depends on, if any; `in_group` tells whether the caller is in it.
+/// group that this depends on, if any.
 ///
-/// `in_group` runs without locks and may block. If the group has changed meanwhile, it
-/// runs again for the new group.
+/// The caller's groups are asked for without locks, because the answer may block. If the
+/// group has changed meanwhile, they are asked for again.
 #[inline]
 pub(super) fn lock_and_check_group<'a>(
     inode: &'a Inode,
-    in_group: InGroup<'_>,
+    caller: &Credentials<'_>,
     group: impl Fn(&InodeState) -> Option<u32>,
 ) -> (InodeGuard<'a>, bool) {
     let mut answer = None;
@@ -273,7 +257,7 @@ pub(super) fn lock_and_check_group<'a>(
             (Some(group), Some((asked, is_in))) if group == asked => return (state, is_in),
             (Some(group), _) => {
                 drop(state);
-                answer = Some((group, in_group(group)));
+                answer = Some((group, caller.in_group(group)));
             }
         }
     }

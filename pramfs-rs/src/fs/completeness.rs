@@ -216,7 +216,7 @@ mod tests {
     use crate::types::{Fallocate, SetAttr, XattrMode};
     use crate::{
         MountOptions,
-        inode::{Ctx, Fs},
+        inode::{Credentials, Fs},
     };
 
     const BLOCK: u64 = 4096;
@@ -235,17 +235,24 @@ mod tests {
         format(&region, &FormatOptions::default()).unwrap();
         drop(region);
         let fs = open();
-        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
         let ino = file.unwrap().ino;
-        fs.append(ino, &[1; 2 * BLOCK as usize]).unwrap();
+        fs.append(&Credentials::ROOT, ino, &[1; 2 * BLOCK as usize])
+            .unwrap();
         let size = SetAttr {
             size: Some(9 * BLOCK),
             ..SetAttr::default()
         };
-        fs.setattr(ino, &size).unwrap();
+        fs.setattr(&Credentials::ROOT, ino, &size).unwrap();
         if xattr {
-            fs.setxattr(ino, b"user.name", b"value", XattrMode::Set)
-                .unwrap();
+            fs.setxattr(
+                &Credentials::ROOT,
+                ino,
+                b"user.name",
+                b"value",
+                XattrMode::Set,
+            )
+            .unwrap();
         }
         fs.close().unwrap();
         (open(), ino)
@@ -281,9 +288,10 @@ mod tests {
     #[test]
     fn a_punch_where_there_is_no_hole_counts_nothing() {
         let (fs, ino) = found(false);
-        fs.fallocate(ino, Fallocate::PunchHole, 0, BLOCK).unwrap();
+        fs.fallocate(&Credentials::ROOT, ino, Fallocate::PunchHole, 0, BLOCK)
+            .unwrap();
         assert_eq!(state(&fs, ino), UNKNOWN);
-        fs.fallocate(ino, Fallocate::PunchHole, 0, 9 * BLOCK)
+        fs.fallocate(&Credentials::ROOT, ino, Fallocate::PunchHole, 0, 9 * BLOCK)
             .unwrap();
         assert_eq!(state(&fs, ino), COMPLETE);
         assert_eq!(fs.getattr(ino).unwrap().blocks, 0);

@@ -7,13 +7,14 @@
 //! read as zeros and cost no time to write: as on other file systems, what was
 //! copied has its space.
 
-use super::attr::{InGroup, any_group, sgid};
+use super::attr::sgid;
 use super::completeness::Hole;
 use super::inode::{Inode, InodeState};
 use super::inode_lock::InodeGuard;
 use super::read::check_file;
 use super::write_source::MediumRange;
 use super::{Engine, Need, chattr, room};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::map;
 use crate::sync::RwLockReadGuard;
@@ -61,32 +62,24 @@ impl Engine {
     /// # Examples
     /// ```
     /// # fn main() -> pramfs::Result<()> {
-    /// # use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions, format::FormatOptions};
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions, format::FormatOptions};
     /// # let region = pramfs::pmem::Region::new("test", pramfs::pmem::HeapBackend::boxed(4 << 20));
     /// # pramfs::format::format(&region, &FormatOptions::default())?;
     /// # let fs = Fs::open(region, MountOptions::default())?;
-    /// let from = fs.create(&Ctx::default(), Ino::ROOT, b"from", 0o644)?.ino;
-    /// let to = fs.create(&Ctx::default(), Ino::ROOT, b"to", 0o644)?.ino;
-    /// fs.write(from, 0, b"some bytes")?;
-    /// assert_eq!(fs.copy_range((from, 5), (to, 0), 100)?, 5);
+    /// let from = fs.create(&Credentials::ROOT, Ino::ROOT, b"from", 0o644)?.ino;
+    /// let to = fs.create(&Credentials::ROOT, Ino::ROOT, b"to", 0o644)?.ino;
+    /// fs.write(&Credentials::ROOT, from, 0, b"some bytes")?;
+    /// assert_eq!(fs.copy_range(&Credentials::ROOT, (from, 5), (to, 0), 100)?, 5);
     /// # fs.close()?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.copy_range_by(from, to, len, &any_group)
-    }
-
-    /// As [`copy_range`](Self::copy_range), as for [`write_by`](Self::write_by).
-    ///
-    /// # Errors
-    /// As for [`copy_range`](Self::copy_range).
-    pub fn copy_range_by(
+    pub fn copy_range(
         &self,
+        caller: &Credentials<'_>,
         from: (Ino, u64),
         to: (Ino, u64),
         len: u64,
-        in_group: InGroup<'_>,
     ) -> Result<u64> {
         self.op(Need::Write, || {
             let (source, target) = (self.iget_user(from.0)?, self.iget_user(to.0)?);
@@ -103,7 +96,7 @@ impl Engine {
                 }
                 drop(ends);
                 // While nothing is locked, see `lock_and_check_group`.
-                answer = answer.map(|(group, _)| (group, in_group(group)));
+                answer = answer.map(|(group, _)| (group, caller.in_group(group)));
             };
             check_file(&source, ends.source())?;
             check_file(&target, &ends.target)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Fs;
 use super::file_tests::{Rng, check_blocks, mount, new_file, truncate};
+use crate::credentials::{Credentials, Groups};
 use crate::error::Error;
 use crate::pmem::{HeapBackend, PmemBackend, SimBackend};
 use crate::types::{Fallocate, Ino, SetAttr};
@@ -66,7 +67,10 @@ impl Two {
             0 | 1 => {
                 let record_id = self.rng.below(200) as u8;
                 let bytes: Vec<u8> = (0..len).map(|i| record_id ^ (i % 31) as u8).collect();
-                match self.fs.write(self.ino[which], offset, &bytes) {
+                match self
+                    .fs
+                    .write(&Credentials::ROOT, self.ino[which], offset, &bytes)
+                {
                     Ok(n) => self.put(which, offset, &bytes[..n]),
                     Err(Error::NoSpace(_)) => {}
                     Err(e) => panic!("{e}"),
@@ -75,7 +79,7 @@ impl Two {
             2 => {
                 let hole = Fallocate::PunchHole;
                 self.fs
-                    .fallocate(self.ino[which], hole, offset, len)
+                    .fallocate(&Credentials::ROOT, self.ino[which], hole, offset, len)
                     .unwrap();
                 let end = (offset + len).min(self.model[which].len() as u64);
                 if offset < end {
@@ -84,7 +88,10 @@ impl Two {
             }
             3 => {
                 let keep = Fallocate::Allocate { keep_size: true };
-                match self.fs.fallocate(self.ino[which], keep, offset, len) {
+                match self
+                    .fs
+                    .fallocate(&Credentials::ROOT, self.ino[which], keep, offset, len)
+                {
                     Ok(()) | Err(Error::NoSpace(_)) => {}
                     Err(e) => panic!("{e}"),
                 }
@@ -104,7 +111,7 @@ impl Two {
         let size = self.model[from].len() as u64;
         let want = len.min(size.saturating_sub(at));
         let overlap = from == to && at < target + want && target < at + want;
-        match self.fs.copy_range(ends.0, ends.1, len) {
+        match self.fs.copy_range(&Credentials::ROOT, ends.0, ends.1, len) {
             Ok(done) => {
                 assert!(done <= want && !(overlap && want > 0));
                 if want == 0 {
@@ -176,10 +183,15 @@ fn a_copied_hole_takes_space_and_no_time() {
     let fs = mount(Box::new(sim) as Box<dyn PmemBackend>, 4096);
     let (a, b) = (new_file(&fs, b"a"), new_file(&fs, b"b"));
     truncate(&fs, a, 16 << 20).unwrap();
-    fs.write(a, 8 << 20, &[9; 4096]).unwrap();
-    fs.write(b, 100, &[7; 4096]).unwrap();
+    fs.write(&Credentials::ROOT, a, 8 << 20, &[9; 4096])
+        .unwrap();
+    fs.write(&Credentials::ROOT, b, 100, &[7; 4096]).unwrap();
     let before = handle.counters();
-    assert_eq!(fs.copy_range((a, 0), (b, 0), u64::MAX).unwrap(), 16 << 20);
+    assert_eq!(
+        fs.copy_range(&Credentials::ROOT, (a, 0), (b, 0), u64::MAX)
+            .unwrap(),
+        16 << 20
+    );
     let cost = handle.counters() - before;
     let mut back = vec![1; 16 << 20];
     assert_eq!(fs.read(b, 0, &mut back).unwrap(), back.len());
@@ -200,7 +212,7 @@ fn a_copied_hole_takes_space_and_no_time() {
 fn groups_are_asked_for_while_nothing_is_locked() {
     let fs = mount(HeapBackend::boxed(4 << 20), 4096);
     let (f, g) = (new_file(&fs, b"f"), new_file(&fs, b"g"));
-    fs.write(g, 0, b"from").unwrap();
+    fs.write(&Credentials::ROOT, g, 0, b"from").unwrap();
     let asked = AtomicU32::new(0);
     let done = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&done);
@@ -219,8 +231,9 @@ fn groups_are_asked_for_while_nothing_is_locked() {
             ..SetAttr::default()
         };
         // Would wait for ever for whoever asks.
-        fs.setattr(f, &set).unwrap();
+        fs.setattr(&Credentials::ROOT, f, &set).unwrap();
         fs.setattr(
+            &Credentials::ROOT,
             g,
             &SetAttr {
                 uid: Some(7),
@@ -231,12 +244,13 @@ fn groups_are_asked_for_while_nothing_is_locked() {
         assert_eq!(group, 0);
         false
     };
+    let caller = Credentials::new(1, 1).with_groups(Groups::Ask(&in_group));
     let sgid = |on: bool| {
         let set = SetAttr {
             perm: Some(if on { 0o2755 } else { 0o755 }),
             ..SetAttr::default()
         };
-        fs.setattr(f, &set).unwrap();
+        fs.setattr(&Credentials::ROOT, f, &set).unwrap();
     };
     let size = SetAttr {
         size: Some(1),
@@ -248,20 +262,20 @@ fn groups_are_asked_for_while_nothing_is_locked() {
     ];
     type Change<'a> = &'a dyn Fn() -> crate::Result<()>;
     let changes: [Change<'_>; 6] = [
-        &|| fs.write_by(f, 0, b"x", &in_group).map(drop),
-        &|| fs.append_part_by(f, 1, b"x", &in_group),
-        &|| fs.fallocate_by(f, Fallocate::PunchHole, 0, 1, &in_group),
-        &|| fs.setattr_by(f, &size, &in_group).map(drop),
+        &|| fs.write(&caller, f, 0, b"x").map(drop),
+        &|| fs.append_part(&caller, f, 1, b"x"),
+        &|| fs.fallocate(&caller, f, Fallocate::PunchHole, 0, 1),
+        &|| fs.setattr(&caller, f, &size).map(drop),
         &|| {
-            fs.setxattr_by(
+            fs.setxattr(
+                &caller,
                 f,
                 b"system.posix_acl_access",
                 &list,
                 crate::XattrMode::Set,
-                &in_group,
             )
         },
-        &|| fs.copy_range_by((g, 0), (f, 0), 4, &in_group).map(drop),
+        &|| fs.copy_range(&caller, (g, 0), (f, 0), 4).map(drop),
     ];
     for (i, change) in changes.iter().enumerate() {
         sgid(true);

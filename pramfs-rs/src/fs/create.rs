@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::completeness::Hole;
 use super::inode::{Inode, InodeState, add_link, put_inode, put_new_inode, store_map, touch_mtime};
 use super::inode_lock::InodeGuard;
+use super::names::TARGET_MAX;
 use super::orphan::dir_tree;
 use super::{By, Engine, Need, chattr, names};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::htree;
 use crate::map::{self, MapRef};
@@ -15,7 +17,7 @@ use crate::media::checksum::crc;
 use crate::media::inode::{FLAGS_INHERITED, FLAGS_INHERITED_SPECIAL, INLINE_TARGET, INODE_SIZE};
 use crate::media::pointer::Ptr;
 use crate::pmem::LINE;
-use crate::types::{Attr, Ctx, FileType, Ino, Time};
+use crate::types::{Attr, FileType, Ino, Time};
 use crate::volume::Tx;
 
 /// What a new inode is.
@@ -25,34 +27,89 @@ pub(super) struct InodeTemplate<'a> {
     pub target: &'a [u8],
 }
 
+impl<'a> InodeTemplate<'a> {
+    pub(super) fn file(perm: u32) -> Self {
+        InodeTemplate {
+            mode: FileType::Regular.mode_bits() | perm & 0o7777,
+            rdev: 0,
+            target: b"",
+        }
+    }
+
+    pub(super) fn dir(perm: u32) -> Self {
+        InodeTemplate {
+            mode: FileType::Directory.mode_bits() | perm & 0o7777,
+            rdev: 0,
+            target: b"",
+        }
+    }
+
+    /// A file of the type in `mode`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for directories, symbolic links and unknown types.
+    pub(super) fn node(mode: u32, rdev: u64) -> Result<Self> {
+        match FileType::from_mode(mode) {
+            Some(FileType::Directory | FileType::Symlink) | None => Err(Error::Invalid(
+                "mknod makes files, pipes, sockets and devices",
+            )),
+            Some(_) => Ok(InodeTemplate {
+                mode,
+                rdev,
+                target: b"",
+            }),
+        }
+    }
+
+    /// A symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for an empty target, as symlink(2);
+    /// [`Error::NameTooLong`], [`Error::Invalid`] for a NUL byte.
+    pub(super) fn symlink(target: &'a [u8]) -> Result<Self> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() > TARGET_MAX {
+            return Err(Error::NameTooLong(target.len(), TARGET_MAX));
+        }
+        if target.contains(&0) {
+            return Err(Error::Invalid("a symlink target with a NUL byte"));
+        }
+        Ok(InodeTemplate {
+            mode: FileType::Symlink.mode_bits() | 0o777,
+            rdev: 0,
+            target,
+        })
+    }
+}
+
 impl Engine {
     /// Makes a regular file.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NotFound`] in a removed
     /// directory, [`Error::NameTooLong`].
-    pub fn create(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
-        self.mknod(
-            ctx,
-            parent,
-            name,
-            FileType::Regular.mode_bits() | perm & 0o7777,
-            0,
-        )
+    pub fn create(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<Attr> {
+        self.make(caller, parent, name, &InodeTemplate::file(perm), None)
     }
 
-    /// As [`create`](Self::create), with a reference.
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
-    pub fn create_pinned(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
-        self.mknod_pinned(
-            ctx,
-            parent,
-            name,
-            FileType::Regular.mode_bits() | perm & 0o7777,
-            0,
-        )
+    /// As [`create`](Self::create), with a reference for a guard to release.
+    pub(crate) fn create_for_guard(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<Attr> {
+        let by = Some(By::Guard);
+        self.make(caller, parent, name, &InodeTemplate::file(perm), by)
     }
 
     /// Makes a regular file, named pipe, socket or device file, by the type in
@@ -60,102 +117,41 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`create`](Self::create); [`Error::Invalid`] for other types.
-    pub fn mknod(&self, ctx: &Ctx, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
-        self.op(Need::Write, || {
-            self.mknod_inner(ctx, parent, name, mode, rdev, false)
-        })
-    }
-
-    /// As [`mknod`](Self::mknod), with a reference.
-    ///
-    /// # Errors
-    /// As for [`mknod`](Self::mknod).
-    pub fn mknod_pinned(
+    pub fn mknod(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: Ino,
         name: &[u8],
         mode: u32,
         rdev: u64,
     ) -> Result<Attr> {
-        self.op_pinned(Need::Write, By::Count, || {
-            self.mknod_inner(ctx, parent, name, mode, rdev, true)
-        })
-    }
-
-    fn mknod_inner(
-        &self,
-        ctx: &Ctx,
-        parent: Ino,
-        name: &[u8],
-        mode: u32,
-        rdev: u64,
-        pin: bool,
-    ) -> Result<Attr> {
-        match FileType::from_mode(mode) {
-            Some(FileType::Directory | FileType::Symlink) | None => Err(Error::Invalid(
-                "mknod makes files, pipes, sockets and devices",
-            )),
-            Some(_) => self.make(
-                ctx,
-                parent,
-                name,
-                &InodeTemplate {
-                    mode,
-                    rdev,
-                    target: b"",
-                },
-                pin,
-            ),
-        }
+        self.make(
+            caller,
+            parent,
+            name,
+            &InodeTemplate::node(mode, rdev)?,
+            None,
+        )
     }
 
     /// Makes a directory.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
-    pub fn mkdir(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
-        let mode = FileType::Directory.mode_bits() | perm & 0o7777;
-        self.op(Need::Write, || {
-            self.make(
-                ctx,
-                parent,
-                name,
-                &InodeTemplate {
-                    mode,
-                    rdev: 0,
-                    target: b"",
-                },
-                false,
-            )
-        })
-    }
-
-    /// As [`mkdir`](Self::mkdir), with a reference.
-    ///
-    /// # Errors
-    /// As for [`mkdir`](Self::mkdir).
-    pub fn mkdir_pinned(&self, ctx: &Ctx, parent: Ino, name: &[u8], perm: u32) -> Result<Attr> {
-        let mode = FileType::Directory.mode_bits() | perm & 0o7777;
-        self.op_pinned(Need::Write, By::Count, || {
-            self.make(
-                ctx,
-                parent,
-                name,
-                &InodeTemplate {
-                    mode,
-                    rdev: 0,
-                    target: b"",
-                },
-                true,
-            )
-        })
+    pub fn mkdir(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<Attr> {
+        self.make(caller, parent, name, &InodeTemplate::dir(perm), None)
     }
 
     /// Fills in, where all is zero, what a new file in `dir` starts as.
     pub(super) fn fill_new(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         dir: &DiskInode,
         what: &InodeTemplate<'_>,
         now: Time,
@@ -165,10 +161,10 @@ impl Engine {
         let umask = if what.mode & libc::S_IFMT == libc::S_IFLNK {
             0
         } else {
-            ctx.umask
+            caller.umask
         };
         d.mode = what.mode & !(umask & 0o777);
-        (d.uid, d.gid) = (ctx.uid, ctx.gid);
+        (d.uid, d.gid) = (caller.uid, caller.gid);
         if dir.mode & libc::S_ISGID != 0 {
             d.gid = dir.gid;
             if is_dir {
@@ -222,34 +218,36 @@ impl Engine {
         Ok(())
     }
 
-    /// A new inode and its name.
+    /// Makes an inode and its name; `by` takes a reference to it as well.
     pub(super) fn make(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: Ino,
         name: &[u8],
         what: &InodeTemplate<'_>,
-        pin: bool,
+        by: Option<By>,
     ) -> Result<Attr> {
-        names::check(name)?;
-        self.with_dir(parent, |dir| self.make_in(ctx, dir, name, what, pin))
+        self.op_with_ref(Need::Write, by, || {
+            names::check(name)?;
+            self.with_dir(parent, |dir| self.make_in(caller, dir, name, what, by))
+        })
     }
 
     #[inline(never)]
     fn make_in(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         dir: &Inode,
         name: &[u8],
         what: &InodeTemplate<'_>,
-        pin: bool,
+        by: Option<By>,
     ) -> Result<Attr> {
         let mut dir_state = dir.state.write();
         self.check_linked_dir(dir, &dir_state)?;
         chattr::check_append(&dir_state.disk)?;
         let mut near = None;
         loop {
-            let made = self.make_locked(ctx, dir, &mut dir_state, name, what, pin, near);
+            let made = self.make_locked(caller, dir, &mut dir_state, name, what, by, near);
             // The next free number may lie where the table would have to grow; a
             // lower one does not.
             if near.is_none() && matches!(made, Err(Error::NoSpace(_))) {
@@ -263,12 +261,12 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "one call, a few lines above")]
     fn make_locked(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         dir: &Inode,
         dir_state: &mut InodeState,
         name: &[u8],
         what: &InodeTemplate<'_>,
-        pin: bool,
+        by: Option<By>,
         near: Option<u64>,
     ) -> Result<Attr> {
         let now = self.now();
@@ -309,7 +307,13 @@ impl Engine {
         if let Some(home) = known {
             early = Inode::empty(ino, home);
             let new = new_inode.insert(NewInode::new(self, &early));
-            self.fill_new(ctx, &dir_state.disk, what, now, (ino, &mut new.state.disk));
+            self.fill_new(
+                caller,
+                &dir_state.disk,
+                what,
+                now,
+                (ino, &mut new.state.disk),
+            );
         }
         // Whether the name exists goes before there being no room to grow.
         self.add_entry_on(&mut tx, &mut new_dir, (name, &cursor), (ino.0, what.mode))?;
@@ -318,7 +322,13 @@ impl Engine {
             none => {
                 late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
                 let new = none.insert(NewInode::new(self, &late));
-                self.fill_new(ctx, &dir_state.disk, what, now, (ino, &mut new.state.disk));
+                self.fill_new(
+                    caller,
+                    &dir_state.disk,
+                    what,
+                    now,
+                    (ino, &mut new.state.disk),
+                );
                 new
             }
         };
@@ -335,7 +345,7 @@ impl Engine {
 
         // The name is durable after this, but nobody can find it while the
         // directory is locked.
-        let made = new.commit(&mut tx, pin);
+        let made = new.commit(&mut tx, by);
         if made.is_ok() {
             dir_state.committed(&new_dir);
         }
@@ -371,11 +381,11 @@ impl<'a> NewInode<'a> {
     /// # Errors
     /// Those of the commit.
     #[inline]
-    pub(super) fn commit(&mut self, tx: &mut Tx<'_>, pin: bool) -> Result<Attr> {
+    pub(super) fn commit(&mut self, tx: &mut Tx<'_>, by: Option<By>) -> Result<Attr> {
         self.inode.last_record.set(tx.commit()?);
         self.committed = true;
-        if pin {
-            self.engine.refs.add(self.inode.ino, 1, By::Count);
+        if let Some(by) = by {
+            self.engine.refs.add(self.inode.ino, 1, by);
         }
         Ok(self.state.attr(&self.engine.vol.geo))
     }
@@ -406,7 +416,7 @@ mod tests {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let full = fs.mkdir(&ctx, Ino::ROOT, b"full", 0o755).unwrap().ino;
         fs.create(&ctx, full, b"first", 0o644).unwrap();
         fs.iget(full).unwrap().state.write().disk.nlink = LINK_MAX;

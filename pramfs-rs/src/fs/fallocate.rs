@@ -3,13 +3,14 @@
 //! Blocks are allocated in a chain of records; the last one sets the size. If
 //! the region fills up on the way, what the call had allocated is freed again.
 
-use super::attr::{InGroup, any_group, lock_and_check_group, sgid};
+use super::attr::{lock_and_check_group, sgid};
 use super::completeness::Hole;
 use super::inode::{
     Inode, InodeState, put_inode, restore_times, store_healed, touch_ctime, touch_mtime,
 };
 use super::read::check_file;
 use super::{Engine, Need, chattr, room};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::map::{self, MapRef};
 use crate::media::DiskInode;
@@ -35,27 +36,19 @@ impl Engine {
     /// # Errors
     /// [`Error::Invalid`] for a range of no bytes, [`Error::TooLarge`];
     /// [`Error::NoSpace`], and then nothing has been allocated.
-    pub fn fallocate(&self, ino: Ino, what: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.fallocate_by(ino, what, offset, len, &any_group)
-    }
-
-    /// As [`fallocate`](Self::fallocate), as for [`write_by`](Self::write_by).
-    ///
-    /// # Errors
-    /// As for [`fallocate`](Self::fallocate).
-    pub fn fallocate_by(
+    pub fn fallocate(
         &self,
+        caller: &Credentials<'_>,
         ino: Ino,
         what: Fallocate,
         offset: u64,
         len: u64,
-        in_group: InGroup<'_>,
     ) -> Result<()> {
         self.op(Need::Write, || {
             let end = self.check_range(offset, len)?;
             let inode = self.iget_user(ino)?;
             let (mut state, keeps_sgid) =
-                lock_and_check_group(&inode, in_group, |state| sgid(&state.disk));
+                lock_and_check_group(&inode, caller, |state| sgid(&state.disk));
             check_file(&inode, &state)?;
             match what {
                 Fallocate::Allocate { .. } => chattr::check_append(&state.disk)?,

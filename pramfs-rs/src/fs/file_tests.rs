@@ -3,12 +3,13 @@
 
 use super::Fs;
 use super::options::MountOptions;
+use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::format::{FormatOptions, format};
 use crate::journal::set_thread_lane;
 use crate::map::{self, Node};
 use crate::pmem::{HeapBackend, PmemBackend, Region, SimBackend};
-use crate::types::{Ctx, Fallocate, FileExtent, Ino, SeekWhence, SetAttr};
+use crate::types::{Fallocate, FileExtent, Ino, SeekWhence, SetAttr};
 
 /// What the region is full of before it is formatted: nobody may ever read it.
 const STALE: u8 = 0xd7;
@@ -41,13 +42,14 @@ pub(super) fn mount(backend: Box<dyn PmemBackend>, block_size: u32) -> Fs {
 }
 
 pub(super) fn new_file(fs: &Fs, name: &[u8]) -> Ino {
-    fs.create(&Ctx::default(), Ino::ROOT, name, 0o644)
+    fs.create(&Credentials::ROOT, Ino::ROOT, name, 0o644)
         .unwrap()
         .ino
 }
 
 pub(super) fn truncate(fs: &Fs, ino: Ino, size: u64) -> crate::Result<()> {
     fs.setattr(
+        &Credentials::ROOT,
         ino,
         &SetAttr {
             size: Some(size),
@@ -151,7 +153,7 @@ impl Bed {
         }
         let bytes = self.bytes(len);
         if append {
-            match self.fs.append(self.ino, &bytes) {
+            match self.fs.append(&Credentials::ROOT, self.ino, &bytes) {
                 Ok(at) => {
                     assert_eq!(at, offset);
                     self.put(at as usize, &bytes);
@@ -160,7 +162,7 @@ impl Bed {
                 Err(e) => panic!("{e}"),
             }
         } else {
-            match self.fs.write(self.ino, offset, &bytes) {
+            match self.fs.write(&Credentials::ROOT, self.ino, offset, &bytes) {
                 Ok(n) => self.put(offset as usize, &bytes[..n]),
                 Err(Error::NoSpace(_)) => {}
                 Err(e) => panic!("{e}"),
@@ -180,7 +182,10 @@ impl Bed {
             1 => Fallocate::PunchHole,
             _ => Fallocate::ZeroRange { keep_size },
         };
-        match self.fs.fallocate(self.ino, what, offset, len) {
+        match self
+            .fs
+            .fallocate(&Credentials::ROOT, self.ino, what, offset, len)
+        {
             Ok(()) => {}
             // Zeroing in place has happened all the same.
             Err(Error::NoSpace(_)) if matches!(what, Fallocate::Allocate { .. }) => return,
@@ -329,6 +334,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
         let filler = new_file(&fs, b"filler");
         let all = free(&fs) << fs.vol.geo.block_log2;
         let _ = fs.fallocate(
+            &Credentials::ROOT,
             filler,
             Fallocate::Allocate { keep_size: false },
             0,
@@ -394,14 +400,23 @@ fn a_write_past_the_largest_offset_is_refused_and_one_up_to_it_is_cut() {
     let fs = mount(HeapBackend::boxed(4 << 20), 4096);
     let ino = new_file(&fs, b"file");
     let max = i64::MAX as u64;
-    assert!(matches!(fs.write(ino, max, b"x"), Err(Error::TooLarge(_))));
     assert!(matches!(
-        fs.write(ino, u64::MAX, b"x"),
+        fs.write(&Credentials::ROOT, ino, max, b"x"),
         Err(Error::TooLarge(_))
     ));
-    assert_eq!(fs.write(ino, max - 2, b"xyz").unwrap(), 2);
+    assert!(matches!(
+        fs.write(&Credentials::ROOT, ino, u64::MAX, b"x"),
+        Err(Error::TooLarge(_))
+    ));
+    assert_eq!(
+        fs.write(&Credentials::ROOT, ino, max - 2, b"xyz").unwrap(),
+        2
+    );
     assert_eq!(fs.getattr(ino).unwrap().size, max);
-    assert!(matches!(fs.append(ino, b"x"), Err(Error::TooLarge(_))));
+    assert!(matches!(
+        fs.append(&Credentials::ROOT, ino, b"x"),
+        Err(Error::TooLarge(_))
+    ));
     let mut two = [0; 9];
     assert_eq!(fs.read(ino, max - 2, &mut two).unwrap(), 2);
     assert_eq!(&two[..2], b"xy");
@@ -412,15 +427,15 @@ fn a_write_past_the_largest_offset_is_refused_and_one_up_to_it_is_cut() {
     ));
     let all = Fallocate::Allocate { keep_size: false };
     assert!(matches!(
-        fs.fallocate(ino, all, max, 1),
+        fs.fallocate(&Credentials::ROOT, ino, all, max, 1),
         Err(Error::TooLarge(_))
     ));
     assert!(matches!(
-        fs.fallocate(ino, all, 1, u64::MAX),
+        fs.fallocate(&Credentials::ROOT, ino, all, 1, u64::MAX),
         Err(Error::TooLarge(_))
     ));
     assert!(matches!(
-        fs.fallocate(ino, all, 1, 0),
+        fs.fallocate(&Credentials::ROOT, ino, all, 1, 0),
         Err(Error::Invalid(_))
     ));
     truncate(&fs, ino, 0).unwrap();
@@ -433,24 +448,31 @@ fn a_full_region_gives_a_short_write_and_then_an_error() {
     let fs = mount(HeapBackend::boxed(2 << 20), 4096);
     let ino = new_file(&fs, b"file");
     let big = vec![1; 4 << 20];
-    let n = fs.write(ino, 0, &big).unwrap();
+    let n = fs.write(&Credentials::ROOT, ino, 0, &big).unwrap();
     assert!(n > 1 << 20 && n < 2 << 20);
     assert_eq!(fs.getattr(ino).unwrap().size, n as u64);
     assert!(matches!(
-        fs.write(ino, n as u64 + 4096, b"x"),
+        fs.write(&Credentials::ROOT, ino, n as u64 + 4096, b"x"),
         Err(Error::NoSpace(_))
     ));
-    assert!(matches!(fs.append(ino, &big), Err(Error::NoSpace(_))));
+    assert!(matches!(
+        fs.append(&Credentials::ROOT, ino, &big),
+        Err(Error::NoSpace(_))
+    ));
     assert_eq!(fs.getattr(ino).unwrap().size, n as u64);
     let all = Fallocate::Allocate { keep_size: true };
     assert!(matches!(
-        fs.fallocate(ino, all, 0, 1 << 30),
+        fs.fallocate(&Credentials::ROOT, ino, all, 0, 1 << 30),
         Err(Error::NoSpace(_))
     ));
     check_blocks(&fs, ino);
     // What is full can be emptied, and then filled again.
     truncate(&fs, ino, 5000).unwrap();
-    assert_eq!(fs.write(ino, 0, &big[..1 << 20]).unwrap(), 1 << 20);
+    assert_eq!(
+        fs.write(&Credentials::ROOT, ino, 0, &big[..1 << 20])
+            .unwrap(),
+        1 << 20
+    );
     fs.unlink(Ino::ROOT, b"file").unwrap();
 }
 
@@ -459,7 +481,8 @@ fn large_aligned_files_lie_in_large_leaves() {
     let fs = mount(HeapBackend::boxed(32 << 20), 4096);
     let ino = new_file(&fs, b"file");
     for _ in 0..4 {
-        fs.append(ino, &vec![5; 1 << 20]).unwrap();
+        fs.append(&Credentials::ROOT, ino, &vec![5; 1 << 20])
+            .unwrap();
     }
     // Two leaves and one pointer block above them.
     assert_eq!(fs.getattr(ino).unwrap().blocks, 1025 * 8);
@@ -470,6 +493,7 @@ fn large_aligned_files_lie_in_large_leaves() {
     );
     let other = new_file(&fs, b"other");
     fs.fallocate(
+        &Credentials::ROOT,
         other,
         Fallocate::Allocate { keep_size: false },
         4096,
@@ -496,8 +520,8 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
     let fs = mount(Box::new(backend), 512);
     let (a, b) = (new_file(&fs, b"a"), new_file(&fs, b"b"));
     for _ in 0..1200 {
-        fs.append(a, &[1; 512]).unwrap();
-        fs.append(b, &[2; 512]).unwrap();
+        fs.append(&Credentials::ROOT, a, &[1; 512]).unwrap();
+        fs.append(&Credentials::ROOT, b, &[2; 512]).unwrap();
     }
     // The first record of the truncation, and no more of it.
     let slot = {
@@ -540,7 +564,7 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
                             && bytes[100..].iter().all(|b| *b == 0)
                     );
                 }
-                1 => assert_eq!(fs.append(a, &[3; 10]).unwrap(), 100),
+                1 => assert_eq!(fs.append(&Credentials::ROOT, a, &[3; 10]).unwrap(), 100),
                 _ => fs.unlink(Ino::ROOT, b"a").unwrap(),
             }
             while fs
@@ -600,31 +624,36 @@ fn file_operations_keep_their_budget_of_fences() {
     budget(
         "append with allocation",
         2.01,
-        cost(&fs, &sim, n, |_| _ = fs.append(ino, &block).unwrap()),
+        cost(&fs, &sim, n, |_| {
+            _ = fs.append(&Credentials::ROOT, ino, &block).unwrap()
+        }),
     );
     budget(
         "append of 100 bytes",
         2.01,
         cost(&fs, &sim, n, |_| {
-            _ = fs.append(ino, &block[..100]).unwrap();
+            _ = fs.append(&Credentials::ROOT, ino, &block[..100]).unwrap();
         }),
     );
     budget(
         "overwrite",
         1.0,
         cost(&fs, &sim, n, |i| {
-            _ = fs.write(ino, i * 4096, &block).unwrap();
+            _ = fs.write(&Credentials::ROOT, ino, i * 4096, &block).unwrap();
         }),
     );
     budget(
         "overwrite, unaligned",
         1.0,
         cost(&fs, &sim, n, |i| {
-            _ = fs.write(ino, i * 4000 + 7, &block).unwrap();
+            _ = fs
+                .write(&Credentials::ROOT, ino, i * 4000 + 7, &block)
+                .unwrap();
         }),
     );
     let other = new_file(&fs, b"other");
     fs.fallocate(
+        &Credentials::ROOT,
         other,
         Fallocate::Allocate { keep_size: true },
         4096,
@@ -634,7 +663,9 @@ fn file_operations_keep_their_budget_of_fences() {
     budget(
         "append into preallocated",
         2.01,
-        cost(&fs, &sim, n, |_| _ = fs.append(other, &block).unwrap()),
+        cost(&fs, &sim, n, |_| {
+            _ = fs.append(&Credentials::ROOT, other, &block).unwrap()
+        }),
     );
     let third = new_file(&fs, b"third");
     let alloc = Fallocate::Allocate { keep_size: false };
@@ -642,15 +673,22 @@ fn file_operations_keep_their_budget_of_fences() {
         "fallocate",
         2.01,
         cost(&fs, &sim, n, |i| {
-            fs.fallocate(third, alloc, i * 4096, 4096).unwrap()
+            fs.fallocate(&Credentials::ROOT, third, alloc, i * 4096, 4096)
+                .unwrap()
         }),
     );
     budget(
         "punch hole",
         2.01,
         cost(&fs, &sim, n / 2, |i| {
-            fs.fallocate(ino, Fallocate::PunchHole, i * 8192, 4096)
-                .unwrap();
+            fs.fallocate(
+                &Credentials::ROOT,
+                ino,
+                Fallocate::PunchHole,
+                i * 8192,
+                4096,
+            )
+            .unwrap();
         }),
     );
     budget(

@@ -1,9 +1,14 @@
-//! [`InodeRef`]: a reference to an inode that is released on drop.
+//! References to inodes that are released on drop: [`InodeRef`], and the operations that
+//! return one ([`Holding`]).
 
 use std::sync::Arc;
 
+use super::create::InodeTemplate;
+use super::readdir::Taken;
 use super::{By, Engine, Fs, Handle};
-use crate::types::Ino;
+use crate::credentials::Credentials;
+use crate::error::Result;
+use crate::types::{Attr, DirEntry, Ino};
 
 /// A reference to an inode. While it lives, the inode number is not reused, and the
 /// inode survives the removal of its last name. Dropping the last reference frees an
@@ -22,11 +27,11 @@ impl Fs {
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::{HeapBackend, Region};
-    /// # use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions};
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
     /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// # format(&region, &FormatOptions::default())?;
     /// # let fs = Fs::open(region, MountOptions::default())?;
-    /// let file = fs.create(&Ctx::default(), Ino::ROOT, b"name", 0o644)?.ino;
+    /// let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"name", 0o644)?.ino;
     /// let held = fs.hold(file);
     /// fs.unlink(Ino::ROOT, b"name")?;
     /// assert_eq!(fs.getattr(file)?.nlink, 0);
@@ -40,6 +45,14 @@ impl Fs {
 }
 
 impl InodeRef {
+    /// Takes over a reference that the engine added for a guard.
+    fn adopt(engine: &Arc<Engine>, ino: Ino) -> InodeRef {
+        InodeRef {
+            engine: Handle::new(engine),
+            ino,
+        }
+    }
+
     pub(crate) fn new(engine: &Arc<Engine>, ino: Ino) -> InodeRef {
         // A forked child must take no lock; its operations all fail.
         if !engine.open.is_inherited() {
@@ -55,10 +68,206 @@ impl InodeRef {
     pub fn ino(&self) -> Ino {
         self.ino
     }
+
+    /// Leaves the reference to the caller's count, as a server of the kernel needs it:
+    /// the kernel counts lookups by inode number, and returns them by `forget`. The
+    /// caller releases it by [`Engine::forget`] or [`Engine::release`].
+    ///
+    /// ```
+    /// # use pramfs::format::{FormatOptions, format};
+    /// # use pramfs::pmem::{HeapBackend, Region};
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
+    /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
+    /// # format(&region, &FormatOptions::default())?;
+    /// # let fs = Fs::open(region, MountOptions::default())?;
+    /// # fs.create(&Credentials::ROOT, Ino::ROOT, b"name", 0o644)?;
+    /// let (found, attr) = fs.holding().lookup(Ino::ROOT, b"name")?;
+    /// found.into_count();
+    /// fs.unlink(Ino::ROOT, b"name")?;
+    /// assert_eq!(fs.getattr(attr.ino)?.nlink, 0);
+    /// fs.forget(attr.ino, 1);
+    /// # Ok::<(), pramfs::Error>(())
+    /// ```
+    pub fn into_count(self) -> Ino {
+        let ino = self.ino;
+        if !self.engine.open.is_inherited() {
+            self.engine.refs.add(ino, 1, By::Count);
+        }
+        // The drop releases the guard's reference; the counted one remains.
+        ino
+    }
 }
 
 impl Drop for InodeRef {
     fn drop(&mut self) {
         self.engine.release_ref(self.ino, 1, By::Guard);
+    }
+}
+
+/// References to the entries that [`Holding::readdir`] passed on. They are released on
+/// drop, unless [`into_counts`](Self::into_counts) leaves them to the caller.
+#[derive(Debug)]
+pub struct InodeRefs {
+    engine: Handle,
+    inos: Vec<Ino>,
+}
+
+impl InodeRefs {
+    /// Returns the inode numbers, one for each reference.
+    pub fn inos(&self) -> &[Ino] {
+        &self.inos
+    }
+
+    /// As [`InodeRef::into_count`], for all of them.
+    pub fn into_counts(self) -> Vec<Ino> {
+        if !self.engine.open.is_inherited() {
+            for &ino in &self.inos {
+                self.engine.refs.add(ino, 1, By::Count);
+            }
+        }
+        self.inos.clone()
+    }
+}
+
+impl Drop for InodeRefs {
+    fn drop(&mut self) {
+        for &ino in &self.inos {
+            self.engine.release_ref(ino, 1, By::Guard);
+        }
+    }
+}
+
+/// The operations that find or make inodes, with a reference to each. The reference is
+/// taken before another operation can remove the inode.
+///
+/// [`Fs::holding`] returns it. The methods of [`Engine`] of the same names take no
+/// reference.
+#[derive(Debug, Clone, Copy)]
+pub struct Holding<'a> {
+    engine: &'a Arc<Engine>,
+}
+
+impl Fs {
+    /// Returns the operations that take references.
+    pub fn holding(&self) -> Holding<'_> {
+        Holding {
+            engine: self.engine(),
+        }
+    }
+}
+
+impl Holding<'_> {
+    fn adopt(self, attr: Attr) -> (InodeRef, Attr) {
+        (InodeRef::adopt(self.engine, attr.ino), attr)
+    }
+
+    /// As [`Engine::lookup`].
+    ///
+    /// # Errors
+    /// As for [`Engine::lookup`].
+    pub fn lookup(self, parent: Ino, name: &[u8]) -> Result<(InodeRef, Attr)> {
+        let found = self.engine.lookup_by(parent, name, By::Guard)?;
+        Ok(self.adopt(found))
+    }
+
+    /// As [`Engine::create`].
+    ///
+    /// # Errors
+    /// As for [`Engine::create`].
+    pub fn create(
+        self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<(InodeRef, Attr)> {
+        self.make(caller, parent, name, &InodeTemplate::file(perm))
+    }
+
+    /// As [`Engine::mknod`].
+    ///
+    /// # Errors
+    /// As for [`Engine::mknod`].
+    pub fn mknod(
+        self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<(InodeRef, Attr)> {
+        self.make(caller, parent, name, &InodeTemplate::node(mode, rdev)?)
+    }
+
+    /// As [`Engine::mkdir`].
+    ///
+    /// # Errors
+    /// As for [`Engine::mkdir`].
+    pub fn mkdir(
+        self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<(InodeRef, Attr)> {
+        self.make(caller, parent, name, &InodeTemplate::dir(perm))
+    }
+
+    /// As [`Engine::symlink`].
+    ///
+    /// # Errors
+    /// As for [`Engine::symlink`].
+    pub fn symlink(
+        self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<(InodeRef, Attr)> {
+        self.make(caller, parent, name, &InodeTemplate::symlink(target)?)
+    }
+
+    fn make(
+        self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        what: &InodeTemplate<'_>,
+    ) -> Result<(InodeRef, Attr)> {
+        let by = Some(By::Guard);
+        let made = self.engine.make(caller, parent, name, what, by)?;
+        Ok(self.adopt(made))
+    }
+
+    /// As [`Engine::link`].
+    ///
+    /// # Errors
+    /// As for [`Engine::link`].
+    pub fn link(self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<(InodeRef, Attr)> {
+        let by = Some(By::Guard);
+        let linked = self.engine.link_by(ino, new_parent, new_name, by)?;
+        Ok(self.adopt(linked))
+    }
+
+    /// As [`Engine::readdir`], and passes the attributes of each entry, `None` if its
+    /// inode is damaged. Returns references to the entries that `f` kept, except `.` and
+    /// `..`. If the directory is damaged after an entry that was kept, the walk ends
+    /// without an error, and the next call from there returns it.
+    ///
+    /// # Errors
+    /// As for [`Engine::readdir`].
+    pub fn readdir(
+        self,
+        ino: Ino,
+        cookie: u64,
+        f: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> Taken,
+    ) -> Result<InodeRefs> {
+        let mut kept = InodeRefs {
+            engine: Handle::new(self.engine),
+            inos: Vec::new(),
+        };
+        self.engine
+            .readdir_with_refs(ino, cookie, f, &mut kept.inos)?;
+        Ok(kept)
     }
 }

@@ -19,22 +19,23 @@ impl Engine {
     /// [`Error::Exists`], [`Error::NotPermitted`] for a directory,
     /// [`Error::NotFound`] for an inode without names, [`Error::TooManyLinks`].
     pub fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
-        self.op(Need::Write, || {
-            self.link_inner(ino, new_parent, new_name, false)
+        self.link_by(ino, new_parent, new_name, None)
+    }
+
+    /// As [`link`](Self::link); `by` takes a reference to the inode as well.
+    pub(super) fn link_by(
+        &self,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: &[u8],
+        by: Option<By>,
+    ) -> Result<Attr> {
+        self.op_with_ref(Need::Write, by, || {
+            self.link_inner(ino, new_parent, new_name, by)
         })
     }
 
-    /// As [`link`](Self::link), and takes a reference to the inode.
-    ///
-    /// # Errors
-    /// As for [`link`](Self::link).
-    pub fn link_pinned(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
-        self.op_pinned(Need::Write, By::Count, || {
-            self.link_inner(ino, new_parent, new_name, true)
-        })
-    }
-
-    fn link_inner(&self, ino: Ino, new_parent: Ino, name: &[u8], pin: bool) -> Result<Attr> {
+    fn link_inner(&self, ino: Ino, new_parent: Ino, name: &[u8], by: Option<By>) -> Result<Attr> {
         names::check(name)?;
         let inode = self.iget_user(ino)?;
         let dir = self.iget_user(new_parent)?;
@@ -78,8 +79,8 @@ impl Engine {
             put_inode(&mut tx, &inode, child_state, &mut new)?;
             tx.commit()?;
         }
-        if pin {
-            self.refs.add(ino, 1, By::Count);
+        if let Some(by) = by {
+            self.refs.add(ino, 1, by);
         }
         set.state_mut(&dir)?.committed(&new_dir);
         let child_state = set.state_mut(&inode)?;

@@ -59,16 +59,6 @@ impl Engine {
         self.op(Need::Read, || self.lookup_inode(parent, name, None))
     }
 
-    /// As [`lookup`](Self::lookup), and takes a reference (see
-    /// [`unpin`](Self::unpin)) before the inode can be removed.
-    ///
-    /// # Errors
-    /// As for [`lookup`](Self::lookup).
-    #[inline]
-    pub fn lookup_pinned(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
-        self.lookup_by(parent, name, By::Count)
-    }
-
     /// As [`lookup`](Self::lookup), and takes a reference before the inode can be
     /// removed.
     pub(crate) fn lookup_by(&self, parent: Ino, name: &[u8], by: By) -> Result<Attr> {
@@ -81,7 +71,9 @@ impl Engine {
             }
             self.release_ref(attr.ino, 1, by);
         }
-        self.op_pinned(Need::Read, by, || self.lookup_inode(parent, name, Some(by)))
+        self.op_with_ref(Need::Read, Some(by), || {
+            self.lookup_inode(parent, name, Some(by))
+        })
     }
 
     /// Looks a name up in the caches without a lock. `None` means only that the
@@ -94,7 +86,7 @@ impl Engine {
         self.is_up().then_some(found)
     }
 
-    fn lookup_inode(&self, parent: Ino, name: &[u8], pin: Option<By>) -> Result<Attr> {
+    fn lookup_inode(&self, parent: Ino, name: &[u8], by: Option<By>) -> Result<Attr> {
         names::check_lookup(name)?;
         let mut probe = Probe::new(self.cache.names.key, parent, name);
         let dir = self.iget_user(parent)?;
@@ -103,7 +95,7 @@ impl Engine {
             self.check_dir(&dir, &dir_state)?;
             let child: Arc<Inode> = match name {
                 b"." => {
-                    if let Some(by) = pin {
+                    if let Some(by) = by {
                         self.refs.add(dir.ino, 1, by);
                     }
                     return Ok(self.publish(&dir, &dir_state, None));
@@ -138,7 +130,7 @@ impl Engine {
             if state.gone {
                 continue;
             }
-            if let Some(by) = pin {
+            if let Some(by) = by {
                 self.refs.add(child.ino, 1, by);
             }
             return Ok(self.publish(&child, &state, probe));
@@ -171,7 +163,7 @@ mod tests {
     use crate::pmem::HeapBackend;
     use crate::{
         MountOptions,
-        inode::{Ctx, Fs},
+        inode::{Credentials, Fs},
     };
 
     #[test]
@@ -183,11 +175,11 @@ mod tests {
             ..MountOptions::default()
         };
         let fs = Fs::open(region, options).unwrap();
-        let make = |name| fs.create(&Ctx::default(), Ino::ROOT, name, 0o644);
+        let make = |name| fs.create(&Credentials::ROOT, Ino::ROOT, name, 0o644);
         let (idle, lags) = (make(b"a").unwrap().ino, make(b"b").unwrap().ino);
-        fs.write(lags, 0, &[1; 4096]).unwrap();
+        fs.write(&Credentials::ROOT, lags, 0, &[1; 4096]).unwrap();
         // An overwrite in place leaves its times newer in memory.
-        fs.write(lags, 0, &[2; 4096]).unwrap();
+        fs.write(&Credentials::ROOT, lags, 0, &[2; 4096]).unwrap();
         for ino in [idle, lags] {
             fs.getattr(ino).unwrap();
         }

@@ -81,11 +81,10 @@ pub(crate) use extent_cache::ExtentCache;
 pub(crate) use read::check_file;
 pub(crate) use refs::By;
 
-pub use attr::InGroup;
 pub use close::CloseError;
 pub(crate) use close::Handle;
 pub use damage::{Repeats, Writability};
-pub use inode_ref::InodeRef;
+pub use inode_ref::{Holding, InodeRef, InodeRefs};
 pub use mount::RecoveryReport;
 pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
 pub use readdir::Taken;
@@ -110,12 +109,12 @@ use superblock::SuperState;
 /// ```
 /// use pramfs::format::{FormatOptions, format};
 /// use pramfs::pmem::{HeapBackend, Region};
-/// use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions};
+/// use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
 ///
 /// let region = Region::new("example", HeapBackend::boxed(4 << 20));
 /// format(&region, &FormatOptions::default())?;
 /// let fs = Fs::open(region, MountOptions::default())?;
-/// let file = fs.create(&Ctx::default(), Ino::ROOT, b"hello", 0o644)?;
+/// let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"hello", 0o644)?;
 /// fs.write(file.ino, 0, b"world")?;
 /// assert_eq!(fs.getattr(file.ino)?.size, 5);
 /// fs.close()?;
@@ -256,21 +255,26 @@ impl Engine {
         result
     }
 
-    /// As [`op`](Self::op), for an operation that takes a reference to the inode
-    /// it returns. If it fails, the reference is released.
-    pub(crate) fn op_pinned(
+    /// As [`op`](Self::op), for an operation that takes a reference to the inode it
+    /// returns, unless `by` is `None`. If it fails, the reference is released: a fault of
+    /// the medium is detected only at its end.
+    #[inline]
+    pub(crate) fn op_with_ref(
         &self,
         need: Need,
-        by: By,
+        by: Option<By>,
         mut f: impl FnMut() -> Result<Attr>,
     ) -> Result<Attr> {
-        let mut pinned = None;
+        let Some(by) = by else {
+            return self.op(need, f);
+        };
+        let mut taken = None;
         let result = self.op(need, || {
             let attr = f()?;
-            pinned = Some(attr.ino);
+            taken = Some(attr.ino);
             Ok(attr)
         });
-        if let Some(ino) = pinned.filter(|_| result.is_err()) {
+        if let Some(ino) = taken.filter(|_| result.is_err()) {
             self.release_ref(ino, 1, by);
         }
         result
@@ -491,10 +495,10 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::Credentials;
     use crate::format::{FormatOptions, format};
     use crate::journal::set_thread_lane;
     use crate::pmem::HeapBackend;
-    use crate::types::Ctx;
 
     #[test]
     fn dir_cache_detects_inode_reuse() {
@@ -509,7 +513,7 @@ mod tests {
             fs.vol.geo.lanes > 1,
             "both threads would share one cached directory"
         );
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         set_thread_lane(0);
         let old = fs.mkdir(&ctx, Ino::ROOT, b"old", 0o755).unwrap();
         fs.create(&ctx, old.ino, b"file", 0o644).unwrap();

@@ -286,14 +286,14 @@ impl Fs {
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
     /// # use pramfs::pmem::{HeapBackend, Region};
-    /// # use pramfs::{inode::{Ctx, Fs, Ino}, MountOptions};
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions};
     /// # let region = Region::new("example", HeapBackend::boxed(4 << 20));
     /// # format(&region, &FormatOptions::default())?;
     /// let read_only = MountOptions { read_only: true, ..MountOptions::default() };
     /// let fs = Fs::open(region, read_only)?;
-    /// assert!(fs.create(&Ctx::default(), Ino::ROOT, b"a", 0o644).is_err());
+    /// assert!(fs.create(&Credentials::ROOT, Ino::ROOT, b"a", 0o644).is_err());
     /// fs.make_writable()?;
-    /// fs.create(&Ctx::default(), Ino::ROOT, b"a", 0o644)?;
+    /// fs.create(&Credentials::ROOT, Ino::ROOT, b"a", 0o644)?;
     /// # Ok::<(), pramfs::Error>(())
     /// ```
     ///

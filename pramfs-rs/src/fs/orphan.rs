@@ -308,22 +308,12 @@ impl Engine {
         }
     }
 
-    /// Adds counted references, as a server of the kernel needs them. The caller
-    /// counts them and releases them by [`unpin`](Self::unpin) or
-    /// [`forget`](Self::forget). Other callers use [`Fs::hold`](super::Fs::hold).
-    pub fn pin(&self, ino: Ino, n: u64) {
-        if n > 0 && !self.open.is_inherited() {
-            self.refs.add(ino, n, By::Count);
-        }
-    }
-
-    /// Releases counted references. Frees an inode that has no name and no
-    /// reference left.
+    /// Releases references that [`InodeRef::into_count`](super::InodeRef::into_count)
+    /// left to the caller's count. Frees an inode that has no name and no reference left.
     ///
-    /// Open files, views and the result of [`Fs::hold`](super::Fs::hold) have
-    /// separate references that this call does not release. They stay valid even if
-    /// the caller miscounts.
-    pub fn unpin(&self, ino: Ino, n: u64) {
+    /// Open files, views and an [`InodeRef`](super::InodeRef) have separate references
+    /// that this call does not release. They stay valid even if the caller miscounts.
+    pub fn release(&self, ino: Ino, n: u64) {
         self.release_ref(ino, n, By::Count);
     }
 
@@ -341,7 +331,7 @@ impl Engine {
         }
     }
 
-    /// As [`unpin`](Self::unpin), but a small inode may wait for a batch that is
+    /// As [`release`](Self::release), but a small inode may wait for a batch that is
     /// freed in one record. The batch is freed when it has sixteen inodes, and
     /// earlier by the timer, [`statfs`](Self::statfs), [`sync`](Self::sync), unmount,
     /// and [`free_forgotten`](Self::free_forgotten).

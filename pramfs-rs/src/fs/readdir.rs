@@ -17,7 +17,7 @@ const DOT_DOT: u64 = 2;
 /// Maximum entries read per acquisition of the directory's lock.
 const BATCH: usize = 64;
 
-/// What the receiver of [`Engine::readdir_pinned`] did with an entry.
+/// What the receiver of [`Holding::readdir`](super::Holding::readdir) did with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// Took it: the entry has a reference now, unless it is `.` or `..`.
@@ -73,31 +73,19 @@ impl Engine {
         })
     }
 
-    /// As [`readdir`](Self::readdir), and passes the attributes of each entry, `None`
-    /// if its inode is damaged. Takes a reference to each entry that `f` kept, except
-    /// `.` and `..`. If the directory is damaged after an entry that was kept, the
-    /// walk ends without an error, and the next call from there returns it.
-    ///
-    /// # Errors
-    /// As for [`readdir`](Self::readdir). On an error all references are released.
-    pub fn readdir_pinned(
+    /// The walk of [`Holding::readdir`](super::Holding::readdir). `kept` gets the inodes
+    /// to which a reference was taken.
+    pub(super) fn readdir_with_refs(
         &self,
         ino: Ino,
         cookie: u64,
         f: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> Taken,
+        kept: &mut Vec<Ino>,
     ) -> Result<()> {
-        let mut kept = Vec::new();
-        let walked = self.op(Need::Read, || self.walk_pinned(ino, cookie, f, &mut kept));
-        if walked.is_err() {
-            // A fault of the medium is detected only after the walk.
-            for ino in kept {
-                self.unpin(ino, 1);
-            }
-        }
-        walked
+        self.op(Need::Read, || self.walk_with_refs(ino, cookie, f, kept))
     }
 
-    fn walk_pinned(
+    fn walk_with_refs(
         &self,
         ino: Ino,
         cookie: u64,
@@ -149,7 +137,7 @@ impl Engine {
                 }
                 given = true;
                 if e.cookie > DOT_DOT {
-                    self.refs.add(e.ino, 1, By::Count);
+                    self.refs.add(e.ino, 1, By::Guard);
                     kept.push(e.ino);
                 }
             }

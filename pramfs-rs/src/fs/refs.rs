@@ -112,7 +112,7 @@ mod tests {
     use crate::pmem::{HeapBackend, Region};
     use crate::{
         MountOptions,
-        inode::{Ctx, Fs},
+        inode::{Credentials, Fs},
     };
 
     /// A thread that held a lock at the fork does not exist in the child.
@@ -125,7 +125,7 @@ mod tests {
             ..MountOptions::default()
         };
         let fs = Fs::open(region, options).unwrap();
-        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
         let ino = file.unwrap().ino;
         let held = fs.hold(ino);
         fs.open.inherit();
@@ -135,8 +135,8 @@ mod tests {
         std::thread::scope(|s| {
             let fs = &fs;
             s.spawn(move || {
-                fs.pin(ino, 1);
-                fs.unpin(ino, 1);
+                fs.hold(ino).into_count();
+                fs.release(ino, 1);
                 fs.forget(ino, 1);
                 drop((fs.hold(ino), held));
                 let opened = OpenOptions::new()

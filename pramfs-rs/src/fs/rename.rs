@@ -11,11 +11,12 @@ use super::inode::{
 use super::locks::LockSet;
 use super::orphan::Dropped;
 use super::{Engine, Need, chattr, names};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::htree::{DirEntry, VacantEntry};
 use crate::media::DiskInode;
 use crate::pmem::mutants::has_bug;
-use crate::types::{Ctx, FileType, Ino, RenameFlags};
+use crate::types::{FileType, Ino, RenameFlags};
 use crate::volume::Tx;
 
 /// Maximum depth that the search for a loop follows. An undamaged tree does not
@@ -44,7 +45,7 @@ impl Engine {
     /// [`Error::Invalid`] for moving a directory into its own subtree.
     pub fn rename(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -60,7 +61,7 @@ impl Engine {
             names::check(name)?;
             names::check(new_name)?;
             self.with_dir(parent, |from| {
-                self.rename_from(ctx, from, name, new_parent, new_name, flags)
+                self.rename_from(caller, from, name, new_parent, new_name, flags)
             })
         })
     }
@@ -74,7 +75,7 @@ impl Engine {
     #[inline(never)]
     fn rename_from(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         from: &Arc<Inode>,
         name: &[u8],
         new_parent: Ino,
@@ -105,7 +106,7 @@ impl Engine {
                     source: &source,
                     target: target.as_ref(),
                 };
-                let orphan = self.rename_locked(ctx, &ends, &mut set, flags)?;
+                let orphan = self.rename_locked(caller, &ends, &mut set, flags)?;
                 drop(set);
                 return self.after_removal(orphan);
             }
@@ -169,7 +170,7 @@ impl Engine {
                 source: &source,
                 target: target.as_ref(),
             };
-            let orphan = self.rename_locked(ctx, &ends, &mut set, flags)?;
+            let orphan = self.rename_locked(caller, &ends, &mut set, flags)?;
             drop(set);
             return self.after_removal(orphan);
         }
@@ -209,7 +210,7 @@ impl Engine {
 
     fn rename_locked(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         ends: &Ends<'_>,
         set: &mut LockSet<'_>,
         flags: RenameFlags,
@@ -241,7 +242,7 @@ impl Engine {
         if flags.exchange {
             self.exchange_locked(ends, set).map(|()| None)
         } else {
-            self.move_locked(ctx, ends, set, flags.whiteout)
+            self.move_locked(caller, ends, set, flags.whiteout)
         }
     }
 
@@ -294,7 +295,7 @@ impl Engine {
 
     fn move_locked(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         ends: &Ends<'_>,
         set: &mut LockSet<'_>,
         whiteout: bool,
@@ -327,7 +328,7 @@ impl Engine {
 
         // The old name first: the new one may reuse its slots.
         let whiteout_inode = if whiteout {
-            Some(self.put_whiteout(ctx, &mut tx, &mut from, ends.name, now)?)
+            Some(self.put_whiteout(caller, &mut tx, &mut from, ends.name, now)?)
         } else {
             self.take_entry(&mut tx, &mut from, ends.entry)?;
             None
@@ -399,7 +400,7 @@ impl Engine {
         }
         match whiteout_inode {
             Some(whiteout_inode) => {
-                NewInode::new(self, &whiteout_inode).commit(&mut tx, false)?;
+                NewInode::new(self, &whiteout_inode).commit(&mut tx, None)?;
             }
             None => drop(tx.commit()?),
         }
@@ -424,7 +425,7 @@ impl Engine {
     /// Replaces an entry with a whiteout.
     fn put_whiteout(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
         name: &[u8],
@@ -439,7 +440,7 @@ impl Engine {
             rdev: 0,
             target: b"",
         };
-        self.fill_new(ctx, dir, &what, now, (ino, &mut d));
+        self.fill_new(caller, dir, &what, now, (ino, &mut d));
         put_new_inode(tx, home, ino, &mut d)?;
         self.replace_entry(tx, dir, name, &d)?;
         Ok(Arc::new(Inode::new(ino, home, d)))

@@ -207,11 +207,12 @@ pub(super) fn request_all_room(bytes: u64) -> impl Fn(Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use crate::credentials::Credentials;
     use crate::format::{FormatOptions, format};
     use crate::journal::set_thread_lane;
     use crate::map;
     use crate::pmem::{BackendKind, Region, RegionOptions};
-    use crate::types::{Bno, Ctx, Fallocate, Ino};
+    use crate::types::{Bno, Fallocate, Ino};
     use crate::{Error, MountOptions, inode::Fs};
 
     const MIB: u64 = 1 << 20;
@@ -247,12 +248,14 @@ mod tests {
     /// - No free block has room.
     fn check_undo(reserve: bool, change: impl Fn(&Fs, Ino)) {
         let fs = sparse();
-        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
         let file = file.unwrap().ino;
-        fs.append(file, &vec![1; MIB as usize]).unwrap();
+        fs.append(&Credentials::ROOT, file, &vec![1; MIB as usize])
+            .unwrap();
         let ahead = Fallocate::Allocate { keep_size: true };
         for mib in 2..6 {
-            fs.fallocate(file, ahead, mib * MIB, MIB).unwrap();
+            fs.fallocate(&Credentials::ROOT, file, ahead, mib * MIB, MIB)
+                .unwrap();
         }
         fs.vol.retire_pending().unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
@@ -272,13 +275,16 @@ mod tests {
     fn append_retried_for_room_is_stored_once() {
         for reserve in [true, false] {
             check_undo(reserve, |fs, file| {
-                let at = fs.append(file, &vec![2; 7 * MIB as usize]).unwrap();
+                let at = fs
+                    .append(&Credentials::ROOT, file, &vec![2; 7 * MIB as usize])
+                    .unwrap();
                 assert_eq!(at, MIB);
                 assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
             });
             check_undo(reserve, |fs, file| {
                 let part = vec![2; 7 * MIB as usize];
-                fs.append_part(file, MIB, &part).unwrap();
+                fs.append_part(&Credentials::ROOT, file, MIB, &part)
+                    .unwrap();
                 assert_eq!(fs.getattr(file).unwrap().size, 8 * MIB);
             });
         }
@@ -288,11 +294,16 @@ mod tests {
     fn append_failing_with_enospc_leaves_file_unchanged() {
         for reserve in [true, false] {
             check_undo(reserve, |fs, file| {
-                let refused = fs.append(file, &vec![2; 70 * MIB as usize]);
+                let refused = fs.append(&Credentials::ROOT, file, &vec![2; 70 * MIB as usize]);
                 assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
                 assert_eq!(fs.getattr(file).unwrap().size, MIB);
-                let refused =
-                    fs.fallocate(file, Fallocate::Allocate { keep_size: false }, 0, 70 * MIB);
+                let refused = fs.fallocate(
+                    &Credentials::ROOT,
+                    file,
+                    Fallocate::Allocate { keep_size: false },
+                    0,
+                    70 * MIB,
+                );
                 assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
                 assert_eq!(fs.getattr(file).unwrap().size, MIB);
             });
@@ -303,9 +314,9 @@ mod tests {
     #[test]
     fn blocks_without_room_do_not_join_reserve() {
         let fs = sparse();
-        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
         let file = file.unwrap().ino;
-        fs.append(file, &[1; 4096]).unwrap();
+        fs.append(&Credentials::ROOT, file, &[1; 4096]).unwrap();
         let state = fs.iget(file).unwrap().state.read().map();
         let first = map::run(&fs.vol, &state, 0, 1).unwrap();
         let at = fs.vol.geo.offset(first.block.unwrap());
@@ -341,9 +352,9 @@ mod tests {
             ..MountOptions::default()
         };
         let fs = Fs::open(region, options(false)).unwrap();
-        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
         let ino = file.unwrap().ino;
-        fs.pin(ino, 1);
+        fs.hold(ino).into_count();
         fs.unlink(Ino::ROOT, b"file").unwrap();
         fs.shut_down().unwrap();
         drop(fs);

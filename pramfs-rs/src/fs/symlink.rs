@@ -3,68 +3,26 @@
 use super::create::InodeTemplate;
 use super::inode::InodeState;
 use super::names::TARGET_MAX;
-use super::{By, Engine, Need};
+use super::{Engine, Need};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::media::checksum::crc;
 use crate::media::inode::INLINE_TARGET;
-use crate::types::{Attr, Ctx, FileType, Ino};
+use crate::types::{Attr, FileType, Ino};
 
 impl Engine {
     /// Creates a symbolic link. The target has 1 to 4,095 bytes without NUL.
     ///
     /// # Errors
     /// As for [`create`](Self::create); [`Error::NameTooLong`] for the target.
-    pub fn symlink(&self, ctx: &Ctx, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.op(Need::Write, || {
-            self.symlink_inner(ctx, parent, name, target, false)
-        })
-    }
-
-    /// As [`symlink`](Self::symlink), and takes a reference to the new inode.
-    ///
-    /// # Errors
-    /// As for [`symlink`](Self::symlink).
-    pub fn symlink_pinned(
+    pub fn symlink(
         &self,
-        ctx: &Ctx,
+        caller: &Credentials<'_>,
         parent: Ino,
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
-        self.op_pinned(Need::Write, By::Count, || {
-            self.symlink_inner(ctx, parent, name, target, true)
-        })
-    }
-
-    fn symlink_inner(
-        &self,
-        ctx: &Ctx,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        pin: bool,
-    ) -> Result<Attr> {
-        if target.is_empty() {
-            return Err(Error::NotFound);
-        }
-        if target.len() > TARGET_MAX {
-            return Err(Error::NameTooLong(target.len(), TARGET_MAX));
-        }
-        if target.contains(&0) {
-            return Err(Error::Invalid("a symlink target with a NUL byte"));
-        }
-        let mode = FileType::Symlink.mode_bits() | 0o777;
-        self.make(
-            ctx,
-            parent,
-            name,
-            &InodeTemplate {
-                mode,
-                rdev: 0,
-                target,
-            },
-            pin,
-        )
+        self.make(caller, parent, name, &InodeTemplate::symlink(target)?, None)
     }
 
     /// Returns the target of a symbolic link.

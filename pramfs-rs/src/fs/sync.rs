@@ -140,7 +140,7 @@ mod tests {
     use crate::pmem::{Region, SimBackend};
     use crate::{
         MountOptions,
-        inode::{Ctx, Fs},
+        inode::{Credentials, Fs},
     };
 
     /// Returns a mount that has written a file, after calling `stop`.
@@ -152,9 +152,9 @@ mod tests {
             ..MountOptions::default()
         };
         let fs = Fs::open(region, options).unwrap();
-        let file = fs.create(&Ctx::default(), Ino::ROOT, b"file", 0o644);
+        let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
         let ino = file.unwrap().ino;
-        fs.append(ino, b"bytes").unwrap();
+        fs.append(&Credentials::ROOT, ino, b"bytes").unwrap();
         stop(&fs);
         (fs, ino)
     }

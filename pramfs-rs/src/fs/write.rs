@@ -9,13 +9,14 @@
 //! that extends the file zeroes them first, by [`Engine::zero_written`].
 
 use super::ExtentCache;
-use super::attr::{InGroup, any_group, lock_and_check_group, sgid};
+use super::attr::{lock_and_check_group, sgid};
 use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, store_healed, touch_mtime};
 use super::read::check_file;
 use super::write_source::WriteSource;
 use super::{Engine, Need, chattr, room};
 use crate::alloc::Run;
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::journal::LastRecord;
 use crate::map::{self, Extent, MapRef};
@@ -43,26 +44,17 @@ impl Engine {
     /// written;
     /// [`Error::IsDirectory`], [`Error::Invalid`], [`Error::Corrupt`];
     /// [`Error::NotPermitted`] if the file is immutable or append-only.
-    pub fn write(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<usize> {
-        self.write_by(ino, offset, from, &any_group)
-    }
-
-    /// As [`write`](Self::write), with a test for the caller's groups. If `in_group`
-    /// is false for the group of a file with sgid, the write clears sgid.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
-    pub fn write_by(
+    pub fn write(
         &self,
+        caller: &Credentials<'_>,
         ino: Ino,
         offset: u64,
         from: &[u8],
-        in_group: InGroup<'_>,
     ) -> Result<usize> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
             let (mut state, keeps_sgid) =
-                lock_and_check_group(&inode, in_group, |state| sgid(&state.disk));
+                lock_and_check_group(&inode, caller, |state| sgid(&state.disk));
             check_file(&inode, &state)?;
             if state.disk.flags & WRITE_FLAGS == 0 && keeps_sgid {
                 return self.write_locked(&inode, &mut state, offset, from);
@@ -180,9 +172,9 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`write`](Self::write).
-    pub fn append(&self, ino: Ino, from: &[u8]) -> Result<u64> {
+    pub fn append(&self, caller: &Credentials<'_>, ino: Ino, from: &[u8]) -> Result<u64> {
         self.op(Need::Write, || {
-            self.append_inode(&*self.iget_user(ino)?, None, from, &any_group)
+            self.append_inode(&*self.iget_user(ino)?, None, from, caller)
         })
     }
 
@@ -193,25 +185,16 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`write`](Self::write).
-    pub fn append_part(&self, ino: Ino, offset: u64, from: &[u8]) -> Result<()> {
-        self.append_part_by(ino, offset, from, &any_group)
-    }
-
-    /// As [`append_part`](Self::append_part), with `in_group` of
-    /// [`write_by`](Self::write_by).
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
-    pub fn append_part_by(
+    pub fn append_part(
         &self,
+        caller: &Credentials<'_>,
         ino: Ino,
         offset: u64,
         from: &[u8],
-        in_group: InGroup<'_>,
     ) -> Result<()> {
         self.op(Need::Write, || {
             let inode = self.iget_user(ino)?;
-            self.append_inode(&inode, Some(offset), from, in_group)
+            self.append_inode(&inode, Some(offset), from, caller)
                 .map(drop)
         })
     }
@@ -222,10 +205,10 @@ impl Engine {
         inode: &Inode,
         offset: Option<u64>,
         from: &[u8],
-        in_group: InGroup<'_>,
+        caller: &Credentials<'_>,
     ) -> Result<u64> {
         let (mut state, keeps_sgid) =
-            lock_and_check_group(inode, in_group, |state| sgid(&state.disk));
+            lock_and_check_group(inode, caller, |state| sgid(&state.disk));
         check_file(inode, &state)?;
         chattr::check_append(&state.disk)?;
         if !keeps_sgid {

@@ -7,10 +7,11 @@
 use zerocopy::IntoBytes;
 
 use super::acl::is_acl;
-use super::attr::{InGroup, any_group, lock_and_check_group};
+use super::attr::lock_and_check_group;
 use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, Need, chattr, lost};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::htree::{self, TreeKind, TreeRef};
 use crate::map::{self, MapRef};
@@ -198,7 +199,8 @@ impl Engine {
         })
     }
 
-    /// Sets an attribute of up to 64 KiB. An access ACL also sets the mode.
+    /// Sets an attribute of up to 64 KiB. An access ACL also sets the mode, and
+    /// clears sgid if the caller is not in the file's group.
     ///
     /// # Errors
     /// [`Error::Exists`] or [`Error::NoAttribute`] by `mode`,
@@ -206,22 +208,13 @@ impl Engine {
     /// [`Error::NotPermitted`] if the file is immutable or append-only;
     /// [`Error::Invalid`] for a malformed ACL, [`Error::AccessDenied`] for a default
     /// ACL on a non-directory.
-    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.setxattr_by(ino, name, value, mode, &any_group)
-    }
-
-    /// As [`setxattr`](Self::setxattr), with a test for the caller's groups. If
-    /// `in_group` is false for the file's group, setting an access ACL clears sgid.
-    ///
-    /// # Errors
-    /// As for [`setxattr`](Self::setxattr).
-    pub fn setxattr_by(
+    pub fn setxattr(
         &self,
+        caller: &Credentials<'_>,
         ino: Ino,
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        in_group: InGroup<'_>,
     ) -> Result<()> {
         self.op(Need::Write, || {
             check_name(name)?;
@@ -233,7 +226,7 @@ impl Engine {
             let asked = |state: &InodeState| {
                 (name == ACCESS && state.disk.mode & libc::S_ISGID != 0).then_some(state.disk.gid)
             };
-            let (mut state, keeps_sgid) = lock_and_check_group(&inode, in_group, asked);
+            let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
             state.alive(ino)?;
             chattr::check_write(&state.disk)?;
             if is_acl(name) {

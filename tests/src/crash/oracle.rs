@@ -22,7 +22,7 @@ use pramfs::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
 use pramfs::pmem::{Event, EventKind, LINE};
 use pramfs::{
     AtimePolicy, Clock, ErrorPolicy, FileType, MountOptions,
-    inode::{Ctx, Fs, Ino, Time},
+    inode::{Credentials, Fs, Ino, Time},
 };
 use zerocopy::FromBytes;
 
@@ -498,7 +498,7 @@ impl Oracle {
 /// Makes, writes, moves and removes something in every directory, then removes
 /// everything. A full region may refuse what needs space.
 fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let shown = |p: &[u8]| String::from_utf8_lossy(p).into_owned();
     let tried = |what: &str, path: &[u8], r: pramfs::Result<()>| match r {
         Ok(()) => Ok(true),
@@ -526,7 +526,11 @@ fn use_it(fs: &Fs, state: &State) -> Result<(), String> {
             )),
             Err(e) => Err(e),
         };
-        if tried("a write", path, fs.append(made, &bytes).map(drop))? {
+        if tried(
+            "a write",
+            path,
+            fs.append(&Credentials::ROOT, made, &bytes).map(drop),
+        )? {
             tried("a read", path, read(0))?;
         }
         let renamed = fs.rename(

@@ -7,7 +7,7 @@ use std::ops::Range;
 use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs::{
     Fallocate, FileType, Result,
-    inode::{Fs, Ino, SetAttr, Time},
+    inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
 
 use super::workload::Action;
@@ -99,14 +99,14 @@ impl State {
                     flags: Some(n.flags ^ forbids),
                     ..SetAttr::default()
                 };
-                fs.setattr(n.id.0, &set)?;
+                fs.setattr(&Credentials::ROOT, n.id.0, &set)?;
             }
             if n.kind == FileType::Regular && n.size < STRETCH {
                 let set = SetAttr {
                     size: Some(STRETCH),
                     ..SetAttr::default()
                 };
-                match fs.setattr(n.id.0, &set) {
+                match fs.setattr(&Credentials::ROOT, n.id.0, &set) {
                     Err(pramfs::Error::NoSpace(_)) => {}
                     other => drop(other?),
                 }

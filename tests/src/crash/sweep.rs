@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use pramfs::inode::{Ctx, Fs, Ino, SetAttr};
+use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
 use pramfs::journal::{Rules, set_thread_lane};
 
 use super::images::Limits;
@@ -67,11 +67,7 @@ impl Case {
 }
 
 /// The caller of everything.
-pub const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+pub const CX: Credentials<'_> = Credentials::new(0, 0);
 
 /// The inode of a path.
 ///
@@ -90,7 +86,7 @@ pub fn file(fs: &Fs, name: &str, data: &[u8]) -> Ino {
         .create(&CX, Ino::ROOT, name.as_bytes(), 0o644)
         .unwrap()
         .ino;
-    assert_eq!(fs.write(f, 0, data).unwrap(), data.len());
+    assert_eq!(fs.write(&CX, f, 0, data).unwrap(), data.len());
     f
 }
 
@@ -106,7 +102,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 /// # Panics
 /// Where that is refused.
 pub fn setattr(fs: &Fs, path: &str, set: SetAttr) {
-    fs.setattr(ino(fs, path), &set).unwrap();
+    fs.setattr(&CX, ino(fs, path), &set).unwrap();
 }
 
 /// `/f`, whose blocks take several records to free.
@@ -116,7 +112,7 @@ pub fn setattr(fs: &Fs, path: &str, set: SetAttr) {
 pub fn fragmented(fs: &Fs) {
     let f = file(fs, "f", b"");
     for i in 0..40u64 {
-        fs.write(f, i << 24, &pattern(600, i)).unwrap();
+        fs.write(&CX, f, i << 24, &pattern(600, i)).unwrap();
     }
 }
 

@@ -12,7 +12,7 @@ use pramfs::format::FormatOptions;
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
-    inode::{Ctx, Fs, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, SetAttr, SetTime, Time},
 };
 
 use super::oracle::{Still, options};
@@ -113,11 +113,7 @@ impl Op {
     }
 }
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 
 /// Directory and name of a path.
 fn place(f: &Follower, path: &str) -> Option<(NodeId, Vec<u8>)> {

@@ -12,17 +12,13 @@ use pramfs::journal::set_thread_lane;
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Fallocate, Result, XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 
 use crate::recorded::options;
 use crate::region::{SMALLEST, formatted, mount, repeatable};
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 
 /// An image.
 #[derive(Debug)]
@@ -167,7 +163,7 @@ fn text(ino: Ino, len: usize) -> Vec<u8> {
 fn file(fs: &Fs, dir: Ino, name: &[u8], parts: &[(u64, usize)]) -> Result<Ino> {
     let ino = fs.create(&CX, dir, name, 0o640)?.ino;
     for &(at, len) in parts {
-        fs.write(ino, at, &text(ino, len))?;
+        fs.write(&CX, ino, at, &text(ino, len))?;
     }
     Ok(ino)
 }
@@ -182,15 +178,15 @@ fn mixed(block_size: u32, end: End) -> Result<Vec<u8>> {
     file(&fs, dir, b"sparse", &[(5, 9), (4 << 20, 9), (1 << 40, 9)])?;
     let ahead = file(&fs, sub, b"preallocated", &[(0, 10)])?;
     let allocate = Fallocate::Allocate { keep_size: true };
-    fs.fallocate(ahead, allocate, 0, 3 * bs as u64)?;
+    fs.fallocate(&CX, ahead, allocate, 0, 3 * bs as u64)?;
     fs.link(two, sub, b"second name")?;
     fs.symlink(&CX, dir, b"near", b"two blocks")?;
     fs.symlink(&CX, dir, b"far", &b"../".repeat(50))?;
     fs.mknod(&CX, sub, b"pipe", libc::S_IFIFO | 0o600, 0)?;
     fs.mknod(&CX, sub, b"null", libc::S_IFCHR | 0o666, 0x103)?;
-    fs.setxattr(two, b"user.small", b"in line", XattrMode::Set)?;
-    fs.setxattr(two, b"user.large", &text(two, 3 * bs), XattrMode::Set)?;
-    fs.setxattr(dir, b"trusted.x", b"1", XattrMode::Set)?;
+    fs.setxattr(&CX, two, b"user.small", b"in line", XattrMode::Set)?;
+    fs.setxattr(&CX, two, b"user.large", &text(two, 3 * bs), XattrMode::Set)?;
+    fs.setxattr(&CX, dir, b"trusted.x", b"1", XattrMode::Set)?;
     for i in 0..8 {
         let name = format!("{i}-{}", "long".repeat(40));
         fs.link(two, sub, name.as_bytes())?;
@@ -200,7 +196,7 @@ fn mixed(block_size: u32, end: End) -> Result<Vec<u8>> {
     set_thread_lane(1);
     fs.rename(&CX, sub, b"pipe", dir, b"moved", Default::default())?;
     let before = sim.image();
-    fs.append(two, &text(two, bs))?;
+    fs.append(&CX, two, &text(two, bs))?;
     set_thread_lane(0);
     fs.create(&CX, sub, b"late", 0o600)?;
     match end {
@@ -234,7 +230,7 @@ fn full_directory() -> Result<Vec<u8>> {
     let fill = fs.create(&CX, Ino::ROOT, b"fill", 0o600)?.ino;
     let allocate = Fallocate::Allocate { keep_size: false };
     let free = fs.statfs()?.available.saturating_sub(12) * 512;
-    fs.fallocate(fill, allocate, 0, free)?;
+    fs.fallocate(&CX, fill, allocate, 0, free)?;
     fs.close()?;
     Ok(sim.image())
 }
@@ -246,20 +242,20 @@ fn orphans() -> Result<Vec<u8>> {
     for i in 0..6u64 {
         let name = format!("open {i}");
         let ino = file(&fs, Ino::ROOT, name.as_bytes(), &[(0, 300), (i << 21, 10)])?;
-        fs.setxattr(ino, b"user.large", &text(ino, 2500), XattrMode::Set)?;
-        fs.pin(ino, 1);
+        fs.setxattr(&CX, ino, b"user.large", &text(ino, 2500), XattrMode::Set)?;
+        fs.hold(ino).into_count();
         fs.unlink(Ino::ROOT, name.as_bytes())?;
     }
-    let gone = fs.mkdir_pinned(&CX, Ino::ROOT, b"directory", 0o700)?.ino;
+    let (gone, _) = fs.holding().mkdir(&CX, Ino::ROOT, b"directory", 0o700)?;
     fs.rmdir(Ino::ROOT, b"directory")?;
     let keep = file(&fs, Ino::ROOT, b"keep", &[(0, 5000)])?;
     let set = SetAttr {
         size: Some(10),
         ..SetAttr::default()
     };
-    fs.setattr(keep, &set)?;
+    fs.setattr(&CX, keep, &set)?;
     let image = sim.image();
-    fs.unpin(gone, 1);
+    drop(gone);
     Ok(image)
 }
 
@@ -268,8 +264,8 @@ fn huge_leaf() -> Result<Vec<u8>> {
     let (sim, fs) = fresh((4 << 20) + (64 << 10), 4096)?;
     let ino = fs.create(&CX, Ino::ROOT, b"huge", 0o600)?.ino;
     let allocate = Fallocate::Allocate { keep_size: false };
-    fs.fallocate(ino, allocate, 0, 2 << 20)?;
-    fs.write(ino, 0, &text(ino, 2000))?;
+    fs.fallocate(&CX, ino, allocate, 0, 2 << 20)?;
+    fs.write(&CX, ino, 0, &text(ino, 2000))?;
     file(&fs, Ino::ROOT, b"small", &[(0, 5000)])?;
     let aligned = |e: &pramfs::FileExtent| e.region_offset.is_some_and(|o| o % (2 << 20) == 0);
     assert!(

@@ -21,7 +21,7 @@ use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{
     AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, MountOptions, RenameFlags, Result,
     SeekWhence, XattrMode,
-    inode::{Attr, Ctx, Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
 
 use super::input::{Case, How};
@@ -154,7 +154,7 @@ fn look(region: Region, how: How, clean: bool) -> Outcome {
     };
     let mut user = User::new(&fs, clean, 0);
     user.walk();
-    let refused = fs.create(&Ctx::default(), Ino::ROOT, b"new", 0o600);
+    let refused = fs.create(&Credentials::ROOT, Ino::ROOT, b"new", 0o600);
     assert!(
         refused.is_err(),
         "a read-only mount has made a file: {refused:?}"
@@ -422,7 +422,7 @@ impl<'a> User<'a> {
     }
 
     fn change_names(&mut self, n: &Name, m: &Name, dir: Ino, new: &[u8]) {
-        let (fs, ctx) = (self.fs, Ctx::default());
+        let (fs, ctx) = (self.fs, Credentials::ROOT);
         let flags = |noreplace, exchange, whiteout| RenameFlags {
             noreplace,
             exchange,
@@ -446,11 +446,11 @@ impl<'a> User<'a> {
             11 => _ = self.may("rename", rename(dir, new, flags(false, false, true))),
             12 => {
                 // Unlinked while it is open, written to, and closed.
-                fs.pin(n.ino, 1);
+                fs.hold(n.ino).into_count();
                 self.may("unlink", fs.unlink(n.dir, &n.name));
-                self.may("write", fs.write(n.ino, 3, b"open"));
+                self.may("write", fs.write(&Credentials::ROOT, n.ino, 3, b"open"));
                 self.may("getattr", fs.getattr(n.ino));
-                fs.unpin(n.ino, 1);
+                fs.release(n.ino, 1);
             }
             _ => _ = self.may("lookup", fs.lookup(n.ino, b"..")),
         }
@@ -472,7 +472,9 @@ impl<'a> User<'a> {
         let bytes = vec![self.random.word() as u8; len as usize];
         match self.random.below(8) {
             0 | 1 => {
-                if let Some(n) = self.may("write", fs.write(ino, offset, &bytes)) {
+                if let Some(n) =
+                    self.may("write", fs.write(&Credentials::ROOT, ino, offset, &bytes))
+                {
                     let mut back = vec![0; n];
                     let read = self.may("read", fs.read(ino, offset, &mut back));
                     assert!(
@@ -481,27 +483,33 @@ impl<'a> User<'a> {
                     );
                 }
             }
-            2 => _ = self.may("append", fs.append(ino, &bytes)),
+            2 => _ = self.may("append", fs.append(&Credentials::ROOT, ino, &bytes)),
             3 => {
                 let set = SetAttr {
                     size: Some(offset),
                     ..SetAttr::default()
                 };
-                self.may("truncate", fs.setattr(ino, &set));
+                self.may("truncate", fs.setattr(&Credentials::ROOT, ino, &set));
             }
             4 => {
                 let what = Fallocate::Allocate { keep_size };
-                self.may("fallocate", fs.fallocate(ino, what, offset, len));
+                self.may(
+                    "fallocate",
+                    fs.fallocate(&Credentials::ROOT, ino, what, offset, len),
+                );
             }
             5 => {
                 _ = self.may(
                     "punch",
-                    fs.fallocate(ino, Fallocate::PunchHole, offset, len),
+                    fs.fallocate(&Credentials::ROOT, ino, Fallocate::PunchHole, offset, len),
                 )
             }
             6 => {
                 let what = Fallocate::ZeroRange { keep_size };
-                self.may("zero", fs.fallocate(ino, what, offset, len));
+                self.may(
+                    "zero",
+                    fs.fallocate(&Credentials::ROOT, ino, what, offset, len),
+                );
             }
             _ => _ = self.may("fill", fs.fill(ino, offset, len)),
         }
@@ -527,7 +535,10 @@ impl<'a> User<'a> {
                     1 => XattrMode::Replace,
                     _ => XattrMode::Set,
                 };
-                self.may("setxattr", fs.setxattr(ino, name, &value, mode));
+                self.may(
+                    "setxattr",
+                    fs.setxattr(&Credentials::ROOT, ino, name, &value, mode),
+                );
             }
             2 => _ = self.may("removexattr", fs.removexattr(ino, name)),
             3 => {
@@ -537,7 +548,7 @@ impl<'a> User<'a> {
                     mtime: Some(SetTime::At(Time { sec: -1, nsec: 9 })),
                     ..SetAttr::default()
                 };
-                self.may("setattr", fs.setattr(ino, &set));
+                self.may("setattr", fs.setattr(&Credentials::ROOT, ino, &set));
             }
             4 => _ = self.may("strip_suid", fs.strip_suid(ino)),
             _ => _ = self.may("fsync", fs.fsync(ino, len % 2 == 0)),

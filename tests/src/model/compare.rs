@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use pramfs::{
     Error, SeekWhence,
-    inode::{Attr, Fs, Ino, Taken},
+    inode::{Attr, Credentials, Fs, Ino, InodeRef, Taken},
 };
 
 use super::state::{Body, Call, Make, Model, NodeId, ROOT, Value};
@@ -61,6 +61,10 @@ pub(super) enum Answer {
 pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
     let ino = |id: &NodeId| ids.ino(*id);
     let attr = |a: Attr| Answer::Attr(Box::new(a));
+    let counted = |(held, a): (InodeRef, Attr)| {
+        held.into_count();
+        a
+    };
     Ok(match call {
         Call::Make {
             ctx,
@@ -72,13 +76,17 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
             let p = ino(parent);
             attr(match (what, pin) {
                 (Make::File { perm }, false) => fs.create(ctx, p, name, *perm)?,
-                (Make::File { perm }, true) => fs.create_pinned(ctx, p, name, *perm)?,
+                (Make::File { perm }, true) => counted(fs.holding().create(ctx, p, name, *perm)?),
                 (Make::Dir { perm }, false) => fs.mkdir(ctx, p, name, *perm)?,
-                (Make::Dir { perm }, true) => fs.mkdir_pinned(ctx, p, name, *perm)?,
+                (Make::Dir { perm }, true) => counted(fs.holding().mkdir(ctx, p, name, *perm)?),
                 (Make::Node { mode, rdev }, false) => fs.mknod(ctx, p, name, *mode, *rdev)?,
-                (Make::Node { mode, rdev }, true) => fs.mknod_pinned(ctx, p, name, *mode, *rdev)?,
+                (Make::Node { mode, rdev }, true) => {
+                    counted(fs.holding().mknod(ctx, p, name, *mode, *rdev)?)
+                }
                 (Make::Symlink { target }, false) => fs.symlink(ctx, p, name, target)?,
-                (Make::Symlink { target }, true) => fs.symlink_pinned(ctx, p, name, target)?,
+                (Make::Symlink { target }, true) => {
+                    counted(fs.holding().symlink(ctx, p, name, target)?)
+                }
             })
         }
         Call::Link { node, parent, name } => attr(fs.link(ino(node), ino(parent), name)?),
@@ -95,12 +103,11 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
             .rename(ctx, ino(parent), name, ino(new_parent), new_name, *flags)
             .map(|()| Answer::Unit)?,
         Call::Lookup { parent, name } => {
-            let found = fs.lookup_pinned(ino(parent), name)?;
-            fs.unpin(found.ino, 1);
+            drop(fs.holding().lookup(ino(parent), name)?);
             attr(fs.lookup(ino(parent), name)?)
         }
         Call::GetAttr { node } => attr(fs.getattr(ino(node))?),
-        Call::SetAttr { node, set } => attr(fs.setattr(ino(node), set)?),
+        Call::SetAttr { node, set } => attr(fs.setattr(&Credentials::ROOT, ino(node), set)?),
         Call::Read { node, offset, len } => {
             let mut buf = vec![0xee; *len];
             let n = fs.read(ino(node), *offset, &mut buf)?;
@@ -111,26 +118,31 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
             node,
             offset: Some(at),
             bytes,
-        } => Answer::Count(fs.write(ino(node), *at, bytes)? as u64),
+        } => Answer::Count(fs.write(&Credentials::ROOT, ino(node), *at, bytes)? as u64),
         Call::Write {
             node,
             offset: None,
             bytes,
-        } => Answer::Count(fs.append(ino(node), bytes)?),
+        } => Answer::Count(fs.append(&Credentials::ROOT, ino(node), bytes)?),
         Call::Copy {
             from,
             at,
             node,
             offset,
             len,
-        } => Answer::Count(fs.copy_range((ino(from), *at), (ino(node), *offset), *len)?),
+        } => Answer::Count(fs.copy_range(
+            &Credentials::ROOT,
+            (ino(from), *at),
+            (ino(node), *offset),
+            *len,
+        )?),
         Call::Fallocate {
             node,
             what,
             offset,
             len,
         } => fs
-            .fallocate(ino(node), *what, *offset, *len)
+            .fallocate(&Credentials::ROOT, ino(node), *what, *offset, *len)
             .map(|()| Answer::Unit)?,
         Call::Seek {
             node,
@@ -146,7 +158,7 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
             value,
             mode,
         } => fs
-            .setxattr(ino(node), name, value, *mode)
+            .setxattr(&Credentials::ROOT, ino(node), name, value, *mode)
             .map(|()| Answer::Unit)?,
         Call::ListXattr { node } => Answer::Attributes(attributes(&fs.listxattr(ino(node))?)),
         Call::RemoveXattr { node, name } => {
@@ -154,11 +166,11 @@ pub(super) fn call(fs: &Fs, ids: &Ids, call: &Call) -> pramfs::Result<Answer> {
         }
         Call::StripSuid { node } => fs.strip_suid(ino(node)).map(|()| Answer::Unit)?,
         Call::Pin { node } => {
-            fs.pin(ino(node), 1);
+            fs.hold(ino(node)).into_count();
             Answer::Unit
         }
         Call::Unpin { node } => {
-            fs.unpin(ino(node), 1);
+            fs.release(ino(node), 1);
             Answer::Unit
         }
         Call::Fsync { node } => fs.fsync(ino(node), false).map(|()| Answer::Unit)?,
@@ -202,7 +214,7 @@ fn read_dir(fs: &Fs, dir: Ino, chunk: usize) -> pramfs::Result<BTreeMap<Vec<u8>,
     let mut cookie = 0;
     loop {
         let before = pinned.len();
-        fs.readdir_pinned(dir, cookie, &mut |e, attr| {
+        fs.holding().readdir(dir, cookie, &mut |e, attr| {
             if pinned.len() - before == chunk {
                 return Taken::Full;
             }
@@ -214,11 +226,6 @@ fn read_dir(fs: &Fs, dir: Ino, chunk: usize) -> pramfs::Result<BTreeMap<Vec<u8>,
             break;
         }
         cookie = pinned.last().map_or(0, |l| l.2);
-    }
-    for (_, ino, cookie) in &pinned {
-        if *cookie > 2 {
-            fs.unpin(*ino, 1);
-        }
     }
     if plain != pinned || kinds.contains(&false) {
         return Err(bad("it differs from readdir with attributes", b""));

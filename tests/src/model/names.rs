@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pramfs::{FileType, RenameFlags, inode::Ctx};
+use pramfs::{FileType, RenameFlags, inode::Credentials};
 
 use super::acl;
 use super::files::{may_change, may_grow};
@@ -96,7 +96,7 @@ impl Model {
 
     pub(super) fn make(
         &mut self,
-        ctx: &Ctx,
+        ctx: &Credentials<'_>,
         parent: NodeId,
         name: &[u8],
         what: &Make,
@@ -227,7 +227,7 @@ impl Model {
 
     pub(super) fn rename(
         &mut self,
-        ctx: &Ctx,
+        ctx: &Credentials<'_>,
         (from, name): (NodeId, &[u8]),
         (to, new_name): (NodeId, &[u8]),
         flags: RenameFlags,

@@ -6,7 +6,7 @@
 
 use pramfs::{
     Fallocate, RenameFlags, SeekWhence, XattrMode,
-    inode::{Ctx, SetAttr, SetTime, Time},
+    inode::{Credentials, SetAttr, SetTime, Time},
 };
 use proptest::prelude::*;
 
@@ -34,23 +34,11 @@ enum Kind {
 pub struct Who(pub u8);
 
 impl Who {
-    fn ctx(self) -> Ctx {
+    fn ctx(self) -> Credentials<'static> {
         match self.0 % 3 {
-            0 => Ctx {
-                uid: 0,
-                gid: 0,
-                umask: 0,
-            },
-            1 => Ctx {
-                uid: 1000,
-                gid: 100,
-                umask: 0o022,
-            },
-            _ => Ctx {
-                uid: u32::MAX - 1,
-                gid: 1 << 31,
-                umask: 0o777,
-            },
+            0 => Credentials::new(0, 0),
+            1 => Credentials::new(1000, 100).with_umask(0o022),
+            _ => Credentials::new(u32::MAX - 1, 1 << 31).with_umask(0o777),
         }
     }
 }
@@ -548,7 +536,7 @@ pub fn expand(model: &Model, op: &Op, huge: bool) -> Vec<Call> {
         Op::Populate(d, count, len) => {
             return (0..*count)
                 .map(|i| Call::Make {
-                    ctx: Ctx::default(),
+                    ctx: Credentials::ROOT,
                     parent: dir(*d),
                     name: format!("{i:03}{}", "p".repeat(usize::from(*len) % 200)).into_bytes(),
                     what: Make::File { perm: 0o600 },

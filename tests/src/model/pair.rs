@@ -16,7 +16,7 @@ use std::path::Path;
 
 use pramfs::{
     FileType, XattrMode,
-    inode::{Ctx, SetAttr, Time},
+    inode::{Credentials, SetAttr, Time},
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -398,7 +398,7 @@ const STRANGER: Caller = Caller {
 
 /// Who calls: root, a user of the system, or a user with strange numbers whom
 /// no permission stops, so that there are files with such owners.
-fn caller(ctx: &Ctx) -> Caller {
+fn caller(ctx: &Credentials<'_>) -> Caller {
     Caller {
         uid: ctx.uid,
         gid: ctx.gid,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pramfs::{
     Fallocate, FileType, RenameFlags, SeekWhence, XattrMode,
-    inode::{Ctx, SetAttr, Time},
+    inode::{Credentials, SetAttr, Time},
 };
 
 use super::sparse::Sparse;
@@ -166,7 +166,7 @@ pub enum Call {
     /// A new inode and its first name; with a reference if `pin`.
     Make {
         /// Who.
-        ctx: Ctx,
+        ctx: Credentials<'static>,
         /// Directory.
         parent: NodeId,
         /// Name.
@@ -202,7 +202,7 @@ pub enum Call {
     /// Moves a name.
     Rename {
         /// Who, for a whiteout.
-        ctx: Ctx,
+        ctx: Credentials<'static>,
         /// From this directory.
         parent: NodeId,
         /// Name there.

@@ -1,39 +1,21 @@
 //! The engine, called directly.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use pramfs::{
     Access, Fallocate, RenameFlags, Result, XattrMode,
-    inode::{Ctx, Engine, Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, Ino, InodeRef, SetAttr, SetTime, Time},
 };
 
 use super::pattern::identity;
 use super::target::{About, Target};
 use crate::syscalls::Sys;
 
-const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const CX: Credentials<'_> = Credentials::new(0, 0);
 
 /// A way to the engine.
 #[derive(Debug)]
 pub struct EngineDoor<'f>(pub &'f Fs);
-
-/// A reference to an inode.
-#[derive(Debug)]
-pub struct Pinned {
-    shared: Arc<Engine>,
-    ino: Ino,
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.shared.unpin(self.ino, 1);
-    }
-}
 
 fn sys<T>(result: Result<T>) -> Sys<T> {
     result.map_err(|e| {
@@ -45,57 +27,45 @@ fn sys<T>(result: Result<T>) -> Sys<T> {
     })
 }
 
-impl EngineDoor<'_> {
-    fn pinned(&self, ino: Ino) -> Pinned {
-        Pinned {
-            shared: Arc::clone(self.0.engine()),
-            ino,
-        }
-    }
-}
-
 impl Target for EngineDoor<'_> {
-    type Node = Pinned;
+    type Node = InodeRef;
     const WHOLE: bool = true;
     const VIEWS: bool = true;
 
-    fn root(&self) -> Sys<Pinned> {
-        self.0.pin(Ino::ROOT, 1);
-        Ok(self.pinned(Ino::ROOT))
+    fn root(&self) -> Sys<InodeRef> {
+        Ok(self.0.hold(Ino::ROOT))
     }
-    fn lookup(&self, dir: &Pinned, name: &[u8]) -> Sys<Pinned> {
-        let found = sys(self.0.lookup_pinned(dir.ino, name))?;
-        Ok(self.pinned(found.ino))
+    fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Sys<InodeRef> {
+        sys(self.0.holding().lookup(dir.ino(), name)).map(|(found, _)| found)
     }
-    fn create(&self, dir: &Pinned, name: &[u8]) -> Sys<Pinned> {
-        let made = sys(self.0.create_pinned(&CX, dir.ino, name, 0o644))?;
-        Ok(self.pinned(made.ino))
+    fn create(&self, dir: &InodeRef, name: &[u8]) -> Sys<InodeRef> {
+        sys(self.0.holding().create(&CX, dir.ino(), name, 0o644)).map(|(made, _)| made)
     }
-    fn mkdir(&self, dir: &Pinned, name: &[u8]) -> Sys {
-        sys(self.0.mkdir(&CX, dir.ino, name, 0o755)).map(drop)
+    fn mkdir(&self, dir: &InodeRef, name: &[u8]) -> Sys {
+        sys(self.0.mkdir(&CX, dir.ino(), name, 0o755)).map(drop)
     }
-    fn mknod(&self, dir: &Pinned, name: &[u8], mode: u32) -> Sys {
-        sys(self.0.mknod(&CX, dir.ino, name, mode, 0)).map(drop)
+    fn mknod(&self, dir: &InodeRef, name: &[u8], mode: u32) -> Sys {
+        sys(self.0.mknod(&CX, dir.ino(), name, mode, 0)).map(drop)
     }
-    fn symlink(&self, dir: &Pinned, name: &[u8], target: &[u8]) -> Sys {
-        sys(self.0.symlink(&CX, dir.ino, name, target)).map(drop)
+    fn symlink(&self, dir: &InodeRef, name: &[u8], target: &[u8]) -> Sys {
+        sys(self.0.symlink(&CX, dir.ino(), name, target)).map(drop)
     }
-    fn link(&self, node: &Pinned, dir: &Pinned, name: &[u8]) -> Sys {
-        sys(self.0.link(node.ino, dir.ino, name)).map(drop)
+    fn link(&self, node: &InodeRef, dir: &InodeRef, name: &[u8]) -> Sys {
+        sys(self.0.link(node.ino(), dir.ino(), name)).map(drop)
     }
-    fn unlink(&self, dir: &Pinned, name: &[u8]) -> Sys {
-        sys(self.0.unlink(dir.ino, name))
+    fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Sys {
+        sys(self.0.unlink(dir.ino(), name))
     }
-    fn rmdir(&self, dir: &Pinned, name: &[u8]) -> Sys {
-        sys(self.0.rmdir(dir.ino, name))
+    fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Sys {
+        sys(self.0.rmdir(dir.ino(), name))
     }
-    fn rename(&self, from: (&Pinned, &[u8]), to: (&Pinned, &[u8]), flags: RenameFlags) -> Sys {
+    fn rename(&self, from: (&InodeRef, &[u8]), to: (&InodeRef, &[u8]), flags: RenameFlags) -> Sys {
         sys(self
             .0
-            .rename(&CX, from.0.ino, from.1, to.0.ino, to.1, flags))
+            .rename(&CX, from.0.ino(), from.1, to.0.ino(), to.1, flags))
     }
-    fn about(&self, node: &Pinned) -> Sys<About> {
-        let a = sys(self.0.getattr(node.ino))?;
+    fn about(&self, node: &InodeRef) -> Sys<About> {
+        let a = sys(self.0.getattr(node.ino()))?;
         Ok(About {
             id: identity(a.ino.0, a.generation),
             kind: a.kind,
@@ -105,9 +75,9 @@ impl Target for EngineDoor<'_> {
             mtime: a.mtime.sec,
         })
     }
-    fn list(&self, dir: &Pinned) -> Sys<Vec<Vec<u8>>> {
+    fn list(&self, dir: &InodeRef) -> Sys<Vec<Vec<u8>>> {
         let mut names = Vec::new();
-        sys(self.0.readdir(dir.ino, 0, &mut |e| {
+        sys(self.0.readdir(dir.ino(), 0, &mut |e| {
             if !matches!(e.name, b"." | b"..") {
                 names.push(e.name.to_vec());
             }
@@ -115,36 +85,36 @@ impl Target for EngineDoor<'_> {
         }))?;
         Ok(names)
     }
-    fn readlink(&self, node: &Pinned) -> Sys<Vec<u8>> {
-        sys(self.0.readlink(node.ino))
+    fn readlink(&self, node: &InodeRef) -> Sys<Vec<u8>> {
+        sys(self.0.readlink(node.ino()))
     }
-    fn read(&self, node: &Pinned, at: u64, into: &mut [u8]) -> Sys<usize> {
-        sys(self.0.read(node.ino, at, into))
+    fn read(&self, node: &InodeRef, at: u64, into: &mut [u8]) -> Sys<usize> {
+        sys(self.0.read(node.ino(), at, into))
     }
-    fn write(&self, node: &Pinned, at: u64, from: &[u8]) -> Sys<usize> {
-        sys(self.0.write(node.ino, at, from))
+    fn write(&self, node: &InodeRef, at: u64, from: &[u8]) -> Sys<usize> {
+        sys(self.0.write(&CX, node.ino(), at, from))
     }
-    fn append(&self, node: &Pinned, from: &[u8]) -> Sys<usize> {
-        sys(self.0.append(node.ino, from)).map(|_| from.len())
+    fn append(&self, node: &InodeRef, from: &[u8]) -> Sys<usize> {
+        sys(self.0.append(&CX, node.ino(), from)).map(|_| from.len())
     }
-    fn truncate(&self, node: &Pinned, size: u64) -> Sys {
+    fn truncate(&self, node: &InodeRef, size: u64) -> Sys {
         let set = SetAttr {
             size: Some(size),
             ..SetAttr::default()
         };
-        sys(self.0.setattr(node.ino, &set)).map(drop)
+        sys(self.0.setattr(&CX, node.ino(), &set)).map(drop)
     }
-    fn fallocate(&self, node: &Pinned, what: Fallocate, at: u64, len: u64) -> Sys {
-        sys(self.0.fallocate(node.ino, what, at, len))
+    fn fallocate(&self, node: &InodeRef, what: Fallocate, at: u64, len: u64) -> Sys {
+        sys(self.0.fallocate(&CX, node.ino(), what, at, len))
     }
-    fn chmod(&self, node: &Pinned, perm: u32) -> Sys {
+    fn chmod(&self, node: &InodeRef, perm: u32) -> Sys {
         let set = SetAttr {
             perm: Some(perm),
             ..SetAttr::default()
         };
-        sys(self.0.setattr(node.ino, &set)).map(drop)
+        sys(self.0.setattr(&CX, node.ino(), &set)).map(drop)
     }
-    fn utimes(&self, node: &Pinned, mtime: i64) -> Sys {
+    fn utimes(&self, node: &InodeRef, mtime: i64) -> Sys {
         let set = SetAttr {
             atime: Some(SetTime::Now),
             mtime: Some(SetTime::At(Time {
@@ -153,32 +123,32 @@ impl Target for EngineDoor<'_> {
             })),
             ..SetAttr::default()
         };
-        sys(self.0.setattr(node.ino, &set)).map(drop)
+        sys(self.0.setattr(&CX, node.ino(), &set)).map(drop)
     }
-    fn get_xattr(&self, node: &Pinned, name: &[u8]) -> Sys<Vec<u8>> {
-        sys(self.0.getxattr(node.ino, name))
+    fn get_xattr(&self, node: &InodeRef, name: &[u8]) -> Sys<Vec<u8>> {
+        sys(self.0.getxattr(node.ino(), name))
     }
-    fn set_xattr(&self, node: &Pinned, name: &[u8], value: &[u8], mode: XattrMode) -> Sys {
-        sys(self.0.setxattr(node.ino, name, value, mode))
+    fn set_xattr(&self, node: &InodeRef, name: &[u8], value: &[u8], mode: XattrMode) -> Sys {
+        sys(self.0.setxattr(&CX, node.ino(), name, value, mode))
     }
-    fn remove_xattr(&self, node: &Pinned, name: &[u8]) -> Sys {
-        sys(self.0.removexattr(node.ino, name))
+    fn remove_xattr(&self, node: &InodeRef, name: &[u8]) -> Sys {
+        sys(self.0.removexattr(node.ino(), name))
     }
-    fn list_xattrs(&self, node: &Pinned) -> Sys<Vec<Vec<u8>>> {
-        let list = sys(self.0.listxattr(node.ino))?;
+    fn list_xattrs(&self, node: &InodeRef) -> Sys<Vec<Vec<u8>>> {
+        let list = sys(self.0.listxattr(node.ino()))?;
         let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
         Ok(names.map(<[u8]>::to_vec).collect())
     }
-    fn fsync(&self, node: &Pinned) -> Sys {
-        sys(self.0.fsync(node.ino, false))
+    fn fsync(&self, node: &InodeRef) -> Sys {
+        sys(self.0.fsync(node.ino(), false))
     }
     fn sync(&self) -> Sys<u64> {
         sys(self.0.sync())?;
         Ok(sys(self.0.statfs())?.free)
     }
-    fn store(&self, node: &Pinned, at: u64, words: &[u64], persist: bool) -> Sys {
+    fn store(&self, node: &InodeRef, at: u64, words: &[u64], persist: bool) -> Sys {
         let end = at + words.len() as u64 * 8;
-        let file = sys(self.0.open_file(node.ino))?;
+        let file = sys(self.0.open_file(node.ino()))?;
         let view = sys(file.map(at..end, Access::Write))?;
         for (i, word) in words.iter().enumerate() {
             sys(view.store::<u64>(i as u64 * 8, *word))?;

@@ -41,9 +41,9 @@ pub fn bed_of(fs: Fs) -> Bed {
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let sub = fs.mkdir(&CX, dir, b"sub", 0o755).unwrap().ino;
     let file = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
-    fs.write(file, 0, &[7; 10_000]).unwrap();
-    fs.write(file, 1 << 20, &[8; 5000]).unwrap();
-    fs.setxattr(file, b"user.a", b"value", XattrMode::Set)
+    fs.write(&CX, file, 0, &[7; 10_000]).unwrap();
+    fs.write(&CX, file, 1 << 20, &[8; 5000]).unwrap();
+    fs.setxattr(&CX, file, b"user.a", b"value", XattrMode::Set)
         .unwrap();
     fs.symlink(&CX, dir, b"link", b"file").unwrap();
     fs.create(&CX, sub, b"below", 0o644).unwrap();

@@ -55,7 +55,7 @@ fn file(fs: &Fs, dir: Ino, name: &[u8], parts: &[(u64, usize)]) -> Result<Ino> {
         .ino;
     for &(at, len) in parts {
         let bytes = pattern(ino.0 << 20 ^ at, len);
-        assert_eq!(fs.write(ino, at, &bytes)?, len);
+        assert_eq!(fs.write(&CX, ino, at, &bytes)?, len);
     }
     Ok(ino)
 }
@@ -75,12 +75,24 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
     )?;
     let ahead = file(fs, keep, b"ahead", &[(0, 100)])?;
     let allocate = Fallocate::Allocate { keep_size: true };
-    fs.fallocate(ahead, allocate, 0, 2 * bs as u64)?;
+    fs.fallocate(&CX, ahead, allocate, 0, 2 * bs as u64)?;
     let attrs = file(fs, keep, b"attributes", &[(0, 64)])?;
-    fs.setxattr(attrs, b"user.small", b"value", XattrMode::Set)?;
-    fs.setxattr(attrs, b"security.other", &pattern(9, 90), XattrMode::Set)?;
-    fs.setxattr(attrs, b"user.large", &pattern(10, bs + 900), XattrMode::Set)?;
-    fs.setxattr(keep, b"trusted.on.a.directory", b"1", XattrMode::Set)?;
+    fs.setxattr(&CX, attrs, b"user.small", b"value", XattrMode::Set)?;
+    fs.setxattr(
+        &CX,
+        attrs,
+        b"security.other",
+        &pattern(9, 90),
+        XattrMode::Set,
+    )?;
+    fs.setxattr(
+        &CX,
+        attrs,
+        b"user.large",
+        &pattern(10, bs + 900),
+        XattrMode::Set,
+    )?;
+    fs.setxattr(&CX, keep, b"trusted.on.a.directory", b"1", XattrMode::Set)?;
     fs.symlink(&CX, keep, b"near", b"short")?;
     fs.symlink(&CX, keep, b"far", &b"../".repeat(60))?;
     let deep = fs.mkdir(&CX, keep, b"deep", 0o711)?.ino;
@@ -102,7 +114,7 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
     fs.unlink(work, b"removed")?;
 
     let open = file(fs, work, b"open", &[(0, bs + 1)])?;
-    fs.pin(open, 1);
+    fs.hold(open).into_count();
     fs.unlink(work, b"open")?;
 
     // A file that both lanes change: what the first wrote of it is retired
@@ -110,9 +122,10 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
     let handed = file(fs, keep, b"handed", &[(0, 50)])?;
     set_thread_lane(1);
     for i in 1..6 {
-        fs.append(handed, &pattern(i, 60))?;
+        fs.append(&CX, handed, &pattern(i, 60))?;
     }
     fs.setattr(
+        &CX,
         handed,
         &SetAttr {
             perm: Some(0o640),
@@ -136,7 +149,13 @@ fn last_changes(fs: &Fs) -> Result<()> {
     fs.create(&CX, deep, b"late", 0o604)?;
     set_thread_lane(0);
     let allocate = Fallocate::Allocate { keep_size: true };
-    fs.fallocate(two, allocate, 2 * fs.superblock().geometry().block_size, 1)
+    fs.fallocate(
+        &CX,
+        two,
+        allocate,
+        2 * fs.superblock().geometry().block_size,
+        1,
+    )
 }
 
 /// An image with blocks of `block_size` bytes.

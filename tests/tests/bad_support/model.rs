@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pramfs::{
     Error, FileType, Result,
-    inode::{Attr, Ctx, Fs, Ino},
+    inode::{Attr, Credentials, Fs, Ino},
 };
 
 use super::anatomy::Reach;
@@ -290,8 +290,4 @@ fn compare_bytes(
 }
 
 /// Who asks, in these tests.
-pub const CX: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+pub const CX: Credentials<'_> = Credentials::new(0, 0);

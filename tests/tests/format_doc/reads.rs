@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use pramfs::inode::Credentials;
 use pramfs::inode::*;
 use pramfs::*;
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
@@ -11,18 +12,15 @@ use crate::reader::{Node, Reader};
 
 /// Something of everything.
 fn fill(fs: &Fs, block_size: u32) {
-    let ctx = Ctx {
-        uid: 1000,
-        gid: 100,
-        umask: 0o022,
-    };
+    let ctx = Credentials::new(1000, 100).with_umask(0o022);
     let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let big = fs.mkdir(&ctx, dir, b"big", 0o755).unwrap().ino;
     for i in 0..700 {
         let name = format!("{}{i}", "n".repeat(i % 200));
         let ino = fs.create(&ctx, big, name.as_bytes(), 0o600).unwrap().ino;
         if i % 10 == 0 {
-            fs.write(ino, 0, name.as_bytes()).unwrap();
+            fs.write(&Credentials::ROOT, ino, 0, name.as_bytes())
+                .unwrap();
         }
     }
     for i in (0..700).step_by(3) {
@@ -31,10 +29,17 @@ fn fill(fs: &Fs, block_size: u32) {
     }
     let file = fs.create(&ctx, dir, b"file", 0o644).unwrap().ino;
     let data: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect();
-    fs.write(file, 12_345, &data).unwrap();
-    fs.fallocate(file, Fallocate::PunchHole, 50_000, 60_000)
-        .unwrap();
+    fs.write(&Credentials::ROOT, file, 12_345, &data).unwrap();
     fs.fallocate(
+        &Credentials::ROOT,
+        file,
+        Fallocate::PunchHole,
+        50_000,
+        60_000,
+    )
+    .unwrap();
+    fs.fallocate(
+        &Credentials::ROOT,
         file,
         Fallocate::Allocate { keep_size: true },
         300_000,
@@ -42,12 +47,30 @@ fn fill(fs: &Fs, block_size: u32) {
     )
     .unwrap();
     fs.link(file, Ino::ROOT, b"other name \xff").unwrap();
-    fs.setxattr(file, b"user.small", b"value", XattrMode::Set)
-        .unwrap();
-    fs.setxattr(file, b"user.large", &data[..20_000], XattrMode::Set)
-        .unwrap();
-    fs.setxattr(dir, b"trusted.on a directory", &data[..100], XattrMode::Set)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        file,
+        b"user.small",
+        b"value",
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        file,
+        b"user.large",
+        &data[..20_000],
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        dir,
+        b"trusted.on a directory",
+        &data[..100],
+        XattrMode::Set,
+    )
+    .unwrap();
     fs.symlink(&ctx, dir, b"short", b"../x").unwrap();
     fs.symlink(&ctx, dir, b"long", &[b'l'; 2000]).unwrap();
     fs.mknod(&ctx, dir, b"device", libc::S_IFBLK | 0o660, 0x0801)
@@ -61,7 +84,8 @@ fn fill(fs: &Fs, block_size: u32) {
     fs.unlink(emptied, b"f").unwrap();
     if block_size == 4096 {
         let huge = fs.create(&ctx, Ino::ROOT, b"huge", 0o644).unwrap().ino;
-        fs.write(huge, 0, &vec![0x42; 5 << 20]).unwrap();
+        fs.write(&Credentials::ROOT, huge, 0, &vec![0x42; 5 << 20])
+            .unwrap();
     }
 }
 
@@ -162,10 +186,15 @@ fn a_reader_made_from_the_document_finds_what_a_repair_has_marked() {
     for block_size in [512, 4096] {
         let sim = formatted(4 << 20, &repeatable(block_size)).unwrap();
         let fs = mount(&sim, quiet()).unwrap();
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let ino = fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap().ino;
-        fs.write(ino, 0, &vec![7; 20 * block_size as usize])
-            .unwrap();
+        fs.write(
+            &Credentials::ROOT,
+            ino,
+            0,
+            &vec![7; 20 * block_size as usize],
+        )
+        .unwrap();
         fs.close().unwrap();
         let image = sim.image();
         let home = inode_home(&image, ino);

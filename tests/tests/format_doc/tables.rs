@@ -11,7 +11,7 @@ use pramfs::media::{Geometry, checksum, geometry, inode, pointer};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     MountOptions,
-    inode::{Ctx, Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 
 use crate::reader;
@@ -324,7 +324,7 @@ fn vectors() -> String {
         },
     )
     .expect("a fresh one");
-    fs.create(&Ctx::default(), Ino::ROOT, b"hello", 0o644)
+    fs.create(&Credentials::ROOT, Ino::ROOT, b"hello", 0o644)
         .expect("a first file");
     let mut hash = 0;
     fs.readdir(Ino::ROOT, 2, &mut |e| {

@@ -4,7 +4,7 @@ use pramfs::format::format;
 use pramfs::pmem::{Region, RegionOptions, SimBackend};
 use pramfs::{
     Error, MountOptions,
-    inode::{Fs, Ino},
+    inode::{Credentials, Fs, Ino},
 };
 use pramfs_tests::region::{mount, quiet, repeatable};
 
@@ -47,12 +47,12 @@ fn a_region_has_one_writer_or_many_readers() {
 fn a_read_only_mount_changes_nothing_and_says_erofs() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.append(ino, b"bytes").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"bytes").unwrap();
     let fs = remount(&sim, fs, read_only());
     let before = sim.image();
     let refused = |r: Result<(), Error>| assert_eq!(r.unwrap_err().errno(), libc::EROFS);
     refused(fs.create(&ROOT, Ino::ROOT, b"g", 0o644).map(drop));
-    refused(fs.write(ino, 0, b"x").map(drop));
+    refused(fs.write(&Credentials::ROOT, ino, 0, b"x").map(drop));
     refused(fs.unlink(Ino::ROOT, b"f"));
     refused(fs.strip_suid(ino));
     assert_eq!(contents(&fs, ino), b"bytes");
@@ -72,7 +72,7 @@ fn a_read_only_region_is_recovered_in_private_memory() {
     format(&region, &repeatable(4096)).unwrap();
     let fs = Fs::open(region, quiet()).unwrap();
     let ino = file(&fs, "f");
-    fs.append(ino, b"bytes").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"bytes").unwrap();
     // What a crash leaves now.
     let image = std::fs::read(&path).unwrap();
     drop(fs);
@@ -91,20 +91,20 @@ fn a_read_only_region_is_recovered_in_private_memory() {
 fn a_mount_that_becomes_writable_finishes_what_a_crash_has_left() {
     let (sim, fs) = small();
     let kept = file(&fs, "kept");
-    fs.append(kept, b"bytes").unwrap();
+    fs.append(&Credentials::ROOT, kept, b"bytes").unwrap();
     let gone = file(&fs, "gone");
-    fs.append(gone, &[7; 1 << 20]).unwrap();
-    fs.pin(gone, 1);
+    fs.append(&Credentials::ROOT, gone, &[7; 1 << 20]).unwrap();
+    fs.hold(gone).into_count();
     fs.unlink(Ino::ROOT, b"gone").unwrap();
     let crashed = SimBackend::from_image(&sim.image()).unwrap();
     let fs = mount(&crashed, read_only()).unwrap();
     assert_eq!(fs.recovery().orphans, 1);
     let free = fs.statfs().unwrap().free;
-    assert!(fs.append(kept, b"!").is_err());
+    assert!(fs.append(&Credentials::ROOT, kept, b"!").is_err());
     fs.make_writable().unwrap();
     assert!(!fs.is_read_only());
     assert!(fs.statfs().unwrap().free >= free + 256, "the orphan stays");
-    fs.append(kept, b"!").unwrap();
+    fs.append(&Credentials::ROOT, kept, b"!").unwrap();
     fs.make_writable().unwrap();
     // Again a crash, and then an end.
     let again = SimBackend::from_image(&crashed.image()).unwrap();
@@ -138,8 +138,8 @@ fn a_mount_that_has_no_right_to_write_does_not_become_writable() {
 fn what_has_returned_survives_the_process() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.append(ino, b"some bytes").unwrap();
-    fs.write(ino, 0, b"SOME").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"some bytes").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"SOME").unwrap();
     fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap();
     let image = pramfs::pmem::SimBackend::from_image(&sim.image()).unwrap();
     let after = mount(&image, quiet()).unwrap();

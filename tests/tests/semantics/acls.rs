@@ -3,7 +3,7 @@
 
 use pramfs::{
     XattrMode,
-    inode::{Ctx, Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Groups, Ino, SetAttr},
 };
 use pramfs_tests::region::quiet;
 
@@ -35,7 +35,7 @@ fn naming(owner: u8, mask: u8, others: u8) -> Vec<u8> {
 }
 
 fn set(fs: &Fs, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), i32> {
-    fs.setxattr(ino, name, value, XattrMode::Set)
+    fs.setxattr(&Credentials::ROOT, ino, name, value, XattrMode::Set)
         .map_err(|e| e.errno())
 }
 
@@ -57,7 +57,7 @@ fn an_access_acl_and_the_mode_follow_each_other() {
         perm: Some(0o751),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &chmod).unwrap();
+    fs.setattr(&Credentials::ROOT, ino, &chmod).unwrap();
     assert_eq!(get(&fs, ino, ACCESS), Some(naming(7, 5, 1)));
     // What a mode can say is no list.
     let plain = list(&[(1, 6, NONE), (4, 2, NONE), (32, 1, NONE)]);
@@ -73,18 +73,14 @@ fn an_access_acl_and_the_mode_follow_each_other() {
         perm: Some(0o777),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &chmod).unwrap();
+    fs.setattr(&Credentials::ROOT, ino, &chmod).unwrap();
     assert_eq!(get(&fs, ino, ACCESS), Some(naming(7, 7, 7)));
 }
 
 #[test]
 fn a_default_acl_is_handed_down_and_replaces_the_umask() {
     let (sim, fs) = small();
-    let ctx = Ctx {
-        uid: 5,
-        gid: 6,
-        umask: 0o077,
-    };
+    let ctx = Credentials::new(5, 6).with_umask(0o077);
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
     set(&fs, dir, DEFAULT, &naming(7, 6, 1)).unwrap();
     assert_eq!(
@@ -160,11 +156,11 @@ fn an_acl_set_by_who_is_not_in_the_group_takes_sgid_away() {
         ..SetAttr::default()
     };
     for (groups, left) in [(&[7, 50][..], 0o2740), (&[7], 0o740)] {
-        fs.setattr(ino, &owner).unwrap();
-        fs.setxattr_by(ino, ACCESS, &naming(7, 4, 0), XattrMode::Set, &|g| {
-            groups.contains(&g)
-        })
-        .unwrap();
+        fs.setattr(&Credentials::ROOT, ino, &owner).unwrap();
+        let is_member = |g| groups.contains(&g);
+        let caller = Credentials::new(7, 7).with_groups(Groups::Ask(&is_member));
+        fs.setxattr(&caller, ino, ACCESS, &naming(7, 4, 0), XattrMode::Set)
+            .unwrap();
         assert_eq!(perm(&fs, ino), left, "{groups:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pramfs::{
     XattrMode,
-    inode::{Ctx, Ino, SetAttr},
+    inode::{Credentials, Ino, SetAttr},
 };
 use pramfs_tests::region::quiet;
 
@@ -30,12 +30,18 @@ fn st_blocks_counts_data_pointer_blocks_and_attributes_in_512_byte_units() {
     let ino = file(&fs, "f");
     let blocks = || fs.getattr(ino).unwrap().blocks;
     assert_eq!(blocks(), 0);
-    fs.write(ino, 0, b"x").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"x").unwrap();
     assert_eq!(blocks(), 8, "one block of 4096 bytes, named by the inode");
-    fs.write(ino, 4096, b"x").unwrap();
+    fs.write(&Credentials::ROOT, ino, 4096, b"x").unwrap();
     assert_eq!(blocks(), 24, "two, and a pointer block");
-    fs.setxattr(ino, b"user.a", &[1; 5000], XattrMode::Set)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        ino,
+        b"user.a",
+        &[1; 5000],
+        XattrMode::Set,
+    )
+    .unwrap();
     assert!(blocks() >= 24 + 16);
     fs.removexattr(ino, b"user.a").unwrap();
     assert!(blocks() <= 24 + 8, "the emptied tree may keep one leaf");
@@ -67,11 +73,12 @@ fn the_change_counter_grows_with_every_change() {
         assert!(now > last, "{what}: {now} after {last}");
         last = now;
     };
-    fs.write(ino, 0, b"x").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"x").unwrap();
     grown(&fs, "a write that allocates");
-    fs.write(ino, 0, b"y").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"y").unwrap();
     grown(&fs, "an overwrite");
-    fs.setxattr(ino, b"user.a", b"1", XattrMode::Set).unwrap();
+    fs.setxattr(&Credentials::ROOT, ino, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
     grown(&fs, "an attribute");
     let fs = remount(&sim, fs, quiet());
     fs.link(ino, Ino::ROOT, b"g").unwrap();
@@ -81,11 +88,7 @@ fn the_change_counter_grows_with_every_change() {
 #[test]
 fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_directory() {
     let (_sim, fs) = small();
-    let ctx = Ctx {
-        uid: 1000,
-        gid: 100,
-        umask: 0o027,
-    };
+    let ctx = Credentials::new(1000, 100).with_umask(0o027);
     let a = fs.create(&ctx, Ino::ROOT, b"f", 0o666).unwrap();
     assert_eq!((a.uid, a.gid, a.perm), (1000, 100, 0o640));
     let d = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o2775).unwrap();
@@ -94,7 +97,7 @@ fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_di
         perm: Some(0o2775),
         ..SetAttr::default()
     };
-    fs.setattr(d.ino, &set).unwrap();
+    fs.setattr(&Credentials::ROOT, d.ino, &set).unwrap();
     let f = fs.create(&ctx, d.ino, b"f", 0o666).unwrap();
     let e = fs.mkdir(&ctx, d.ino, b"e", 0o777).unwrap();
     assert_eq!((f.gid, f.perm, e.gid, e.perm), (50, 0o640, 50, 0o2750));
@@ -105,11 +108,7 @@ fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_di
 fn the_direct_api_checks_no_permission() {
     use pramfs::OpenOptions;
     let (_sim, fs) = small();
-    let owner = Ctx {
-        uid: 1,
-        gid: 1,
-        umask: 0,
-    };
+    let owner = Credentials::new(1, 1);
     let d = fs.mkdir(&owner, Ino::ROOT, b"d", 0o000).unwrap();
     fs.create(&owner, d.ino, b"f", 0o000).unwrap();
     let file = OpenOptions::new()
@@ -131,13 +130,19 @@ fn a_new_owner_takes_suid_away_and_strip_suid_does_too() {
             uid,
             ..SetAttr::default()
         };
-        fs.setattr(ino, &set).unwrap().perm
+        fs.setattr(&Credentials::ROOT, ino, &set).unwrap().perm
     };
     assert_eq!(perm(Some(0o6755), None), 0o6755);
     assert_eq!(perm(None, Some(7)), 0o755);
     assert_eq!(perm(Some(0o6644), None), 0o6644);
-    fs.setxattr(ino, b"security.capability", b"c", XattrMode::Set)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        ino,
+        b"security.capability",
+        b"c",
+        XattrMode::Set,
+    )
+    .unwrap();
     fs.strip_suid(ino).unwrap();
     // sgid without the right to execute is no right.
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o2644);
@@ -154,7 +159,7 @@ fn attributes_live_in_user_trusted_security_and_the_two_of_posix_acls() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     let set = |name: &[u8]| {
-        fs.setxattr(ino, name, b"v", XattrMode::Set)
+        fs.setxattr(&Credentials::ROOT, ino, name, b"v", XattrMode::Set)
             .map_err(|e| e.errno())
     };
     let mut longest = b"user.".to_vec();
@@ -166,10 +171,22 @@ fn attributes_live_in_user_trusted_security_and_the_two_of_posix_acls() {
         2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0,
         255, 255, 255, 255,
     ];
-    fs.setxattr(ino, b"system.posix_acl_access", &acl, XattrMode::Set)
-        .unwrap();
-    fs.setxattr(Ino::ROOT, b"system.posix_acl_default", &acl, XattrMode::Set)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        ino,
+        b"system.posix_acl_access",
+        &acl,
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        Ino::ROOT,
+        b"system.posix_acl_default",
+        &acl,
+        XattrMode::Set,
+    )
+    .unwrap();
     for name in [
         &b"user."[..],
         b"trusted.",
@@ -193,6 +210,7 @@ fn a_value_has_up_to_64_kib_and_a_file_1000_attributes() {
         let value = |i: usize| vec![i as u8; [0, 1, 40, 300, 2000][i % 5]];
         for i in 0..1000 {
             fs.setxattr(
+                &Credentials::ROOT,
                 ino,
                 format!("user.{i}").as_bytes(),
                 &value(i),
@@ -201,12 +219,24 @@ fn a_value_has_up_to_64_kib_and_a_file_1000_attributes() {
             .unwrap();
         }
         let largest = vec![9; 65_536];
-        fs.setxattr(ino, b"user.largest", &largest, XattrMode::Create)
-            .unwrap();
-        let more = fs.setxattr(ino, b"user.more", &[0; 65_537], XattrMode::Set);
+        fs.setxattr(
+            &Credentials::ROOT,
+            ino,
+            b"user.largest",
+            &largest,
+            XattrMode::Create,
+        )
+        .unwrap();
+        let more = fs.setxattr(
+            &Credentials::ROOT,
+            ino,
+            b"user.more",
+            &[0; 65_537],
+            XattrMode::Set,
+        );
         assert_eq!(more.unwrap_err().errno(), libc::E2BIG);
         let mode = |mode| {
-            fs.setxattr(ino, b"user.largest", b"", mode)
+            fs.setxattr(&Credentials::ROOT, ino, b"user.largest", b"", mode)
                 .map_err(|e| e.errno())
         };
         assert_eq!(mode(XattrMode::Create), Err(libc::EEXIST));
@@ -227,8 +257,14 @@ fn a_list_of_names_beyond_64_kib_is_refused_and_the_attributes_stay() {
     let ino = file(&fs, "f");
     for i in 0..300 {
         let name = format!("user.{i:0250}");
-        fs.setxattr(ino, name.as_bytes(), b"v", XattrMode::Set)
-            .unwrap();
+        fs.setxattr(
+            &Credentials::ROOT,
+            ino,
+            name.as_bytes(),
+            b"v",
+            XattrMode::Set,
+        )
+        .unwrap();
     }
     assert_eq!(fs.listxattr(ino).unwrap_err().errno(), libc::E2BIG);
     assert_eq!(

@@ -7,7 +7,7 @@ use std::process::Command;
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Error, ErrorPolicy, MountOptions,
-    inode::{Fs, Ino, SetAttr, Taken},
+    inode::{Credentials, Fs, Ino, InodeRefs, SetAttr, Taken},
 };
 use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 
@@ -20,7 +20,7 @@ fn damaged(errors: ErrorPolicy) -> Fs {
     fs.create(&ROOT, dir, b"an entry of its own", 0o644)
         .unwrap();
     let whole = file(&fs, "whole");
-    fs.append(whole, b"unharmed").unwrap();
+    fs.append(&Credentials::ROOT, whole, b"unharmed").unwrap();
     fs.close().unwrap();
     // The leaf of `dir` is the block with that name in it.
     let image = sim.image();
@@ -70,11 +70,11 @@ type Listed = (Vec<u8>, Ino, bool);
 
 /// A directory read with attributes, as often as it takes: what was kept, and
 /// how it ended.
-fn listed(fs: &Fs, dir: Ino) -> (Vec<Listed>, Result<(), Error>) {
-    let (mut all, mut cookie) = (Vec::new(), 2);
+fn listed(fs: &Fs, dir: Ino) -> (Vec<Listed>, Vec<InodeRefs>, Result<(), Error>) {
+    let (mut all, mut held, mut cookie) = (Vec::new(), Vec::new(), 2);
     loop {
         let before = all.len();
-        let walked = fs.readdir_pinned(dir, cookie, &mut |e, attr| {
+        let walked = fs.holding().readdir(dir, cookie, &mut |e, attr| {
             if all.len() - before == 100 {
                 return Taken::Full;
             }
@@ -82,8 +82,9 @@ fn listed(fs: &Fs, dir: Ino) -> (Vec<Listed>, Result<(), Error>) {
             all.push((e.name.to_vec(), e.ino, attr.is_some()));
             Taken::Kept
         });
-        if walked.is_err() || all.len() == before {
-            return (all, walked);
+        let ended = walked.map(|refs| held.push(refs));
+        if ended.is_err() || all.len() == before {
+            return (all, held, ended);
         }
     }
 }
@@ -104,13 +105,12 @@ fn a_damaged_inode_hides_no_other_name() {
     let errors = ErrorPolicy::Continue;
     let fs = mount(&sim, MountOptions { errors, ..quiet() }).unwrap();
     assert_eq!(names(&fs, Ino::ROOT).len(), 8);
-    let (mut all, ended) = listed(&fs, Ino::ROOT);
+    let (mut all, _held, ended) = listed(&fs, Ino::ROOT);
     ended.unwrap();
     all.sort();
     for (n, (name, ino, whole)) in all.iter().enumerate() {
         assert_eq!(*name, format!("file{n}").into_bytes());
         assert_eq!((*ino, *whole), (inodes[n], n != 3));
-        fs.unpin(*ino, 1);
     }
     assert_eq!(all.len(), 8);
     assert_eq!(find(&fs, "file3").unwrap_err().errno(), libc::EUCLEAN);
@@ -136,14 +136,15 @@ fn a_damaged_leaf_hides_only_what_lies_behind_it() {
     change(&sim, at);
     let errors = ErrorPolicy::Continue;
     let fs = mount(&sim, MountOptions { errors, ..quiet() }).unwrap();
-    let (all, ended) = listed(&fs, dir);
+    let (all, held, ended) = listed(&fs, dir);
     assert_eq!(ended.unwrap_err().errno(), libc::EUCLEAN);
     assert!(all.len() > 100 && all.len() < 1000, "{}", all.len());
-    for (n, (name, ino, _)) in all.iter().enumerate() {
+    for (n, (name, ..)) in all.iter().enumerate() {
         assert_eq!(*name, order[n]);
         fs.unlink(dir, name).unwrap();
-        fs.unpin(*ino, 1);
     }
+    assert_eq!(fs.statfs().unwrap().free_inodes, free);
+    drop(held);
     assert_eq!(fs.statfs().unwrap().free_inodes, free + all.len() as u64);
 }
 
@@ -201,7 +202,7 @@ fn a_medium_that_vanishes_is_eio_and_not_death() {
     format(&region, &Default::default()).unwrap();
     let fs = Fs::open(region, quiet()).unwrap();
     let ino = file(&fs, "f");
-    fs.append(ino, &[1; 100_000]).unwrap();
+    fs.append(&Credentials::ROOT, ino, &[1; 100_000]).unwrap();
     let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     cut.set_len(4096).unwrap();
     let e = fs.read(ino, 0, &mut [0; 100_000]).unwrap_err();
@@ -241,7 +242,7 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
     let (sim, fs) = small();
     for n in 0..6 {
         let ino = file(&fs, &format!("f{n}"));
-        fs.append(ino, &[n; 20_000]).unwrap();
+        fs.append(&Credentials::ROOT, ino, &[n; 20_000]).unwrap();
     }
     fs.close().unwrap();
     let before = sim.image();
@@ -249,22 +250,24 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
 
     let fs = mount(&sim, quiet()).unwrap();
     let ino = |n| find(&fs, n).unwrap();
-    fs.write(ino("f0"), 0, &[100; 20_000]).unwrap();
+    fs.write(&Credentials::ROOT, ino("f0"), 0, &[100; 20_000])
+        .unwrap();
     let mode = SetAttr {
         perm: Some(0o600),
         ..SetAttr::default()
     };
-    fs.setattr(ino("f1"), &mode).unwrap();
-    fs.append(ino("f2"), &[102; 300_000]).unwrap();
+    fs.setattr(&Credentials::ROOT, ino("f1"), &mode).unwrap();
+    fs.append(&Credentials::ROOT, ino("f2"), &[102; 300_000])
+        .unwrap();
     fs.unlink(Ino::ROOT, b"f3").unwrap();
     let size = SetAttr {
         size: Some(1),
         ..SetAttr::default()
     };
-    fs.setattr(ino("f4"), &size).unwrap();
+    fs.setattr(&Credentials::ROOT, ino("f4"), &size).unwrap();
     for n in 6..9 {
         let ino = file(&fs, &format!("f{n}"));
-        fs.append(ino, &[n; 20_000]).unwrap();
+        fs.append(&Credentials::ROOT, ino, &[n; 20_000]).unwrap();
     }
     fs.close().unwrap();
     let after = sim.image();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pramfs::{
     Access, Error, Fallocate, OpenOptions, RenameFlags,
-    inode::{Ctx, Ino},
+    inode::{Credentials, Ino},
 };
 use pramfs_tests::region::fresh;
 
@@ -164,7 +164,7 @@ fn words_of_a_view_are_changed_atomically_from_many_threads() {
 #[test]
 fn a_path_is_never_opened_as_another_file() {
     let (_sim, fs) = small();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let make = |name: &[u8]| fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
     make(b"config");
     let keep: Vec<_> = (0..8).map(|i| format!("keep{i}")).collect();
@@ -184,11 +184,11 @@ fn a_path_is_never_opened_as_another_file() {
             for name in &keep {
                 // One goes, and its number comes back in one that is to be kept.
                 let new = make(b"new");
-                fs.write(new, 0, b"new").unwrap();
+                fs.write(&Credentials::ROOT, new, 0, b"new").unwrap();
                 fs.rename(&ctx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)
                     .unwrap();
                 let kept = make(name.as_bytes());
-                fs.write(kept, 0, b"kept").unwrap();
+                fs.write(&Credentials::ROOT, kept, 0, b"kept").unwrap();
             }
             for name in &keep {
                 let kept = fs.lookup(Ino::ROOT, name.as_bytes()).unwrap();

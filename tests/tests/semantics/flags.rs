@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use pramfs::{
     Access, AtimePolicy, Fallocate, MountOptions, OpenOptions, RenameFlags, XattrMode,
-    inode::{Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_tests::region::quiet;
 
@@ -28,7 +28,9 @@ fn flag(fs: &Fs, ino: Ino, flags: u32) -> Result<(), i32> {
         flags: Some(flags),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &set).map(drop).map_err(|e| e.errno())
+    fs.setattr(&Credentials::ROOT, ino, &set)
+        .map(drop)
+        .map_err(|e| e.errno())
 }
 
 fn refused<T: std::fmt::Debug>(what: &str, result: pramfs::Result<T>) {
@@ -81,13 +83,19 @@ fn changes_nothing(fs: &Fs, ino: Ino, name: &[u8]) {
             },
         ),
     ] {
-        refused(what, fs.setattr(ino, &set));
+        refused(what, fs.setattr(&Credentials::ROOT, ino, &set));
     }
-    refused("write", fs.write(ino, 0, b"x"));
-    refused("punch", fs.fallocate(ino, Fallocate::PunchHole, 0, 10));
+    refused("write", fs.write(&Credentials::ROOT, ino, 0, b"x"));
+    refused(
+        "punch",
+        fs.fallocate(&Credentials::ROOT, ino, Fallocate::PunchHole, 0, 10),
+    );
     let zero = Fallocate::ZeroRange { keep_size: true };
-    refused("zero", fs.fallocate(ino, zero, 0, 10));
-    refused("setxattr", fs.setxattr(ino, b"user.b", b"", XattrMode::Set));
+    refused("zero", fs.fallocate(&Credentials::ROOT, ino, zero, 0, 10));
+    refused(
+        "setxattr",
+        fs.setxattr(&Credentials::ROOT, ino, b"user.b", b"", XattrMode::Set),
+    );
     refused("removexattr", fs.removexattr(ino, b"user.a"));
     refused("link", fs.link(ino, Ino::ROOT, b"other"));
     refused("unlink", fs.unlink(Ino::ROOT, name));
@@ -123,15 +131,16 @@ fn touch(fs: &Fs, ino: Ino) -> pramfs::Result<pramfs::inode::Attr> {
         mtime: Some(SetTime::Now),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &now)
+    fs.setattr(&Credentials::ROOT, ino, &now)
 }
 
 fn marked(flags: u32) -> (pramfs::pmem::SimBackend, Fs, Ino) {
     let (sim, fs) = small();
     file(&fs, "free");
     let ino = file(&fs, "f");
-    fs.write(ino, 0, b"contents").unwrap();
-    fs.setxattr(ino, b"user.a", b"1", XattrMode::Set).unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"contents").unwrap();
+    fs.setxattr(&Credentials::ROOT, ino, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
     flag(&fs, ino, flags).unwrap();
     let fs = remount(&sim, fs, quiet());
     assert_eq!(fs.getattr(ino).unwrap().flags, flags);
@@ -143,10 +152,16 @@ fn an_immutable_file_does_not_change() {
     let (_sim, fs, ino) = marked(IMMUTABLE);
     let before = fs.getattr(ino).unwrap();
     changes_nothing(&fs, ino, b"f");
-    refused("append", fs.append(ino, b"x"));
-    refused("part of an append", fs.append_part(ino, 8, b"x"));
+    refused("append", fs.append(&Credentials::ROOT, ino, b"x"));
+    refused(
+        "part of an append",
+        fs.append_part(&Credentials::ROOT, ino, 8, b"x"),
+    );
     let more = Fallocate::Allocate { keep_size: true };
-    refused("fallocate", fs.fallocate(ino, more, 0, 100));
+    refused(
+        "fallocate",
+        fs.fallocate(&Credentials::ROOT, ino, more, 0, 100),
+    );
     refused("utimes", touch(&fs, ino));
     refused("suid", fs.strip_suid(ino));
     assert_eq!(fs.getattr(ino).unwrap(), before);
@@ -155,7 +170,7 @@ fn an_immutable_file_does_not_change() {
     fs.write_back(ino, 0, b"c").unwrap();
     // Who may clear the flag may do it all again.
     flag(&fs, ino, 0).unwrap();
-    fs.append(ino, b"!").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"!").unwrap();
     fs.unlink(Ino::ROOT, b"f").unwrap();
 }
 
@@ -163,12 +178,15 @@ fn an_immutable_file_does_not_change() {
 fn an_append_only_file_grows_and_does_nothing_else() {
     let (_sim, fs, ino) = marked(APPEND);
     changes_nothing(&fs, ino, b"f");
-    fs.append(ino, b", and more").unwrap();
-    fs.append_part(ino, 18, b".").unwrap();
-    refused("an append elsewhere", fs.append_part(ino, 0, b"x"));
+    fs.append(&Credentials::ROOT, ino, b", and more").unwrap();
+    fs.append_part(&Credentials::ROOT, ino, 18, b".").unwrap();
+    refused(
+        "an append elsewhere",
+        fs.append_part(&Credentials::ROOT, ino, 0, b"x"),
+    );
     refused("a page of a mapping", fs.write_back(ino, 0, b"x"));
     let more = Fallocate::Allocate { keep_size: true };
-    fs.fallocate(ino, more, 0, 100).unwrap();
+    fs.fallocate(&Credentials::ROOT, ino, more, 0, 100).unwrap();
     touch(&fs, ino).unwrap();
     assert_eq!(contents(&fs, ino), b"contents, and more.");
 }
@@ -205,7 +223,7 @@ fn an_immutable_directory_keeps_its_names_and_an_append_only_one_loses_none() {
             }
         }
         // Its files are not protected.
-        fs.write(old, 0, b"x").unwrap();
+        fs.write(&Credentials::ROOT, old, 0, b"x").unwrap();
         fs.create(&ROOT, sub, b"x", 0o644).unwrap();
     }
 }
@@ -220,7 +238,7 @@ fn no_access_time_is_kept_with_the_flag_for_it() {
     let fs = remount(&sim, fs, options);
     let (still, moving) = (file(&fs, "still"), file(&fs, "moving"));
     for ino in [still, moving] {
-        fs.write(ino, 0, b"x").unwrap();
+        fs.write(&Credentials::ROOT, ino, 0, b"x").unwrap();
     }
     flag(&fs, still, NOATIME).unwrap();
     let atime = |ino| fs.getattr(ino).unwrap().atime;

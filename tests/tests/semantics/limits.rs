@@ -6,7 +6,7 @@ use pramfs::fsck::{CheckOptions, check};
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Error, Fallocate, StatFs, XattrMode,
-    inode::{Ino, SetAttr},
+    inode::{Credentials, Ino, SetAttr},
 };
 use pramfs_tests::region::{formatted, fresh, mount, quiet, region_of, repeatable};
 
@@ -21,7 +21,7 @@ fn the_time_of_birth_is_kept() {
     let fs = mount(&sim, clock.options()).unwrap();
     let ino = file(&fs, "f");
     clock.set(2_000);
-    fs.append(ino, b"bytes").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"bytes").unwrap();
     let past = SetAttr {
         mtime: Some(pramfs::inode::SetTime::At(pramfs::inode::Time {
             sec: 5,
@@ -30,7 +30,7 @@ fn the_time_of_birth_is_kept() {
         perm: Some(0o600),
         ..SetAttr::default()
     };
-    fs.setattr(ino, &past).unwrap();
+    fs.setattr(&Credentials::ROOT, ino, &past).unwrap();
     fs.link(ino, Ino::ROOT, b"g").unwrap();
     let fs = remount(&sim, fs, clock.options());
     let a = fs.getattr(ino).unwrap();
@@ -44,26 +44,40 @@ fn a_large_value_needs_space_that_is_not_scattered() {
     let (sim, fs) = fresh(2 * MIB, 512).unwrap();
     let (holes, f) = (file(&fs, "holes"), file(&fs, "f"));
     // Its pointers have blocks between them, so more than every other is freed.
-    fs.append(holes, &vec![1; 512 << 10]).unwrap();
+    fs.append(&Credentials::ROOT, holes, &vec![1; 512 << 10])
+        .unwrap();
     fill(&fs);
     for at in (0..512 << 10).step_by(2048) {
-        fs.fallocate(holes, Fallocate::PunchHole, at, 1024).unwrap();
+        fs.fallocate(&Credentials::ROOT, holes, Fallocate::PunchHole, at, 1024)
+            .unwrap();
     }
     // What is free is free at once, of no record's.
     let fs = remount(&sim, fs, quiet());
     let StatFs { available, .. } = fs.statfs().unwrap();
     assert!(available * 512 > 128 << 10, "{available} blocks");
     let value = vec![7; 65_536];
-    let refused = fs.setxattr(f, b"user.large", &value, XattrMode::Set);
+    let refused = fs.setxattr(&Credentials::ROOT, f, b"user.large", &value, XattrMode::Set);
     assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
     assert_eq!(fs.listxattr(f).unwrap(), b"");
     // A value of few pieces it may have.
-    fs.setxattr(f, b"user.less", &value[..6 << 10], XattrMode::Set)
-        .unwrap();
-    fs.fallocate(holes, Fallocate::PunchHole, 0, 512 << 10)
-        .unwrap();
+    fs.setxattr(
+        &Credentials::ROOT,
+        f,
+        b"user.less",
+        &value[..6 << 10],
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.fallocate(
+        &Credentials::ROOT,
+        holes,
+        Fallocate::PunchHole,
+        0,
+        512 << 10,
+    )
+    .unwrap();
     // Nor has it to wait for what has been freed a moment ago.
-    fs.setxattr(f, b"user.large", &value, XattrMode::Set)
+    fs.setxattr(&Credentials::ROOT, f, b"user.large", &value, XattrMode::Set)
         .unwrap();
     assert_eq!(fs.getxattr(f, b"user.large").unwrap(), value);
 }
@@ -87,7 +101,7 @@ fn a_path_has_up_to_40_symbolic_links() {
 fn a_changed_byte_of_contents_is_noticed_by_nobody() {
     let (sim, fs) = small();
     let f = file(&fs, "f");
-    fs.append(f, &[0x5a; 4096]).unwrap();
+    fs.append(&Credentials::ROOT, f, &[0x5a; 4096]).unwrap();
     let at = fs.file_extents(f, 0, 4096).unwrap()[0]
         .region_offset
         .unwrap();

@@ -21,16 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pramfs::pmem::SimBackend;
 use pramfs::{
     Clock, Error, MountOptions,
-    inode::{Ctx, Fs, Ino, Time},
+    inode::{Credentials, Fs, Ino, Time},
 };
 use pramfs_tests::region::{fresh, mount, quiet};
 
 const MIB: usize = 1 << 20;
-const ROOT: Ctx = Ctx {
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const ROOT: Credentials<'_> = Credentials::new(0, 0);
 
 /// For tests that start a process, and those that open a locked region twice:
 /// a process that is being started holds our descriptors for a moment, and
@@ -97,7 +93,10 @@ fn fill(fs: &Fs) -> Vec<String> {
                 break;
             };
             made.push(name);
-            if fs.append(a.ino, &chunk[..size]).is_err() {
+            if fs
+                .append(&Credentials::ROOT, a.ino, &chunk[..size])
+                .is_err()
+            {
                 break;
             }
         }

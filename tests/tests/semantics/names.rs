@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use pramfs::{Error, FileType, RenameFlags, inode::Ino};
+use pramfs::{
+    Error, FileType, RenameFlags,
+    inode::{Credentials, Ino},
+};
 use pramfs_tests::region::{mount, quiet};
 
 use super::{ROOT, after_a_crash, contents, file, find, names, remount, small};
@@ -224,20 +227,22 @@ fn a_directory_cannot_be_moved_into_itself_or_over_one_that_has_entries() {
 fn an_unlinked_file_lives_until_its_last_reference_goes() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.append(ino, &[7; 100_000]).unwrap();
+    fs.append(&Credentials::ROOT, ino, &[7; 100_000]).unwrap();
     let free = fs.statfs().unwrap().free;
-    fs.pin(ino, 2);
+    (0..2).for_each(|_| {
+        fs.hold(ino).into_count();
+    });
     fs.unlink(Ino::ROOT, b"f").unwrap();
     assert_eq!(fs.getattr(ino).unwrap().nlink, 0);
-    fs.append(ino, b"still here").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"still here").unwrap();
     assert_eq!(contents(&fs, ino).len(), 100_010);
     assert_eq!(
         fs.link(ino, Ino::ROOT, b"back").unwrap_err().errno(),
         libc::ENOENT
     );
-    fs.unpin(ino, 1);
+    fs.release(ino, 1);
     fs.getattr(ino).unwrap();
-    fs.unpin(ino, 1);
+    fs.release(ino, 1);
     assert!(matches!(fs.getattr(ino), Err(Error::Stale(_))));
     assert!(
         fs.statfs().unwrap().free > free,
@@ -255,8 +260,10 @@ fn forgotten_files_are_freed_together() {
             .map(|i| {
                 let name = format!("f{i}");
                 let ino = file(&fs, &name);
-                fs.append(ino, &[7; 5000]).unwrap();
-                fs.pin(ino, 2);
+                fs.append(&Credentials::ROOT, ino, &[7; 5000]).unwrap();
+                (0..2).for_each(|_| {
+                    fs.hold(ino).into_count();
+                });
                 fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
                 ino
             })
@@ -264,7 +271,7 @@ fn forgotten_files_are_freed_together() {
     };
     let exist = |inos: &[Ino]| inos.iter().filter(|i| fs.getattr(**i).is_ok()).count();
     // The directory and the tables grow once.
-    make(40).iter().for_each(|i| fs.unpin(*i, 2));
+    make(40).iter().for_each(|i| fs.release(*i, 2));
     let free = fs.statfs().unwrap().free;
 
     let inos = make(40);
@@ -276,9 +283,9 @@ fn forgotten_files_are_freed_together() {
     let fences = sim.counters().fences - before;
     assert!(fences <= 8, "{fences} fences for 32 inodes");
     // Somebody takes a new reference to one of those that wait.
-    fs.pin(inos[39], 1);
+    fs.hold(inos[39]).into_count();
     assert_eq!((fs.statfs().unwrap().free, exist(&inos)), (free - 3, 1));
-    fs.unpin(inos[39], 1);
+    fs.release(inos[39], 1);
     assert_eq!((exist(&inos), fs.statfs().unwrap().free), (0, free));
 
     // A crash leaves those that wait to the next mount, an unmount does not.
@@ -298,8 +305,8 @@ fn forgotten_files_are_freed_together() {
 fn an_unlinked_file_that_was_open_at_a_crash_is_freed_by_the_next_mount() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.append(ino, &[7; 1 << 20]).unwrap();
-    fs.pin(ino, 1);
+    fs.append(&Credentials::ROOT, ino, &[7; 1 << 20]).unwrap();
+    fs.hold(ino).into_count();
     fs.unlink(Ino::ROOT, b"f").unwrap();
     let held = fs.statfs().unwrap().free;
     let (_image, after) = after_a_crash(&sim);

@@ -2,7 +2,7 @@
 
 use pramfs::{
     Error, Fallocate, SeekWhence, XattrMode,
-    inode::{Fs, Ino, SetAttr},
+    inode::{Credentials, Fs, Ino, SetAttr},
 };
 use pramfs_tests::region::{fresh, quiet};
 
@@ -20,18 +20,24 @@ fn a_full_region_refuses_whole_operations_and_lets_go() {
         let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
         let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
         let kept = file(&fs, "kept");
-        fs.append(kept, &[3; 9000]).unwrap();
+        fs.append(&Credentials::ROOT, kept, &[3; 9000]).unwrap();
         let made = fill(&fs);
         let before = (contents(&fs, kept), names(&fs, Ino::ROOT), names(&fs, dir));
 
         let large = vec![1; 64 << 10];
-        assert_eq!(errno(fs.append(kept, &large)), libc::ENOSPC);
         assert_eq!(
-            errno(fs.setxattr(kept, b"user.a", &large, XattrMode::Set)),
+            errno(fs.append(&Credentials::ROOT, kept, &large)),
+            libc::ENOSPC
+        );
+        assert_eq!(
+            errno(fs.setxattr(&Credentials::ROOT, kept, b"user.a", &large, XattrMode::Set)),
             libc::ENOSPC
         );
         let room = Fallocate::Allocate { keep_size: false };
-        assert_eq!(errno(fs.fallocate(kept, room, 0, 1 << 20)), libc::ENOSPC);
+        assert_eq!(
+            errno(fs.fallocate(&Credentials::ROOT, kept, room, 0, 1 << 20)),
+            libc::ENOSPC
+        );
         assert_eq!(
             errno(fs.symlink(&ROOT, dir, b"s", &[b'x'; 4095])),
             libc::ENOSPC
@@ -44,12 +50,12 @@ fn a_full_region_refuses_whole_operations_and_lets_go() {
             size: Some(1),
             ..SetAttr::default()
         };
-        fs.setattr(kept, &shrink).unwrap();
+        fs.setattr(&Credentials::ROOT, kept, &shrink).unwrap();
         for name in made {
             fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
         }
         fs.rmdir(Ino::ROOT, b"dir").unwrap();
-        fs.append(kept, &large).unwrap();
+        fs.append(&Credentials::ROOT, kept, &large).unwrap();
     }
 }
 
@@ -74,12 +80,18 @@ fn an_append_is_written_whole_or_not_at_all_and_a_write_may_be_short() {
     let (_sim, fs) = fresh(2 * MIB, 4096).unwrap();
     let ino = file(&fs, "f");
     let more = vec![1; 4 * MIB];
-    assert_eq!(errno(fs.append(ino, &more)), libc::ENOSPC);
+    assert_eq!(
+        errno(fs.append(&Credentials::ROOT, ino, &more)),
+        libc::ENOSPC
+    );
     assert_eq!(fs.getattr(ino).unwrap().size, 0);
-    let n = fs.write(ino, 0, &more).unwrap();
+    let n = fs.write(&Credentials::ROOT, ino, 0, &more).unwrap();
     assert!(n > 0 && n < more.len());
     assert_eq!(fs.getattr(ino).unwrap().size, n as u64);
-    assert_eq!(errno(fs.write(ino, n as u64, &more)), libc::ENOSPC);
+    assert_eq!(
+        errno(fs.write(&Credentials::ROOT, ino, n as u64, &more)),
+        libc::ENOSPC
+    );
 }
 
 /// Whoever lays an append out itself gives its parts in any order; one that
@@ -89,23 +101,31 @@ fn the_parts_of_an_append_come_in_any_order_and_each_is_whole_or_not_there() {
     for block_size in [512, 4096] {
         let (_sim, fs) = fresh(8 * MIB, block_size).unwrap();
         let ino = file(&fs, "f");
-        fs.append(ino, b"an odd end").unwrap();
+        fs.append(&Credentials::ROOT, ino, b"an odd end").unwrap();
         let bytes: Vec<u8> = (0..3 * MIB as u32).map(|n| (n >> 9) as u8).collect();
         for part in [2, 0, 1] {
             let at = part * MIB;
-            fs.append_part(ino, 10 + at as u64, &bytes[at..at + MIB])
-                .unwrap();
+            fs.append_part(
+                &Credentials::ROOT,
+                ino,
+                10 + at as u64,
+                &bytes[at..at + MIB],
+            )
+            .unwrap();
         }
         let got = contents(&fs, ino);
         assert!(got.starts_with(b"an odd end") && got[10..] == bytes);
 
         let (size, more) = (got.len() as u64, vec![1; 8 * MIB]);
         for at in [size, size + MIB as u64] {
-            assert_eq!(errno(fs.append_part(ino, at, &more)), libc::ENOSPC);
+            assert_eq!(
+                errno(fs.append_part(&Credentials::ROOT, ino, at, &more)),
+                libc::ENOSPC
+            );
             assert_eq!(fs.getattr(ino).unwrap().size, size);
         }
         assert_eq!(
-            errno(fs.append_part(ino, i64::MAX as u64, b"ab")),
+            errno(fs.append_part(&Credentials::ROOT, ino, i64::MAX as u64, b"ab")),
             libc::EFBIG
         );
     }
@@ -118,9 +138,9 @@ fn an_append_of_a_mebibyte_is_one_record() {
     for block_size in [512, 1024, 2048, 4096] {
         let (sim, fs) = fresh(16 * MIB, block_size).unwrap();
         let ino = file(&fs, "f");
-        fs.append(ino, b"an odd end").unwrap();
+        fs.append(&Credentials::ROOT, ino, b"an odd end").unwrap();
         let before = sim.counters();
-        fs.append(ino, &vec![1; MIB]).unwrap();
+        fs.append(&Credentials::ROOT, ino, &vec![1; MIB]).unwrap();
         assert_eq!(
             (sim.counters() - before).fences,
             2,
@@ -135,15 +155,22 @@ fn an_append_of_a_mebibyte_is_one_record() {
 fn fallocated_blocks_read_as_zeros_and_are_no_data() {
     let (_sim, fs) = small();
     let old = file(&fs, "old");
-    fs.append(old, &[0xee; 1 << 20]).unwrap();
+    fs.append(&Credentials::ROOT, old, &[0xee; 1 << 20])
+        .unwrap();
     fs.unlink(Ino::ROOT, b"old").unwrap();
     fs.sync().unwrap();
     let ino = file(&fs, "f");
-    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, 1 << 20)
-        .unwrap();
+    fs.fallocate(
+        &Credentials::ROOT,
+        ino,
+        Fallocate::Allocate { keep_size: false },
+        0,
+        1 << 20,
+    )
+    .unwrap();
     assert!(contents(&fs, ino).iter().all(|&b| b == 0));
     assert_eq!(errno(fs.seek(ino, 0, SeekWhence::Data)), libc::ENXIO);
-    fs.write(ino, 100_000, b"data").unwrap();
+    fs.write(&Credentials::ROOT, ino, 100_000, b"data").unwrap();
     assert_eq!(fs.seek(ino, 0, SeekWhence::Data).unwrap(), 98_304);
     assert_eq!(fs.seek(ino, 98_304, SeekWhence::Hole).unwrap(), 102_400);
     assert_eq!(fs.getattr(ino).unwrap().size, 1 << 20);
@@ -155,9 +182,16 @@ fn fallocated_blocks_read_as_zeros_and_are_no_data() {
 fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, 4 << 20)
+    fs.fallocate(
+        &Credentials::ROOT,
+        ino,
+        Fallocate::Allocate { keep_size: false },
+        0,
+        4 << 20,
+    )
+    .unwrap();
+    fs.write(&Credentials::ROOT, ino, (2 << 20) + 100_000, b"data")
         .unwrap();
-    fs.write(ino, (2 << 20) + 100_000, b"data").unwrap();
     let (data, end) = ((2 << 20) + 98_304, (2 << 20) + 102_400);
     let seek = |at, whence| fs.seek(ino, at, whence);
     assert_eq!(seek(0, SeekWhence::Data).unwrap(), data);
@@ -166,10 +200,13 @@ fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
     assert_eq!(seek(2 << 20, SeekWhence::Hole).unwrap(), 2 << 20);
     assert_eq!(seek(end + 5, SeekWhence::Hole).unwrap(), end + 5);
     assert_eq!(errno(seek(end, SeekWhence::Data)), libc::ENXIO);
-    fs.write(ino, 2 << 20, &vec![1; 2 << 20]).unwrap();
+    fs.write(&Credentials::ROOT, ino, 2 << 20, &vec![1; 2 << 20])
+        .unwrap();
     assert_eq!(seek(2 << 20, SeekWhence::Hole).unwrap(), 4 << 20);
-    fs.write(ino, 2 << 20, &vec![0; 2 << 20]).unwrap();
-    fs.write(ino, (2 << 20) + 100_000, b"data").unwrap();
+    fs.write(&Credentials::ROOT, ino, 2 << 20, &vec![0; 2 << 20])
+        .unwrap();
+    fs.write(&Credentials::ROOT, ino, (2 << 20) + 100_000, b"data")
+        .unwrap();
     let bytes = contents(&fs, ino);
     assert_eq!(bytes.iter().filter(|&&b| b != 0).count(), 4);
 }
@@ -178,13 +215,20 @@ fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
 fn punched_ranges_give_their_blocks_back_and_zeroed_ones_keep_them() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.append(ino, &[5; 64 << 10]).unwrap();
+    fs.append(&Credentials::ROOT, ino, &[5; 64 << 10]).unwrap();
     let blocks = |fs: &Fs| fs.getattr(ino).unwrap().blocks;
     let before = blocks(&fs);
-    fs.fallocate(ino, Fallocate::ZeroRange { keep_size: true }, 1000, 20_000)
-        .unwrap();
+    fs.fallocate(
+        &Credentials::ROOT,
+        ino,
+        Fallocate::ZeroRange { keep_size: true },
+        1000,
+        20_000,
+    )
+    .unwrap();
     assert_eq!(blocks(&fs), before);
-    fs.fallocate(ino, Fallocate::PunchHole, 4096, 8192).unwrap();
+    fs.fallocate(&Credentials::ROOT, ino, Fallocate::PunchHole, 4096, 8192)
+        .unwrap();
     assert_eq!(blocks(&fs), before - 16);
     let bytes = contents(&fs, ino);
     assert_eq!(bytes.len(), 64 << 10);
@@ -197,13 +241,13 @@ fn punched_ranges_give_their_blocks_back_and_zeroed_ones_keep_them() {
 fn a_file_that_is_cut_and_grows_again_shows_zeros() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
-    fs.append(ino, &[5; 10_000]).unwrap();
+    fs.append(&Credentials::ROOT, ino, &[5; 10_000]).unwrap();
     for size in [100, 10_000] {
         let set = SetAttr {
             size: Some(size),
             ..SetAttr::default()
         };
-        fs.setattr(ino, &set).unwrap();
+        fs.setattr(&Credentials::ROOT, ino, &set).unwrap();
     }
     let bytes = contents(&fs, ino);
     assert!(bytes[..100].iter().all(|&b| b == 5) && bytes[100..].iter().all(|&b| b == 0));
@@ -215,14 +259,17 @@ fn a_file_reaches_16_tib_and_2_to_the_63_with_every_block_size() {
         let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
         let ino = file(&fs, "f");
         for at in [16 << 40, i64::MAX as u64 - 4] {
-            assert_eq!(fs.write(ino, at, b"last").unwrap(), 4);
+            assert_eq!(fs.write(&Credentials::ROOT, ino, at, b"last").unwrap(), 4);
             let mut back = [0; 4];
             fs.read(ino, at, &mut back).unwrap();
             assert_eq!(&back, b"last");
         }
         assert_eq!(fs.getattr(ino).unwrap().size, i64::MAX as u64);
-        assert_eq!(errno(fs.write(ino, i64::MAX as u64, b"x")), libc::EFBIG);
-        assert_eq!(errno(fs.append(ino, b"x")), libc::EFBIG);
+        assert_eq!(
+            errno(fs.write(&Credentials::ROOT, ino, i64::MAX as u64, b"x")),
+            libc::EFBIG
+        );
+        assert_eq!(errno(fs.append(&Credentials::ROOT, ino, b"x")), libc::EFBIG);
         assert!(fs.getattr(ino).unwrap().blocks < 200);
     }
 }
@@ -257,7 +304,7 @@ fn what_is_trimmed_belonged_to_nobody() {
     let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 512) as u8).collect();
     let (stays, goes) = (file(&fs, "stays"), file(&fs, "goes"));
     for ino in [stays, goes] {
-        fs.append(ino, &bytes).unwrap();
+        fs.append(&Credentials::ROOT, ino, &bytes).unwrap();
     }
     // A view holds its blocks though the file has none any more.
     let view = fs
@@ -304,7 +351,7 @@ fn what_is_trimmed_is_no_bitmap_that_is_being_made() {
         let writing = s.spawn(|| {
             for i in 0..100 {
                 let ino = file(&fs, &format!("f{i}"));
-                fs.append(ino, &chunk).unwrap();
+                fs.append(&Credentials::ROOT, ino, &chunk).unwrap();
             }
         });
         while !writing.is_finished() {
@@ -330,9 +377,15 @@ fn a_write_back_is_whole_or_the_error_of_the_first_part_that_failed() {
         let block = u64::from(block_size);
         let ino = file(&fs, "f");
         // Blocks, a hole of 16, blocks.
-        fs.append(ino, &vec![1; 4 * block_size as usize]).unwrap();
-        fs.write(ino, 20 * block, &vec![1; 4 * block_size as usize])
+        fs.append(&Credentials::ROOT, ino, &vec![1; 4 * block_size as usize])
             .unwrap();
+        fs.write(
+            &Credentials::ROOT,
+            ino,
+            20 * block,
+            &vec![1; 4 * block_size as usize],
+        )
+        .unwrap();
         fill(&fs);
         let bytes = vec![2; 24 * block_size as usize];
         assert_eq!(errno(fs.write_back(ino, 0, &bytes)), libc::ENOSPC);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pramfs::{
     AtimePolicy, MountOptions,
-    inode::{Fs, Ino, SetAttr, SetTime, Time},
+    inode::{Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -31,9 +31,9 @@ fn mtime_of_an_overwrite_may_lag_on_the_medium() {
     let clock = Stopped::at(1_000);
     let fs = mount(&sim, clock.options()).unwrap();
     let ino = file(&fs, "f");
-    fs.write(ino, 0, b"first").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"first").unwrap();
     clock.set(2_000);
-    fs.write(ino, 0, b"again").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"again").unwrap();
     assert_eq!(mtime(&fs, ino), 2_000);
     assert_eq!(mtime(&after_a_crash(&sim).1, ino), 1_000);
     fs.fsync(ino, true).unwrap();
@@ -46,12 +46,12 @@ fn mtime_of_an_overwrite_may_lag_on_the_medium() {
     assert_eq!(mtime(&after_a_crash(&sim).1, ino), 2_000);
     // The next record of the inode takes it along.
     clock.set(3_000);
-    fs.write(ino, 0, b"third").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"third").unwrap();
     fs.link(ino, Ino::ROOT, b"g").unwrap();
     assert_eq!(mtime(&after_a_crash(&sim).1, ino), 3_000);
     // So does the unmount.
     clock.set(4_000);
-    fs.write(ino, 0, b"fourth").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"fourth").unwrap();
     let fs = remount(&sim, fs, clock.options());
     assert_eq!(mtime(&fs, ino), 4_000);
 }
@@ -68,9 +68,9 @@ fn lagging_mtime_is_on_the_medium_within_a_second() {
     };
     let fs = mount(&sim, options).unwrap();
     let ino = file(&fs, "f");
-    fs.write(ino, 0, b"first").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"first").unwrap();
     clock.set(2_000);
-    fs.write(ino, 0, b"again").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"again").unwrap();
     while mtime(&after_a_crash(&sim).1, ino) != 2_000 {
         // A second; on a busy machine more.
         std::thread::sleep(Duration::from_millis(100));
@@ -85,7 +85,7 @@ fn mtime_of_an_extending_write_does_not_lag() {
     let fs = mount(&sim, clock.options()).unwrap();
     let ino = file(&fs, "f");
     clock.set(2_000);
-    fs.append(ino, b"more").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"more").unwrap();
     assert_eq!(mtime(&after_a_crash(&sim).1, ino), 2_000);
 }
 
@@ -99,7 +99,7 @@ fn with_policy(atime: AtimePolicy, dir_atime: bool) -> (Stopped, Fs, Ino) {
     };
     let fs = mount(&sim, options).unwrap();
     let ino = file(&fs, "f");
-    fs.append(ino, b"contents").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"contents").unwrap();
     (clock, fs, ino)
 }
 
@@ -112,7 +112,7 @@ fn relatime_sets_the_atime_once_after_a_change_and_once_a_day() {
     clock.set(1_020);
     read(&fs, ino);
     assert_eq!(atime(&fs, ino), 1_010, "nothing has changed since");
-    fs.write(ino, 0, b"C").unwrap();
+    fs.write(&Credentials::ROOT, ino, 0, b"C").unwrap();
     clock.set(1_030);
     read(&fs, ino);
     assert_eq!(atime(&fs, ino), 1_030);
@@ -156,7 +156,7 @@ fn atime_is_not_durable_before_sync() {
     let clock = Stopped::at(1_000);
     let fs = mount(&sim, clock.options()).unwrap();
     let ino = file(&fs, "f");
-    fs.append(ino, b"contents").unwrap();
+    fs.append(&Credentials::ROOT, ino, b"contents").unwrap();
     clock.set(2_000);
     read(&fs, ino);
     assert_eq!(atime(&after_a_crash(&sim).1, ino), 1_000);
@@ -183,7 +183,7 @@ fn times_are_kept_to_the_nanosecond_from_before_1970_to_after_2554() {
             atime: Some(SetTime::At(t)),
             ..SetAttr::default()
         };
-        fs.setattr(ino, &set).unwrap();
+        fs.setattr(&Credentials::ROOT, ino, &set).unwrap();
         fs = remount(&sim, fs, quiet());
         let a = fs.getattr(find(&fs, "f").unwrap()).unwrap();
         assert_eq!((a.mtime, a.atime), (t, t));

@@ -2,10 +2,11 @@
 
 use super::clean::{Rng, fresh, quiet, run};
 use super::plant::Plant;
+use crate::credentials::Credentials;
 use crate::fs::Fs;
 use crate::fsck::check_fs;
 use crate::pmem::{HeapBackend, Region};
-use crate::types::{Ctx, Ino, XattrMode};
+use crate::types::{Ino, XattrMode};
 
 fn copy_of(image: &[u8]) -> Region {
     let region = Region::new("copy", HeapBackend::boxed(image.len()));
@@ -16,17 +17,24 @@ fn copy_of(image: &[u8]) -> Region {
 /// The smallest region, with structures of every kind in it.
 fn small() -> Vec<u8> {
     let fs = Fs::open(fresh(256 << 10, 512), quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     for i in 0..40 {
         let name = format!("a file with a name {i}");
         let ino = fs.create(&ctx, dir, name.as_bytes(), 0o644).unwrap().ino;
-        fs.write(ino, 0, &vec![1; i * 50]).unwrap();
+        fs.write(&Credentials::ROOT, ino, 0, &vec![1; i * 50])
+            .unwrap();
     }
     let ino = fs.symlink(&ctx, dir, b"link", &[b'x'; 300]).unwrap().ino;
-    fs.setxattr(ino, b"user.a", &[2; 2000], XattrMode::Set)
-        .unwrap();
-    fs.setxattr(dir, b"user.b", b"short", XattrMode::Set)
+    fs.setxattr(
+        &Credentials::ROOT,
+        ino,
+        b"user.a",
+        &[2; 2000],
+        XattrMode::Set,
+    )
+    .unwrap();
+    fs.setxattr(&Credentials::ROOT, dir, b"user.b", b"short", XattrMode::Set)
         .unwrap();
     let (region, report) = check_fs(fs, &Default::default()).unwrap();
     assert!(report.is_clean(), "{report}");

@@ -1,5 +1,6 @@
 //! A check finds nothing in file systems that were used and unmounted.
 
+use crate::credentials::Credentials;
 use crate::format::{FormatOptions, format};
 use crate::fsck::{CheckOptions, Report, Severity, check, check_fs};
 use crate::journal::set_thread_lane;
@@ -89,7 +90,7 @@ impl Player {
     }
 
     fn step(&mut self, fs: &Fs) -> Result<(), Error> {
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let dir = self.dirs[self.rng.below(self.dirs.len() as u64) as usize];
         let name = self.name();
         match self.rng.below(20) {
@@ -133,12 +134,12 @@ impl Player {
         dir: Ino,
         name: Vec<u8>,
     ) -> Result<(), Error> {
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let big = self.rng.below(400_000);
         match op {
             7..=9 => {
                 let data = vec![0x11; self.rng.below(60_000) as usize];
-                fs.write(a.ino, big, &data)?;
+                fs.write(&Credentials::ROOT, a.ino, big, &data)?;
             }
             10 => {
                 let how = [
@@ -148,14 +149,20 @@ impl Player {
                     Fallocate::ZeroRange { keep_size: true },
                 ];
                 let how = how[self.rng.below(4) as usize];
-                fs.fallocate(a.ino, how, big, 1 + self.rng.below(200_000))?;
+                fs.fallocate(
+                    &Credentials::ROOT,
+                    a.ino,
+                    how,
+                    big,
+                    1 + self.rng.below(200_000),
+                )?;
             }
             11 => {
                 let set = SetAttr {
                     size: Some(big),
                     ..SetAttr::default()
                 };
-                fs.setattr(a.ino, &set)?;
+                fs.setattr(&Credentials::ROOT, a.ino, &set)?;
             }
             12 => {
                 fs.link(a.ino, dir, &name)?;
@@ -184,14 +191,20 @@ impl Player {
             14..=15 => {
                 let len = [3, 200, 3000, 30_000][self.rng.below(4) as usize];
                 let attr = format!("user.{}", self.rng.below(40));
-                fs.setxattr(a.ino, attr.as_bytes(), &vec![9; len], XattrMode::Set)?;
+                fs.setxattr(
+                    &Credentials::ROOT,
+                    a.ino,
+                    attr.as_bytes(),
+                    &vec![9; len],
+                    XattrMode::Set,
+                )?;
             }
             16 => {
                 let attr = format!("user.{}", self.rng.below(40));
                 fs.removexattr(a.ino, attr.as_bytes())?;
             }
             17 if self.rng.below(4) == 0 => {
-                fs.pin(a.ino, 1);
+                fs.hold(a.ino).into_count();
                 self.pinned.push(a.ino);
             }
             _ => {
@@ -236,7 +249,7 @@ fn random_operations_leave_clean_file_system() {
                 // Some stay pinned at the unmount: orphans on the medium.
                 for ino in p.pinned.drain(..) {
                     if ino.0 % 3 != 0 {
-                        fs.unpin(ino, 1);
+                        fs.release(ino, 1);
                     }
                 }
                 let (back, report) = check_fs(fs, &CheckOptions::default()).unwrap();
@@ -255,7 +268,7 @@ fn large_directory_leaves_nothing_after_removal() {
     for block_size in BLOCK_SIZES {
         let region = fresh(64 << 20, block_size);
         let fs = Fs::open(region, quiet()).unwrap();
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let dir = fs.mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
         let name = |i: u32| format!("{i:05}{}", "x".repeat(i as usize % 60));
         for i in 0..6000 {
@@ -279,12 +292,20 @@ fn large_directory_leaves_nothing_after_removal() {
 #[test]
 fn huge_leaves_count_all_their_blocks() {
     let fs = Fs::open(fresh(64 << 20, 4096), quiet()).unwrap();
-    let ctx = Ctx::default();
+    let ctx = Credentials::ROOT;
     let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
-    fs.write(ino, 0, &vec![1; 9 << 20]).unwrap();
-    fs.fallocate(ino, Fallocate::PunchHole, 3 << 20, 100_000)
+    fs.write(&Credentials::ROOT, ino, 0, &vec![1; 9 << 20])
         .unwrap();
     fs.fallocate(
+        &Credentials::ROOT,
+        ino,
+        Fallocate::PunchHole,
+        3 << 20,
+        100_000,
+    )
+    .unwrap();
+    fs.fallocate(
+        &Credentials::ROOT,
         ino,
         Fallocate::Allocate { keep_size: true },
         16 << 20,
@@ -301,7 +322,8 @@ fn live_records_stop_the_check() {
     let region = || Region::new("test", Box::new(sim.clone()));
     format(&region(), &options(1024)).unwrap();
     let fs = Fs::open(region(), quiet()).unwrap();
-    fs.create(&Ctx::default(), Ino::ROOT, b"f", 0o644).unwrap();
+    fs.create(&Credentials::ROOT, Ino::ROOT, b"f", 0o644)
+        .unwrap();
     let report = run(&region());
     let codes: Vec<_> = report.issues().map(|i| i.code()).collect();
     assert_eq!(codes, ["not-unmounted", "live-records"]);
@@ -317,7 +339,7 @@ fn live_records_stop_the_check() {
 #[test]
 fn emptied_directory_is_usable_after_remount() {
     for block_size in BLOCK_SIZES {
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let fs = Fs::open(fresh(1 << 20, block_size), quiet()).unwrap();
         let dir = fs.mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
         fs.create(&ctx, dir, b"f", 0o644).unwrap();

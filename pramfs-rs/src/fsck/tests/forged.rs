@@ -8,6 +8,7 @@ use super::clean::quiet;
 use super::plant::Plant;
 use super::readable::{bytes_of, tree, worse};
 use super::repair::run;
+use crate::credentials::Credentials;
 use crate::fs::Fs;
 use crate::fsck::{Lost, Policy};
 use crate::htree::{Image, TreeKind};
@@ -18,7 +19,7 @@ use crate::media::inode::INODE_SIZE;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::superblock::INODE_TABLE_OFFSET;
 use crate::pmem::Region;
-use crate::types::{Bno, Ctx, FileType, Ino};
+use crate::types::{Bno, FileType, Ino};
 
 /// Makes a block that is in use and has no owner, like a block of a file whose
 /// pointers were lost.
@@ -196,10 +197,10 @@ fn many_gaps_and_blocks_are_tried_in_one_pass() {
     for i in 0..FILES {
         let name = format!("sparse {i}");
         let ino = fs
-            .create(&Ctx::default(), Ino::ROOT, name.as_bytes(), 0o644)
+            .create(&Credentials::ROOT, Ino::ROOT, name.as_bytes(), 0o644)
             .unwrap()
             .ino;
-        fs.write(ino, 10 << 20, b"x").unwrap();
+        fs.write(&Credentials::ROOT, ino, 10 << 20, b"x").unwrap();
         inos.push(ino);
     }
     fs.close().unwrap();

@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::clean::{fresh, quiet};
 use super::repair::run;
+use crate::credentials::Credentials;
 use crate::fs::Fs;
 use crate::fsck::{Policy, check};
 use crate::htree::{Image, TreeKind, TreeRef};
@@ -14,7 +15,7 @@ use crate::media::htree::LeafHeader;
 use crate::media::pointer::Ptr;
 use crate::media::{DiskInode, probe_superblock};
 use crate::pmem::Region;
-use crate::types::{Bno, Ctx, FileType, Ino};
+use crate::types::{Bno, FileType, Ino};
 
 const BLOCK: usize = 4096;
 
@@ -31,7 +32,7 @@ fn made(files: u64, make: impl FnOnce(&Fs)) -> Region {
 }
 
 fn mkdir(fs: &Fs, parent: Ino, name: &str) -> Ino {
-    let made = fs.mkdir(&Ctx::default(), parent, name.as_bytes(), 0o755);
+    let made = fs.mkdir(&Credentials::ROOT, parent, name.as_bytes(), 0o755);
     made.unwrap().ino
 }
 
@@ -52,7 +53,7 @@ fn lost_inodes(files: u64) -> Duration {
         let dir = mkdir(fs, Ino::ROOT, "big");
         for i in 0..files {
             let name = format!("{i}");
-            fs.create(&Ctx::default(), dir, name.as_bytes(), 0o644)
+            fs.create(&Credentials::ROOT, dir, name.as_bytes(), 0o644)
                 .unwrap();
         }
     });
@@ -83,7 +84,7 @@ fn second_names(dirs: u64) -> Duration {
         for i in 0..dirs {
             let name = format!("{i}");
             mkdir(fs, inos.0, &name);
-            fs.create(&Ctx::default(), inos.1, name.as_bytes(), 0o644)
+            fs.create(&Credentials::ROOT, inos.1, name.as_bytes(), 0o644)
                 .unwrap();
         }
     });

@@ -3,6 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::clean::{assert_clean, options, quiet, run};
+use crate::credentials::Credentials;
 use crate::format::format;
 use crate::fs::Fs;
 use crate::fsck::{Issue, Report};
@@ -17,7 +18,7 @@ use crate::media::superblock::*;
 use crate::media::walk::MapRoot;
 use crate::media::{DiskInode, Geometry, SuperDynamic, SuperStatic, acl, probe_superblock};
 use crate::pmem::{Region, SimBackend};
-use crate::types::{Ctx, FileType, Ino, XattrMode};
+use crate::types::{FileType, Ino, XattrMode};
 
 /// Number of files in the directory `big`.
 const MANY: u32 = 300;
@@ -58,21 +59,40 @@ impl Plant {
         format(&region(), &options(1024)).unwrap();
         set_thread_lane(0);
         let fs = Fs::open(region(), quiet()).unwrap();
-        let ctx = Ctx::default();
+        let ctx = Credentials::ROOT;
         let root = Ino::ROOT;
         let new = |name: &[u8]| fs.create(&ctx, root, name, 0o644).unwrap().ino;
         let dir = fs.mkdir(&ctx, root, b"dir", 0o755).unwrap().ino;
         let sub = fs.mkdir(&ctx, dir, b"sub", 0o755).unwrap().ino;
         let (file, sparse, empty) = (new(b"file"), new(b"sparse"), new(b"empty"));
-        fs.write(file, 0, &vec![0x77; 300 << 10]).unwrap();
+        fs.write(&Credentials::ROOT, file, 0, &vec![0x77; 300 << 10])
+            .unwrap();
         fs.link(file, root, b"link").unwrap();
-        fs.setxattr(file, b"user.small", b"12345", XattrMode::Set)
-            .unwrap();
-        fs.setxattr(file, b"user.large", &[6; 5000], XattrMode::Set)
-            .unwrap();
-        fs.write(sparse, 5 << 10, b"x").unwrap();
-        fs.setxattr(sparse, acl::ACCESS, &list(), XattrMode::Set)
-            .unwrap();
+        fs.setxattr(
+            &Credentials::ROOT,
+            file,
+            b"user.small",
+            b"12345",
+            XattrMode::Set,
+        )
+        .unwrap();
+        fs.setxattr(
+            &Credentials::ROOT,
+            file,
+            b"user.large",
+            &[6; 5000],
+            XattrMode::Set,
+        )
+        .unwrap();
+        fs.write(&Credentials::ROOT, sparse, 5 << 10, b"x").unwrap();
+        fs.setxattr(
+            &Credentials::ROOT,
+            sparse,
+            acl::ACCESS,
+            &list(),
+            XattrMode::Set,
+        )
+        .unwrap();
         fs.create(&ctx, sub, b"a", 0o644).unwrap();
         fs.create(&ctx, sub, b"b", 0o644).unwrap();
         let short = fs.symlink(&ctx, root, b"short", b"to/where").unwrap().ino;
@@ -87,11 +107,12 @@ impl Plant {
                 .unwrap();
         }
         let gone = new(b"gone");
-        fs.write(gone, 0, b"still here").unwrap();
-        fs.pin(gone, 1);
+        fs.write(&Credentials::ROOT, gone, 0, b"still here")
+            .unwrap();
+        fs.hold(gone).into_count();
         fs.unlink(root, b"gone").unwrap();
         let gone_dir = fs.mkdir(&ctx, root, b"gone too", 0o755).unwrap().ino;
-        fs.pin(gone_dir, 1);
+        fs.hold(gone_dir).into_count();
         fs.rmdir(root, b"gone too").unwrap();
         let free = new(b"free");
         fs.unlink(root, b"free").unwrap();

@@ -5,6 +5,7 @@ use super::clean::quiet;
 use super::each::CASES;
 use super::plant::Plant;
 use super::readable::{bytes_of, copy_of, tree, worse};
+use crate::credentials::Credentials;
 use crate::fs::Fs;
 use crate::fsck::{Outcome, Policy, RepairOptions, Report, check, repair};
 use crate::media::checksum::seal;
@@ -77,12 +78,12 @@ fn every_defect_is_repaired_without_other_loss() {
         }
         // Use the file system: it stays clean.
         let fs = Fs::open(copy_of(&image), quiet()).unwrap();
-        let ctx = crate::types::Ctx::default();
+        let ctx = crate::credentials::Credentials::ROOT;
         let new = fs
             .create(&ctx, crate::types::Ino::ROOT, b"new", 0o644)
             .unwrap()
             .ino;
-        fs.write(new, 0, &[1; 100_000]).unwrap();
+        fs.write(&Credentials::ROOT, new, 0, &[1; 100_000]).unwrap();
         let (_, report) = crate::fsck::check_fs(fs, &Default::default()).unwrap();
         if !report.is_clean() {
             failed.push(format!("{name}, used: {report}"));
@@ -433,14 +434,14 @@ fn finding_without_space_stays_no_space() {
     use std::sync::Arc;
     let p = Plant::new();
     let fs = Fs::open(Region::new("test", Box::new(p.sim.clone())), quiet()).unwrap();
-    let ctx = crate::types::Ctx::default();
+    let ctx = crate::credentials::Credentials::ROOT;
     let all = fs
         .create(&ctx, crate::types::Ino::ROOT, b"all", 0o644)
         .unwrap()
         .ino;
     let mut at = 0;
     for step in [1 << 20, 1 << 10] {
-        while let Ok(n) = fs.write(all, at, &vec![1; step]) {
+        while let Ok(n) = fs.write(&Credentials::ROOT, all, at, &vec![1; step]) {
             at += n as u64;
         }
     }
