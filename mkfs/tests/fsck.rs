@@ -137,7 +137,7 @@ fn y_mends_and_says_what_and_where() {
         let before = fs::read(&region).unwrap();
         let a = fsck(&["-n", r]);
         assert_eq!(a.status, 4, "{a:?}");
-        assert!(a.out.contains("run fsck.pramfs -y to repair this"), "{a:?}");
+        assert!(a.out.contains("fsck.pramfs -y mends this"), "{a:?}");
         // It loses nothing here, but it might: a preen leaves it.
         let a = fsck(&["-p", "-f", r]);
         assert_eq!(a.status, 4, "{a:?}");
@@ -209,7 +209,7 @@ fn questions_are_asked_at_a_terminal_only() {
     ] {
         let a = run_at_terminal(FSCK, [r], keys);
         assert_eq!(a.status, status, "{keys:?}: {a:?}");
-        assert!(a.err.contains("Repair it (correct"), "{a:?}");
+        assert!(a.err.contains("Mend it (corrected"), "{a:?}");
         assert!(fs::read(&region).unwrap() == before, "{keys:?}");
     }
     let a = run_at_terminal(FSCK, [r], b"y\n");
@@ -322,7 +322,7 @@ fn what_a_mount_recovers_by_itself_is_a_note() {
         a.out.contains("note: the file system was not unmounted"),
         "{a:?}"
     );
-    for word in ["warning", " left", "to repair this"] {
+    for word in ["warning", " left", "mends this"] {
         assert!(!a.out.contains(word), "{a:?}");
     }
     let json = fsck(&["-n", "--json", s(&killed)]).ok().json();

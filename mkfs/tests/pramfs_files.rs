@@ -413,7 +413,7 @@ fn stat_lists_what_was_lost() {
     assert_eq!(mended.status, 1, "{mended:?}");
     assert!(mended.out.contains("marked as lost"), "{}", mended.out);
     assert!(mended.out.contains("lost: /f: "), "{}", mended.out);
-    let note = "note: /f: 32768 bytes at offset 32768 are lost; reads fail with EIO";
+    let note = "note: /f: 32768 bytes from offset 32768 on are lost, and read as EIO";
     assert!(mended.out.contains(note), "{}", mended.out);
     // From then on it is no damage.
     let clean = run(FSCK, ["-n", s(&region)]).ok();

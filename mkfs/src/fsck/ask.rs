@@ -1,4 +1,4 @@
-//! Asks one question for each finding.
+//! The questions, one for each finding.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,9 +9,8 @@ use pramfs::fsck::{Answer, Ask, Finding};
 use super::report::sentence;
 use crate::failure::printable;
 
-/// Asks on standard error and reads the answer from standard input. At end of
-/// input, for example when the terminal goes away, the run ends and nothing is
-/// stored.
+/// Asks on standard error and reads standard input. No answer at all, as when
+/// the terminal goes away, ends the run with nothing stored.
 pub fn at_the_terminal(bar: ProgressBar) -> Ask {
     Arc::new(move |finding: &Finding| bar.suspend(|| ask(finding)))
 }
@@ -20,7 +19,7 @@ fn ask(finding: &Finding) -> Answer {
     eprintln!("{}", printable(&sentence(finding)));
     loop {
         eprint!(
-            "  Repair it ({})? (y)es, (n)o, (a)ll, (c)ancel: ",
+            "  Mend it ({})? (y)es, (n)o, (a)ll, (c)ancel: ",
             finding.issue.remedy()
         );
         let _ = std::io::stderr().flush();

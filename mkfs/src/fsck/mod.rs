@@ -1,11 +1,12 @@
-//! `fsck.pramfs`: checks the file system of an unmounted region and repairs it.
+//! `fsck.pramfs`: checks the file system of a region that nobody has mounted,
+//! and mends it.
 //!
-//! Order: fsck parses the options, then opens and locks the region, and only
-//! then reads. With `-n` it opens the region read-only, and no byte of the
-//! medium changes. It stores a repair in one go at the end, and makes it durable
-//! (msync on media that need one) before it returns the exit status.
+//! Order: the options are looked at, then the region is opened and locked;
+//! only then is anything read. With `-n` it is opened read-only, and not one
+//! byte of the medium changes. A repair is stored in one go at its end, and
+//! written out (msync where the medium takes that) before the status is given.
 //!
-//! Not here: what damage is, and how to repair it (`pramfs::fsck`).
+//! Left to others: what is damage, and how it is mended (`pramfs::fsck`).
 
 mod ask;
 mod options;
@@ -29,7 +30,7 @@ pub use options::Options;
 
 /// fsck(8): errors were corrected.
 const CORRECTED: u8 = 1;
-/// fsck(8): errors were left uncorrected.
+/// fsck(8): errors are left.
 const ERRORS_LEFT: u8 = 4;
 /// fsck(8): operational error.
 const NOT_DONE: u8 = 8;
@@ -63,7 +64,7 @@ fn run(o: &Options) -> Result<u8, Failure> {
     let asks = !(o.no || o.preen || o.yes);
     if asks && (o.json || !std::io::stdin().is_terminal()) {
         return Err(Failure::usage(format!(
-            "cannot ask questions with --json or without a terminal: use fsck.pramfs -n {0} to check, -p {0} to repair what loses nothing, or -y {0} to repair everything",
+            "there is nobody to ask: type fsck.pramfs -n {0} to look, -p {0} to mend what loses nothing, or -y {0} to mend everything",
             shown(&o.region)
         )));
     }
@@ -109,22 +110,22 @@ fn run(o: &Options) -> Result<u8, Failure> {
     Ok(status(&report))
 }
 
-/// Describes another file system or format in the region, and names its fsck.
+/// What is there instead of a file system of ours, and what checks that.
 fn another_kind(o: &Options) -> Option<String> {
     let Ok(Foreign::Known(found)) = contents::foreign(&o.region) else {
         return None;
     };
     found.is_foreign().then(|| match found.usage.as_str() {
         "filesystem" => format!(
-            "the region holds {}; check it with fsck.{}",
+            "it holds {}; fsck.{} checks that",
             found.sentence(),
             printable(&found.kind)
         ),
-        _ => format!("the region holds {}", found.sentence()),
+        _ => format!("it holds {}", found.sentence()),
     })
 }
 
-/// Returns the exit status, as in fsck(8).
+/// Exit status, as fsck(8) has it.
 fn status(report: &fsck::Report) -> u8 {
     let errors = report.left().any(|f| f.severity >= Severity::Error);
     let mut status = 0;
@@ -137,7 +138,7 @@ fn status(report: &fsck::Report) -> u8 {
     if errors || !report.complete {
         status |= ERRORS_LEFT;
     }
-    // No usable file system, or it cannot be read.
+    // There is no file system to speak of, or it cannot be read.
     let fatal = report.left().any(|f| {
         use fsck::Issue::*;
         matches!(
@@ -148,7 +149,7 @@ fn status(report: &fsck::Report) -> u8 {
     if fatal { NOT_DONE } else { status }
 }
 
-/// Whether `-p` may skip the region at boot.
+/// What `-p` may pass over at boot.
 fn was_clean(region: &Region) -> bool {
     probe_superblock(region).is_ok_and(|info| {
         info.is_clean()
@@ -167,7 +168,7 @@ fn skipped(o: &Options) -> Result<u8, Failure> {
         output::json(&serde_json::json!({ "region": region, "skipped": true, "sound": true }))?;
     } else {
         output::line(&format!(
-            "{region}: unmounted cleanly, not checked; use -f to check it"
+            "{region}: unmounted cleanly, not checked; -f checks it"
         ))?;
     }
     Ok(0)

@@ -1,4 +1,4 @@
-//! Prints findings and actions, for people and for programs.
+//! What was found and done, for people and for programs.
 
 use pramfs::fsck::{self, Finding, Issue, Lost, Outcome, Severity};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::failure::{printable, shown};
 use crate::output;
 
-/// Returns a finding with the path of what it concerns.
+/// A finding with the path of what it is about.
 pub fn sentence(f: &Finding) -> String {
     match &f.path {
         Some(path) => format!("{f} ({})", path.escape_ascii()),
@@ -19,20 +19,20 @@ pub fn sentence(f: &Finding) -> String {
 fn outcome(f: &Finding, looked: bool) -> String {
     match f.outcome {
         Outcome::Fixed => f.done.unwrap_or(fsck::Done::Set).to_string(),
-        Outcome::Left if awaits_mount(f) => "the next mount recovers it".to_owned(),
+        Outcome::Left if awaits_mount(f) => "the next mount does it".to_owned(),
         Outcome::Left if looked => String::new(),
         Outcome::Left => "left".to_owned(),
-        Outcome::Declined => "left, as you answered".to_owned(),
-        Outcome::Failed => "not fixed: it cannot be repaired".to_owned(),
+        Outcome::Declined => "left, as asked".to_owned(),
+        Outcome::Failed => "not fixed: there is no way to".to_owned(),
         Outcome::NoSpace => {
-            "not fixed: no free blocks for the repair; delete files, and run fsck.pramfs again"
+            "not fixed: it takes free blocks, and there are none; delete files, and run this again"
                 .to_owned()
         }
     }
 }
 
-/// Whether a finding is not damage but the trace of a kill or a power failure. A
-/// mount recovers from it.
+/// What is no damage but the trace of a kill or a power failure: a mount recovers
+/// from it by itself.
 fn awaits_mount(f: &Finding) -> bool {
     f.outcome == Outcome::Left
         && matches!(
@@ -41,22 +41,22 @@ fn awaits_mount(f: &Finding) -> bool {
         )
 }
 
-/// Returns the number of findings that are left and that no mount recovers from.
+/// Findings that are left and that no mount recovers from by itself.
 fn left(report: &fsck::Report) -> usize {
     report.left().filter(|f| !awaits_mount(f)).count()
 }
 
-/// Prints one line for each finding, and a summary.
+/// A line for each finding, and a summary.
 ///
 /// # Errors
-/// Writing to standard output failed.
+/// Standard output cannot be written to.
 pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
     let region = shown(&o.region);
     if report.replayed > 0 {
         let how = if report.stored > 0 {
             "replayed"
         } else {
-            "replayed in memory only; a mount or a repair replays them on the medium"
+            "replayed in memory only; a mount or a repair does it on the medium"
         };
         output::line(&format!(
             "the last unmount was not clean: {} journal records {how}",
@@ -65,7 +65,7 @@ pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
     }
     if report.refused > 0 {
         output::line(&format!(
-            "{} journal records of a crash were not replayed: at least one targets a place that no record may change",
+            "{} journal records of a crash name what no record may, and were not replayed",
             report.refused
         ))?;
     }
@@ -94,16 +94,16 @@ pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
     for mark in &report.marked {
         let mark = printable(&mark.to_string());
         output::line(&format!(
-            "note: {mark}; reads fail with EIO until they are written"
+            "note: {mark}, and read as EIO until they are written"
         ))?;
     }
     let left = left(report);
     let fixed = report.fixed().count();
     let waits = report.left().any(awaits_mount) || report.replayed > 0 && report.stored == 0;
     let state = if report.cancelled {
-        "cancelled; nothing was changed".to_owned()
+        "cancelled, nothing was changed".to_owned()
     } else if !report.complete {
-        "the check could not be completed; nothing was changed".to_owned()
+        "could not be checked to the end, and nothing was changed".to_owned()
     } else if fixed + left == 0 && waits {
         "no damage; recovery will be done at the next mount".to_owned()
     } else if report.findings.is_empty() {
@@ -117,9 +117,9 @@ pub fn print(o: &Options, report: &fsck::Report) -> Result<(), Failure> {
         c.files, c.directories, c.symlinks, c.special, c.used_blocks, c.blocks, c.block_size
     ))?;
     let advice = match () {
-        () if o.no && left > 0 => "run fsck.pramfs -y to repair this",
+        () if o.no && left > 0 => "fsck.pramfs -y mends this",
         () if o.preen && report.left().any(|f| f.severity >= Severity::Error) => {
-            "the errors left need a decision: run fsck.pramfs without -p"
+            "this takes a decision: run fsck.pramfs without -p"
         }
         () => "",
     };
@@ -142,7 +142,7 @@ struct JsonFinding {
     code: &'static str,
     message: String,
     outcome: &'static str,
-    /// The action taken, in one verb.
+    /// What was done about it, in one verb.
     done: Option<&'static str>,
     remedy: &'static str,
     inode: Option<u64>,
@@ -159,11 +159,11 @@ struct JsonLoss {
     message: String,
 }
 
-/// The report as one JSON object.
+/// The same as one object.
 #[derive(Debug, Serialize)]
 pub struct Json {
     region: String,
-    /// Whether no errors are left; warnings do not count.
+    /// No errors are left; warnings do not count.
     sound: bool,
     complete: bool,
     cancelled: bool,
@@ -174,7 +174,7 @@ pub struct Json {
     left: usize,
     findings: Vec<JsonFinding>,
     lost: Vec<JsonLoss>,
-    /// Ranges whose reads fail with EIO; not damage.
+    /// Ranges that read as EIO: no damage.
     marked: Vec<JsonLoss>,
     files: u64,
     directories: u64,
@@ -187,7 +187,7 @@ pub struct Json {
 }
 
 impl Json {
-    /// Converts a report.
+    /// Of a report.
     pub fn new(region: String, report: &fsck::Report) -> Json {
         let c = &report.counts;
         let finding = |f: &Finding| JsonFinding {

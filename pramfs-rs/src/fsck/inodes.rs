@@ -209,7 +209,7 @@ impl Checker<'_> {
                 c.hide();
                 c.add(Issue::InodeField {
                     ino,
-                    what: "the mode has no valid file type",
+                    what: "the mode names no type of file",
                 });
                 return Ok(());
             };
@@ -260,19 +260,19 @@ impl Checker<'_> {
                 .add(Issue::InodeField { ino, what }, self.options.max_findings)
         };
         if u32::from(d.height) > self.geo.max_height() {
-            bad("the height of the file map is out of range");
+            bad("the file map has an impossible height");
         }
         if d.size > self.geo.max_file_size() {
-            bad("the size is out of range");
+            bad("the size is impossible");
         }
         if [d.mtime_nsec, d.ctime_nsec, d.atime_nsec, d.btime_nsec]
             .iter()
             .any(|n| *n >= 1_000_000_000)
         {
-            bad("the nanoseconds of a timestamp are out of range");
+            bad("a time has too many nanoseconds");
         }
         if d.nlink > LINK_MAX {
-            bad("the link count is out of range");
+            bad("the link count is impossible");
         }
         if d.flags & !flags_of(ino, kind) != 0 {
             bad("unknown flags are set");
@@ -283,10 +283,10 @@ impl Checker<'_> {
         );
         let inline = kind == FileType::Symlink && d.size <= INLINE_TARGET as u64;
         if (special || inline) && (d.root != 0 || d.height != 0) || special && d.size != 0 {
-            bad("it has contents, but cannot have any");
+            bad("it has contents and can have none");
         }
         if kind == FileType::Directory && d.height != 0 {
-            bad("a directory has the height of a file map");
+            bad("a directory with the height of a file map");
         }
         let expected = match ino {
             Ino::ROOT => Some(FileType::Directory),
@@ -294,10 +294,10 @@ impl Checker<'_> {
             _ => None,
         };
         if expected.is_some_and(|e| e != kind) {
-            bad("the file type is wrong for this inode");
+            bad("it is of the wrong type");
         }
         if ino == Ino::ROOT && d.parent_or_rdev != Ino::ROOT.0 {
-            bad("the root directory is not its own parent");
+            bad("the root directory has another parent");
         }
         // A long symlink has the CRC of its target there.
         let target = match kind {

@@ -1,6 +1,6 @@
 //! What a check can find: one variant for each kind of damage, with the
 //! numbers that a repair or a person needs. Severities and sentences are in
-//! `messages.rs`, remedies in `remedy.rs`.
+//! `words.rs`.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use crate::types::Ino;
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Minor: space or a second copy is lost; no file is at risk.
+    /// Untidy: space or a second copy is lost, no file is at risk.
     Warning,
     /// Something is wrong: a file, a name or a count.
     Error,
-    /// The check could not continue: nothing after this was checked.
+    /// The check could not go on: what comes after was not looked at.
     Fatal,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One of the two superblock pages.
+/// Which of the two superblock pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Page {
     /// At offset 0.
@@ -46,16 +46,16 @@ impl fmt::Display for Page {
     }
 }
 
-/// One of the trees of an inode.
+/// Which tree of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// The file map of its contents.
+    /// File map of its contents.
     Contents,
-    /// The hash tree of a directory's entries.
+    /// Hash tree of a directory's entries.
     Entries,
-    /// The hash tree of its extended attributes.
+    /// Hash tree of its extended attributes.
     Xattrs,
-    /// The file map of one large attribute value.
+    /// File map of one large attribute value.
     XattrValue,
 }
 
@@ -77,12 +77,12 @@ pub enum Issue {
     // ---- superblock pages
     /// Neither page can be used.
     NoSuperblock {
-        /// What is wrong with the first page.
+        /// What is wrong with the first one.
         why: String,
     },
     /// One page cannot be used; the other serves.
     SuperblockDamaged {
-        /// The damaged page.
+        /// Which.
         page: Page,
         /// What is wrong with it.
         what: &'static str,
@@ -90,72 +90,72 @@ pub enum Issue {
     /// Both static parts are valid and differ.
     SuperblocksDiffer,
     /// Both static parts are valid and differ in the label only: a crash while
-    /// the label was changed.
+    /// it was changed.
     LabelsDiffer,
-    /// The file system uses features that this version does not support.
+    /// The file system uses what this version does not know.
     UnknownFeatures {
         /// Their names.
         names: Vec<String>,
     },
-    /// Checksum mismatch of a checkpoint word.
+    /// A checkpoint word whose check does not fit.
     CheckpointDamaged {
-        /// The page that holds it.
+        /// Where.
         page: Page,
     },
     /// The dynamic words of the two pages differ.
     DynamicWordsDiffer,
     /// The state word is neither clean nor mounted.
     StateUnknown {
-        /// The state word.
+        /// What it is.
         state: u64,
     },
     /// The last mount did not end with an unmount.
     NotUnmounted,
-    /// The engine recorded errors since mkfs or the last repair.
+    /// The engine met errors since mkfs or the last repair.
     ErrorsRecorded {
-        /// Number of errors.
+        /// How many.
         count: u32,
-        /// The errno of the first.
+        /// The first one's errno.
         errno: u32,
     },
     /// An internal inode is damaged in one page.
     InternalInodeDamaged {
-        /// The page that holds it.
+        /// In which page.
         page: Page,
-        /// The inode.
+        /// Which one.
         ino: Ino,
     },
     /// An internal inode is damaged in both pages.
     InternalInodeLost {
-        /// The inode.
+        /// Which one.
         ino: Ino,
     },
-    /// An internal inode is valid in both pages, and they differ.
+    /// An internal inode is valid in both pages, and not the same.
     InternalInodesDiffer {
-        /// The inode.
+        /// Which one.
         ino: Ino,
     },
 
     // ---- journal
-    /// The journal holds records that a mount would replay.
+    /// Records that a mount would replay.
     LiveRecords {
-        /// Number of records.
+        /// How many.
         records: u64,
     },
-    /// The journal holds records to replay, and at least one targets a place
-    /// that no record may change: a mount refuses them.
+    /// Records that a mount would replay, and that name what no record may:
+    /// it refuses.
     RecordsRefused {
-        /// Number of all records to replay.
+        /// How many, those with them included.
         records: u64,
     },
-    /// Checksum mismatch of a lane's `retired` word or of its copy.
+    /// A lane's `retired` word, or its copy, whose check does not fit.
     RetiredWordDamaged {
         /// Lane.
         lane: u32,
         /// 0: the word, 1: its copy.
         copy: u64,
     },
-    /// A slot holds no valid record.
+    /// A slot that holds no valid record.
     RecordTorn {
         /// Lane.
         lane: u32,
@@ -168,10 +168,10 @@ pub enum Issue {
         lane: u32,
     },
 
-    /// At least half of the journal's record numbers are used up. Once all are,
-    /// every change fails.
+    /// More than half of the numbers of the journal's records are used up; when
+    /// all are, every change fails.
     LsnsUsedUp {
-        /// The largest number in use.
+        /// The largest one.
         newest: u64,
     },
 
@@ -183,102 +183,101 @@ pub enum Issue {
         /// Group.
         group: u64,
     },
-    /// A descriptor's pointer to its bitmap is invalid.
+    /// A descriptor's pointer to its bitmap cannot be right.
     BitmapPointer {
         /// Bitmap.
         kind: BitmapKind,
         /// Group.
         group: u64,
     },
-    /// Checksum mismatch of a bitmap: its sum is not the one in its descriptor.
+    /// A bitmap does not have the sum that its descriptor names.
     BitmapSum {
         /// Bitmap.
         kind: BitmapKind,
         /// Group.
         group: u64,
     },
-    /// Bits past the end of a bitmap are set.
+    /// Bits are set that stand for nothing.
     BitsPastEnd {
         /// Bitmap.
         kind: BitmapKind,
         /// Group.
         group: u64,
     },
-    /// Blocks are allocated but unused: the bitmap marks them as in use, and
-    /// they have no owner.
+    /// Blocks that are in use by the bitmap and belong to nothing.
     BlocksLeaked {
         /// First block.
         start: u64,
-        /// Number of blocks.
+        /// Blocks.
         len: u64,
     },
-    /// Blocks have an owner, and the bitmap marks them as free.
+    /// Blocks that something owns and the bitmap calls free.
     BlocksFree {
         /// First block.
         start: u64,
-        /// Number of blocks.
+        /// Blocks.
         len: u64,
     },
-    /// Multiply-claimed block: two owners name it.
+    /// A block with two owners.
     BlockUsedTwice {
         /// The block.
         block: u64,
-        /// The owner that the check found second.
+        /// The owner that was found second.
         ino: Ino,
     },
 
     // ---- inodes
-    /// The inode bitmap marks a reserved inode as free.
+    /// A bit of the inode bitmap that must be set is clear.
     ReservedInodeFree {
-        /// The inode number.
+        /// Which number.
         ino: Ino,
     },
-    /// An inode is in use, and the inode table has no block for it.
+    /// An inode is in use and the inode table has no block for it.
     InodeMissing {
-        /// The inode.
+        /// Which.
         ino: Ino,
     },
-    /// Checksum or number mismatch of an inode.
+    /// An inode's checksum or number does not fit.
     InodeDamaged {
-        /// The inode.
+        /// Which.
         ino: Ino,
     },
-    /// A field holds an invalid value.
+    /// A field holds what it cannot hold.
     InodeField {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
-        /// The field, and what is wrong with it.
+        /// Field, and what is wrong.
         what: &'static str,
     },
-    /// Reserved fields are not zero.
+    /// Fields that are reserved are not zero.
     InodeReserved {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
     },
-    /// An inode counts fewer blocks than it owns.
+    /// The number of blocks is not what the inode owns.
     BlockCount {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
-        /// The value in the inode.
+        /// By the inode.
         recorded: u64,
-        /// The value found by the check.
+        /// Found.
         found: u64,
     },
-    /// A pointer of a file map is invalid.
+    /// A pointer of a file map that cannot be right.
     MapPointer {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
         /// Contents, or a large attribute.
         part: Part,
-        /// Level of the pointer; 0 if it names a data block.
+        /// Level of the pointer, 0 for one that names a data block.
         level: u32,
         /// First file block that it covers.
         first: u64,
     },
-    /// A pointer block of a file map holds no pointers. The format frees such a
-    /// block, so its pointers were lost.
+    /// A block of pointers of a file map that holds none: the format frees
+    /// such a block, so its pointers were lost.
     MapEmpty {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
         /// Contents, or a large attribute.
         part: Part,
@@ -289,70 +288,69 @@ pub enum Issue {
     },
     /// An inode owns fewer blocks than it counts: pointers were lost.
     BlocksMissing {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
-        /// The value in the inode.
+        /// By the inode.
         recorded: u64,
-        /// The value found by the check.
+        /// Found.
         found: u64,
     },
-    /// A file's flag for lost ranges does not match its map.
+    /// The flag that tells of parts that were lost does not say what is marked.
     LostFlag {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
-        /// Whether the map marks any range as lost.
+        /// Whether any part is.
         marked: bool,
     },
     /// Part of a file that must be whole is a hole, or not written.
     MapHole {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
         /// Contents, or a large attribute.
         part: Part,
         /// First file block that is missing.
         first: u64,
     },
-    /// A symbolic link has an invalid target.
+    /// A symbolic link without a target that could be one.
     BadTarget {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
     },
-    /// Checksum mismatch of the target of a long symbolic link.
+    /// The target of a long symbolic link does not have its checksum.
     TargetChecksum {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
     },
-    /// Unattached inode: neither an entry nor the orphan table names it, or the
-    /// orphan table does and its link count is not 0.
+    /// An inode that nothing names: neither an entry nor the orphan table.
     InodeLeaked {
-        /// The inode.
+        /// Which.
         ino: Ino,
     },
 
     // ---- hash trees
-    /// A pointer of a hash tree is invalid.
+    /// A pointer of a hash tree that cannot be right.
     TreePointer {
         /// Owner.
         ino: Ino,
         /// Entries or attributes.
         part: Part,
-        /// Level; 0 for the root.
+        /// Level, 0 for the root.
         level: u32,
         /// Number of the pointer in its level.
         index: u64,
     },
-    /// An index block of a hash tree holds no pointers.
+    /// An index block of a hash tree that holds no pointer.
     TreeEmpty {
         /// Owner.
         ino: Ino,
         /// Entries or attributes.
         part: Part,
-        /// Level of the pointer to it; 0 for the root.
+        /// Level of the pointer to it, 0 for the root.
         level: u32,
         /// Number of the pointer in its level.
         index: u64,
     },
-    /// A leaf of a hash tree is invalid.
+    /// A leaf of a hash tree that cannot be right.
     TreeLeaf {
         /// Owner.
         ino: Ino,
@@ -380,16 +378,16 @@ pub enum Issue {
         dir: Ino,
         /// Name.
         name: Vec<u8>,
-        /// The inode that it names.
+        /// What it names.
         ino: Ino,
     },
-    /// An entry names a reserved inode, which can have no name.
+    /// An entry names an inode that can have no name.
     EntryReserved {
         /// Directory.
         dir: Ino,
         /// Name.
         name: Vec<u8>,
-        /// The inode that it names.
+        /// What it names.
         ino: Ino,
     },
     /// The type in an entry is not that of its inode.
@@ -398,72 +396,72 @@ pub enum Issue {
         dir: Ino,
         /// Name.
         name: Vec<u8>,
-        /// The inode that it names.
+        /// What it names.
         ino: Ino,
     },
-    /// A directory counts fewer entries than it holds.
+    /// The number of entries is not what the directory says.
     EntryCount {
         /// Directory.
         ino: Ino,
-        /// The value in its inode.
+        /// By its inode.
         recorded: u64,
-        /// The value found by the check.
+        /// Found.
         found: u64,
     },
     /// A directory holds fewer entries than it counts: names were lost.
     EntriesMissing {
         /// Directory.
         ino: Ino,
-        /// The value in its inode.
+        /// By its inode.
         recorded: u64,
-        /// The value found by the check.
+        /// Found.
         found: u64,
     },
-    /// The link count is not the number of names.
+    /// The number of links is not the number of names.
     LinkCount {
-        /// The inode.
+        /// Which inode.
         ino: Ino,
-        /// The value in the inode.
+        /// By the inode.
         recorded: u32,
-        /// The value found by the check.
+        /// Found.
         found: u32,
     },
-    /// A directory has more than one name.
+    /// A directory with more than one name.
     DirectoryNames {
-        /// The directory.
+        /// Which.
         ino: Ino,
-        /// Number of names.
+        /// How many names.
         names: u32,
     },
-    /// The parent of a directory is not the directory that names it.
+    /// A directory whose parent is not the directory that names it.
     DirectoryParent {
-        /// The directory.
+        /// Which.
         ino: Ino,
-        /// The value in its inode.
+        /// By its inode.
         recorded: Ino,
-        /// The value found by the check.
+        /// Found.
         found: Ino,
     },
-    /// Directories name each other, and the root does not reach them.
+    /// Directories that name each other and that the root does not reach.
     DirectoryLoop {
         /// One of them.
         ino: Ino,
     },
-    /// An inode with a link count of 0 still has a name.
+    /// An inode without links that still has a name.
     NameOfOrphan {
-        /// The inode.
+        /// Which.
         ino: Ino,
     },
 
     // ---- extended attributes
-    /// The item of an attribute is invalid.
+    /// An attribute whose item cannot be right.
     XattrItem {
         /// Owner.
         ino: Ino,
         /// Name.
         name: Vec<u8>,
     },
-    /// Checksum mismatch of a large attribute.
+    /// A large attribute whose checksum does not fit.
     XattrChecksum {
         /// Owner.
         ino: Ino,
@@ -471,7 +469,7 @@ pub enum Issue {
         name: Vec<u8>,
     },
 
-    /// An ACL is malformed, or on an inode that cannot have one.
+    /// An ACL that is none, or where there can be none.
     AclDamaged {
         /// Owner.
         ino: Ino,
@@ -482,33 +480,33 @@ pub enum Issue {
     AclMode {
         /// Owner.
         ino: Ino,
-        /// The value in the inode.
+        /// By the inode.
         recorded: u32,
-        /// The permissions in the ACL, which take precedence.
+        /// By the ACL, which is what counts.
         found: u32,
     },
 
     // ---- tables
-    /// Checksum mismatch of a slot of the orphan table.
+    /// A slot of the orphan table whose check does not fit.
     OrphanSlotDamaged {
         /// Slot.
         slot: u64,
     },
-    /// A slot of the orphan table names an inode that cannot be an orphan.
+    /// A slot of the orphan table names what can be no orphan.
     OrphanSlotWrong {
         /// Slot.
         slot: u64,
-        /// The inode that it names.
+        /// What it names.
         ino: Ino,
     },
     /// Two slots of the orphan table name one inode.
     OrphanTwice {
         /// The second slot.
         slot: u64,
-        /// The inode that it names.
+        /// What it names.
         ino: Ino,
     },
-    /// An orphan directory, removed and about to be freed, still has entries.
+    /// A removed directory that waits to be freed still has entries.
     OrphanNotEmpty {
         /// The directory.
         ino: Ino,

@@ -1,7 +1,4 @@
-//! The words of each issue: its short name, its severity and its sentence.
-//!
-//! A repair tells findings apart by their sentence, so no two findings of one
-//! check have the same.
+//! Issues in words: short names, severities, sentences.
 
 use std::fmt;
 
@@ -10,7 +7,7 @@ use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::SEALED_BITS;
 use crate::types::Ino;
 
-/// A name, escaped so that it is readable on one line.
+/// A name as a person can read it on one line.
 struct Name<'a>(&'a [u8]);
 
 impl fmt::Display for Name<'_> {
@@ -30,7 +27,7 @@ fn bitmap(kind: BitmapKind) -> &'static str {
     }
 }
 
-/// An inode: its number, and a name if it is reserved or internal.
+/// An inode by its number, or by its name where it is internal.
 struct Who(Ino);
 
 impl fmt::Display for Who {
@@ -48,7 +45,7 @@ impl fmt::Display for Who {
 }
 
 impl Issue {
-    /// Returns the short name and the severity.
+    /// Short name and severity, in one list.
     fn class(&self) -> (&'static str, Severity) {
         use Issue::*;
         use Severity::{Error, Fatal, Warning};
@@ -120,17 +117,17 @@ impl Issue {
         }
     }
 
-    /// Returns how bad it is.
+    /// How bad it is.
     pub fn severity(&self) -> Severity {
         self.class().1
     }
 
-    /// Returns a short name for programs. It stays the same between versions.
+    /// A short name that stays the same between versions, for programs.
     pub fn code(&self) -> &'static str {
         self.class().0
     }
 
-    /// Returns the damaged inode, if the issue concerns one.
+    /// The inode that is hurt, if it is one.
     pub fn ino(&self) -> Option<Ino> {
         use Issue::*;
         match self {
@@ -179,7 +176,7 @@ impl Issue {
         }
     }
 
-    /// Returns the first damaged block, if the issue concerns one.
+    /// The first block that is hurt, if it is one.
     pub fn block(&self) -> Option<u64> {
         use Issue::*;
         match self {
@@ -198,27 +195,27 @@ impl fmt::Display for Issue {
         match self {
             NoSuperblock { why } => write!(f, "no usable superblock: {why}"),
             SuperblockDamaged { page, what } => write!(f, "the {page} is damaged: {what}"),
-            LabelsDiffer => f.write_str("the superblock pages have different labels"),
-            SuperblocksDiffer => {
-                f.write_str("the superblock pages describe different file systems")
-            }
+            LabelsDiffer => f.write_str("the two superblocks have different labels"),
+            SuperblocksDiffer => f.write_str("the two superblocks describe different file systems"),
             UnknownFeatures { names } => {
                 write!(
                     f,
-                    "the file system uses features that this version does not support: {}",
+                    "the file system uses features that this version does not know: {}",
                     names.join(", ")
                 )
             }
             CheckpointDamaged { page } => write!(f, "the checkpoint in the {page} is damaged"),
-            DynamicWordsDiffer => f.write_str("the dynamic words of the superblock pages differ"),
-            StateUnknown { state } => {
-                write!(f, "the state word is {state:#x}: neither clean nor mounted")
+            DynamicWordsDiffer => {
+                f.write_str("the changing words of the two superblock pages differ")
             }
-            NotUnmounted => f.write_str("the file system was not unmounted cleanly, or is mounted"),
+            StateUnknown { state } => {
+                write!(f, "the state word is {state:#x}, neither clean nor mounted")
+            }
+            NotUnmounted => f.write_str("the file system was not unmounted, or is mounted"),
             ErrorsRecorded { count, errno } => {
                 write!(
                     f,
-                    "{count} error{} recorded while mounted; the first has errno {errno}",
+                    "{count} error{} recorded while it was mounted, the first with errno {errno}",
                     if *count == 1 { " was" } else { "s were" }
                 )
             }
@@ -239,12 +236,12 @@ impl fmt::Display for Issue {
             }
             LiveRecords { records } => write!(
                 f,
-                "the journal holds {records} record{} to replay: mount the file system once, then check it",
+                "the journal holds {records} record{} to be replayed: mount the file system once before it is checked",
                 plural(*records)
             ),
             RecordsRefused { records } => write!(
                 f,
-                "the journal holds {records} record{} to replay, and at least one targets a place that no record may change",
+                "the journal holds {records} record{} to be replayed that name what no record may",
                 plural(*records)
             ),
             RetiredWordDamaged { lane, copy } => write!(
@@ -264,26 +261,28 @@ impl fmt::Display for Issue {
             }
             LsnsUsedUp { newest } => write!(
                 f,
-                "at least half of the journal's record numbers are used up (the largest is {newest}); at {} every change fails",
+                "more than half of the journal's record numbers are used up (the largest is {newest}): at {} every change fails",
                 1u64 << SEALED_BITS
             ),
             DescriptorMissing { kind, group } => {
                 write!(
                     f,
-                    "{}, group {group}: the group descriptor is missing",
+                    "{}, group {group}: its descriptor is missing",
                     bitmap(*kind)
                 )
             }
             BitmapPointer { kind, group } => {
                 write!(
                     f,
-                    "{}, group {group}: the pointer to the bitmap block is damaged",
+                    "{}, group {group}: the pointer to its bits is damaged",
                     bitmap(*kind)
                 )
             }
-            BitmapSum { kind, group } => {
-                write!(f, "{}, group {group}: checksum mismatch", bitmap(*kind))
-            }
+            BitmapSum { kind, group } => write!(
+                f,
+                "{}, group {group}: the checksum does not fit",
+                bitmap(*kind)
+            ),
             BitsPastEnd { kind, group } => {
                 write!(
                     f,
@@ -294,33 +293,29 @@ impl fmt::Display for Issue {
             BlocksLeaked { start, len } => {
                 write!(
                     f,
-                    "{len} block{} starting at block {start}: allocated but unused",
+                    "{len} block{} from {start} on are in use and belong to nothing",
                     plural(*len)
                 )
             }
             BlocksFree { start, len } => {
                 write!(
                     f,
-                    "{len} block{} starting at block {start}: in use, but marked as free",
+                    "{len} block{} from {start} on are free in the bitmap and in use",
                     plural(*len)
                 )
             }
             BlockUsedTwice { block, ino } => {
-                write!(
-                    f,
-                    "multiply-claimed block {block}: {} also claims it",
-                    Who(*ino)
-                )
+                write!(f, "block {block} of {} has another owner too", Who(*ino))
             }
             ReservedInodeFree { ino } => {
-                write!(f, "inode {} is reserved, but marked as free", ino.0)
+                write!(f, "inode {} is reserved and free in the bitmap", ino.0)
             }
             InodeMissing { ino } => write!(
                 f,
-                "{} is marked as in use, but the inode table has no block for it",
+                "{} is in use and the inode table has no block for it",
                 Who(*ino)
             ),
-            InodeDamaged { ino } => write!(f, "{}: checksum or inode number mismatch", Who(*ino)),
+            InodeDamaged { ino } => write!(f, "{}: its checksum does not fit", Who(*ino)),
             InodeField { ino, what } => write!(f, "{}: {what}", Who(*ino)),
             InodeReserved { ino } => write!(f, "{}: reserved fields are not zero", Who(*ino)),
             BlockCount {
@@ -330,7 +325,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}: the block count is {recorded}, should be {found}",
+                    "{} says that it owns {recorded} blocks and owns {found}",
                     Who(*ino)
                 )
             }
@@ -342,7 +337,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: the level-{level} pointer for file block {first} is damaged",
+                    "{}, {part}: the pointer of level {level} to block {first} is damaged",
                     Who(*ino)
                 )
             }
@@ -354,7 +349,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: the level-{level} pointer block for file block {first} holds no pointers",
+                    "{}, {part}: the pointer block of level {level} for block {first} holds no pointer",
                     Who(*ino)
                 )
             }
@@ -365,38 +360,32 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}: the block count is {recorded}, but only {found} were found: pointers were lost",
+                    "{} counts {recorded} blocks and {found} were found: pointers were lost",
                     Who(*ino)
                 )
             }
             MapHole { ino, part, first } => {
-                write!(f, "{}, {part}: file block {first} is missing", Who(*ino))
+                write!(f, "{}, {part}: block {first} is missing", Who(*ino))
             }
             BadTarget { ino } => write!(
                 f,
-                "{}: the target of the symbolic link is invalid",
+                "{}: a symbolic link whose target cannot be one",
                 Who(*ino)
             ),
             LostFlag { ino, marked: true } => write!(
                 f,
-                "{}: ranges are marked as lost, but its flag for lost ranges is clear",
+                "{}: parts of it are marked as lost, and its flag does not say so",
                 Who(*ino)
             ),
             LostFlag { ino, marked: false } => write!(
                 f,
-                "{}: its flag for lost ranges is set, but no range is marked as lost",
+                "{}: its flag says that parts of it were lost, and none is marked",
                 Who(*ino)
             ),
             TargetChecksum { ino } => {
-                write!(
-                    f,
-                    "{}: checksum mismatch of the symbolic link target",
-                    Who(*ino)
-                )
+                write!(f, "{}: the checksum of the target does not fit", Who(*ino))
             }
-            InodeLeaked { ino } => {
-                write!(f, "unattached {}: in use, but without a name", Who(*ino))
-            }
+            InodeLeaked { ino } => write!(f, "{} is in use and has no name", Who(*ino)),
             TreePointer {
                 ino,
                 part,
@@ -405,7 +394,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: level-{level} pointer {index} is damaged",
+                    "{}, {part}: pointer {index} of level {level} is damaged",
                     Who(*ino)
                 )
             }
@@ -417,7 +406,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}, {part}: the index block below level-{level} pointer {index} holds no pointers",
+                    "{}, {part}: the index block below pointer {index} of level {level} holds no pointer",
                     Who(*ino)
                 )
             }
@@ -428,12 +417,17 @@ impl fmt::Display for Issue {
                 what,
             } => write!(f, "{}, {part}, leaf block {block}: {what}", Who(*ino)),
             DuplicateName { ino, part, name } => {
-                write!(f, "{}, {part}: duplicate name {}", Who(*ino), Name(name))
+                write!(
+                    f,
+                    "{}, {part}: the name {} stands there twice",
+                    Who(*ino),
+                    Name(name)
+                )
             }
             DanglingEntry { dir, name, ino } => {
                 write!(
                     f,
-                    "{}: entry {} names {ino}, which does not exist",
+                    "{}: the entry {} names {ino}, which does not exist",
                     Who(*dir),
                     Name(name)
                 )
@@ -441,7 +435,7 @@ impl fmt::Display for Issue {
             EntryReserved { dir, name, ino } => {
                 write!(
                     f,
-                    "{}: entry {} names inode {}, which is reserved and cannot have a name",
+                    "{}: the entry {} names inode {}, which can have no name",
                     Who(*dir),
                     Name(name),
                     ino.0
@@ -450,7 +444,7 @@ impl fmt::Display for Issue {
             EntryType { dir, name, ino } => {
                 write!(
                     f,
-                    "{}: entry {} has the wrong file type for {ino}",
+                    "{}: the entry {} has another type than {ino}",
                     Who(*dir),
                     Name(name)
                 )
@@ -462,7 +456,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}: the entry count is {recorded}, should be {found}",
+                    "{} says that it has {recorded} entries and has {found}",
                     Who(*ino)
                 )
             }
@@ -473,7 +467,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}: the entry count is {recorded}, but only {found} were found: names were lost",
+                    "{} counts {recorded} entries and {found} were found: names were lost",
                     Who(*ino)
                 )
             }
@@ -484,7 +478,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}: the link count is {recorded}, should be {found}",
+                    "{} has a link count of {recorded} instead of {found}",
                     Who(*ino)
                 )
             }
@@ -498,7 +492,7 @@ impl fmt::Display for Issue {
             } => {
                 write!(
                     f,
-                    "{}: the parent is inode {}, should be inode {}",
+                    "{} says that its parent is inode {}, and it is inode {}",
                     Who(*ino),
                     recorded.0,
                     found.0
@@ -507,33 +501,27 @@ impl fmt::Display for Issue {
             DirectoryLoop { ino } => {
                 write!(
                     f,
-                    "{} is in a directory loop that the root does not reach",
+                    "{} is in a loop of directories that the root does not reach",
                     Who(*ino)
                 )
             }
-            NameOfOrphan { ino } => write!(
+            NameOfOrphan { ino } => write!(f, "{} has no links and still a name", Who(*ino)),
+            XattrItem { ino, name } => write!(
                 f,
-                "{} has a link count of 0, but still has a name",
-                Who(*ino)
+                "{}: the attribute {} cannot be right",
+                Who(*ino),
+                Name(name)
             ),
-            XattrItem { ino, name } => {
-                write!(f, "{}: attribute {} is invalid", Who(*ino), Name(name))
-            }
             XattrChecksum { ino, name } => {
                 write!(
                     f,
-                    "{}: checksum mismatch of attribute {}",
+                    "{}: the checksum of the attribute {} does not fit",
                     Who(*ino),
                     Name(name)
                 )
             }
             AclDamaged { ino, name } => {
-                write!(
-                    f,
-                    "{}: {} is not a valid ACL for this inode",
-                    Who(*ino),
-                    Name(name)
-                )
+                write!(f, "{}: {} is no ACL", Who(*ino), Name(name))
             }
             AclMode {
                 ino,
@@ -541,27 +529,20 @@ impl fmt::Display for Issue {
                 found,
             } => write!(
                 f,
-                "{}: the mode has permissions {recorded:03o}, but the access ACL has {found:03o}",
+                "{}: the mode says {recorded:03o}, the access ACL {found:03o}",
                 Who(*ino)
             ),
             OrphanSlotDamaged { slot } => write!(f, "orphan table: slot {slot} is damaged"),
             OrphanSlotWrong { slot, ino } => {
                 write!(
                     f,
-                    "orphan table: slot {slot} names inode {}, which is not an orphan",
+                    "orphan table: slot {slot} names inode {}, which is no orphan",
                     ino.0
                 )
             }
-            OrphanTwice { slot, ino } => write!(
-                f,
-                "orphan table: slot {slot} names {ino}, as an earlier slot does"
-            ),
+            OrphanTwice { slot, ino } => write!(f, "orphan table: slot {slot} names {ino} again"),
             OrphanNotEmpty { ino } => {
-                write!(
-                    f,
-                    "{} is an orphan directory that still has entries",
-                    Who(*ino)
-                )
+                write!(f, "{} is a removed directory that has entries", Who(*ino))
             }
             LeasesLeft => f.write_str("the lease table is not empty"),
             Unreadable { why } => write!(f, "the region could not be read: {why}"),

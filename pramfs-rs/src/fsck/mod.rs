@@ -1,19 +1,19 @@
-//! Checks a file system: everything on the medium against everything else.
+//! Checking a file system: everything on the medium against everything else.
 //!
-//! Purpose: a check reads an unmounted region from the superblock down. It has
-//! its own code to read what the engine writes. Every contradiction becomes a
-//! typed [`Finding`]. A check stores nothing.
+//! Purpose: a region that nobody has mounted is read from the superblock down,
+//! by readings of its own of what the engine writes, and every disagreement is
+//! a typed [`Finding`]. Nothing is stored.
 //!
-//! Invariants:
-//! - No content of the region makes a check panic, loop or leave the region.
-//! - Time and memory grow linearly with what the file system holds.
-//! - Damage is reported where it is. What it hides (blocks and names behind a
-//!   damaged pointer) is counted, and not reported again as leaked.
+//! Invariants: no bytes whatever make a check panic, loop or leave the region;
+//! time and memory grow with what the file system holds, not with the square
+//! of it; damage is reported where it is, and what it hides (blocks and names
+//! behind a damaged pointer) is counted and not reported again as leaked.
 //!
-//! A repair ([`repair()`]) runs rounds of such checks. Its pending changes
-//! overlay the medium.
+//! A repair ([`repair()`]) is rounds of such checks, with what is to be changed
+//! laid over the medium.
 //!
-//! Not here: a check does not replay the journal. A mount and a repair do.
+//! Left to others: for a check, replaying the journal (a mount does, and a
+//! repair).
 //!
 //! ```
 //! use pramfs::format::{FormatOptions, format};
@@ -27,9 +27,9 @@
 //! # Ok::<(), pramfs::Error>(())
 //! ```
 //!
-//! To mount, work and then check, keep a second handle on the memory (a clone
-//! of a `SimBackend`, the path of a file), or pass the mounted file system to
-//! [`check_fs`].
+//! A caller that mounts, works and then checks keeps a second handle on the
+//! memory (a clone of a `SimBackend`, the path of a file), or hands the mounted
+//! file system to [`check_fs`].
 #![forbid(unsafe_code)]
 
 mod bitmaps;
@@ -78,14 +78,14 @@ use inodes::Inodes;
 use maps::Extent;
 use view::View;
 
-/// The part of a check that is running.
+/// Which part of a check is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Superblock, journal and bitmaps: counted in groups.
     Format,
     /// Inodes: counted in inodes.
     Inodes,
-    /// Blocks and trees that inodes own: counted in inodes.
+    /// What inodes own: counted in inodes.
     Contents,
     /// Names, parents and link counts: counted in inodes.
     Links,
@@ -105,15 +105,15 @@ impl fmt::Display for Step {
     }
 }
 
-/// Called from time to time with the step, the units done and their total.
+/// Called now and then with what is done of how much.
 pub type Progress = Arc<dyn Fn(Step, u64, u64) + Send + Sync>;
 
-/// Options of a check.
+/// How to check.
 #[derive(Clone)]
 pub struct CheckOptions {
-    /// The most findings to keep. Further ones are only counted.
+    /// Most findings that are kept; more are counted.
     pub max_findings: usize,
-    /// Called with the progress of the check.
+    /// Told how far the check is.
     pub progress: Option<Progress>,
 }
 
@@ -135,11 +135,11 @@ impl fmt::Debug for CheckOptions {
     }
 }
 
-/// Checks the file system of an unmounted region.
+/// Checks the file system of a region that nobody has mounted.
 ///
-/// The result is a report for any content, also if the region holds no file
-/// system or if reading failed. If the journal is not empty, only the
-/// superblock and the journal are checked; mount the file system first.
+/// Whatever the bytes are, the answer is a report: also that there is no file
+/// system, and that reading failed. Of a region whose journal is not empty
+/// only the superblock and the journal are looked at; mount it first.
 pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> Report {
     let region = region.into().region();
     let start = Instant::now();
@@ -164,11 +164,11 @@ pub fn check<'r>(region: impl Into<RegionView<'r>>, options: &CheckOptions) -> R
     report
 }
 
-/// Unmounts a file system and checks it. Returns the region too, unless
-/// something else (an open file, a mapping) still holds it.
+/// Unmounts a file system and checks what it leaves. The region comes back
+/// unless something else (an open file, a mapping) still holds it.
 ///
 /// # Errors
-/// Errors of the unmount.
+/// Those of the unmount.
 pub fn check_fs(fs: Fs, options: &CheckOptions) -> Result<(Option<Region>, Report)> {
     let engine = fs.engine().clone();
     fs.close_now()?;
@@ -176,7 +176,7 @@ pub fn check_fs(fs: Fs, options: &CheckOptions) -> Result<(Option<Region>, Repor
     Ok((Arc::into_inner(engine).map(|e| e.vol.region), report))
 }
 
-/// A running check.
+/// A check under way.
 struct Checker<'a> {
     region: &'a View<'a>,
     geo: Geometry,
@@ -186,28 +186,26 @@ struct Checker<'a> {
     claims: Claims,
     /// Inodes in use.
     inodes: Inodes,
-    /// Extents of the inode table.
+    /// Where the inode table is.
     table: Vec<Extent>,
-    /// Extents of the group descriptors: blocks, inodes.
+    /// Where the group descriptors are: blocks, inodes.
     descs: [Vec<Extent>; 2],
-    /// Where the bits of each group are: blocks, inodes.
+    /// What the bits of each group are to be read from: blocks, inodes.
     groups: [Vec<GroupBits>; 2],
-    /// Groups with a checksum mismatch, by kind and number.
+    /// Groups whose sum does not fit, by kind and number.
     unsound: HashSet<(u64, u64)>,
-    /// Blocks for which `claimers` records every claim.
+    /// Blocks of which every claimer is to be told, and those told so far.
     watched: HashSet<u64>,
-    /// Claims of watched blocks so far.
     claimers: Vec<(u64, Ino)>,
-    /// Some pointers could not be followed: blocks that seem leaked may be
-    /// behind them.
+    /// Some pointers could not be followed: what seems leaked may be behind
+    /// them.
     hidden_blocks: bool,
-    /// The bits of some block groups are unknown: their bitmap blocks, if any,
-    /// seem leaked.
+    /// Of some groups of blocks the bits are not known: their bitmaps, if they
+    /// have any, seem leaked.
     unknown_groups: bool,
-    /// Some entries could not be read: inodes that seem unattached may be named
-    /// by them.
+    /// Some entries could not be read: what seems nameless may be among them.
     hidden_names: bool,
-    /// Buffer for a leaf.
+    /// Room for a leaf.
     buffer: Vec<u8>,
 }
 
@@ -250,7 +248,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Calls [`run`](Self::run), and reports the error that stopped it as a finding.
+    /// [`run`](Self::run), with what stopped it as a finding.
     fn run_to_end(&mut self) {
         match self.run() {
             Ok(complete) => self.report.complete = complete,
@@ -258,15 +256,15 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Adds paths to the ranges marked as lost. Must run last, because its walk
-    /// makes claims of its own.
+    /// Gives what is marked as lost its paths. Made last: the walk makes claims
+    /// of its own.
     fn name_marks(&mut self, report: &mut Report) {
         if report.marked.is_empty() {
             return;
         }
         self.claims = Claims::new(self.geo.blocks);
         let inos = report.marked.iter().filter_map(|l| l.ino).collect();
-        // An unknown path is not an error.
+        // A name that cannot be found out is no reason to end.
         if let Ok(paths) = self.paths(&inos) {
             for mark in &mut report.marked {
                 mark.path = mark.ino.and_then(|ino| paths.path(ino));
@@ -274,7 +272,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Runs all checks in turn. Returns false if one of them ended the check.
+    /// All checks in turn; false where one of them had to be the last.
     fn run(&mut self) -> Result<bool, Error> {
         self.check_pages()?;
         if self.check_journal()? {
@@ -301,7 +299,7 @@ impl<'a> Checker<'a> {
         Ok(true)
     }
 
-    /// Reads the inode at an offset.
+    /// The inode that stands at an offset.
     fn read_inode(&self, at: u64) -> Result<DiskInode, Error> {
         Ok(self.region.read_pod(at)?)
     }

@@ -1,47 +1,48 @@
-//! The result of a repair: one verb for each finding, and a list of losses.
+//! What a repair has done: of each finding in one verb, and of the whole what
+//! was lost.
 
 use std::fmt;
 
 use super::issue::{Issue, Part};
 use crate::types::Ino;
 
-/// The action taken on a finding.
+/// What was done about a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Done {
-    /// A checksum located one wrong byte, which was restored.
+    /// One wrong byte was told by a checksum, and is as it was.
     Corrected,
-    /// A valid copy replaced it.
+    /// A valid copy was put over it.
     Copied,
-    /// Rebuilt from what could be read.
+    /// Made anew of what could be read.
     Rebuilt,
-    /// Returned to free space.
+    /// Given back to free space.
     Freed,
     /// The damaged part was emptied or dropped.
     Cleared,
-    /// Left unchanged, because other parts prove it.
+    /// Left as it is, since other parts prove it.
     Kept,
-    /// Connected to `lost+found`.
+    /// Named in `lost+found`.
     Moved,
-    /// Removed with its contents.
+    /// Removed with what it held.
     Removed,
-    /// A value was set to the value found.
+    /// A value was set to what was found.
     Set,
     /// Marked as in use.
     Marked,
-    /// Each owner now has a block of its own.
+    /// Each owner has a block of its own.
     Separated,
     /// Records were replayed.
     Replayed,
     /// Records were not replayed.
     Discarded,
-    /// Record numbers restart.
+    /// Counting begins again.
     Renumbered,
-    /// Not recoverable: reading it is EIO until it is written.
+    /// It could not be brought back: reading it is EIO until it is written.
     MarkedLost,
 }
 
 impl Done {
-    /// Returns the verb.
+    /// The verb.
     pub fn as_str(self) -> &'static str {
         match self {
             Done::Corrected => "corrected",
@@ -70,7 +71,7 @@ impl fmt::Display for Done {
 }
 
 impl Issue {
-    /// Returns the default action, used if the repair recorded no other.
+    /// What is done about it where there is only one thing to do.
     pub(super) fn usually(&self) -> Done {
         use Issue::*;
         match self {
@@ -139,57 +140,58 @@ impl Issue {
     }
 }
 
-/// What was lost, or kept without an owner.
+/// What of a file was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The whole file: its inode was past repair, and its names were removed.
+    /// All of it: its inode was past repair, and its names went with it.
     File,
-    /// A symbolic link whose target was past repair.
+    /// A symbolic link: its target was.
     Link,
-    /// A range of its contents.
+    /// Bytes of its contents, from an offset on.
     Bytes {
         /// Offset in the file.
         at: u64,
-        /// Length in bytes.
+        /// How many.
         len: u64,
     },
-    /// Blocks in its block count: contents, pointers or attributes. Their place
-    /// in the file is unknown.
+    /// Blocks that it counted: of contents, pointers or attributes. Nobody knows
+    /// where in the file they belong.
     Blocks {
-        /// Number of blocks.
+        /// How many.
         count: u64,
     },
-    /// Names of a directory. Their inodes are in `lost+found`.
+    /// Names of a directory. Inodes that they named are in `lost+found`.
     Names {
-        /// Number of names.
+        /// How many.
         count: u64,
     },
-    /// One name, whose inode no longer exists.
+    /// One name, whose inode is gone.
     Name,
     /// An extended attribute.
     Attribute {
         /// Its name.
         name: Vec<u8>,
     },
-    /// Extended attributes whose names are unknown.
+    /// Extended attributes, of which not even the names are known.
     Attributes,
-    /// Owner, permissions, times and flags that could not be verified.
+    /// Owner, rights, times and flags that could not be believed.
     Rights,
-    /// Data blocks of an unknown owner. They are kept as the file at the path.
+    /// Blocks of data of which nobody knows whose they were: they are kept as a
+    /// file, which is the path.
     Kept {
-        /// Number of blocks.
+        /// How many.
         count: u64,
     },
-    /// Blocks that were in use, had no owner and held no data.
+    /// Blocks that were in use, that nothing led to, and that hold no data.
     Freed {
-        /// Number of blocks.
+        /// How many.
         count: u64,
     },
 }
 
 impl Lost {
-    /// Returns a short name for programs. It stays the same between versions.
+    /// A short name that stays the same between versions, for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Lost::File => "file",
@@ -213,28 +215,28 @@ impl fmt::Display for Lost {
             Lost::File => f.write_str("the file is lost"),
             Lost::Link => f.write_str("the symbolic link is lost"),
             Lost::Bytes { at, len } => {
-                write!(f, "{len} bytes at offset {at} are lost")
+                write!(f, "{len} bytes from offset {at} on are lost")
             }
             Lost::Blocks { count } => write!(
                 f,
-                "{count} of its blocks are lost: contents, pointers or attributes"
+                "{count} of the blocks that it counted are lost: of contents, pointers or attributes"
             ),
             Lost::Names { count } => {
                 write!(
                     f,
-                    "{count} names are lost; their inodes are in lost+found"
+                    "{count} names are lost; what they named is in lost+found"
                 )
             }
-            Lost::Name => f.write_str("the name was removed, because its inode is lost"),
+            Lost::Name => f.write_str("the name was removed: what it named is lost"),
             Lost::Attribute { name } => {
                 write!(f, "the attribute {} is lost", name.escape_ascii())
             }
             Lost::Attributes => f.write_str("extended attributes may be lost"),
             Lost::Rights => f.write_str(
-                "its owner, permissions and times may be wrong; setuid and setgid are cleared",
+                "its owner, rights and times may be wrong; setuid and setgid are cleared",
             ),
             Lost::Kept { count } => {
-                write!(f, "{count} data blocks without an owner are kept in this file")
+                write!(f, "{count} blocks of data without an owner are kept there")
             }
             Lost::Freed { count } => {
                 write!(
@@ -249,10 +251,10 @@ impl fmt::Display for Lost {
 /// One loss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Loss {
-    /// The inode, if the loss concerns one.
+    /// The inode that it is about, if it is one.
     pub ino: Option<Ino>,
-    /// Its path before the repair, if known. For data that was kept: the path
-    /// of the file that holds it now.
+    /// Its path before the repair, where one is known; of what was kept, where
+    /// it is now.
     pub path: Option<Vec<u8>>,
     /// What was lost.
     pub what: Lost,
@@ -262,7 +264,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.path, self.ino) {
             (Some(path), _) => write!(f, "{}: {}", path.escape_ascii(), self.what),
-            (None, Some(ino)) => write!(f, "{ino} (path unknown): {}", self.what),
+            (None, Some(ino)) => write!(f, "{ino} (no path is known): {}", self.what),
             (None, None) => write!(f, "{}", self.what),
         }
     }

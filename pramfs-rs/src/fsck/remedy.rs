@@ -1,84 +1,80 @@
-//! What a repair does about each kind of finding, in words. The table in
-//! `docs/fsck.md` says the same.
+//! What a repair does about each kind of finding, in words. The table of
+//! `docs/fsck.md` has the same.
 
 use super::issue::{Issue, Part};
 use crate::types::Ino;
 
 impl Issue {
-    /// Returns what a repair does about it, as a verb phrase without a subject.
+    /// What a repair does about it, as what was done.
     pub fn remedy(&self) -> &'static str {
         use Issue::*;
         match self {
-            NoSuperblock { .. } | UnknownFeatures { .. } | Unreadable { .. } => "none",
-            LiveRecords { .. } => "replay",
-            RecordsRefused { .. } => "do not replay; repair what they left incomplete",
-            SuperblockDamaged { .. } => "copy from the other page",
-            LabelsDiffer => "copy the label that mounts use to the other page",
-            SuperblocksDiffer => "copy the page that mounts use over the other",
-            CheckpointDamaged { .. } => "copy from the other page",
-            DynamicWordsDiffer => "copy from the page that mounts use",
+            NoSuperblock { .. } | UnknownFeatures { .. } | Unreadable { .. } => "nothing",
+            LiveRecords { .. } => "replayed",
+            RecordsRefused { .. } => "not replayed, and what they left half done mended",
+            SuperblockDamaged { .. } => "copied from the other page",
+            LabelsDiffer => "that of mounts was copied over the other",
+            SuperblocksDiffer => "the one that mounts use was copied over the other",
+            CheckpointDamaged { .. } => "copied from the other page",
+            DynamicWordsDiffer => "copied from the page that mounts use",
             StateUnknown { .. } | NotUnmounted => "set to clean",
-            ErrorsRecorded { .. } => "reset the error counters",
-            InternalInodeDamaged { .. } => "copy from the other page",
-            InternalInodeLost { .. } => "correct by its checksum",
-            InternalInodesDiffer { .. } => "copy the one that changed last over the other",
-            RetiredWordDamaged { .. } => "copy from the other word",
-            RecordTorn { .. } => "empty the slot",
-            LaneDamaged { .. } => "empty both slots",
-            LsnsUsedUp { .. } => "empty the journal and restart its numbers",
-            DescriptorMissing { .. } => "find it, or rebuild from what is in use",
-            BitmapPointer { .. } => "find the bitmap, or rebuild from what is in use",
-            BitmapSum { .. } => "correct, or recompute",
-            BitsPastEnd { .. } => "clear",
-            BlocksLeaked { .. } => "free, or keep in lost+found if damage had hidden them",
-            BlocksFree { .. } => "mark as in use",
-            BlockUsedTwice { .. } => "give each owner a block of its own",
-            ReservedInodeFree { .. } => "mark as in use",
-            InodeMissing { .. } => "mark as free",
-            InodeDamaged { .. } => {
-                "correct by its checksum, keep if its pointers prove it, or free"
-            }
-            InodeField { .. } => "set to a valid value",
-            InodeReserved { .. } => "clear",
+            ErrorsRecorded { .. } => "forgotten",
+            InternalInodeDamaged { .. } => "copied from the other page",
+            InternalInodeLost { .. } => "corrected by its checksum",
+            InternalInodesDiffer { .. } => "the one that changed last was copied over the other",
+            RetiredWordDamaged { .. } => "copied from the other word",
+            RecordTorn { .. } => "emptied",
+            LaneDamaged { .. } => "both slots emptied",
+            LsnsUsedUp { .. } => "the journal emptied and numbered anew",
+            DescriptorMissing { .. } => "found, or made anew of what is in use",
+            BitmapPointer { .. } => "found, or made anew of what is in use",
+            BitmapSum { .. } => "corrected, or renewed",
+            BitsPastEnd { .. } => "cleared",
+            BlocksLeaked { .. } => "freed, or kept in lost+found where damage hid them",
+            BlocksFree { .. } => "marked as in use",
+            BlockUsedTwice { .. } => "each owner has a block of its own",
+            ReservedInodeFree { .. } => "marked as in use",
+            InodeMissing { .. } => "marked as free",
+            InodeDamaged { .. } => "corrected by its checksum, kept by its pointers, or freed",
+            InodeField { .. } => "set to what it can be",
+            InodeReserved { .. } => "cleared",
             BlocksMissing { .. } => {
-                "find pointer blocks by their content; keep data without an owner in lost+found"
+                "blocks of pointers found by what is in them; data without an owner kept in lost+found"
             }
-            EntriesMissing { .. } | TreeEmpty { .. } => "rebuild the tree from the leaves found",
+            EntriesMissing { .. } | TreeEmpty { .. } => "made anew of the leaves that were found",
             MapEmpty { part, .. } if *part == Part::Contents => {
-                "find pointer blocks by their content, or mark as lost"
+                "blocks of pointers found by what is in them, or marked as lost"
             }
-            MapEmpty { .. } => "remove the attribute",
-            BlockCount { .. } | EntryCount { .. } | LinkCount { .. } => "set to the number found",
-            MapPointer { ino, .. } if *ino >= Ino::INODE_TABLE => "correct, or find its blocks",
+            MapEmpty { .. } => "the attribute removed",
+            BlockCount { .. } | EntryCount { .. } | LinkCount { .. } => "set to what was found",
+            MapPointer { ino, .. } if *ino >= Ino::INODE_TABLE => "corrected, or its blocks found",
             MapPointer { part, .. } if *part == Part::Contents => {
-                "correct, or mark as lost: EIO until it is written"
+                "corrected, or marked as lost: EIO until it is written"
             }
-            MapPointer { .. } => "correct, or remove the attribute",
-            LostFlag { .. } => "set to match the map",
-            MapHole { part, .. } if *part == Part::Contents => "rebuild, or remove the link",
-            MapHole { .. } => "remove the attribute",
-            BadTarget { .. } | TargetChecksum { .. } => "correct, or remove the link",
-            InodeLeaked { .. } => "connect to lost+found, or free if it was unlinked",
-            TreePointer { .. } => "correct, or rebuild the tree from the leaves found",
-            TreeLeaf { .. } => "correct, or rebuild from the items that can be verified",
-            DuplicateName { .. } => "keep the first one",
-            DanglingEntry { .. } | EntryReserved { .. } => "remove the entry",
-            EntryType { .. } => "set to the type of the inode",
-            DirectoryNames { .. } => "keep the name in its parent",
+            MapPointer { .. } => "corrected, or the attribute removed",
+            LostFlag { .. } => "set to what is marked",
+            MapHole { part, .. } if *part == Part::Contents => "made anew, or the link removed",
+            MapHole { .. } => "the attribute removed",
+            BadTarget { .. } | TargetChecksum { .. } => "corrected, or the link removed",
+            InodeLeaked { .. } => "named in lost+found, or freed if it was unlinked",
+            TreePointer { .. } => "corrected, or the tree made anew of the leaves that were found",
+            TreeLeaf { .. } => "corrected, or made anew of the items that can be believed",
+            DuplicateName { .. } => "the first one stays",
+            DanglingEntry { .. } | EntryReserved { .. } => "removed",
+            EntryType { .. } => "set to that of the inode",
+            DirectoryNames { .. } => "the name in its parent stays",
             DirectoryParent { .. } => "set to the directory that names it",
-            DirectoryLoop { .. } => "break the loop, and connect what it held to lost+found",
-            NameOfOrphan { .. } => "set the link count to the number of names found",
-            XattrItem { .. } => "correct, or remove the attribute",
-            XattrChecksum { .. } => "remove the attribute",
+            DirectoryLoop { .. } => "opened, and what it held named in lost+found",
+            NameOfOrphan { .. } => "the link count set to the names found",
+            XattrItem { .. } => "put right, or removed",
+            XattrChecksum { .. } => "removed",
             AclDamaged { .. } => {
-                "remove it, and clear the group permissions; what it denied to named users is lost"
+                "removed, and the group's rights with it; what it denied to users by name is lost"
             }
-            AclMode { .. } => "set to those of the ACL",
-            OrphanSlotDamaged { .. } | OrphanSlotWrong { .. } | OrphanTwice { .. } => {
-                "empty the slot"
-            }
-            OrphanNotEmpty { .. } => "connect to lost+found",
-            LeasesLeft => "empty the table",
+            AclMode { .. } => "set to that of the ACL",
+            OrphanSlotDamaged { .. } | OrphanSlotWrong { .. } | OrphanTwice { .. } => "emptied",
+            OrphanNotEmpty { .. } => "named in lost+found",
+            LeasesLeft => "emptied",
         }
     }
 }

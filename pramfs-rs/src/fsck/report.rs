@@ -1,5 +1,5 @@
-//! The report of a check: findings in the order of the checks, and counts of
-//! what was checked.
+//! What a check hands back: findings in the order in which they were made,
+//! and counts of what was looked at.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use super::issue::{Issue, Severity};
 use super::outcome::{Done, Loss};
 
-/// The outcome of a finding.
+/// What became of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// No repair was tried: only a check, or the policy does not allow it.
+    /// Nothing was tried: a check only, or the policy does not allow it.
     Left,
-    /// It was repaired.
+    /// It was mended.
     Fixed,
-    /// The answer to the question was no.
+    /// Whoever was asked said no.
     Declined,
-    /// It could not be repaired.
+    /// It could not be mended.
     Failed,
-    /// The repair needs more free blocks than there are.
+    /// Mending it needs free blocks, and there are not enough.
     NoSpace,
 }
 
@@ -27,15 +27,16 @@ pub enum Outcome {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// The damage, and where it is.
+    /// What it is.
     pub issue: Issue,
-    /// What the repair did with it.
+    /// What became of it.
     pub outcome: Outcome,
-    /// The action taken, if it was repaired.
+    /// What was done about it, where it was mended.
     pub done: Option<Done>,
-    /// A path of the inode that it concerns, if known. Only a repair sets it.
+    /// A path of the inode that it is about, where one is known; filled in by
+    /// a repair.
     pub path: Option<Vec<u8>>,
-    /// It came to light only after another repair.
+    /// It came to light only as something else was mended.
     pub later: bool,
     pub(super) asked: bool,
 }
@@ -46,16 +47,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Counts of what a file system holds.
+/// What a file system holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Blocks of the region.
     pub blocks: u64,
-    /// Blocks in use, including those of the format.
+    /// Blocks in use, those of the format included.
     pub used_blocks: u64,
-    /// Block size in bytes.
+    /// Bytes of a block.
     pub block_size: u64,
-    /// Inodes in use by files, directories and all other types.
+    /// Inodes in use by files, directories and the rest.
     pub inodes: u64,
     /// Regular files.
     pub files: u64,
@@ -69,82 +70,81 @@ pub struct Counts {
     pub entries: u64,
     /// Extended attributes.
     pub xattrs: u64,
-    /// Orphans, which the next mount frees.
+    /// Inodes without a name that the next mount frees.
     pub orphans: u64,
     /// Files whose truncation the next mount finishes.
     pub truncations: u64,
-    /// Blocks in use that are, or may be, behind damage: a check cannot tell
-    /// whether they are leaked.
+    /// Blocks in use that lie, or may lie, behind what is damaged: whether
+    /// they are leaked cannot be told.
     pub hidden_blocks: u64,
-    /// Inodes that have, or may have, a name behind damage.
+    /// Inodes that have, or may have, a name behind what is damaged.
     pub hidden_inodes: u64,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Findings, in the order of the checks.
+    /// What was found, in the order of the checks.
     pub findings: Vec<Finding>,
     /// Findings beyond [`CheckOptions::max_findings`](super::CheckOptions::max_findings).
     pub dropped: u64,
-    /// Whether every check ran. False after a fatal finding, and if the journal
-    /// must be replayed first.
+    /// Whether every check was made. False after a fatal finding, and where
+    /// the journal has to be replayed first.
     pub complete: bool,
-    /// Counts of what was checked.
+    /// What was looked at.
     pub counts: Counts,
-    /// Journal records of a crash that were replayed first: on the medium if the
-    /// repair stored something, else in memory.
+    /// Journal records of a crash that were replayed first, on the medium by a
+    /// repair that stored something, in memory otherwise.
     pub replayed: u64,
-    /// Journal records of a crash that were not replayed, because at least one
-    /// targets a place that no record may change. What they leave incomplete is
-    /// a finding.
+    /// Journal records that a crash left and that name what no record may: they
+    /// are not replayed, and what they leave half done is found.
     pub refused: u64,
-    /// Losses of a repair, and data without an owner that it kept.
+    /// What a repair has lost, and what it kept of what had no owner.
     pub lost: Vec<Loss>,
-    /// Ranges of files that this repair or an earlier one marked as lost: they
-    /// are EIO until they are written. They are not damage.
+    /// Ranges of files that are marked as lost, by this repair or an earlier one:
+    /// they are EIO until they are written. That is no damage.
     pub marked: Vec<Loss>,
-    /// Bytes that a repair stored; 0 if the medium is unchanged.
+    /// Bytes that a repair has stored; 0: the medium is as it was.
     pub stored: u64,
-    /// The answer to a question was cancel: nothing was stored.
+    /// Whoever was asked wanted to end: nothing was stored.
     pub cancelled: bool,
-    /// Duration.
+    /// How long it took.
     pub time: Duration,
 }
 
 impl Report {
-    /// Whether the check is complete and has no findings.
+    /// Nothing was found and nothing was left out.
     pub fn is_clean(&self) -> bool {
         self.complete && self.findings.is_empty()
     }
 
-    /// Whether the check is complete and no error is left: every finding was
-    /// repaired or is a warning.
+    /// Everything was looked at, and no error is left: what was found was
+    /// mended, or is a warning.
     pub fn is_sound(&self) -> bool {
         self.complete && self.dropped == 0 && self.left().all(|f| f.severity < Severity::Error)
     }
 
-    /// Returns the findings that were not repaired.
+    /// Findings that were not mended.
     pub fn left(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|f| f.outcome != Outcome::Fixed)
     }
 
-    /// Returns the findings that were repaired.
+    /// Findings that were mended.
     pub fn fixed(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|f| f.outcome == Outcome::Fixed)
     }
 
-    /// Returns the worst severity.
+    /// The worst severity found.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|f| f.severity).max()
     }
 
-    /// Returns the issues of all findings.
+    /// The issues alone.
     pub fn issues(&self) -> impl Iterator<Item = &Issue> {
         self.findings.iter().map(|f| &f.issue)
     }
 
-    /// Returns the number of findings of a severity.
+    /// Findings of a severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.findings
             .iter()
@@ -169,7 +169,7 @@ impl Report {
         });
     }
 
-    /// Adds a finding and returns its index.
+    /// Adds a finding; gives its number.
     pub(super) fn add_finding(&mut self, finding: Finding) -> usize {
         self.findings.push(finding);
         self.findings.len() - 1
@@ -183,7 +183,7 @@ impl fmt::Display for Report {
             writeln!(f, "{finding}")?;
         }
         for mark in &self.marked {
-            writeln!(f, "note: {mark}; reads fail with EIO until they are written")?;
+            writeln!(f, "note: {mark}, and read as EIO until they are written")?;
         }
         if self.dropped > 0 {
             writeln!(f, "... and {} more findings", self.dropped)?;
@@ -192,7 +192,7 @@ impl fmt::Display for Report {
         if c.hidden_blocks + c.hidden_inodes > 0 {
             writeln!(
                 f,
-                "{} blocks and {} inodes could not be checked because of the damage above",
+                "{} blocks and {} inodes could not be placed because of the damage above",
                 c.hidden_blocks, c.hidden_inodes
             )?;
         }
@@ -206,7 +206,7 @@ impl fmt::Display for Report {
                 if complete {
                     ""
                 } else {
-                    "; the check is incomplete"
+                    "; not checked to the end"
                 }
             ),
         };

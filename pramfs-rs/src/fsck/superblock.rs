@@ -1,5 +1,5 @@
-//! Checks the two superblock pages against their checksums and against each
-//! other, and reads the internal inodes in them.
+//! The two superblock pages, against their checksums and each other, and the
+//! internal inodes that stand in them.
 
 use zerocopy::IntoBytes;
 
@@ -12,7 +12,7 @@ use crate::media::{DiskInode, Geometry, SuperStatic, probe_superblock};
 use crate::pmem::{PmemError, Region};
 use crate::types::Ino;
 
-/// Returns the geometry from the usable page; `None` ends the check.
+/// The geometry by the page that can be used, unless the check ends here.
 pub(super) fn open(
     region: &Region,
     options: &CheckOptions,
@@ -22,7 +22,7 @@ pub(super) fn open(
     let info = match probe_superblock(region) {
         Ok(info) => info,
         Err(e) => {
-            // The mount's error advises mkfs, which would destroy other contents.
+            // What a mount is told to do about it would destroy what is there.
             let blank = |at| !region.read_pod::<u64>(at).is_ok_and(|magic| magic == MAGIC);
             let large_enough = region.len() >= MIN_REGION;
             let why = match large_enough && blank(0) && blank(COPY_OFFSET) {
@@ -43,15 +43,15 @@ pub(super) fn open(
     Some(info.geometry())
 }
 
-/// Reads the static part of a page; the inner error says what is wrong with it.
+/// The static part of a page, or what is wrong with it.
 fn valid(region: &View<'_>, at: u64) -> Result<Result<SuperStatic, &'static str>, PmemError> {
     let fixed: SuperStatic = region.read_pod(at)?;
     Ok(if fixed.magic != MAGIC {
-        Err("no magic number")
+        Err("there is no magic number")
     } else if fixed.crc != crc(0, &fixed.as_bytes()[..SuperStatic::SIZE - 4]) {
-        Err("checksum mismatch")
+        Err("the checksum does not fit")
     } else if fixed.version != VERSION {
-        Err("unknown format version")
+        Err("it has another version")
     } else {
         Ok(fixed)
     })
@@ -62,7 +62,7 @@ impl Checker<'_> {
         [(Page::First, 0), (Page::Copy, self.geo.copy_offset)]
     }
 
-    /// Checks the static parts of both pages.
+    /// The static parts of both pages.
     pub(super) fn check_pages(&mut self) -> Result<()> {
         let [(_, first), (_, copy)] = self.pages();
         let parts = [valid(self.region, first)?, valid(self.region, copy)?];
@@ -91,7 +91,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the dynamic words. Returns the checkpoint, 0 if it is lost.
+    /// The dynamic words. Gives the checkpoint: 0 where it is lost.
     pub(super) fn check_dynamic(&mut self) -> Result<u64> {
         let mut words = Vec::new();
         for (page, at) in self.pages() {
@@ -125,7 +125,7 @@ impl Checker<'_> {
         Ok(words.iter().filter_map(|(_, c)| *c).max().unwrap_or(0))
     }
 
-    /// Returns the three internal inodes; `None` if one is lost.
+    /// The three internal inodes; `None` where one is lost.
     pub(super) fn internal_inodes(&mut self) -> Result<Option<[DiskInode; 3]>> {
         let mut found = [None; 3];
         let all = [
@@ -161,7 +161,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Claims the blocks that the format itself owns.
+    /// What the format itself owns.
     pub(super) fn claim_fixed(&mut self) {
         let log2 = self.geo.block_log2;
         let areas = [
@@ -176,7 +176,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the blocks of an internal inode.
+    /// The blocks of an internal inode.
     pub(super) fn walk_internal(&mut self, d: &DiskInode) -> Result<Vec<Extent>> {
         let ino = Ino(d.ino);
         let walked = self.walk_map(&Checker::root_of(d), ino, Part::Contents, true)?;

@@ -1,5 +1,5 @@
-//! A file system that the engine leaves has no finding. Each kind of damage has
-//! its own finding. Any bytes can be checked.
+//! What the engine leaves has no finding; each kind of damage has the one that
+//! is its own; and no bytes are too odd to be checked.
 
 mod any_bytes;
 mod clean;
@@ -8,6 +8,6 @@ mod forged;
 mod many;
 mod plant;
 mod repair;
-// Shared with the end-to-end tests, which see the library from outside.
+// Also part of the tests of the whole, which see the library from outside.
 #[path = "../../../tests/src/readable.rs"]
 mod readable;

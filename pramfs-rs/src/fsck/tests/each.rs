@@ -33,11 +33,11 @@ cases! {
     };
     first_superblock_damaged: "superblock-damaged" => |p| {
         p.flip(0x60, 1);
-        vec![Issue::SuperblockDamaged { page: Page::First, what: "checksum mismatch" }]
+        vec![Issue::SuperblockDamaged { page: Page::First, what: "the checksum does not fit" }]
     };
     superblock_copy_damaged: "superblock-damaged" => |p| {
         p.put(p.geo.copy_offset, &[0; 8]);
-        vec![Issue::SuperblockDamaged { page: Page::Copy, what: "no magic number" }]
+        vec![Issue::SuperblockDamaged { page: Page::Copy, what: "there is no magic number" }]
     };
     superblocks_differ: "superblocks-differ" => |p| {
         p.fixed(p.geo.copy_offset, |sb| sb.created_sec ^= 1);
@@ -200,15 +200,15 @@ cases! {
     };
     inode_type: "inode-field" => |p| {
         p.edit(p.empty, |d| d.mode = 0o644);
-        vec![Issue::InodeField { ino: p.empty, what: "the mode has no valid file type" }]
+        vec![Issue::InodeField { ino: p.empty, what: "the mode names no type of file" }]
     };
     inode_size: "inode-field" => |p| {
         p.edit(p.empty, |d| d.size = 1 << 63);
-        vec![Issue::InodeField { ino: p.empty, what: "the size is out of range" }]
+        vec![Issue::InodeField { ino: p.empty, what: "the size is impossible" }]
     };
     inode_time: "inode-field" => |p| {
         p.edit(p.empty, |d| d.btime_nsec = 1_000_000_000);
-        vec![Issue::InodeField { ino: p.empty, what: "the nanoseconds of a timestamp are out of range" }]
+        vec![Issue::InodeField { ino: p.empty, what: "a time has too many nanoseconds" }]
     };
     inode_flags: "inode-field" => |p| {
         p.edit(p.empty, |d| d.flags = 1 << 30);
@@ -216,11 +216,11 @@ cases! {
     };
     pipe_with_contents: "inode-field" => |p| {
         p.edit(p.pipe, |d| d.size = 1);
-        vec![Issue::InodeField { ino: p.pipe, what: "it has contents, but cannot have any" }]
+        vec![Issue::InodeField { ino: p.pipe, what: "it has contents and can have none" }]
     };
     root_with_another_parent: "inode-field" => |p| {
         p.edit(Ino::ROOT, |d| d.parent_or_rdev = 99);
-        vec![Issue::InodeField { ino: Ino::ROOT, what: "the root directory is not its own parent" }]
+        vec![Issue::InodeField { ino: Ino::ROOT, what: "the root directory has another parent" }]
     };
     inode_reserved: "inode-reserved" => |p| {
         p.edit(p.file, |d| d.cow_root = 1);
