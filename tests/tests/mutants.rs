@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use pramfs::journal::Rules;
-use pramfs::pmem::mutants::{Bug, CHOICE, Mutant, NOTES, Site, choose, listen, sites};
+use pramfs_medium::journal::Rules;
+use pramfs_medium::pmem::mutants::{Bug, CHOICE, Mutant, NOTES, Site, choose, listen, sites};
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::images::Limits;

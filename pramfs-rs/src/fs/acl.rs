@@ -9,12 +9,12 @@
 
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, xattr};
-use crate::error::{Error, Result};
-use crate::media::DiskInode;
-use crate::media::acl::{ACCESS, Acl, AclFault, DEFAULT};
-use crate::media::htree::VALUE_INLINE;
-use crate::types::{FileType, Ino, XattrMode};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::acl::{ACCESS, Acl, DEFAULT};
+use pramfs_medium::media::htree::VALUE_INLINE;
+use pramfs_medium::types::{FileType, Ino, XattrMode};
+use pramfs_medium::volume::Tx;
 
 /// Which ACLs an inode has, if that is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,15 +22,6 @@ pub(crate) struct AclPresence {
     known: bool,
     access: bool,
     default: bool,
-}
-
-impl From<AclFault> for Error {
-    fn from(fault: AclFault) -> Error {
-        match fault {
-            AclFault::Version => Error::NotSupported("an ACL of an unknown version"),
-            AclFault::Wrong(why) => Error::Invalid(why),
-        }
-    }
 }
 
 /// Whether an attribute name is that of an ACL.

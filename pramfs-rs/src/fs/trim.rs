@@ -7,7 +7,7 @@
 //! undefined.
 
 use super::{Engine, Need};
-use crate::error::{Error, Result};
+use pramfs_medium::error::{Error, Result};
 
 /// Maximum bytes withheld from allocation at a time.
 const PIECE: u64 = 8 << 20;
