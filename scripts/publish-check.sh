@@ -15,6 +15,7 @@ skip() {
     exit
 }
 
+command -v cargo >/dev/null || skip "cargo is missing"
 have=$(cargo --version | awk '{print $2}')
 if [[ $(printf '1.90\n%s\n' "$have" | sort -V | head -n 1) != 1.90 ]]; then
     skip "cargo $have cannot check crates that depend on unpublished ones; 1.90 can"
