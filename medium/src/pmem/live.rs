@@ -5,7 +5,7 @@
 //! a store is undefined behaviour, so there is none: every access to the medium
 //! is an aligned 8-byte atomic, or one of the copies of this module.
 //!
-//! What a copy does is what [`words`] does, in terms of the language: each byte
+//! What a copy does is what `atomic_copy` does, in terms of the language: each byte
 //! is taken from a relaxed load of the aligned word that it lies in, and put by
 //! a relaxed store of that word, or, where others of its bytes are to stay, by a
 //! relaxed exchange. All atomics on the medium are thus of one size. Which loads
@@ -18,7 +18,7 @@
 //! the power fail, between any two, and `docs/format.md` promises that no word is
 //! torn then. So nothing is stored by the C library's copies, which begin and end
 //! where the bytes do, and may stop behind any of them. Miri and ThreadSanitizer do not see into it; under them, and on
-//! processors without it, `words` is what runs.
+//! processors without it, `atomic_copy` runs instead.
 
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
 mod asm;
@@ -33,7 +33,7 @@ use zerocopy::FromBytes;
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
 use asm as way;
 #[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
-use words as way;
+use atomic_copy as way;
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
@@ -99,7 +99,7 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Whether [`copy`] takes from the medium, too. `words` cannot: it would have to
+/// Whether [`copy`] takes from the medium, too. `atomic_copy` cannot: it would have to
 /// know which of both it is, as no byte beside those of a slice may be loaded.
 pub(super) const DIRECT: bool = cfg!(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)));
 

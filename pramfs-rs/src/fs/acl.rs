@@ -32,14 +32,14 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
 impl Engine {
     /// Returns an ACL of an inode. A malformed one is damage.
     fn acl(&self, state: &InodeState, name: &[u8]) -> Result<Option<Acl>> {
-        match self.find_value(state, name)? {
-            None => Ok(None),
-            Some((VALUE_INLINE, value)) if let Ok(Some(acl)) = Acl::parse(&value) => Ok(Some(acl)),
-            Some(_) => Err(Error::corrupt(
-                Ino(state.disk.ino).to_string(),
-                "a damaged ACL",
-            )),
-        }
+        let parsed = match self.find_value(state, name)? {
+            None => return Ok(None),
+            Some((VALUE_INLINE, value)) => Acl::parse(&value).ok().flatten(),
+            Some(_) => None,
+        };
+        parsed
+            .map(Some)
+            .ok_or_else(|| Error::corrupt(Ino(state.disk.ino).to_string(), "a damaged ACL"))
     }
 
     #[cold]

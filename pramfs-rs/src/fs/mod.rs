@@ -316,7 +316,7 @@ impl Engine {
             // The table grows before the bit is set, so a set bit without a block
             // is damage.
             let home = match self.table.home(&self.vol, ino) {
-                Err(Error::Stale(_)) if let Ok(true) = exists => {
+                Err(Error::Stale(_)) if matches!(exists, Ok(true)) => {
                     return Err(Error::corrupt(
                         ino.to_string(),
                         "it is in use, but the inode table has no block for it",

@@ -12,7 +12,7 @@ pub(super) use x86_64::{Cpu, WIDE, copy_wide};
 #[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
 mod portable;
 #[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
-pub use portable::{Cpu, WIDE, copy_wide};
+pub(super) use portable::{Cpu, WIDE, copy_wide};
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = super::region::LINE as usize;

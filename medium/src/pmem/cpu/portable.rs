@@ -56,9 +56,9 @@ impl Cpu {
 }
 
 /// No processor here is [wide](Cpu::is_wide).
-pub const WIDE: usize = usize::MAX;
+pub(crate) const WIDE: usize = usize::MAX;
 
-pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
     unsafe { live::load(dst, src, len) }
 }

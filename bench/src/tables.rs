@@ -1,4 +1,4 @@
-//! Results into the README: what stands between `<!-- bench:NAME begin -->`
+//! Results into docs/benchmarks.md: what stands between `<!-- bench:NAME begin -->`
 //! and `<!-- bench:NAME end -->` is made from `bench/results/NAME.json`.
 //!
 //! A block whose results are not there stays as it is, so that a run of one
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::harness::report::duration;
 
-/// Results that can stand in the README, and the columns shown of each: key in
-/// the results, head in the README.
+/// Results that have a table in the document, and the columns shown of each: key in
+/// the results, head in the table.
 const BLOCKS: &[(&str, &[(&str, &str)])] = &[
     ("latest", &[]),
     (
@@ -65,12 +65,13 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Renews the tables of `readme` from the results in `results`.
+/// Renews the tables of `document` from the results in `results`.
 ///
 /// # Errors
 /// A file that cannot be read or written, or a block without an end.
-pub fn renew(readme: &Path, results: &Path) -> Result<()> {
-    let mut text = std::fs::read_to_string(readme).with_context(|| readme.display().to_string())?;
+pub fn renew(document: &Path, results: &Path) -> Result<()> {
+    let mut text =
+        std::fs::read_to_string(document).with_context(|| document.display().to_string())?;
     for (name, columns) in BLOCKS {
         let path = results.join(format!("{name}.json"));
         let Ok(json) = std::fs::read_to_string(&path) else {
@@ -89,10 +90,10 @@ pub fn renew(readme: &Path, results: &Path) -> Result<()> {
                 println!("{name}: {} rows", rows.len());
                 text = new;
             }
-            None => println!("{name}: the README has no place for it"),
+            None => println!("{name}: {} has no place for it", document.display()),
         }
     }
-    std::fs::write(readme, text).with_context(|| readme.display().to_string())
+    std::fs::write(document, text).with_context(|| document.display().to_string())
 }
 
 /// The text with another block; `None` where there is no such block.
@@ -187,6 +188,15 @@ mod tests {
         assert_eq!(replaced(&once, "xip", "| new |\n").unwrap(), Some(once));
         assert_eq!(replaced(TEXT, "latest", "").unwrap(), None);
         assert!(replaced("<!-- bench:xip begin -->\n", "xip", "").is_err());
+    }
+
+    #[test]
+    fn document_has_place_for_every_table() {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
+        let text = std::fs::read_to_string(document).unwrap();
+        for (name, _) in BLOCKS {
+            assert!(replaced(&text, name, "").unwrap().is_some(), "{name}");
+        }
     }
 
     #[test]
