@@ -34,3 +34,6 @@ pub mod volume;
 
 pub use error::{Error, Result};
 pub use types::FileType;
+
+/// Whether the hooks for tests are in this build: the feature `testing`.
+pub const TESTING: bool = cfg!(feature = "testing");

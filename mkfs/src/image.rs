@@ -8,7 +8,6 @@
 //! Left to others: whether the blocks that two inodes name are the same ones;
 //! that takes a check of the file system.
 
-use pramfs::pmem::RegionView;
 use pramfs::{Error, FileType, Result, inode::Ino};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{unseal, word_sum};
@@ -18,6 +17,7 @@ use pramfs_medium::media::superblock::{
 };
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr};
+use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
 /// A region with a file system whose superblock is valid.

@@ -5,6 +5,7 @@
 //! ```
 //! An arrow never points up. See `docs/architecture.md` in the repository.
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 // What is `pub` can be named by users of the crate: tests/public_items.rs relies on it.
 #![cfg_attr(not(test), deny(unreachable_pub))]
 
@@ -20,9 +21,8 @@ pub mod inode;
 /// a backend, such as [`HeapBackend`](pmem::HeapBackend) for tests.
 pub mod pmem {
     pub use pramfs_medium::pmem::{
-        BackendKind, Durability, Granularity, HeapBackend, HostSpace, HugePolicy, Lent, Ownership,
-        Persistence, PmemBackend, PmemError, Region, RegionInfo, RegionOptions, RegionView,
-        SourceKind, install_fault_guard,
+        BackendKind, Durability, Granularity, HeapBackend, Persistence, PmemBackend, PmemError,
+        Region, RegionInfo, RegionOptions, SourceKind, install_fault_guard,
     };
 }
 
@@ -43,7 +43,7 @@ pub use pramfs_medium::types::{
 
 /// The version of this library. With the feature `testing`, which adds hooks that
 /// break crash safety, it ends with `+testing`.
-pub const VERSION: &str = if cfg!(feature = "testing") {
+pub const VERSION: &str = if cfg!(feature = "testing") || pramfs_medium::TESTING {
     concat!(env!("CARGO_PKG_VERSION"), "+testing")
 } else {
     env!("CARGO_PKG_VERSION")

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs::pmem::RegionView;
 use pramfs::{
     Error, FileType, MountOptions,
     inode::{Fs, Ino},
@@ -12,6 +11,7 @@ use pramfs::{
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::probe_superblock;
 use pramfs_medium::media::superblock::PAGE;
+use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
 use super::Subcommand;

@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{
     AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, MountOptions, RenameFlags, Result,
     SeekWhence, XattrMode,
@@ -23,6 +22,7 @@ use pramfs::{
 };
 use pramfs_fsck::{CheckOptions, Report, check, check_fs};
 use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
 
 use super::input::{Case, How};
 use super::repair::repair;
