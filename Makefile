@@ -109,7 +109,8 @@ fmt-check:
 	$(CARGO) fmt --all --check
 
 clippy: ## runs the lints, warnings denied
-	$(CARGO) clippy --workspace --exclude pramfs-tests --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy -p pramfs -p pramfs-fsck --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 

@@ -191,10 +191,10 @@ impl Error {
 /// has failed.
 ///
 /// ```
-/// let e = std::io::Error::from(pramfs::Error::NotFound);
+/// let e = std::io::Error::from(pramfs_medium::Error::NotFound);
 /// assert_eq!(e.kind(), std::io::ErrorKind::NotFound);
-/// let source = e.get_ref().unwrap().downcast_ref::<pramfs::Error>();
-/// assert!(matches!(source, Some(pramfs::Error::NotFound)));
+/// let source = e.get_ref().unwrap().downcast_ref::<pramfs_medium::Error>();
+/// assert!(matches!(source, Some(pramfs_medium::Error::NotFound)));
 /// ```
 impl From<Error> for io::Error {
     fn from(e: Error) -> io::Error {

@@ -284,7 +284,7 @@ impl StatFs {
     /// allocated.
     ///
     /// ```
-    /// # use pramfs::StatFs;
+    /// # use pramfs_medium::types::StatFs;
     /// let s = StatFs { block_size: 4096, available: 1 << 20, ..StatFs::default() };
     /// assert!(s.available_to_data() < s.available);
     /// assert!(s.available_to_data() > s.available / 100 * 99);

@@ -96,7 +96,7 @@ fn no_command_that_is_shown_makes_a_region_where_everybody_makes_names() {
     let mut shown = vec![
         root().join("README.md"),
         root().join("scripts/demo.sh"),
-        root().join("pramfs-rs/src/pmem/probe/advice.rs"),
+        root().join("medium/src/pmem/probe/advice.rs"),
         root().join("pramfs-rs/examples/log_and_counters.rs"),
     ];
     let docs = std::fs::read_dir(root().join("docs")).unwrap();
@@ -134,7 +134,7 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 #[test]
 fn each_test_that_the_page_on_security_names_exists() {
     let mut files = Vec::new();
-    for dir in ["pramfs-rs", "control", "fuse-frontend", "mkfs", "tests"] {
+    for dir in ["pramfs-rs", "medium", "fsck", "control", "fuse-frontend", "mkfs", "tests"] {
         let dir = root().join(dir);
         for part in ["src", "tests", "posix"] {
             if dir.join(part).is_dir() {

@@ -16,7 +16,7 @@ use crate::types::{Ino, Time};
 /// let region = Region::new("example", HeapBackend::boxed(1 << 20));
 /// let made = format(&region, &FormatOptions { label: "demo".into(), ..Default::default() })?;
 /// assert_eq!(made.label(), "demo");
-/// # Ok::<(), pramfs::Error>(())
+/// # Ok::<(), pramfs_medium::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct FormatOptions {

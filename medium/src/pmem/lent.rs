@@ -67,7 +67,7 @@ impl<'a> Lent<'a> {
     ///
     /// # Safety
     /// Nobody stores to the bytes while the slice lives. Those that
-    /// [`Engine::with_contiguous`](crate::inode::Engine::with_contiguous) lends are kept
+    /// `Engine::with_contiguous` lends are kept
     /// so against every call of the engine and every view of a file, as long as
     /// its closure runs. What remains is to be kept by the program: it stores to
     /// the region by no [`WriteWindow`](super::WriteWindow) of its own, and to

@@ -71,7 +71,7 @@ pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_st
 pub use stitch::RegionOwner;
 pub use stitch::{Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
-pub use view::RegionView;
+pub use view::{RegionView, region_behind};
 pub use window::{Fenced, Unfenced, WriteWindow};
 
 /// Hints that all of an ordinary object will be read soon: its lines are

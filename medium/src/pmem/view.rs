@@ -13,22 +13,24 @@ use super::region::{Region, RegionInfo};
 /// of an operation too.
 ///
 /// ```
-/// use pramfs_medium::format::{FormatOptions, format};
-/// use pramfs_medium::pmem::{HeapBackend, Region};
-/// use pramfs::{inode::Fs, MountOptions};
+/// use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
 ///
 /// let region = Region::new("example", HeapBackend::boxed(1 << 20));
-/// format(&region, &FormatOptions::default())?;
-/// let fs = Fs::open(region, MountOptions::default())?;
-/// assert_eq!(fs.region().info().name, "example");
-/// assert_eq!(fs.region().len(), 1 << 20);
-/// # Ok::<(), pramfs::Error>(())
+/// let view = RegionView::from(&region);
+/// assert_eq!((view.info().name, view.len()), ("example".into(), 1 << 20));
 /// ```
 ///
 /// ```compile_fail
-/// # use pramfs::inode::Fs;
-/// # fn overwrite(fs: &Fs) {
-/// fs.region().window();
+/// # use pramfs_medium::pmem::RegionView;
+/// # fn overwrite(view: RegionView<'_>) {
+/// view.window();
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # use pramfs_medium::pmem::RegionView;
+/// # fn overwrite(view: RegionView<'_>) {
+/// view.region();
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +44,15 @@ impl<'a> From<&'a Region> for RegionView<'a> {
     }
 }
 
+/// The region behind a view, for a check that stores nothing. A function of this internal
+/// crate, so that programs, which see `pramfs` alone, cannot store past the engine.
+pub fn region_behind(view: RegionView<'_>) -> &Region {
+    view.region
+}
+
 impl<'a> RegionView<'a> {
-    /// The region, for the library's own code, which stores nothing to it.
-    pub fn region(self) -> &'a Region {
+    /// The region, for code of this crate, which stores nothing to it.
+    pub(crate) fn region(self) -> &'a Region {
         self.region
     }
 

@@ -20,7 +20,7 @@ impl Engine {
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
-    /// # use pramfs::pmem::{Region, SimBackend};
+    /// # use pramfs_medium::pmem::{Region, SimBackend};
     /// # use pramfs::{inode::Fs, MountOptions};
     /// let sim = SimBackend::new(4 << 20)?;
     /// let region = || Region::new("example", Box::new(sim.clone()));
