@@ -134,7 +134,15 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 #[test]
 fn each_test_that_the_page_on_security_names_exists() {
     let mut files = Vec::new();
-    for dir in ["pramfs-rs", "medium", "fsck", "control", "fuse-frontend", "mkfs", "tests"] {
+    for dir in [
+        "pramfs-rs",
+        "medium",
+        "fsck",
+        "control",
+        "fuse-frontend",
+        "mkfs",
+        "tests",
+    ] {
         let dir = root().join(dir);
         for part in ["src", "tests", "posix"] {
             if dir.join(part).is_dir() {

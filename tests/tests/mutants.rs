@@ -246,7 +246,9 @@ fn passed(stages: &[Stage], ops: &[Op]) -> Vec<Who> {
 /// Folders of the engine's sources. The name of a mutant is relative to one of them.
 fn roots() -> impl Iterator<Item = PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    ["pramfs-rs/src", "medium/src"].map(|folder| root.join(folder)).into_iter()
+    ["pramfs-rs/src", "medium/src"]
+        .map(|folder| root.join(folder))
+        .into_iter()
 }
 
 /// Lines of the engine that flush, stream or fence, and that nothing passes.
