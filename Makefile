@@ -21,16 +21,19 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: deps ## makes, mounts, fills, maps, kills and recovers a file system
 	@scripts/demo.sh
 
 test: deps-test ## all tests, including those that mount (as root)
 	@scripts/test.sh
+
+test-user: deps ## the tests that need no root, and no other suites and programs
+	@scripts/test-user.sh
 
 test-suites: deps-test ## long runs of pjdfstest, fsx, stress-ng, fio, dbench on a mount
 	PRAMFS_SUITES=long scripts/test.sh -p pramfs-tests --test suites
@@ -106,7 +109,8 @@ fmt-check:
 	$(CARGO) fmt --all --check
 
 clippy: ## runs the lints, warnings denied
-	$(CARGO) clippy --workspace --exclude pramfs-tests --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy -p pramfs -p pramfs-fsck --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 
@@ -116,3 +120,18 @@ docs: ## builds the API documentation, warnings denied
 
 fuzz: ## runs each fuzz target for FUZZ_TIME seconds (cargo-fuzz)
 	@scripts/fuzz.sh $(FUZZ_TIME)
+
+fuzz-smoke: ## runs each fuzz target for a minute (nightly, cargo-fuzz)
+	@scripts/fuzz-smoke.sh
+
+check-msrv: ## compiles everything with the oldest supported Rust
+	@scripts/check-msrv.sh
+
+check-aarch64: ## compiles the library and the programs for aarch64, without libpmem2
+	@scripts/check-aarch64.sh
+
+check-deny: ## licences, advisories and sources of the dependencies (cargo-deny)
+	@scripts/check-deny.sh
+
+publish-check: deps ## packs and compiles the crates that users link, as for crates.io
+	@scripts/publish-check.sh

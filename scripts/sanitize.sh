@@ -42,33 +42,38 @@ fi
 echo "sanitize: $(rustc +"$nightly" --version)"
 
 # Code that reads without a lock, or stores concurrently with other threads.
-units=(pmem::live::tests::parts fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::inode_lock)
+medium_units=(pmem::live::tests::parts)
+engine_units=(fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::inode_lock)
 
 # A filter that matches no test would check nothing and succeed.
 has_units() {
-    local list unit
-    list=$("${@}" --lib -- --list 2>/dev/null) || return
-    for unit in pmem::live "${units[@]}"; do
+    local package=$1 list unit
+    shift
+    list=$(cargo "+$nightly" miri test -p "$package" --no-default-features --lib -- --list 2>/dev/null) || return
+    for unit in "$@"; do
         grep -q "^$unit.*: test$" <<<"$list" || {
-            echo "sanitize: no unit test matches $unit" >&2
+            echo "sanitize: no unit test of $package matches $unit" >&2
             return 1
         }
     done
 }
 
 miri() {
-    local test=(cargo "+$nightly" miri test -p pramfs --no-default-features)
+    local medium=(cargo "+$nightly" miri test -p pramfs-medium --no-default-features)
+    local engine=(cargo "+$nightly" miri test -p pramfs --no-default-features)
     # parking_lot keeps addresses in words. With this flag Miri follows them without
     # a warning each time.
     local flags="-Zmiri-permissive-provenance"
     # The other checks depend little on the interleaving, and take half of the time.
     local seeds="$flags -Zmiri-many-seeds=${MIRI_SEEDS:-0..64}"
     local races="$seeds -Zmiri-disable-stacked-borrows -Zmiri-disable-validation"
-    MIRIFLAGS=$flags has_units "${test[@]}" &&
-        MIRIFLAGS=$flags "${test[@]}" --test concurrent &&
-        MIRIFLAGS=$flags "${test[@]}" --lib -- pmem::live &&
-        MIRIFLAGS=$races "${test[@]}" --test concurrent &&
-        MIRIFLAGS=$seeds "${test[@]}" --lib -- "${units[@]}"
+    MIRIFLAGS=$flags has_units pramfs-medium pmem::live "${medium_units[@]}" &&
+        MIRIFLAGS=$flags has_units pramfs "${engine_units[@]}" &&
+        MIRIFLAGS=$flags "${engine[@]}" --test concurrent &&
+        MIRIFLAGS=$flags "${medium[@]}" --lib -- pmem::live &&
+        MIRIFLAGS=$races "${engine[@]}" --test concurrent &&
+        MIRIFLAGS=$seeds "${medium[@]}" --lib -- "${medium_units[@]}" &&
+        MIRIFLAGS=$seeds "${engine[@]}" --lib -- "${engine_units[@]}"
 }
 
 thread() {

@@ -13,10 +13,11 @@ elif ((EUID != 0)); then
 fi
 if (($# == 0)); then
     status=0
-    cargo test --workspace --exclude pramfs-tests --no-fail-fast || status=$?
-    # In a separate call: it enables test hooks of the engine (the feature `testing`),
-    # and cargo builds packages of one call with the same features. Its tests run the
-    # programs built by the first call, which have no test hooks.
+    cargo test --no-fail-fast || status=$?
+    # In separate calls: they enable test hooks of the engine (the feature `testing`),
+    # and cargo builds packages of one call with the same features. The tests of
+    # pramfs-tests run the programs built by the first call, which have no test hooks.
+    cargo test -p pramfs -p pramfs-fsck --no-fail-fast || status=$?
     cargo test -p pramfs-tests --no-fail-fast || status=$?
     exit $status
 fi

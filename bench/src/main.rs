@@ -9,7 +9,6 @@ mod fixture;
 mod harness;
 mod minimal;
 mod raw_medium;
-mod readme;
 mod reproductions;
 mod rows;
 #[allow(
@@ -17,6 +16,7 @@ mod rows;
     reason = "mappings and raw system calls, each with its reason"
 )]
 mod sys;
+mod tables;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -65,10 +65,10 @@ enum Cmd {
     Unmapped(Reproduction<reproductions::unmapped::Args>),
     /// Instructions of one operation of the engine, by valgrind.
     Count(count::Args),
-    /// Put the results that there are into the tables of the README.
+    /// Put the results that there are into the tables of docs/benchmarks.md.
     Report {
         /// The file whose tables are renewed [default: that of the repository].
-        readme: Option<PathBuf>,
+        document: Option<PathBuf>,
     },
     /// The minimal FUSE server that rows are compared with; the runs start it
     /// themselves.
@@ -154,9 +154,10 @@ fn real_main() -> Result<ExitCode> {
             count::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
-        Cmd::Report { readme } => {
-            let readme = readme.unwrap_or_else(|| results_dir().join("../../README.md"));
-            readme::renew(&readme, &results_dir())?;
+        Cmd::Report { document } => {
+            let document =
+                document.unwrap_or_else(|| results_dir().join("../../docs/benchmarks.md"));
+            tables::renew(&document, &results_dir())?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Minimal {

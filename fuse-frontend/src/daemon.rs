@@ -31,7 +31,7 @@ pub fn start(args: &[OsString]) -> Result<String, Failure> {
         None => (OsString::from("mount.pramfs"), &[][..]),
     };
     // A lock or a pipe of the caller must not stay with the server for ever.
-    if let Err(error) = pramfs::pmem::inherit_standard_streams_only() {
+    if let Err(error) = pramfs_medium::pmem::inherit_standard_streams_only() {
         eprintln!("mount.pramfs: descriptors stay open in the process that serves: {error}");
     }
     let mut child = environment::clean(&mut Command::new(environment::this_program()))

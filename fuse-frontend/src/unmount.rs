@@ -87,7 +87,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::FORCE, arguments.force);
     flags.set(UnmountFlags::DETACH, arguments.lazy);
-    let unmounted = pramfs::pmem::unmount_after_unlock(
+    let unmounted = pramfs_medium::pmem::unmount_after_unlock(
         &path,
         || kernel::unmount(&spot, flags),
         |error| error.raw_os_error() == Some(libc::EBUSY),
@@ -178,8 +178,8 @@ fn lives_on(mount: &Mount) -> bool {
 /// whether that came to be. Others who hold it are not waited for.
 fn wait_until_free(region: &Path) -> bool {
     let look = || if is_held(region) { Err(()) } else { Ok(()) };
-    let waited = pramfs::pmem::open_when_unlocked(region, look, |()| true);
-    waited.is_ok() || !pramfs::pmem::is_being_released(region)
+    let waited = pramfs_medium::pmem::open_when_unlocked(region, look, |()| true);
+    waited.is_ok() || !pramfs_medium::pmem::is_being_released(region)
 }
 
 /// Whether a process holds the region. One that cannot be asked about (its

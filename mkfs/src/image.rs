@@ -8,14 +8,16 @@
 //! Left to others: whether the blocks that two inodes name are the same ones;
 //! that takes a check of the file system.
 
-use pramfs::media::bitmap::{BitmapKind, GroupDesc, GroupState};
-use pramfs::media::checksum::{unseal, word_sum};
-use pramfs::media::record::{ENTRIES_AT, EntryWord, RECORD_MAGIC, RecordHeader};
-use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET};
-use pramfs::media::walk::MapRoot;
-use pramfs::media::{DiskInode, Geometry, Ptr};
-use pramfs::pmem::RegionView;
 use pramfs::{Error, FileType, Result, inode::Ino};
+use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use pramfs_medium::media::checksum::{unseal, word_sum};
+use pramfs_medium::media::record::{ENTRIES_AT, EntryWord, RECORD_MAGIC, RecordHeader};
+use pramfs_medium::media::superblock::{
+    BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
+};
+use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::media::{DiskInode, Geometry, Ptr};
+use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
 /// A region with a file system whose superblock is valid.

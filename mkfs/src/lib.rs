@@ -6,7 +6,7 @@
 //! into a message and an exit status.
 //!
 //! Left to others: everything about the medium is the library's business. No
-//! tool reads or writes a structure of the medium that `pramfs::media` does not
+//! tool reads or writes a structure of the medium that `pramfs_medium::media` does not
 //! describe.
 #![forbid(unsafe_code)]
 

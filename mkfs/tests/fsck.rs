@@ -357,8 +357,10 @@ fn another_kind_of_file_system_is_named_and_mkfs_is_not_advised() {
 /// Stores the checkpoint word of both pages.
 fn set_checkpoint(region: &Path, lsn: u64) {
     let opened = RegionOptions::new().open(region).unwrap();
-    let geo = pramfs::media::probe_superblock(&opened).unwrap().geometry();
-    let word = pramfs::media::checksum::seal(geo.seed, lsn).to_le_bytes();
+    let geo = pramfs_medium::media::probe_superblock(&opened)
+        .unwrap()
+        .geometry();
+    let word = pramfs_medium::media::checksum::seal(geo.seed, lsn).to_le_bytes();
     drop(opened);
     let mut bytes = fs::read(region).unwrap();
     for page in [0, geo.copy_offset as usize] {
@@ -372,7 +374,7 @@ fn set_checkpoint(region: &Path, lsn: u64) {
 fn a_preen_that_only_counts_anew_is_status_1() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
-    set_checkpoint(&region, pramfs::fsck::LSNS_USED_UP);
+    set_checkpoint(&region, pramfs_fsck::LSNS_USED_UP);
     let a = fsck(&["-p", "--json", s(&region)]);
     assert_eq!(a.status, 1, "{a:?}");
     let json = a.json();

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Instant;
 
 use common::*;
-use pramfs::media::{SuperblockInfo, probe_superblock};
 use pramfs::pmem::RegionOptions;
+use pramfs_medium::media::{SuperblockInfo, probe_superblock};
 
 fn superblock(path: &std::path::Path) -> SuperblockInfo {
     probe_superblock(&RegionOptions::new().read_only(true).open(path).unwrap()).unwrap()

@@ -26,4 +26,5 @@ pub use crate::credentials::{Credentials, Groups};
 pub use crate::fs::{
     CloseError, Engine, Fs, Holding, InodeRef, InodeRefs, MemoryUse, Repeats, Taken, Writability,
 };
-pub use crate::types::{Attr, Bno, DirEntry, Ino, Lsn, SetAttr, SetTime, Time};
+pub use pramfs_medium::pmem::{Lent, RegionView};
+pub use pramfs_medium::types::{Attr, Bno, DirEntry, Ino, Lsn, SetAttr, SetTime, Time};

@@ -232,7 +232,7 @@ fn two_writers_of_one_directory_leave_all_they_made() {
             fs.lookup(Ino::ROOT, &[b'a' + first, b'a' + i]).unwrap();
         }
     }
-    let (_, report) = pramfs::fsck::check_fs(fs, &Default::default()).unwrap();
+    let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).unwrap();
     assert!(report.is_clean());
 }
 

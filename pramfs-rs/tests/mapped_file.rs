@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::{Region, SimBackend};
 use pramfs::{Access, Error, File, FileSystem, MappedFile, MountOptions};
+use pramfs_medium::pmem::{Region, SimBackend};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const LEN: u64 = 64 << 10;

@@ -18,18 +18,75 @@ fn the_readme_shows_the_twenty_lines() {
         .split_once("\n\n")
         .map(|(_title, code)| code)
         .unwrap();
-    assert!(
-        text("README.md").contains(&format!("```rust\n{code}```\n")),
-        "the block in README.md differs from pramfs-rs/examples/twenty_lines.rs"
-    );
+    for page in ["README.md", "pramfs-rs/README.md"] {
+        assert!(
+            text(page).contains(&format!("```rust\n{code}```\n")),
+            "the block in {page} differs from pramfs-rs/examples/twenty_lines.rs"
+        );
+    }
 }
 
-/// Targets of links to files of the repository, relative to the page.
-fn links(page: &str) -> impl Iterator<Item = &str> {
-    page.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-        .filter(|link| !link.contains("://") && !link.starts_with('#'))
+#[test]
+fn the_readme_is_at_most_150_lines_long() {
+    let lines = text("README.md").lines().count();
+    assert!(lines <= 150, "{lines} lines: docs/ has room for details");
+}
+
+#[test]
+fn documents_name_the_rust_version_of_the_manifest() {
+    let manifest = text("Cargo.toml");
+    let (_, rest) = manifest.split_once("rust-version = \"").unwrap();
+    let version = rest.split('"').next().unwrap();
+    for page in ["README.md", "docs/install.md"] {
+        assert!(
+            text(page).contains(&format!("Rust {version} or newer")),
+            "{page} names another version than {version}"
+        );
+    }
+}
+
+/// Targets of links to files of the repository, relative to the page, or to headings of
+/// the page itself. Code is not searched.
+fn links(page: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    let mut in_block = false;
+    let mut prose = String::new();
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block {
+            prose += line;
+            prose.push('\n');
+        }
+    }
+    for rest in prose.split("](").skip(1) {
+        links.extend(rest.split(')').next().map(str::to_owned));
+    }
+    // [name]: target
+    for line in prose.lines().filter(|line| line.starts_with('[')) {
+        if let Some((_, target)) = line.split_once("]: ") {
+            links.push(target.trim().to_owned());
+        }
+    }
+    links.retain(|link| !link.contains("://"));
+    links
+}
+
+/// The Markdown files of the repository.
+fn pages(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        let name = entry.file_name().into_string().unwrap();
+        if path.is_dir() {
+            // Build output, and what the fuzzer found.
+            let skipped = ["target", "corpus", "work", "artifacts", "coverage"];
+            if (!name.starts_with('.') || name == ".github") && !skipped.contains(&&*name) {
+                pages(&path, into);
+            }
+        } else if path.extension().is_some_and(|e| e == "md") {
+            into.push(path);
+        }
+    }
 }
 
 /// In /dev/shm everybody makes names: a region of root's that stands there may be
@@ -39,7 +96,7 @@ fn no_command_that_is_shown_makes_a_region_where_everybody_makes_names() {
     let mut shown = vec![
         root().join("README.md"),
         root().join("scripts/demo.sh"),
-        root().join("pramfs-rs/src/pmem/probe/advice.rs"),
+        root().join("medium/src/pmem/probe/advice.rs"),
         root().join("pramfs-rs/examples/log_and_counters.rs"),
     ];
     let docs = std::fs::read_dir(root().join("docs")).unwrap();
@@ -77,7 +134,15 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 #[test]
 fn each_test_that_the_page_on_security_names_exists() {
     let mut files = Vec::new();
-    for dir in ["pramfs-rs", "control", "fuse-frontend", "mkfs", "tests"] {
+    for dir in [
+        "pramfs-rs",
+        "medium",
+        "fsck",
+        "control",
+        "fuse-frontend",
+        "mkfs",
+        "tests",
+    ] {
         let dir = root().join(dir);
         for part in ["src", "tests", "posix"] {
             if dir.join(part).is_dir() {
@@ -110,30 +175,43 @@ fn each_test_that_the_page_on_security_names_exists() {
 
 #[test]
 fn links_lead_somewhere() {
-    let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
-    pages.extend(
-        std::fs::read_dir(root().join("docs"))
-            .unwrap()
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| p.extension().is_some_and(|e| e == "md")),
-    );
-    assert!(pages.len() >= 6);
-    for page in pages {
+    let mut all = Vec::new();
+    pages(&root(), &mut all);
+    assert!(all.len() >= 20, "{} pages", all.len());
+    for page in all {
         let text = std::fs::read_to_string(&page).unwrap();
         for link in links(&text) {
-            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = page.parent().unwrap().join(path);
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(path)
+            };
             assert!(target.exists(), "{}: {link} leads nowhere", page.display());
             if !anchor.is_empty() {
-                let heads = std::fs::read_to_string(&target).unwrap().to_lowercase();
-                let found = heads
+                let found = std::fs::read_to_string(&target)
+                    .unwrap()
+                    .to_lowercase()
                     .lines()
                     .filter(|l| l.starts_with('#'))
                     .any(|l| anchor_of(l.trim_start_matches('#').trim()) == anchor);
                 assert!(found, "{}: {link} has no such heading", page.display());
             }
         }
+    }
+}
+
+#[test]
+fn every_document_can_be_reached_from_the_readme() {
+    let linked = links(&text("README.md"));
+    for entry in std::fs::read_dir(root().join("docs")).unwrap().flatten() {
+        let name = format!("docs/{}", entry.file_name().into_string().unwrap());
+        assert!(
+            linked
+                .iter()
+                .any(|link| link.split('#').next() == Some(&name)),
+            "README.md has no link to {name}"
+        );
     }
 }
 

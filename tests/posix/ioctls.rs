@@ -194,7 +194,7 @@ fn the_label_is_read_and_set() {
         let region = pramfs::pmem::RegionOptions::new()
             .open(mount.region())
             .unwrap();
-        let report = pramfs::fsck::check(&region, &Default::default());
+        let report = pramfs_fsck::check(&region, &Default::default());
         assert!(report.is_clean(), "{report}");
     });
 }
@@ -231,7 +231,7 @@ fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
         let found = fs.recovery();
         assert!(!found.was_clean && found.records > 0 && found.torn == 0);
         fs.close().unwrap();
-        let report = pramfs::fsck::check(&open(), &Default::default());
+        let report = pramfs_fsck::check(&open(), &Default::default());
         assert!(report.is_clean(), "{report}");
         mount.mount("");
         assert_eq!(fs::read(mount.at("f")).unwrap(), b"written");

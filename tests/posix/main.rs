@@ -170,7 +170,7 @@ pub fn agree_with(
         let region = pramfs::pmem::RegionOptions::new()
             .open(mount.region())
             .expect("the region");
-        let report = pramfs::fsck::check(&region, &Default::default());
+        let report = pramfs_fsck::check(&region, &Default::default());
         assert!(report.is_clean(), "{test}: {report}");
         notes
     };

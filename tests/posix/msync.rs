@@ -6,12 +6,12 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use pramfs::media::{DiskInode, Ptr};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     MountOptions,
     inode::{Fs, Ino},
 };
+use pramfs_medium::media::{DiskInode, Ptr};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::region::inode_home;
 use pramfs_tests::syscalls::{Sys, errno};

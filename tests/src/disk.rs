@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pramfs::pmem::{Granularity, HeapBackend, Persistence, PmemBackend, Region, note_fault};
+use pramfs_medium::pmem::{Granularity, HeapBackend, Persistence, PmemBackend, Region, note_fault};
 
 /// What a disk makes of what is asked of it. Ranges are of bytes, from the
 /// start of the region.

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{
     FileType, MountOptions,
     inode::{Fs, Ino},
 };
+use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 512;

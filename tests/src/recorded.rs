@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pramfs::format::FormatOptions;
-use pramfs::fsck::{self, CheckOptions};
-use pramfs::journal::Rules;
-use pramfs::media::Geometry;
-use pramfs::pmem::{Event, SimBackend};
 use pramfs::{
     Clock, MountOptions, Result,
     inode::{Fs, Time},
 };
+use pramfs_fsck::{self as fsck, CheckOptions};
+use pramfs_medium::journal::Rules;
+use pramfs_medium::media::Geometry;
+use pramfs_medium::pmem::{Event, SimBackend};
 
 use crate::crash::Machine;
 use crate::region;

@@ -4,12 +4,12 @@
 //! count what the engine did and take the memory as a crash would leave it.
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::media::{DiskInode, probe_superblock};
-use pramfs::pmem::{Region, SimBackend};
 use pramfs::{
     MountOptions, Result,
     inode::{Fs, Ino, Time},
 };
+use pramfs_medium::media::{DiskInode, probe_superblock};
+use pramfs_medium::pmem::{Region, SimBackend};
 use zerocopy::FromBytes;
 
 /// The smallest region that can be formatted: 256 KiB.

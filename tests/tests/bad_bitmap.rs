@@ -1,13 +1,13 @@
 //! Bitmaps whose checksums fit and which lie.
 
-use pramfs::media::bitmap::GroupDesc;
-use pramfs::media::checksum::word_sum;
-use pramfs::media::superblock::BLOCK_GROUPS_OFFSET;
-use pramfs::media::{DiskInode, Ptr, probe_superblock};
 use pramfs::{
     Error,
     inode::{Credentials, Ino},
 };
+use pramfs_medium::media::bitmap::GroupDesc;
+use pramfs_medium::media::checksum::word_sum;
+use pramfs_medium::media::superblock::BLOCK_GROUPS_OFFSET;
+use pramfs_medium::media::{DiskInode, Ptr, probe_superblock};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use zerocopy::IntoBytes;
 
@@ -38,7 +38,7 @@ fn blocks_of_the_format_are_never_given_to_a_file() {
                 sum.wrapping_add(word_sum(geo.seed, i, u64::from_le_bytes(*w)))
             });
             image[desc_at as usize + 8..desc_at as usize + 16].copy_from_slice(sum.as_bytes());
-            let forged = pramfs::pmem::SimBackend::from_image(&image).expect("an image");
+            let forged = pramfs_medium::pmem::SimBackend::from_image(&image).expect("an image");
             let fs = mount(&forged, quiet()).expect("mounted");
             let made = fs.create(&Credentials::ROOT, Ino::ROOT, b"file", 0o644);
             let wrote = made.and_then(|f| fs.write(&Credentials::ROOT, f.ino, 0, &[0xee; 100_000]));

@@ -5,12 +5,12 @@ mod bad_support;
 
 use bad_support::model::{CX, entries};
 use bad_support::{region_with, steady};
-use pramfs::media::checksum::{line_sum, mix64};
-use pramfs::media::{DiskInode, Ptr};
 use pramfs::{
     Error,
     inode::{Fs, Ino},
 };
+use pramfs_medium::media::checksum::{line_sum, mix64};
+use pramfs_medium::media::{DiskInode, Ptr};
 use pramfs_tests::region::{SMALLEST, formatted, inode_home, mount, repeatable};
 use zerocopy::FromBytes;
 

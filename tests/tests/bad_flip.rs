@@ -23,11 +23,11 @@ use bad_support::anatomy::{Anatomy, Owner, Reach};
 use bad_support::image::{End, Image, image, pattern};
 use bad_support::model::{Body, CX, Model, entries};
 use bad_support::{bytes_of, region_with, steady};
-use pramfs::journal::set_thread_lane;
 use pramfs::{
     Error, Result, XattrMode,
     inode::{Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::set_thread_lane;
 use pramfs_tests::watchdog::Watchdog;
 
 /// A byte and what becomes of it.

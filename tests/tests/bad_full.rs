@@ -9,11 +9,12 @@ mod bad_support;
 use bad_support::model::CX;
 use bad_support::{bed::still, image::pattern};
 use pramfs::format::FormatOptions;
-use pramfs::pmem::SimBackend;
 use pramfs::{
-    Error, Fallocate, RenameFlags, Result, XattrMode, fsck,
+    Error, Fallocate, RenameFlags, Result, XattrMode,
     inode::{Fs, Ino, SetAttr},
 };
+use pramfs_fsck as fsck;
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{formatted, mount, region_of, repeatable};
 use pramfs_tests::tree::Tree;
 

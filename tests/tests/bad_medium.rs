@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use pramfs::format::format;
-use pramfs::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
 use pramfs::{
     Clock, Error, MountOptions, Result, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
+use pramfs_medium::pmem::{BackendKind, Region, RegionOptions, SimBackend, install_fault_guard};
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 use pramfs_tests::watchdog::Watchdog;
 
@@ -185,7 +185,7 @@ fn verify(path: &Path, victim: Ino, done: &Done, case: &str) {
             (got, _) => panic!("{case}: {name}: {got:?}"),
         }
     }
-    let (_, report) = pramfs::fsck::check_fs(fs, &Default::default()).expect(case);
+    let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).expect(case);
     // That there were errors is on record, as it should be.
     let mut findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     findings.retain(|f| !f.contains("recorded while it was mounted"));

@@ -10,13 +10,13 @@ use std::time::Duration;
 use bad_support::image::{End, Image, image};
 use bad_support::model::CX;
 use bad_support::{region_with, steady};
-use pramfs::media::checksum::crc;
-use pramfs::media::superblock::{COPY_OFFSET, PAGE};
-use pramfs::media::{SuperStatic, probe_superblock};
 use pramfs::{
     Error, MountOptions,
     inode::{Fs, Ino},
 };
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::superblock::{COPY_OFFSET, PAGE};
+use pramfs_medium::media::{SuperStatic, probe_superblock};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 

@@ -18,16 +18,16 @@ use bad_support::anatomy::Reach;
 use bad_support::image::{End, Image, image, pattern};
 use bad_support::model::{Body, CX, Model};
 use bad_support::{Stopped, bytes_of, region_with, steady};
-use pramfs::media::superblock::{
-    BLOCK_GROUPS_OFFSET, COPY_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
-};
-use pramfs::media::walk::MapRoot;
-use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt};
 use pramfs::{
     AtimePolicy, Error, Fallocate, FileType, MountOptions, RenameFlags, Result, SeekWhence,
     XattrMode,
     inode::{Bno, Fs, Ino, SetAttr, SetTime, Time},
 };
+use pramfs_medium::media::superblock::{
+    BLOCK_GROUPS_OFFSET, COPY_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
+};
+use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt};
 use pramfs_tests::watchdog::Watchdog;
 
 /// A day after the image was made: relatime has something to do.
@@ -45,7 +45,7 @@ fn options(atime: AtimePolicy) -> MountOptions {
 /// Where an inode is stored.
 fn homes(image: &Image, ino: Ino) -> (Geometry, Vec<usize>) {
     let region = region_with(&image.bytes);
-    let geo = pramfs::media::probe_superblock(&region)
+    let geo = pramfs_medium::media::probe_superblock(&region)
         .expect("the image is sound")
         .geometry();
     let in_page = match ino {

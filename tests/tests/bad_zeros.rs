@@ -17,11 +17,11 @@ use bad_support::image::pattern;
 use bad_support::model::{Body, CX, Model};
 use bad_support::{bytes_of, region_with, steady};
 use pramfs::OpenOptions;
-use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt, probe_superblock};
 use pramfs::{
     Error, Fallocate, Result, SeekWhence, XattrMode,
     inode::{Bno, Fs, Ino},
 };
+use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt, probe_superblock};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{formatted, inode_home, mount, repeatable};
 use pramfs_tests::watchdog::Watchdog;
@@ -536,7 +536,7 @@ fn pointers_to_superblock_pages_and_the_journal_are_damage() {
             let slot = (Ptr(t.root).block().0 << geo.block_log2) as usize + 3 * 8;
             let word = Ptr::new(Bno(block), 0, at(table_file, 0, 3)).0;
             bytes[slot..slot + 8].copy_from_slice(&word.to_le_bytes());
-            for flags in [0, pramfs::media::pointer::LEAF] {
+            for flags in [0, pramfs_medium::media::pointer::LEAF] {
                 let root = Ptr::new(Bno(block), flags, at(dir, 16, 0)).0;
                 seal(&mut bytes, dir_home, DiskInode { root, ..d }, geo);
                 let xattr_root = Ptr::new(Bno(block), flags, at(owner, 32, 0)).0;
@@ -580,7 +580,7 @@ fn a_large_leaf_that_covers_the_journal_is_damage() {
         level: 1,
         index: 0,
     };
-    let leaf = Ptr::new(Bno(0), pramfs::media::pointer::LEAF, place).0;
+    let leaf = Ptr::new(Bno(0), pramfs_medium::media::pointer::LEAF, place).0;
     let slot = (Ptr(d.root).block().0 << 12) as usize;
     let mut bytes = image.bytes.clone();
     bytes[slot..slot + 8].copy_from_slice(&leaf.to_le_bytes());

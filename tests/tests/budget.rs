@@ -7,12 +7,12 @@
 
 use std::fmt::Write as _;
 
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::{Counters, SimBackend};
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::{Counters, SimBackend};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::fresh;
 use pramfs_tests::watchdog::Watchdog;

@@ -4,12 +4,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     Access, Error, File, MappedFile, MountOptions, OpenOptions,
     inode::{CloseError, Credentials, Fs, Ino},
 };
+use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 
 const LEN: u64 = 8 << 20;
 

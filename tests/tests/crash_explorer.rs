@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pramfs::journal::Rules;
+use pramfs_medium::journal::Rules;
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, run};
 use pramfs_tests::crash::images::Limits;

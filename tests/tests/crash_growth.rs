@@ -9,12 +9,12 @@
 use std::sync::Arc;
 
 use pramfs::format::FormatOptions;
-use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::pmem::{Event, EventKind};
 use pramfs::{
     Fallocate,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::pmem::{Event, EventKind};
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Oracle;

@@ -8,11 +8,11 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use pramfs::journal::{Rules, set_thread_lane};
 use pramfs::{
     Fallocate, FileType, RenameFlags, Result, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::{Rules, set_thread_lane};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;

@@ -1,11 +1,11 @@
 //! Crashes in each kind of operation on attributes, ACLs and flags: see
 //! [`pramfs_tests::crash::sweep`].
 
-use pramfs::media::inode::{FL_IMMUTABLE, FL_NOATIME, FL_NODUMP};
 use pramfs::{
     XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::media::inode::{FL_IMMUTABLE, FL_NOATIME, FL_NODUMP};
 use pramfs_tests::crash::sweep::{CX, Case, file, fragmented, ino, pattern, setattr, sweep_all};
 
 fn cases() -> Vec<Case> {

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::media::Geometry;
-use pramfs::pmem::{Event, EventKind};
 use pramfs::{
     RenameFlags, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::media::Geometry;
+use pramfs_medium::pmem::{Event, EventKind};
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, recovered_tree};
 use pramfs_tests::region::repeatable;

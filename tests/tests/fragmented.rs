@@ -76,7 +76,7 @@ fn a_scattered_file_with_a_large_attribute_is_removed() {
             assert_eq!(fs.statfs().expect("statfs").free, before, "{case}");
         }
     }
-    let (_, report) = pramfs::fsck::check_fs(fs, &Default::default()).expect("checked");
+    let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 

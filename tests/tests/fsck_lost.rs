@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, check, repair};
-use pramfs::media::pointer::{Ptr, PtrAt};
-use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
-use pramfs::media::{DiskInode, probe_superblock};
 use pramfs::{
     XattrMode,
     inode::{Bno, Credentials, Fs, Ino},
 };
+use pramfs_fsck::{CheckOptions, Loss, Lost, Policy, RepairOptions, Report, check, repair};
+use pramfs_medium::media::pointer::{Ptr, PtrAt};
+use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_TABLE_OFFSET};
+use pramfs_medium::media::{DiskInode, probe_superblock};
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{Readable, Tree, bytes_of, copy_of, tree, worse};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
@@ -347,8 +347,8 @@ fn two_damaged_bytes_are_mended_in_one_run() {
 /// the generation of every inode, and writing works.
 #[test]
 fn used_up_record_numbers_are_told_and_begun_anew() {
-    use pramfs::fsck::{Done, Issue};
-    use pramfs::media::checksum::{SEALED_BITS, seal};
+    use pramfs_fsck::{Done, Issue};
+    use pramfs_medium::media::checksum::{SEALED_BITS, seal};
     let sound = varied(4096, 4 << 20);
     for newest in [
         (1u64 << SEALED_BITS) - 1,
@@ -365,7 +365,7 @@ fn used_up_record_numbers_are_told_and_begun_anew() {
                 .unwrap();
         }
         // Every change fails, and an unmount leaves no smaller number behind.
-        let sim = pramfs::pmem::SimBackend::from_image(&bytes_of(&region)).unwrap();
+        let sim = pramfs_medium::pmem::SimBackend::from_image(&bytes_of(&region)).unwrap();
         let fs = mount(&sim, quiet()).unwrap();
         let full = newest + 100 > 1 << SEALED_BITS;
         for i in 0..200 * usize::from(full) {

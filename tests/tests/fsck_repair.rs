@@ -7,12 +7,12 @@
 //! was. `PRAMFS_FSCK=all` flips every byte of the image; otherwise a part of
 //! them, which another `PRAMFS_FSCK=N` shifts.
 
-use pramfs::fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, repair};
-use pramfs::pmem::{EventKind, SimBackend};
 use pramfs::{
     XattrMode,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_fsck::{CheckOptions, Outcome, Policy, RepairOptions, Report, check, repair};
+use pramfs_medium::pmem::{EventKind, SimBackend};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;

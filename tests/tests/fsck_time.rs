@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{
     MountOptions,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 
 /// Counts the bytes that are allocated, and the most that there were at once.
 struct Counting;
@@ -86,7 +86,7 @@ fn filled(files: u64) -> Region {
             fs.write(&Credentials::ROOT, ino, 0, b"something").unwrap();
         }
     }
-    let (region, report) = pramfs::fsck::check_fs(fs, &CheckOptions::default()).unwrap();
+    let (region, report) = pramfs_fsck::check_fs(fs, &CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{report}");
     assert!(report.counts.files == files);
     region.unwrap()

@@ -8,13 +8,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pramfs::fsck::{CheckOptions, check};
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Clock, Fallocate, FileType, MountOptions, XattrMode,
     inode::{Credentials, Fs, Ino, Time},
 };
+use pramfs_fsck::{CheckOptions, check};
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};
 use pramfs_tests::tree::Tree;
 

@@ -15,13 +15,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
-use pramfs::fsck::{CheckOptions, Policy, RepairOptions, check, repair};
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Clock, Fallocate, MountOptions, RenameFlags, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
+use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::crash::machine::Machine;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::{SMALLEST, formatted, mount, quiet, region_of, repeatable};

@@ -11,8 +11,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::{Event, EventKind};
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::{Event, EventKind};
 use pramfs_tests::model::{Op, Options, Runner, ops};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};

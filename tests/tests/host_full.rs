@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::Command;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{CheckOptions, check_fs};
 use pramfs::pmem::RegionOptions;
 use pramfs::{
     Access, Error, Fallocate, MountOptions, OpenOptions, Result,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_fsck::{CheckOptions, check_fs};
 use pramfs_tests::host::{Host, sparse_copy};
 use pramfs_tests::mounted::{self, Mounted};
 use pramfs_tests::region::{quiet, repeatable};

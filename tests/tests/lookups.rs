@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     Error, MountOptions, RenameFlags,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_fsck::{self as fsck, CheckOptions};
 
 const CX: Credentials<'_> = Credentials::new(0, 0);
 const TIME: Duration = Duration::from_millis(1500);

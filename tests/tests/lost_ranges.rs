@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use pramfs::fsck::{CheckOptions, Done, Lost, Policy, RepairOptions, Report, check, repair};
-use pramfs::journal::Rules;
-use pramfs::media::pointer::{Ptr, PtrAt};
-use pramfs::media::superblock::INODE_TABLE_OFFSET;
-use pramfs::media::{DiskInode, Geometry, probe_superblock};
 use pramfs::pmem::Region;
 use pramfs::{
     Error, Fallocate, SeekWhence, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_fsck::{CheckOptions, Done, Lost, Policy, RepairOptions, Report, check, repair};
+use pramfs_medium::journal::Rules;
+use pramfs_medium::media::pointer::{Ptr, PtrAt};
+use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
+use pramfs_medium::media::{DiskInode, Geometry, probe_superblock};
 use pramfs_tests::random::Random;
 use pramfs_tests::readable::{bytes_of, copy_of};
 use pramfs_tests::recorded::{Recorded, recover};
@@ -113,7 +113,7 @@ fn is_only(fs: &Fs, ino: Ino, range: Range<u64>) {
 
 /// Checks what an unmounted file system leaves.
 fn sound(fs: Fs) -> Report {
-    let report = pramfs::fsck::check_fs(fs, &CheckOptions::default())
+    let report = pramfs_fsck::check_fs(fs, &CheckOptions::default())
         .unwrap()
         .1;
     assert!(report.is_clean(), "{report}");
@@ -573,8 +573,7 @@ fn marks_of_every_level_do_as_the_model() {
                 model.holds(&fs, ino, &what);
             }
             if n % 20 == 19 {
-                let (region, report) =
-                    pramfs::fsck::check_fs(fs, &CheckOptions::default()).unwrap();
+                let (region, report) = pramfs_fsck::check_fs(fs, &CheckOptions::default()).unwrap();
                 assert!(report.is_clean(), "{what}: {report}");
                 fs = open(region.unwrap());
                 model.holds(&fs, ino, &what);

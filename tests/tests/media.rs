@@ -11,12 +11,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{BackendKind, Region, RegionOptions, SourceKind};
 use pramfs::{
     Access, MountOptions, OpenOptions,
     inode::{Credentials, Fs},
 };
+use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;

@@ -10,8 +10,8 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::RegionOptions;
+use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::model::{Op, Pair, ops};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::watchdog::Watchdog;

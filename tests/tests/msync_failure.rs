@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use pramfs::format::{FormatOptions, format};
 use pramfs::inode::SetAttr;
-use pramfs::pmem::{HeapBackend, Region, note_fault};
 use pramfs::{
     MountOptions, Result,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_medium::pmem::{HeapBackend, Region, note_fault};
 use pramfs_tests::disk::{Drive, region_on};
 
 const PAGE: usize = 4096;

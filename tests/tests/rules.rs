@@ -2,13 +2,13 @@
 //! with the rule on, and everything that had returned is there; and once with
 //! the rule off, and it is not. `docs/consistency.md` has the rules.
 
-use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::media::Geometry;
-use pramfs::pmem::EventKind;
 use pramfs::{
     FileType, Result,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::media::Geometry;
+use pramfs_medium::pmem::EventKind;
 use pramfs_tests::random::Random;
 use pramfs_tests::recorded::{Recorded, STALE, recover, recovered_tree};
 use pramfs_tests::region::repeatable;
@@ -323,8 +323,9 @@ fn rule_5_two_slots_a_torn_record_leaves_the_operation_before_it() {
             let from = rec.now();
             chmod(&rec.fs, f, 0o622);
             let geo = rec.geometry();
-            let stores =
-                |e: &pramfs::pmem::Event| e.kind == EventKind::NtStore && is_slot(&geo, e.offset);
+            let stores = |e: &pramfs_medium::pmem::Event| {
+                e.kind == EventKind::NtStore && is_slot(&geo, e.offset)
+            };
             let at = rec.events()[from..].iter().position(stores).unwrap();
             let machine = rec.at(from + at + 1);
             let record = rec.events()[from + at].clone();

@@ -2,14 +2,14 @@
 //! crash in them leaves.
 
 use pramfs::format::format;
-use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::media::superblock::{DYNAMIC_OFFSET, STATE_ACTIVE, STATE_CLEAN};
-use pramfs::media::{Geometry, SuperDynamic, probe_superblock};
-use pramfs::pmem::{Event, EventKind, SimBackend};
 use pramfs::{
     Error, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, STATE_ACTIVE, STATE_CLEAN};
+use pramfs_medium::media::{Geometry, SuperDynamic, probe_superblock};
+use pramfs_medium::pmem::{Event, EventKind, SimBackend};
 use pramfs_tests::crash::Machine;
 use pramfs_tests::crash::images::{Limits, everywhere};
 use pramfs_tests::crash::machine::Torn;

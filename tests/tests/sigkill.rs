@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
+use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::kill::{Outcome, Record};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;

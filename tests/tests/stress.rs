@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{Region, RegionOptions};
 use pramfs::{AtimePolicy, MountOptions, inode::Fs};
+use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::stress::{

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::fsck::{self, CheckOptions};
 use pramfs::pmem::{Durability, RegionOptions};
 use pramfs::{
     MountOptions,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 

@@ -2,7 +2,7 @@
 # Real power cuts on a real (emulated) NVDIMM: boots Debian's own kernel in
 # QEMU, tests pramfs on each kind of medium that the device can be, kills the
 # machine in the middle of a load, boots it again, and checks the contents.
-# Also boots systemd with the /etc/fstab line and the udev rule of README.md.
+# Also boots systemd with the /etc/fstab line and the udev rule of docs/mounting.md.
 # See docs/vm-testing.md.
 #
 #   tests/vm/run.sh [--media "systemd fsdax pmem devdax eadr"] [--cuts N]
@@ -151,29 +151,29 @@ build() {
     }
 }
 
-# Extracts the block of README.md after the first line with this text.
-readme() {
+# Extracts the block of docs/mounting.md after the first line with this text.
+shown() {
     awk -v text="$1" '
         block && /^```/ { exit }
         block { print }
         found && /^```/ { block = 1 }
-        index($0, text) { found = 1 }' README.md >"$work/shared/readme/$2"
-    [[ -s $work/shared/readme/$2 ]] || fail "README.md has no block after: $1"
+        index($0, text) { found = 1 }' docs/mounting.md >"$work/shared/shown/$2"
+    [[ -s $work/shared/shown/$2 ]] || fail "docs/mounting.md has no block after: $1"
 }
 
 # Makes the layer over this machine's root for the boots with systemd: the installed
-# programs and the fstab of README.md. For the udev rule, it extracts only the text.
+# programs and the fstab of docs/mounting.md. For the udev rule, it extracts only the text.
 layer() {
-    local layer=$work/layer readme=$work/shared/readme device place generator unit
-    rm -rf "$layer" "$readme" && mkdir -p "$layer" "$readme"
-    readme 'In `/etc/fstab`:' fstab
-    readme '`/etc/udev/rules.d/' rule
-    grep -o '/etc/udev/rules\.d/[^`]*' README.md >"$readme/rule_file"
-    sed -n 's/.*`\(udevadm control[^`]*\)`.*/\1/p' README.md >"$readme/reload"
-    [[ $(wc -l <"$readme/fstab") == 1 && $(wc -l <"$readme/rule_file") == 1 && $(wc -l <"$readme/reload") == 1 ]] ||
-        fail "README.md does not have exactly one line each for the fstab, the rule's file and udevadm"
-    read -r device place _ <"$readme/fstab"
-    [[ $device == /dev/dax0.0 ]] || fail "README.md mounts a device that the machine does not have: $device"
+    local layer=$work/layer shown=$work/shared/shown device place generator unit
+    rm -rf "$layer" "$shown" && mkdir -p "$layer" "$shown"
+    shown 'In `/etc/fstab`:' fstab
+    shown '`/etc/udev/rules.d/' rule
+    grep -o '/etc/udev/rules\.d/[^`]*' docs/mounting.md >"$shown/rule_file"
+    sed -n 's/.*`\(udevadm control[^`]*\)`.*/\1/p' docs/mounting.md >"$shown/reload"
+    [[ $(wc -l <"$shown/fstab") == 1 && $(wc -l <"$shown/rule_file") == 1 && $(wc -l <"$shown/reload") == 1 ]] ||
+        fail "docs/mounting.md does not have exactly one line each for the fstab, the rule's file and udevadm"
+    read -r device place _ <"$shown/fstab"
+    [[ $device == /dev/dax0.0 ]] || fail "docs/mounting.md mounts a device that the machine does not have: $device"
 
     make -s install DESTDIR="$layer" CARGO=none target="$target/debug" >"$work/build" 2>&1 || {
         cat "$work/build"
@@ -181,7 +181,7 @@ layer() {
     }
     install -D -m 0644 -t "$layer/etc/systemd/system" tests/vm/systemd/steps.{service,target}
     sed "s|@place@|$place|" tests/vm/systemd/user.service >"$layer/etc/systemd/system/user.service"
-    cp "$readme/fstab" "$layer/etc/fstab"
+    cp "$shown/fstab" "$layer/etc/fstab"
     # Without an ID systemd treats this as a first boot and enables all units.
     printf '%032x\n' "$$" >"$layer/etc/machine-id"
     # Mask all generators of this machine except the one for the fstab.
@@ -302,7 +302,7 @@ build
 truncate -s ${device_mib}M "$work/nvdimm"
 
 # The first boot has no udev rule, and systemd does not mount the fstab entry. Adding
-# the rule of README.md must be sufficient. The second boot has everything from the
+# the rule of docs/mounting.md must be sufficient. The second boot has everything from the
 # start. Each shutdown must unmount the file system, although a process still uses it
 # in the first one.
 systemd() {
@@ -317,7 +317,7 @@ systemd() {
     printf '[Manager]\nDefaultDeviceTimeoutSec=3s\n' >"$work/layer/etc/systemd/system.conf.d/short.conf"
     boot --systemd booted unmounted rule mounted used by_hand "write first" busy
     rm "$work/layer/etc/systemd/system.conf.d/short.conf"
-    install -D -m 0644 "$work/shared/readme/rule" "$work/layer$(cat "$work/shared/readme/rule_file")"
+    install -D -m 0644 "$work/shared/shown/rule" "$work/layer$(cat "$work/shared/shown/rule_file")"
     boot --systemd booted mounted used ended_cleanly "reads first" "write second"
     boot "attach devdax" "remains first second"
 }

@@ -2,11 +2,11 @@
 
 use fuser::{INodeNo, ReplyAttr, ReplyStatfs, Request};
 use pramfs::inode::Fs;
-use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs::{
     FileType,
     inode::{Attr, Ino, SetAttr},
 };
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::Adapter;
 use super::caller::{CAP_FOWNER, Caller};

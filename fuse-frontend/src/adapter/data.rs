@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use fuser::{Errno, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags};
 use pramfs::inode::{Credentials, Fs};
-use pramfs::pmem::Lent;
 use pramfs::{Fallocate, SeekWhence, inode::Ino};
+use pramfs_medium::pmem::Lent;
 
 use super::Adapter;
 use super::attributes::drop_rights;

@@ -10,7 +10,7 @@
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
 use pramfs::inode::{Credentials, Fs, SetAttr};
-use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_NOATIME, FL_NODUMP, FL_SYNC};
 
 use super::Adapter;
 use super::caller::{CAP_SYS_ADMIN, Caller};

@@ -9,7 +9,7 @@
 //! for them), and the region is locked against other processes.
 
 use fuser::ReplyData;
-use pramfs::pmem::Lent;
+use pramfs_medium::pmem::Lent;
 
 /// Answers with what was lent.
 #[allow(unsafe_code)]

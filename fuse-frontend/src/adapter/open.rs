@@ -5,7 +5,7 @@
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
 use pramfs::inode::{Credentials, Fs, Ino};
-use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::convert::{entry, ino};
 use super::namespace::attr_ttl;

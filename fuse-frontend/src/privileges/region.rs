@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use pramfs::pmem::Ownership;
+use pramfs_medium::pmem::Ownership;
 
 use crate::exit::Failure;
 use crate::options::MountSettings;

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::pmem::{RegionOptions, is_being_released};
 use pramfs_fuse::mountinfo::Spot;
 use pramfs_fuse::options::MountSettings;
 use pramfs_fuse::{kernel, mountpoint};
+use pramfs_medium::pmem::{RegionOptions, is_being_released};
 use pramfs_tests::mounted::{self, Mounted, wait_until};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::mount::{MountFlags, UnmountFlags};

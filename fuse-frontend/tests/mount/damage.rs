@@ -288,7 +288,7 @@ fn lost(
     test: &str,
     names: &[&str],
 ) -> Option<(Mounted, pramfs_tests::watchdog::Watchdog, Vec<u8>, Vec<u64>)> {
-    use pramfs::fsck::{Policy, RepairOptions, repair};
+    use pramfs_fsck::{Policy, RepairOptions, repair};
     let (mount, dog) = mounted(test, "")?;
     let whole: Vec<u8> = (0..40 * PAGE).map(|i| (i / PAGE + 1) as u8).collect();
     let made = names.iter().map(|name| {

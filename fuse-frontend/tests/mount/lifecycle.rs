@@ -473,7 +473,7 @@ fn syncfs_does_not_reach_the_server_and_fsync_does() {
         return;
     }
     let disk = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    if pramfs::pmem::probe(disk).unwrap().kind != Some(SourceKind::File) {
+    if pramfs_medium::pmem::probe(disk).unwrap().kind != Some(SourceKind::File) {
         pramfs_tests::skip::skipped(format_args!("{} is no disk: syncfs", disk.display()));
         return;
     }
@@ -515,7 +515,7 @@ fn a_region_in_a_mount_is_as_volatile_as_the_medium_below() {
     };
     let inner = mount.at("region");
     drop(RegionOptions::new().create(&inner, 1 << 20).unwrap());
-    let report = pramfs::pmem::probe(&inner).unwrap();
+    let report = pramfs_medium::pmem::probe(&inner).unwrap();
     assert_eq!(report.kind, Some(SourceKind::File));
     assert_eq!(report.persistence, Some(Persistence::Machine));
     // As the file behind a loop device.
@@ -527,7 +527,7 @@ fn a_region_in_a_mount_is_as_volatile_as_the_medium_below() {
     assert!(device.status.success(), "{device:?}");
     let device = String::from_utf8(device.stdout).unwrap();
     let device = device.trim();
-    let report = pramfs::pmem::probe(device);
+    let report = pramfs_medium::pmem::probe(device);
     let detached = Command::new("losetup").args(["-d", device]).status();
     assert!(detached.unwrap().success());
     assert_eq!(report.unwrap().persistence, Some(Persistence::Machine));
@@ -594,7 +594,7 @@ fn a_read_only_mount_becomes_writable() {
     );
     fs.close().unwrap();
     let region = RegionOptions::new().open(mount.region()).unwrap();
-    let report = pramfs::fsck::check(&region, &Default::default());
+    let report = pramfs_fsck::check(&region, &Default::default());
     assert!(report.is_clean(), "{report}");
 }
 

@@ -1,13 +1,13 @@
 //! `pramfs check`: everything on the medium against everything else. It only
-//! looks; the library does the looking (`pramfs::fsck`).
+//! looks; the library does the looking (`pramfs_fsck`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use pramfs::fsck::{self, CheckOptions, Issue, Severity, Step};
 use pramfs::{MountOptions, inode::Fs};
+use pramfs_fsck::{self as fsck, CheckOptions, Issue, Severity, Step};
 use serde::Serialize;
 
 use super::Subcommand;

@@ -1,11 +1,11 @@
 //! `pramfs doctor`: what a path is worth as a region, and what to type to
-//! improve it. All of it is found out by `pramfs::pmem::probe`.
+//! improve it. All of it is found out by `pramfs_medium::pmem::probe`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pramfs::pmem::{self, HugePolicy, SourceKind};
+use pramfs_medium::pmem::{self, HugePolicy, SourceKind};
 use serde::Serialize;
 
 use super::Subcommand;

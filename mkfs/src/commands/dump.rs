@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pramfs::media::bitmap::BitmapKind;
-use pramfs::media::probe_superblock;
-use pramfs::media::superblock::PAGE;
-use pramfs::pmem::RegionView;
 use pramfs::{
     Error, FileType, MountOptions,
     inode::{Fs, Ino},
 };
+use pramfs_medium::media::bitmap::BitmapKind;
+use pramfs_medium::media::probe_superblock;
+use pramfs_medium::media::superblock::PAGE;
+use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
 use super::Subcommand;

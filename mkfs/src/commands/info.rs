@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pramfs::inode::Time;
-use pramfs::media::superblock::ErrorMark;
-use pramfs::media::{SuperblockInfo, probe_superblock};
 use pramfs::pmem::RegionOptions;
+use pramfs_medium::media::superblock::ErrorMark;
+use pramfs_medium::media::{SuperblockInfo, probe_superblock};
 use serde::Serialize;
 
 use super::Subcommand;

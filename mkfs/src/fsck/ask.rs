@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use pramfs::fsck::{Answer, Ask, Finding};
+use pramfs_fsck::{Answer, Ask, Finding};
 
 use super::report::sentence;
 use crate::failure::printable;

@@ -5,7 +5,7 @@
 //! medium changes. It stores a repair in one go at the end, and makes it durable
 //! (msync on media that need one) before it returns the exit status.
 //!
-//! Not here: what damage is, and how to repair it (`pramfs::fsck`).
+//! Not here: what damage is, and how to repair it (`pramfs_fsck`).
 
 mod ask;
 mod options;
@@ -16,9 +16,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use pramfs::fsck::{self, CheckOptions, Policy, RepairOptions, Severity};
-use pramfs::media::probe_superblock;
 use pramfs::pmem::Region;
+use pramfs_fsck::{self as fsck, CheckOptions, Policy, RepairOptions, Severity};
+use pramfs_medium::media::probe_superblock;
 
 use crate::commands::check;
 use crate::failure::{printable, shown};

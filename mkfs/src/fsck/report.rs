@@ -1,6 +1,6 @@
 //! Prints findings and actions, for people and for programs.
 
-use pramfs::fsck::{self, Finding, Issue, Lost, Outcome, Severity};
+use pramfs_fsck::{self as fsck, Finding, Issue, Lost, Outcome, Severity};
 use serde::Serialize;
 
 use super::Options;

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use pramfs::media::probe_superblock;
-use pramfs::media::superblock::{COPY_OFFSET, MAGIC};
 use pramfs::pmem::Region;
+use pramfs_medium::media::probe_superblock;
+use pramfs_medium::media::superblock::{COPY_OFFSET, MAGIC};
 use serde::Serialize;
 
 use crate::Failure;

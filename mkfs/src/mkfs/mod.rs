@@ -22,9 +22,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pramfs::format::{FormatOptions, format};
-use pramfs::media::SuperblockInfo;
-use pramfs::media::features::{FEATURES, Mask};
 use pramfs::pmem::{PmemError, Region, RegionOptions};
+use pramfs_medium::media::SuperblockInfo;
+use pramfs_medium::media::features::{FEATURES, Mask};
 
 use crate::failure::shown;
 use crate::{Failure, output};

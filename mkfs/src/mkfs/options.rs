@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use pramfs::format::FormatOptions;
-use pramfs::media::features::FEATURES;
+use pramfs_medium::media::features::FEATURES;
 use uuid::Uuid;
 
 use crate::{Failure, size};

@@ -1,7 +1,7 @@
 //! What was made: for a person and as JSON.
 
-use pramfs::media::SuperblockInfo;
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
+use pramfs_medium::media::SuperblockInfo;
 use serde::Serialize;
 
 use super::contents::Found;

@@ -13,8 +13,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use pramfs::media::superblock::MIN_REGION;
-use pramfs::pmem::{Ownership, REGION_UNIT, Region, RegionOptions, open_when_unlocked, probe};
+use pramfs_medium::media::superblock::MIN_REGION;
+use pramfs_medium::pmem::{
+    Ownership, REGION_UNIT, Region, RegionOptions, open_when_unlocked, probe,
+};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 

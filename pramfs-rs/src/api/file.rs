@@ -10,11 +10,11 @@ use super::cursor::{self, Cursor};
 use super::mapped::{Access, MappedFile};
 use super::metadata::{FileTimes, Metadata};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
 use crate::fs::inode::Inode;
 use crate::fs::{AppendCursor, Engine, ExtentCache, Fs, InodeRef};
-use crate::sync::Mutex;
-use crate::types::{Fallocate, FileExtent, Ino, SetAttr};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::sync::Mutex;
+use pramfs_medium::types::{Fallocate, FileExtent, Ino, SetAttr};
 
 /// Bytes that [`File::read_to_end_at`] asks for at once, at most.
 const CHUNK: u64 = 8 << 20;

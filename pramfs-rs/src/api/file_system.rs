@@ -14,10 +14,10 @@ use super::read_dir::ReadDir;
 use super::resolve::Found;
 use super::unmount_error::UnmountError;
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
 use crate::fs::{CloseError, Engine, Fs, InodeRef, MountOptions, RecoveryReport};
-use crate::pmem::Region;
-use crate::types::{FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::Region;
+use pramfs_medium::types::{FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
 
 /// Bytes that [`FileSystem::copy`] asks for at once.
 const COPY: u64 = 1 << 30;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::alloc::Run;
-use crate::error::{Error, Result};
 use crate::fs::inode::InodeState;
 use crate::fs::{By, Engine, Handle};
-use crate::pmem::{Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced};
-use crate::types::{FileExtent, Ino};
+use pramfs_medium::alloc::Run;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::{
+    Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
+};
+use pramfs_medium::types::{FileExtent, Ino};
 
 /// What a view is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -484,11 +486,11 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::api::OpenOptions;
-    use crate::format::{FormatOptions, format};
-    use crate::pmem::RegionOptions;
-    use crate::pmem::tests::HugePool;
-    use crate::types::Fallocate;
     use crate::{MountOptions, inode::Fs};
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::pmem::RegionOptions;
+    use pramfs_medium::pmem::huge_pool::HugePool;
+    use pramfs_medium::types::Fallocate;
 
     const MIB: u64 = 1 << 20;
 

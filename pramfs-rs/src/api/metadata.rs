@@ -4,8 +4,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::error::{Error, Result};
-use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
 
 /// What is known of a file, as it was at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

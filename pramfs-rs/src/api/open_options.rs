@@ -8,9 +8,9 @@ use super::file::{File, Rights};
 use super::file_system::FileSystem;
 use super::resolve::{Found, MAX_LINKS};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
 use crate::fs::{Engine, Fs};
-use crate::types::FileType;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::types::FileType;
 
 /// A mounted file system, by either face, in which files can be opened.
 pub trait OpenIn: sealed::Sealed {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::metadata::Metadata;
-use crate::error::Result;
 use crate::fs::{Engine, InodeRef};
-use crate::types::{FileType, Ino};
+use pramfs_medium::error::Result;
+use pramfs_medium::types::{FileType, Ino};
 
 /// Entries that are fetched together.
 const BATCH: usize = 128;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
 use crate::fs::{By, Engine, InodeRef};
-use crate::types::{Attr, FileType, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::types::{Attr, FileType, Ino};
 
 /// Most symbolic links that one path may lead through.
 pub(super) const MAX_LINKS: u32 = 40;

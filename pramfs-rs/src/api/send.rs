@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use super::mapped::MappedFile;
-use crate::error::{Error, Result};
-use crate::pmem::{PmemError, Sent};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::{PmemError, Sent};
 
 impl MappedFile {
     /// Writes a range of the view to a descriptor: write(2), whose source is

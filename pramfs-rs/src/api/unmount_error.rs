@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::file_system::FileSystem;
-use crate::error::Error;
+use pramfs_medium::error::Error;
 
 /// Why [`FileSystem::unmount`] did not unmount, or not cleanly.
 pub enum UnmountError {

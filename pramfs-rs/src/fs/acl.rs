@@ -9,12 +9,12 @@
 
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, xattr};
-use crate::error::{Error, Result};
-use crate::media::DiskInode;
-use crate::media::acl::{ACCESS, Acl, AclFault, DEFAULT};
-use crate::media::htree::VALUE_INLINE;
-use crate::types::{FileType, Ino, XattrMode};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::acl::{ACCESS, Acl, DEFAULT};
+use pramfs_medium::media::htree::VALUE_INLINE;
+use pramfs_medium::types::{FileType, Ino, XattrMode};
+use pramfs_medium::volume::Tx;
 
 /// Which ACLs an inode has, if that is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,15 +22,6 @@ pub(crate) struct AclPresence {
     known: bool,
     access: bool,
     default: bool,
-}
-
-impl From<AclFault> for Error {
-    fn from(fault: AclFault) -> Error {
-        match fault {
-            AclFault::Version => Error::NotSupported("an ACL of an unknown version"),
-            AclFault::Wrong(why) => Error::Invalid(why),
-        }
-    }
 }
 
 /// Whether an attribute name is that of an ACL.
@@ -41,14 +32,14 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
 impl Engine {
     /// Returns an ACL of an inode. A malformed one is damage.
     fn acl(&self, state: &InodeState, name: &[u8]) -> Result<Option<Acl>> {
-        match self.find_value(state, name)? {
-            None => Ok(None),
-            Some((VALUE_INLINE, value)) if let Ok(Some(acl)) = Acl::parse(&value) => Ok(Some(acl)),
-            Some(_) => Err(Error::corrupt(
-                Ino(state.disk.ino).to_string(),
-                "a damaged ACL",
-            )),
-        }
+        let parsed = match self.find_value(state, name)? {
+            None => return Ok(None),
+            Some((VALUE_INLINE, value)) => Acl::parse(&value).ok().flatten(),
+            Some(_) => None,
+        };
+        parsed
+            .map(Some)
+            .ok_or_else(|| Error::corrupt(Ino(state.disk.ino).to_string(), "a damaged ACL"))
     }
 
     #[cold]

@@ -13,9 +13,9 @@ use super::inode::{Inode, put_inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::{Engine, Need};
 use crate::credentials::Credentials;
-use crate::error::Result;
-use crate::map;
-use crate::types::Bno;
+use pramfs_medium::error::Result;
+use pramfs_medium::map;
+use pramfs_medium::types::Bno;
 
 /// Maximum number of blocks per append here: they fit a small record.
 pub(super) const MAX_APPEND_BLOCKS: u64 = 16;
@@ -159,10 +159,10 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use crate::api::{File, OpenOptions};
-    use crate::format::{FormatOptions, format};
-    use crate::pmem::{HeapBackend, Region};
-    use crate::types::Fallocate;
     use crate::{MountOptions, inode::Fs};
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::pmem::{HeapBackend, Region};
+    use pramfs_medium::types::Fallocate;
 
     const BLOCK: u64 = 4096;
 
@@ -270,8 +270,9 @@ mod tests {
         assert!(knows(&f.file));
         f.append(BLOCK);
         drop((f, other, same));
-        let options = crate::fsck::CheckOptions::default();
-        let (_, report) = crate::fsck::check_fs(fs, &options).unwrap();
+        let options = pramfs_fsck::CheckOptions::default();
+        let check = |region: &Region| pramfs_fsck::check(region, &options);
+        let (_, report) = fs.close_with(check).unwrap();
         assert!(report.is_clean(), "{report:?}");
     }
 }

@@ -7,12 +7,12 @@ use super::inode_lock::InodeGuard;
 use super::options::AtimePolicy;
 use super::{Engine, Need, chattr};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::media::DiskInode;
-use crate::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
-use crate::media::pointer::Ptr;
-use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
+use pramfs_medium::volume::Tx;
 
 /// Seconds after which relatime sets the atime in any case.
 pub(super) const DAY: i64 = 24 * 60 * 60;
@@ -198,7 +198,7 @@ impl Engine {
             return;
         }
         let now = self.now();
-        let due = |d: &crate::media::DiskInode| {
+        let due = |d: &pramfs_medium::media::DiskInode| {
             let at = (d.atime_sec, d.atime_nsec);
             self.atime.policy() == AtimePolicy::StrictAtime && at != (now.sec, now.nsec)
                 || at <= (d.mtime_sec, d.mtime_nsec)

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::dcache::{NAME_WORDS, Probe};
-use crate::pmem::{self, AtomicTable};
-use crate::types::{Attr, FileType, Ino, Time};
+use pramfs_medium::pmem::{self, AtomicTable};
+use pramfs_medium::types::{Attr, FileType, Ino, Time};
 
 /// Words of a slot: three cache lines.
 const WORDS: usize = 24;
@@ -330,7 +330,7 @@ mod tests {
 
     use super::*;
     use crate::fs::inode::Inode;
-    use crate::media::DiskInode;
+    use pramfs_medium::media::DiskInode;
 
     const KEY: u64 = 77;
 

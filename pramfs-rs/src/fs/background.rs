@@ -7,8 +7,8 @@ use std::time::Duration;
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 
 use super::Engine;
-use crate::error::{Error, Result};
-use crate::types::Ino;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::types::Ino;
 
 /// mtime and ctime of overwrites are on the medium within a second.
 const PERIOD: Duration = Duration::from_millis(500);

@@ -8,10 +8,10 @@
 //! lagging times, pages that a mapping has changed.
 
 use super::inode::InodeState;
-use crate::error::{Error, Result};
-use crate::media::DiskInode;
-use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_LOST};
-use crate::types::{SetAttr, SetTime};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_LOST};
+use pramfs_medium::types::{SetAttr, SetTime};
 
 const IMMUTABLE: Error = Error::NotPermitted("it is immutable (chattr +i)");
 const APPEND_ONLY: Error = Error::NotPermitted("it can only grow (chattr +a)");

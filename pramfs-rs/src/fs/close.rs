@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Engine, Fs};
-use crate::error::{Error, Result};
-use crate::media::checksum::seal;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::checksum::seal;
+use pramfs_medium::pmem::Region;
 
 /// A counted reference of an open file, a view, or an [`InodeRef`](super::InodeRef).
 #[derive(Debug)]
@@ -160,6 +161,22 @@ impl Fs {
     /// Those of the medium. The file system is closed in any case.
     pub fn close_now(mut self) -> Result<()> {
         self.shutdown()
+    }
+
+    /// As [`close_now`](Self::close_now), and passes the region to `inspect`, which may
+    /// check it. Returns the region too, unless an open file or a view holds it.
+    ///
+    /// # Errors
+    /// As for [`close_now`](Self::close_now).
+    pub fn close_with<T>(
+        mut self,
+        inspect: impl FnOnce(&Region) -> T,
+    ) -> Result<(Option<Region>, T)> {
+        self.shutdown()?;
+        let engine = Arc::clone(self.engine());
+        drop(self);
+        let found = inspect(&engine.vol.region);
+        Ok((Arc::into_inner(engine).map(|e| e.vol.region), found))
     }
 
     fn shutdown(&mut self) -> Result<()> {

@@ -16,10 +16,10 @@ use super::inode::{Inode, InodeState, map_of};
 use super::orphan::dir_tree;
 use super::xattr::{is_large, xattr_tree};
 use super::{Engine, xattr};
-use crate::error::{Error, Result};
-use crate::htree::{self, TreeRef};
-use crate::map;
-use crate::types::{FileType, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{self, TreeRef};
+use pramfs_medium::map;
+use pramfs_medium::types::{FileType, Ino};
 
 /// What is known of an inode's trees.
 #[derive(Debug)]
@@ -210,14 +210,14 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{FormatOptions, format};
-    use crate::media::pointer::Ptr;
-    use crate::pmem::{Region, SimBackend};
-    use crate::types::{Fallocate, SetAttr, XattrMode};
     use crate::{
         MountOptions,
         inode::{Credentials, Fs},
     };
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::media::pointer::Ptr;
+    use pramfs_medium::pmem::{Region, SimBackend};
+    use pramfs_medium::types::{Fallocate, SetAttr, XattrMode};
 
     const BLOCK: u64 = 4096;
 

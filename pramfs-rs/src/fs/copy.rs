@@ -15,10 +15,10 @@ use super::read::check_file;
 use super::write_source::MediumRange;
 use super::{Engine, Need, chattr, room};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::map;
-use crate::sync::RwLockReadGuard;
-use crate::types::Ino;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map;
+use pramfs_medium::sync::RwLockReadGuard;
+use pramfs_medium::types::Ino;
 
 /// Both ends, locked; the source by the target's lock where they are one.
 struct Ends<'a> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::Fs;
 use super::file_tests::{Rng, check_blocks, mount, new_file, truncate};
 use crate::credentials::{Credentials, Groups};
-use crate::error::Error;
-use crate::pmem::{HeapBackend, PmemBackend, SimBackend};
-use crate::types::{Fallocate, Ino, SetAttr};
+use pramfs_medium::error::Error;
+use pramfs_medium::pmem::{HeapBackend, PmemBackend, SimBackend};
+use pramfs_medium::types::{Fallocate, Ino, SetAttr};
 
 /// Bytes that the files grow to.
 const MAX_LEN: u64 = 3 << 20;

@@ -9,16 +9,18 @@ use super::names::TARGET_MAX;
 use super::orphan::dir_tree;
 use super::{By, Engine, Need, chattr, names};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::htree;
-use crate::map::{self, MapRef};
-use crate::media::DiskInode;
-use crate::media::checksum::crc;
-use crate::media::inode::{FLAGS_INHERITED, FLAGS_INHERITED_SPECIAL, INLINE_TARGET, INODE_SIZE};
-use crate::media::pointer::Ptr;
-use crate::pmem::LINE;
-use crate::types::{Attr, FileType, Ino, Time};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree;
+use pramfs_medium::map::{self, MapRef};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::inode::{
+    FLAGS_INHERITED, FLAGS_INHERITED_SPECIAL, INLINE_TARGET, INODE_SIZE,
+};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::pmem::LINE;
+use pramfs_medium::types::{Attr, FileType, Ino, Time};
+use pramfs_medium::volume::Tx;
 
 /// What a new inode is.
 pub(super) struct InodeTemplate<'a> {
@@ -404,10 +406,10 @@ impl Drop for NewInode<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{FormatOptions, format};
-    use crate::media::inode::LINK_MAX;
-    use crate::pmem::{HeapBackend, Region};
     use crate::{MountOptions, inode::Fs};
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::media::inode::LINK_MAX;
+    use pramfs_medium::pmem::{HeapBackend, Region};
 
     /// The lane has been taken by then: it is let go of before the inode that came
     /// to nothing leaves the cache, and the next record finds it as it was.

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::Engine;
 use super::options::ErrorPolicy;
-use crate::error::Error;
-use crate::sync::{Condvar, Mutex};
-use crate::types::Ino;
+use pramfs_medium::error::Error;
+use pramfs_medium::sync::{Condvar, Mutex};
+use pramfs_medium::types::Ino;
 
 /// For how many seconds something that was told is not told again.
 const MINUTE: i64 = 60;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::attr_cache::{AttrCache, SeqToken};
-use crate::pmem::AtomicTable;
-use crate::types::{Attr, Ino};
+use pramfs_medium::pmem::AtomicTable;
+use pramfs_medium::types::{Attr, Ino};
 
 pub(super) const NAME_WORDS: usize = 6;
 /// Longest name that is kept, bytes; its length takes one more.
@@ -179,7 +179,7 @@ impl Dcache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{FileType, Time};
+    use pramfs_medium::types::{FileType, Time};
 
     const KEY: u64 = 0x1234_5678_9abc_def1;
 

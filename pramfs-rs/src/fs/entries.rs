@@ -8,11 +8,11 @@ use std::sync::Arc;
 use super::inode::{Inode, InodeState};
 use super::orphan::{dir_tree, store_tree};
 use super::{Engine, names};
-use crate::error::{Error, Result};
-use crate::htree::{self, Cursor, DirEntry, VacantEntry};
-use crate::media::DiskInode;
-use crate::types::Ino;
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{self, Cursor, DirEntry, VacantEntry};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::Tx;
 
 impl Engine {
     /// A directory that can be searched and changed.

@@ -24,8 +24,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::sync::Mutex;
-use crate::types::Bno;
+use pramfs_medium::sync::Mutex;
+use pramfs_medium::types::Bno;
 
 /// Parts of the first chunk; each further chunk has twice as many as the one
 /// before it.
@@ -361,8 +361,8 @@ mod tests {
         use zerocopy::FromZeros;
 
         use crate::fs::inode::Inode;
-        use crate::media::DiskInode;
-        use crate::types::Ino;
+        use pramfs_medium::media::DiskInode;
+        use pramfs_medium::types::Ino;
 
         let d = DiskInode {
             mode: libc::S_IFREG | 0o644,
@@ -500,10 +500,10 @@ mod tests {
     #[test]
     fn a_reader_sees_every_change_of_the_map() {
         use crate::api::OpenOptions;
-        use crate::format::{FormatOptions, format};
-        use crate::pmem::{HeapBackend, Region};
-        use crate::types::Fallocate;
         use crate::{AtimePolicy, MountOptions, inode::Fs};
+        use pramfs_medium::format::{FormatOptions, format};
+        use pramfs_medium::pmem::{HeapBackend, Region};
+        use pramfs_medium::types::Fallocate;
 
         const PART: u64 = 2 << 20;
         let region = Region::new("test", HeapBackend::boxed(32 << 20));

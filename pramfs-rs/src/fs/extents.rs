@@ -4,9 +4,9 @@ use super::completeness::Hole;
 use super::inode::{InodeState, touch_mtime};
 use super::read::check_file;
 use super::{Engine, Need};
-use crate::error::Result;
-use crate::map;
-use crate::types::{FileExtent, Ino};
+use pramfs_medium::error::Result;
+use pramfs_medium::map;
+use pramfs_medium::types::{FileExtent, Ino};
 
 impl Engine {
     /// The extents, holes included, that make up a range of a file, up to its

@@ -11,11 +11,11 @@ use super::inode::{
 use super::read::check_file;
 use super::{Engine, Need, chattr, room};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::map::{self, MapRef};
-use crate::media::DiskInode;
-use crate::types::{Bno, Fallocate, Ino};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map::{self, MapRef};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::types::{Bno, Fallocate, Ino};
+use pramfs_medium::volume::Tx;
 
 /// What allocated blocks are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,12 +4,12 @@
 use super::Fs;
 use super::options::MountOptions;
 use crate::credentials::Credentials;
-use crate::error::Error;
-use crate::format::{FormatOptions, format};
-use crate::journal::set_thread_lane;
-use crate::map::{self, Node};
-use crate::pmem::{HeapBackend, PmemBackend, Region, SimBackend};
-use crate::types::{Fallocate, FileExtent, Ino, SeekWhence, SetAttr};
+use pramfs_medium::error::Error;
+use pramfs_medium::format::{FormatOptions, format};
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::map::{self, Node};
+use pramfs_medium::pmem::{HeapBackend, PmemBackend, Region, SimBackend};
+use pramfs_medium::types::{Fallocate, FileExtent, Ino, SeekWhence, SetAttr};
 
 /// What the region is full of before it is formatted: nobody may ever read it.
 const STALE: u8 = 0xd7;

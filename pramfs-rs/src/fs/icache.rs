@@ -13,10 +13,10 @@ use rustc_hash::FxHashMap;
 
 use super::dcache::Dcache;
 use super::inode::Inode;
-use crate::error::Result;
-use crate::sync::RwLock;
-use crate::types::Ino;
-use crate::volume::Volume;
+use pramfs_medium::error::Result;
+use pramfs_medium::sync::RwLock;
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::Volume;
 
 const SHARDS: usize = 64;
 
@@ -115,7 +115,7 @@ impl InodeCache {
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         let shard = self.shard(ino).read();
         let inode = shard.get(ino)?;
-        crate::pmem::prefetch_object(&**inode);
+        pramfs_medium::pmem::prefetch_object(&**inode);
         inode.note_use();
         Some(inode.clone())
     }

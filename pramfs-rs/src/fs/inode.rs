@@ -12,16 +12,16 @@ use zerocopy::{FromZeros, IntoBytes, transmute_ref};
 use super::acl::AclPresence;
 use super::completeness::Completeness;
 use super::inode_lock::InodeLock;
-use crate::error::{Error, Result};
-use crate::journal::LastRecord;
-use crate::map::{self, MapRef};
-use crate::media::htree::SLOT;
-use crate::media::inode::{FL_LOST, LINK_MAX};
-use crate::media::pointer::Ptr;
-use crate::media::record::EntryKind;
-use crate::media::{DiskInode, Geometry};
-use crate::types::{Attr, FileType, Ino, Time};
-use crate::volume::{Tx, Volume};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::LastRecord;
+use pramfs_medium::map::{self, MapRef};
+use pramfs_medium::media::htree::SLOT;
+use pramfs_medium::media::inode::{FL_LOST, LINK_MAX};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::record::EntryKind;
+use pramfs_medium::media::{DiskInode, Geometry};
+use pramfs_medium::types::{Attr, FileType, Ino, Time};
+use pramfs_medium::volume::{Tx, Volume};
 
 /// The times that are newer in memory than on the medium, by the rule for times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use super::attr::DAY;
 use super::attr_cache::AttrSlot;
 use super::inode::InodeState;
-use crate::map::MapRef;
-use crate::media::pointer::Ptr;
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::types::{FileType, Ino};
+use pramfs_medium::map::MapRef;
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pramfs_medium::types::{FileType, Ino};
 
 /// The lock of an inode, see the module.
 #[derive(Debug)]
@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
     use crate::fs::inode::Inode;
-    use crate::media::DiskInode;
+    use pramfs_medium::media::DiskInode;
 
     fn file() -> Inode {
         let d = DiskInode {

@@ -7,8 +7,8 @@ use super::create::InodeTemplate;
 use super::readdir::Taken;
 use super::{By, Engine, Fs, Handle};
 use crate::credentials::Credentials;
-use crate::error::Result;
-use crate::types::{Attr, DirEntry, Ino};
+use pramfs_medium::error::Result;
+use pramfs_medium::types::{Attr, DirEntry, Ino};
 
 /// A reference to an inode. While it lives, the inode number is not reused, and the
 /// inode survives the removal of its last name. Dropping the last reference frees an

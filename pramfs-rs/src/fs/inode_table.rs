@@ -7,15 +7,15 @@
 use super::completeness::Completeness;
 use super::extent_cache::{CachedExtent, ExtentCache};
 use super::inode::{map_of, put_lines, store_map};
-use crate::error::{Error, Result};
-use crate::journal::LastRecord;
-use crate::map;
-use crate::media::inode::INODE_SIZE;
-use crate::media::superblock::INODE_TABLE_OFFSET;
-use crate::media::{DiskInode, Geometry};
-use crate::sync::RwLock;
-use crate::types::Ino;
-use crate::volume::Volume;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::LastRecord;
+use pramfs_medium::map;
+use pramfs_medium::media::inode::INODE_SIZE;
+use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
+use pramfs_medium::media::{DiskInode, Geometry};
+use pramfs_medium::sync::RwLock;
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::Volume;
 
 /// Blocks by which the table grows.
 const GROW: u64 = 16;

@@ -7,10 +7,10 @@ use super::orphan::dir_tree;
 use super::{By, Engine, Need, chattr, names};
 use zerocopy::IntoBytes;
 
-use crate::error::{Error, Result};
-use crate::htree;
-use crate::pmem::mutants::has_bug;
-use crate::types::{Attr, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree;
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::types::{Attr, Ino};
 
 impl Engine {
     /// Adds a name to an inode.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::inode::{Inode, InodeState};
 use super::inode_lock::InodeGuard;
-use crate::error::{Error, Result};
+use pramfs_medium::error::{Error, Result};
 
 /// Write locks on a set of inodes.
 #[derive(Debug)]

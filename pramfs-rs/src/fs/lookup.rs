@@ -7,9 +7,9 @@ use super::dcache::Probe;
 use super::inode::{Inode, InodeState};
 use super::refs::By;
 use super::{Engine, Need, names};
-use crate::error::{Error, Result};
-use crate::pmem::Region;
-use crate::types::{Attr, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::Region;
+use pramfs_medium::types::{Attr, Ino};
 
 impl Engine {
     /// Returns the attributes of an inode.
@@ -159,12 +159,12 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{FormatOptions, format};
-    use crate::pmem::HeapBackend;
     use crate::{
         MountOptions,
         inode::{Credentials, Fs},
     };
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::pmem::HeapBackend;
 
     #[test]
     fn sync_invalidates_only_inodes_it_writes() {

@@ -10,11 +10,11 @@ use std::ops::{ControlFlow, Range};
 use super::inode::InodeState;
 use super::read::check_file;
 use super::{Engine, Need};
-use crate::error::Result;
-use crate::map;
-use crate::media::htree::VALUE_MAX;
-use crate::media::inode::FL_LOST;
-use crate::types::{FileType, Ino};
+use pramfs_medium::error::Result;
+use pramfs_medium::map;
+use pramfs_medium::media::htree::VALUE_MAX;
+use pramfs_medium::media::inode::FL_LOST;
+use pramfs_medium::types::{FileType, Ino};
 
 /// The attribute that lists the ranges.
 pub(super) const LIST: &[u8] = b"system.pramfs.lost";

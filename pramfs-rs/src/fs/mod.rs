@@ -90,17 +90,17 @@ pub use options::{AtimePolicy, Clock, ErrorPolicy, MountOptions, SystemClock};
 pub use readdir::Taken;
 pub use statfs::MemoryUse;
 
-use crate::error::{Error, Result};
-use crate::media::SuperblockInfo;
-#[cfg(any(test, feature = "testing"))]
-use crate::pmem::Region;
-use crate::pmem::{OpenState, PmemError, RegionView};
-use crate::sync::Mutex;
-use crate::types::{Attr, Ino};
-use crate::volume::Volume;
 use icache::InodeCache;
 use inode::Inode;
 use inode_table::InodeTable;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::SuperblockInfo;
+#[cfg(any(test, feature = "testing"))]
+use pramfs_medium::pmem::Region;
+use pramfs_medium::pmem::{OpenState, PmemError, RegionView};
+use pramfs_medium::sync::Mutex;
+use pramfs_medium::types::{Attr, Ino};
+use pramfs_medium::volume::Volume;
 use refs::Refs;
 use superblock::SuperState;
 
@@ -316,7 +316,7 @@ impl Engine {
             // The table grows before the bit is set, so a set bit without a block
             // is damage.
             let home = match self.table.home(&self.vol, ino) {
-                Err(Error::Stale(_)) if let Ok(true) = exists => {
+                Err(Error::Stale(_)) if matches!(exists, Ok(true)) => {
                     return Err(Error::corrupt(
                         ino.to_string(),
                         "it is in use, but the inode table has no block for it",
@@ -404,7 +404,7 @@ impl Engine {
 
     /// The time of this operation.
     #[inline]
-    pub(crate) fn now(&self) -> crate::types::Time {
+    pub(crate) fn now(&self) -> pramfs_medium::types::Time {
         self.options.clock.now()
     }
 
@@ -444,7 +444,7 @@ impl Engine {
 
     /// Lets other processes open the region for reading. The mount must have been
     /// read-only from the start; see
-    /// [`Region::lock_shared`](crate::pmem::Region::lock_shared).
+    /// [`Region::lock_shared`](pramfs_medium::pmem::Region::lock_shared).
     ///
     /// # Errors
     /// As there; [`Error::Invalid`] for a mount that stores or has stored.
@@ -496,9 +496,9 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::credentials::Credentials;
-    use crate::format::{FormatOptions, format};
-    use crate::journal::set_thread_lane;
-    use crate::pmem::HeapBackend;
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::journal::set_thread_lane;
+    use pramfs_medium::pmem::HeapBackend;
 
     #[test]
     fn dir_cache_detects_inode_reuse() {

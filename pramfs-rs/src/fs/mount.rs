@@ -20,21 +20,21 @@ use super::options::MountOptions;
 use super::refs::Refs;
 use super::superblock::SuperState;
 use super::{Engine, Fs, Need};
-use crate::alloc::BitmapSet;
-use crate::error::{Error, Result};
-use crate::journal::{Lines, recovery};
-use crate::media::bitmap::BitmapKind;
-use crate::media::checksum::{seal, unseal};
-use crate::media::probe::check_features;
-use crate::media::superblock::{
+use pramfs_medium::alloc::BitmapSet;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::{Lines, recovery};
+use pramfs_medium::media::bitmap::BitmapKind;
+use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::probe::check_features;
+use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
-use crate::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
-use crate::pmem::mutants::has_bug;
-use crate::pmem::{OpenState, Region};
-use crate::sync::Mutex;
-use crate::types::Ino;
-use crate::volume::Volume;
+use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::pmem::{OpenState, Region};
+use pramfs_medium::sync::Mutex;
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::Volume;
 
 /// Inodes in the orphan table, with their slots. A read-only mount leaves them
 /// there.

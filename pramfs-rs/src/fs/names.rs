@@ -1,7 +1,7 @@
 //! Rules for the names of directory entries.
 
-use crate::error::{Error, Result};
-use crate::media::htree::NAME_MAX;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::htree::NAME_MAX;
 
 /// Maximum length of a symlink target, bytes.
 pub(super) const TARGET_MAX: usize = 4095;

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::journal::Rules;
-use crate::types::Time;
+use pramfs_medium::journal::Rules;
+use pramfs_medium::types::Time;
 
 /// The reaction to damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

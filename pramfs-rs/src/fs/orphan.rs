@@ -12,16 +12,16 @@ use smallvec::SmallVec;
 use super::inode::{Inode, InodeState, Lazy, put_inode, store_map};
 use super::inode_lock::InodeGuard;
 use super::{By, Engine, Need};
-use crate::error::{Error, Result};
-use crate::htree::{self, TreeKind};
-use crate::map;
-use crate::media::DiskInode;
-use crate::media::checksum::{seal, unseal};
-use crate::media::pointer::Ptr;
-use crate::media::record::EntryKind;
-use crate::pmem::PmemError;
-use crate::types::{FileType, Ino};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{self, TreeKind};
+use pramfs_medium::map;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::record::EntryKind;
+use pramfs_medium::pmem::PmemError;
+use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::volume::Tx;
 
 /// Bytes of a slot.
 const SLOT: u64 = 8;
@@ -60,7 +60,7 @@ impl Engine {
         {
             let word = self.vol.region.load_u64(self.slot_offset(&state, slot)?)?;
             if word == 0 {
-                free.push(crate::alloc::Freed::OrphanSlot(slot));
+                free.push(pramfs_medium::alloc::Freed::OrphanSlot(slot));
             } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {
                 orphans.push((Ino(ino), slot));
             } else {
@@ -102,7 +102,7 @@ impl Engine {
         let slots = (state.disk.size / SLOT) as u32..(new.size / SLOT) as u32;
         state.committed(&new);
         self.vol
-            .free(slots.rev().map(crate::alloc::Freed::OrphanSlot));
+            .free(slots.rev().map(pramfs_medium::alloc::Freed::OrphanSlot));
         tx.take_orphan_slot()
             .ok_or(Error::NoSpace("no free slot in the orphan table"))
     }

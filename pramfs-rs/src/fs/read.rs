@@ -5,11 +5,11 @@ use super::inode::{Inode, InodeState};
 use super::inode_lock::Snapshot;
 use super::options::AtimePolicy;
 use super::{Engine, Need};
-use crate::error::{Error, Result};
-use crate::map::{self, MapRef, Part};
-use crate::pmem::{Lent, Region};
-use crate::sync::RwLockReadGuard;
-use crate::types::{Bno, FileType, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map::{self, MapRef, Part};
+use pramfs_medium::pmem::{Lent, Region};
+use pramfs_medium::sync::RwLockReadGuard;
+use pramfs_medium::types::{Bno, FileType, Ino};
 
 impl Engine {
     /// Copies bytes of a file out. Returns the number of bytes up to the end of the
@@ -358,7 +358,7 @@ impl Engine {
         let at = (d.atime_sec, d.atime_nsec);
         match self.atime.policy() {
             AtimePolicy::NoAtime => false,
-            _ if d.flags & crate::media::inode::FL_NOATIME != 0 => false,
+            _ if d.flags & pramfs_medium::media::inode::FL_NOATIME != 0 => false,
             AtimePolicy::StrictAtime => true,
             AtimePolicy::Relatime => {
                 at <= (d.mtime_sec, d.mtime_nsec)

@@ -7,9 +7,9 @@ use super::completeness::Hole;
 use super::inode::Inode;
 use super::orphan::dir_tree;
 use super::{By, Engine, Need};
-use crate::error::{Error, Result};
-use crate::htree;
-use crate::types::{Attr, DirEntry, FileType, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree;
+use pramfs_medium::types::{Attr, DirEntry, FileType, Ino};
 
 /// Cookies of `.` and `..`; entries have larger ones.
 const DOT: u64 = 1;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustc_hash::FxHashMap;
 
-use crate::sync::Mutex;
-use crate::types::Ino;
+use pramfs_medium::sync::Mutex;
+use pramfs_medium::types::Ino;
 
 const SHARDS: usize = 64;
 
@@ -108,12 +108,12 @@ impl Refs {
 mod tests {
     use super::*;
     use crate::api::OpenOptions;
-    use crate::format::{FormatOptions, format};
-    use crate::pmem::{HeapBackend, Region};
     use crate::{
         MountOptions,
         inode::{Credentials, Fs},
     };
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::pmem::{HeapBackend, Region};
 
     /// A thread that held a lock at the fork does not exist in the child.
     #[test]

@@ -12,12 +12,12 @@ use super::locks::LockSet;
 use super::orphan::Dropped;
 use super::{Engine, Need, chattr, names};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::htree::{DirEntry, VacantEntry};
-use crate::media::DiskInode;
-use crate::pmem::mutants::has_bug;
-use crate::types::{FileType, Ino, RenameFlags};
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{DirEntry, VacantEntry};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::types::{FileType, Ino, RenameFlags};
+use pramfs_medium::volume::Tx;
 
 /// Maximum depth that the search for a loop follows. An undamaged tree does not
 /// reach it in practice; it bounds the search in a damaged tree that has a loop.
@@ -429,7 +429,7 @@ impl Engine {
         tx: &mut Tx<'_>,
         dir: &mut DiskInode,
         name: &[u8],
-        now: crate::types::Time,
+        now: pramfs_medium::types::Time,
     ) -> Result<Arc<Inode>> {
         let ino = Ino(tx.alloc_inode(None)?);
         let home = self.table.home_or_grow(&self.vol, ino)?;

@@ -14,11 +14,11 @@
 //! The record of the host's room is in `pmem::room`.
 
 use super::Engine;
-use crate::error::{Error, Result};
-use crate::media::Geometry;
-use crate::pmem::{CHUNK, PmemError, Region};
-use crate::types::Bno;
-use crate::volume::{RoomAsItIs, room_is_final};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::Geometry;
+use pramfs_medium::pmem::{CHUNK, PmemError, Region};
+use pramfs_medium::types::Bno;
+use pramfs_medium::volume::{RoomAsItIs, room_is_final};
 
 /// Maximum retries of one operation. Each takes room, so an operation reaches the
 /// limit only if other operations use up that room each time.
@@ -208,12 +208,12 @@ pub(super) fn request_all_room(bytes: u64) -> impl Fn(Error) -> Error {
 #[cfg(test)]
 mod tests {
     use crate::credentials::Credentials;
-    use crate::format::{FormatOptions, format};
-    use crate::journal::set_thread_lane;
-    use crate::map;
-    use crate::pmem::{BackendKind, Region, RegionOptions};
-    use crate::types::{Bno, Fallocate, Ino};
     use crate::{Error, MountOptions, inode::Fs};
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::journal::set_thread_lane;
+    use pramfs_medium::map;
+    use pramfs_medium::pmem::{BackendKind, Region, RegionOptions};
+    use pramfs_medium::types::{Bno, Fallocate, Ino};
 
     const MIB: u64 = 1 << 20;
 

@@ -6,10 +6,10 @@
 
 use super::read::check_file;
 use super::{Engine, Need};
-use crate::error::{Error, Result};
-use crate::map::{self, Extent};
-use crate::types::Bno;
-use crate::types::{Ino, SeekWhence};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map::{self, Extent};
+use pramfs_medium::types::Bno;
+use pramfs_medium::types::{Ino, SeekWhence};
 
 impl Engine {
     /// Returns the offset of the first data byte at or after `offset`, or of the

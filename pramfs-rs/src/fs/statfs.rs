@@ -1,10 +1,10 @@
 //! statfs, and the engine's use of memory.
 
 use super::{Engine, Need};
-use crate::error::Result;
 use crate::fs::icache::BYTES_PER_INODE;
-use crate::media::htree::NAME_MAX;
-use crate::types::StatFs;
+use pramfs_medium::error::Result;
+use pramfs_medium::media::htree::NAME_MAX;
+use pramfs_medium::types::StatFs;
 
 /// The ordinary memory that a mounted file system uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

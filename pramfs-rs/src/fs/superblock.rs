@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{Engine, Need};
-use crate::error::{Error, Result};
-use crate::media::probe::text;
-use crate::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
-use crate::media::{Geometry, SuperDynamic, SuperStatic, SuperblockInfo};
-use crate::pmem::mutants::has_bug;
-use crate::pmem::{Region, Unfenced};
-use crate::sync::Mutex;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::probe::text;
+use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
+use pramfs_medium::media::{Geometry, SuperDynamic, SuperStatic, SuperblockInfo};
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::pmem::{Region, Unfenced};
+use pramfs_medium::sync::Mutex;
 
 /// The dynamic words and the label, see the module.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use super::inode::InodeState;
 use super::names::TARGET_MAX;
 use super::{Engine, Need};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::media::checksum::crc;
-use crate::media::inode::INLINE_TARGET;
-use crate::types::{Attr, FileType, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::inode::INLINE_TARGET;
+use pramfs_medium::types::{Attr, FileType, Ino};
 
 impl Engine {
     /// Creates a symbolic link. The target has 1 to 4,095 bytes without NUL.

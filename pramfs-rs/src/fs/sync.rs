@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::inode::{Inode, InodeState, Lazy, put_inode};
 use super::{Engine, Need};
-use crate::error::{Error, Result};
-use crate::types::Ino;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::types::Ino;
 
 impl Engine {
     /// Puts the lazy times of a locked inode into a record of their own.
@@ -136,12 +136,12 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{FormatOptions, format};
-    use crate::pmem::{Region, SimBackend};
     use crate::{
         MountOptions,
         inode::{Credentials, Fs},
     };
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::pmem::{Region, SimBackend};
 
     /// Returns a mount that has written a file, after calling `stop`.
     fn written(sim: &SimBackend, stop: impl FnOnce(&Fs)) -> (Fs, Ino) {

@@ -7,7 +7,7 @@
 //! undefined.
 
 use super::{Engine, Need};
-use crate::error::{Error, Result};
+use pramfs_medium::error::{Error, Result};
 
 /// Maximum bytes withheld from allocation at a time.
 const PIECE: u64 = 8 << 20;
@@ -20,7 +20,7 @@ impl Engine {
     ///
     /// ```
     /// # use pramfs::format::{FormatOptions, format};
-    /// # use pramfs::pmem::{Region, SimBackend};
+    /// # use pramfs_medium::pmem::{Region, SimBackend};
     /// # use pramfs::{inode::Fs, MountOptions};
     /// let sim = SimBackend::new(4 << 20)?;
     /// let region = || Region::new("example", Box::new(sim.clone()));

@@ -7,10 +7,10 @@
 use super::attr::Change;
 use super::inode::{Inode, InodeState, put_inode, restore_times, store_healed, touch_mtime};
 use super::{Engine, Need};
-use crate::error::{Error, Result};
-use crate::map;
-use crate::media::DiskInode;
-use crate::types::{FileType, Ino};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::types::{FileType, Ino};
 
 /// The other changes in the record of a new size.
 enum Also<'a> {

@@ -6,10 +6,10 @@ use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime, touch_mtime};
 use super::orphan::{Dropped, dir_tree};
 use super::{Engine, Need, chattr, names};
-use crate::error::{Error, Result};
-use crate::htree::{self, DirEntry};
-use crate::types::Ino;
-use crate::volume::Tx;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{self, DirEntry};
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::Tx;
 
 impl Engine {
     /// Removes a name of a file that is not a directory.

@@ -15,15 +15,15 @@ use super::inode::{Inode, InodeState, put_inode, store_healed, touch_mtime};
 use super::read::check_file;
 use super::write_source::WriteSource;
 use super::{Engine, Need, chattr, room};
-use crate::alloc::Run;
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::journal::LastRecord;
-use crate::map::{self, Extent, MapRef};
-use crate::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
-use crate::pmem::PmemError;
-use crate::types::{Bno, Ino};
-use crate::volume::Tx;
+use pramfs_medium::alloc::Run;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::journal::LastRecord;
+use pramfs_medium::map::{self, Extent, MapRef};
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
+use pramfs_medium::pmem::PmemError;
+use pramfs_medium::types::{Bno, Ino};
+use pramfs_medium::volume::Tx;
 
 /// Minimum append, in bytes, that gets a 2 MiB leaf at an aligned end of file even
 /// if it does not fill the leaf.

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
-use crate::pmem::{Region, Unfenced};
+use pramfs_medium::error::Result;
+use pramfs_medium::pmem::{Region, Unfenced};
 
 /// Bytes to be written, divisible into parts.
 pub(super) trait WriteSource: Copy {

@@ -12,19 +12,19 @@ use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, Need, chattr, lost};
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
-use crate::htree::{self, TreeKind, TreeRef};
-use crate::map::{self, MapRef};
-use crate::media::DiskInode;
-use crate::media::acl::ACCESS;
-use crate::media::checksum::crc;
-use crate::media::htree::{
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{self, TreeKind, TreeRef};
+use pramfs_medium::map::{self, MapRef};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::acl::ACCESS;
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::htree::{
     ItemHeader, LargeValue, NAME_MAX, VALUE_IN_BLOCKS as BLOCKS, VALUE_INLINE as INLINE, VALUE_MAX,
 };
-use crate::media::pointer::Ptr;
-use crate::media::walk::MapRoot;
-use crate::types::{FileType, Ino, XattrMode};
-use crate::volume::Tx;
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::types::{FileType, Ino, XattrMode};
+use pramfs_medium::volume::Tx;
 
 /// Maximum list of names, bytes: the limit of the kernel.
 const LIST_MAX: usize = 65_536;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use pramfs::journal::Rules;
+use pramfs_medium::journal::Rules;
 use pramfs_tests::crash::concurrent;
 use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::images::Limits;

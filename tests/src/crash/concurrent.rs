@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::pmem::{Event, EventKind, SimBackend};
 use pramfs::{MountOptions, inode::Fs};
+use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::pmem::{Event, EventKind, SimBackend};
 
 use super::explorer::{Settings, Stopped, cpu_time, spread};
 use super::images::{Images, image_hash};

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pramfs::journal::{Rules, set_thread_lane};
-use pramfs::pmem::{EventKind, SimBackend};
 use pramfs::{MountOptions, inode::Fs};
+use pramfs_medium::journal::{Rules, set_thread_lane};
+use pramfs_medium::pmem::{EventKind, SimBackend};
 
 use super::images::{Choice, Images, Limits};
 use super::machine::Machine;

@@ -14,7 +14,7 @@
 
 use std::collections::HashSet;
 
-use pramfs::pmem::{Event, EventKind, LINE};
+use pramfs_medium::pmem::{Event, EventKind, LINE};
 
 use super::machine::{Machine, Torn, Uncertain, Value};
 use crate::random::Random;
@@ -298,7 +298,7 @@ pub fn everywhere(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pramfs::pmem::{Region, SimBackend};
+    use pramfs_medium::pmem::{Region, SimBackend};
 
     fn machine(run: impl FnOnce(&Region)) -> Machine {
         let sim = SimBackend::new(4096).unwrap();

@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use pramfs::media::Geometry;
-use pramfs::pmem::{Event, EventKind, LINE};
+use pramfs_medium::media::Geometry;
+use pramfs_medium::pmem::{Event, EventKind, LINE};
 
 use crate::random::Random;
 
@@ -358,7 +358,7 @@ fn put(image: &mut [u8], words: &[Word]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pramfs::pmem::{Region, SimBackend};
+    use pramfs_medium::pmem::{Region, SimBackend};
 
     fn recorded(run: impl FnOnce(&Region)) -> Vec<Event> {
         let sim = SimBackend::new(4096).unwrap();

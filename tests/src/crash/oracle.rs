@@ -15,15 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use pramfs::fsck::{self, CheckOptions};
-use pramfs::media::bitmap::{BitmapKind, GroupDesc, GroupState};
-use pramfs::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
-use pramfs::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
-use pramfs::pmem::{Event, EventKind, LINE};
 use pramfs::{
     AtimePolicy, Clock, ErrorPolicy, FileType, MountOptions,
     inode::{Credentials, Fs, Ino, Time},
 };
+use pramfs_fsck::{self as fsck, CheckOptions};
+use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use pramfs_medium::media::superblock::{BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET};
+use pramfs_medium::media::{DiskInode, Geometry, Ptr, SuperDynamic, probe_superblock};
+use pramfs_medium::pmem::{Event, EventKind, LINE};
 use zerocopy::FromBytes;
 
 use super::images::{Images, Limits, line_hash};
@@ -451,7 +451,8 @@ impl Oracle {
             let mut dynamic = [0; SuperDynamic::SIZE];
             self.scratch.read(at, &mut dynamic);
             let d = SuperDynamic::read_from_bytes(&dynamic).map_err(|e| e.to_string())?;
-            if d.state != pramfs::media::superblock::STATE_CLEAN || d.first_error.count != 0 {
+            if d.state != pramfs_medium::media::superblock::STATE_CLEAN || d.first_error.count != 0
+            {
                 return Err(format!(
                     "the superblock at {page:#x} after an unmount: {d:?}"
                 ));

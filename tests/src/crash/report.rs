@@ -5,8 +5,8 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use pramfs::media::Geometry;
-use pramfs::media::superblock::PAGE;
+use pramfs_medium::media::Geometry;
+use pramfs_medium::media::superblock::PAGE;
 use serde::{Deserialize, Serialize};
 
 use super::images::Coverage;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use pramfs::pmem::{Granularity, Persistence, PmemBackend, Region, SimBackend, SourceKind};
+use pramfs_medium::pmem::{Granularity, Persistence, PmemBackend, Region, SimBackend, SourceKind};
 
 use crate::random::Random;
 

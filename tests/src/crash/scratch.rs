@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use pramfs::pmem::{Event, EventKind, Granularity, LINE, Persistence, PmemBackend, Region};
+use pramfs_medium::pmem::{Event, EventKind, Granularity, LINE, Persistence, PmemBackend, Region};
 
 /// Bytes of a page, the unit in which changes are noted.
 pub const PAGE: usize = 4096;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use pramfs::media::inode::{FL_APPEND, FL_IMMUTABLE};
 use pramfs::{
     Fallocate, FileType, Result,
     inode::{Credentials, Fs, Ino, SetAttr, Time},
 };
+use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE};
 
 use super::workload::Action;
 use crate::model::Call;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use pramfs::inode::{Credentials, Fs, Ino, SetAttr};
-use pramfs::journal::{Rules, set_thread_lane};
+use pramfs_medium::journal::{Rules, set_thread_lane};
 
 use super::images::Limits;
 use super::machine::Torn;

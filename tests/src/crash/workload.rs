@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use pramfs::Access;
 use pramfs::format::FormatOptions;
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
     inode::{Credentials, Fs, SetAttr, SetTime, Time},
 };
+use pramfs_medium::pmem::SimBackend;
 
 use super::oracle::{Still, options};
 use super::state::Promise;
@@ -473,7 +473,7 @@ impl Bed {
             sec: START,
             nsec: 0,
         });
-        pramfs::journal::set_thread_lane(0);
+        pramfs_medium::journal::set_thread_lane(0);
         let mut now = START;
         let mut run = |f: &mut Follower, steps: &dyn Fn(&Follower) -> Option<Vec<Action>>| {
             for a in steps(f).ok_or("the tree cannot be made")? {

@@ -8,12 +8,12 @@
 
 use std::sync::OnceLock;
 
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Fallocate, Result, XattrMode,
     inode::{Credentials, Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::SimBackend;
 
 use crate::recorded::options;
 use crate::region::{SMALLEST, formatted, mount, repeatable};

@@ -15,14 +15,14 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pramfs::fsck::{CheckOptions, Report, check, check_fs};
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{
     AtimePolicy, Clock, Error, ErrorPolicy, Fallocate, FileType, MountOptions, RenameFlags, Result,
     SeekWhence, XattrMode,
     inode::{Attr, Credentials, Fs, Ino, SetAttr, SetTime, Time},
 };
+use pramfs_fsck::{CheckOptions, Report, check, check_fs};
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
 
 use super::input::{Case, How};
 use super::repair::repair;

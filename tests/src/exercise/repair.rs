@@ -9,23 +9,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::media::bitmap::GroupDesc;
-use pramfs::media::checksum::{SEALED_BITS, crc, line_sum, mix64, seal, word_sum};
-use pramfs::media::htree::{
-    ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, VALUE_IN_BLOCKS,
-};
-use pramfs::media::inode::{INLINE_TARGET, INODE_SIZE};
-use pramfs::media::pointer::{LEAF, SHARED, UNWRITTEN};
-use pramfs::media::record::{RECORD_MAGIC, RecordHeader};
-use pramfs::media::superblock::{
-    BLOCK_GROUPS_OFFSET, COPY_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
-};
-use pramfs::media::{DiskInode, Geometry, Ptr, PtrAt, SuperStatic, probe_superblock};
 use pramfs::pmem::{PmemError, Region};
 use pramfs::{
     FileType,
     inode::{Bno, Ino},
 };
+use pramfs_medium::media::bitmap::GroupDesc;
+use pramfs_medium::media::checksum::{SEALED_BITS, crc, line_sum, mix64, seal, word_sum};
+use pramfs_medium::media::htree::{
+    ItemHeader, LargeValue, LeafHeader, LeafShape, SLOT, TAG_FREE, TAG_NEXT, VALUE_IN_BLOCKS,
+};
+use pramfs_medium::media::inode::{INLINE_TARGET, INODE_SIZE};
+use pramfs_medium::media::pointer::{LEAF, SHARED, UNWRITTEN};
+use pramfs_medium::media::record::{RECORD_MAGIC, RecordHeader};
+use pramfs_medium::media::superblock::{
+    BLOCK_GROUPS_OFFSET, COPY_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
+};
+use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt, SuperStatic, probe_superblock};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Which checksums are renewed.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use pramfs::fsck::{self, CheckOptions};
-use pramfs::pmem::SimBackend;
 use pramfs::{
     AtimePolicy, Clock, Error, ErrorPolicy, FileType, MountOptions,
     inode::{Fs, Time},
 };
+use pramfs_fsck::{self as fsck, CheckOptions};
+use pramfs_medium::pmem::SimBackend;
 
 use super::compare::{Answer, Differs, Ids, Times, call, compare, compare_tree, no_data};
 use super::ops::{Op, expand};

@@ -6,19 +6,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pramfs::media::bitmap::GroupDesc;
-use pramfs::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT, TAG_FREE};
-use pramfs::media::inode::{INLINE_TARGET, INODE_SIZE};
-use pramfs::media::superblock::{
-    BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET, PAGE,
-};
-use pramfs::media::walk::MapRoot;
-use pramfs::media::{DiskInode, Geometry, Ptr, probe_superblock};
 use pramfs::pmem::Region;
 use pramfs::{
     FileType, Result,
     inode::{Bno, Ino},
 };
+use pramfs_medium::media::bitmap::GroupDesc;
+use pramfs_medium::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT, TAG_FREE};
+use pramfs_medium::media::inode::{INLINE_TARGET, INODE_SIZE};
+use pramfs_medium::media::superblock::{
+    BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET, PAGE,
+};
+use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::media::{DiskInode, Geometry, Ptr, probe_superblock};
 
 /// Who owns a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

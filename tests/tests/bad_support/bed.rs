@@ -70,7 +70,7 @@ impl Bed {
     /// Unmounts and checks everything against everything.
     #[track_caller]
     pub fn end(self) {
-        let (_, report) = pramfs::fsck::check_fs(self.fs, &Default::default()).unwrap();
+        let (_, report) = pramfs_fsck::check_fs(self.fs, &Default::default()).unwrap();
         assert!(report.is_clean(), "{report}");
     }
 }

@@ -7,12 +7,12 @@
 //! own; an unlinked file that is still open; and a journal that two lanes have
 //! written to by turns.
 
-use pramfs::journal::set_thread_lane;
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Fallocate, Result, XattrMode,
     inode::{Fs, Ino, SetAttr},
 };
+use pramfs_medium::journal::set_thread_lane;
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{SMALLEST, formatted, mount, repeatable};
 
 use super::model::{CX, Model};

@@ -15,8 +15,8 @@ pub mod model;
 
 use std::sync::Arc;
 
-use pramfs::pmem::{HeapBackend, Region, RegionView};
 use pramfs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, inode::Time};
+use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
 
 /// A clock that stands still.
 #[derive(Debug)]

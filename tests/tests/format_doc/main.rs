@@ -22,7 +22,7 @@ fn path() -> PathBuf {
 
 /// The tables that the document is to have, by name.
 fn expected() -> Vec<(String, String)> {
-    let structs = pramfs::media::tables();
+    let structs = pramfs_medium::media::tables();
     let mut all: Vec<_> = structs
         .iter()
         .map(|t| (t.name.to_owned(), t.markdown()))
@@ -116,7 +116,7 @@ fn a_table_that_differs_is_shown() {
 /// Places of the document that name a number of the code.
 #[test]
 fn the_text_names_the_numbers_of_the_code() {
-    use pramfs::media::{inode, superblock};
+    use pramfs_medium::media::{inode, superblock};
     let text = std::fs::read_to_string(path()).expect("docs/format.md");
     let facts = [
         format!("| {:#05x} | 512 | static part", 0),

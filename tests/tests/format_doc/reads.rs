@@ -178,8 +178,8 @@ fn a_reader_made_from_the_document_reads_what_the_engine_wrote() {
 
 #[test]
 fn a_reader_made_from_the_document_finds_what_a_repair_has_marked() {
-    use pramfs::fsck::{Policy, RepairOptions, repair};
-    use pramfs::media::{DiskInode, probe_superblock};
+    use pramfs_fsck::{Policy, RepairOptions, repair};
+    use pramfs_medium::media::{DiskInode, probe_superblock};
     use pramfs_tests::region::{inode_home, region_of};
     use zerocopy::FromBytes;
 

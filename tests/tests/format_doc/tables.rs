@@ -3,16 +3,16 @@
 use std::fmt::{Display, Write};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::media::features::{FEATURES, Mask};
-use pramfs::media::htree::{self, ItemHeader};
-use pramfs::media::record::{EntryKind, RECORD_MAGIC};
-use pramfs::media::superblock::*;
-use pramfs::media::{Geometry, checksum, geometry, inode, pointer};
 use pramfs::pmem::{HeapBackend, Region};
 use pramfs::{
     MountOptions,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_medium::media::features::{FEATURES, Mask};
+use pramfs_medium::media::htree::{self, ItemHeader};
+use pramfs_medium::media::record::{EntryKind, RECORD_MAGIC};
+use pramfs_medium::media::superblock::*;
+use pramfs_medium::media::{Geometry, checksum, geometry, inode, pointer};
 
 use crate::reader;
 

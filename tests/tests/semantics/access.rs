@@ -1,11 +1,11 @@
 //! Who may open a region, and what a read-only mount does.
 
 use pramfs::format::format;
-use pramfs::pmem::{Region, RegionOptions, SimBackend};
 use pramfs::{
     Error, MountOptions,
     inode::{Credentials, Fs, Ino},
 };
+use pramfs_medium::pmem::{Region, RegionOptions, SimBackend};
 use pramfs_tests::region::{mount, quiet, repeatable};
 
 use super::{ROOT, contents, file, find, one_at_a_time, remount, small};
@@ -112,7 +112,7 @@ fn a_mount_that_becomes_writable_finishes_what_a_crash_has_left() {
     assert!(after.recovery().records > 0 && after.recovery().orphans == 0);
     assert_eq!(contents(&after, find(&after, "kept").unwrap()), b"bytes!");
     fs.close().unwrap();
-    let report = pramfs::fsck::check(
+    let report = pramfs_fsck::check(
         &pramfs_tests::region::region_of(&crashed),
         &Default::default(),
     );
@@ -141,7 +141,7 @@ fn what_has_returned_survives_the_process() {
     fs.append(&Credentials::ROOT, ino, b"some bytes").unwrap();
     fs.write(&Credentials::ROOT, ino, 0, b"SOME").unwrap();
     fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap();
-    let image = pramfs::pmem::SimBackend::from_image(&sim.image()).unwrap();
+    let image = pramfs_medium::pmem::SimBackend::from_image(&sim.image()).unwrap();
     let after = mount(&image, quiet()).unwrap();
     assert!(!after.recovery().was_clean);
     assert_eq!(contents(&after, find(&after, "f").unwrap()), b"SOME bytes");
@@ -151,7 +151,7 @@ fn what_has_returned_survives_the_process() {
 /// The page that a mount looks at first is stored last, and each is fenced.
 #[test]
 fn a_crash_while_the_label_changes_leaves_either() {
-    use pramfs::fsck::{Issue, check};
+    use pramfs_fsck::{Issue, check};
     const COPY: usize = 64 << 10;
     let (sim, fs) = small();
     fs.set_label("before").unwrap();

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::process::Command;
 
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Error, ErrorPolicy, MountOptions,
     inode::{Credentials, Fs, Ino, InodeRefs, SetAttr, Taken},
 };
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 
 use super::{ROOT, contents, file, find, names, one_at_a_time, small};
@@ -173,7 +173,7 @@ fn errors_panic_aborts_the_process() {
 fn errors_are_noted_in_the_superblock() {
     let fs = damaged(ErrorPolicy::Continue);
     let noted = |fs: &Fs| {
-        pramfs::media::probe_superblock(fs.region())
+        pramfs_medium::media::probe_superblock(fs.region())
             .unwrap()
             .dynamic
     };
@@ -284,7 +284,7 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
         image[page].copy_from_slice(stale);
         let sim = SimBackend::from_image(&image).unwrap();
         let region = region_of(&sim);
-        let sound = pramfs::fsck::check(&region, &Default::default()).is_clean();
+        let sound = pramfs_fsck::check(&region, &Default::default()).is_clean();
         let seen = mount(&sim, quiet()).and_then(|fs| shown(&fs));
         match seen {
             Err(e) => {

@@ -134,7 +134,7 @@ fn touch(fs: &Fs, ino: Ino) -> pramfs::Result<pramfs::inode::Attr> {
     fs.setattr(&Credentials::ROOT, ino, &now)
 }
 
-fn marked(flags: u32) -> (pramfs::pmem::SimBackend, Fs, Ino) {
+fn marked(flags: u32) -> (pramfs_medium::pmem::SimBackend, Fs, Ino) {
     let (sim, fs) = small();
     file(&fs, "free");
     let ino = file(&fs, "f");

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use pramfs::fsck::{CheckOptions, check};
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Error, Fallocate, StatFs, XattrMode,
     inode::{Credentials, Ino, SetAttr},
 };
+use pramfs_fsck::{CheckOptions, check};
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{formatted, fresh, mount, quiet, region_of, repeatable};
 
 use super::{MIB, ROOT, Stopped, contents, file, fill, remount, small};

@@ -18,11 +18,11 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pramfs::pmem::SimBackend;
 use pramfs::{
     Clock, Error, MountOptions,
     inode::{Credentials, Fs, Ino, Time},
 };
+use pramfs_medium::pmem::SimBackend;
 use pramfs_tests::region::{fresh, mount, quiet};
 
 const MIB: usize = 1 << 20;

@@ -327,7 +327,7 @@ fn what_is_trimmed_belonged_to_nobody() {
     assert!(contents(&fs, stays) == bytes);
     file(&fs, "more");
     // After a crash as well: what is free has no bytes that matter.
-    let image = pramfs::pmem::SimBackend::from_image(&sim.image()).unwrap();
+    let image = pramfs_medium::pmem::SimBackend::from_image(&sim.image()).unwrap();
     drop(fs);
     let fs = pramfs_tests::region::mount(&image, quiet()).unwrap();
     assert!(contents(&fs, stays) == bytes);
@@ -337,7 +337,7 @@ fn what_is_trimmed_belonged_to_nobody() {
     assert_eq!(errno(0, u64::MAX, 1 << 40), libc::EINVAL);
     fs.close().unwrap();
     let region = pramfs_tests::region::region_of(&image);
-    let report = pramfs::fsck::check(&region, &Default::default());
+    let report = pramfs_fsck::check(&region, &Default::default());
     assert!(report.is_clean(), "{report}");
 }
 
@@ -364,7 +364,7 @@ fn what_is_trimmed_is_no_bitmap_that_is_being_made() {
     }
     fs.close().unwrap();
     let region = pramfs_tests::region::region_of(&sim);
-    let report = pramfs::fsck::check(&region, &Default::default());
+    let report = pramfs_fsck::check(&region, &Default::default());
     assert!(report.is_clean(), "{report}");
 }
 

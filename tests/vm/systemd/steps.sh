@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Part of tests/vm/guest.sh: the steps of the boots with systemd. The text that
-# they test is README.md's: run.sh has put it into $shared/readme.
+# they test is that of docs/mounting.md: run.sh has put it into $shared/shown.
 
 # A file system for these boots.
 format() { "$programs/mkfs-pramfs" -f "$region" | sed 's/^/   /'; }
@@ -22,7 +22,7 @@ remains() {
 
 # From here on: in a boot with systemd.
 fstab() {
-    read -r device place fs_type options _ <"$shared/readme/fstab"
+    read -r device place fs_type options _ <"$shared/shown/fstab"
     unit=$(systemd-escape --path --suffix=mount "$place")
 }
 state_of() { systemctl is-active "$1" || true; }
@@ -78,11 +78,11 @@ unmounted() {
     fi
 }
 
-# As README.md says it is done without a boot.
+# As docs/mounting.md says it is done without a boot.
 rule() {
-    install -D -m 0644 "$shared/readme/rule" "$(cat "$shared/readme/rule_file")"
-    say "$(cat "$shared/readme/reload")"
-    bash -ec "$(cat "$shared/readme/reload")"
+    install -D -m 0644 "$shared/shown/rule" "$(cat "$shared/shown/rule_file")"
+    say "$(cat "$shared/shown/reload")"
+    bash -ec "$(cat "$shared/shown/reload")"
     udevadm settle
     systemctl start "$unit"
     systemctl start user.service

@@ -1,0 +1,220 @@
+//! Results into docs/benchmarks.md: what stands between `<!-- bench:NAME begin -->`
+//! and `<!-- bench:NAME end -->` is made from `bench/results/NAME.json`.
+//!
+//! A block whose results are not there stays as it is, so that a run of one
+//! experiment renews one table.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::harness::report::duration;
+
+/// Results that have a table in the document, and the columns shown of each: key in
+/// the results, head in the table.
+const BLOCKS: &[(&str, &[(&str, &str)])] = &[
+    ("latest", &[]),
+    (
+        "xip",
+        &[
+            ("contender", "contender"),
+            ("engine", "engine"),
+            ("MB/s", "MB/s"),
+            ("IOPS", "IOPS"),
+            ("mean clat", "mean latency"),
+            ("to ext4 mmap", "to ext4 mmap"),
+            ("in 2010", "in 2010"),
+        ],
+    ),
+    (
+        "odirect",
+        &[
+            ("contender", "contender"),
+            ("out K/s", "out K/s"),
+            ("out %CPU", "%CPU"),
+            ("rewrite K/s", "rewrite K/s"),
+            ("rewrite %CPU", "%CPU"),
+            ("in K/s", "in K/s"),
+            ("in %CPU", "%CPU"),
+            ("coherent", "coherent"),
+        ],
+    ),
+    (
+        "parallel",
+        &[
+            ("contender", "contender"),
+            ("mode", "mode"),
+            ("file", "file"),
+            ("MB/s", "MB/s"),
+            ("us a block", "us a block"),
+            ("CPU s", "CPU s"),
+            ("to base", "to base"),
+        ],
+    ),
+    (
+        "unmapped",
+        &[
+            ("way", "way"),
+            ("real s", "real s"),
+            ("user s", "user s"),
+            ("system s", "system s"),
+            ("server s", "server s"),
+            ("minor faults", "minor faults"),
+        ],
+    ),
+];
+
+/// Renews the tables of `document` from the results in `results`.
+///
+/// # Errors
+/// A file that cannot be read or written, or a block without an end.
+pub fn renew(document: &Path, results: &Path) -> Result<()> {
+    let mut text =
+        std::fs::read_to_string(document).with_context(|| document.display().to_string())?;
+    for (name, columns) in BLOCKS {
+        let path = results.join(format!("{name}.json"));
+        let Ok(json) = std::fs::read_to_string(&path) else {
+            println!("{name}: no {}; its table stays as it is", path.display());
+            continue;
+        };
+        let rows: Vec<Value> =
+            serde_json::from_str(&json).with_context(|| path.display().to_string())?;
+        let table = if *name == "latest" {
+            promises(&rows)
+        } else {
+            plain(&rows, columns)
+        };
+        match replaced(&text, name, &table)? {
+            Some(new) => {
+                println!("{name}: {} rows", rows.len());
+                text = new;
+            }
+            None => println!("{name}: {} has no place for it", document.display()),
+        }
+    }
+    std::fs::write(document, text).with_context(|| document.display().to_string())
+}
+
+/// The text with another block; `None` where there is no such block.
+fn replaced(text: &str, name: &str, table: &str) -> Result<Option<String>> {
+    let (begin, end) = (
+        format!("<!-- bench:{name} begin -->\n"),
+        format!("<!-- bench:{name} end -->"),
+    );
+    let Some(from) = text.find(&begin).map(|at| at + begin.len()) else {
+        return Ok(None);
+    };
+    let Some(to) = text[from..].find(&end).map(|at| at + from) else {
+        bail!("the block {name} has no end: {end}");
+    };
+    Ok(Some(format!("{}{table}{}", &text[..from], &text[to..])))
+}
+
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => "-".to_owned(),
+        Value::String(s) => s.clone(),
+        other => other.to_string(),
+    };
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn head(columns: &[&str]) -> String {
+    format!(
+        "| {} |\n|{}\n",
+        columns.join(" | "),
+        "---|".repeat(columns.len())
+    )
+}
+
+fn plain(rows: &[Value], columns: &[(&str, &str)]) -> String {
+    let heads: Vec<&str> = columns.iter().map(|(_, head)| *head).collect();
+    let mut out = head(&heads);
+    for row in rows {
+        let cells: Vec<String> = columns
+            .iter()
+            .map(|(key, _)| row.get(key).map_or_else(String::new, cell))
+            .collect();
+        out += &format!("| {} |\n", cells.join(" | "));
+    }
+    out
+}
+
+/// The rows with a floor.
+fn promises(rows: &[Value]) -> String {
+    let mut out = String::new();
+    if let Some(machine) = rows.first().and_then(|r| r["machine"].as_str()) {
+        out += &format!("Measured on: {machine}.\n\n");
+    }
+    out += &head(&[
+        "work", "against", "ours", "theirs", "ratio", "spread", "floor", "",
+    ]);
+    let time = |v: &Value| v.as_f64().map_or_else(|| "-".to_owned(), duration);
+    for row in rows {
+        let ratio = row["ratio"]
+            .as_f64()
+            .map_or_else(|| "-".to_owned(), |r| format!("{r:.2}"));
+        let spread = match (row["spread"][0].as_f64(), row["spread"][1].as_f64()) {
+            (Some(low), Some(high)) => format!("{low:.2} to {high:.2}"),
+            _ => "-".to_owned(),
+        };
+        out += &format!(
+            "| {} | {} | {} | {} | {ratio} | {spread} | {} | {} |\n",
+            cell(&row["work"]),
+            cell(&row["against"]),
+            time(&row["ours_ns"]),
+            time(&row["theirs_ns"]),
+            cell(&row["floor"]),
+            cell(&row["verdict"]),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "before\n<!-- bench:xip begin -->\nold\n<!-- bench:xip end -->\nafter\n";
+
+    #[test]
+    fn a_block_is_replaced_and_nothing_else() {
+        let once = replaced(TEXT, "xip", "| new |\n").unwrap().unwrap();
+        assert_eq!(
+            once,
+            "before\n<!-- bench:xip begin -->\n| new |\n<!-- bench:xip end -->\nafter\n"
+        );
+        assert_eq!(replaced(&once, "xip", "| new |\n").unwrap(), Some(once));
+        assert_eq!(replaced(TEXT, "latest", "").unwrap(), None);
+        assert!(replaced("<!-- bench:xip begin -->\n", "xip", "").is_err());
+    }
+
+    #[test]
+    fn document_has_place_for_every_table() {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
+        let text = std::fs::read_to_string(document).unwrap();
+        for (name, _) in BLOCKS {
+            assert!(replaced(&text, name, "").unwrap().is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn rows_that_could_not_be_measured_stay_in_the_table() {
+        let rows: Vec<Value> = serde_json::from_str(
+            r#"[{"work":"a|b","against":"c","ratio":2.5,"spread":[2.0,2.5],"floor":2.0,
+                 "verdict":"met","ours_ns":350.0,"theirs_ns":2400.0,"machine":"a machine"},
+                {"work":"d","against":"e","ratio":null,"spread":null,"floor":1.0,
+                 "verdict":"cannot measure: no fuse2fs","ours_ns":null,"theirs_ns":null}]"#,
+        )
+        .unwrap();
+        let table = promises(&rows);
+        assert!(table.contains("Measured on: a machine."));
+        assert!(
+            table
+                .contains("| a\\|b | c | 350.0 ns | 2.40 us | 2.50 | 2.00 to 2.50 | 2.0 | met |\n"),
+            "{table}"
+        );
+        assert!(table.contains("| d | e | - | - | - | - | 1.0 | cannot measure: no fuse2fs |\n"));
+    }
+}

@@ -1,0 +1,285 @@
+//! Checks file maps: follows every pointer and claims every block.
+
+use zerocopy::IntoBytes;
+
+use super::{Checker, Issue, Part};
+use pramfs_medium::error::Result;
+use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, UNWRITTEN};
+use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::media::{DiskInode, Geometry};
+use pramfs_medium::types::{Bno, Ino};
+
+/// Consecutive blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// First file block.
+    pub first: u64,
+    /// Number of blocks.
+    pub count: u64,
+    /// First block in the region.
+    pub block: u64,
+    /// Reads as zeros.
+    pub unwritten: bool,
+}
+
+/// The result of a walk over a file map.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    /// Number of blocks that it owns, including pointer blocks.
+    pub blocks: u64,
+    /// Part of it could not be walked.
+    pub damaged: bool,
+    /// Its extents in order, if the caller asked for them.
+    pub extents: Vec<Extent>,
+    /// Ranges that an earlier repair marked as lost: first file block and count.
+    pub lost: Vec<(u64, u64)>,
+}
+
+/// Largest shift of a file block number.
+const MAX_SHIFT: u32 = 57;
+
+struct Walk<'m> {
+    root: &'m MapRoot,
+    /// The inode named in findings; for an attribute value, its owner.
+    ino: Ino,
+    part: Part,
+    keep: bool,
+    /// Ranges of it can be marked as lost.
+    marks: bool,
+    out: Walked,
+}
+
+/// Returns the run of an extent list that begins at file block `index`: its
+/// first block and its length.
+pub(super) fn run_at(extents: &[Extent], index: u64) -> Option<(u64, u64)> {
+    let i = extents.partition_point(|e| e.first <= index);
+    let e = extents[..i].last()?;
+    let within = index - e.first;
+    (within < e.count).then(|| (e.block + within, e.count - within))
+}
+
+impl Checker<'_> {
+    /// Returns the file map of an inode.
+    pub(super) fn root_of(d: &DiskInode) -> MapRoot {
+        MapRoot {
+            ino: Ino(d.ino),
+            root: Ptr(d.root),
+            height: u32::from(d.height),
+        }
+    }
+
+    /// Walks a map and claims its blocks. With `keep` it collects the extents.
+    pub(super) fn walk_map(
+        &mut self,
+        root: &MapRoot,
+        ino: Ino,
+        part: Part,
+        keep: bool,
+    ) -> Result<Walked> {
+        self.walk(Walk {
+            root,
+            ino,
+            part,
+            keep,
+            marks: false,
+            out: Walked::default(),
+        })
+    }
+
+    /// Walks the contents of a file, where ranges may be marked as lost.
+    pub(super) fn walk_file(&mut self, root: &MapRoot, ino: Ino) -> Result<Walked> {
+        self.walk(Walk {
+            root,
+            ino,
+            part: Part::Contents,
+            keep: false,
+            marks: true,
+            out: Walked::default(),
+        })
+    }
+
+    fn walk(&mut self, mut w: Walk<'_>) -> Result<Walked> {
+        let root = w.root;
+        if root.height > self.geo.max_height() || root.height * self.geo.fan_log2 > MAX_SHIFT {
+            self.map_pointer(&mut w, root.height, 0);
+        } else {
+            self.map_entry(&mut w, root.root, root.height, 0)?;
+        }
+        Ok(w.out)
+    }
+
+    fn map_pointer(&mut self, w: &mut Walk<'_>, level: u32, first: u64) {
+        w.out.damaged = true;
+        self.hidden_blocks = true;
+        self.add(Issue::MapPointer {
+            ino: w.ino,
+            part: w.part,
+            level,
+            first,
+        });
+    }
+
+    /// Claims blocks for the owner of a walk. Returns false if one already has an
+    /// owner.
+    pub(super) fn claim(&mut self, ino: Ino, block: u64, count: u64) -> bool {
+        if !self.watched.is_empty() {
+            let hit = |b: &u64| self.watched.contains(b);
+            let claims = (block..block + count).filter(hit).map(|b| (b, ino));
+            self.claimers.extend(claims);
+        }
+        match self.claims.claim(block, count) {
+            None => true,
+            Some(block) => {
+                self.add(Issue::BlockUsedTwice { block, ino });
+                false
+            }
+        }
+    }
+
+    fn map_entry(&mut self, w: &mut Walk<'_>, ptr: Ptr, level: u32, first: u64) -> Result<()> {
+        if ptr.is_hole() {
+            return Ok(());
+        }
+        let fan_log2 = self.geo.fan_log2;
+        let at = PtrAt {
+            fs_seed: self.geo.seed,
+            ino: w.root.ino,
+            level,
+            index: first >> (fan_log2 * level),
+        };
+        let data = level == 0 || ptr.is_leaf();
+        // In this version a block has one owner, and only data can be unwritten.
+        let allowed = if data { LEAF | UNWRITTEN } else { 0 };
+        let block = match w.root.open(&self.geo, ptr, at) {
+            Ok(block) if ptr.flags() & !allowed == 0 => block,
+            Err(_) if w.marks && ptr.is_lost(at) => {
+                let count = 1 << (fan_log2 * level);
+                match w.out.lost.last_mut() {
+                    Some((from, n)) if *from + *n == first => *n += count,
+                    _ => w.out.lost.push((first, count)),
+                }
+                return Ok(());
+            }
+            _ => {
+                self.map_pointer(w, level, first);
+                return Ok(());
+            }
+        };
+        if data {
+            let count = 1 << (fan_log2 * level);
+            w.out.blocks += count;
+            self.claim(w.ino, block.0, count);
+            if w.keep {
+                push(
+                    &mut w.out.extents,
+                    Extent {
+                        first,
+                        count,
+                        block: block.0,
+                        unwritten: ptr.is_unwritten(),
+                    },
+                );
+            }
+            return Ok(());
+        }
+        w.out.blocks += 1;
+        // Never walk a pointer block twice: this bounds the walk by the number of
+        // blocks, whatever the pointers are.
+        if !self.claim(w.ino, block.0, 1) {
+            w.out.damaged = true;
+            self.hidden_blocks = true;
+            return Ok(());
+        }
+        let words = self.pointers(block)?;
+        // The format frees a pointer block with its last pointer.
+        if words.iter().all(|word| *word == 0) {
+            w.out.damaged = true;
+            self.hidden_blocks = true;
+            self.add(Issue::MapEmpty {
+                ino: w.ino,
+                part: w.part,
+                level,
+                first,
+            });
+            return Ok(());
+        }
+        for (i, word) in words.into_iter().enumerate() {
+            if word != 0 {
+                let first = first + ((i as u64) << (fan_log2 * (level - 1)));
+                self.map_entry(w, Ptr(word), level - 1, first)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the block count of an inode with the number found. If fewer were
+    /// found, blocks that seem leaked may belong to it.
+    pub(super) fn check_block_count(&mut self, ino: Ino, recorded: u64, found: u64) {
+        if recorded > found {
+            self.hidden_blocks = true;
+            self.add(Issue::BlocksMissing {
+                ino,
+                recorded,
+                found,
+            });
+        } else if recorded < found {
+            self.add(Issue::BlockCount {
+                ino,
+                recorded,
+                found,
+            });
+        }
+    }
+
+    /// Reads the words of a pointer block.
+    pub(super) fn pointers(&self, block: Bno) -> Result<Vec<u64>> {
+        let mut words = vec![0u64; 1 << self.geo.fan_log2];
+        self.region
+            .read(self.geo.offset(block), words.as_mut_bytes())?;
+        Ok(words)
+    }
+
+    /// Reads the first `len` bytes of a file that must be whole. The inner error
+    /// is the first missing file block.
+    pub(super) fn read_whole(
+        &self,
+        extents: &[Extent],
+        len: usize,
+    ) -> Result<Result<Vec<u8>, u64>> {
+        let mut bytes = vec![0; len];
+        let log2 = self.geo.block_log2;
+        let mut done = 0;
+        while done < len {
+            let index = done as u64 >> log2;
+            let i = extents.partition_point(|e| e.first <= index);
+            let e = match extents[..i].last() {
+                Some(e) if index - e.first < e.count && !e.unwritten => *e,
+                _ => return Ok(Err(index)),
+            };
+            let from =
+                ((e.block + (index - e.first)) << log2) + (done as u64 & (self.geo.block_size - 1));
+            let n = (((e.first + e.count) << log2) as usize).min(len) - done;
+            self.region.read(from, &mut bytes[done..done + n])?;
+            done += n;
+        }
+        Ok(Ok(bytes))
+    }
+}
+
+/// Adds an extent. Merges it with the previous one if it continues that.
+fn push(extents: &mut Vec<Extent>, e: Extent) {
+    if let Some(last) = extents.last_mut()
+        && last.first + last.count == e.first
+        && last.block + last.count == e.block
+        && last.unwritten == e.unwritten
+    {
+        last.count += e.count;
+        return;
+    }
+    extents.push(e);
+}
+
+/// Returns the number of file blocks for `bytes` bytes.
+pub(super) fn blocks_of(geo: &Geometry, bytes: u64) -> u64 {
+    bytes.div_ceil(geo.block_size)
+}

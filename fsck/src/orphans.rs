@@ -1,0 +1,107 @@
+//! Checks the orphan table and the lease table.
+
+use std::collections::HashSet;
+
+use super::{Checker, Issue, Part};
+use pramfs_medium::error::Result;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::checksum::unseal;
+use pramfs_medium::types::{FileType, Ino};
+
+impl Checker<'_> {
+    fn table_inode(&self, ino: Ino) -> Result<Option<DiskInode>> {
+        match self.home(ino) {
+            Some(home) => {
+                let d = self.read_inode(home)?;
+                Ok((d.crc == d.expected_crc(self.geo.seed, ino)).then_some(d))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the orphan table and notes the inodes that it names.
+    pub(super) fn check_orphans(&mut self) -> Result<()> {
+        let Some(d) = self.table_inode(Ino::ORPHANS)? else {
+            return Ok(());
+        };
+        let walked = self.walk_map(&Checker::root_of(&d), Ino::ORPHANS, Part::Contents, true)?;
+        if walked.damaged {
+            self.hidden_names = true;
+        } else {
+            self.check_block_count(Ino::ORPHANS, d.blocks, walked.blocks);
+            let mut next = 0;
+            for e in walked.extents.iter().chain([&super::Extent {
+                first: d.size >> self.geo.block_log2,
+                count: 0,
+                block: 0,
+                unwritten: false,
+            }]) {
+                if e.first > next || e.unwritten {
+                    self.add(Issue::MapHole {
+                        ino: Ino::ORPHANS,
+                        part: Part::Contents,
+                        first: next,
+                    });
+                    break;
+                }
+                next = e.first + e.count;
+            }
+        }
+        let mut named = HashSet::new();
+        for e in walked.extents.iter().filter(|e| !e.unwritten) {
+            for i in 0..e.count << (self.geo.block_log2 - 3) {
+                let slot = (e.first << (self.geo.block_log2 - 3)) + i;
+                if slot >= d.size / 8 {
+                    break;
+                }
+                let word = self
+                    .region
+                    .load_u64((e.block << self.geo.block_log2) + i * 8)?;
+                if word != 0 {
+                    self.orphan_slot(slot, word, &mut named)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn orphan_slot(&mut self, slot: u64, word: u64, named: &mut HashSet<u64>) -> Result<()> {
+        let Some(ino) = unseal(self.geo.seed ^ slot << 32, word).map(Ino) else {
+            self.hidden_names = true;
+            self.add(Issue::OrphanSlotDamaged { slot });
+            return Ok(());
+        };
+        if !named.insert(ino.0) {
+            self.add(Issue::OrphanTwice { slot, ino });
+            return Ok(());
+        }
+        let regular = (FileType::Regular.mode_bits() >> 12) as u8;
+        let wrong = match self.inodes.get(ino) {
+            _ if ino < Ino::FIRST_FREE => true,
+            None => true,
+            // A file that has names: its truncation was interrupted.
+            Some(info) => {
+                info.orphan = true;
+                let cut = info.nlink > 0;
+                let wrong = cut && info.kind != regular && info.kind != 0;
+                self.report.counts.truncations += u64::from(cut && !wrong);
+                wrong
+            }
+        };
+        if wrong {
+            self.add(Issue::OrphanSlotWrong { slot, ino });
+        }
+        Ok(())
+    }
+
+    /// Checks that the lease table is empty. In this version no lease can be held
+    /// on an unmounted file system.
+    pub(super) fn check_leases(&mut self) -> Result<()> {
+        if let Some(d) = self.table_inode(Ino::LEASES)?
+            && (d.size != 0 || d.root != 0)
+        {
+            self.add(Issue::LeasesLeft);
+        }
+        Ok(())
+    }
+}

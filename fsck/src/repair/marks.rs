@@ -1,0 +1,194 @@
+//! Marks ranges of a file as lost. A range that cannot be recovered does not
+//! become a hole: reading it is EIO until it is written, and a flag of the inode
+//! records that such ranges exist.
+//!
+//! A mark replaces the lost pointer and covers the same range, but nothing past
+//! the end of the file: a file that is extended later reads zeros there.
+
+use zerocopy::IntoBytes;
+
+use super::Repairer;
+use super::maps::Found;
+use crate::inodes::can_be_marked;
+use crate::outcome::{Done, Lost};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::inode::FL_LOST;
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::media::walk::MapRoot;
+use pramfs_medium::types::{FileType, Ino};
+
+/// Most holes of a file that are examined.
+const HOLES: usize = 1 << 16;
+
+impl Repairer<'_, '_> {
+    /// Marks the range of a pointer as lost. In anything but a regular file the
+    /// pointer becomes a hole, which a later round repairs.
+    pub(super) fn mark(&mut self, ino: Ino, f: &Found) -> Result<bool> {
+        let mut ptr = Ptr::HOLE;
+        if let Some(d) = self.inode(ino)?
+            && can_be_marked(ino, FileType::from_mode(d.mode))
+        {
+            let first = f.place.index << (self.geo.fan_log2 * f.place.level);
+            ptr = self.mark_of(&Self::map_of(&d), self.end(&d), f.place.level, first)?;
+        }
+        self.put_pointer(ino, f, ptr)?;
+        if ptr.is_hole() || f.place.level > 0 {
+            self.recount(ino);
+        }
+        if !ptr.is_hole() {
+            self.did(Done::MarkedLost);
+            // A pointer to a data block accounts for one block.
+            let one = u64::from(f.place.level == 0 && !f.ptr.is_hole());
+            self.edit(ino, |d| {
+                d.flags |= FL_LOST;
+                d.blocks = d.blocks.saturating_sub(one);
+            })?;
+        }
+        Ok(true)
+    }
+
+    /// Marks a whole file as lost. The caller stores the inode.
+    pub(super) fn mark_whole(&mut self, d: &mut DiskInode) -> Result<()> {
+        (d.root, d.height) = (0, 0);
+        let end = self.end(d);
+        if end == 0 || !can_be_marked(Ino(d.ino), FileType::from_mode(d.mode)) {
+            return Ok(());
+        }
+        let mut map = Self::map_of(d);
+        while (end - 1) >> (self.geo.fan_log2 * map.height) != 0 {
+            map.height += 1;
+        }
+        d.root = self.mark_of(&map, end, map.height, 0)?.0;
+        d.height = map.height as u8;
+        d.flags |= FL_LOST;
+        self.did(Done::MarkedLost);
+        Ok(())
+    }
+
+    /// Returns the number of file blocks up to the end of a file.
+    fn end(&self, d: &DiskInode) -> u64 {
+        d.size.div_ceil(self.geo.block_size)
+    }
+
+    /// Builds the mark for a pointer. If the file ends inside its range, it is a
+    /// pointer block with marks up to the end; without a free block for that, one
+    /// mark covers the whole range.
+    fn mark_of(&mut self, map: &MapRoot, end: u64, level: u32, first: u64) -> Result<Ptr> {
+        if first >= end {
+            return Ok(Ptr::HOLE);
+        }
+        let place = self.place(map, level, first);
+        let span = 1u64 << (self.geo.fan_log2 * level);
+        if level == 0 || end - first >= span {
+            return Ok(Ptr::lost(place));
+        }
+        let below = span >> self.geo.fan_log2;
+        let mut words = vec![0u64; 1 << self.geo.fan_log2];
+        for (i, word) in (0..).zip(&mut words) {
+            *word = self.mark_of(map, end, level - 1, first + i * below)?.0;
+        }
+        match self.alloc() {
+            Ok(block) => {
+                self.view.store(self.geo.offset(block), words.as_bytes())?;
+                Ok(Ptr::new(block, 0, place))
+            }
+            Err(Error::NoSpace(_)) => Ok(Ptr::lost(place)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Marks all holes of a file as lost if they account for the `missing` blocks:
+    /// then the file had no holes before. Returns false if it may have had some.
+    pub(super) fn mark_gaps(&mut self, ino: Ino, d: &DiskInode, missing: u64) -> Result<bool> {
+        if missing == 0 || !can_be_marked(ino, FileType::from_mode(d.mode)) {
+            return Ok(false);
+        }
+        let (map, end) = (Self::map_of(d), self.end(d));
+        if d.root == 0 && (1..=missing).contains(&end) {
+            let mut d = *d;
+            self.lose_all(&d);
+            self.mark_whole(&mut d)?;
+            return self.put_inode(ino, d);
+        }
+        let mut holes = Vec::new();
+        if d.root != 0 && map.height <= self.geo.max_height() {
+            let root = Found {
+                at: None,
+                place: map.root_at(self.geo),
+                ptr: map.root,
+            };
+            self.holes(&map, root, end, &mut holes)?;
+        }
+        let (mut data, mut tables) = (0, 0);
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for hole in &holes {
+            let (first, last) = self.covered(hole, end);
+            data += last - first;
+            tables += (1..=hole.place.level)
+                .map(|level| (last - first).div_ceil(1 << (self.geo.fan_log2 * level)))
+                .sum::<u64>();
+            match ranges.last_mut() {
+                Some((_, end)) if *end == first => *end = last,
+                _ => ranges.push((first, last)),
+            }
+        }
+        if data == 0 || holes.len() >= HOLES || data > missing || missing > data + tables {
+            return Ok(false);
+        }
+        for hole in &holes {
+            self.mark(ino, hole)?;
+        }
+        for (first, last) in ranges {
+            let (at, end) = (first * self.geo.block_size, last * self.geo.block_size);
+            let len = end.min(d.size) - at;
+            self.lose(Some(ino), Lost::Bytes { at, len });
+        }
+        Ok(true)
+    }
+
+    /// Returns the file blocks that a pointer covers, up to the end of the file.
+    fn covered(&self, f: &Found, end: u64) -> (u64, u64) {
+        let shift = self.geo.fan_log2 * f.place.level;
+        let first = f.place.index << shift;
+        (first, (first + (1 << shift)).min(end))
+    }
+
+    /// Collects null pointers below a pointer, up to the end of the file and at
+    /// most [`HOLES`].
+    fn holes(&self, map: &MapRoot, f: Found, end: u64, out: &mut Vec<Found>) -> Result<()> {
+        if f.place.level == 0 || f.ptr.is_leaf() {
+            return Ok(());
+        }
+        // A mark is not a hole. A damaged pointer has its own finding.
+        let Ok(block) = map.open(self.geo, f.ptr, f.place) else {
+            return Ok(());
+        };
+        let base = self.geo.offset(block);
+        let level = f.place.level - 1;
+        for (i, word) in (0..).zip(self.words(base)?) {
+            let index = f.place.index << self.geo.fan_log2 | i;
+            if index << (self.geo.fan_log2 * level) >= end || out.len() >= HOLES {
+                break;
+            }
+            let below = Found {
+                at: Some(base + i * 8),
+                place: self.place(map, level, index << (self.geo.fan_log2 * level)),
+                ptr: Ptr(word),
+            };
+            match word {
+                0 => out.push(below),
+                _ => self.holes(map, below, end, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the loss of all bytes of a file.
+    pub(super) fn lose_all(&mut self, d: &DiskInode) {
+        if d.size > 0 {
+            let (at, len) = (0, d.size);
+            self.lose(Some(Ino(d.ino)), Lost::Bytes { at, len });
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Replays into a view what a crash left in the journal, so that a repair works on
+//! what the next mount would see.
+//!
+//! The medium changes only when the repair is stored. Then the records are first
+//! replayed there, as a mount does.
+
+use zerocopy::IntoBytes;
+
+use crate::view::View;
+use pramfs_medium::error::Result;
+use pramfs_medium::journal::{parse, records};
+use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use pramfs_medium::media::checksum::{seal, unseal, word_sum};
+use pramfs_medium::media::record::{ENTRIES_AT, EntryKind, SlotState};
+use pramfs_medium::media::superblock::*;
+use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic};
+use pramfs_medium::types::{Bno, Ino};
+
+/// The contents of the journal.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    /// Live records in order. They are replayed in the view.
+    pub live: Vec<Vec<u8>>,
+    /// Number of live records that are not replayed, because at least one targets
+    /// a place that no record may change.
+    pub refused: usize,
+    /// The checkpoint; `None` if it is damaged in both pages.
+    pub checkpoint: Option<u64>,
+    /// Lanes with records that may be live, and with both `retired` words damaged.
+    /// Their records are not replayed.
+    pub unknown: Vec<u32>,
+    /// Largest record number used so far.
+    pub newest: u64,
+}
+
+impl Journal {
+    /// Whether the checkpoint must be raised above all records before anything
+    /// else is stored.
+    pub(super) fn needs_checkpoint(&self) -> bool {
+        !self.live.is_empty() || !self.unknown.is_empty()
+    }
+}
+
+/// Replays the live records, if all their targets are allowed.
+pub(super) fn replay(view: &mut View<'_>, geo: &Geometry) -> Result<Journal> {
+    let pages = [0, geo.copy_offset];
+    let mut words = Vec::new();
+    for page in pages {
+        let d: SuperDynamic = view.read_pod(page + DYNAMIC_OFFSET)?;
+        words.extend(unseal(geo.seed, d.checkpoint));
+    }
+    let mut out = Journal {
+        checkpoint: words.iter().copied().max(),
+        ..Journal::default()
+    };
+    out.newest = out.checkpoint.unwrap_or(0);
+    let mut live: Vec<(u64, Vec<u8>)> = Vec::new();
+    for lane in 0..geo.lanes {
+        let words = records::retired_words(view, geo, lane)?;
+        let retired = words.into_iter().flatten().min();
+        out.newest = out.newest.max(retired.unwrap_or(0));
+        let mut valid = Vec::new();
+        let mut bad = 0;
+        for slot in 0..2 {
+            match records::read_slot(view, geo, lane, slot)? {
+                (SlotState::Empty, _) => {}
+                (SlotState::Bad, _) => bad += 1,
+                (SlotState::Valid(lsn), bytes) => valid.push((lsn.0, bytes)),
+            }
+        }
+        out.newest = valid.iter().map(|v| v.0).fold(out.newest, u64::max);
+        // Without the words that tell which records are dead, a replay could bring
+        // old contents back. Without a replay, at worst the last operations are
+        // incomplete, and the repair corrects them.
+        let Some(checkpoint) = out.checkpoint else {
+            continue;
+        };
+        let Some(retired) = retired else {
+            if valid.iter().any(|v| v.0 > checkpoint) {
+                out.unknown.push(lane);
+                view.store(geo.retired_offset(lane), &[0; 16])?;
+            }
+            continue;
+        };
+        valid.retain(|v| v.0 > retired && v.0 > checkpoint);
+        if bad == 1 && valid.len() == 1 && records::superseded(view, geo, &valid[0].1)? {
+            continue;
+        }
+        live.extend(valid);
+    }
+    live.sort_unstable_by_key(|r| r.0);
+    if live
+        .iter()
+        .all(|(_, r)| records::check(view, geo, r).is_ok())
+    {
+        out.live = live.into_iter().map(|r| r.1).collect();
+        for record in &out.live {
+            apply(view, geo, record)?;
+        }
+    } else {
+        out.refused = live.len();
+    }
+    if out.needs_checkpoint() || out.refused > 0 || out.checkpoint.is_none() {
+        let word = seal(geo.seed, out.newest.max(1));
+        out.newest = out.newest.max(1);
+        for page in pages {
+            view.store_u64(page + DYNAMIC_OFFSET + CHECKPOINT_AT, word)?;
+        }
+    }
+    Ok(out)
+}
+
+/// Offset of the checkpoint among the dynamic words.
+pub(super) const CHECKPOINT_AT: u64 = std::mem::offset_of!(SuperDynamic, checkpoint) as u64;
+
+/// Applies a record, and updates the sums of the groups that it changes.
+pub(super) fn apply(view: &mut View<'_>, geo: &Geometry, record: &[u8]) -> Result<()> {
+    for e in parse(&record[ENTRIES_AT..]) {
+        records::apply(view, &e)?;
+        // A record that creates a group includes its sum.
+        if e.kind != EntryKind::Desc
+            && let Some((kind, group)) = records::group_of(&e)
+        {
+            renew_sum(view, geo, kind, group)?;
+        }
+    }
+    Ok(())
+}
+
+/// Recomputes the sum of a group whose bits were changed: records do not hold it.
+/// Other damage to the bits shows when they are compared with what is in use.
+fn renew_sum(view: &mut View<'_>, geo: &Geometry, kind: u64, group: u64) -> Result<()> {
+    let Some(kind) = BitmapKind::from_code(kind) else {
+        return Ok(());
+    };
+    let at = group.saturating_mul(GroupDesc::SIZE as u64);
+    let Some(desc) = find(view, geo, kind.owner(), at)? else {
+        return Ok(());
+    };
+    let GroupState::Bitmap(block) = GroupDesc::state(geo, kind, group, view.load_u64(desc)?) else {
+        return Ok(());
+    };
+    let mut words = vec![0u64; (geo.block_size / 8) as usize];
+    view.read(geo.offset(block), words.as_mut_bytes())?;
+    let sum = (0..)
+        .zip(&words)
+        .fold(0u64, |s, (i, w)| s.wrapping_add(word_sum(geo.seed, i, *w)));
+    view.store_u64(desc + 8, sum)?;
+    Ok(())
+}
+
+/// Returns the offset in the region of a byte of an internal inode's file.
+pub(super) fn find(view: &View<'_>, geo: &Geometry, ino: Ino, byte: u64) -> Result<Option<u64>> {
+    use pramfs_medium::media::pointer::{Ptr, PtrAt};
+    let at = super::Repairer::internal_at(ino);
+    for page in [0, geo.copy_offset] {
+        let d: DiskInode = view.read_pod(page + at)?;
+        if d.crc != d.expected_crc(geo.seed, ino) || u32::from(d.height) > geo.max_height() {
+            continue;
+        }
+        let map = super::Repairer::map_of(&d);
+        let index = byte >> geo.block_log2;
+        if index >= map.capacity(geo) {
+            return Ok(None);
+        }
+        let (mut level, mut ptr) = (map.height, map.root);
+        loop {
+            let place = PtrAt {
+                fs_seed: geo.seed,
+                ino,
+                level,
+                index: index >> (geo.fan_log2 * level),
+            };
+            let Ok(block) = map.open(geo, ptr, place) else {
+                return Ok(None);
+            };
+            if level == 0 || ptr.is_leaf() {
+                let within = index & ((1 << (geo.fan_log2 * level)) - 1);
+                let block = Bno(block.0 + within);
+                return Ok(Some(geo.offset(block) + byte % geo.block_size));
+            }
+            level -= 1;
+            let slot = index >> (geo.fan_log2 * level) & ((1 << geo.fan_log2) - 1);
+            ptr = Ptr(view.load_u64(geo.offset(block) + slot * 8)?);
+        }
+    }
+    Ok(None)
+}

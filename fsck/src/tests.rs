@@ -1,0 +1,13 @@
+//! A file system that the engine leaves has no finding. Each kind of damage has
+//! its own finding. Any bytes can be checked.
+
+mod any_bytes;
+mod clean;
+mod each;
+mod forged;
+mod many;
+mod plant;
+mod repair;
+// Shared with the end-to-end tests, which see the library from outside.
+#[path = "../../tests/src/readable.rs"]
+mod readable;

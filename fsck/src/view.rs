@@ -1,0 +1,203 @@
+//! A region as a check or a repair sees it: the bytes of the medium, overlaid
+//! with the changes that a repair has made and not stored yet.
+//!
+//! Invariant: nothing here stores to the medium. An abandoned repair leaves no
+//! trace. A view takes memory only for the pages that a repair changes.
+
+use std::collections::HashMap;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use pramfs_medium::error::Result;
+use pramfs_medium::journal::records::{Homes, Source};
+use pramfs_medium::pmem::{PmemError, Region};
+
+/// Size of a page of changes in bytes.
+pub(super) const PAGE: u64 = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct View<'r> {
+    region: &'r Region,
+    pages: HashMap<u64, Box<[u8]>>,
+}
+
+impl<'r> View<'r> {
+    /// Creates a view without changes.
+    pub(super) fn new(region: &'r Region) -> View<'r> {
+        View {
+            region,
+            pages: HashMap::new(),
+        }
+    }
+
+    /// Returns the region without the changes.
+    pub(super) fn region(&self) -> &'r Region {
+        self.region
+    }
+
+    /// Reads bytes.
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
+        if self.pages.is_empty() {
+            return self.region.read(at, into);
+        }
+        self.region.check(at, into.len() as u64)?;
+        let (mut at, mut rest) = (at, into);
+        while !rest.is_empty() {
+            let within = (at % PAGE) as usize;
+            let n = rest.len().min(PAGE as usize - within);
+            let (part, tail) = rest.split_at_mut(n);
+            match self.pages.get(&(at / PAGE)) {
+                Some(page) => part.copy_from_slice(&page[within..within + n]),
+                None => self.region.read(at, part)?,
+            }
+            (at, rest) = (at + n as u64, tail);
+        }
+        Ok(())
+    }
+
+    /// Reads a structure.
+    pub(super) fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        at: u64,
+    ) -> std::result::Result<T, PmemError> {
+        if self.pages.is_empty() {
+            return self.region.read_pod(at);
+        }
+        let mut value = T::new_zeroed();
+        self.read(at, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Reads an aligned word.
+    pub(super) fn load_u64(&self, at: u64) -> std::result::Result<u64, PmemError> {
+        if self.pages.is_empty() {
+            return self.region.load_u64(at);
+        }
+        self.read_pod(at)
+    }
+
+    /// Changes bytes in the view.
+    pub(super) fn store(&mut self, at: u64, bytes: &[u8]) -> std::result::Result<(), PmemError> {
+        self.region.check(at, bytes.len() as u64)?;
+        let (mut at, mut rest) = (at, bytes);
+        while !rest.is_empty() {
+            let (number, within) = (at / PAGE, (at % PAGE) as usize);
+            let n = rest.len().min(PAGE as usize - within);
+            if !self.pages.contains_key(&number) {
+                let len = PAGE.min(self.region.len() - number * PAGE);
+                let mut page = vec![0; len as usize];
+                self.region.read(number * PAGE, &mut page)?;
+                self.pages.insert(number, page.into());
+            }
+            if let Some(page) = self.pages.get_mut(&number) {
+                page[within..within + n].copy_from_slice(&rest[..n]);
+            }
+            (at, rest) = (at + n as u64, &rest[n..]);
+        }
+        Ok(())
+    }
+
+    /// Changes a word in the view.
+    pub(super) fn store_u64(&mut self, at: u64, word: u64) -> std::result::Result<(), PmemError> {
+        self.store(at, &word.to_le_bytes())
+    }
+
+    /// Returns the 8-byte words that differ from the medium, in order, merged
+    /// into runs.
+    pub(super) fn changes(&self) -> std::result::Result<Vec<Change>, PmemError> {
+        let mut numbers: Vec<_> = self.pages.keys().copied().collect();
+        numbers.sort_unstable();
+        let mut out: Vec<Change> = Vec::new();
+        let mut old = vec![0; PAGE as usize];
+        for number in numbers {
+            let page = &self.pages[&number];
+            let old = &mut old[..page.len()];
+            self.region.read(number * PAGE, old)?;
+            for (i, (new, old)) in page.chunks(8).zip(old.chunks(8)).enumerate() {
+                if new == old {
+                    continue;
+                }
+                let at = number * PAGE + i as u64 * 8;
+                match out.last_mut() {
+                    Some(run) if run.at + run.bytes.len() as u64 == at => {
+                        run.bytes.extend_from_slice(new)
+                    }
+                    _ => out.push(Change {
+                        at,
+                        bytes: new.to_vec(),
+                    }),
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Source for View<'_> {
+    fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    fn load_u64(&self, at: u64) -> Result<u64> {
+        Ok(View::load_u64(self, at)?)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        Ok(View::read(self, at, into)?)
+    }
+}
+
+impl Homes for View<'_> {
+    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        Ok(View::store(self, at, bytes)?)
+    }
+
+    fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
+        Ok(View::store_u64(self, at, word)?)
+    }
+
+    fn zero(&mut self, at: u64, words: u64) -> Result<()> {
+        Ok(View::store(self, at, &vec![0; words as usize * 8])?)
+    }
+}
+
+/// New bytes for the medium.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Offset, a multiple of 8.
+    pub at: u64,
+    /// The bytes; their number is a multiple of 8.
+    pub bytes: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pramfs_medium::pmem::HeapBackend;
+
+    #[test]
+    fn changes_show_in_view_and_not_on_medium() {
+        let region = Region::new("test", HeapBackend::boxed(3 * 4096 + 512));
+        region.window().store_unflushed(4090, &[1; 12]).unwrap();
+        let mut v = View::new(&region);
+        v.store(4094, &[2; 4]).unwrap();
+        v.store(3 * 4096 + 504, &[3; 8]).unwrap();
+        assert!(v.store(3 * 4096 + 505, &[3; 8]).is_err());
+        let mut seen = [0; 12];
+        v.read(4090, &mut seen).unwrap();
+        assert_eq!(seen, [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1]);
+        region.read(4090, &mut seen).unwrap();
+        assert_eq!(seen, [1; 12]);
+        let changes = v.changes().unwrap();
+        assert_eq!(changes.len(), 2);
+        assert_eq!((changes[0].at, changes[0].bytes.len()), (4088, 16));
+        assert_eq!(
+            (changes[1].at, &changes[1].bytes[..]),
+            (3 * 4096 + 504, &[3; 8][..])
+        );
+        // The old bytes stored back: no change.
+        v.store(4094, &[1; 4]).unwrap();
+        assert_eq!(v.changes().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! All free bits: how many they are, and lent out piece by piece.
+
+use std::sync::atomic::Ordering;
+
+use super::super::Run;
+use super::BitmapSet;
+use crate::error::Result;
+use crate::media::Geometry;
+use crate::pmem::Region;
+use crate::sync::MutexGuard;
+
+impl BitmapSet {
+    /// Free bits. The first call after mount reads the bitmaps in use; damaged
+    /// groups count as full.
+    pub fn count_free(&self, region: &Region, geo: &Geometry) -> u64 {
+        (0..self.groups())
+            .map(|group| {
+                let cell = &self.cells[group as usize];
+                match cell.free.load(Ordering::Relaxed) {
+                    u32::MAX => match self.lock(region, geo, group) {
+                        Ok(guard) => guard.as_deref().map_or(0, |g| {
+                            self.note_free(group, g);
+                            u64::from(g.free())
+                        }),
+                        Err(_) => 0,
+                    },
+                    n => u64::from(n),
+                }
+            })
+            .sum()
+    }
+
+    /// Calls `f` with each free run of a range that has at least `least` bits,
+    /// in pieces of at most `most`. A piece is taken meanwhile, so that nobody
+    /// else has it, and the group is not locked: `f` may take its time. Damaged
+    /// groups have none. Returns how many bits that were.
+    ///
+    /// # Errors
+    /// The first of `f`, which ends it.
+    pub fn each_free(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        range: std::ops::Range<u64>,
+        (least, most): (u32, u32),
+        f: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<u64> {
+        let mut bits = 0;
+        let mut result = Ok(());
+        let run = Run {
+            start: range.start,
+            len: range.end.saturating_sub(range.start),
+        };
+        self.for_groups(run, |group, start, len| {
+            let (mut at, end) = (start, start + len);
+            // What is left of the run that the last piece was of.
+            let mut rest = 0;
+            while result.is_ok() {
+                let _lent = self.lending.lock();
+                let Ok(mut guard) = self.lock(region, geo, group) else {
+                    return;
+                };
+                let Some(g) = guard.as_deref_mut() else {
+                    return;
+                };
+                // The last block of a group without bitmap may just be being made
+                // that, which this lock knows nothing of.
+                let end = if g.is_initialised() {
+                    end
+                } else {
+                    end.min(self.len_of(group) - 1)
+                };
+                let Some((from, n)) = g.next_free(at, end) else {
+                    return;
+                };
+                if n < least && !(from == at && rest > 0) {
+                    at = from + n;
+                    continue;
+                }
+                let piece = n.min(most);
+                (at, rest) = (from + piece, n - piece);
+                let run = Run {
+                    start: group * self.per_group + u64::from(from),
+                    len: u64::from(piece),
+                };
+                if g.is_initialised() {
+                    g.take(from, piece);
+                    self.note_free(group, g);
+                    drop(guard);
+                    result = f(run);
+                    self.free_run(region, geo, run);
+                } else {
+                    // Nothing of it can be taken; it stays locked, so that it is
+                    // not made meanwhile.
+                    result = f(run);
+                }
+                if result.is_ok() {
+                    bits += u64::from(piece);
+                }
+            }
+        });
+        result.map(|()| bits)
+    }
+
+    /// Waits until no free bit is out with [`each_free`](Self::each_free), and
+    /// keeps it so: whoever finds nothing looks again before saying so.
+    pub fn trim_lock(&self) -> MutexGuard<'_, ()> {
+        self.lending.lock()
+    }
+}

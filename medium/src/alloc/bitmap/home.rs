@@ -1,0 +1,156 @@
+//! The bits on the medium: which words a run has there, and what a committed
+//! record makes of them.
+//!
+//! Invariant: a word and the sum of its group are stored together, and flushed
+//! by whoever has the lines.
+
+use std::sync::atomic::Ordering;
+
+use super::super::Run;
+use super::super::group::{Group, for_words};
+use super::{BitmapSet, Bits};
+use crate::error::Result;
+use crate::journal::Lines;
+use crate::media::Geometry;
+use crate::media::bitmap::GroupDesc;
+use crate::media::checksum::word_sum;
+use crate::pmem::Region;
+
+impl BitmapSet {
+    /// The homes of a change of bits can be stored to: see [`Region::check`].
+    ///
+    /// # Errors
+    /// Those of the region, and damage of the group.
+    pub fn check_homes(&self, region: &Region, geo: &Geometry, b: &Bits) -> Result<()> {
+        region.check(b.word, 8)?;
+        let desc = self
+            .lock(region, geo, b.group)?
+            .as_ref()
+            .map(|g| g.desc_offset);
+        Ok(desc.map_or(Ok(()), |at| region.check(at, GroupDesc::SIZE as u64))?)
+    }
+
+    /// The words and masks that a run touches, as region offset, mask, group.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the run or its group cannot be right.
+    #[inline]
+    pub fn words_of(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        run: Run,
+        mut f: impl FnMut(u64, u64, u64),
+    ) -> Result<()> {
+        if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {
+            return Err(self.damaged(run.start / self.per_group, "a run leaves the bitmap"));
+        }
+        let mut result = Ok(());
+        self.for_groups(run, |group, start, len| {
+            let known = self.cells.get(group as usize);
+            let known = known.map_or(0, |c| c.bitmap_offset.load(Ordering::Relaxed));
+            let found = match known {
+                0 => self
+                    .lock(region, geo, group)
+                    .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset)),
+                known => Ok(known),
+            };
+            match found {
+                Ok(0) => result = Err(self.damaged(group, "bits in use in a group that is not")),
+                Ok(bitmap) => for_words(start, len, |word, mask| {
+                    f(bitmap + word as u64 * 8, mask, group)
+                }),
+                Err(e) => result = Err(e),
+            }
+        });
+        result
+    }
+
+    /// Brings a mask home and renews the sum of its group. Called for a
+    /// committed record; the record names the same word.
+    ///
+    /// # Errors
+    /// Only where the group itself cannot be read any more.
+    pub fn apply_bits(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        bits: &Bits,
+        lines: &mut Lines,
+    ) -> Result<()> {
+        let &Bits {
+            group,
+            word,
+            mask,
+            set,
+            ..
+        } = bits;
+        let guard = self.lock(region, geo, group)?;
+        let Some(g) = guard.as_deref() else {
+            return Ok(());
+        };
+        let index = (word - g.bitmap_offset) / 8;
+        let old = region.load_u64(word)?;
+        let new = if set { old | mask } else { old & !mask };
+        let sum = region
+            .load_u64(g.desc_offset + 8)?
+            .wrapping_sub(word_sum(geo.seed, index, old))
+            .wrapping_add(word_sum(geo.seed, index, new));
+        let w = region.window();
+        w.store_u64_unflushed(word, new)?;
+        w.store_u64_unflushed(g.desc_offset + 8, sum)?;
+        lines.add(word, 8);
+        lines.add(g.desc_offset + 8, 8);
+        Ok(())
+    }
+
+    /// Tells the set that a group now has a bitmap block, whose first bits
+    /// `used` (blocks: the bitmap itself) are set.
+    pub fn group_made(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+        bitmap_offset: u64,
+        used: Option<u32>,
+    ) -> Result<()> {
+        let mut guard = self.lock(region, geo, group)?;
+        if let Some(g) = guard.as_deref_mut()
+            && !g.is_initialised()
+        {
+            g.initialise((self.per_group / 64) as usize, bitmap_offset);
+            self.cells[group as usize]
+                .bitmap_offset
+                .store(bitmap_offset, Ordering::Relaxed);
+            if let Some(bit) = used {
+                g.take(bit, 1);
+            }
+            self.note_free(group, g);
+        }
+        Ok(())
+    }
+
+    /// Whether a group has its bitmap block.
+    pub fn is_made(&self, region: &Region, geo: &Geometry, group: u64) -> Result<bool> {
+        Ok(self
+            .lock(region, geo, group)?
+            .as_deref()
+            .is_some_and(Group::is_initialised))
+    }
+
+    /// Whether a bit is set on the medium: by a committed record.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where its group is damaged.
+    pub fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
+        if bit >= self.bits {
+            return Ok(false);
+        }
+        let guard = self.lock(region, geo, bit / self.per_group)?;
+        let Some(g) = guard.as_deref().filter(|g| g.is_initialised()) else {
+            return Ok(false);
+        };
+        let word = region.load_u64(g.bitmap_offset + bit % self.per_group / 64 * 8)?;
+        Ok(word >> (bit % 64) & 1 != 0)
+    }
+}

@@ -1,0 +1,235 @@
+//! [`BitmapSet`]: all groups of one bitmap, and how one of them is found, read and
+//! locked. Its files, by subject:
+//!
+//! - `reserve`: bits for an operation;
+//! - `home`: bits on the medium;
+//! - `free`: all that is free;
+//! - `sums`: the sum of a group after a crash.
+
+mod free;
+mod home;
+mod reserve;
+mod sums;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::Run;
+use super::group::Group;
+use crate::error::{Error, Result};
+use crate::media::Geometry;
+use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
+use crate::media::checksum::word_sum;
+use crate::media::walk::MapRoot;
+use crate::pmem::Region;
+use crate::sync::{Mutex, MutexGuard};
+
+/// A group has no bitmap block yet and the caller is to make one first.
+#[derive(Debug)]
+pub struct InitGroup {
+    /// Which group.
+    pub group: u64,
+    /// Where its descriptor is.
+    pub desc_offset: u64,
+}
+
+/// Bits of one word of a bitmap that a record sets or clears.
+#[derive(Debug, Clone, Copy)]
+pub struct Bits {
+    /// Which bitmap.
+    pub kind: BitmapKind,
+    /// Group.
+    pub group: u64,
+    /// Offset of the word in the region.
+    pub word: u64,
+    /// The bits.
+    pub mask: u64,
+    /// Set, or cleared.
+    pub set: bool,
+}
+
+#[derive(Debug)]
+struct Cell {
+    state: Mutex<Option<Box<Group>>>,
+    /// Free bits when last looked at; `u32::MAX`: not known.
+    free: AtomicU32,
+    damaged: AtomicBool,
+    /// Offset of its bitmap block, which never moves; 0: there is none, or it is
+    /// not known.
+    bitmap_offset: AtomicU64,
+}
+
+/// One bitmap of the file system.
+#[derive(Debug)]
+pub struct BitmapSet {
+    kind: BitmapKind,
+    bits: u64,
+    per_group: u64,
+    /// Its binary logarithm.
+    group_log2: u32,
+    cells: Box<[Cell]>,
+    descs: MapRoot,
+    hints: Box<[AtomicU64]>,
+    /// Locked while [`each_free`](Self::each_free) has a piece; before the locks of
+    /// groups.
+    lending: Mutex<()>,
+}
+
+impl BitmapSet {
+    /// A bitmap of `bits` bits whose descriptors are in the file `descs`.
+    pub fn new(kind: BitmapKind, bits: u64, geo: &Geometry, descs: MapRoot) -> BitmapSet {
+        let per_group = geo.bits_per_group();
+        let groups = bits.div_ceil(per_group);
+        let cell = |_| Cell {
+            state: Mutex::new(None),
+            free: AtomicU32::new(u32::MAX),
+            damaged: AtomicBool::new(false),
+            bitmap_offset: AtomicU64::new(0),
+        };
+        let hints = (0..u64::from(geo.lanes))
+            .map(|l| AtomicU64::new(l % groups * per_group))
+            .collect();
+        BitmapSet {
+            kind,
+            bits,
+            per_group,
+            group_log2: per_group.ilog2(),
+            cells: (0..groups).map(cell).collect(),
+            descs,
+            hints,
+            lending: Mutex::new(()),
+        }
+    }
+
+    /// Number of groups.
+    pub fn groups(&self) -> u64 {
+        self.cells.len() as u64
+    }
+
+    fn damaged(&self, group: u64, what: &str) -> Error {
+        Error::corrupt(format!("{:?} bitmap, group {group}", self.kind), what)
+    }
+
+    /// Offset of a group's descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the descriptor table has a hole or a bad
+    /// pointer there.
+    pub fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
+        let at = group * GroupDesc::SIZE as u64;
+        let leaf = self.descs.find(region, geo, at >> geo.block_log2)?;
+        let block = leaf
+            .block
+            .ok_or_else(|| self.damaged(group, "its descriptor is missing"))?;
+        Ok(geo.offset(block) + at % geo.block_size)
+    }
+
+    /// Offset of the bitmap block of a group; `None` when it has none yet.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn bitmap_offset(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+    ) -> Result<Option<(u64, u64)>> {
+        let desc_offset = self.desc_offset(region, geo, group)?;
+        match GroupDesc::state(geo, self.kind, group, region.load_u64(desc_offset)?) {
+            GroupState::Unused => Ok(None),
+            GroupState::Bitmap(b) => Ok(Some((geo.offset(b), desc_offset))),
+            GroupState::Damaged => Err(self.damaged(group, "the pointer to its bitmap is damaged")),
+        }
+    }
+
+    fn len_of(&self, group: u64) -> u32 {
+        (self.bits - group * self.per_group).min(self.per_group) as u32
+    }
+
+    fn load(&self, region: &Region, geo: &Geometry, group: u64) -> Result<Box<Group>> {
+        let len = self.len_of(group);
+        let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
+            return Ok(Box::new(Group::empty(
+                len,
+                self.desc_offset(region, geo, group)?,
+            )));
+        };
+        let words = (self.per_group / 64) as usize;
+        let mut bits = vec![0u64; words];
+        let mut sum = 0u64;
+        for (i, w) in bits.iter_mut().enumerate() {
+            *w = region.load_u64(bitmap + i as u64 * 8)?;
+            sum = sum.wrapping_add(word_sum(geo.seed, i as u64, *w));
+        }
+        if sum != region.load_u64(desc + 8)? {
+            return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
+        }
+        if self.kind == BitmapKind::Blocks {
+            // Whatever the sum says: these are nobody's to give out.
+            let base = group * self.per_group;
+            let own = bitmap >> geo.block_log2;
+            let fixed = geo
+                .fixed_blocks()
+                .into_iter()
+                .chain(std::iter::once(own..own + 1));
+            let mut fixed = fixed.flat_map(|r| r.start.max(base)..r.end.min(base + u64::from(len)));
+            if fixed.any(|b| bits[(b - base) as usize / 64] >> (b % 64) & 1 == 0) {
+                return Err(self.damaged(group, "its bitmap has blocks of the format as free"));
+            }
+        }
+        Ok(Box::new(Group::loaded(bits.into(), len, bitmap, desc)))
+    }
+
+    #[inline]
+    fn lock(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+    ) -> Result<MutexGuard<'_, Option<Box<Group>>>> {
+        let cell = self
+            .cells
+            .get(group as usize)
+            .ok_or_else(|| self.damaged(group, "there is no such group"))?;
+        let mut g = cell.state.lock();
+        if g.is_none() {
+            *g = Some(self.load_now(region, geo, group, cell)?);
+        }
+        Ok(g)
+    }
+
+    #[cold]
+    fn load_now(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+        cell: &Cell,
+    ) -> Result<Box<Group>> {
+        let loaded = self.load(region, geo, group);
+        match &loaded {
+            Ok(g) => cell.bitmap_offset.store(g.bitmap_offset, Ordering::Relaxed),
+            Err(_) => {
+                cell.damaged.store(true, Ordering::Relaxed);
+                cell.free.store(0, Ordering::Relaxed);
+            }
+        }
+        loaded
+    }
+
+    fn note_free(&self, group: u64, g: &Group) {
+        self.cells[group as usize]
+            .free
+            .store(g.free(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn for_groups(&self, run: Run, mut f: impl FnMut(u64, u32, u32)) {
+        let (mut at, end) = (run.start, (run.start + run.len).min(self.bits));
+        while at < end {
+            let (group, first) = (at >> self.group_log2, at & (self.per_group - 1));
+            let n = (end - at).min(self.per_group - first);
+            f(group, first as u32, n as u32);
+            at += n;
+        }
+    }
+}

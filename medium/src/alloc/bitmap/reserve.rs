@@ -1,0 +1,281 @@
+//! Finding free bits, taking them for an operation, and giving them back.
+//!
+//! All of it in memory: the medium has them as free until a record is committed.
+//! Where the lane was last, or what the caller is near to, comes first.
+
+use std::sync::atomic::Ordering;
+
+use super::super::group::Group;
+use super::super::{Found, Reserved, Run};
+use super::{BitmapSet, InitGroup};
+use crate::error::Result;
+use crate::media::Geometry;
+use crate::media::bitmap::BitmapKind;
+use crate::pmem::Region;
+
+/// The first free run of a group that has room on the host, from `need` to `want`
+/// bits long.
+fn find_roomy(
+    region: &Region,
+    geo: &Geometry,
+    group: &Group,
+    base: u64,
+    mut from: u32,
+    (need, want): (u32, u32),
+) -> Option<(u32, u32)> {
+    while let Some((start, len)) = group.find(from, u32::MAX) {
+        let at = (base + u64::from(start)) << geo.block_log2;
+        from = start + len;
+        let Some((first, end)) = region.roomy_part(at, u64::from(len) << geo.block_log2) else {
+            continue;
+        };
+        // Whole blocks of it; the rest of the run is looked at next.
+        let first = start + ((first - at).div_ceil(geo.block_size)) as u32;
+        let end = start + ((end - at) >> geo.block_log2) as u32;
+        from = end.max(first + 1).min(from);
+        if end.saturating_sub(first) >= need {
+            return Some((first, (end - first).min(want)));
+        }
+    }
+    None
+}
+
+impl BitmapSet {
+    /// Runs `pick` over the groups, beginning with the one that holds `near`,
+    /// until it finds something. Damaged groups are passed over. `only_roomy`: a
+    /// group that has to be made first is the last thing to try.
+    fn search<T>(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        near: u64,
+        least: u32,
+        only_roomy: bool,
+        mut pick: impl FnMut(u64, &mut Group) -> Option<T>,
+    ) -> Result<Option<T>, InitGroup> {
+        let n = self.groups();
+        let first = match near >> self.group_log2 {
+            group if group < n => group,
+            _ => 0,
+        };
+        let mut to_init = None;
+        for i in 0..n {
+            let group = match first + i {
+                group if group < n => group,
+                group => group - n,
+            };
+            let free = self.cells[group as usize].free.load(Ordering::Relaxed);
+            if free < least {
+                continue;
+            }
+            let Ok(mut guard) = self.lock(region, geo, group) else {
+                continue;
+            };
+            let Some(g) = guard.as_deref_mut() else {
+                continue;
+            };
+            if !g.is_initialised() {
+                // Used groups first; but the caller's own group at once.
+                if i == 0 && !only_roomy {
+                    return Err(InitGroup {
+                        group,
+                        desc_offset: g.desc_offset,
+                    });
+                }
+                to_init.get_or_insert(InitGroup {
+                    group,
+                    desc_offset: g.desc_offset,
+                });
+                if i > 8 && !only_roomy {
+                    break;
+                }
+                continue;
+            }
+            let found = pick(group, g);
+            self.note_free(group, g);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        match to_init {
+            Some(init) => Err(init),
+            None => Ok(None),
+        }
+    }
+
+    /// Reserves a run of up to `want` bits, near `goal` or where this lane was
+    /// last. `Ok(None)`: nothing is free. `Err`: make that group and come again.
+    /// `only_roomy`: of blocks only those that have room on the host.
+    #[allow(clippy::too_many_arguments)]
+    pub fn reserve(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        lane: u32,
+        goal: Option<u64>,
+        want: u32,
+        full: bool,
+        only_roomy: bool,
+    ) -> Result<Option<Found>, InitGroup> {
+        if let Some(found) = goal.and_then(|at| self.reserve_here(region, geo, at, want)) {
+            return Ok(Some(Found::Taken(found)));
+        }
+        let hint = &self.hints[lane as usize];
+        let near = goal
+            .filter(|g| *g < self.bits)
+            .unwrap_or_else(|| hint.load(Ordering::Relaxed));
+        let least = if full { want } else { 1 };
+        let only_roomy = only_roomy && self.kind == BitmapKind::Blocks;
+        let found = self.search(region, geo, near, least, only_roomy, |group, g| {
+            let base = group * self.per_group;
+            let from = if near >= base && near < base + self.per_group {
+                (near - base) as u32
+            } else {
+                0
+            };
+            let mut found = |from| {
+                if full {
+                    g.find_full(from, want).map(|s| (s, want))
+                } else {
+                    g.find(from, want)
+                }
+            };
+            let (start, len) = if only_roomy {
+                let need = if full { want } else { 1 };
+                let roomy = |from| find_roomy(region, geo, g, base, from, (need, want));
+                match roomy(from) {
+                    Some(found) => found,
+                    None => roomy(0)?,
+                }
+            } else {
+                match found(from) {
+                    Some(found) => found,
+                    None => found(0)?,
+                }
+            };
+            let found = self.reserved(group, g, start, len);
+            if !self.has_room(region, geo, found.run) {
+                return Some(Found::Roomless(found.run));
+            }
+            g.take(start, len);
+            Some(Found::Taken(found))
+        })?;
+        if let (Some(Found::Taken(Reserved { run, group, .. })), None) = (found, goal) {
+            let next = match self.kind {
+                // The lowest number first: the homes of inodes that come and go,
+                // and what memory has about them, stay in the processor's caches.
+                BitmapKind::Inodes => group * self.per_group,
+                BitmapKind::Blocks => run.start + run.len,
+            };
+            if next != near {
+                hint.store(next, Ordering::Relaxed);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reserves just these bits, if they are free and easily found to be.
+    #[inline]
+    fn reserve_here(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        start: u64,
+        len: u32,
+    ) -> Option<Reserved> {
+        let group = start >> self.group_log2;
+        if start >= self.bits {
+            return None;
+        }
+        let mut guard = self.lock(region, geo, group).ok()?;
+        let g = guard.as_deref_mut()?;
+        let run = Run {
+            start,
+            len: u64::from(len),
+        };
+        let first = (start & (self.per_group - 1)) as u32;
+        // Without room: for the search to find out, which begins here.
+        if !self.has_room(region, geo, run) || !g.take_here(first, len) {
+            return None;
+        }
+        self.note_free(group, g);
+        Some(self.reserved(group, g, first, len))
+    }
+
+    /// Where the bit of one that is reserved stands.
+    ///
+    /// # Errors
+    /// Those of its group.
+    pub fn at(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<Reserved> {
+        let group = bit >> self.group_log2;
+        let guard = self.lock(region, geo, group)?;
+        let g = guard.as_deref().filter(|g| g.is_initialised());
+        let first = (bit & (self.per_group - 1)) as u32;
+        g.map(|g| self.reserved(group, g, first, 1))
+            .ok_or_else(|| self.damaged(group, "bits in use in a group that is not"))
+    }
+
+    #[inline]
+    fn reserved(&self, group: u64, g: &Group, first: u32, len: u32) -> Reserved {
+        Reserved {
+            run: Run {
+                start: group * self.per_group + u64::from(first),
+                len: u64::from(len),
+            },
+            group,
+            first,
+            bitmap_offset: g.bitmap_offset,
+        }
+    }
+
+    /// Reserves `len` bits aligned to `len`, which is a power of two from 64.
+    pub fn reserve_aligned(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        near: u64,
+        len: u32,
+        only_roomy: bool,
+    ) -> Result<Option<Found>, InitGroup> {
+        if u64::from(len) > self.per_group {
+            return Ok(None);
+        }
+        self.search(region, geo, near, len, only_roomy, |group, g| {
+            let base = group * self.per_group;
+            let has_room = |start| {
+                let run = Run {
+                    start: base + u64::from(start),
+                    len: u64::from(len),
+                };
+                self.has_room(region, geo, run)
+            };
+            let start = g.find_aligned(base, len, |at| !only_roomy || has_room(at))?;
+            let found = self.reserved(group, g, start, len);
+            if !only_roomy && !has_room(start) {
+                return Some(Found::Roomless(found.run));
+            }
+            g.take(start, len);
+            Some(Found::Taken(found))
+        })
+    }
+
+    /// Whether the blocks of a run have room on the host. Numbers of inodes take
+    /// none.
+    #[inline]
+    fn has_room(&self, region: &Region, geo: &Geometry, run: Run) -> bool {
+        self.kind != BitmapKind::Blocks
+            || region.has_room(run.start << geo.block_log2, run.len << geo.block_log2)
+    }
+
+    /// Gives reserved or released bits back.
+    pub fn free_run(&self, region: &Region, geo: &Geometry, run: Run) {
+        self.for_groups(run, |group, start, len| {
+            if let Ok(mut guard) = self.lock(region, geo, group)
+                && let Some(g) = guard.as_deref_mut()
+            {
+                g.give(start, len);
+                self.note_free(group, g);
+            }
+        });
+    }
+}

@@ -1,0 +1,111 @@
+//! The sum of a group after a crash.
+
+use std::collections::BTreeMap;
+
+use super::BitmapSet;
+use crate::error::Result;
+use crate::journal::Lines;
+use crate::journal::recovery::{Step, Touched};
+use crate::media::Geometry;
+use crate::media::checksum::word_sum;
+use crate::pmem::Region;
+
+/// Most combinations of steps that recovery looks at for one group.
+const MAX_WAYS: u32 = 1 << 16;
+
+impl BitmapSet {
+    /// Renews the sum of a group whose bits live records have set and cleared,
+    /// for recovery. First the old sum is checked: it fits the bits as they are
+    /// now, or as they were before some of the steps of each lane. A sum
+    /// that fits none of these means damage, which must not be sealed with a new
+    /// one: a used block could pass for a free one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], and the sum stays as it is.
+    pub fn renew_sum(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        group: u64,
+        touched: &Touched,
+        lines: &mut Lines,
+    ) -> Result<()> {
+        if group >= self.groups() {
+            return Err(self.damaged(group, "there is no such group"));
+        }
+        let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
+            return Ok(());
+        };
+        let mut sum = 0u64;
+        for i in 0..self.per_group / 64 {
+            sum = sum.wrapping_add(word_sum(geo.seed, i, region.load_u64(bitmap + i * 8)?));
+        }
+        let old = region.load_u64(desc + 8)?;
+        if old == sum {
+            return Ok(());
+        }
+        if !touched.made && !self.matches_partial_replay(region, geo, bitmap, sum, old, touched)? {
+            return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
+        }
+        region.window().store_u64_unflushed(desc + 8, sum)?;
+        lines.add(desc + 8, 8);
+        Ok(())
+    }
+
+    /// Whether the sum was `old` when some of the last steps of each lane had not
+    /// been taken; it is `sum` with all of them.
+    fn matches_partial_replay(
+        &self,
+        region: &Region,
+        geo: &Geometry,
+        bitmap: u64,
+        sum: u64,
+        old: u64,
+        touched: &Touched,
+    ) -> Result<bool> {
+        let lanes: Vec<&[Step]> = touched.lanes.values().map(Vec::as_slice).collect();
+        let ways = lanes
+            .iter()
+            .try_fold(1u32, |n, l| n.checked_mul(l.len() as u32 + 1));
+        if ways.is_none_or(|n| n > MAX_WAYS) {
+            // Too many operations were under way to tell.
+            return Ok(true);
+        }
+        let mut now = BTreeMap::new();
+        for step in lanes.iter().flat_map(|l| l.iter()) {
+            now.insert(step.word, region.load_u64(step.word)?);
+        }
+        let word_sum = |word: u64, bits| word_sum(geo.seed, word.wrapping_sub(bitmap) / 8, bits);
+        // How many steps of each lane had been taken, counted down from all.
+        let mut taken: Vec<usize> = lanes.iter().map(|l| l.len()).collect();
+        loop {
+            let mut then = now.clone();
+            for (steps, &n) in lanes.iter().zip(&taken) {
+                for step in steps[n..].iter().rev() {
+                    then.entry(step.word).and_modify(|bits| {
+                        *bits = if step.set {
+                            *bits & !step.mask
+                        } else {
+                            *bits | step.mask
+                        }
+                    });
+                }
+            }
+            let differs = now.iter().zip(then.values());
+            let other = differs.fold(sum, |s, ((&word, &a), &b)| {
+                s.wrapping_sub(word_sum(word, a))
+                    .wrapping_add(word_sum(word, b))
+            });
+            if other == old {
+                return Ok(true);
+            }
+            let Some(lane) = taken.iter().position(|&n| n > 0) else {
+                return Ok(false);
+            };
+            taken[lane] -= 1;
+            for (n, steps) in taken[..lane].iter_mut().zip(&lanes) {
+                *n = steps.len();
+            }
+        }
+    }
+}

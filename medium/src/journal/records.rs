@@ -1,0 +1,327 @@
+//! What a record holds and what it does to its homes, be they on the medium
+//! (a commit, recovery) or in changes that are kept in memory (a repair).
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::buffer::{Entry, parse};
+use super::lines::Lines;
+use crate::error::{Error, Result};
+use crate::media::bitmap::BitmapKind;
+use crate::media::checksum::{SEALED_BITS, unseal};
+use crate::media::record::{ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, SlotState};
+use crate::media::superblock::INODE_TABLE_OFFSET;
+use crate::media::{DiskInode, Geometry};
+use crate::pmem::Region;
+use crate::types::{Ino, Lsn};
+
+/// Bytes of a file system, as they are or as they are going to be.
+pub trait Source {
+    /// How many.
+    fn len(&self) -> u64;
+    /// An aligned word.
+    ///
+    /// # Errors
+    /// Those of reading.
+    fn load_u64(&self, at: u64) -> Result<u64>;
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// Those of reading.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
+}
+
+/// Where the homes of records are.
+pub trait Homes: Source {
+    /// Changes bytes.
+    ///
+    /// # Errors
+    /// Those of storing.
+    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+    /// Changes an aligned word.
+    ///
+    /// # Errors
+    /// Those of storing.
+    fn store_u64(&mut self, at: u64, word: u64) -> Result<()>;
+    /// Makes so many words zeros.
+    ///
+    /// # Errors
+    /// Those of storing.
+    fn zero(&mut self, at: u64, words: u64) -> Result<()>;
+}
+
+impl Source for Region {
+    fn len(&self) -> u64 {
+        Region::len(self)
+    }
+
+    #[inline]
+    fn load_u64(&self, at: u64) -> Result<u64> {
+        Ok(Region::load_u64(self, at)?)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        Ok(Region::read(self, at, into)?)
+    }
+}
+
+/// Homes on the medium: stored, and noted to be flushed.
+#[derive(Debug)]
+pub struct OnMedium<'a> {
+    /// The medium.
+    pub region: &'a Region,
+    /// What is to be flushed.
+    pub lines: &'a mut Lines,
+}
+
+impl Source for OnMedium<'_> {
+    fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    #[inline]
+    fn load_u64(&self, at: u64) -> Result<u64> {
+        Source::load_u64(self.region, at)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        Source::read(self.region, at, into)
+    }
+}
+
+impl Homes for OnMedium<'_> {
+    // All that a commit does for each entry: its checks are those of a loop.
+    #[inline(always)]
+    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.region.window().store_unflushed(at, bytes)?;
+        self.lines.add(at, bytes.len() as u64);
+        Ok(())
+    }
+
+    #[inline]
+    fn store_u64(&mut self, at: u64, word: u64) -> Result<()> {
+        self.region.window().store_u64_unflushed(at, word)?;
+        self.lines.add(at, 8);
+        Ok(())
+    }
+
+    fn zero(&mut self, at: u64, words: u64) -> Result<()> {
+        let w = self.region.window();
+        for i in 0..words {
+            w.store_u64_unflushed(at + i * 8, 0)?;
+        }
+        self.lines.add(at, words * 8);
+        Ok(())
+    }
+}
+
+/// The `retired` word of a lane and its copy; `None` where the check does not
+/// fit.
+///
+/// # Errors
+/// Those of reading.
+pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[Option<u64>; 2]> {
+    let mut words = [None; 2];
+    for (copy, word) in (0..).zip(&mut words) {
+        let raw = from.load_u64(geo.retired_offset(lane) + copy * 8)?;
+        *word = if raw == 0 {
+            Some(0)
+        } else {
+            unseal(geo.retired_seed(copy), raw)
+        };
+    }
+    Ok(words)
+}
+
+/// Reads one slot.
+///
+/// # Errors
+/// Those of reading.
+pub fn read_slot(
+    from: &impl Source,
+    geo: &Geometry,
+    lane: u32,
+    slot: u32,
+) -> Result<(SlotState, Vec<u8>)> {
+    let at = geo.slot_offset(lane, slot);
+    let mut bytes = vec![0; geo.slot_size as usize];
+    from.read(at, &mut bytes)?;
+    let Ok((h, _)) = RecordHeader::read_from_prefix(&bytes) else {
+        return Ok((SlotState::Bad, bytes));
+    };
+    if h.as_bytes().iter().all(|&b| b == 0) {
+        return Ok((SlotState::Empty, bytes));
+    }
+    let len = h.len as usize;
+    if h.magic != RECORD_MAGIC
+        || len < ENTRIES_AT
+        || len > bytes.len()
+        || h.lane != lane
+        || h.slot != slot
+    {
+        return Ok((SlotState::Bad, bytes));
+    }
+    bytes.truncate(len);
+    if RecordHeader::crc_of(geo.seed, &bytes) != h.crc {
+        return Ok((SlotState::Bad, bytes));
+    }
+    // No record has such a number; one that had would leave none for the next.
+    if h.lsn == 0 || h.lsn >> SEALED_BITS != 0 {
+        return Ok((SlotState::Bad, bytes));
+    }
+    Ok((SlotState::Valid(Lsn(h.lsn)), bytes))
+}
+
+/// Whether an inode that the record changes is newer at its home. Then the
+/// lane's next record was durable, and with it all homes of this one: replay
+/// would only put back what that record has changed.
+///
+/// # Errors
+/// Those of reading.
+pub fn superseded(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<bool> {
+    const SIZE: u64 = DiskInode::SIZE as u64;
+    for e in parse(&record[ENTRIES_AT..]) {
+        let whole = e
+            .offset
+            .checked_add(SIZE)
+            .is_some_and(|end| end <= from.len());
+        if e.kind != EntryKind::Inode || !e.offset.is_multiple_of(SIZE) || !whole {
+            continue;
+        }
+        let mut home = DiskInode::new_zeroed();
+        from.read(e.offset, home.as_mut_bytes())?;
+        if home.crc != home.expected_crc(geo.seed, Ino(home.ino)) {
+            continue;
+        }
+        let mut image = home;
+        let n = e.payload.len().min(DiskInode::SIZE);
+        image.as_mut_bytes()[..n].copy_from_slice(&e.payload[..n]);
+        if (home.generation, home.change) > (image.generation, image.change) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The words of a payload.
+pub fn words(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    payload
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|c| u64::from_le_bytes(*c))
+}
+
+/// Bitmap and group that an entry touches.
+pub fn group_of(e: &Entry<'_>) -> Option<(u64, u64)> {
+    match e.kind {
+        EntryKind::SetBits | EntryKind::ClearBits => {
+            let w = words(e.payload).nth(1)?;
+            Some((w >> 56, w & ((1 << 56) - 1)))
+        }
+        // kind and group stand behind the descriptor itself
+        EntryKind::Desc => {
+            let w = words(e.payload).last()?;
+            Some((w >> 56, w & ((1 << 56) - 1)))
+        }
+        _ => None,
+    }
+}
+
+/// Packs a bitmap and a group for an entry's payload.
+pub fn group_word(kind: BitmapKind, group: u64) -> u64 {
+    kind.code() << 56 | group
+}
+
+/// Whether a valid record names what a record may name; before any of it is
+/// stored.
+///
+/// # Errors
+/// [`Error::Corrupt`] where it does not.
+pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
+    let header = RecordHeader::read_from_prefix(record)
+        .map_err(|_| Error::corrupt("a journal record", "it is too short"))?
+        .0;
+    let body = &record[ENTRIES_AT..];
+    let bad = |what: &str| Error::corrupt(format!("journal record {}", header.lsn), what);
+    let (mut used, mut count) = (0, 0u32);
+    for e in parse(body) {
+        used += 8 + e.payload.len();
+        count += 1;
+        let payload = e.payload.len() as u64;
+        let len = match e.kind {
+            EntryKind::SetBits | EntryKind::ClearBits => {
+                if payload != 16
+                    || group_of(&e).is_none_or(|(k, _)| BitmapKind::from_code(k).is_none())
+                {
+                    return Err(bad("an entry of bits has the wrong shape"));
+                }
+                8
+            }
+            EntryKind::Desc => {
+                if payload != 40
+                    || group_of(&e).is_none_or(|(k, _)| BitmapKind::from_code(k).is_none())
+                {
+                    return Err(bad("an entry of a descriptor has the wrong shape"));
+                }
+                32
+            }
+            EntryKind::Zero => {
+                if payload != 8 {
+                    return Err(bad("an entry of zeros has the wrong shape"));
+                }
+                let len = words(e.payload).next().unwrap_or(0).saturating_mul(8);
+                // Only pointers are emptied so: they lie in one block.
+                if e.offset % geo.block_size + len.min(geo.block_size + 1) > geo.block_size {
+                    return Err(bad("an entry of zeros leaves its block"));
+                }
+                len
+            }
+            _ => payload,
+        };
+        let end = e.offset.checked_add(len).filter(|&end| end <= from.len());
+        let Some(end) = end else {
+            return Err(bad("an entry leaves the region"));
+        };
+        let overlaps = |from: u64, to: u64| e.offset < to && end > from;
+        // The static superblocks, the dynamic words and the journal are never
+        // changed by a record; the internal inodes of both pages are.
+        for page in [0, geo.copy_offset] {
+            if overlaps(page, page + INODE_TABLE_OFFSET) {
+                return Err(bad("an entry would overwrite a superblock"));
+            }
+        }
+        if overlaps(geo.journal_offset, geo.journal_offset + geo.journal_len) {
+            return Err(bad("an entry would overwrite the journal"));
+        }
+    }
+    if used != body.len() || count != header.entries {
+        return Err(bad("its entries do not fill it"));
+    }
+    Ok(())
+}
+
+/// Does to its home what an entry says. Bits change by masks; their group's sum
+/// is the caller's business.
+///
+/// # Errors
+/// Those of the homes.
+#[inline]
+pub fn apply(homes: &mut impl Homes, e: &Entry<'_>) -> Result<()> {
+    match e.kind {
+        EntryKind::SetBits | EntryKind::ClearBits => {
+            let mask = words(e.payload).next().unwrap_or(0);
+            let old = homes.load_u64(e.offset)?;
+            let new = if e.kind == EntryKind::SetBits {
+                old | mask
+            } else {
+                old & !mask
+            };
+            homes.store_u64(e.offset, new)
+        }
+        EntryKind::Zero => homes.zero(e.offset, words(e.payload).next().unwrap_or(0)),
+        EntryKind::Desc => homes.store(e.offset, &e.payload[..32]),
+        EntryKind::Inode | EntryKind::Pointer | EntryKind::Leaf | EntryKind::Slot => {
+            homes.store(e.offset, e.payload)
+        }
+    }
+}

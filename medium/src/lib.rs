@@ -1,0 +1,39 @@
+//! Internal crate of `pramfs`: the medium and its layout.
+//!
+//! It holds what the file system (`pramfs`) and its checker (`pramfs-fsck`) share, from
+//! the memory upwards:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`pmem`] | access to persistent memory: regions, backends, flushes and fences, faults |
+//! | [`media`] | the structures on the medium, byte for byte (`docs/format.md`) |
+//! | [`journal`] | records, lanes, commit, replay (`docs/consistency.md`) |
+//! | [`alloc`] | bitmaps of blocks and inodes |
+//! | [`volume`] | a region with its geometry, journal and bitmaps; transactions |
+//! | [`map`] | the block pointers of a file |
+//! | [`htree`] | directories and attributes |
+//! | [`format`] | makes a file system (mkfs) |
+//!
+//! Its interface follows the needs of these two crates and changes without notice.
+//! Programs use `pramfs`.
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");
+
+pub mod alloc;
+pub mod error;
+pub mod format;
+pub mod htree;
+pub mod journal;
+pub mod map;
+pub mod media;
+pub mod pmem;
+pub mod sync;
+pub mod types;
+pub mod volume;
+
+pub use error::{Error, Result};
+pub use types::FileType;
+
+/// Whether the hooks for tests are in this build: the feature `testing`.
+pub const TESTING: bool = cfg!(feature = "testing");

@@ -1,0 +1,488 @@
+//! Mapping blocks into a file.
+
+use smallvec::{SmallVec, smallvec};
+use zerocopy::IntoBytes;
+
+use super::{
+    BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, check_last, descend, fan, height_for, put_pointer,
+    put_slots, slot,
+};
+use crate::alloc::Run;
+use crate::error::{Error, Result};
+use crate::media::pointer::{LEAF, Ptr, UNWRITTEN};
+use crate::types::Bno;
+use crate::volume::Tx;
+
+fn flag(unwritten: bool) -> u64 {
+    if unwritten { UNWRITTEN } else { 0 }
+}
+
+/// Bytes of a record that the bits of one run take at most.
+fn bits_cost(blocks: u64) -> usize {
+    (blocks.div_ceil(64) as usize + 1) * BIT_WORD
+}
+
+/// Blocks of a run whose cost [`plan`] need not know exactly.
+const LINEAR_BLOCKS: u64 = 16;
+
+/// Most that so many blocks can cost: new levels above the root, and two ways
+/// down to tables that are missing or all of whose pointers change.
+fn small_cost(height: u32) -> usize {
+    bits_cost(LINEAR_BLOCKS)
+        + 3 * height as usize * BIT_WORD
+        + 2 * ONE_WORD
+        + LINEAR_BLOCKS as usize * 8
+}
+
+/// How many blocks from `index` on, at most `max`, can be taken as one run and
+/// mapped by [`insert`] with the room that the record has left.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::TooLarge`].
+pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
+    let geo = &tx.volume().geo;
+    if max == 0 {
+        return Ok(0);
+    }
+    let capacity = map.checked(geo)?.capacity(geo);
+    let last = index
+        .checked_add(max - 1)
+        .ok_or(Error::TooLarge(u64::MAX))?;
+    let height = height_for(tx.volume(), last)?.max(map.height);
+    let mut room = tx.room().saturating_sub(RESERVED_BYTES);
+    // A small run fits whatever the tree is like: no need to look.
+    if max <= LINEAR_BLOCKS && room >= small_cost(height) {
+        return Ok(max);
+    }
+    if !map.root.is_hole() {
+        let grown = (height - map.height) as usize * BIT_WORD;
+        if grown > room {
+            return Ok(0);
+        }
+        room -= grown;
+    }
+    let mut count = 0;
+    while count < max {
+        let at = index + count;
+        let piece = (max - count).min(fan(geo) - slot(geo, 0, at));
+        let (level, new) = if map.root.is_hole() || at >= capacity {
+            (height, true)
+        } else {
+            let step = descend(tx, map, at, 0)?;
+            (step.level, step.home.is_none_or(|b| tx.is_new(b)))
+        };
+        // What the pointers cost beside the bits, and for each block.
+        let (once, each) = match (level, new) {
+            (0, true) => (0, 0),
+            (0, false) => (8, 8),
+            (missing, _) => (missing as usize * BIT_WORD + ONE_WORD, 0),
+        };
+        let cost = |n: u64| bits_cost(n) + once + each * n as usize;
+        if cost(piece) <= room {
+            room -= cost(piece);
+            count += piece;
+            continue;
+        }
+        // The cost grows with the number of blocks: search the last that fits.
+        let (mut fits, mut not) = (0, piece);
+        while fits + 1 < not {
+            let mid = (fits + not) / 2;
+            if cost(mid) <= room {
+                fits = mid
+            } else {
+                not = mid
+            }
+        }
+        return Ok(count + fits);
+    }
+    Ok(count)
+}
+
+/// Whether [`insert_huge`] at `index` fits the record, with the bits of its run.
+///
+/// # Errors
+/// [`Error::TooLarge`].
+pub fn plan_huge(tx: &Tx<'_>, map: &MapRef, index: u64) -> Result<bool> {
+    let span = fan(&tx.volume().geo);
+    let last = index
+        .checked_add(span - 1)
+        .ok_or(Error::TooLarge(u64::MAX))?;
+    let levels = height_for(tx.volume(), last)?.max(map.height) as usize;
+    // New tables, their pointer, and the blocks.
+    Ok(tx.room() >= RESERVED_BYTES + levels * BIT_WORD + ONE_WORD + bits_cost(span))
+}
+
+/// What a new pointer block has in the slots that it is not made for.
+#[derive(Debug, Clone, Copy)]
+enum Rest {
+    Holes,
+    /// It takes the place of a mark of loss: marks of this level, of the block
+    /// that covers this file block.
+    Lost(u32, u64),
+}
+
+impl Rest {
+    fn of(step: &super::Step, level: u32, index: u64) -> Rest {
+        if step.lost {
+            Rest::Lost(level, index)
+        } else {
+            Rest::Holes
+        }
+    }
+}
+
+/// A new pointer block with these pointers.
+fn new_table(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    near: Option<Bno>,
+    (first, words): (u64, &[u64]),
+    rest: Rest,
+) -> Result<Bno> {
+    let geo = &tx.volume().geo;
+    let block = Bno(tx.alloc_blocks(near.map(|b| b.0), 1, true)?.start);
+    let mut table = [0u64; 512];
+    if let Rest::Lost(level, index) = rest {
+        let shift = geo.fan_log2 * level;
+        let base = index >> (shift + geo.fan_log2) << (shift + geo.fan_log2);
+        for (i, word) in (0..fan(geo)).zip(&mut table) {
+            *word = Ptr::lost(map.at(geo, level, base + (i << shift))).0;
+        }
+    }
+    let (from, to) = (first as usize, first as usize + words.len());
+    table[from..to].copy_from_slice(words);
+    tx.write_new(geo.offset(block), table[..fan(geo) as usize].as_bytes())?;
+    map.blocks += 1;
+    Ok(block)
+}
+
+/// Makes the tree high enough to have a block `last`, and at least `least`
+/// levels high.
+fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let root = map.checked(geo)?;
+    check_last(geo, last)?;
+    if map.height >= least && last < root.capacity(geo) {
+        return Ok(());
+    }
+    let height = height_for(tx.volume(), last)?.max(least);
+    if map.height >= height {
+        return Ok(());
+    }
+    if map.root.is_hole() {
+        map.height = height;
+        return Ok(());
+    }
+    if !map.root.is_lost(root.root_at(geo)) {
+        root.open(geo, map.root, root.root_at(geo))?;
+    }
+    while map.height < height {
+        // The old root is entry 0 of the new one: its level and index, and so
+        // its check, stay what they were.
+        let old = [map.root.0];
+        let table = new_table(tx, map, None, (0, &old), Rest::Holes)?;
+        map.height += 1;
+        map.root = Ptr::new(table, 0, map.at(geo, map.height, 0));
+    }
+    Ok(())
+}
+
+/// Puts `ptr`, of level `level`, in the place of the hole that covers `index`,
+/// through new pointer blocks where there are none. A mark of loss is a hole,
+/// too; what else it covers stays lost.
+fn graft(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    index: u64,
+    mut level: u32,
+    mut ptr: Ptr,
+) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let step = descend(tx, map, index, level)?;
+    if !step.is_free() {
+        return Err(map.damaged(index, "it is mapped already"));
+    }
+    while level < step.level {
+        let entry = (slot(geo, level, index), &[ptr.0][..]);
+        let rest = Rest::of(&step, level, index);
+        let table = new_table(tx, map, step.home, entry, rest)?;
+        level += 1;
+        ptr = Ptr::new(table, 0, map.at(geo, level, index));
+    }
+    put_pointer(tx, map, &step, index, ptr)
+}
+
+/// Maps the blocks of `run`, taken by this transaction, at `index` and on. All
+/// of them are holes, or were lost, and as many as [`plan`] allowed.
+///
+/// # Errors
+/// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
+pub fn insert(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    index: u64,
+    run: Run,
+    unwritten: bool,
+) -> Result<()> {
+    if run.len == 0 {
+        return Ok(());
+    }
+    let geo = &tx.volume().geo;
+    let last = index
+        .checked_add(run.len - 1)
+        .ok_or(Error::TooLarge(u64::MAX))?;
+    grow(tx, map, last, 0)?;
+    let mut done = 0;
+    let mut words = SmallVec::<[u64; 16]>::new();
+    while done < run.len {
+        let at = index + done;
+        let first = slot(geo, 0, at);
+        let n = (run.len - done).min(fan(geo) - first);
+        words.clear();
+        for i in 0..n {
+            let block = Bno(run.start + done + i);
+            words.push(Ptr::new(block, flag(unwritten), map.at(geo, 0, at + i)).0);
+        }
+        let step = descend(tx, map, at, 0)?;
+        match step.home {
+            Some(table) if step.level == 0 => {
+                let mut mapped = !step.is_free();
+                if n > 1 {
+                    let mut there = [0u64; 512];
+                    let there = &mut there[..n as usize];
+                    tx.read(geo.offset(table) + first * 8, there.as_mut_bytes())?;
+                    mapped = (at..)
+                        .zip(&*there)
+                        .any(|(index, w)| *w != 0 && !Ptr(*w).is_lost(map.at(geo, 0, index)));
+                }
+                if mapped {
+                    return Err(map.damaged(at, "it is mapped already"));
+                }
+                put_slots(tx, table, first, &words)?;
+            }
+            _ if map.height == 0 => graft(tx, map, at, 0, Ptr(words[0]))?,
+            _ => {
+                if !step.is_free() {
+                    return Err(map.damaged(at, "it is mapped already"));
+                }
+                let rest = Rest::of(&step, 0, at);
+                let table = new_table(tx, map, step.home, (first, &words), rest)?;
+                let ptr = Ptr::new(table, 0, map.at(geo, 1, at));
+                graft(tx, map, at, 1, ptr)?;
+            }
+        }
+        done += n;
+    }
+    map.blocks += run.len as i64;
+    Ok(())
+}
+
+/// As [`insert`], where the pointer block that covers all of the run is known,
+/// and that it has holes or marks of loss there.
+///
+/// # Errors
+/// A record that is full.
+#[inline]
+pub fn insert_into(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    table: Bno,
+    index: u64,
+    run: Run,
+) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let word = |i| Ptr::new(Bno(run.start + i), 0, map.at(geo, 0, index + i)).0;
+    let words: SmallVec<[u64; 16]> = (0..run.len).map(word).collect();
+    put_slots(tx, table, slot(geo, 0, index), &words)?;
+    map.blocks += run.len as i64;
+    Ok(())
+}
+
+/// Maps an aligned run of 2 MiB as one leaf at `index`, a multiple of 512. One
+/// pointer says that the range is a hole, or it is past the end of the tree.
+///
+/// # Errors
+/// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
+pub fn insert_huge(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    index: u64,
+    run: Run,
+    unwritten: bool,
+) -> Result<()> {
+    let geo = &tx.volume().geo;
+    let span = fan(geo);
+    if !geo.huge_leaves
+        || geo.block_log2 != 12
+        || run.len != span
+        || !run.start.is_multiple_of(span)
+        || !index.is_multiple_of(span)
+    {
+        return Err(Error::NotSupported(
+            "a leaf of 2 MiB that is not aligned, or without the feature for it",
+        ));
+    }
+    let last = index
+        .checked_add(span - 1)
+        .ok_or(Error::TooLarge(u64::MAX))?;
+    grow(tx, map, last, 1)?;
+    let ptr = Ptr::new(
+        Bno(run.start),
+        LEAF | flag(unwritten),
+        map.at(geo, 1, index),
+    );
+    let step = descend(tx, map, index, 1)?;
+    if !step.is_free() {
+        // A pointer block goes with its last pointer: this one has some, or has
+        // lost them.
+        return Err(map.damaged(index, "it is mapped already"));
+    }
+    graft(tx, map, index, 1, ptr)?;
+    map.blocks += span as i64;
+    Ok(())
+}
+
+/// Makes unwritten blocks readable, `count` from `index` on, none of them a
+/// hole; what is written already stays so. A large leaf changes only whole.
+/// Returns for how many the record had room.
+///
+/// # Errors
+/// [`Error::Corrupt`]; a large leaf that is covered in part.
+pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) -> Result<u64> {
+    let geo = &tx.volume().geo;
+    let root = map.checked(geo)?;
+    let capacity = root.capacity(geo);
+    let mut done = 0;
+    while done < count {
+        let at = index.saturating_add(done);
+        if at >= capacity {
+            return Err(map.damaged(at, "it should be allocated and is not"));
+        }
+        let step = descend(tx, map, at, 0)?;
+        if step.ptr.is_hole() {
+            return Err(map.damaged(at, "it should be allocated and is not"));
+        }
+        let room = tx.room().saturating_sub(RESERVED_BYTES);
+        if step.ptr.is_leaf() {
+            let within = at & (fan(geo) - 1);
+            if within != 0 || count - done < fan(geo) {
+                return Err(Error::NotSupported(
+                    "half of a 2 MiB leaf cannot become written",
+                ));
+            }
+            if step.ptr.is_unwritten() {
+                if room < ONE_WORD {
+                    return Ok(done);
+                }
+                let flags = step.ptr.flags() & !UNWRITTEN;
+                put_pointer(
+                    tx,
+                    map,
+                    &step,
+                    at,
+                    Ptr::new(step.ptr.block(), flags, map.at(geo, 1, at)),
+                )?;
+            }
+            done += fan(geo);
+            continue;
+        }
+        let Some(table) = step.home else {
+            let block = root.open(geo, step.ptr, map.at(geo, 0, at))?;
+            map.root = Ptr::new(block, step.ptr.flags() & !UNWRITTEN, map.at(geo, 0, at));
+            done += 1;
+            continue;
+        };
+        let first = slot(geo, 0, at);
+        let piece = (count - done).min(fan(geo) - first);
+        let fits = piece.min((room.saturating_sub(8) / 8) as u64);
+        if fits == 0 {
+            return Ok(done);
+        }
+        let mut words: SmallVec<[u64; 16]> = smallvec![0; fits as usize];
+        tx.read(
+            geo.offset(table) + first * 8,
+            words.as_mut_slice().as_mut_bytes(),
+        )?;
+        // Only the range from the first to the last that changes.
+        let (mut from, mut to) = (usize::MAX, 0);
+        for (i, w) in words.iter_mut().enumerate() {
+            let (ptr, place) = (Ptr(*w), map.at(geo, 0, at + i as u64));
+            if ptr.is_hole() {
+                return Err(map.damaged(at + i as u64, "it should be allocated and is not"));
+            }
+            let block = root.open(geo, ptr, place)?;
+            if ptr.is_unwritten() {
+                *w = Ptr::new(block, ptr.flags() & !UNWRITTEN, place).0;
+                (from, to) = (from.min(i), i + 1);
+            }
+        }
+        if from < to {
+            put_slots(tx, table, first + from as u64, &words[from..to])?;
+        }
+        done += fits;
+        if fits < piece {
+            return Ok(done);
+        }
+    }
+    Ok(done)
+}
+
+/// Cuts the large leaf that covers `index` into a pointer block with the
+/// pointers that `keep` (a range of its slots) names, flags kept; the caller
+/// frees what else the leaf had. Takes one block, from the reserve if need be.
+pub(super) fn cut(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    index: u64,
+    leaf: Ptr,
+    keep: impl Fn(u64) -> bool,
+) -> Result<Ptr> {
+    let geo = &tx.volume().geo;
+    let block = map.root().open(geo, leaf, map.at(geo, 1, index))?;
+    let base = index & !(fan(geo) - 1);
+    let flags = leaf.flags() & !LEAF;
+    let mut words = [0u64; 512];
+    for i in (0..fan(geo)).filter(|i| keep(*i)) {
+        words[i as usize] = Ptr::new(Bno(block.0 + i), flags, map.at(geo, 0, base + i)).0;
+    }
+    tx.allow_reserve();
+    let words = (0, &words[..fan(geo) as usize]);
+    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    Ok(Ptr::new(table, 0, map.at(geo, 1, index)))
+}
+
+/// Most pointer blocks that [`cut_lost`] takes at a level above the lowest: one,
+/// and two on the way down to each end.
+pub(super) fn lost_tables(level: u32) -> usize {
+    2 * level as usize - 1
+}
+
+/// Cuts the mark of loss of level `level` whose first file block is `first`, and
+/// of which `from..to` is a part, into a pointer block: that part is holes, the
+/// rest stays lost. Takes blocks, from the reserve if need be.
+pub(super) fn cut_lost(
+    tx: &mut Tx<'_>,
+    map: &mut MapRef,
+    (level, first): (u32, u64),
+    (from, to): (u64, u64),
+) -> Result<Ptr> {
+    let geo = &tx.volume().geo;
+    let below = level - 1;
+    let span = 1u64 << (geo.fan_log2 * below);
+    let mut words = [0u64; 512];
+    for i in 0..fan(geo) {
+        let start = first + i * span;
+        let end = start + span;
+        words[i as usize] = if end <= from || to <= start {
+            Ptr::lost(map.at(geo, below, start)).0
+        } else if from <= start && end <= to {
+            0
+        } else {
+            cut_lost(tx, map, (below, start), (from, to))?.0
+        };
+    }
+    tx.allow_reserve();
+    let words = (0, &words[..fan(geo) as usize]);
+    let table = new_table(tx, map, None, words, Rest::Holes)?;
+    Ok(Ptr::new(table, 0, map.at(geo, level, first)))
+}

@@ -1,0 +1,100 @@
+//! Marks of loss in a file map: what a repair could not bring back.
+//!
+//! A mark stands in place of a pointer, owns nothing, and covers what that
+//! pointer covered ([`Ptr::is_lost`]).
+
+use std::ops::ControlFlow;
+
+use zerocopy::IntoBytes;
+
+use super::{MapRef, fan};
+use crate::error::Result;
+use crate::media::Geometry;
+use crate::media::pointer::Ptr;
+use crate::volume::{Tx, Volume};
+
+/// Reads bytes of the region.
+type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
+
+/// Calls `f` with first block and number of what each mark covers, in order of
+/// the file, until it breaks. Only pointer blocks are read. A pointer that
+/// cannot be right is passed over: who reads there is told.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`] for a height that cannot be; those of the region.
+pub fn lost_blocks(
+    vol: &Volume,
+    map: &MapRef,
+    f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<()> {
+    let read: Read<'_> = &mut |at, into| Ok(vol.region.read(at, into)?);
+    walk(&vol.geo, map, read, f)
+}
+
+/// Whether a map has a mark, as the record of a transaction leaves it.
+///
+/// # Errors
+/// As for [`lost_blocks`].
+pub fn is_any_lost(tx: &Tx<'_>, map: &MapRef) -> Result<bool> {
+    let mut any = false;
+    let read: Read<'_> = &mut |at, into| tx.read(at, into);
+    walk(&tx.volume().geo, map, read, &mut |_, _| {
+        any = true;
+        ControlFlow::Break(())
+    })?;
+    Ok(any)
+}
+
+fn walk(
+    geo: &Geometry,
+    map: &MapRef,
+    read: Read<'_>,
+    f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<()> {
+    map.checked(geo)?;
+    let mut walk = Walk {
+        geo,
+        map,
+        read,
+        f,
+        left: geo.blocks,
+    };
+    walk.entry(map.root, map.height, 0).map(drop)
+}
+
+struct Walk<'a> {
+    geo: &'a Geometry,
+    map: &'a MapRef,
+    read: Read<'a>,
+    f: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    /// Pointer blocks that there still can be: a hostile tree has no end.
+    left: u64,
+}
+
+impl Walk<'_> {
+    fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<ControlFlow<()>> {
+        let geo = self.geo;
+        let at = self.map.at(geo, level, first);
+        if ptr.is_lost(at) {
+            return Ok((self.f)(first, 1 << (geo.fan_log2 * level)));
+        }
+        if ptr.is_hole() || level == 0 || ptr.is_leaf() || self.left == 0 {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let Ok(block) = self.map.root().open(geo, ptr, at) else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        self.left -= 1;
+        let mut words = [0u64; 512];
+        let words = &mut words[..fan(geo) as usize];
+        (self.read)(geo.offset(block), words.as_mut_bytes())?;
+        for (i, word) in (0..).zip(&*words) {
+            let first = first + (i << (geo.fan_log2 * (level - 1)));
+            let flow = self.entry(Ptr(*word), level - 1, first)?;
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

@@ -1,0 +1,227 @@
+//! Reading a superblock of unknown bytes: from raw to valid.
+
+use super::checksum::unseal;
+use super::features::{self, Mask};
+use super::geometry::Geometry;
+use super::inode::INODE_SIZE;
+use super::superblock::*;
+use crate::error::{Error, Result};
+use crate::pmem::{Region, RegionView};
+
+/// A validated superblock with what a person wants to know of it.
+#[derive(Debug, Clone)]
+pub struct SuperblockInfo {
+    /// The static part.
+    pub fixed: SuperStatic,
+    /// The dynamic words of the page it was read from.
+    pub dynamic: SuperDynamic,
+    /// Whether the page at offset 0 was damaged and the copy was used.
+    pub from_copy: bool,
+    /// Whether the first page is sound and the copy is not: nothing is lost yet,
+    /// and there is nothing to fall back on.
+    pub copy_damaged: bool,
+}
+
+impl SuperblockInfo {
+    /// The label as text.
+    pub fn label(&self) -> String {
+        text(&self.fixed.label)
+    }
+    /// The program that made the file system.
+    pub fn writer(&self) -> String {
+        text(&self.fixed.writer)
+    }
+    /// The uuid.
+    pub fn uuid(&self) -> uuid::Uuid {
+        uuid::Uuid::from_bytes(self.fixed.uuid)
+    }
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        1 << self.fixed.block_size_log2
+    }
+    /// Whether it was unmounted cleanly.
+    pub fn is_clean(&self) -> bool {
+        self.dynamic.state == STATE_CLEAN
+    }
+    /// Sizes and places.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::new(&self.fixed)
+    }
+    /// LSN up to which records are dead; `None` where the word is damaged.
+    pub fn checkpoint(&self) -> Option<u64> {
+        unseal(self.geometry().seed, self.dynamic.checkpoint)
+    }
+    /// Names of the features in use.
+    pub fn features(&self) -> Vec<String> {
+        let mut all = features::names(Mask::Compat, self.fixed.compat);
+        all.extend(features::names(Mask::RoCompat, self.fixed.ro_compat));
+        all.extend(features::names(Mask::Incompat, self.fixed.incompat));
+        all
+    }
+}
+
+/// Bytes up to the first NUL, as text.
+pub fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Reads and validates the superblock, from the copy where the first page is
+/// damaged. Unknown features are no error here; see [`check_features`].
+///
+/// # Errors
+/// [`Error::NotMountable`] says what is wrong with the first page;
+/// [`Error::Pmem`] in a forked child.
+pub fn probe_superblock<'r>(region: impl Into<RegionView<'r>>) -> Result<SuperblockInfo> {
+    let region = region.into().region();
+    region.check_owner()?;
+    match read_page(region, 0) {
+        Ok(info) => Ok(SuperblockInfo {
+            copy_damaged: !copy_is_sound(region, &info.fixed),
+            ..info
+        }),
+        Err(first) => match read_page(region, COPY_OFFSET) {
+            Ok(info) if info.fixed.copy_offset == COPY_OFFSET => Ok(SuperblockInfo {
+                from_copy: true,
+                ..info
+            }),
+            _ => Err(first),
+        },
+    }
+}
+
+/// Refuses features that this version cannot use, by name.
+///
+/// # Errors
+/// [`Error::NotMountable`]; [`Error::ReadOnly`] where a read-only mount would do.
+pub fn check_features(sb: &SuperStatic, read_only: bool) -> Result<()> {
+    let bad = features::unsupported(Mask::Incompat, sb.incompat);
+    if bad != 0 {
+        return Err(Error::NotMountable(format!(
+            "the file system uses features that this version does not know: {}; use a newer pramfs",
+            features::names(Mask::Incompat, bad).join(", ")
+        )));
+    }
+    let bad = features::unsupported(Mask::RoCompat, sb.ro_compat);
+    if bad != 0 && !read_only {
+        return Err(Error::NotMountable(format!(
+            "the file system uses features that this version can only read past: {}; mount it read-only (-o ro) or use a newer pramfs",
+            features::names(Mask::RoCompat, bad).join(", ")
+        )));
+    }
+    Ok(())
+}
+
+fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
+    let bad = |why: String| Err(Error::NotMountable(why));
+    if region.len() < MIN_REGION {
+        return bad(format!(
+            "the region has {} bytes, fewer than the smallest file system ({MIN_REGION})",
+            region.len()
+        ));
+    }
+    let fixed: SuperStatic = region.read_pod(at)?;
+    let dynamic: SuperDynamic = region.read_pod(at + DYNAMIC_OFFSET)?;
+    if fixed.magic != MAGIC {
+        return bad("no pramfs superblock was found; make a file system with mkfs.pramfs".into());
+    }
+    if fixed.crc != fixed.expected_crc() {
+        return bad(
+            "the superblock is damaged (checksum) and its copy is too; without them nothing in it can be found: restore it from a backup".into(),
+        );
+    }
+    if fixed.version != VERSION {
+        return bad(format!(
+            "the format has version {}, this program knows version {VERSION}",
+            fixed.version
+        ));
+    }
+    if let Err(why) = check_geometry(&fixed, region.len()) {
+        return bad(format!("the superblock makes no sense: {why}"));
+    }
+    Ok(SuperblockInfo {
+        fixed,
+        dynamic,
+        from_copy: false,
+        copy_damaged: false,
+    })
+}
+
+/// Whether the copy would do if the first page were lost. A label that a crash has
+/// cut short is no damage: the next mount that writes finishes it.
+fn copy_is_sound(region: &Region, first: &SuperStatic) -> bool {
+    let copy = region.read_pod::<SuperStatic>(first.copy_offset);
+    copy.is_ok_and(|copy| {
+        copy == SuperStatic {
+            label: copy.label,
+            crc: copy.crc,
+            ..*first
+        }
+    })
+}
+
+fn check_geometry(sb: &SuperStatic, region_len: u64) -> Result<(), String> {
+    if !(9..=12).contains(&sb.block_size_log2) {
+        return Err(format!("blocks of 2^{} bytes", sb.block_size_log2));
+    }
+    let bs = 1u64 << sb.block_size_log2;
+    if sb.region_len > region_len {
+        return Err(format!(
+            "it was made for {} bytes and the region has only {region_len}: the region is truncated",
+            sb.region_len
+        ));
+    }
+    if sb.region_len < MIN_REGION || sb.blocks != sb.region_len / bs || sb.blocks >= 1 << 40 {
+        return Err(format!("{} blocks in {} bytes", sb.blocks, sb.region_len));
+    }
+    if sb.lanes == 0
+        || sb.lanes > 1024
+        || sb.slot_size < 2048
+        || sb.slot_size > 1 << 16
+        || !sb.slot_size.is_multiple_of(64)
+    {
+        return Err(format!(
+            "{} lanes of {} bytes a slot",
+            sb.lanes, sb.slot_size
+        ));
+    }
+    let journal = Geometry::journal_bytes(u64::from(sb.lanes), u64::from(sb.slot_size));
+    let journal_end = sb.journal_offset.checked_add(sb.journal_len);
+    if sb.journal_len < journal
+        || !sb.journal_offset.is_multiple_of(4096)
+        || sb.journal_offset < PAGE
+        || journal_end.is_none_or(|e| e > sb.region_len)
+        || (sb.journal_offset < sb.copy_offset.saturating_add(PAGE)
+            && journal_end > Some(sb.copy_offset))
+    {
+        return Err(format!(
+            "a journal of {} bytes at {:#x}",
+            sb.journal_len, sb.journal_offset
+        ));
+    }
+    if !sb.copy_offset.is_multiple_of(4096)
+        || sb.copy_offset < PAGE
+        || sb.copy_offset > sb.region_len - PAGE
+    {
+        return Err(format!("a superblock copy at {:#x}", sb.copy_offset));
+    }
+    let bits = bs * 8;
+    if u64::from(sb.blocks_per_group) != bits || u64::from(sb.inodes_per_group) != bits {
+        return Err(format!(
+            "groups of {} and {} bits",
+            sb.blocks_per_group, sb.inodes_per_group
+        ));
+    }
+    // Tables in memory grow with the number of inodes: no more than fit.
+    let first = crate::types::Ino::FIRST_FREE.0;
+    if sb.inodes_max <= first || sb.inodes_max > sb.region_len / INODE_SIZE + first {
+        return Err(format!("{} inodes", sb.inodes_max));
+    }
+    if sb.reserve_blocks > sb.blocks || sb.member_count != 1 {
+        return Err(format!(
+            "a reserve of {} blocks, {} members",
+            sb.reserve_blocks, sb.member_count
+        ));
+    }
+    Ok(())
+}

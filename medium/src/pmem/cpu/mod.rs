@@ -1,0 +1,33 @@
+//! The processor's own means: line write-back, streaming stores, fences.
+//!
+//! Invariant: a flush covers every line that its range touches, the last one
+//! too, whatever the alignment of its start.
+
+// Miri and ThreadSanitizer do not see what assembler does.
+#[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
+mod x86_64;
+#[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
+pub(super) use x86_64::{Cpu, WIDE, copy_wide};
+
+#[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
+mod portable;
+#[cfg(any(not(target_arch = "x86_64"), miri, pramfs_sanitize))]
+pub(super) use portable::{Cpu, WIDE, copy_wide};
+
+/// Bytes of a cache line.
+pub(super) const LINE_BYTES: usize = super::region::LINE as usize;
+
+/// Start of the first line and end of the last one that a range touches; both
+/// the same if it is empty. The start moves down while the end stays, so the
+/// span is longer than the range by what was rounded off.
+#[inline]
+pub(super) fn line_span(start: usize, len: usize) -> (usize, usize) {
+    let first = start & !(LINE_BYTES - 1);
+    if len == 0 {
+        return (first, first);
+    }
+    (first, (start + len).next_multiple_of(LINE_BYTES))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! A mapped region of persistent memory, and the only ways to change it.
+//!
+//! Purpose: everything above this module sees a [`Region`]: bounds-checked
+//! reads, and, through a [`WriteWindow`], stores, non-temporal stores, flushes
+//! and fences. Which instructions those are is the business of a
+//! [`PmemBackend`].
+//!
+//! Invariants:
+//! * No Rust reference to live medium memory ever leaves this module, except
+//!   to atomics inside one call, and by the contract of [`Lent::as_slice`]. Bytes
+//!   are copied out and in, by `live` alone: others may be storing to them.
+//! * Every store goes through a [`WriteWindow`]; that is where protection
+//!   against stray writes will be switched on.
+//! * Bounds and alignment are checked once, in the accessor.
+//!
+//! Left to others: what the bytes mean (`media`), and in which order they are
+//! stored (`journal`).
+
+mod atomic_table;
+mod backend;
+mod cow;
+mod cpu;
+mod error;
+mod fault;
+mod fork;
+mod heap;
+#[cfg(any(test, feature = "testing"))]
+pub mod huge_pool;
+mod hugepage;
+mod lent;
+#[cfg(feature = "libpmem2")]
+mod libpmem2;
+mod live;
+mod mapping;
+mod medium;
+#[cfg(not(feature = "mutants"))]
+pub mod mutants;
+#[cfg(feature = "mutants")]
+pub mod mutants;
+mod native;
+mod options;
+mod pages;
+mod probe;
+mod region;
+mod room;
+mod sim;
+mod source;
+mod stitch;
+mod unlock_wait;
+mod view;
+mod window;
+
+pub use atomic_table::AtomicTable;
+pub use backend::{Durability, Granularity, Persistence, PmemBackend};
+pub use error::PmemError;
+pub use fault::{install_fault_guard, note_fault};
+pub use fork::OpenState;
+pub use heap::HeapBackend;
+pub use hugepage::HugePolicy;
+pub use lent::Lent;
+#[cfg(feature = "libpmem2")]
+pub use libpmem2::Libpmem2Backend;
+pub use native::NativeBackend;
+pub use options::{BackendKind, RegionOptions};
+pub use probe::{FileSystem, Report, probe};
+pub use region::{LINE, Region, RegionInfo};
+pub use room::CHUNK;
+pub use room::{HostSpace, KnownRoom};
+pub use sim::{Counters, Event, EventKind, SimBackend};
+pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
+pub use stitch::RegionOwner;
+pub use stitch::{Atom, Sent, StitchSource, StitchedMap, Stitcher};
+pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
+pub use view::{RegionView, region_behind};
+pub use window::{Fenced, Unfenced, WriteWindow};
+
+/// Hints that all of an ordinary object will be read soon: its lines are
+/// fetched together instead of one after the other.
+#[inline]
+pub fn prefetch_object<T>(object: &T) {
+    prefetch_address::<T>(std::ptr::from_ref(object).addr());
+}
+
+/// As [`prefetch_object`], for an object that was at an address at some time.
+#[inline]
+pub fn prefetch_address<T>(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..size_of::<T>()).step_by(LINE as usize) {
+        let line = std::ptr::without_provenance::<i8>(address.wrapping_add(at));
+        // SAFETY: a prefetch reads nothing that the program sees, changes
+        // nothing and does not fault, wherever it points.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+pub mod tests;

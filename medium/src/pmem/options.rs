@@ -1,0 +1,278 @@
+//! [`RegionOptions`]: how a region is opened.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use super::backend::{Durability, Granularity, PmemBackend};
+use super::error::PmemError;
+use super::native::NativeBackend;
+use super::region::Region;
+use super::source::{Access, Making, Ownership, Source, remove_own};
+use super::unlock_wait::open_when_unlocked;
+
+/// Which code serves a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackendKind {
+    /// libpmem2 where it is compiled in and serves the source, else native.
+    /// [`RegionInfo`](super::RegionInfo) says which it became.
+    #[default]
+    Auto,
+    /// The system's libpmem2, or an error.
+    Libpmem2,
+    /// The instructions of the processor, in Rust.
+    Native,
+}
+
+/// Options for opening or creating a region, with a builder's methods.
+///
+/// ```
+/// use pramfs_medium::pmem::{BackendKind, Durability, RegionOptions};
+/// let region = RegionOptions::new()
+///     .backend(BackendKind::Native)
+///     .durability(Durability::Process)
+///     .memfd("example", 1 << 20)?;
+/// assert_eq!(region.len(), 1 << 20);
+/// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct RegionOptions {
+    backend: BackendKind,
+    durability: Durability,
+    read_only: bool,
+    require_dax: bool,
+    lock: bool,
+    preallocate: bool,
+    whoever_owns: bool,
+    fault_guard: bool,
+}
+
+impl Default for RegionOptions {
+    fn default() -> Self {
+        RegionOptions {
+            backend: BackendKind::Auto,
+            durability: Durability::Power,
+            read_only: false,
+            require_dax: false,
+            lock: true,
+            preallocate: false,
+            whoever_owns: false,
+            fault_guard: true,
+        }
+    }
+}
+
+impl RegionOptions {
+    /// Read-write, locked, any medium, every fence durable.
+    pub fn new() -> RegionOptions {
+        RegionOptions::default()
+    }
+    /// Which code serves the region.
+    pub fn backend(mut self, kind: BackendKind) -> Self {
+        self.backend = kind;
+        self
+    }
+    /// What a fence promises on page-granular media.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+    /// Open for reading and map privately: stores (of a recovery, say) stay in
+    /// this process and the medium is never written.
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+    /// Refuse every medium that is not persistent memory mapped directly.
+    pub fn require_dax(mut self, yes: bool) -> Self {
+        self.require_dax = yes;
+        self
+    }
+    /// Take the region's lock (the default). Read-only openings share it.
+    pub fn lock(mut self, yes: bool) -> Self {
+        self.lock = yes;
+        self
+    }
+    /// Reserve the space of the whole region on opening, so that no store can
+    /// fail for want of it. No effect on devices.
+    pub fn preallocate(mut self, yes: bool) -> Self {
+        self.preallocate = yes;
+        self
+    }
+
+    /// Let [`create`](Self::create) take over a file that exists and that others
+    /// own or may write. For a caller who looks at [`Region::ownership`] itself.
+    pub fn whoever_owns(mut self, yes: bool) -> Self {
+        self.whoever_owns = yes;
+        self
+    }
+
+    /// Installs the SIGBUS handler of this process as the region is opened (the
+    /// default; see [`install_fault_guard`](super::install_fault_guard)): a page
+    /// that fails is then an error of the operation that meets it, and all else
+    /// goes on. A handler that was there before gets every SIGBUS that is not
+    /// of a region. Without it, such a page ends the process. A program that
+    /// has a handler of its own installed later passes on what is not its own.
+    pub fn fault_guard(mut self, yes: bool) -> Self {
+        self.fault_guard = yes;
+        self
+    }
+
+    fn access(&self) -> Access {
+        Access {
+            read_only: self.read_only,
+            lock: self.lock,
+            whoever_owns: self.whoever_owns,
+        }
+    }
+
+    /// Opens an existing region. One whose mount has just been unmounted is
+    /// waited for: see [`open_when_unlocked`].
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] with EBUSY if it is in use, EISDIR, ENODEV,
+    /// ENOENT, EACCES, EROFS, EINVAL (empty, or of a length that is no
+    /// multiple of 4096 or of its huge page), EOPNOTSUPP (not DAX and that was
+    /// required, or not served by the backend asked for), ENOMEM;
+    /// [`PmemError::Os`] for whatever else the system says.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, PmemError> {
+        let path = path.as_ref();
+        let open = || Source::open(path, self.access());
+        self.finish(open_when_unlocked(path, open, is_busy)?)
+    }
+
+    /// Opens a region of `len` bytes, creating the file (sparse, mode 0600) if
+    /// it is missing or empty. A file that has bytes must have just `len`; a
+    /// device at least that, of which only `len` are mapped. What exists must
+    /// belong to the caller, and nobody else may have the right to write it:
+    /// in a directory in which everybody makes files, it may be there because
+    /// somebody waits for what is going to be in it.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and EEXIST for a file of another length,
+    /// EPERM for what others own or may write, ENOSPC for a device that is too
+    /// small, EFBIG.
+    pub fn create(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, PmemError> {
+        self.make(path.as_ref(), len, Making::NewOrExisting)
+    }
+
+    /// As [`create`](Self::create), but never takes what exists, not even an
+    /// empty file: the file is new, and its mode 0600.
+    ///
+    /// ```
+    /// # use pramfs_medium::pmem::RegionOptions;
+    /// # let path = std::env::temp_dir().join(format!("new-{}", std::process::id()));
+    /// drop(RegionOptions::new().create_new(&path, 1 << 20)?);
+    /// assert!(RegionOptions::new().create_new(&path, 1 << 20).is_err());
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and EEXIST for whatever has that name.
+    pub fn create_new(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, PmemError> {
+        self.make(path.as_ref(), len, Making::New)
+    }
+
+    fn make(&self, path: &Path, len: u64, making: Making) -> Result<Region, PmemError> {
+        if self.read_only {
+            return Err(PmemError::Unusable {
+                path: path.display().to_string(),
+                why: "a region cannot be created read-only; create it first, then open it so"
+                    .into(),
+                errno: libc::EINVAL,
+            });
+        }
+        let create = || Source::create(path, len, self.access(), making);
+        let source = open_when_unlocked(path, create, is_busy)?;
+        let created = source.created().then(|| Ownership::of(source.fd()));
+        let made = self.finish(source);
+        if made.is_err()
+            && let Some(Ok(ownership)) = created
+        {
+            // Made here and of no use to anybody; the error says why.
+            remove_own(path, ownership.object());
+        }
+        made
+    }
+
+    /// A region in anonymous shared memory that ends with its descriptors.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn memfd(&self, name: &str, len: u64) -> Result<Region, PmemError> {
+        self.finish(Source::memfd(name, len)?)
+    }
+
+    /// A region behind a descriptor that is open already, for reading and,
+    /// unless [`read_only`](Self::read_only), writing. `name` is for messages.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_fd(&self, fd: OwnedFd, name: &str) -> Result<Region, PmemError> {
+        self.finish(Source::from_fd(fd, Path::new(name), self.access())?)
+    }
+
+    fn finish(&self, source: Source) -> Result<Region, PmemError> {
+        if self.fault_guard {
+            super::install_fault_guard()?;
+        }
+        if self.preallocate && !self.read_only {
+            source.preallocate()?;
+        }
+        let name = source.path().display().to_string();
+        let kind = source.kind();
+        let ownership = Ownership::of(source.fd()).map_err(|e| PmemError::Os {
+            what: "cannot stat",
+            path: name.clone(),
+            source: e,
+        })?;
+        let backend = self.map(source)?;
+        let kind = backend.source_kind().unwrap_or(kind);
+        if self.require_dax && !(kind.is_dax() && backend.granularity() != Granularity::Page) {
+            return Err(PmemError::Unusable {
+                path: name,
+                why: format!(
+                    "is not persistent memory mapped directly but {} ({}), and DAX was required; see `pramfs doctor`",
+                    kind.name(),
+                    if kind.is_memory() {
+                        "volatile memory"
+                    } else {
+                        "through the page cache"
+                    },
+                ),
+                errno: libc::EOPNOTSUPP,
+            });
+        }
+        let region = Region::new(name, backend).read_only(self.read_only);
+        Ok(region.owned(ownership))
+    }
+
+    fn map(&self, source: Source) -> Result<Box<dyn PmemBackend>, PmemError> {
+        match self.backend {
+            #[cfg(feature = "libpmem2")]
+            BackendKind::Auto if super::libpmem2::serves(&source) => {
+                Ok(Box::new(super::libpmem2::Libpmem2Backend::new(source, self.durability)?))
+            }
+            #[cfg(feature = "libpmem2")]
+            BackendKind::Libpmem2 => {
+                Ok(Box::new(super::libpmem2::Libpmem2Backend::new(source, self.durability)?))
+            }
+            #[cfg(not(feature = "libpmem2"))]
+            BackendKind::Libpmem2 => Err(source.unusable(
+                libc::EOPNOTSUPP,
+                "the libpmem2 backend is not in this build; rebuild with the feature `libpmem2`, or use the native one"
+                    .into(),
+            )),
+            BackendKind::Auto | BackendKind::Native => Ok(Box::new(NativeBackend::new(source, self.durability)?)),
+        }
+    }
+}
+fn is_busy(error: &PmemError) -> bool {
+    matches!(
+        error,
+        PmemError::Unusable {
+            errno: libc::EBUSY,
+            ..
+        }
+    )
+}

@@ -1,0 +1,340 @@
+//! What a path is worth as a region: the library part of `pramfs doctor`.
+//!
+//! Invariant: looking changes nothing. Nothing is locked or written; in a
+//! directory an unnamed temporary file may be made and dropped, which is the
+//! only way to learn whether its files are DAX.
+//!
+//! Left to others: printing it.
+
+mod advice;
+mod mounts;
+
+pub(in crate::pmem) use mounts::{of as mount_of, of_device as mount_of_device};
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::backend::{Granularity, Persistence};
+use super::cpu::Cpu;
+use super::error::PmemError;
+use super::hugepage::{self, HugePolicy};
+use super::mapping::{HUGE_2M, Mapping, Share};
+use super::medium::caches_are_persistent;
+use super::source::{self, Found, SourceKind, SysDevice};
+
+/// What was found out about a path.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// The path as given.
+    pub path: PathBuf,
+    /// What was looked at: the path, or, if it does not exist, the directory
+    /// that it would be made in.
+    pub subject: PathBuf,
+    /// Whether the path exists.
+    pub exists: bool,
+    /// What a region there is; `None` if there can be none (`problem` says why).
+    pub kind: Option<SourceKind>,
+    /// Why no region can be there.
+    pub problem: Option<String>,
+    /// Bytes of the file or device; `None` for a directory or a missing path.
+    pub size: Option<u64>,
+    /// Bytes of it that have memory or blocks behind them, for files.
+    pub allocated: Option<u64>,
+    /// Bytes free on its file system.
+    pub free: Option<u64>,
+    /// The file system that it is or would be a file of.
+    pub filesystem: Option<FileSystem>,
+    /// The unit in which stores become durable.
+    pub granularity: Option<Granularity>,
+    /// What the contents survive.
+    pub persistence: Option<Persistence>,
+    /// Bytes that a region's length must be a multiple of.
+    pub alignment: u64,
+    /// Sizes of the pages that a mapping may be made of, in bytes.
+    pub page_sizes: Vec<u64>,
+    /// When tmpfs or a memfd is given huge pages; `None` for other kinds or
+    /// where the kernel has none for them.
+    pub huge_policy: Option<HugePolicy>,
+    /// The kernel's `shmem_enabled` setting.
+    pub shmem_enabled: Option<String>,
+    /// Free and total pages of the huge page pool, on hugetlbfs.
+    pub huge_pool: Option<(u64, u64)>,
+    /// The instruction that writes a cache line back: `clwb`, `clflushopt`,
+    /// `clflush`, or `none`.
+    pub flush_instruction: &'static str,
+    /// The width of streaming stores: `avx512`, `avx`, `sse2`, or `none`.
+    pub stream_instruction: &'static str,
+    /// Whether a mapping with `MAP_SYNC` can be made; `None` if that could not
+    /// be tried.
+    pub map_sync: Option<bool>,
+    /// Whether the platform flushes its caches on power failure (eADR).
+    pub persistent_caches: bool,
+    /// Backends that can serve it, the preferred one first.
+    pub backends: Vec<&'static str>,
+    /// Who has it open as a region, or what else holds it.
+    pub in_use: Option<String>,
+    /// What a user should know, each a sentence.
+    pub warnings: Vec<String>,
+    /// What to type to improve it: each a command, ` # ` and what it is for.
+    pub advice: Vec<String>,
+}
+
+/// The file system a path lies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSystem {
+    /// Its type, as `/proc/self/mountinfo` has it.
+    pub fs_type: String,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// The device or name it was mounted from.
+    pub device: String,
+    /// Options of the mount and of the file system.
+    pub options: String,
+}
+
+impl Report {
+    /// The path to put into a command: in a directory, a file yet to be named.
+    fn target(&self) -> PathBuf {
+        if self.path.is_dir() {
+            self.path.join("region.pramfs")
+        } else {
+            self.path.clone()
+        }
+    }
+
+    /// Whether a region there survives a power failure, with every fence being
+    /// as cheap as the hardware lets it be.
+    pub fn is_persistent_memory(&self) -> bool {
+        self.kind.is_some_and(SourceKind::is_dax)
+            && self.persistence == Some(Persistence::Power)
+            && self.granularity.is_some_and(|g| g != Granularity::Page)
+    }
+}
+
+/// What is being looked at, while it is.
+struct Subject {
+    fd: OwnedFd,
+    path: PathBuf,
+    file_type: FileType,
+    stat: rustix::fs::Stat,
+}
+
+impl Subject {
+    fn open(path: &Path) -> rustix::io::Result<Subject> {
+        let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        Ok(Subject {
+            fd,
+            path: path.to_owned(),
+            file_type,
+            stat,
+        })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn device(&self) -> Option<SysDevice> {
+        match self.file_type {
+            FileType::BlockDevice => Some(SysDevice::block(self.stat.st_rdev)),
+            FileType::CharacterDevice => Some(SysDevice::character(self.stat.st_rdev)),
+            _ => None,
+        }
+    }
+}
+
+/// Looks at a path: a file, a device, a directory, or a name that does not
+/// exist yet.
+///
+/// ```
+/// let report = pramfs_medium::pmem::probe("/dev/shm/region-to-be")?;
+/// assert!(!report.exists);
+/// println!("{:?}: {:?}", report.kind, report.advice);
+/// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+/// ```
+///
+/// # Errors
+/// [`PmemError::Os`] if neither the path nor its directory can be looked at.
+/// A path that can hold no region is no error; see [`Report::problem`].
+pub fn probe(path: impl AsRef<Path>) -> Result<Report, PmemError> {
+    let path = path.as_ref();
+    let (subject, exists) = match Subject::open(path) {
+        Ok(subject) => (subject, true),
+        Err(rustix::io::Errno::NOENT) => {
+            let parent = match path.parent() {
+                Some(p) if !p.as_os_str().is_empty() => p,
+                _ => Path::new("."),
+            };
+            (
+                Subject::open(parent).map_err(|e| cannot_look(parent, e))?,
+                false,
+            )
+        }
+        Err(e) => return Err(cannot_look(path, e)),
+    };
+    let mut report = Report::empty(path, &subject, exists);
+    report.fill(&subject);
+    advice::advise(&mut report, &subject);
+    Ok(report)
+}
+
+fn cannot_look(path: &Path, e: rustix::io::Errno) -> PmemError {
+    PmemError::Os {
+        what: "cannot look at",
+        path: path.display().to_string(),
+        source: e.into(),
+    }
+}
+
+impl Report {
+    fn empty(path: &Path, subject: &Subject, exists: bool) -> Report {
+        let cpu = Cpu::get();
+        Report {
+            path: path.to_owned(),
+            subject: subject.path.clone(),
+            exists,
+            kind: None,
+            problem: None,
+            size: None,
+            allocated: None,
+            free: None,
+            filesystem: subject
+                .device()
+                .is_none()
+                .then(|| mounts::of(subject.fd()))
+                .flatten(),
+            granularity: None,
+            persistence: None,
+            alignment: source::REGION_UNIT,
+            page_sizes: Vec::new(),
+            huge_policy: None,
+            shmem_enabled: hugepage::shmem_enabled(),
+            huge_pool: None,
+            flush_instruction: cpu.flush_name(),
+            stream_instruction: cpu.stream_name(),
+            map_sync: None,
+            persistent_caches: caches_are_persistent(),
+            backends: Vec::new(),
+            in_use: None,
+            warnings: Vec::new(),
+            advice: Vec::new(),
+        }
+    }
+
+    fn fill(&mut self, subject: &Subject) {
+        if let Some(why) = source::missing_device(&self.path) {
+            self.problem = Some(why.into());
+            return;
+        }
+        let found = if subject.file_type == FileType::Directory {
+            self.in_directory(subject)
+        } else {
+            self.of_object(subject)
+        };
+        match found {
+            Ok(found) => self.describe(subject, &found),
+            Err(PmemError::Unusable { why, .. }) => self.problem = Some(why),
+            Err(e) => self.problem = Some(e.to_string()),
+        }
+    }
+
+    /// What a file made in this directory would be.
+    fn in_directory(&mut self, subject: &Subject) -> Result<Found, PmemError> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::open(&subject.path, flags, Mode::RUSR | Mode::WUSR) {
+            let mut found = source::identify(file.as_fd(), &subject.path)?;
+            if matches!(found.kind, SourceKind::File | SourceKind::FsDax)
+                && rustix::fs::ftruncate(&file, source::REGION_UNIT).is_ok()
+            {
+                self.try_map_sync(file.as_fd(), &mut found);
+            }
+            return Ok(found);
+        }
+        source::identify_by_filesystem(subject.fd(), &subject.path)
+    }
+
+    fn of_object(&mut self, subject: &Subject) -> Result<Found, PmemError> {
+        let mut found = source::identify(subject.fd(), &subject.path)?;
+        match (subject.file_type, subject.device()) {
+            (FileType::RegularFile, _) => {
+                self.size = Some(u64::try_from(subject.stat.st_size).unwrap_or(0));
+                self.allocated = Some(u64::try_from(subject.stat.st_blocks).unwrap_or(0) * 512);
+                if matches!(found.kind, SourceKind::File | SourceKind::FsDax) {
+                    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                    if let Ok(file) = rustix::fs::open(&subject.path, flags, Mode::empty()) {
+                        self.try_map_sync(file.as_fd(), &mut found);
+                    }
+                }
+            }
+            (FileType::BlockDevice, Some(device)) => {
+                self.size = device.number("size").map(|sectors| sectors * 512);
+                self.in_use = source::is_block_exclusive_holder(subject.stat.st_rdev);
+            }
+            (_, Some(device)) => self.size = device.number("size"),
+            (_, None) => {}
+        }
+        if let Some((pid, name)) = source::holder_of(subject.stat.st_dev, subject.stat.st_ino) {
+            self.in_use = Some(format!("is in use by process {pid} ({name})"));
+        }
+        Ok(found)
+    }
+
+    /// The one proof that flushes from user space suffice.
+    fn try_map_sync(&mut self, file: BorrowedFd<'_>, found: &mut Found) {
+        let can = Mapping::new(file, source::REGION_UNIT as usize, Share::SharedSync).is_ok();
+        self.map_sync = Some(can);
+        if can {
+            found.kind = SourceKind::FsDax;
+        }
+    }
+
+    fn describe(&mut self, subject: &Subject, found: &Found) {
+        let kind = found.kind;
+        self.kind = Some(kind);
+        self.persistence = Some(found.persistence);
+        self.alignment = found.alignment;
+        let line_or_byte = if self.persistent_caches {
+            Granularity::Byte
+        } else {
+            Granularity::CacheLine
+        };
+        self.granularity = Some(match kind {
+            SourceKind::DevDax => line_or_byte,
+            SourceKind::FsDax if self.map_sync != Some(false) && Cpu::WRITES_BACK => line_or_byte,
+            kind if kind.is_memory() => Granularity::CacheLine,
+            _ => Granularity::Page,
+        });
+        self.huge_policy = hugepage::policy(subject.fd(), kind);
+        let small = rustix::param::page_size() as u64;
+        self.page_sizes = match kind {
+            SourceKind::Hugetlbfs | SourceKind::DevDax => vec![found.alignment],
+            SourceKind::FsDax => vec![small, HUGE_2M as u64],
+            _ if self.huge_policy.is_some_and(|p| p != HugePolicy::Never) => {
+                vec![small, HUGE_2M as u64]
+            }
+            _ => vec![small],
+        };
+        if kind == SourceKind::Hugetlbfs {
+            self.huge_pool = hugepage::pool(found.alignment);
+        }
+        if cfg!(feature = "libpmem2") && kind != SourceKind::BlockDevice {
+            self.backends.push("libpmem2");
+        }
+        if kind != SourceKind::DevDax || Cpu::WRITES_BACK {
+            self.backends.push("native");
+        }
+        if !matches!(kind, SourceKind::BlockDevice | SourceKind::DevDax) {
+            self.free = rustix::fs::statvfs(&subject.path)
+                .ok()
+                .map(|v| v.f_bavail * v.f_frsize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

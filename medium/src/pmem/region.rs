@@ -1,0 +1,462 @@
+//! [`Region`]: bounds-checked access to a mapping. Stores are in
+//! [`window`](super::window).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::backend::{Durability, Granularity, Persistence, PmemBackend};
+use super::cpu::{self, Cpu};
+use super::error::PmemError;
+use super::fault;
+use super::fork::OpenState;
+use super::lent::Lent;
+use super::live;
+use super::mapping;
+use super::room::KnownRoom;
+use super::source::{Ownership, SourceKind};
+use super::window::WriteWindow;
+
+/// Bytes of a cache line: the unit of flushing and of ordering.
+pub const LINE: u64 = 64;
+
+/// Bytes from which on an access is announced to the medium.
+pub(super) const FLUSH_ALL_MIN: usize = 16 << 10;
+
+/// What a region is, for messages.
+#[derive(Debug, Clone)]
+pub struct RegionInfo {
+    /// Where it came from, usually a path.
+    pub name: String,
+    /// Backend in force.
+    pub backend: &'static str,
+    /// Unit of durability.
+    pub granularity: Granularity,
+    /// What it survives.
+    pub persistence: Persistence,
+    /// What a fence promises.
+    pub durability: Durability,
+    /// What kind of object it is; `None` for memory of this process.
+    pub kind: Option<SourceKind>,
+    /// Whether the mapping is private: stores never reach the medium.
+    pub read_only: bool,
+}
+
+/// A mapped region.
+///
+/// ```
+/// use pramfs_medium::pmem::{HeapBackend, Region};
+/// let region = Region::new("example", HeapBackend::boxed(1 << 20)).read_only(false);
+/// let w = region.window();
+/// let pending = w.store(4096, &7u64.to_le_bytes())?;
+/// let _durable = w.fence(pending);
+/// assert_eq!(region.load_u64(4096)?, 7);
+/// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+/// ```
+#[derive(Debug)]
+pub struct Region {
+    pub(super) backend: Box<dyn PmemBackend>,
+    pub(super) base: *mut u8,
+    len: u64,
+    /// See [`PmemBackend::processor`].
+    pub(super) cpu: Option<Cpu>,
+    /// See [`cpu::copy_wide`].
+    wide: bool,
+    name: String,
+    pub(super) read_only: bool,
+    ownership: Option<Ownership>,
+    /// See [`PmemBackend::known_room`].
+    pub(super) room: Option<Arc<KnownRoom>>,
+    /// Not in a forked child.
+    open: OpenState,
+}
+
+// SAFETY: the raw base pointer is the mapping owned by `backend`, which is
+// Send + Sync itself and stays while this value does.
+unsafe impl Send for Region {}
+// SAFETY: any thread may load from any byte while another stores to it: the
+// layers above read without locks, and a view of a file is a second mapping of
+// the same bytes. No access is an ordinary one of the language: all are atomics
+// of 8 aligned bytes, or the copies of `live`, and `cpu` for streaming stores,
+// which are relaxed atomics by their argument. So there is no data race; which
+// bytes a load finds is decided by the locks of the layers above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Wraps a mapping; `name` is for messages.
+    pub fn new(name: impl Into<String>, backend: Box<dyn PmemBackend>) -> Region {
+        let base = backend.base();
+        let len = backend.len() as u64;
+        Region {
+            base,
+            len,
+            cpu: backend.processor(),
+            wide: backend.processor().is_some_and(Cpu::is_wide),
+            room: backend.known_room(),
+            backend,
+            name: name.into(),
+            read_only: false,
+            ownership: None,
+            open: OpenState::new(),
+        }
+    }
+
+    /// A forked child has zeros in place of the region of its parent, and is not
+    /// to take them for one. Asked before something is begun, not at each access.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] there, with EIO.
+    pub fn check_owner(&self) -> Result<(), PmemError> {
+        match self.open.is_inherited() {
+            false => Ok(()),
+            true => Err(PmemError::Unusable {
+                path: self.name.clone(),
+                why: "it was opened before this process was forked, and is its parent's; open it again".into(),
+                errno: libc::EIO,
+            }),
+        }
+    }
+
+    /// Marks the mapping as private: stores stay in this process.
+    pub fn read_only(mut self, yes: bool) -> Region {
+        self.read_only = yes;
+        self
+    }
+
+    /// Says who owned what lies behind the mapping when it was opened.
+    pub(super) fn owned(mut self, ownership: Ownership) -> Region {
+        self.ownership = Some(ownership);
+        self
+    }
+
+    /// Who owned what lies behind the mapping when it was opened, and who could
+    /// write it; `None` for memory of this process.
+    pub fn ownership(&self) -> Option<Ownership> {
+        self.ownership
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the region has no byte at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Lets others open the region for reading, while this process has it open
+    /// for writing and stores nothing. [`lock_exclusive`](Self::lock_exclusive)
+    /// comes before the next store.
+    ///
+    /// ```
+    /// # use pramfs_medium::pmem::RegionOptions;
+    /// # let path = std::env::temp_dir().join(format!("readers-{}", std::process::id()));
+    /// let region = RegionOptions::new().create(&path, 1 << 20)?;
+    /// let reader = RegionOptions::new().read_only(true);
+    /// assert!(reader.open(&path).is_err());
+    /// region.lock_shared()?;
+    /// let second = reader.open(&path)?;
+    /// assert!(region.lock_exclusive().is_err());
+    /// drop(second);
+    /// region.lock_exclusive()?;
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PmemError::Os`] for what the system says.
+    pub fn lock_shared(&self) -> Result<(), PmemError> {
+        self.check_owner()?;
+        self.backend.lock(false)
+    }
+
+    /// Takes the region for this process alone.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] with EBUSY if somebody else has it open;
+    /// [`PmemError::Os`].
+    pub fn lock_exclusive(&self) -> Result<(), PmemError> {
+        self.check_owner()?;
+        self.backend.lock(true)
+    }
+
+    /// What this region is.
+    pub fn info(&self) -> RegionInfo {
+        RegionInfo {
+            name: self.name.clone(),
+            backend: self.backend.name(),
+            granularity: self.backend.granularity(),
+            persistence: self.backend.persistence(),
+            durability: self.backend.durability(),
+            kind: self.backend.source_kind(),
+            read_only: self.read_only,
+        }
+    }
+
+    /// The backend, for its own calls.
+    pub fn backend(&self) -> &dyn PmemBackend {
+        &*self.backend
+    }
+
+    /// See [`PmemBackend::faults`].
+    #[inline]
+    pub fn faults(&self) -> u64 {
+        self.backend.faults()
+    }
+
+    /// As [`faults`](Self::faults), without asking the backend while no region
+    /// of this process has faulted.
+    #[inline]
+    pub fn faults_seen(&self) -> u64 {
+        if fault::happened() { self.faults() } else { 0 }
+    }
+
+    /// See [`PmemBackend::failed_fences`].
+    #[inline]
+    pub fn failed_fences(&self) -> u64 {
+        if fault::happened() {
+            self.backend.failed_fences()
+        } else {
+            0
+        }
+    }
+
+    /// Whether a range touches a page that has faulted: what is read there
+    /// are not the bytes of the medium. Outside the region: true. As cheap as
+    /// [`faults`](Self::faults) while there are none.
+    #[inline]
+    pub fn is_faulted(&self, offset: u64, len: u64) -> bool {
+        self.at(offset, len)
+            .map_or(true, |p| self.backend.is_faulted(p, len as usize))
+    }
+
+    /// See [`PmemBackend::sync_all`].
+    ///
+    /// # Errors
+    /// The write-out failed: what was stored since the last one may be lost.
+    pub fn sync_all(&self) -> std::io::Result<()> {
+        self.backend.sync_all()
+    }
+
+    /// The address of a range that is about to be accessed.
+    #[inline]
+    pub(super) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        let p = self.bounded(offset, len)?;
+        self.sound(p, offset, len)?;
+        Ok(p)
+    }
+
+    /// The address of a range that is loaded from: whether it is
+    /// [`sound`](Self::sound) is asked after that, once.
+    #[inline]
+    pub(super) fn bounded(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        match self.within(offset, len) {
+            Some(p) => Ok(p),
+            // Made up here and not before: it would be dropped again each time.
+            None => Err(self.out_of_bounds(offset, len)),
+        }
+    }
+
+    #[cold]
+    fn out_of_bounds(&self, offset: u64, len: u64) -> PmemError {
+        PmemError::OutOfBounds {
+            offset,
+            len,
+            region_len: self.len,
+        }
+    }
+
+    #[inline]
+    fn within(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: offset + len <= self.len, the size of the mapping at base,
+        // so the result points into it or one past its end.
+        (end <= self.len).then(|| unsafe { self.base.add(offset as usize) })
+    }
+
+    /// Whether a range lies in the region.
+    #[inline]
+    pub fn is_within(&self, offset: u64, len: u64) -> bool {
+        self.within(offset, len).is_some()
+    }
+
+    /// Refuses a range that touches a page that has faulted. Such a page reads
+    /// as zeros, without another fault, so this is asked before every store, and
+    /// after every load, which may be the one that faulted.
+    #[inline]
+    pub(super) fn sound(&self, p: *const u8, offset: u64, len: u64) -> Result<(), PmemError> {
+        if fault::happened() && self.backend.is_faulted(p, len as usize) {
+            return Err(PmemError::Faulted { offset, len });
+        }
+        Ok(())
+    }
+
+    /// Whether a page of any region of this process has faulted so far.
+    pub fn any_faults() -> bool {
+        fault::happened()
+    }
+
+    /// A range can be accessed: it lies in the region, and no page of it has
+    /// faulted.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        self.at(offset, len).map(|_| ())
+    }
+
+    #[inline]
+    pub(super) fn word(&self, offset: u64) -> Result<*mut u64, PmemError> {
+        if !offset.is_multiple_of(8) {
+            return Err(PmemError::Misaligned { offset, align: 8 });
+        }
+        Ok(self.at(offset, 8)?.cast())
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    #[inline]
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
+        let src = self.bounded(offset, into.len() as u64)?;
+        if into.len() >= FLUSH_ALL_MIN {
+            self.backend.advise_willneed(src, into.len());
+        }
+        // SAFETY: `src` has into.len() bytes in the mapping, which is whole
+        // words; `into` is an exclusive Rust buffer and so does not overlap it.
+        unsafe { live::load(into.as_mut_ptr(), src, into.len()) };
+        self.sound(src, offset, into.len() as u64)
+    }
+
+    /// As [`read`](Self::read), of a few pages at most, where the processor can
+    /// copy by whole lines. False, and anything in `into`, where it cannot, or
+    /// there is an error for `read` to find.
+    ///
+    /// It is as short as it can be, and calls nothing: a processor has the lines
+    /// of the next copy come while it waits for those of this one, if no more
+    /// instructions stand between than it looks ahead.
+    #[inline]
+    #[must_use]
+    pub fn read_wide(&self, offset: u64, into: &mut [u8]) -> bool {
+        let len = into.len();
+        if !self.wide || !(cpu::WIDE..FLUSH_ALL_MIN).contains(&len) {
+            return false;
+        }
+        let Some(src) = self.within(offset, len as u64) else {
+            return false;
+        };
+        // SAFETY: as in `read`, by the argument of `live`; the processor is one
+        // that can, and `len` enough.
+        unsafe { cpu::copy_wide(into.as_mut_ptr(), src, len) };
+        !fault::happened()
+    }
+
+    /// Copies a structure out.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    #[inline]
+    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        offset: u64,
+    ) -> Result<T, PmemError> {
+        let src = self.bounded(offset, size_of::<T>() as u64)?;
+        // SAFETY: `src` has size_of::<T>() bytes in the mapping.
+        let value = unsafe { live::load_pod::<T>(src) };
+        self.sound(src, offset, size_of::<T>() as u64)?;
+        Ok(value)
+    }
+
+    /// Loads one word, atomically.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
+    #[inline]
+    pub fn load_u64(&self, offset: u64) -> Result<u64, PmemError> {
+        if !offset.is_multiple_of(8) {
+            return Err(PmemError::Misaligned { offset, align: 8 });
+        }
+        let p: *mut u64 = self.bounded(offset, 8)?.cast();
+        // SAFETY: p is aligned and in the mapping for the life of &self; every
+        // other access to it is as `live` says.
+        let word = unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire);
+        self.sound(p.cast(), offset, 8)?;
+        Ok(word)
+    }
+
+    /// Loads a byte of each page of a range, so that one that cannot be had is
+    /// known before its bytes are used for anything.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
+    pub fn touch(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        let page = rustix::param::page_size() as u64;
+        let p = self.at(offset, len)?;
+        let mut at = 0;
+        while at < len {
+            // SAFETY: the byte lies in the range, which lies in the mapping.
+            unsafe { live::touch(p.add(at as usize)) };
+            at = (offset + at + 1).next_multiple_of(page) - offset;
+        }
+        self.sound(p, offset, len)
+    }
+
+    /// Hints that a line will be read soon.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        super::prefetch_address::<u8>(self.base.addr().wrapping_add(offset as usize));
+    }
+
+    /// Has the kernel set up the pages of a range now (for stores too, unless
+    /// the region is read-only), so that no later access waits for a fault.
+    /// Takes the memory of holes in a sparse region.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with EFAULT or ENOMEM
+    /// where there is not enough memory or space for all.
+    pub fn populate(&self, offset: u64, len: u64) -> Result<(), PmemError> {
+        let page = rustix::param::page_size() as u64;
+        let start = offset / page * page;
+        let p = self.at(start, (offset - start).saturating_add(len))?;
+        mapping::populate(p, (offset - start + len) as usize, !self.read_only).map_err(|e| {
+            PmemError::Os {
+                what: "cannot populate",
+                path: self.name.clone(),
+                source: e.into(),
+            }
+        })
+    }
+
+    /// Address of a range, for mapping and for lending to a system call.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    pub fn raw_range(&self, offset: u64, len: u64) -> Result<*mut [u8], PmemError> {
+        Ok(std::ptr::slice_from_raw_parts_mut(
+            self.at(offset, len)?,
+            len as usize,
+        ))
+    }
+
+    /// Lends a range, for a system call that copies it out of this process.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    pub fn lend(&self, offset: u64, len: u64) -> Result<Lent<'_>, PmemError> {
+        let at = self.at(offset, len)?;
+        if len as usize >= FLUSH_ALL_MIN {
+            self.backend.advise_willneed(at, len as usize);
+        }
+        // SAFETY: the range lies in the mapping, which stays as long as `self`.
+        Ok(unsafe { Lent::new(at, len as usize) })
+    }
+
+    /// Opens the region for stores.
+    #[inline]
+    pub fn window(&self) -> WriteWindow<'_> {
+        WriteWindow { region: self }
+    }
+}

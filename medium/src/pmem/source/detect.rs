@@ -1,0 +1,266 @@
+//! What the kernel says an open descriptor is.
+//!
+//! From the file type, the magic of its file system, the DAX attribute of
+//! statx, and for devices from sysfs. No guess from a name.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
+
+use super::{REGION_UNIT, SourceKind, persistence};
+use crate::pmem::backend::Persistence;
+use crate::pmem::error::PmemError;
+use crate::pmem::probe::mount_of;
+
+pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(super) const RAMFS_MAGIC: u64 = 0x8584_58f6;
+pub(super) const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// What was found out about a descriptor.
+#[derive(Debug)]
+pub(in crate::pmem) struct Found {
+    pub kind: SourceKind,
+    pub alignment: u64,
+    pub persistence: Persistence,
+}
+
+/// Refuses file types that can never hold a region, saying why.
+pub(super) fn refuse_type(file_type: FileType, path: &Path) -> Result<(), PmemError> {
+    let (why, errno) = match file_type {
+        FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => return Ok(()),
+        FileType::Directory => (
+            "is a directory; a region is a file or a device: name a file in it",
+            libc::EISDIR,
+        ),
+        FileType::Fifo => (
+            "is a fifo and cannot be mapped; name a file or a device",
+            libc::ENODEV,
+        ),
+        FileType::Socket => (
+            "is a socket and cannot be mapped; name a file or a device",
+            libc::ENODEV,
+        ),
+        _ => (
+            "is of a type that cannot be mapped; name a file or a device",
+            libc::ENODEV,
+        ),
+    };
+    Err(PmemError::Unusable {
+        path: path.display().to_string(),
+        why: why.into(),
+        errno,
+    })
+}
+
+/// Why no file is made of a name that does not exist, where that is because it
+/// would be the name of a device. What is in such a directory comes and goes with
+/// drivers, and a file there hides that the device is missing.
+pub(in crate::pmem) fn missing_device(path: &Path) -> Option<&'static str> {
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+    let among_devices = || {
+        let dir = rustix::fs::open(&parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(mount_of(dir.as_fd())?.fs_type == "devtmpfs")
+    };
+    let memory = parent.starts_with("/dev/shm");
+    (!memory && (parent == Path::new("/dev") || among_devices() == Some(true))).then_some(
+        "there is no such device: is its driver loaded, and has it a namespace (ndctl list -N)? No file is made among the devices",
+    )
+}
+
+/// Identifies an open descriptor.
+pub(in crate::pmem) fn identify(fd: BorrowedFd<'_>, path: &Path) -> Result<Found, PmemError> {
+    let os = |what: &'static str, e: rustix::io::Errno| PmemError::Os {
+        what,
+        path: path.display().to_string(),
+        source: e.into(),
+    };
+    let st = rustix::fs::fstat(fd).map_err(|e| os("cannot stat", e))?;
+    let file_type = FileType::from_raw_mode(st.st_mode);
+    refuse_type(file_type, path)?;
+    match file_type {
+        FileType::CharacterDevice => {
+            let device = SysDevice::character(st.st_rdev);
+            if !device.is_devdax() {
+                return Err(PmemError::Unusable {
+                    path: path.display().to_string(),
+                    why: "is a character device but not a devdax one, and cannot hold a region; name a /dev/daxX.Y, a block device or a file".into(),
+                    errno: libc::ENODEV,
+                });
+            }
+            Ok(Found {
+                kind: SourceKind::DevDax,
+                alignment: device.dax_alignment(),
+                persistence: persistence::of_device(&device),
+            })
+        }
+        FileType::BlockDevice => Ok(Found {
+            kind: SourceKind::BlockDevice,
+            alignment: REGION_UNIT,
+            persistence: persistence::of_device(&SysDevice::block(st.st_rdev)),
+        }),
+        _ => identify_by_filesystem(fd, path),
+    }
+}
+
+/// What a regular file on the file system of `fd` is; for a directory, what
+/// one made in it would be, but for DAX.
+pub(in crate::pmem) fn identify_by_filesystem(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+) -> Result<Found, PmemError> {
+    let fs = rustix::fs::fstatfs(fd).map_err(|e| PmemError::Os {
+        what: "cannot identify the file system of",
+        path: path.display().to_string(),
+        source: e.into(),
+    })?;
+    let found = |kind, persistence| Found {
+        kind,
+        alignment: REGION_UNIT,
+        persistence,
+    };
+    Ok(match fs.f_type as u64 & 0xffff_ffff {
+        HUGETLBFS_MAGIC => Found {
+            alignment: (fs.f_bsize as u64).max(REGION_UNIT),
+            ..found(
+                SourceKind::Hugetlbfs,
+                if is_memfd(fd) {
+                    Persistence::Process
+                } else {
+                    Persistence::Machine
+                },
+            )
+        },
+        TMPFS_MAGIC | RAMFS_MAGIC if is_memfd(fd) => found(SourceKind::Memfd, Persistence::Process),
+        TMPFS_MAGIC | RAMFS_MAGIC => found(SourceKind::Tmpfs, Persistence::Machine),
+        _ if has_dax_attribute(fd) => found(SourceKind::FsDax, Persistence::Power),
+        _ => {
+            let dev = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
+            found(SourceKind::File, persistence::of_file_system(dev))
+        }
+    })
+}
+
+/// A memfd has no name in any directory; the kernel shows it so.
+fn is_memfd(fd: BorrowedFd<'_>) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+        .is_ok_and(|p| p.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"))
+}
+
+fn has_dax_attribute(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE).is_ok_and(|stx| {
+        stx.stx_attributes_mask.contains(StatxAttributes::DAX)
+            && stx.stx_attributes.contains(StatxAttributes::DAX)
+    })
+}
+
+/// Size of a devdax device, which no system call on the descriptor tells.
+pub(super) fn devdax_len(fd: BorrowedFd<'_>, path: &Path) -> Result<u64, PmemError> {
+    let os = |e: std::io::Error| PmemError::Os {
+        what: "cannot find the size of",
+        path: path.display().to_string(),
+        source: e,
+    };
+    let st = rustix::fs::fstat(fd).map_err(|e| os(e.into()))?;
+    SysDevice::character(st.st_rdev)
+        .number("size")
+        .ok_or_else(|| os(std::io::ErrorKind::NotFound.into()))
+}
+
+pub(super) fn block_is_read_only(rdev: u64) -> bool {
+    SysDevice::block(rdev).text("ro").is_some_and(|s| s == "1")
+}
+
+/// Names what holds a block device exclusively, as far as sysfs and the mount
+/// table say.
+pub(in crate::pmem) fn is_block_exclusive_holder(rdev: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let wanted = format!("{major}:{minor}");
+    if let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") {
+        for line in mounts.lines() {
+            let mut fields = line.split(' ').skip(2);
+            if fields.next() == Some(wanted.as_str()) {
+                let at = fields.nth(1).unwrap_or("?");
+                return Some(format!("is mounted on {at}; umount it first"));
+            }
+        }
+    }
+    let device = SysDevice::block(rdev);
+    if let Ok(mut holders) = std::fs::read_dir(device.dir.join("holders"))
+        && let Some(Ok(holder)) = holders.next()
+    {
+        return Some(format!(
+            "is part of the device {}",
+            holder.file_name().display()
+        ));
+    }
+    None
+}
+
+/// A device's directory in sysfs.
+#[derive(Debug)]
+pub(in crate::pmem) struct SysDevice {
+    /// With all links resolved, so that its parents tell what it hangs on.
+    pub dir: PathBuf,
+}
+
+impl SysDevice {
+    pub fn character(rdev: u64) -> SysDevice {
+        SysDevice::at("char", rdev)
+    }
+    pub fn block(rdev: u64) -> SysDevice {
+        SysDevice::at("block", rdev)
+    }
+    fn at(class: &str, rdev: u64) -> SysDevice {
+        let link = format!(
+            "/sys/dev/{class}/{}:{}",
+            rustix::fs::major(rdev),
+            rustix::fs::minor(rdev)
+        );
+        SysDevice {
+            dir: std::fs::canonicalize(&link).unwrap_or_else(|_| PathBuf::from(link)),
+        }
+    }
+
+    /// An attribute, trimmed.
+    pub fn text(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.dir.join(name))
+            .ok()
+            .map(|s| s.trim().to_owned())
+    }
+
+    /// A numeric attribute, decimal or hexadecimal with 0x.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        let text = self.text(name)?;
+        match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None => text.parse().ok(),
+        }
+    }
+
+    /// The `dax` subsystem is a class on old kernels and a bus on newer ones.
+    pub fn is_devdax(&self) -> bool {
+        std::fs::canonicalize(self.dir.join("subsystem"))
+            .is_ok_and(|p| p.file_name().is_some_and(|n| n == "dax"))
+    }
+
+    /// Alignment that devdax asks of a mapping.
+    pub fn dax_alignment(&self) -> u64 {
+        self.number("align")
+            .or_else(|| self.number("device/align"))
+            .or_else(|| self.number("device/dax_region/align"))
+            .filter(|a| a.is_power_of_two() && *a >= REGION_UNIT)
+            .unwrap_or(2 << 20)
+    }
+
+    /// Hangs on the bus of non-volatile devices.
+    pub fn is_nvdimm(&self) -> bool {
+        self.dir
+            .components()
+            .any(|c| c.as_os_str().as_encoded_bytes().starts_with(b"ndbus"))
+    }
+}

@@ -1,0 +1,185 @@
+//! One process at a time: the lock on a region source.
+//!
+//! `flock` on the open description that the region keeps: the kernel frees it
+//! when the last copy of the descriptor is closed, however the process ends.
+//! Writers hold it exclusively, read-only openings share it. On a block device
+//! it comes on top of the kernel's own exclusive claim (`O_EXCL`), because
+//! udev and the partitioning tools respect it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::{SourceKind, detect};
+use crate::pmem::error::PmemError;
+
+/// Makes sure that a program started from here gets the three standard streams
+/// and no other descriptor: what it has a copy of stays open, and locked, until
+/// it ends too. For the parent of a process that lives on by itself.
+///
+/// ```
+/// pramfs_medium::pmem::inherit_standard_streams_only()?;
+/// assert!(std::process::Command::new("true").status()?.success());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// ENOSYS or EINVAL before Linux 5.11.
+pub fn inherit_standard_streams_only() -> io::Result<()> {
+    // SAFETY: a flag of descriptors is changed; nothing is closed, and no
+    // memory is passed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// udev holds a shared lock for moments while it looks at a device.
+const UDEV_TIMEOUT: Duration = Duration::from_secs(1);
+const UDEV_PAUSE: Duration = Duration::from_millis(20);
+
+/// Takes the lock or says who has it.
+pub(super) fn acquire(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    kind: SourceKind,
+    exclusive: bool,
+) -> Result<(), PmemError> {
+    let op = if exclusive {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    let patience = if kind == SourceKind::BlockDevice {
+        UDEV_TIMEOUT
+    } else {
+        Duration::ZERO
+    };
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(fd, op) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if start.elapsed() < patience => std::thread::sleep(UDEV_PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(in_use(fd, path)),
+            Err(e) => {
+                return Err(PmemError::Os {
+                    what: "cannot lock",
+                    path: path.display().to_string(),
+                    source: e.into(),
+                });
+            }
+        }
+    }
+}
+
+fn in_use(fd: BorrowedFd<'_>, path: &Path) -> PmemError {
+    let holder = rustix::fs::fstat(fd)
+        .ok()
+        .and_then(|st| holder_of(st.st_dev, st.st_ino));
+    let why = match holder {
+        Some((pid, name)) => {
+            format!(
+                "the region is in use by process {pid} ({name}); unmount it or end that process first"
+            )
+        }
+        None => {
+            "the region is in use by another process; unmount it or end that process first".into()
+        }
+    };
+    PmemError::Unusable {
+        path: path.display().to_string(),
+        why,
+        errno: libc::EBUSY,
+    }
+}
+
+/// A block device that the kernel would not let us claim.
+pub(super) fn block_in_use(path: &Path, rdev: u64) -> PmemError {
+    let why = detect::is_block_exclusive_holder(rdev).unwrap_or_else(|| {
+        "the device is in use: mounted, swap, part of another device, or open as a region; see lsblk(8) and fuser(1)"
+            .into()
+    });
+    PmemError::Unusable {
+        path: path.display().to_string(),
+        why,
+        errno: libc::EBUSY,
+    }
+}
+
+/// Finds the holder of a flock in the kernel's list. It shows locks of this
+/// pid namespace only, and the device number of the file system, which on a
+/// few file systems is not the one that stat gives: then nobody is named.
+pub(in crate::pmem) fn holder_of(dev: u64, ino: u64) -> Option<(u32, String)> {
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let wanted = format!(
+        "{:02x}:{:02x}:{ino}",
+        rustix::fs::major(dev),
+        rustix::fs::minor(dev)
+    );
+    let pid = locks.lines().find_map(|line| flock_pid(line, &wanted))?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.trim();
+    Some((
+        pid,
+        if name.is_empty() {
+            "gone already".into()
+        } else {
+            // Any process may call itself anything, in any characters.
+            name.escape_debug().to_string()
+        },
+    ))
+}
+
+/// The pid of a line `7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`, if it
+/// is a lock that is held on the wanted file.
+fn flock_pid(line: &str, wanted: &str) -> Option<u32> {
+    let mut fields = line.split_ascii_whitespace();
+    fields.next()?;
+    // A waiter has an arrow here.
+    if fields.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = fields.nth(2)?.parse::<u32>().ok().filter(|p| *p != 0)?;
+    (fields.next()? == wanted).then_some(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::flock_pid;
+
+    #[test]
+    fn lines_of_proc_locks() {
+        let line = "7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF";
+        assert_eq!(flock_pid(line, "00:1a:567"), Some(1234));
+        assert_eq!(flock_pid(line, "00:1a:56"), None);
+        assert_eq!(
+            flock_pid(
+                "7: -> FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF",
+                "00:1a:567"
+            ),
+            None
+        );
+        assert_eq!(
+            flock_pid("1: POSIX  ADVISORY  WRITE 1 00:1a:567 0 EOF", "00:1a:567"),
+            None
+        );
+        assert_eq!(
+            flock_pid("1: FLOCK  ADVISORY  WRITE 0 00:1a:567 0 EOF", "00:1a:567"),
+            None
+        );
+        assert_eq!(flock_pid("", "00:1a:567"), None);
+    }
+}

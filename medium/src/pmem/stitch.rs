@@ -1,0 +1,553 @@
+//! One range of addresses made of many pieces of the medium.
+//!
+//! Purpose: a file's extents, wherever they lie, seen as one contiguous view
+//! that is the medium itself, with huge pages where extents allow.
+//!
+//! Invariants:
+//! * A piece never leaves the reserved range, and until [`StitchedMap`] is
+//!   dropped nothing else is mapped in it.
+//! * What no piece covers reads as zeros and cannot be stored to.
+//!
+//! Left to others: that the blocks behind a piece stay the file's while the
+//! map lives (`api` pins them), and filling holes before mapping for
+//! writing.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use super::error::PmemError;
+use super::fault::Guard;
+use super::mapping::{self, HUGE_2M, Reservation, Share};
+use super::region::Region;
+use super::source::{REGION_UNIT, SourceKind};
+use super::window::Unfenced;
+
+mod atoms;
+mod memory;
+mod send;
+
+pub use atoms::Atom;
+pub use memory::RegionOwner;
+pub use send::Sent;
+
+use memory::Memory;
+
+/// What pieces are mapped from.
+#[derive(Debug, Clone, Copy)]
+pub struct StitchSource<'a> {
+    fd: BorrowedFd<'a>,
+    /// Offset in `fd` of the region's first byte.
+    first: u64,
+    /// Size of the region.
+    len: u64,
+    unit: u64,
+    sync: bool,
+    advise_huge: bool,
+    /// Address of a private mapping whose own pages go before those of `fd`.
+    private: Option<usize>,
+}
+
+impl<'a> StitchSource<'a> {
+    /// The descriptor behind a region. Offsets are those of the region.
+    ///
+    /// # Errors
+    /// [`PmemError::Unusable`] with EOPNOTSUPP for a region that has none.
+    pub fn of_region(region: &'a Region) -> Result<StitchSource<'a>, PmemError> {
+        let backend = region.backend();
+        let info = region.info();
+        let Some((fd, first)) = backend.source_fd() else {
+            return Err(PmemError::Unusable {
+                path: info.name,
+                why: format!(
+                    "a region of the {} backend has no descriptor to map again",
+                    info.backend
+                ),
+                errno: libc::EOPNOTSUPP,
+            });
+        };
+        Ok(StitchSource {
+            fd,
+            first,
+            len: region.len(),
+            unit: backend.map_unit(),
+            sync: backend.map_sync(),
+            advise_huge: matches!(info.kind, Some(SourceKind::Tmpfs | SourceKind::Memfd)),
+            private: info.read_only.then(|| backend.base() as usize),
+        })
+    }
+
+    /// Bytes that the place, the offset and the length of each piece must be
+    /// multiples of.
+    pub fn unit(&self) -> u64 {
+        self.unit
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    at: u64,
+    len: u64,
+    region_offset: u64,
+    writable: bool,
+}
+
+/// A reserved range that is being filled.
+///
+/// ```
+/// use pramfs_medium::pmem::{RegionOptions, StitchSource, Stitcher};
+/// let region = RegionOptions::new().memfd("example", 1 << 20)?;
+/// let source = StitchSource::of_region(&region)?;
+/// let mut stitcher = Stitcher::new(3 * 4096, 0)?;
+/// stitcher.stitch(&source, 0, 8 * 4096, 4096, true)?;
+/// stitcher.stitch(&source, 8192, 5 * 4096, 4096, true)?;
+/// let map = stitcher.finish()?;
+/// map.store::<u64>(8192, 7)?;
+/// map.persist(&region, 8192, 8)?;
+/// assert_eq!(region.load_u64(5 * 4096)?, 7);
+/// assert_eq!(map.load::<u64>(4096)?, 0, "a hole");
+/// # Ok::<(), pramfs_medium::pmem::PmemError>(())
+/// ```
+#[derive(Debug)]
+pub struct Stitcher {
+    range: Reservation,
+    len: u64,
+    unit: u64,
+    /// In the order of their places, which is the order they must come in.
+    pieces: Vec<Piece>,
+    end: u64,
+}
+
+impl Stitcher {
+    /// Reserves `len` bytes of address space. `congruent` is an offset in the
+    /// region (that of the first extent, usually): the address of the range
+    /// equals it modulo 2 MiB, or modulo 1 GiB for ranges that long, so that
+    /// extents aligned on the medium are aligned in the view.
+    ///
+    /// # Errors
+    /// [`PmemError::Os`] with ENOMEM; EINVAL for a length of zero.
+    pub fn new(len: u64, congruent: u64) -> Result<Stitcher, PmemError> {
+        let reserve = || {
+            if len == 0 {
+                return Err(Errno::INVAL);
+            }
+            Reservation::new(usize::try_from(len).map_err(|_| Errno::NOMEM)?, congruent)
+        };
+        let range = reserve().map_err(|e| os("cannot reserve addresses for", len, e))?;
+        let len = len.next_multiple_of(rustix::param::page_size() as u64);
+        Ok(Stitcher {
+            range,
+            len,
+            unit: REGION_UNIT,
+            pieces: Vec::new(),
+            end: 0,
+        })
+    }
+
+    /// Maps `len` bytes of the region at `region_offset` to `at` in the range.
+    /// Pieces come in ascending order of `at`, without overlap; neighbours
+    /// that are neighbours in the region too are better given as one.
+    ///
+    /// # Errors
+    /// [`PmemError::Misaligned`] naming the alignment that the source needs;
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Unusable`] with EROFS for a
+    /// writable piece of a read-only region; [`PmemError::Os`], with ENOMEM
+    /// where the process has too many mappings (`vm.max_map_count`).
+    pub fn stitch(
+        &mut self,
+        source: &StitchSource<'_>,
+        at: u64,
+        region_offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<(), PmemError> {
+        let page = rustix::param::page_size() as u64;
+        let unit = source.unit.max(page);
+        let address = (self.range.base() as u64).wrapping_add(at);
+        for value in [at, len, source.first.wrapping_add(region_offset), address] {
+            if !value.is_multiple_of(unit) {
+                return Err(PmemError::Misaligned {
+                    offset: value,
+                    align: unit,
+                });
+            }
+        }
+        if len == 0 || at < self.end || at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(PmemError::OutOfBounds {
+                offset: at,
+                len,
+                region_len: self.len,
+            });
+        }
+        if region_offset
+            .checked_add(len)
+            .is_none_or(|end| end > source.len)
+        {
+            return Err(PmemError::OutOfBounds {
+                offset: region_offset,
+                len,
+                region_len: source.len,
+            });
+        }
+        let fd_offset = source.first.wrapping_add(region_offset);
+        if writable && source.private.is_some() {
+            return Err(read_only(region_offset, len));
+        }
+        let share = match (source.private.is_some(), writable, source.sync) {
+            // For a page of the region's own; then only loads are let.
+            (true, ..) => Share::Private,
+            (_, false, _) => Share::SharedReadOnly,
+            (_, true, true) => Share::SharedSync,
+            (_, true, false) => Share::Shared,
+        };
+        // SAFETY: the range has no user before `finish`.
+        let p = unsafe {
+            mapping::map_over(
+                &self.range,
+                at as usize,
+                len as usize,
+                source.fd,
+                fd_offset,
+                share,
+            )
+        }
+        .map_err(|e| os("cannot map a piece of", len, e))?;
+        if let Some(primary) = source.private {
+            self.copy_private_pages(primary, at, region_offset, len)?;
+            // SAFETY: a piece of our own range.
+            unsafe { rustix::mm::mprotect(p.cast(), len as usize, MprotectFlags::READ) }
+                .map_err(|e| os("cannot protect a piece of", len, e))?;
+        }
+        if source.advise_huge && len >= HUGE_2M as u64 {
+            // SAFETY: advice about a piece of our own range; best effort.
+            let _ = unsafe { rustix::mm::madvise(p.cast(), len as usize, Advice::LinuxHugepage) };
+        }
+        self.unit = self.unit.max(unit);
+        self.end = at + len;
+        self.note(Piece {
+            at,
+            len,
+            region_offset,
+            writable,
+        });
+        Ok(())
+    }
+
+    fn note(&mut self, piece: Piece) {
+        if let Some(last) = self.pieces.last_mut()
+            && last.at + last.len == piece.at
+            && last.region_offset + last.len == piece.region_offset
+            && last.writable == piece.writable
+        {
+            last.len += piece.len;
+        } else {
+            self.pieces.push(piece);
+        }
+    }
+
+    /// A read-only region keeps what recovery changed in pages of its own,
+    /// which the descriptor does not show: copies those of them that lie
+    /// behind the piece.
+    fn copy_private_pages(
+        &self,
+        primary: usize,
+        at: u64,
+        region_offset: u64,
+        len: u64,
+    ) -> Result<(), PmemError> {
+        let start = primary + region_offset as usize;
+        let pages = private_pages(start, len as usize).map_err(|source| PmemError::Os {
+            what: "cannot read",
+            path: "/proc/self/pagemap".into(),
+            source,
+        })?;
+        let page = rustix::param::page_size();
+        for p in pages {
+            let to = self.range.base().wrapping_add(at as usize + (p - start));
+            // SAFETY: `p` is a page of the region's mapping, which outlives
+            // the source; `to` is the same page of the piece just mapped,
+            // privately and writable, with no user yet.
+            unsafe { super::live::load(to, p as *const u8, page) };
+        }
+        Ok(())
+    }
+
+    /// Fills what is left with zeros and hands the view over.
+    ///
+    /// # Errors
+    /// [`PmemError::Os`] with ENOMEM.
+    pub fn finish(self) -> Result<StitchedMap, PmemError> {
+        let mut hole = 0;
+        let end = Piece {
+            at: self.len,
+            len: 0,
+            region_offset: 0,
+            writable: true,
+        };
+        for piece in self.pieces.iter().chain([&end]) {
+            if hole < piece.at {
+                self.map_zeros(hole, piece.at - hole)?;
+            }
+            hole = piece.at + piece.len;
+        }
+        let holes = self.pieces.iter().map(|p| p.len).sum::<u64>() != self.len;
+        let writable = !holes && self.pieces.iter().all(|p| p.writable);
+        let guard = Guard::new(self.range.base(), self.len as usize, self.unit as usize);
+        let memory = Memory::Own {
+            guard,
+            range: self.range,
+        };
+        Ok(StitchedMap {
+            memory,
+            len: self.len,
+            pieces: self.pieces,
+            writable,
+        })
+    }
+
+    fn map_zeros(&self, at: u64, len: u64) -> Result<(), PmemError> {
+        let Some(p) = self.range.piece(at as usize, len as usize) else {
+            return Err(PmemError::OutOfBounds {
+                offset: at,
+                len,
+                region_len: self.len,
+            });
+        };
+        // SAFETY: replaces only pages of the range, which has no user yet.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                p.cast(),
+                len as usize,
+                ProtFlags::READ,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        }
+        .map(|_| ())
+        .map_err(|e| os("cannot map zeros for", len, e))
+    }
+}
+
+/// Pages of `start..start+len` that a private mapping has copied.
+fn private_pages(start: usize, len: usize) -> std::io::Result<Vec<usize>> {
+    use std::os::unix::fs::FileExt;
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const FILE_OR_SHARED: u64 = 1 << 61;
+    let page = rustix::param::page_size();
+    let file = std::fs::File::open("/proc/self/pagemap")?;
+    let mut found = Vec::new();
+    let mut words = [0u8; 8 * 512];
+    for chunk in (start..start + len).step_by(page * 512) {
+        let n = (start + len - chunk).div_ceil(page).min(512);
+        file.read_exact_at(&mut words[..n * 8], (chunk / page * 8) as u64)?;
+        for (i, word) in words[..n * 8].chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+            if word & (PRESENT | SWAPPED) != 0 && word & FILE_OR_SHARED == 0 {
+                found.push(chunk + i * page);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn read_only(region_offset: u64, len: u64) -> PmemError {
+    PmemError::Unusable {
+        path: format!("{len} bytes at offset {region_offset:#x}"),
+        why: "the region is open read-only and cannot be mapped for writing".into(),
+        errno: libc::EROFS,
+    }
+}
+
+fn os(what: &'static str, len: u64, e: Errno) -> PmemError {
+    PmemError::Os {
+        what,
+        path: format!("a map of {len} bytes"),
+        source: e.into(),
+    }
+}
+
+/// A contiguous view of scattered pieces of a region. The addresses are valid
+/// until it is dropped, and the bytes may change at any time: they are the
+/// medium, and others may store to it.
+#[derive(Debug)]
+pub struct StitchedMap {
+    memory: Memory,
+    len: u64,
+    pieces: Vec<Piece>,
+    writable: bool,
+}
+
+impl StitchedMap {
+    /// A view of one piece of a region, which is a part of the region's own
+    /// mapping: where the system maps nothing smaller than a huge page, any
+    /// block can still be looked at. No page protects a view for reading from
+    /// stores through its address.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Unusable`] with EROFS for a
+    /// writable view of a read-only region.
+    pub fn in_region(
+        owner: std::sync::Arc<dyn RegionOwner>,
+        region_offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<StitchedMap, PmemError> {
+        if writable && owner.region().info().read_only {
+            return Err(read_only(region_offset, len));
+        }
+        Ok(StitchedMap {
+            memory: Memory::of_region(owner, region_offset, len)?,
+            len,
+            pieces: vec![Piece {
+                at: 0,
+                len,
+                region_offset,
+                writable,
+            }],
+            writable,
+        })
+    }
+
+    /// First byte of the view.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.base()
+    }
+    /// Bytes: the length reserved, rounded up to pages.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+    /// Never: a view has at least a page.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Whether every byte may be stored to.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+    /// Faults (SIGBUS) taken in this view so far; counted only with the guard
+    /// of [`install_fault_guard`](super::install_fault_guard).
+    pub fn faults(&self) -> u64 {
+        self.memory.faults()
+    }
+    /// Whether a range touches a page that has faulted.
+    pub fn is_faulted(&self, offset: u64, len: u64) -> bool {
+        self.at(offset, len).is_err() || self.memory.is_faulted(offset, len)
+    }
+
+    #[inline]
+    fn at(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.memory.base().wrapping_add(offset as usize)),
+            _ => Err(PmemError::OutOfBounds {
+                offset,
+                len,
+                region_len: self.len,
+            }),
+        }
+    }
+
+    #[inline]
+    fn at_writable(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
+        let p = self.at(offset, len)?;
+        if !self.writable {
+            let mut reached = offset;
+            for piece in self.overlapping(offset, len) {
+                if !piece.writable || piece.at > reached {
+                    break;
+                }
+                reached = piece.at + piece.len;
+            }
+            if reached < offset + len {
+                return Err(PmemError::Unusable {
+                    path: format!("{len} bytes at offset {offset:#x} of a map"),
+                    why: "are a hole, or mapped for reading only; map them for writing".into(),
+                    errno: libc::EACCES,
+                });
+            }
+        }
+        Ok(p)
+    }
+
+    fn overlapping(&self, offset: u64, len: u64) -> impl Iterator<Item = &Piece> {
+        let first = self.pieces.partition_point(|p| p.at + p.len <= offset);
+        self.pieces[first..]
+            .iter()
+            .take_while(move |p| p.at < offset + len)
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    #[inline]
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
+        let src = self.at(offset, into.len() as u64)?;
+        // SAFETY: `src` has into.len() bytes in the view, which is whole pages;
+        // `into` is an exclusive Rust buffer and does not overlap it.
+        unsafe { super::live::load(into.as_mut_ptr(), src, into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in. Durable after [`persist`](Self::persist).
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`], [`PmemError::Unusable`] with EACCES.
+    #[inline]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PmemError> {
+        let dst = self.at_writable(offset, bytes.len() as u64)?;
+        // SAFETY: `dst` has bytes.len() writable bytes; a Rust slice does not
+        // overlap the view.
+        unsafe { super::live::store(dst, bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Starts the write-back of a range; durable once `region` has fenced.
+    /// `region` is the one that the pieces were taken from. Holes are skipped.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    pub fn flush(&self, region: &Region, offset: u64, len: u64) -> Result<Unfenced, PmemError> {
+        self.at(offset, len)?;
+        if super::mutants::hit(super::mutants::Kind::Flush) {
+            return Ok(Unfenced::none());
+        }
+        for piece in self.overlapping(offset, len) {
+            let from = offset.max(piece.at);
+            let to = (offset + len).min(piece.at + piece.len);
+            let alias = self.at(from, to - from)?;
+            let home = region.raw_range(piece.region_offset + (from - piece.at), to - from)?;
+            // SAFETY: the alias lies in this view and the home in the region;
+            // both map the same bytes of the medium.
+            unsafe {
+                region
+                    .backend()
+                    .flush_alias(alias, home.cast(), (to - from) as usize)
+            };
+        }
+        Ok(Unfenced::none())
+    }
+
+    /// Makes a range durable: flush and fence.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`].
+    pub fn persist(&self, region: &Region, offset: u64, len: u64) -> Result<(), PmemError> {
+        let pending = self.flush(region, offset, len)?;
+        region.window().fence(pending);
+        Ok(())
+    }
+
+    /// Has the kernel set up the pages of the view now, so that no later
+    /// access waits for a page fault.
+    ///
+    /// # Errors
+    /// What `madvise(MADV_POPULATE_READ)` or `_WRITE` says.
+    pub fn populate(&self) -> Result<(), PmemError> {
+        mapping::populate(self.as_ptr(), self.len as usize, self.writable)
+            .map_err(|e| os("cannot populate", self.len, e))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! Newtypes for what must not be confused, and the plain structures that go
+//! in and out of the engine.
+
+use std::fmt;
+
+/// Inode number. 2 is the root directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// Inode table, kept in the superblock page.
+    pub const INODE_TABLE: Ino = Ino(0xffff_ffff_ff01);
+    /// Inode-group descriptors, kept in the superblock page.
+    pub const INODE_GROUPS: Ino = Ino(0xffff_ffff_ff02);
+    /// Block-group descriptors, kept in the superblock page.
+    pub const BLOCK_GROUPS: Ino = Ino(0xffff_ffff_ff03);
+    /// The root directory.
+    pub const ROOT: Ino = Ino(2);
+    /// The orphan table: a file of 8-byte slots.
+    pub const ORPHANS: Ino = Ino(3);
+    /// The lease table: a file of lease slots.
+    pub const LEASES: Ino = Ino(4);
+    /// First inode number given to users' files.
+    pub const FIRST_FREE: Ino = Ino(16);
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "inode {}", self.0)
+    }
+}
+
+/// Block number: the block starts at byte `number << block_size_log2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bno(pub u64);
+
+/// Log sequence number of a journal record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+/// A time to the nanosecond, signed seconds since 1970-01-01 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    /// Seconds since the epoch, negative before it.
+    pub sec: i64,
+    /// 0..1_000_000_000.
+    pub nsec: u32,
+}
+
+/// Type of a file, as the format bits of its mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+}
+
+impl FileType {
+    /// From the `S_IFMT` bits of a mode; `None` for a value that names no type.
+    pub fn from_mode(mode: u32) -> Option<FileType> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFREG => FileType::Regular,
+            libc::S_IFDIR => FileType::Directory,
+            libc::S_IFLNK => FileType::Symlink,
+            libc::S_IFCHR => FileType::CharDevice,
+            libc::S_IFBLK => FileType::BlockDevice,
+            libc::S_IFIFO => FileType::Fifo,
+            libc::S_IFSOCK => FileType::Socket,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        self == FileType::Directory
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(self) -> bool {
+        self == FileType::Regular
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(self) -> bool {
+        self == FileType::Symlink
+    }
+
+    /// The `S_IFMT` bits.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileType::Regular => libc::S_IFREG,
+            FileType::Directory => libc::S_IFDIR,
+            FileType::Symlink => libc::S_IFLNK,
+            FileType::CharDevice => libc::S_IFCHR,
+            FileType::BlockDevice => libc::S_IFBLK,
+            FileType::Fifo => libc::S_IFIFO,
+            FileType::Socket => libc::S_IFSOCK,
+        }
+    }
+}
+
+/// What `stat` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Generation: with the number, unique for the life of the file system.
+    pub generation: u64,
+    /// Type.
+    pub kind: FileType,
+    /// Permission bits with suid, sgid and sticky (07777).
+    pub perm: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+    /// Preferred I/O size in bytes.
+    pub blksize: u32,
+    /// Last read.
+    pub atime: Time,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Last change of contents or attributes.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+    /// chattr flags (`FS_*_FL` values).
+    pub flags: u32,
+    /// Change counter, larger after every change.
+    pub change: u64,
+}
+
+/// What `setattr` changes; `None` leaves a field alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits (07777).
+    pub perm: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Change time, where the caller knows it better (FUSE with a write-back
+    /// cache).
+    pub ctime: Option<Time>,
+    /// chattr flags.
+    pub flags: Option<u32>,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The engine's clock.
+    Now,
+    /// This one.
+    At(Time),
+}
+
+/// One entry of a directory, as `readdir` gives it.
+#[derive(Debug, Clone, Copy)]
+pub struct DirEntry<'a> {
+    /// Name: 1 to 255 bytes, neither `/` nor NUL.
+    pub name: &'a [u8],
+    /// Inode.
+    pub ino: Ino,
+    /// Type.
+    pub kind: FileType,
+    /// Where to go on after this entry. 1 and 2 are `.` and `..`.
+    pub cookie: u64,
+}
+
+/// Flags of `rename`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RenameFlags {
+    /// Fail with EEXIST where the new name exists.
+    pub noreplace: bool,
+    /// Swap the two.
+    pub exchange: bool,
+    /// Leave a whiteout (character device 0:0) under the old name.
+    pub whiteout: bool,
+}
+
+/// What `fallocate` does with the range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocates; `keep_size` leaves the file's size alone.
+    Allocate {
+        /// Do not extend the file.
+        keep_size: bool,
+    },
+    /// Deallocates whole blocks and zeroes the edges. The size stays.
+    PunchHole,
+    /// Range reads as zeros and stays allocated.
+    ZeroRange {
+        /// Do not extend the file.
+        keep_size: bool,
+    },
+}
+
+/// What `lseek` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekWhence {
+    /// Next byte that is allocated and written.
+    Data,
+    /// Next hole; the end of the file counts as one.
+    Hole,
+}
+
+/// A run of a file and where it lies in the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Offset in the file, bytes.
+    pub file_offset: u64,
+    /// Offset in the region, bytes; `None` for a hole, and for what was lost.
+    pub region_offset: Option<u64>,
+    /// Bytes.
+    pub len: u64,
+    /// Allocated, but reads as zeros.
+    pub unwritten: bool,
+    /// A repair could not bring these bytes back: reading them is EIO.
+    pub lost: bool,
+}
+
+/// How `setxattr` treats an existing attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Create or replace.
+    Set,
+    /// EEXIST where it exists.
+    Create,
+    /// ENODATA where it does not.
+    Replace,
+}
+
+/// What `statfs` shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks in all, metadata of the format included.
+    pub blocks: u64,
+    /// Free blocks, the reserve included.
+    pub free: u64,
+    /// Free blocks that files can get.
+    pub available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+    /// Longest name in bytes.
+    pub name_max: u32,
+    /// Of the uuid.
+    pub fsid: u64,
+}
+
+impl StatFs {
+    /// How many of the available blocks file data can have if all of it is of
+    /// one file and none lies in large leaves; the others are taken by the
+    /// pointers to them. What statvfs(3) is asked for: so much can be
+    /// allocated.
+    ///
+    /// ```
+    /// # use pramfs_medium::types::StatFs;
+    /// let s = StatFs { block_size: 4096, available: 1 << 20, ..StatFs::default() };
+    /// assert!(s.available_to_data() < s.available);
+    /// assert!(s.available_to_data() > s.available / 100 * 99);
+    /// ```
+    pub fn available_to_data(&self) -> u64 {
+        let pointers = u64::from(self.block_size / 8).max(2);
+        let levels =
+            1 + u64::from(64 - self.available.leading_zeros()) / u64::from(pointers.ilog2());
+        // A full tree has a little more than one block of pointers for each
+        // `pointers` of its leaves.
+        let tree = self.available / (pointers - 1) + levels;
+        self.available.saturating_sub(tree)
+    }
+}

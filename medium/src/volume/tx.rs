@@ -1,0 +1,671 @@
+//! [`Tx`]: one atomic, durable change.
+//!
+//! A transaction stores new data at places that nothing names yet, and collects
+//! after-images of places that are in use. Nothing in use changes before
+//! [`Tx::commit`]; a transaction that is dropped has changed nothing.
+
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Volume;
+use crate::alloc::{Bits, Freed, Reserved, Run};
+use crate::error::{Error, Result};
+use crate::journal::records::{Homes, OnMedium, apply, group_word};
+use crate::journal::{Change, Entry, LaneGuard, LastRecord, Lines, RecordBuf, RecordId};
+use crate::media::bitmap::{BitmapKind, GroupDesc};
+use crate::media::record::EntryKind;
+use crate::pmem::{PmemError, Region, Unfenced};
+use crate::types::Bno;
+
+/// Bytes that an entry of bits takes in a record.
+const BITS_ENTRY: usize = 24;
+
+const NONE_LEFT: Error = Error::NoSpace("no free block, and the reserve is used up");
+const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
+
+/// See the module.
+#[derive(Debug)]
+pub struct Tx<'v> {
+    vol: &'v Volume,
+    lane: u32,
+    rec: RecordBuf,
+    data: Option<Unfenced>,
+    /// The lane, if it has been taken before the commit.
+    entered: Option<LaneGuard<'v>>,
+    /// The lane may be taken once nothing more is allocated.
+    may_enter: bool,
+    places: SmallVec<[&'v LastRecord; 4]>,
+    bits: SmallVec<[Bits; 4]>,
+    taken: SmallVec<[Freed; 2]>,
+    freed: SmallVec<[Freed; 2]>,
+    use_reserve: bool,
+    /// It has been committed, or was to be.
+    over: bool,
+    /// Faults of the medium when it began.
+    faults: u64,
+}
+
+impl<'v> Tx<'v> {
+    #[inline]
+    pub(super) fn new(vol: &'v Volume, lane: u32) -> Tx<'v> {
+        Tx {
+            vol,
+            lane,
+            rec: RecordBuf::new(vol.geo.slot_size as usize),
+            data: None,
+            entered: None,
+            may_enter: false,
+            places: SmallVec::new(),
+            bits: SmallVec::new(),
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+            use_reserve: false,
+            over: false,
+            faults: vol.region.faults_seen(),
+        }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &'v Volume {
+        self.vol
+    }
+
+    /// Lets this transaction take from the reserve: it frees more than it
+    /// takes.
+    pub fn allow_reserve(&mut self) {
+        self.use_reserve = true;
+    }
+
+    /// Names an object whose homes this record writes; its lock is held. See
+    /// rule 1 in `docs/consistency.md`.
+    pub fn touch(&mut self, place: &'v LastRecord) {
+        if !self.places.iter().any(|p| std::ptr::eq(*p, place)) {
+            self.places.push(place);
+        }
+    }
+
+    /// Payload bytes that still fit in one entry of the record.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.rec.room()
+    }
+
+    // ---- reading what is and what will be
+
+    /// Copies bytes out as they will be after this transaction.
+    ///
+    /// # Errors
+    /// Those of the region.
+    #[inline]
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.vol.region.read(offset, into)?;
+        self.overlay(offset, into);
+        Ok(())
+    }
+
+    /// Puts what the record changes over bytes of the region.
+    #[inline]
+    fn overlay(&self, offset: u64, into: &mut [u8]) {
+        if self.rec.may_change(offset, into.len()) {
+            self.overlay_entries(offset, into);
+        }
+    }
+
+    fn overlay_entries(&self, offset: u64, into: &mut [u8]) {
+        let end = offset + into.len() as u64;
+        for e in self.rec.entries_near(offset, end) {
+            let len = home_len(&e);
+            let (from, to) = (e.offset.max(offset), (e.offset + len).min(end));
+            if from >= to {
+                continue;
+            }
+            let part = &mut into[(from - offset) as usize..(to - offset) as usize];
+            match e.kind {
+                EntryKind::SetBits | EntryKind::ClearBits => {}
+                EntryKind::Zero => part.fill(0),
+                _ => part.copy_from_slice(
+                    &e.payload[(from - e.offset) as usize..(to - e.offset) as usize],
+                ),
+            }
+        }
+    }
+
+    /// Loads a word as it will be after this transaction.
+    ///
+    /// # Errors
+    /// Those of the region.
+    #[inline]
+    pub fn load_u64(&self, offset: u64) -> Result<u64> {
+        let mut word = self.vol.region.load_u64(offset)?;
+        self.overlay(offset, word.as_mut_bytes());
+        Ok(word)
+    }
+
+    /// Copies a structure out as it will be after this transaction.
+    ///
+    /// # Errors
+    /// Those of the region.
+    #[inline]
+    pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
+        let mut value: T = self.vol.region.read_pod(offset)?;
+        self.overlay(offset, value.as_mut_bytes());
+        Ok(value)
+    }
+
+    // ---- new data, not reachable before commit
+
+    /// Takes the lane before the new data are stored, where `place` is all that
+    /// the record will change, and nothing is allocated any more. A locked
+    /// instruction waits for the streaming stores before it, while all else that
+    /// a record takes can be done as they are on their way: so locks are taken
+    /// first. Where the lane cannot be taken, the commit sees to it.
+    pub fn enter(&mut self, place: &LastRecord) {
+        let vol = self.vol;
+        if !vol.journal.must_hand_over(self.lane, place) {
+            self.entered = vol.journal.enter(&vol.region, self.lane).ok();
+        }
+    }
+
+    /// Says that besides the change of one htree nothing is going to be allocated,
+    /// and that `places` are all that the record will change. Then the lane is
+    /// taken before the first leaf is changed in place, and the write-back of its
+    /// last homes is under way while the record is made up. The caller takes no
+    /// lock in the meantime but those of bitmap groups: a locked instruction would
+    /// wait for them, and who has another lock may be waiting for the lane.
+    pub fn may_enter(&mut self, places: &[&LastRecord]) {
+        let journal = &self.vol.journal;
+        self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
+    }
+
+    /// Takes the lane if that is allowed: nothing is allocated after this.
+    #[inline]
+    pub fn enter_if_allowed(&mut self) {
+        if std::mem::take(&mut self.may_enter) {
+            self.entered = self.vol.journal.enter(&self.vol.region, self.lane).ok();
+        }
+    }
+
+    /// To make room all lanes are retired, this one too: it would wait for itself.
+    #[inline]
+    fn assert_no_lane(&self) {
+        assert!(
+            self.entered.is_none(),
+            "nothing is allocated once the lane is taken"
+        );
+    }
+
+    /// Stores bytes at a place that nothing names before this commits.
+    ///
+    /// # Errors
+    /// Those of the region.
+    #[cfg_attr(feature = "mutants", track_caller)]
+    pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.vol.region.need_room(offset, bytes.len() as u64)?;
+        let pending = self.vol.region.window().nt_store(offset, bytes)?;
+        self.stored_new(pending);
+        Ok(())
+    }
+
+    /// Takes over what was stored at a place that nothing names before this
+    /// commits.
+    #[inline]
+    pub fn stored_new(&mut self, pending: Unfenced) {
+        self.data = Some(self.data.take().unwrap_or_default().join(pending));
+    }
+
+    /// Zeroes a range that nothing names before this commits.
+    ///
+    /// # Errors
+    /// Those of the region.
+    #[cfg_attr(feature = "mutants", track_caller)]
+    pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
+        self.vol.region.need_room(offset, len)?;
+        let pending = self.vol.region.window().nt_zero(offset, len)?;
+        self.stored_new(pending);
+        Ok(())
+    }
+
+    /// Makes new data durable now, for an operation that turns out to need no
+    /// record.
+    #[cfg_attr(feature = "mutants", track_caller)]
+    pub fn settle(&mut self) {
+        if let Some(data) = self.data.take() {
+            let _ = self.vol.region.window().fence(data);
+        }
+    }
+
+    // ---- after-images
+
+    /// Whether nothing would change at a commit.
+    pub fn has_no_record(&self) -> bool {
+        self.rec.is_empty() && self.bits.is_empty()
+    }
+
+    #[inline]
+    fn push(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> Result<()> {
+        match self.rec.push(kind, offset, payload) {
+            true => Ok(()),
+            false => Err(TOO_LARGE),
+        }
+    }
+
+    /// The bytes at `offset` become `bytes`. Both are multiples of 8.
+    ///
+    /// # Errors
+    /// Those of the region; a record that is full.
+    #[inline(always)]
+    pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+        debug_assert!(matches!(
+            kind,
+            EntryKind::Inode | EntryKind::Pointer | EntryKind::Leaf | EntryKind::Slot
+        ));
+        self.vol.check_range(offset, bytes.len() as u64)?;
+        self.push(kind, offset, bytes)
+    }
+
+    /// As [`put`](Self::put), in the place of what was put for the same bytes
+    /// before, all of them and no others. Nothing put since has a part of them.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    #[inline]
+    pub fn put_anew(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self.rec.replace(kind, offset, bytes) {
+            true => Ok(()),
+            false => self.put(kind, offset, bytes),
+        }
+    }
+
+    /// The `words` words at `offset` become zero.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn put_zeros(&mut self, offset: u64, words: u64) -> Result<()> {
+        self.vol.check_range(offset, words.saturating_mul(8))?;
+        self.push(EntryKind::Zero, offset, words.as_bytes())
+    }
+
+    pub(super) fn put_desc(
+        &mut self,
+        offset: u64,
+        desc: &GroupDesc,
+        kind: BitmapKind,
+        group: u64,
+    ) -> Result<()> {
+        let mut payload = [0; GroupDesc::SIZE + 8];
+        payload[..GroupDesc::SIZE].copy_from_slice(desc.as_bytes());
+        payload[GroupDesc::SIZE..].copy_from_slice(&group_word(kind, group).to_le_bytes());
+        self.vol.check_range(offset, GroupDesc::SIZE as u64)?;
+        self.push(EntryKind::Desc, offset, &payload)
+    }
+
+    // ---- allocation
+
+    /// Notes bits of one word to be set or cleared; false when the record has no
+    /// room for that.
+    fn note_word(&mut self, mut b: Bits) -> bool {
+        // What this transaction took itself and frees again is not set.
+        if !b.set
+            && let Some(own) = self.bits.iter_mut().find(|o| o.word == b.word && o.set)
+        {
+            let both = own.mask & b.mask;
+            own.mask &= !both;
+            b.mask &= !both;
+        }
+        if b.mask == 0 {
+            return true;
+        }
+        let mut noted = self.bits.iter_mut();
+        match noted.find(|o| o.word == b.word && o.set == b.set) {
+            Some(o) => {
+                o.mask |= b.mask;
+                true
+            }
+            None => {
+                self.bits.push(b);
+                self.rec.keep(BITS_ENTRY)
+            }
+        }
+    }
+
+    fn note_freed(&mut self, kind: BitmapKind, run: Run) -> Result<()> {
+        let vol = self.vol;
+        let mut fits = true;
+        vol.bitmap(kind)
+            .words_of(&vol.region, &vol.geo, run, |word, mask, group| {
+                fits &= self.note_word(Bits {
+                    kind,
+                    group,
+                    word,
+                    mask,
+                    set: false,
+                });
+            })?;
+        if fits { Ok(()) } else { Err(TOO_LARGE) }
+    }
+
+    fn note_reserved(&mut self, kind: BitmapKind, found: Reserved) -> Result<Run> {
+        // First for Drop, then for the record.
+        let Reserved { run, group, .. } = found;
+        self.taken.push(Freed::Bits {
+            kind,
+            start: run.start,
+            len: run.len,
+        });
+        let mut fits = true;
+        found.words(|word, mask| {
+            fits &= self.note_word(Bits {
+                kind,
+                group,
+                word,
+                mask,
+                set: true,
+            });
+        });
+        if fits { Ok(run) } else { Err(TOO_LARGE) }
+    }
+
+    pub(super) fn keep_reserve(&self) -> Result<()> {
+        let vol = self.vol;
+        for _ in 0..vol.reserve.missing() {
+            let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
+                set.reserve(&vol.region, &vol.geo, self.lane, None, 1, true, roomy)
+            })?;
+            match found {
+                Some(found) if vol.reserve.refill(found.run) => {}
+                Some(found) => vol.blocks.free_run(&vol.region, &vol.geo, found.run),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up to `want` consecutive blocks, near `goal` if given; exactly
+    /// `want` when `full`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
+        self.assert_no_lane();
+        let (vol, lane) = (self.vol, self.lane);
+        if vol.reserve.missing() > 0 && !self.use_reserve {
+            self.keep_reserve()?;
+        }
+        let spare = self.use_reserve && (want == 1 || !full);
+        let found = vol.reserve_bits(BitmapKind::Blocks, spare, |set, roomy| {
+            set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full, roomy)
+        });
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) if spare => self.take_reserved(NONE_LEFT)?,
+            // The host is not waited for where a block with room lies ready: what
+            // was begun can be ended, or undone, without letting go of it.
+            Err(e @ Error::Pmem(PmemError::NoRoom { .. })) if spare => self.take_reserved(e)?,
+            Ok(None) => return Err(Error::NoSpace("no free block")),
+            Err(e) => return Err(e),
+        };
+        self.note_reserved(BitmapKind::Blocks, found)
+    }
+
+    /// A block that was kept aside; `otherwise` where there is none.
+    #[cold]
+    fn take_reserved(&self, otherwise: Error) -> Result<Reserved> {
+        let vol = self.vol;
+        let start = vol.reserve.take().ok_or(otherwise)?;
+        let found = vol.blocks.at(&vol.region, &vol.geo, start);
+        if found.is_err() {
+            vol.reserve.refill(Run { start, len: 1 });
+        }
+        found
+    }
+
+    /// Takes `len` consecutive blocks aligned to `len`; `None` where there are
+    /// none.
+    ///
+    /// # Errors
+    /// Those of the region and of the bitmap.
+    pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
+        self.assert_no_lane();
+        let vol = self.vol;
+        if vol.reserve.missing() > 0 {
+            self.keep_reserve()?;
+        }
+        let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
+            set.reserve_aligned(&vol.region, &vol.geo, near, len, roomy)
+        })?;
+        found
+            .map(|found| self.note_reserved(BitmapKind::Blocks, found))
+            .transpose()
+    }
+
+    /// Gives blocks back. They can be used again when this record, and every
+    /// record before it that wrote into them, is dead: the caller has touched
+    /// the place that guards them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the blocks cannot be in use.
+    pub fn free_blocks(&mut self, run: Run) -> Result<()> {
+        self.note_freed(BitmapKind::Blocks, run)?;
+        match self.freed.last_mut() {
+            Some(Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start,
+                len,
+            }) if *start + *len == run.start => *len += run.len,
+            _ => self.freed.push(Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start: run.start,
+                len: run.len,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Whether this transaction took the block: nothing in use names it, and its
+    /// contents may change by [`write_new`](Self::write_new).
+    #[inline]
+    pub fn is_new(&self, block: Bno) -> bool {
+        self.taken.iter().any(|t| match *t {
+            Freed::Bits {
+                kind: BitmapKind::Blocks,
+                start,
+                len,
+            } => block.0.wrapping_sub(start) < len,
+            _ => false,
+        })
+    }
+
+    /// Whether this transaction frees anything.
+    #[inline]
+    pub fn frees(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
+    /// Takes an inode number, from `near` upwards or where the lane was last.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
+        self.assert_no_lane();
+        let (vol, lane) = (self.vol, self.lane);
+        let found = vol.reserve_bits(BitmapKind::Inodes, false, |set, roomy| {
+            set.reserve(&vol.region, &vol.geo, lane, near, 1, true, roomy)
+        })?;
+        match found {
+            Some(found) => Ok(self.note_reserved(BitmapKind::Inodes, found)?.start),
+            None => Err(Error::NoSpace("no free inode")),
+        }
+    }
+
+    /// Gives an inode number back.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn free_inode(&mut self, ino: u64) -> Result<()> {
+        self.note_freed(BitmapKind::Inodes, Run { start: ino, len: 1 })?;
+        self.freed.push(Freed::Bits {
+            kind: BitmapKind::Inodes,
+            start: ino,
+            len: 1,
+        });
+        Ok(())
+    }
+
+    /// Gives a slot of the orphan table back; its word is the caller's to put.
+    pub fn free_orphan_slot(&mut self, slot: u32) {
+        self.freed.push(Freed::OrphanSlot(slot));
+    }
+
+    /// Takes an orphan slot that is given back if this transaction is dropped.
+    pub fn take_orphan_slot(&mut self) -> Option<u32> {
+        let slot = self.vol.take_orphan_slot()?;
+        self.taken.push(Freed::OrphanSlot(slot));
+        Some(slot)
+    }
+
+    // ---- the end
+
+    /// Makes the change: atomic, and durable at return. The transaction is over
+    /// by that, and whatever becomes of it later changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the volume has failed before.
+    pub fn commit(&mut self) -> Result<RecordId> {
+        let vol = self.vol;
+        if std::mem::replace(&mut self.over, true) {
+            return Err(Error::Io("a transaction is committed once".into()));
+        }
+        // An error from here on lets go of the lane at once.
+        let entered = self.entered.take();
+        let (region, geo) = (&vol.region, &vol.geo);
+        if vol.has_failed() {
+            return Err(Error::Io(
+                "the file system has failed before; mount it again".into(),
+            ));
+        }
+        if Region::any_faults() {
+            // What was read may have been zeros, and new data may be lost.
+            if region.faults_seen() != self.faults {
+                return Err(Error::Io("the medium failed under a change".into()));
+            }
+            for b in &self.bits {
+                vol.bitmap(b.kind).check_homes(region, geo, b)?;
+            }
+        }
+        self.rec.use_kept();
+        for b in &self.bits {
+            region.need_room(b.word, 8)?;
+            let ok = if vol.journal.rules.bit_masks {
+                let kind = if b.set {
+                    EntryKind::SetBits
+                } else {
+                    EntryKind::ClearBits
+                };
+                self.rec
+                    .push_words(kind, b.word, &[b.mask, group_word(b.kind, b.group)])
+            } else {
+                let old = region.load_u64(b.word)?;
+                let new = if b.set { old | b.mask } else { old & !b.mask };
+                let group = group_word(b.kind, b.group);
+                self.rec
+                    .push_words(EntryKind::SetBits, b.word, &[new, group])
+                    && self
+                        .rec
+                        .push_words(EntryKind::ClearBits, b.word, &[!new, group])
+            };
+            if !ok {
+                return Err(TOO_LARGE);
+            }
+        }
+        for place in &self.places {
+            // Two lanes that retired each other's records would wait for ever.
+            assert!(
+                entered.is_none() || !vol.journal.must_hand_over(self.lane, place),
+                "a lane is taken before the records of others are retired"
+            );
+            vol.journal
+                .hand_over(region, geo, self.lane, place, |f| vol.free(f))?;
+        }
+        let entered = match entered {
+            Some(entered) => Ok(entered),
+            None => vol.journal.enter(region, self.lane),
+        };
+        let bits = &self.bits;
+        let change = Change {
+            record: &mut self.rec,
+            data: self.data.take(),
+            freed: &self.freed,
+        };
+        let faults = self.faults;
+        let bring_home = |rec: &RecordBuf, lines: &mut Lines| {
+            let mut homes = OnMedium { region, lines };
+            for e in rec.entries() {
+                match e.kind {
+                    EntryKind::SetBits | EntryKind::ClearBits => {}
+                    // Most are these, and `apply` does no more with them.
+                    EntryKind::Inode | EntryKind::Leaf | EntryKind::Pointer => {
+                        homes.store(e.offset, e.payload)?;
+                    }
+                    _ => apply(&mut homes, &e)?,
+                }
+            }
+            // Bits last: their lock is the first instruction that waits for the
+            // fence, and all of the above is done meanwhile.
+            for b in bits {
+                vol.bitmap(b.kind).apply_bits(region, geo, b, homes.lines)?;
+            }
+            // A home that was lost is in the record still, for a recovery that
+            // finds the page whole again: nothing may retire it. The fault may
+            // as well be another thread's, and none of these pages.
+            if Region::any_faults() && region.faults_seen() != faults {
+                for e in rec.entries() {
+                    region.check(e.offset, home_len(&e))?;
+                }
+                for b in bits {
+                    vol.bitmap(b.kind).check_homes(region, geo, b)?;
+                }
+            }
+            Ok(())
+        };
+        let done = entered.and_then(|e| vol.journal.commit(region, geo, e, change, bring_home));
+        let done = match done {
+            Ok(done) => done,
+            Err(e) => {
+                // The record may be durable and its homes half stored: only
+                // recovery can tell now.
+                self.taken.clear();
+                vol.fail();
+                return Err(e);
+            }
+        };
+        self.taken.clear();
+        for place in &self.places {
+            place.set(done.record_id);
+        }
+        vol.free(done.reusable);
+        Ok(done.record_id)
+    }
+}
+
+/// Bytes that an entry changes at its home.
+fn home_len(e: &Entry<'_>) -> u64 {
+    match e.kind {
+        EntryKind::SetBits | EntryKind::ClearBits => 8,
+        EntryKind::Desc => GroupDesc::SIZE as u64,
+        EntryKind::Zero => e
+            .payload
+            .first_chunk::<8>()
+            .map_or(0, |b| u64::from_le_bytes(*b).saturating_mul(8)),
+        _ => e.payload.len() as u64,
+    }
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        self.entered = None;
+        // New data on its way to blocks that go back must have arrived before
+        // the next owner writes there.
+        self.settle();
+        self.vol.unreserve(&self.taken);
+    }
+}
