@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::issue::{Issue, Severity};
+use pramfs_medium::error::Damage;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::SEALED_BITS;
 use pramfs_medium::types::Ino;
@@ -48,75 +49,75 @@ impl fmt::Display for Who {
 }
 
 impl Issue {
-    /// Returns the short name and the severity.
-    fn class(&self) -> (&'static str, Severity) {
+    /// Returns the kind of damage and the severity.
+    fn class(&self) -> (Damage, Severity) {
         use Issue::*;
         use Severity::{Error, Fatal, Warning};
         match self {
-            NoSuperblock { .. } => ("no-superblock", Fatal),
-            SuperblockDamaged { .. } => ("superblock-damaged", Error),
-            SuperblocksDiffer => ("superblocks-differ", Error),
-            LabelsDiffer => ("labels-differ", Warning),
-            UnknownFeatures { .. } => ("unknown-features", Fatal),
-            CheckpointDamaged { .. } => ("checkpoint-damaged", Error),
-            DynamicWordsDiffer => ("dynamic-words-differ", Warning),
-            StateUnknown { .. } => ("state-unknown", Warning),
-            NotUnmounted => ("not-unmounted", Warning),
-            ErrorsRecorded { .. } => ("errors-recorded", Warning),
-            InternalInodeDamaged { .. } => ("internal-inode-damaged", Error),
-            InternalInodeLost { .. } => ("internal-inode-lost", Fatal),
-            InternalInodesDiffer { .. } => ("internal-inodes-differ", Error),
-            LiveRecords { .. } => ("live-records", Error),
-            RecordsRefused { .. } => ("records-refused", Error),
-            RetiredWordDamaged { .. } => ("retired-word-damaged", Error),
-            RecordTorn { .. } => ("record-torn", Warning),
-            LaneDamaged { .. } => ("lane-damaged", Error),
-            LsnsUsedUp { .. } => ("lsns-used-up", Error),
-            DescriptorMissing { .. } => ("descriptor-missing", Error),
-            BitmapPointer { .. } => ("bitmap-pointer", Error),
-            BitmapSum { .. } => ("bitmap-sum", Error),
-            BitsPastEnd { .. } => ("bits-past-end", Warning),
-            BlocksLeaked { .. } => ("blocks-leaked", Warning),
-            BlocksFree { .. } => ("blocks-free", Error),
-            BlockUsedTwice { .. } => ("block-used-twice", Error),
-            ReservedInodeFree { .. } => ("reserved-inode-free", Error),
-            InodeMissing { .. } => ("inode-missing", Error),
-            InodeDamaged { .. } => ("inode-damaged", Error),
-            InodeField { .. } => ("inode-field", Error),
-            InodeReserved { .. } => ("inode-reserved", Warning),
-            BlockCount { .. } => ("block-count", Error),
-            MapPointer { .. } => ("map-pointer", Error),
-            MapEmpty { .. } => ("map-empty", Error),
-            BlocksMissing { .. } => ("blocks-missing", Error),
-            LostFlag { .. } => ("lost-flag", Warning),
-            MapHole { .. } => ("map-hole", Error),
-            BadTarget { .. } => ("bad-target", Error),
-            TargetChecksum { .. } => ("target-checksum", Error),
-            InodeLeaked { .. } => ("inode-leaked", Error),
-            TreePointer { .. } => ("tree-pointer", Error),
-            TreeEmpty { .. } => ("tree-empty", Error),
-            TreeLeaf { .. } => ("tree-leaf", Error),
-            DuplicateName { .. } => ("duplicate-name", Error),
-            DanglingEntry { .. } => ("dangling-entry", Error),
-            EntryReserved { .. } => ("entry-reserved", Error),
-            EntryType { .. } => ("entry-type", Error),
-            EntryCount { .. } => ("entry-count", Error),
-            EntriesMissing { .. } => ("entries-missing", Error),
-            LinkCount { .. } => ("link-count", Error),
-            DirectoryNames { .. } => ("directory-names", Error),
-            DirectoryParent { .. } => ("directory-parent", Error),
-            DirectoryLoop { .. } => ("directory-loop", Error),
-            NameOfOrphan { .. } => ("name-of-orphan", Error),
-            XattrItem { .. } => ("xattr-item", Error),
-            XattrChecksum { .. } => ("xattr-checksum", Error),
-            AclDamaged { .. } => ("acl-damaged", Error),
-            AclMode { .. } => ("acl-mode", Error),
-            OrphanSlotDamaged { .. } => ("orphan-slot-damaged", Error),
-            OrphanSlotWrong { .. } => ("orphan-slot-wrong", Error),
-            OrphanTwice { .. } => ("orphan-twice", Error),
-            OrphanNotEmpty { .. } => ("orphan-not-empty", Error),
-            LeasesLeft => ("leases-left", Error),
-            Unreadable { .. } => ("unreadable", Fatal),
+            NoSuperblock { .. } => (Damage::NoSuperblock, Fatal),
+            SuperblockDamaged { .. } => (Damage::SuperblockDamaged, Error),
+            SuperblocksDiffer => (Damage::SuperblocksDiffer, Error),
+            LabelsDiffer => (Damage::LabelsDiffer, Warning),
+            UnknownFeatures { .. } => (Damage::UnknownFeatures, Fatal),
+            CheckpointDamaged { .. } => (Damage::CheckpointDamaged, Error),
+            DynamicWordsDiffer => (Damage::DynamicWordsDiffer, Warning),
+            StateUnknown { .. } => (Damage::StateUnknown, Warning),
+            NotUnmounted => (Damage::NotUnmounted, Warning),
+            ErrorsRecorded { .. } => (Damage::ErrorsRecorded, Warning),
+            InternalInodeDamaged { .. } => (Damage::InternalInodeDamaged, Error),
+            InternalInodeLost { .. } => (Damage::InternalInodeLost, Fatal),
+            InternalInodesDiffer { .. } => (Damage::InternalInodesDiffer, Error),
+            LiveRecords { .. } => (Damage::LiveRecords, Error),
+            RecordsRefused { .. } => (Damage::RecordsRefused, Error),
+            RetiredWordDamaged { .. } => (Damage::RetiredWordDamaged, Error),
+            RecordTorn { .. } => (Damage::RecordTorn, Warning),
+            LaneDamaged { .. } => (Damage::LaneDamaged, Error),
+            LsnsUsedUp { .. } => (Damage::LsnsUsedUp, Error),
+            DescriptorMissing { .. } => (Damage::DescriptorMissing, Error),
+            BitmapPointer { .. } => (Damage::BitmapPointer, Error),
+            BitmapSum { .. } => (Damage::BitmapSum, Error),
+            BitsPastEnd { .. } => (Damage::BitsPastEnd, Warning),
+            BlocksLeaked { .. } => (Damage::BlocksLeaked, Warning),
+            BlocksFree { .. } => (Damage::BlocksFree, Error),
+            BlockUsedTwice { .. } => (Damage::BlockUsedTwice, Error),
+            ReservedInodeFree { .. } => (Damage::ReservedInodeFree, Error),
+            InodeMissing { .. } => (Damage::InodeMissing, Error),
+            InodeDamaged { .. } => (Damage::InodeDamaged, Error),
+            InodeField { .. } => (Damage::InodeField, Error),
+            InodeReserved { .. } => (Damage::InodeReserved, Warning),
+            BlockCount { .. } => (Damage::BlockCount, Error),
+            MapPointer { .. } => (Damage::MapPointer, Error),
+            MapEmpty { .. } => (Damage::MapEmpty, Error),
+            BlocksMissing { .. } => (Damage::BlocksMissing, Error),
+            LostFlag { .. } => (Damage::LostFlag, Warning),
+            MapHole { .. } => (Damage::MapHole, Error),
+            BadTarget { .. } => (Damage::BadTarget, Error),
+            TargetChecksum { .. } => (Damage::TargetChecksum, Error),
+            InodeLeaked { .. } => (Damage::InodeLeaked, Error),
+            TreePointer { .. } => (Damage::TreePointer, Error),
+            TreeEmpty { .. } => (Damage::TreeEmpty, Error),
+            TreeLeaf { .. } => (Damage::TreeLeaf, Error),
+            DuplicateName { .. } => (Damage::DuplicateName, Error),
+            DanglingEntry { .. } => (Damage::DanglingEntry, Error),
+            EntryReserved { .. } => (Damage::EntryReserved, Error),
+            EntryType { .. } => (Damage::EntryType, Error),
+            EntryCount { .. } => (Damage::EntryCount, Error),
+            EntriesMissing { .. } => (Damage::EntriesMissing, Error),
+            LinkCount { .. } => (Damage::LinkCount, Error),
+            DirectoryNames { .. } => (Damage::DirectoryNames, Error),
+            DirectoryParent { .. } => (Damage::DirectoryParent, Error),
+            DirectoryLoop { .. } => (Damage::DirectoryLoop, Error),
+            NameOfOrphan { .. } => (Damage::NameOfOrphan, Error),
+            XattrItem { .. } => (Damage::XattrItem, Error),
+            XattrChecksum { .. } => (Damage::XattrChecksum, Error),
+            AclDamaged { .. } => (Damage::AclDamaged, Error),
+            AclMode { .. } => (Damage::AclMode, Error),
+            OrphanSlotDamaged { .. } => (Damage::OrphanSlotDamaged, Error),
+            OrphanSlotWrong { .. } => (Damage::OrphanSlotWrong, Error),
+            OrphanTwice { .. } => (Damage::OrphanTwice, Error),
+            OrphanNotEmpty { .. } => (Damage::OrphanNotEmpty, Error),
+            LeasesLeft => (Damage::LeasesLeft, Error),
+            Unreadable { .. } => (Damage::Unreadable, Fatal),
         }
     }
 
@@ -125,9 +126,14 @@ impl Issue {
         self.class().1
     }
 
+    /// Returns the kind of damage. The engine's errors use the same kinds.
+    pub fn kind(&self) -> Damage {
+        self.class().0
+    }
+
     /// Returns a short name for programs. It stays the same between versions.
     pub fn code(&self) -> &'static str {
-        self.class().0
+        self.kind().code()
     }
 
     /// Returns the damaged inode, if the issue concerns one.

@@ -5,6 +5,7 @@
 
 use std::io;
 
+pub use crate::damage::Damage;
 use crate::pmem::PmemError;
 use crate::types::Ino;
 
@@ -90,6 +91,8 @@ pub enum Error {
     /// Bytes on the medium that cannot be right.
     #[error("damaged: {object}: {what}; unmount it and run `fsck.pramfs` on its region")]
     Corrupt {
+        /// The kind of damage, as fsck reports it.
+        kind: Damage,
         /// The object that is hurt.
         object: String,
         /// What is wrong with it.
@@ -120,10 +123,19 @@ pub enum Error {
 
 impl Error {
     /// Damage to `object`.
-    pub fn corrupt(object: impl Into<String>, what: impl Into<String>) -> Error {
+    pub fn corrupt(kind: Damage, object: impl Into<String>, what: impl Into<String>) -> Error {
         Error::Corrupt {
+            kind,
             object: object.into(),
             what: what.into(),
+        }
+    }
+
+    /// The kind of damage, if the error is one.
+    pub fn damage(&self) -> Option<Damage> {
+        match self {
+            Error::Corrupt { kind, .. } => Some(*kind),
+            _ => None,
         }
     }
 

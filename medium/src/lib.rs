@@ -21,6 +21,7 @@
 compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");
 
 pub mod alloc;
+mod damage;
 pub mod error;
 pub mod format;
 pub mod htree;

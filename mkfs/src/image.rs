@@ -8,6 +8,7 @@
 //! Left to others: whether the blocks that two inodes name are the same ones;
 //! that takes a check of the file system.
 
+use pramfs::Damage;
 use pramfs::{Error, FileType, Result, inode::Ino};
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use pramfs_medium::media::checksum::{unseal, word_sum};
@@ -127,6 +128,7 @@ impl<'a> Image<'a> {
                 }
             }
             Err(Error::corrupt(
+                Damage::InternalInodeLost,
                 ino.to_string(),
                 "it is damaged in both superblock pages",
             ))
@@ -265,7 +267,7 @@ impl<'a> Image<'a> {
                 BitmapKind::Blocks => "block group",
                 BitmapKind::Inodes => "inode group",
             };
-            Error::corrupt(format!("{name} {group}"), what)
+            Error::corrupt(Damage::BitmapPointer, format!("{name} {group}"), what)
         };
         let bitmap_offset = match GroupDesc::state(&self.geo, kind, group, desc.bitmap) {
             GroupState::Unused => return Ok(None),
@@ -336,6 +338,7 @@ impl<'a> Image<'a> {
         let leaf = self.table.find(self.region, &self.geo, ino.0 / per_block)?;
         let Some(first) = leaf.block else {
             return Err(Error::corrupt(
+                Damage::InodeMissing,
                 ino.to_string(),
                 "it is in use and the inode table has no block for it",
             ));
@@ -345,7 +348,11 @@ impl<'a> Image<'a> {
             + ino.0 % per_block * DiskInode::SIZE as u64;
         let d: DiskInode = self.region.read_pod(offset)?;
         if d.crc != d.expected_crc(self.geo.seed, ino) || d.ino != ino.0 {
-            return Err(Error::corrupt(ino.to_string(), "its checksum does not fit"));
+            return Err(Error::corrupt(
+                Damage::InodeDamaged,
+                ino.to_string(),
+                "its checksum does not fit",
+            ));
         }
         Ok(InodeRow {
             inode: ino.0,

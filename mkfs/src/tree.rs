@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
+use pramfs::Damage;
 use pramfs::{
     Error, FileType,
     inode::{Attr, Fs, Ino, Time},
@@ -74,7 +75,10 @@ pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
         .find(|e| e.name.is_empty() || e.name.iter().any(|b| matches!(b, b'/' | 0)))
     {
         let what = format!("the name \"{}\" cannot be", name(&bad.name));
-        return Err(about(path, Error::corrupt("the directory", what)));
+        return Err(about(
+            path,
+            Error::corrupt(Damage::TreeLeaf, "the directory", what),
+        ));
     }
     list.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(list)

@@ -36,7 +36,7 @@ pub use api::{
     ReadDir, Sent, UnmountError,
 };
 pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
-pub use pramfs_medium::error::{Error, Result};
+pub use pramfs_medium::error::{Damage, Error, Result};
 pub use pramfs_medium::types::{
     Fallocate, FileExtent, FileType, RenameFlags, SeekWhence, StatFs, XattrMode,
 };

@@ -9,7 +9,7 @@ const CRATES: &[(&str, &[&[&str]])] = &[
     (
         "medium",
         &[
-            &["sync"],
+            &["sync", "damage"],
             &["types", "error", "pmem"],
             &["media"],
             &["alloc", "journal"],

@@ -79,6 +79,8 @@ fn declared() -> BTreeMap<String, Vec<String>> {
             };
             match (line.starts_with(' '), of) {
                 (true, Some(of)) => found.entry(of.into()).or_default(),
+                // Of a macro that makes a type.
+                (true, None) if kind == "enum" => found.entry(name.into()).or_default(),
                 (true, None) => continue,
                 (false, _) => found.entry(name.into()).or_default(),
             }

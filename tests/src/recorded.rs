@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use pramfs::Damage;
 use pramfs::format::FormatOptions;
 use pramfs::{
     Clock, MountOptions, Result,
@@ -153,18 +154,30 @@ pub fn recovered_tree(image: &[u8]) -> Result<Tree> {
     let sim = SimBackend::from_image(image)?;
     let first = region::mount(&sim, options(Rules::default()))?;
     if let Some(damage) = first.recovery().damage.first() {
-        return Err(pramfs::Error::corrupt("the journal", damage.clone()));
+        return Err(pramfs::Error::corrupt(
+            Damage::LaneDamaged,
+            "the journal",
+            damage.clone(),
+        ));
     }
     first.close()?;
     let checked = fsck::check(&region::region_of(&sim), &CheckOptions::default());
     if !checked.is_clean() {
-        return Err(pramfs::Error::corrupt("the check", checked.to_string()));
+        return Err(pramfs::Error::corrupt(
+            Damage::Unreadable,
+            "the check",
+            checked.to_string(),
+        ));
     }
     let second = region::mount(&sim, options(Rules::default()))?;
     let report = second.recovery();
     if report.records > 0 || report.torn > 0 || report.orphans > 0 || !report.was_clean {
         let what = format!("not clean after an unmount: {report:?}");
-        return Err(pramfs::Error::corrupt("the journal", what));
+        return Err(pramfs::Error::corrupt(
+            Damage::LaneDamaged,
+            "the journal",
+            what,
+        ));
     }
     Tree::of(&second)
 }

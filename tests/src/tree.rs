@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
+use pramfs::Damage;
 use pramfs::{
     Error, FileType, Result,
     inode::{Attr, Fs, Ino, Time},
@@ -71,7 +72,7 @@ impl Tree {
         for (ino, (names, nlink)) in seen {
             if names != nlink {
                 let what = format!("{names} names and a link count of {nlink}");
-                return Err(Error::corrupt(ino.to_string(), what));
+                return Err(Error::corrupt(Damage::TreeLeaf, ino.to_string(), what));
             }
         }
         let s = fs.statfs()?;
@@ -162,6 +163,7 @@ fn children(fs: &Fs, parent: Ino, a: &Attr, path: &[u8]) -> Result<Children> {
     })?;
     let bad = |what: String| {
         Err(Error::corrupt(
+            Damage::TreeLeaf,
             String::from_utf8_lossy(path).into_owned(),
             what,
         ))

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use pramfs::Damage;
 use pramfs::pmem::Region;
 use pramfs::{
     Error, Fallocate, SeekWhence, XattrMode,
@@ -712,7 +713,11 @@ fn marks_of_loss_elsewhere_are_damage() {
         (d.root, d.height, d.flags) = (mark(Ino::ORPHANS, 0, 0), 0, FL_LOST);
     });
     judged("orphan table", &bad, &|_| {
-        Err(Error::corrupt("mounted", "without a table"))
+        Err(Error::corrupt(
+            Damage::OrphanSlotDamaged,
+            "mounted",
+            "without a table",
+        ))
     });
     // A block of the inode table.
     let mut bad = image.clone();

@@ -10,7 +10,7 @@ use super::Repairer;
 use super::maps::Found;
 use crate::maps::Extent;
 use crate::outcome::Done;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::bitmap::{BitmapKind, GroupDesc};
 use pramfs_medium::media::correct;
@@ -273,7 +273,11 @@ impl Repairer<'_, '_> {
         let number = (0..).find(|n| !data.contains_key(n)).unwrap_or_default();
         let ino = Ino((number * self.geo.inodes_per_block()).max(Ino::FIRST_FREE.0));
         let Some(mut d) = self.internal(Ino::INODE_TABLE)? else {
-            return Err(Error::corrupt("the inode table", "it cannot be read"));
+            return Err(Error::corrupt(
+                Damage::InternalInodeDamaged,
+                "the inode table",
+                "it cannot be read",
+            ));
         };
         if ino.0 >= self.geo.inodes_max {
             return Err(Error::NoSpace("no free inode for lost+found"));

@@ -8,7 +8,7 @@ use super::gather::SalvagedEntry;
 use crate::inodes::NO_DIR;
 use crate::issue::Issue;
 use crate::outcome::Done;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::name_hash;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::types::{FileType, Ino};
@@ -223,9 +223,13 @@ impl Repairer<'_, '_> {
         {
             return Ok(ino);
         }
-        let root = self
-            .inode(Ino::ROOT)?
-            .ok_or_else(|| Error::corrupt("the root directory", "it cannot be read"))?;
+        let root = self.inode(Ino::ROOT)?.ok_or_else(|| {
+            Error::corrupt(
+                Damage::InodeDamaged,
+                "the root directory",
+                "it cannot be read",
+            )
+        })?;
         let items = self.gather(&Self::directory_tree(&root))?.items;
         let mut name = LOST_FOUND.to_vec();
         while let Some(item) = items.iter().find(|i| i.name == name) {

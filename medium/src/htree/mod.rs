@@ -42,7 +42,7 @@ pub use walk::{
 
 use siphasher::sip::SipHasher13;
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::mix64;
 use crate::media::pointer::{LEAF, Ptr, PtrAt};
@@ -132,6 +132,7 @@ impl TreeRef {
     #[cold]
     fn bad_pointer(&self, level: u32, index: u64, what: &str) -> Error {
         Error::corrupt(
+            Damage::TreePointer,
             format!("{}, pointer {index} of level {level}", self.name()),
             what,
         )
@@ -139,7 +140,11 @@ impl TreeRef {
 
     #[cold]
     fn bad_leaf(&self, block: Bno, what: &str) -> Error {
-        Error::corrupt(format!("{}, leaf block {}", self.name(), block.0), what)
+        Error::corrupt(
+            Damage::TreeLeaf,
+            format!("{}, leaf block {}", self.name(), block.0),
+            what,
+        )
     }
 
     /// Seed of the sum of a leaf. It names the block, so that a leaf in the

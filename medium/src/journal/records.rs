@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::buffer::{Entry, parse};
 use super::lines::Lines;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::{SEALED_BITS, unseal};
 use crate::media::record::{ENTRIES_AT, EntryKind, RECORD_MAGIC, RecordHeader, SlotState};
@@ -15,6 +15,7 @@ use crate::pmem::Region;
 use crate::types::{Ino, Lsn};
 
 /// Bytes of a file system, as they are or as they are going to be.
+#[expect(clippy::len_without_is_empty, reason = "a medium is never empty")]
 pub trait Source {
     /// How many.
     fn len(&self) -> u64;
@@ -239,10 +240,22 @@ pub fn group_word(kind: BitmapKind, group: u64) -> u64 {
 /// [`Error::Corrupt`] where it does not.
 pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
     let header = RecordHeader::read_from_prefix(record)
-        .map_err(|_| Error::corrupt("a journal record", "it is too short"))?
+        .map_err(|_| {
+            Error::corrupt(
+                Damage::RecordsRefused,
+                "a journal record",
+                "it is too short",
+            )
+        })?
         .0;
     let body = &record[ENTRIES_AT..];
-    let bad = |what: &str| Error::corrupt(format!("journal record {}", header.lsn), what);
+    let bad = |what: &str| {
+        Error::corrupt(
+            Damage::RecordsRefused,
+            format!("journal record {}", header.lsn),
+            what,
+        )
+    };
     let (mut used, mut count) = (0, 0u32);
     for e in parse(body) {
         used += 8 + e.payload.len();

@@ -12,7 +12,7 @@ use super::lines::Lines;
 use super::records::{
     OnMedium, apply, check, group_of, read_slot, retired_words, superseded, words,
 };
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::seal;
 use crate::media::record::{ENTRIES_AT, EntryKind, SlotState};
@@ -92,6 +92,7 @@ fn retired(region: &Region, geo: &Geometry, lane: u32, out: &mut Replay) -> Resu
         }
         // Replay without it could bring old contents back.
         [None, None] => Err(Error::corrupt(
+            Damage::RetiredWordDamaged,
             format!("journal lane {lane}"),
             "both retired words are damaged",
         )),

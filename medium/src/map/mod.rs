@@ -27,7 +27,7 @@ pub use remove::remove;
 #[cfg(any(test, feature = "testing"))]
 pub use visit::{Node, visit};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::record::EntryKind;
@@ -104,6 +104,7 @@ impl MapRef {
     #[cold]
     fn too_high(&self) -> Error {
         Error::corrupt(
+            Damage::InodeField,
             self.ino.to_string(),
             format!("a file map of {} levels", self.height),
         )
@@ -121,7 +122,11 @@ impl MapRef {
 
     #[cold]
     fn damaged(&self, index: u64, what: &str) -> Error {
-        Error::corrupt(format!("{}, block {index}", self.ino), what)
+        Error::corrupt(
+            Damage::MapPointer,
+            format!("{}, block {index}", self.ino),
+            what,
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::geometry::Geometry;
 use super::pointer::{Ptr, PtrAt};
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::pmem::{Region, RegionView};
 use crate::types::{Bno, Ino};
 
@@ -98,6 +98,7 @@ impl MapRoot {
     #[cold]
     fn damaged(&self, at: PtrAt, what: &str) -> Error {
         Error::corrupt(
+            Damage::MapPointer,
             format!("{}, pointer {} of level {}", self.ino, at.index, at.level),
             what,
         )

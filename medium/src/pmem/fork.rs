@@ -34,6 +34,12 @@ const INHERITED: u8 = 2;
 #[derive(Debug)]
 pub struct OpenState(Arc<AtomicU8>);
 
+impl Default for OpenState {
+    fn default() -> OpenState {
+        OpenState::new()
+    }
+}
+
 impl OpenState {
     /// Open, until it is closed or inherited.
     pub fn new() -> OpenState {

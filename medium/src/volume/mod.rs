@@ -17,7 +17,7 @@ pub use tx::Tx;
 pub use verified::Verified;
 
 use crate::alloc::{BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved, Run};
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::journal::{Journal, LastRecord, Rules};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
@@ -347,6 +347,7 @@ impl Volume {
 fn outside(e: PmemError, offset: u64, len: u64) -> Error {
     match e {
         PmemError::OutOfBounds { .. } => Error::corrupt(
+            Damage::MapPointer,
             "the region",
             format!("a change of {len} bytes at {offset:#x} leaves it"),
         ),

@@ -21,6 +21,12 @@ pub struct RoomAsItIs {
     not_send: PhantomData<*const ()>,
 }
 
+impl Default for RoomAsItIs {
+    fn default() -> RoomAsItIs {
+        RoomAsItIs::new()
+    }
+}
+
 impl RoomAsItIs {
     /// From here on.
     pub fn new() -> RoomAsItIs {

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use pramfs::Damage;
 use pramfs::{
     Error, FileType, MountOptions,
     inode::{Fs, Ino},
@@ -163,6 +164,7 @@ impl Dump {
             block_bitmaps += 1;
             if !g.sum_fits {
                 wrong_sums.push(Error::corrupt(
+                    Damage::BitmapSum,
                     format!("block group {}", g.group),
                     "the sum of its bitmap is wrong",
                 ));
@@ -175,6 +177,7 @@ impl Dump {
             inode_bitmaps += 1;
             if !g.sum_fits {
                 wrong_sums.push(Error::corrupt(
+                    Damage::BitmapSum,
                     format!("inode group {}", g.group),
                     "the sum of its bitmap is wrong",
                 ));

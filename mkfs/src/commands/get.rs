@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressBar;
+use pramfs::Damage;
 use pramfs::{
     Error, FileType, SeekWhence,
     inode::{Attr, Fs, Ino},
@@ -246,7 +247,7 @@ impl Job<'_> {
                 if n == 0 {
                     return Err(tree::about(
                         path,
-                        Error::corrupt("the file", "it ends before its size"),
+                        Error::corrupt(Damage::InodeField, "the file", "it ends before its size"),
                     ));
                 }
                 file.write_all_at(&self.buffer[..n], at).map_err(failed)?;
@@ -292,6 +293,7 @@ impl Job<'_> {
         }
         if !self.directories.insert(attr.ino) {
             let e = Error::corrupt(
+                Damage::DirectoryLoop,
                 "the directory",
                 "it stands in more than one directory, or is asked for twice",
             );

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use pramfs::Damage;
 use pramfs::{
     Error, FileType,
     inode::{Attr, Fs},
@@ -78,7 +79,11 @@ impl Ls {
         let mut seen = HashSet::new();
         while let Some((path, ino)) = todo.pop() {
             if !seen.insert(ino) {
-                let e = Error::corrupt("the directory", "it stands in more than one directory");
+                let e = Error::corrupt(
+                    Damage::DirectoryLoop,
+                    "the directory",
+                    "it stands in more than one directory",
+                );
                 return Err(tree::about(&path, e));
             }
             if titles && !self.json {

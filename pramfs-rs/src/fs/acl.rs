@@ -9,7 +9,7 @@
 
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, xattr};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::acl::{ACCESS, Acl, DEFAULT};
 use pramfs_medium::media::htree::VALUE_INLINE;
@@ -37,9 +37,13 @@ impl Engine {
             Some((VALUE_INLINE, value)) => Acl::parse(&value).ok().flatten(),
             Some(_) => None,
         };
-        parsed
-            .map(Some)
-            .ok_or_else(|| Error::corrupt(Ino(state.disk.ino).to_string(), "a damaged ACL"))
+        parsed.map(Some).ok_or_else(|| {
+            Error::corrupt(
+                Damage::AclDamaged,
+                Ino(state.disk.ino).to_string(),
+                "a damaged ACL",
+            )
+        })
     }
 
     #[cold]

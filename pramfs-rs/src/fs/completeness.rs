@@ -16,7 +16,7 @@ use super::inode::{Inode, InodeState, map_of};
 use super::orphan::dir_tree;
 use super::xattr::{is_large, xattr_tree};
 use super::{Engine, xattr};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, TreeRef};
 use pramfs_medium::map;
 use pramfs_medium::types::{FileType, Ino};
@@ -126,6 +126,7 @@ impl Engine {
         let d = &state.disk;
         let bad = || {
             Err(Error::corrupt(
+                Damage::BlocksMissing,
                 Ino(d.ino).to_string(),
                 format!(
                     "it does not have the {} blocks that it counts: what reads as a hole may be lost",

@@ -136,7 +136,7 @@ impl Engine {
     /// Records an error in the superblock, tells it, and acts on `errors=`.
     pub(super) fn note_damage(&self, e: &Error) {
         let (object, what) = match e {
-            Error::Corrupt { object, what } => (object.clone(), what.clone()),
+            Error::Corrupt { object, what, .. } => (object.clone(), what.clone()),
             other => ("the medium".to_owned(), other.to_string()),
         };
         let tell = self.damage.repeats.lock().tell(&object, self.now().sec);

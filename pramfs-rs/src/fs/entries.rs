@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::inode::{Inode, InodeState};
 use super::orphan::{dir_tree, store_tree};
 use super::{Engine, names};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, Cursor, DirEntry, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::Ino;
@@ -183,6 +183,7 @@ impl Engine {
 #[cold]
 fn dangling(state: &InodeState, name: &[u8], ino: Ino) -> Error {
     Error::corrupt(
+        Damage::DanglingEntry,
         format!("directory {}", Ino(state.disk.ino)),
         format!(
             "the entry \"{}\" leads to {ino}, which does not exist",

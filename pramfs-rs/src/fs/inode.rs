@@ -12,7 +12,7 @@ use zerocopy::{FromZeros, IntoBytes, transmute_ref};
 use super::acl::AclPresence;
 use super::completeness::Completeness;
 use super::inode_lock::InodeLock;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::htree::SLOT;
@@ -125,11 +125,12 @@ impl Inode {
         let d: DiskInode = vol.region.read_pod(home)?;
         if d.crc != d.expected_crc(vol.geo.seed, ino) || d.ino != ino.0 {
             return Err(Error::corrupt(
+                Damage::InodeDamaged,
                 ino.to_string(),
                 "the checksum of the inode does not match",
             ));
         }
-        let bad = |what: &str| Err(Error::corrupt(ino.to_string(), what));
+        let bad = |what: &str| Err(Error::corrupt(Damage::InodeField, ino.to_string(), what));
         if FileType::from_mode(d.mode).is_none() {
             return bad("the mode has an unknown file type");
         }

@@ -7,7 +7,7 @@
 use super::completeness::Completeness;
 use super::extent_cache::{CachedExtent, ExtentCache};
 use super::inode::{map_of, put_lines, store_map};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::LastRecord;
 use pramfs_medium::map;
 use pramfs_medium::media::inode::INODE_SIZE;
@@ -123,6 +123,7 @@ impl InodeTable {
             // Inodes whose blocks were lost must not get new blocks.
             if map::count(vol, &map, inode.blocks)? != Some(inode.blocks) {
                 return Err(Error::corrupt(
+                    Damage::BlockCount,
                     "the inode table",
                     "it has fewer or more blocks than it counts",
                 ));
@@ -153,7 +154,7 @@ impl InodeTable {
         tx.commit()?;
         *inode = new;
         self.find(vol, &inode, ino)?
-            .ok_or_else(|| Error::corrupt("the inode table", "it did not grow"))
+            .ok_or_else(|| Error::corrupt(Damage::MapHole, "the inode table", "it did not grow"))
     }
 }
 

@@ -93,7 +93,7 @@ pub use statfs::MemoryUse;
 use icache::InodeCache;
 use inode::Inode;
 use inode_table::InodeTable;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::SuperblockInfo;
 #[cfg(any(test, feature = "testing"))]
 use pramfs_medium::pmem::Region;
@@ -294,6 +294,7 @@ impl Engine {
         match self.load(ino) {
             // mkfs creates these.
             Err(Error::Stale(_)) if ino < Ino::FIRST_FREE => Err(Error::corrupt(
+                Damage::ReservedInodeFree,
                 ino.to_string(),
                 "the file system has no such inode, and needs it",
             )),
@@ -318,6 +319,7 @@ impl Engine {
             let home = match self.table.home(&self.vol, ino) {
                 Err(Error::Stale(_)) if matches!(exists, Ok(true)) => {
                     return Err(Error::corrupt(
+                        Damage::InodeMissing,
                         ino.to_string(),
                         "it is in use, but the inode table has no block for it",
                     ));

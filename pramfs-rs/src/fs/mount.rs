@@ -21,7 +21,7 @@ use super::refs::Refs;
 use super::superblock::SuperState;
 use super::{Engine, Fs, Need};
 use pramfs_medium::alloc::BitmapSet;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::journal::{Lines, recovery};
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::media::checksum::{seal, unseal};
@@ -83,6 +83,7 @@ fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskIn
         }
     }
     Err(Error::corrupt(
+        Damage::InternalInodeLost,
         "the superblock",
         format!("the inode at {at:#x} is damaged in both pages"),
     ))
@@ -100,7 +101,13 @@ fn checkpoint(region: &Region, info: &SuperblockInfo, geo: &Geometry) -> Result<
         .flatten()
         .filter_map(|w| unseal(geo.seed, *w))
         .max()
-        .ok_or_else(|| Error::corrupt("the superblock", "the checkpoint is damaged in both pages"))
+        .ok_or_else(|| {
+            Error::corrupt(
+                Damage::CheckpointDamaged,
+                "the superblock",
+                "the checkpoint is damaged in both pages",
+            )
+        })
 }
 
 impl Fs {
@@ -150,7 +157,7 @@ impl Fs {
                     .renew_sum(&vol.region, &vol.geo, group, touched, &mut lines)
                 {
                     // Only this group is unusable.
-                    Err(Error::Corrupt { object, what }) => {
+                    Err(Error::Corrupt { object, what, .. }) => {
                         replay.damage.push(format!("{object}: {what}"))
                     }
                     other => other?,
@@ -217,6 +224,7 @@ impl Fs {
         let root = engine.iget(Ino::ROOT)?;
         if !root.state.read().is_dir() {
             return Err(Error::corrupt(
+                Damage::InodeField,
                 "the root directory",
                 "it is not a directory",
             ));
@@ -239,7 +247,7 @@ impl Fs {
         engine.report.orphans = orphans.len();
         engine.report.time = start.elapsed();
         for d in engine.report.damage.clone() {
-            engine.note_damage(&Error::corrupt("the journal", d));
+            engine.note_damage(&Error::corrupt(Damage::LaneDamaged, "the journal", d));
         }
         // Before any other operation can change these files.
         let (cut, orphans): (Vec<_>, Vec<_>) = orphans
@@ -371,6 +379,7 @@ impl Engine {
                     let mut state = inode.state.write();
                     if state.disk.nlink != 0 || ino < Ino::FIRST_FREE {
                         return Err(Error::corrupt(
+                            Damage::OrphanSlotWrong,
                             ino.to_string(),
                             "it is in the orphan table, but has names",
                         ));
@@ -380,6 +389,7 @@ impl Engine {
                 }
                 Err(Error::Stale(_)) => {
                     return Err(Error::corrupt(
+                        Damage::OrphanSlotWrong,
                         ino.to_string(),
                         "it is in the orphan table, but does not exist",
                     ));

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::inode::{Inode, InodeState, Lazy, put_inode, store_map};
 use super::inode_lock::InodeGuard;
 use super::{By, Engine, Need};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, TreeKind};
 use pramfs_medium::map;
 use pramfs_medium::media::DiskInode;
@@ -43,7 +43,11 @@ impl Engine {
         let geo = &self.vol.geo;
         let leaf = map::find(&self.vol, &state.map(), at >> geo.block_log2)?;
         let block = leaf.block.ok_or_else(|| {
-            Error::corrupt("the orphan table", format!("slot {slot} has no block"))
+            Error::corrupt(
+                Damage::MapHole,
+                "the orphan table",
+                format!("slot {slot} has no block"),
+            )
         })?;
         Ok(geo.offset(block) + at % geo.block_size)
     }
@@ -65,6 +69,7 @@ impl Engine {
                 orphans.push((Ino(ino), slot));
             } else {
                 self.note_damage(&Error::corrupt(
+                    Damage::OrphanSlotDamaged,
                     "the orphan table",
                     format!("slot {slot} is damaged"),
                 ));

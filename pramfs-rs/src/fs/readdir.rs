@@ -7,7 +7,7 @@ use super::completeness::Hole;
 use super::inode::Inode;
 use super::orphan::dir_tree;
 use super::{By, Engine, Need};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree;
 use pramfs_medium::types::{Attr, DirEntry, FileType, Ino};
 
@@ -208,6 +208,7 @@ impl Engine {
         )?;
         if let Some(name) = bad {
             return Err(Error::corrupt(
+                Damage::TreeLeaf,
                 format!("directory {}", dir.ino),
                 format!("the entry \"{name}\" is impossible"),
             ));

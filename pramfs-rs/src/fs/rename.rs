@@ -12,7 +12,7 @@ use super::locks::LockSet;
 use super::orphan::Dropped;
 use super::{Engine, Need, chattr, names};
 use crate::credentials::Credentials;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{DirEntry, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::pmem::mutants::has_bug;
@@ -203,6 +203,7 @@ impl Engine {
             return Err(Error::NotFound);
         }
         Err(Error::corrupt(
+            Damage::DirectoryLoop,
             below.ino.to_string(),
             "its parents do not lead to the root directory",
         ))
@@ -235,6 +236,7 @@ impl Engine {
         let own = |i: &Inode, dir: &Inode| i.ino == dir.ino;
         if own(ends.source, ends.from) || ends.target.is_some_and(|t| own(t, ends.to)) {
             return Err(Error::corrupt(
+                Damage::DirectoryLoop,
                 format!("directory {} or {}", ends.from.ino, ends.to.ino),
                 "the directory contains itself",
             ));

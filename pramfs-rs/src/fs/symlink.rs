@@ -5,7 +5,7 @@ use super::inode::InodeState;
 use super::names::TARGET_MAX;
 use super::{Engine, Need};
 use crate::credentials::Credentials;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::checksum::crc;
 use pramfs_medium::media::inode::INLINE_TARGET;
 use pramfs_medium::types::{Attr, FileType, Ino};
@@ -45,6 +45,7 @@ impl Engine {
         let len = state.disk.size as usize;
         if len > TARGET_MAX {
             return Err(Error::corrupt(
+                Damage::BadTarget,
                 Ino(state.disk.ino).to_string(),
                 "the target is too long",
             ));
@@ -55,6 +56,7 @@ impl Engine {
         let mut target = vec![0; len];
         let hole = || {
             Err(Error::corrupt(
+                Damage::BadTarget,
                 Ino(state.disk.ino).to_string(),
                 "a part of the target is missing",
             ))
@@ -67,6 +69,7 @@ impl Engine {
         }
         if state.disk.target[..4] != crc(self.vol.geo.seed, &target).to_le_bytes() {
             return Err(Error::corrupt(
+                Damage::TargetChecksum,
                 Ino(state.disk.ino).to_string(),
                 "the checksum of the target does not match",
             ));

@@ -140,6 +140,7 @@ mod tests {
         MountOptions,
         inode::{Credentials, Fs},
     };
+    use pramfs_medium::error::Damage;
     use pramfs_medium::format::{FormatOptions, format};
     use pramfs_medium::pmem::{Region, SimBackend};
 
@@ -160,7 +161,11 @@ mod tests {
     }
 
     fn damage(fs: &Fs) {
-        fs.note_damage(&Error::corrupt("something else", "it is damaged"));
+        fs.note_damage(&Error::corrupt(
+            Damage::Unreadable,
+            "something else",
+            "it is damaged",
+        ));
         assert!(fs.is_read_only());
     }
 

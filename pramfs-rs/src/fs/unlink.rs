@@ -6,7 +6,7 @@ use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime, touch_mtime};
 use super::orphan::{Dropped, dir_tree};
 use super::{Engine, Need, chattr, names};
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, DirEntry};
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::Tx;
@@ -72,6 +72,7 @@ impl Engine {
                 Some(child) => {
                     if child.ino == dir.ino {
                         return Err(Error::corrupt(
+                            Damage::DirectoryLoop,
                             dir.ino.to_string(),
                             "the directory contains itself",
                         ));
@@ -202,6 +203,7 @@ impl Engine {
             Ok(())
         } else {
             Err(Error::corrupt(
+                Damage::EntryCount,
                 format!("directory {}", Ino(child_state.disk.ino)),
                 "it has entries, but counts none",
             ))

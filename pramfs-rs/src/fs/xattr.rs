@@ -12,7 +12,7 @@ use super::completeness::Hole;
 use super::inode::{Inode, InodeState, put_inode, touch_ctime};
 use super::{Engine, Need, chattr, lost};
 use crate::credentials::Credentials;
-use pramfs_medium::error::{Error, Result};
+use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, TreeKind, TreeRef};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
@@ -47,10 +47,16 @@ pub(super) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
 
 /// Parses the description of a value in blocks from its item.
 pub(super) fn parse_large(engine: &Engine, ino: Ino, stored: &[u8]) -> Result<LargeValue> {
-    let large = LargeValue::parse(stored)
-        .ok_or_else(|| Error::corrupt(ino.to_string(), "an extended attribute is damaged"))?;
+    let large = LargeValue::parse(stored).ok_or_else(|| {
+        Error::corrupt(
+            Damage::XattrItem,
+            ino.to_string(),
+            "an extended attribute is damaged",
+        )
+    })?;
     if large.len as usize > VALUE_MAX || large.height > engine.vol.geo.max_height() {
         return Err(Error::corrupt(
+            Damage::XattrItem,
             ino.to_string(),
             "an extended attribute has an impossible size",
         ));
@@ -151,7 +157,13 @@ impl Engine {
             if kind != BLOCKS {
                 return Ok(value);
             }
-            let bad = || Error::corrupt(ino.to_string(), "an extended attribute is damaged");
+            let bad = || {
+                Error::corrupt(
+                    Damage::XattrChecksum,
+                    ino.to_string(),
+                    "an extended attribute is damaged",
+                )
+            };
             let large = parse_large(self, ino, &value)?;
             let mut value = vec![0; large.len as usize];
             let map = map_of_value(self, &large, ino, name);
@@ -467,6 +479,7 @@ impl Engine {
             // something or fail.
             if !htree::remove(tx, &mut tree, &name)? {
                 return Err(Error::corrupt(
+                    Damage::TreeLeaf,
                     format!("attributes of inode {}", d.ino),
                     "a listed attribute is not found by its name",
                 ));

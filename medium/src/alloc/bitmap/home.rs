@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::super::Run;
 use super::super::group::{Group, for_words};
 use super::{BitmapSet, Bits};
+use crate::error::Damage;
 use crate::error::Result;
 use crate::journal::Lines;
 use crate::media::Geometry;
@@ -43,7 +44,11 @@ impl BitmapSet {
         mut f: impl FnMut(u64, u64, u64),
     ) -> Result<()> {
         if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {
-            return Err(self.damaged(run.start / self.per_group, "a run leaves the bitmap"));
+            return Err(self.damaged(
+                Damage::BitsPastEnd,
+                run.start / self.per_group,
+                "a run leaves the bitmap",
+            ));
         }
         let mut result = Ok(());
         self.for_groups(run, |group, start, len| {
@@ -56,7 +61,13 @@ impl BitmapSet {
                 known => Ok(known),
             };
             match found {
-                Ok(0) => result = Err(self.damaged(group, "bits in use in a group that is not")),
+                Ok(0) => {
+                    result = Err(self.damaged(
+                        Damage::BitmapPointer,
+                        group,
+                        "bits in use in a group that is not",
+                    ))
+                }
                 Ok(bitmap) => for_words(start, len, |word, mask| {
                     f(bitmap + word as u64 * 8, mask, group)
                 }),

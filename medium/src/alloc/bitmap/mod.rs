@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::Run;
 use super::group::Group;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
@@ -105,8 +105,8 @@ impl BitmapSet {
         self.cells.len() as u64
     }
 
-    fn damaged(&self, group: u64, what: &str) -> Error {
-        Error::corrupt(format!("{:?} bitmap, group {group}", self.kind), what)
+    fn damaged(&self, kind: Damage, group: u64, what: &str) -> Error {
+        Error::corrupt(kind, format!("{:?} bitmap, group {group}", self.kind), what)
     }
 
     /// Offset of a group's descriptor.
@@ -117,9 +117,13 @@ impl BitmapSet {
     pub fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
         let at = group * GroupDesc::SIZE as u64;
         let leaf = self.descs.find(region, geo, at >> geo.block_log2)?;
-        let block = leaf
-            .block
-            .ok_or_else(|| self.damaged(group, "its descriptor is missing"))?;
+        let block = leaf.block.ok_or_else(|| {
+            self.damaged(
+                Damage::DescriptorMissing,
+                group,
+                "its descriptor is missing",
+            )
+        })?;
         Ok(geo.offset(block) + at % geo.block_size)
     }
 
@@ -137,7 +141,11 @@ impl BitmapSet {
         match GroupDesc::state(geo, self.kind, group, region.load_u64(desc_offset)?) {
             GroupState::Unused => Ok(None),
             GroupState::Bitmap(b) => Ok(Some((geo.offset(b), desc_offset))),
-            GroupState::Damaged => Err(self.damaged(group, "the pointer to its bitmap is damaged")),
+            GroupState::Damaged => Err(self.damaged(
+                Damage::BitmapPointer,
+                group,
+                "the pointer to its bitmap is damaged",
+            )),
         }
     }
 
@@ -161,7 +169,11 @@ impl BitmapSet {
             sum = sum.wrapping_add(word_sum(geo.seed, i as u64, *w));
         }
         if sum != region.load_u64(desc + 8)? {
-            return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
+            return Err(self.damaged(
+                Damage::BitmapSum,
+                group,
+                "the checksum of its bitmap does not fit",
+            ));
         }
         if self.kind == BitmapKind::Blocks {
             // Whatever the sum says: these are nobody's to give out.
@@ -173,7 +185,11 @@ impl BitmapSet {
                 .chain(std::iter::once(own..own + 1));
             let mut fixed = fixed.flat_map(|r| r.start.max(base)..r.end.min(base + u64::from(len)));
             if fixed.any(|b| bits[(b - base) as usize / 64] >> (b % 64) & 1 == 0) {
-                return Err(self.damaged(group, "its bitmap has blocks of the format as free"));
+                return Err(self.damaged(
+                    Damage::BlocksFree,
+                    group,
+                    "its bitmap has blocks of the format as free",
+                ));
             }
         }
         Ok(Box::new(Group::loaded(bits.into(), len, bitmap, desc)))
@@ -189,7 +205,7 @@ impl BitmapSet {
         let cell = self
             .cells
             .get(group as usize)
-            .ok_or_else(|| self.damaged(group, "there is no such group"))?;
+            .ok_or_else(|| self.damaged(Damage::BitmapPointer, group, "there is no such group"))?;
         let mut g = cell.state.lock();
         if g.is_none() {
             *g = Some(self.load_now(region, geo, group, cell)?);

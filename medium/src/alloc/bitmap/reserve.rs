@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::super::group::Group;
 use super::super::{Found, Reserved, Run};
 use super::{BitmapSet, InitGroup};
+use crate::error::Damage;
 use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::bitmap::BitmapKind;
@@ -211,8 +212,13 @@ impl BitmapSet {
         let guard = self.lock(region, geo, group)?;
         let g = guard.as_deref().filter(|g| g.is_initialised());
         let first = (bit & (self.per_group - 1)) as u32;
-        g.map(|g| self.reserved(group, g, first, 1))
-            .ok_or_else(|| self.damaged(group, "bits in use in a group that is not"))
+        g.map(|g| self.reserved(group, g, first, 1)).ok_or_else(|| {
+            self.damaged(
+                Damage::BitmapPointer,
+                group,
+                "bits in use in a group that is not",
+            )
+        })
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::BitmapSet;
+use crate::error::Damage;
 use crate::error::Result;
 use crate::journal::Lines;
 use crate::journal::recovery::{Step, Touched};
@@ -31,7 +32,7 @@ impl BitmapSet {
         lines: &mut Lines,
     ) -> Result<()> {
         if group >= self.groups() {
-            return Err(self.damaged(group, "there is no such group"));
+            return Err(self.damaged(Damage::BitmapPointer, group, "there is no such group"));
         }
         let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
             return Ok(());
@@ -45,7 +46,11 @@ impl BitmapSet {
             return Ok(());
         }
         if !touched.made && !self.matches_partial_replay(region, geo, bitmap, sum, old, touched)? {
-            return Err(self.damaged(group, "the checksum of its bitmap does not fit"));
+            return Err(self.damaged(
+                Damage::BitmapSum,
+                group,
+                "the checksum of its bitmap does not fit",
+            ));
         }
         region.window().store_u64_unflushed(desc + 8, sum)?;
         lines.add(desc + 8, 8);
