@@ -32,8 +32,8 @@ pub mod format {
 }
 
 pub use api::{
-    Access, Atom, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata, OpenOptions,
-    ReadDir, Sent, UnmountError,
+    Access, Advice, Atom, Cursor, DirEntry, File, FileSystem, FileTimes, MappedFile, Metadata,
+    OpenOptions, ReadDir, Sent, UnmountError,
 };
 pub use fs::{AtimePolicy, Clock, ErrorPolicy, MountOptions, RecoveryReport, SystemClock};
 pub use pramfs_medium::error::{Damage, Error, Result};

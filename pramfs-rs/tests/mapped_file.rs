@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs::{Access, Error, File, FileSystem, MappedFile, MountOptions};
+use pramfs::{Access, Advice, Error, File, FileSystem, MappedFile, MountOptions};
 use pramfs_medium::pmem::{Region, SimBackend};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -159,4 +159,121 @@ fn threads_count_without_loss() {
         done.store(true, Ordering::Release);
     });
     assert_eq!(view.load::<u32>(64).unwrap(), 40_000);
+}
+
+#[test]
+fn extend_keeps_addresses_and_shows_the_file() {
+    let (_sim, fs, file, view) = mapped();
+    drop(view);
+    // From within a block, up to within a block, block by block and many at once.
+    let mut view = file
+        .map_reserved(100..5000, 1 << 30, Access::Write)
+        .unwrap();
+    let address = view.as_ptr();
+    assert!(view.reserved() >= 1 << 30);
+    view.store(4, 1u32).unwrap();
+    let other = fs.create("other").unwrap();
+    for len in [4901, 7996, 7997, 20_000, 60_000, 200_000, 1 << 20] {
+        // So that pieces do not lie together on the medium.
+        other.append(&[9; 4096]).unwrap();
+        file.set_len(100 + len).unwrap();
+        view.extend(len).unwrap();
+        assert_eq!((view.len(), view.as_ptr()), (len, address));
+        view.write(len - 1, &[len as u8]).unwrap();
+        let mut byte = [0];
+        file.read_at(&mut byte, 100 + len - 1).unwrap();
+        assert_eq!(byte, [len as u8]);
+        file.write_at(&[7], 100 + len / 2).unwrap();
+        view.read(len / 2, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        view.persist(0..len).unwrap();
+    }
+    assert_eq!(view.load::<u32>(4).unwrap(), 1);
+    let covered: u64 = view.extents().iter().map(|e| e.len).sum();
+    assert_eq!(covered, ((1u64 << 20) + 100).next_multiple_of(4096));
+    view.extend(10).unwrap();
+    assert_eq!(view.len(), 1 << 20);
+    drop((view, file, other));
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn extend_that_is_refused_leaves_the_view_as_before() {
+    let (_sim, fs, file, view) = mapped();
+    assert_eq!(view.reserved(), LEN);
+    drop(view);
+    let mut view = file.map_reserved(0..LEN, 4 * LEN, Access::Write).unwrap();
+    view.store(0, 5u64).unwrap();
+    // Past the end of the file, past the reserved addresses, beyond the free space.
+    assert!(matches!(view.extend(LEN + 1), Err(Error::Invalid(_))));
+    file.set_len(8 * LEN).unwrap();
+    assert!(matches!(view.extend(4 * LEN + 1), Err(Error::Invalid(_))));
+    let large = fs.create("large").unwrap();
+    while large.append(&[1; 4096]).is_ok() {}
+    assert!(matches!(view.extend(4 * LEN), Err(Error::NoSpace(_))));
+    assert_eq!((view.len(), view.load::<u64>(0).unwrap()), (LEN, 5));
+    assert!(view.load::<u64>(LEN).is_err());
+    // And it goes on.
+    large.set_len(0).unwrap();
+    view.extend(4 * LEN).unwrap();
+    view.store(4 * LEN - 8, 6u64).unwrap();
+    let mut fixed = file.map(0..LEN, Access::Write).unwrap();
+    assert!(matches!(fixed.extend(LEN + 8), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn extended_view_for_reading_shows_holes_and_refuses_stores() {
+    let (_sim, _fs, file, view) = mapped();
+    drop(view);
+    let mut view = file.map_reserved(0..LEN, 1 << 20, Access::Read).unwrap();
+    file.set_len(2 * LEN).unwrap();
+    file.write_at(&[3; 100], LEN + 8192).unwrap();
+    view.extend(2 * LEN).unwrap();
+    assert_eq!(view.load::<u8>(LEN + 1).unwrap(), 0);
+    assert_eq!(view.load::<u8>(LEN + 8192).unwrap(), 3);
+    assert_eq!(
+        view.store(LEN + 8192, 1u8).unwrap_err().errno(),
+        libc::EACCES
+    );
+}
+
+/// The blocks of every part stay the file's until the view is dropped.
+#[test]
+fn truncation_frees_the_blocks_of_an_extended_view_with_it() {
+    let (_sim, fs, file, view) = mapped();
+    drop(view);
+    let empty = {
+        file.set_len(0).unwrap();
+        fs.sync().unwrap();
+        fs.statfs().unwrap().free
+    };
+    file.set_len(LEN).unwrap();
+    let mut view = file.map_reserved(0..LEN, 1 << 20, Access::Write).unwrap();
+    file.set_len(4 * LEN).unwrap();
+    view.extend(4 * LEN).unwrap();
+    view.write(3 * LEN, &[5; 64]).unwrap();
+    file.set_len(0).unwrap();
+    let other = fs.create("other").unwrap();
+    while other.append(&[1; 4096]).is_ok() {}
+    let mut bytes = [0; 64];
+    view.read(3 * LEN, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 64]);
+    other.set_len(0).unwrap();
+    drop(view);
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().unwrap().free, empty);
+}
+
+#[test]
+fn advice_for_a_range_past_the_end_is_refused() {
+    let (_sim, _fs, _file, view) = mapped();
+    for advice in [
+        Advice::Normal,
+        Advice::Random,
+        Advice::Sequential,
+        Advice::WillNeed,
+    ] {
+        view.advise(10..LEN - 10, advice).unwrap();
+        assert!(view.advise(0..LEN + 1, advice).is_err());
+    }
 }

@@ -1,17 +1,17 @@
 //! One group of a bitmap, in ordinary memory.
 
-/// Bits of one group. Set: in use, reserved, or not yet reusable.
+/// Bits of one group. A set bit is in use, reserved, or not yet reusable.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// `None`: no bit of the group is set, and it has no bitmap block yet.
+    /// `None`: no bit of the group is set, and the group has no bitmap block yet.
     bits: Option<Box<[u64]>>,
-    /// Bits that exist: the last group may be short.
+    /// Bits in the group. The last group may be short.
     len: u32,
     /// Clear bits.
     free: u32,
-    /// No clear bit stands below this one.
+    /// Lower bound of the clear bits: no bit below this one is clear.
     low: u32,
-    /// Offset of the bitmap block in the region; 0 when there is none yet.
+    /// Offset of the bitmap block in the region; 0 if the group has none yet.
     pub bitmap_offset: u64,
     /// Offset of the descriptor.
     pub desc_offset: u64,
@@ -37,7 +37,7 @@ impl Group {
         bitmap_offset: u64,
         desc_offset: u64,
     ) -> Group {
-        // Bits past the end do not exist; they count as used.
+        // Bits past the end do not exist and count as used.
         for i in len as usize..bits.len() * 64 {
             bits[i / 64] |= 1 << (i % 64);
         }
@@ -62,7 +62,7 @@ impl Group {
         self.bits.is_some()
     }
 
-    /// Gives an empty group its bits.
+    /// Sets up the bits of an empty group.
     pub(super) fn initialise(&mut self, words: usize, bitmap_offset: u64) {
         if self.bits.is_none() {
             let fresh = Group::loaded(
@@ -88,8 +88,8 @@ impl Group {
         }
     }
 
-    /// Clears a run of set bits. On a damaged medium, where two files may name a
-    /// block, some of them may be clear already.
+    /// Clears a run of set bits. On a damaged medium two files may claim a block, so some
+    /// bits may be clear already.
     pub(super) fn give(&mut self, start: u32, len: u32) {
         let Some(bits) = &mut self.bits else { return };
         let mut cleared = 0;
@@ -101,7 +101,7 @@ impl Group {
         self.low = self.low.min(start);
     }
 
-    /// Sets a run of clear bits, if it is one, and stands in one word.
+    /// Sets a run of bits if all are clear and lie in one word.
     #[inline]
     pub(super) fn take_here(&mut self, start: u32, len: u32) -> bool {
         let Some(bits) = &mut self.bits else {
@@ -126,7 +126,7 @@ impl Group {
         true
     }
 
-    /// The first run of clear bits at or after `from`, at most `want` long.
+    /// Returns the first run of clear bits at or after `from`, at most `want` long.
     pub(super) fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
         let bits = self.bits.as_ref()?;
         let mut at = from.max(self.low);
@@ -155,8 +155,8 @@ impl Group {
         None
     }
 
-    /// The first run of clear bits within a range, also of a group that has
-    /// no bitmap block.
+    /// Returns the first run of clear bits within a range. Also works for a group without a
+    /// bitmap block.
     pub(super) fn next_free(&self, from: u32, end: u32) -> Option<(u32, u32)> {
         let end = end.min(self.len);
         if self.bits.is_none() {
@@ -166,10 +166,10 @@ impl Group {
         (start < end).then(|| (start, len.min(end - start)))
     }
 
-    /// As [`find`](Self::find), but only runs of the full length `want`.
+    /// As [`find`](Self::find), but returns only runs of the full length `want`.
     pub(super) fn find_full(&mut self, mut from: u32, want: u32) -> Option<u32> {
         while let Some((start, len)) = self.find(from, want) {
-            // Not to be looked through again.
+            // Later searches skip the bits before this run.
             if from <= self.low {
                 self.low = start;
             }
@@ -181,9 +181,9 @@ impl Group {
         None
     }
 
-    /// A run of `len` clear bits whose number in the whole bitmap, `base` plus
-    /// its place here, is a multiple of `len`; both are powers of two from 64.
-    /// `fits` has a say, too.
+    /// Returns a run of `len` clear bits that `fits` accepts. Its number in the whole
+    /// bitmap (`base` plus its index here) is a multiple of `len`, a power of two from 64.
+    /// `base` is a multiple of 64.
     pub(super) fn find_aligned(
         &self,
         base: u64,

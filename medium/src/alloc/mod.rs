@@ -1,10 +1,11 @@
 //! Free blocks and free inode numbers.
 //!
-//! The bitmaps on the medium are authoritative; each group's bits are copied
-//! to ordinary memory when the group is first used. In that copy a bit is also
-//! set while it is reserved by an operation that has not committed, or freed
-//! by a record that is not dead yet. Nothing here stores to the medium but
-//! [`BitmapSet::apply_bits`], on behalf of a committed record.
+//! The bitmaps on the medium are authoritative. The first use of a group copies its bits to
+//! ordinary memory. In that copy a bit is also set while
+//! * an operation that has not committed reserves it, or
+//! * the record that freed it is not dead yet.
+//!
+//! Only [`BitmapSet::apply_bits`] stores to the medium, on behalf of a committed record.
 
 mod bitmap;
 mod group;
@@ -16,7 +17,7 @@ pub use pins::BlockPins;
 use crate::media::bitmap::BitmapKind;
 use group::for_words;
 
-/// A run of blocks or inode numbers, or an orphan slot, on its way back.
+/// A run of blocks or inode numbers, or an orphan slot, that is being freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
     /// Bits of a bitmap.
@@ -41,7 +42,7 @@ pub struct Run {
     pub len: u64,
 }
 
-/// A run of one group of a bitmap that was reserved, and where its bits stand.
+/// A reserved run within one group of a bitmap, and the location of its bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Reserved {
     /// The run.
@@ -54,18 +55,18 @@ pub struct Reserved {
     bitmap_offset: u64,
 }
 
-/// What a search for free bits has come to.
+/// The outcome of a search for free bits.
 #[derive(Debug, Clone, Copy)]
 pub enum Found {
-    /// They are taken.
+    /// The bits are reserved.
     Taken(Reserved),
-    /// These blocks are free, and the host has yet to give room for them: nothing
-    /// is taken.
+    /// These blocks are free, but the host has no room allocated for them. Nothing is
+    /// reserved.
     Roomless(Run),
 }
 
 impl Reserved {
-    /// The words and masks that it touches, as region offset and mask.
+    /// Calls `f` with the region offset and mask of each word that the run touches.
     #[inline]
     pub fn words(&self, mut f: impl FnMut(u64, u64)) {
         for_words(self.first, self.run.len as u32, |word, mask| {

@@ -1,5 +1,5 @@
-//! Blocks that a direct mapping holds: they are not given away, whatever
-//! becomes of the file, until the mapping is gone.
+//! Pins of direct mappings. A pinned block is not reused until the mapping is gone, even if
+//! its file is truncated or removed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
 struct State {
-    /// Start of a pinned run -> (length, id); runs may overlap, so the key has
-    /// the id too.
+    /// Start of a pinned run -> (length, id). Runs may overlap, so the id is part of the
+    /// key.
     pinned: BTreeMap<(u64, u64), u64>,
-    /// Longest run ever pinned: how far back an overlap can start.
+    /// Longest run ever pinned: the distance to search back for an overlap.
     longest: u64,
     /// Freed while pinned.
     parked: Vec<Run>,
@@ -27,7 +27,7 @@ pub struct BlockPins {
 }
 
 impl BlockPins {
-    /// Pins runs; the id is for [`unpin`](Self::unpin).
+    /// Pins runs and returns the id for [`unpin`](Self::unpin).
     pub fn pin(&self, runs: &[Run]) -> u64 {
         let mut st = self.state.lock();
         let id = st.next_id;
@@ -40,7 +40,7 @@ impl BlockPins {
         id
     }
 
-    /// Lets go; gives what was parked and is free now.
+    /// Removes a pin. Returns the parked runs that no other pin covers.
     pub fn unpin(&self, id: u64) -> Vec<Run> {
         let mut st = self.state.lock();
         st.pinned.retain(|(_, i), _| *i != id);
@@ -51,13 +51,13 @@ impl BlockPins {
         free
     }
 
-    /// Whether no run is pinned. A pin taken under a lock that the caller holds
-    /// by now is seen.
+    /// Whether no run is pinned. Sees every pin that was taken under a lock the caller now
+    /// holds.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the run may be given back now; parks it otherwise.
+    /// Whether the run may be freed now. Otherwise parks it.
     pub fn free_or_park(&self, run: Run) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return true;

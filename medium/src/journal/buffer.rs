@@ -7,30 +7,30 @@ use zerocopy::IntoBytes;
 use crate::media::record::{ENTRIES_AT, EntryKind, EntryWord, RECORD_MAGIC, RecordHeader};
 use crate::pmem::LINE;
 
-/// Most bytes of any record slot.
+/// Upper limit of a record slot, in bytes.
 const MAX: usize = 1 << 16;
 
 thread_local! {
-    /// The memory of the last record of this thread.
+    /// Buffer of this thread's last record, for reuse.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A record under construction.
 #[derive(Debug)]
 pub struct RecordBuf {
-    /// As long as a record can be; what is behind `len` means nothing.
+    /// As long as the longest record. Bytes past `len` are undefined.
     bytes: Vec<u8>,
     len: usize,
     limit: usize,
-    /// Bytes that are kept for entries to come.
+    /// Bytes reserved for entries to come.
     kept: usize,
     entries: u32,
     /// [`lines`] of the homes of all entries.
     lines: u64,
 }
 
-/// Bits for the cache lines of a range: those of two ranges that have a line in
-/// common have a bit in common.
+/// Bit set of the cache lines of a range. If two ranges share a line, their sets share a
+/// bit.
 #[inline]
 fn lines(offset: u64, len: usize) -> u64 {
     if len as u64 > LINE {
@@ -52,7 +52,7 @@ pub struct Entry<'a> {
 }
 
 impl RecordBuf {
-    /// An empty record of at most `limit` bytes.
+    /// Creates an empty record of at most `limit` bytes.
     #[inline]
     pub fn new(limit: usize) -> RecordBuf {
         let limit = limit.min(MAX);
@@ -70,14 +70,14 @@ impl RecordBuf {
         }
     }
 
-    /// Payload bytes that still fit, in one entry.
+    /// Payload bytes that still fit in one entry.
     #[inline]
     pub fn room(&self) -> usize {
         self.limit.saturating_sub(self.len + self.kept + 8)
     }
 
-    /// Keeps so many bytes for entries that are added last, see
-    /// [`use_kept`](Self::use_kept); false when there is not so much room.
+    /// Reserves bytes for entries that are added last, see [`use_kept`](Self::use_kept).
+    /// False if the record has too little room.
     #[inline]
     #[must_use]
     pub fn keep(&mut self, bytes: usize) -> bool {
@@ -85,7 +85,7 @@ impl RecordBuf {
         self.len + self.kept + 8 <= self.limit
     }
 
-    /// Lets what was kept be used.
+    /// Makes the reserved bytes usable.
     #[inline]
     pub fn use_kept(&mut self) {
         self.kept = 0;
@@ -97,13 +97,13 @@ impl RecordBuf {
         self.entries == 0
     }
 
-    /// Whether an entry may change bytes of a range; false is certain.
+    /// Whether an entry may change bytes of a range. False is certain, true is not.
     #[inline]
     pub fn may_change(&self, offset: u64, len: usize) -> bool {
         self.lines & lines(offset, len) != 0
     }
 
-    /// Adds an entry; false when it does not fit.
+    /// Adds an entry; false if it does not fit.
     #[inline]
     #[must_use]
     pub fn push(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> bool {
@@ -121,15 +121,15 @@ impl RecordBuf {
         self.len = end;
         self.entries += 1;
         self.lines |= match kind {
-            // Their home is longer than their payload.
+            // The home of zeros is longer than the payload.
             EntryKind::Zero => u64::MAX,
             _ => lines(offset, payload.len()),
         };
         true
     }
 
-    /// Gives an entry of the same home another payload; false when there is none.
-    /// No entry behind it may change a part of that home.
+    /// Replaces the payload of the entry with the same home; false if no such entry exists.
+    /// No later entry may change a part of that home.
     #[inline]
     #[must_use]
     pub fn replace(&mut self, kind: EntryKind, offset: u64, payload: &[u8]) -> bool {
@@ -156,7 +156,7 @@ impl RecordBuf {
         false
     }
 
-    /// Whether one entry changes a range, whole, and no other any of it.
+    /// Whether exactly one entry touches the range.
     fn changes_once(&self, offset: u64, len: u64) -> bool {
         let mut all = self.entries_near(offset, offset + len).filter(|e| {
             let home = match (e.kind, e.payload.first_chunk::<8>()) {
@@ -168,14 +168,14 @@ impl RecordBuf {
         all.next().is_some() && all.next().is_none()
     }
 
-    /// Adds an entry of words; false when it does not fit.
+    /// Adds an entry of words; false if it does not fit.
     #[inline]
     #[must_use]
     pub fn push_words(&mut self, kind: EntryKind, offset: u64, words: &[u64]) -> bool {
         self.push(kind, offset, words.as_bytes())
     }
 
-    /// Completes header and CRC; the bytes to store.
+    /// Completes header and CRC, and returns the bytes to store.
     pub fn seal(&mut self, fs_seed: u64, lsn: u64, lane: u32, slot: u32) -> &[u8] {
         let mut h = RecordHeader {
             magic: RECORD_MAGIC,
@@ -193,7 +193,8 @@ impl RecordBuf {
         bytes
     }
 
-    /// The entries that may change bytes of a range, in order, and few others.
+    /// Iterates, in order, over all entries that may change bytes of a range, and few
+    /// others.
     #[inline]
     pub fn entries_near(&self, from: u64, end: u64) -> impl Iterator<Item = Entry<'_>> {
         let mut bytes = &self.bytes[ENTRIES_AT..self.len];
@@ -219,7 +220,7 @@ impl RecordBuf {
         })
     }
 
-    /// The entries in order.
+    /// Iterates over the entries in order.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         parse(&self.bytes[ENTRIES_AT..self.len])
@@ -234,13 +235,13 @@ fn grow(bytes: &mut Vec<u8>, len: usize) {
 impl Drop for RecordBuf {
     #[inline]
     fn drop(&mut self) {
-        // Not when the thread ends: then there is no more use for it.
+        // Fails when the thread ends; the buffer is then no longer needed.
         let _ = SPARE.try_with(|s| s.set(std::mem::take(&mut self.bytes)));
     }
 }
 
-/// The entries of a record's bytes after its header; stops at the first that
-/// is cut short or has no kind.
+/// Iterates over the entries in a record's bytes after the header. Stops at the first entry
+/// that is truncated or of unknown kind.
 #[inline]
 pub fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     std::iter::from_fn(move || {
@@ -284,7 +285,7 @@ mod tests {
         for line in (0..64).filter(|&l| l != 2) {
             assert!(!rec.may_change(4096 + line * 64, 64), "{line}");
         }
-        // What a count of zeros covers is not told apart.
+        // `may_change` cannot tell what an entry of zeros covers.
         assert!(rec.push(EntryKind::Zero, 0, &1u64.to_le_bytes()));
         assert!(rec.may_change(4096, 8));
     }

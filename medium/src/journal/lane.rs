@@ -20,23 +20,22 @@ use crate::sync::{Mutex, MutexGuard};
 
 #[derive(Debug)]
 struct LaneState {
-    /// Slot that the next record goes to.
+    /// Slot of the next record.
     slot: u32,
     /// LSNs of the last two records, older first; 0 = none.
     last: [u64; 2],
-    /// Homes of the last record: stored to, not flushed.
+    /// Homes of the last record: stored, not flushed.
     homes: Lines,
-    /// A record is durable and not all of its homes have been stored, or could be
-    /// written: only recovery can bring it home. No record of the lane may die
-    /// any more.
+    /// A record is durable, but not all of its homes could be stored or written back. Only
+    /// recovery can complete it, so no record of this lane may become dead any more.
     broken: bool,
-    /// What records freed, until they are dead.
+    /// What records have freed, with their LSNs, until the records are dead.
     pending: VecDeque<(u64, Freed)>,
-    /// There is more among that than numbers of inodes.
+    /// `pending` holds more than inode numbers.
     urgent: bool,
 }
 
-/// Numbers of inodes that go back together: each way back takes a lock.
+/// Number of inode numbers freed together: each free takes a lock.
 const RETIRE_BATCH: usize = 16;
 
 fn is_number(f: &Freed) -> bool {
@@ -50,12 +49,12 @@ fn is_number(f: &Freed) -> bool {
 }
 
 impl LaneState {
-    /// Takes out what records up to `dead` have freed.
+    /// Moves what records up to `dead` have freed to `reusable`.
     fn free_dead(&mut self, dead: u64, reusable: &mut Reusable) {
         while let Some((_, f)) = self.pending.front().copied().filter(|(at, _)| *at <= dead) {
             self.pending.pop_front();
             match (reusable.last_mut(), f) {
-                // What is freed one after the other often was made so.
+                // Consecutive frees are often consecutive numbers.
                 (
                     Some(Freed::Bits {
                         kind: BitmapKind::Inodes,
@@ -78,7 +77,7 @@ impl LaneState {
 #[derive(Debug)]
 struct Lane {
     state: Mutex<LaneState>,
-    /// Records of this lane up to here are dead: replay never sees them.
+    /// Records of this lane up to this LSN are dead: replay never sees them.
     dead: AtomicU64,
 }
 
@@ -89,19 +88,19 @@ pub struct Journal {
     next_lsn: CachePadded<AtomicU64>,
     /// Switches for tests.
     pub rules: Rules,
-    /// Fences of the medium that had failed when it was mounted.
+    /// Failed fences of the medium at mount.
     failed_fences: u64,
 }
 
-/// Switches that break a rule of the protocol, so that tests can show what
-/// each rule is for. All on outside of tests.
+/// Switches that break a rule of the protocol, so that tests can show the purpose of each
+/// rule. All are on outside tests.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// Rule 1: hand-over between lanes retires the older record.
+    /// Rule 1: a hand-over between lanes retires the older record.
     pub hand_over: bool,
-    /// Rule 2: what a record frees waits until the record is dead.
+    /// Rule 2: blocks and numbers that a record frees wait until the record is dead.
     pub delayed_release: bool,
-    /// Rule 3: bits change by masks. Off: by whole words.
+    /// Rule 3: bits change by masks (off: by whole words).
     pub bit_masks: bool,
     /// Rule 4: a chain of records runs under an orphan slot.
     pub orphan_chain: bool,
@@ -109,8 +108,8 @@ pub struct Rules {
     pub two_slots: bool,
     /// New data is fenced before the record that makes it reachable.
     pub data_fence: bool,
-    /// No rule: numbers of inodes go back several at a time. Off: each as soon as
-    /// it may, so that few operations are enough to meet one again.
+    /// Not a rule: inode numbers are freed in batches (off: each as soon as possible, so
+    /// that a few operations suffice to reuse one).
     pub inode_batches: bool,
 }
 
@@ -132,52 +131,52 @@ static NEXT_LANE: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     static THREAD_LANE: Cell<u32> = const { Cell::new(u32::MAX) };
 }
-/// Says that a thread's lane was chosen by [`set_thread_lane`].
+/// Set in a thread's lane number if [`set_thread_lane`] chose it.
 const LANE_IS_CHOSEN: u32 = 1 << 31;
 
-/// Chooses the lane of this thread (modulo the number of lanes) for all that it
-/// does, so that a run can be repeated exactly and hands over where it should.
+/// Chooses the lane of this thread (modulo the number of lanes) for all its operations. A
+/// run can then be repeated exactly, with hand-overs at the intended places.
 #[cfg(any(test, feature = "testing"))]
 pub fn set_thread_lane(lane: u32) {
     THREAD_LANE.with(|l| l.set((lane & 0xffff) | LANE_IS_CHOSEN));
 }
 
-/// A lane that is taken, for the record to come.
+/// A lane taken for the next record.
 #[derive(Debug)]
 pub struct LaneGuard<'a> {
     st: MutexGuard<'a, LaneState>,
     lane: u32,
     lsn: u64,
-    /// Homes of the lane's last record, on their way.
+    /// Homes of the lane's last record: flushed, not fenced.
     homes: Unfenced,
 }
 
-/// What is to be committed.
+/// A change to commit.
 #[derive(Debug)]
 pub struct Change<'a> {
     /// The record.
     pub record: &'a mut RecordBuf,
-    /// What the record makes reachable, stored and not fenced.
+    /// New data that the record makes reachable: stored, not fenced.
     pub data: Option<Unfenced>,
     /// What the record frees.
     pub freed: &'a [Freed],
 }
 
-/// What a commit gives back.
+/// The result of a commit.
 #[derive(Debug)]
 pub struct Committed {
     /// Lane and LSN of the record.
     pub record_id: RecordId,
-    /// What may go back to the allocator now.
+    /// Blocks and numbers that may return to the allocators now.
     pub reusable: Reusable,
 }
 
-/// What is named by nothing any more, on its way back to the allocators.
+/// Blocks and numbers that nothing names any more, on their way back to the allocators.
 pub type Reusable = SmallVec<[Freed; 2]>;
 
 impl Journal {
-    /// Lanes whose records up to `checkpoint` are all dead.
-    /// `failed_fences`: those of the region by now.
+    /// Creates the lanes; their records up to `checkpoint` are all dead. `failed_fences` is
+    /// the region's current count.
     pub fn new(geo: &Geometry, checkpoint: u64, rules: Rules, failed_fences: u64) -> Journal {
         let lane = |_| {
             CachePadded::new(Lane {
@@ -200,12 +199,12 @@ impl Journal {
         }
     }
 
-    /// The lane of the calling thread.
+    /// Returns the lane of the calling thread.
     pub fn thread_lane(&self) -> u32 {
         self.thread_lane_and_choice().0
     }
 
-    /// And whether it is to use that and no other.
+    /// Also tells whether the thread must use that lane and no other.
     fn thread_lane_and_choice(&self) -> (u32, bool) {
         THREAD_LANE.with(|l| {
             if l.get() == u32::MAX {
@@ -219,17 +218,16 @@ impl Journal {
         })
     }
 
-    /// The lane for a change of `place`, whose lock is held: that of the record
-    /// which changed it last, while that is alive and nobody is using the lane.
-    /// The records of one lane need no hand-over, which costs two fences, and a
-    /// server's threads take turns on one directory. Threads that work side by
-    /// side meet in the lane sooner or later, and part.
+    /// Returns the lane for a change of `place`, whose lock is held. This is the lane of
+    /// the record that last changed `place`, if that record is alive and the lane is idle;
+    /// otherwise the thread's own. Records of one lane need no hand-over, which costs two
+    /// fences, and a server's threads often take turns on one directory. Threads that work
+    /// side by side sooner or later meet in the lane, and then separate.
     pub fn lane_for(&self, place: &LastRecord) -> u32 {
         let (own, chosen) = self.thread_lane_and_choice();
         match place.last() {
             Some(s) if s.lane != own && !chosen && !self.is_dead(s) => {
-                // A broken lane takes nothing any more, and says so when it is
-                // to hand over.
+                // A broken lane takes no record; it returns its error at the hand-over.
                 let free = self.lanes[s.lane as usize].state.try_lock();
                 let free = free.is_some_and(|st| !st.broken);
                 if free { s.lane } else { own }
@@ -238,15 +236,15 @@ impl Journal {
         }
     }
 
-    /// A number never given before, and below the LSN of whatever record names it.
+    /// Returns a number never returned before, below the LSN of every record that names it.
     pub fn unique(&self) -> u64 {
         self.next_lsn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The largest LSN given so far.
+    /// Returns the largest LSN assigned so far.
     pub fn last_lsn(&self) -> u64 {
-        // What is past the last number was asked for and not given: a seal has
-        // no room for it.
+        // Numbers past the last one were requested but not assigned: a seal has no room for
+        // them.
         let last = self.next_lsn.load(Ordering::Relaxed) - 1;
         last.min((1 << SEALED_BITS) - 1)
     }
@@ -263,9 +261,9 @@ impl Journal {
         matches!(place.last(), Some(s) if s.lane != lane && self.rules.hand_over && !self.is_dead(s))
     }
 
-    /// Rule 1. Before a record of `lane` changes `place`, the record of another
-    /// lane that changed it last must be dead, or its replay could overwrite
-    /// ours after ours has been overwritten in its slot.
+    /// Rule 1. Before a record of `lane` changes `place`, the last record of another lane
+    /// that changed it must be dead. Otherwise its replay could overwrite our change after
+    /// our record has been overwritten in its slot.
     #[inline]
     pub fn hand_over(
         &self,
@@ -283,8 +281,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes every record of a lane dead: completes its homes, then says so on
-    /// the medium. Two fences.
+    /// Makes every record of a lane dead: completes its homes, then records that on the
+    /// medium. Costs two fences.
     pub fn retire(&self, region: &Region, geo: &Geometry, lane: u32) -> Result<Reusable> {
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
@@ -315,11 +313,11 @@ impl Journal {
         Ok(reusable)
     }
 
-    /// Fails, and the lane with it, where a fence of the medium has failed since
-    /// the mount, whoever's that was. A system reports a failed write-out once and
-    /// takes the pages for clean from then on: those of the homes of any record,
-    /// flushed or not, may be among them, and no later fence would write them. The
-    /// records still have them; the next mount brings them home.
+    /// Fails, and breaks the lane, if any fence of the medium has failed since the mount,
+    /// whichever lane issued it. A system reports a failed write-back once and then treats
+    /// the pages as clean. These may include pages of the homes of any record, flushed or
+    /// not, and no later fence would write them. The records still hold the after-images;
+    /// the next mount stores them in place.
     #[inline]
     fn check_fences(&self, region: &Region, st: &mut LaneState) -> Result<()> {
         if region.failed_fences() == self.failed_fences {
@@ -329,8 +327,8 @@ impl Journal {
         Err(unwritten())
     }
 
-    /// Flushes and fences the homes of lanes that nobody is using: otherwise that
-    /// waits for the next record of the lane, which may be long in coming.
+    /// Flushes and fences the homes of idle lanes. Otherwise these wait for the lane's next
+    /// record, which may be long in coming.
     pub fn settle(&self, region: &Region) -> Result<()> {
         for lane in &self.lanes {
             let Some(mut st) = lane.state.try_lock() else {
@@ -361,15 +359,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether a record has freed something that waits for its death.
+    /// Whether anything freed waits for its record to become dead.
     pub fn has_pending(&self) -> bool {
         self.lanes
             .iter()
             .any(|l| !l.state.lock().pending.is_empty())
     }
 
-    /// Takes a lane for a record. Until the [`commit`](Self::commit) no other lane
-    /// is taken, and none is retired.
+    /// Takes a lane for a record. Until [`commit`](Self::commit), the caller takes no other
+    /// lane and retires none.
     pub fn enter(&self, region: &Region, lane: u32) -> Result<LaneGuard<'_>> {
         let mut st = self.lanes[lane as usize].state.lock();
         if st.broken {
@@ -382,11 +380,10 @@ impl Journal {
                 "the log sequence numbers of this file system are used up".into(),
             ));
         }
-        // Homes of the record before the one to come. They are flushed here and not
-        // when they are stored: a locked instruction waits for the write-backs
-        // before it, and there are many on the way from one record to the next,
-        // while here they wait together with the record. And before new data are
-        // stored: the next record mostly changes the same lines, and a line cannot
+        // Flush the homes of the previous record here and not when they are stored. A
+        // locked instruction waits for the write-backs before it, and many lie between two
+        // records; here the write-backs wait together with the record. Flush before new
+        // data are stored: the next record mostly changes the same lines, and a line cannot
         // be stored to before its write-back has had its turn.
         let homes = st.homes.flush(region)?;
         Ok(LaneGuard {
@@ -397,8 +394,8 @@ impl Journal {
         })
     }
 
-    /// Commits a record and brings its contents home. `apply` stores the homes;
-    /// it runs after the record is durable and must not fail.
+    /// Commits a record, then stores its after-images in place. `apply` stores the homes.
+    /// It runs after the record is durable and must not fail.
     pub fn commit(
         &self,
         region: &Region,
@@ -420,10 +417,10 @@ impl Journal {
         } = entered;
         let l = &self.lanes[lane as usize];
         let w = region.window();
-        // The record is made up while these and new data are on their way.
+        // Build the record while these and new data are being written back.
         let slot = st.slot;
         let bytes = record.seal(geo.seed, lsn, lane, slot);
-        // (a) What the record will make reachable is durable before it.
+        // (a) Everything that the record makes reachable is durable before the record.
         let homes = match data {
             Some(data) if self.rules.data_fence => {
                 let _ = w.fence(homes.join(data));
@@ -431,12 +428,13 @@ impl Journal {
             }
             _ => homes,
         };
-        // (b) The record. The homes of the record before it are complete by this
-        // fence at the latest: its slot is free the time after this.
+        // (b) The record. This fence also completes the homes of the previous record at the
+        //     latest, so the previous record's slot may be overwritten by the record after
+        //     this one.
         let pending = homes.join(w.nt_store(geo.slot_offset(lane, slot), bytes)?);
         let _ = w.fence(pending);
-        // Which of them reached the medium is not known otherwise. The slot stays
-        // the next: the record before this one is in the other.
+        // If a fence has failed, it is unknown which stores reached the medium. The slot
+        // stays the next one: the other slot holds the previous record.
         self.check_fences(region, &mut st)?;
         if self.rules.two_slots {
             st.slot ^= 1;
@@ -446,8 +444,8 @@ impl Journal {
         if dead > l.dead.load(Ordering::Relaxed) {
             l.dead.store(dead, Ordering::Release);
         }
-        // Still behind the fence, where nothing waits for it. If the homes cannot be
-        // stored the lane gives nothing back any more.
+        // This still runs behind the fence, where nothing waits for it. If the homes cannot
+        // be stored, the lane frees nothing any more.
         let dead = l.dead.load(Ordering::Relaxed);
         let mut reusable = Reusable::new();
         if self.rules.delayed_release {
@@ -461,7 +459,7 @@ impl Journal {
         if st.urgent || !self.rules.inode_batches || st.pending.len() >= RETIRE_BATCH {
             st.free_dead(dead, &mut reusable);
         }
-        // (c) Homes: stored; flushed and fenced by this lane's next record.
+        // (c) The homes are stored here; this lane's next record flushes and fences them.
         st.homes.clear();
         st.broken = true;
         apply(record, &mut st.homes)?;

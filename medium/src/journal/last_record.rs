@@ -1,4 +1,4 @@
-//! Who changed a place last: lane and LSN, in one word.
+//! The record that last changed a place: lane and LSN in one word.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,13 +13,13 @@ pub struct RecordId {
     pub lsn: u64,
 }
 
-/// Guards the order of a set of homes: kept beside the lock that guards the
-/// homes themselves, read and written only under it.
+/// Guards the order of a set of homes. It lies beside the lock of these homes and is read
+/// and written only under that lock.
 #[derive(Debug, Default)]
 pub struct LastRecord(AtomicU64);
 
 impl LastRecord {
-    /// The last record that wrote here; `None` if none did since mount.
+    /// Returns the last record that changed the place; `None` if none has since the mount.
     pub fn last(&self) -> Option<RecordId> {
         let w = self.0.load(Ordering::Relaxed);
         (w != 0).then_some(RecordId {
@@ -28,7 +28,7 @@ impl LastRecord {
         })
     }
 
-    /// Notes a record.
+    /// Notes a record as the last one.
     pub fn set(&self, s: RecordId) {
         self.0
             .store(u64::from(s.lane) << SEALED_BITS | s.lsn, Ordering::Relaxed);

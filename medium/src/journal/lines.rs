@@ -1,20 +1,20 @@
-//! [`Lines`]: what has to be flushed, each line once.
+//! [`Lines`]: the cache lines to flush, each once.
 
 use crate::error::Result;
 use crate::pmem::{LINE, PmemError, Region, Unfenced};
 
-/// Lines that are kept in place, and searched for repetitions.
+/// Capacity in place, which is searched for repetitions.
 const INLINE_LINES: usize = 24;
 
-/// The cache lines that one record's homes touch, each once.
+/// The cache lines that the homes of one record touch, each once.
 #[derive(Debug, Default)]
 pub struct Lines {
     few: [u64; INLINE_LINES],
     len: usize,
-    /// A bit for each of the few, by its number: one that is clear says that the
-    /// line is not among them.
+    /// One bit per hash of a line in place. A clear bit proves that the line is not among
+    /// them.
     seen: u64,
-    /// The others, with repetitions.
+    /// The other lines, with repetitions.
     more: Vec<u64>,
 }
 
@@ -24,7 +24,7 @@ impl Lines {
     pub fn add(&mut self, offset: u64, len: u64) {
         let (mut line, end) = (offset / LINE, (offset + len).div_ceil(LINE));
         while line < end {
-            // Not by its place in its block alone: much stands at the start of one.
+            // The hash mixes in the block, because many homes lie at the start of one.
             let bit = 1 << ((line ^ line >> 6) % 64);
             if self.seen & bit == 0
                 && let Some(slot) = self.few.get_mut(self.len)
@@ -39,7 +39,7 @@ impl Lines {
         }
     }
 
-    /// A line that may be there already.
+    /// Adds a line that may be present already.
     #[inline(never)]
     fn add_slowly(&mut self, line: u64) {
         if self.few[..self.len].contains(&line) {
@@ -54,9 +54,8 @@ impl Lines {
         }
     }
 
-    /// Flushes every line once. Lines of a page that has faulted since they were
-    /// stored cannot be reached any more: they are left out, as part of the
-    /// damage.
+    /// Flushes every line once. If a page has faulted since its lines were stored, these
+    /// lines can no longer be reached. They are left out, as part of the damage.
     ///
     /// # Errors
     /// Other errors of the region.
@@ -70,12 +69,12 @@ impl Lines {
         Ok(pending.join(flush_each(region, &self.more)?))
     }
 
-    /// Whether there is none.
+    /// Whether no line is noted.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets all of them.
+    /// Removes all lines.
     pub fn clear(&mut self) {
         self.len = 0;
         self.seen = 0;
@@ -83,8 +82,8 @@ impl Lines {
     }
 }
 
-/// Flushes lines; adjacent ones go in one call, unless a page ends between them:
-/// they may be sound on one side of it only.
+/// Flushes lines, adjacent ones in one call. A call does not cross a page boundary, because
+/// the pages on its two sides may differ in having faulted.
 fn flush_each(region: &Region, lines: &[u64]) -> Result<Unfenced> {
     if region.window().flush_lines(lines) {
         return Ok(Unfenced::none());
@@ -123,7 +122,8 @@ mod tests {
             let mut lines = Lines::default();
             for pass in 0..3 {
                 for i in 0..count {
-                    // Two lines each, of which the second is the next one's first.
+                    // Each range covers two lines; the second is the first line of the next
+                    // range.
                     lines.add((i * 7 % count) * LINE + 32 + pass * 8, 64);
                 }
             }

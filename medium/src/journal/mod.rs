@@ -1,11 +1,10 @@
 //! Redo journal: lanes of two record slots, commit, retirement, recovery.
 //!
-//! Invariant: the homes of a lane's record N are fenced before its slot is
-//! written again (by record N+2), because record N+1's fence completes them. A
-//! crash therefore finds either a record, or its homes, or both.
+//! Invariant: the homes of a lane's record N are fenced before its slot is written again
+//! (by record N+2), because the fence of record N+1 completes them. After a crash, recovery
+//! therefore finds the record, its homes, or both.
 //!
-//! Left to others: what goes into a record (`volume::Tx`), and which locks are
-//! held while it does.
+//! Not handled here: the contents of a record (`volume::Tx`), and the locks held meanwhile.
 
 mod buffer;
 mod lane;

@@ -1,5 +1,5 @@
-//! What a record holds and what it does to its homes, be they on the medium
-//! (a commit, recovery) or in changes that are kept in memory (a repair).
+//! The contents of a record, and how they change its homes. The homes lie on the medium
+//! (commit, recovery) or in changes kept in memory (repair).
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -14,39 +14,39 @@ use crate::media::{DiskInode, Geometry};
 use crate::pmem::Region;
 use crate::types::{Ino, Lsn};
 
-/// Bytes of a file system, as they are or as they are going to be.
+/// The bytes of a file system, current or after planned changes.
 #[expect(clippy::len_without_is_empty, reason = "a medium is never empty")]
 pub trait Source {
-    /// How many.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
-    /// An aligned word.
+    /// Loads an aligned word.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     fn load_u64(&self, at: u64) -> Result<u64>;
     /// Copies bytes out.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
 }
 
-/// Where the homes of records are.
+/// The place where the homes of records lie.
 pub trait Homes: Source {
     /// Changes bytes.
     ///
     /// # Errors
-    /// Those of storing.
+    /// Errors of storing.
     fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
     /// Changes an aligned word.
     ///
     /// # Errors
-    /// Those of storing.
+    /// Errors of storing.
     fn store_u64(&mut self, at: u64, word: u64) -> Result<()>;
-    /// Makes so many words zeros.
+    /// Zeroes `words` words.
     ///
     /// # Errors
-    /// Those of storing.
+    /// Errors of storing.
     fn zero(&mut self, at: u64, words: u64) -> Result<()>;
 }
 
@@ -65,12 +65,12 @@ impl Source for Region {
     }
 }
 
-/// Homes on the medium: stored, and noted to be flushed.
+/// Homes on the medium: stores to them, and notes the lines to flush.
 #[derive(Debug)]
 pub struct OnMedium<'a> {
     /// The medium.
     pub region: &'a Region,
-    /// What is to be flushed.
+    /// The lines to flush.
     pub lines: &'a mut Lines,
 }
 
@@ -90,7 +90,8 @@ impl Source for OnMedium<'_> {
 }
 
 impl Homes for OnMedium<'_> {
-    // All that a commit does for each entry: its checks are those of a loop.
+    // This is all that a commit does for each entry. Inlined, so that its checks are those
+    // of a loop.
     #[inline(always)]
     fn store(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         self.region.window().store_unflushed(at, bytes)?;
@@ -115,11 +116,11 @@ impl Homes for OnMedium<'_> {
     }
 }
 
-/// The `retired` word of a lane and its copy; `None` where the check does not
-/// fit.
+/// Returns the `retired` word of a lane and its copy; `None` where the check does not
+/// match.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[Option<u64>; 2]> {
     let mut words = [None; 2];
     for (copy, word) in (0..).zip(&mut words) {
@@ -136,7 +137,7 @@ pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[O
 /// Reads one slot.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub fn read_slot(
     from: &impl Source,
     geo: &Geometry,
@@ -165,19 +166,20 @@ pub fn read_slot(
     if RecordHeader::crc_of(geo.seed, &bytes) != h.crc {
         return Ok((SlotState::Bad, bytes));
     }
-    // No record has such a number; one that had would leave none for the next.
+    // Not an LSN of any record; a record with the last number would leave none for the
+    // next.
     if h.lsn == 0 || h.lsn >> SEALED_BITS != 0 {
         return Ok((SlotState::Bad, bytes));
     }
     Ok((SlotState::Valid(Lsn(h.lsn)), bytes))
 }
 
-/// Whether an inode that the record changes is newer at its home. Then the
-/// lane's next record was durable, and with it all homes of this one: replay
-/// would only put back what that record has changed.
+/// Whether an inode that the record changes is newer at its home. If so, the lane's next
+/// record was durable, and with it all homes of this one. Replay would only undo the
+/// changes of that next record.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub fn superseded(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<bool> {
     const SIZE: u64 = DiskInode::SIZE as u64;
     for e in parse(&record[ENTRIES_AT..]) {
@@ -212,14 +214,14 @@ pub fn words(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .map(|c| u64::from_le_bytes(*c))
 }
 
-/// Bitmap and group that an entry touches.
+/// Returns the bitmap and group that an entry touches.
 pub fn group_of(e: &Entry<'_>) -> Option<(u64, u64)> {
     match e.kind {
         EntryKind::SetBits | EntryKind::ClearBits => {
             let w = words(e.payload).nth(1)?;
             Some((w >> 56, w & ((1 << 56) - 1)))
         }
-        // kind and group stand behind the descriptor itself
+        // Kind and group follow the descriptor itself.
         EntryKind::Desc => {
             let w = words(e.payload).last()?;
             Some((w >> 56, w & ((1 << 56) - 1)))
@@ -233,11 +235,11 @@ pub fn group_word(kind: BitmapKind, group: u64) -> u64 {
     kind.code() << 56 | group
 }
 
-/// Whether a valid record names what a record may name; before any of it is
-/// stored.
+/// Checks, before any of it is stored, that a valid record names only what a record may
+/// name.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where it does not.
+/// [`Error::Corrupt`] if it does not.
 pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
     let header = RecordHeader::read_from_prefix(record)
         .map_err(|_| {
@@ -283,7 +285,7 @@ pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
                     return Err(bad("an entry of zeros has the wrong shape"));
                 }
                 let len = words(e.payload).next().unwrap_or(0).saturating_mul(8);
-                // Only pointers are emptied so: they lie in one block.
+                // Zeros only clear pointers, which lie in one block.
                 if e.offset % geo.block_size + len.min(geo.block_size + 1) > geo.block_size {
                     return Err(bad("an entry of zeros leaves its block"));
                 }
@@ -296,8 +298,8 @@ pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
             return Err(bad("an entry leaves the region"));
         };
         let overlaps = |from: u64, to: u64| e.offset < to && end > from;
-        // The static superblocks, the dynamic words and the journal are never
-        // changed by a record; the internal inodes of both pages are.
+        // A record never changes the static superblocks, the dynamic words or the journal.
+        // It may change the internal inodes of both pages.
         for page in [0, geo.copy_offset] {
             if overlaps(page, page + INODE_TABLE_OFFSET) {
                 return Err(bad("an entry would overwrite a superblock"));
@@ -313,11 +315,11 @@ pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Does to its home what an entry says. Bits change by masks; their group's sum
-/// is the caller's business.
+/// Applies an entry to its home. Bits change by masks; the caller updates the sum of their
+/// group.
 ///
 /// # Errors
-/// Those of the homes.
+/// Errors of the homes.
 #[inline]
 pub fn apply(homes: &mut impl Homes, e: &Entry<'_>) -> Result<()> {
     match e.kind {

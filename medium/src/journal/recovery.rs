@@ -1,9 +1,12 @@
-//! Recovery: what makes a mount after a crash see every committed record.
+//! Recovery: after a crash, makes every committed record visible to the mount.
 //!
-//! It reads every slot, takes the valid records that are not dead, checks
-//! every entry's bounds before it stores anything, replays in LSN order,
-//! fences, and retires all of them by one store of the checkpoint. A crash
-//! anywhere in it leaves the same records to the next recovery.
+//! Recovery
+//! 1. reads every slot and takes the valid records that are not dead,
+//! 2. checks the bounds of every entry before it stores anything,
+//! 3. replays the records in LSN order and fences,
+//! 4. retires all of them by one store of the checkpoint.
+//!
+//! A crash at any point leaves the same records to the next recovery.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +32,12 @@ pub struct Replay {
     pub torn: usize,
     /// Largest LSN seen anywhere.
     pub newest: u64,
-    /// Groups of bitmaps, by kind and number, that live records touch: their
-    /// sums must be renewed.
+    /// Bitmap groups, by kind and number, that live records touch. Their sums must be
+    /// updated.
     pub groups: BTreeMap<(u64, u64), Touched>,
-    /// What looks damaged, in words.
+    /// Descriptions of suspected damage.
     pub damage: Vec<String>,
-    /// Lines of the journal that were put right.
+    /// Repaired lines of the journal.
     repaired: Lines,
 }
 
@@ -54,10 +57,10 @@ pub struct Step {
 pub struct Touched {
     /// A live record made the group.
     pub made: bool,
-    /// The steps of the live records of each lane, in order: the group's sum on
-    /// the medium has some number of them, and all older ones. Of two records
-    /// the first is no more certain to be home than the second: the fence that
-    /// completes its homes is the one that makes the second durable.
+    /// The steps of the live records of each lane, in order. The group's sum on the medium
+    /// includes some number of them, and all older steps. Of two records the first is no
+    /// more certain to be in place than the second, because the fence that completes the
+    /// first one's homes also makes the second durable.
     pub lanes: BTreeMap<u32, Vec<Step>>,
 }
 
@@ -67,8 +70,8 @@ struct Found {
     bytes: Vec<u8>,
 }
 
-/// Up to where a lane's records are retired: the lower of the two words, since
-/// it takes both to be durable before the lane's places are handed over.
+/// Returns the LSN up to which a lane's records are retired. This is the lower of the two
+/// words, since both must be durable before the lane's places are handed over.
 fn retired(region: &Region, geo: &Geometry, lane: u32, out: &mut Replay) -> Result<u64> {
     let at = geo.retired_offset(lane);
     let words = retired_words(region, geo, lane)?;
@@ -90,7 +93,7 @@ fn retired(region: &Region, geo: &Geometry, lane: u32, out: &mut Replay) -> Resu
             out.repaired.add(at, 16);
             Ok(good)
         }
-        // Replay without it could bring old contents back.
+        // Replaying without this word could restore old contents.
         [None, None] => Err(Error::corrupt(
             Damage::RetiredWordDamaged,
             format!("journal lane {lane}"),
@@ -99,12 +102,12 @@ fn retired(region: &Region, geo: &Geometry, lane: u32, out: &mut Replay) -> Resu
     }
 }
 
-/// Replays what a crash left. Nothing is fenced and no checkpoint is written
-/// here: the caller renews the sums of [`Replay::groups`], fences, and then
-/// publishes the checkpoint.
+/// Replays the records that a crash left. It neither fences nor writes a checkpoint: the
+/// caller updates the sums of [`Replay::groups`], fences, and then publishes the
+/// checkpoint.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where a record that is valid names what it must not.
+/// [`Error::Corrupt`] if a valid record names a forbidden place.
 pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Replay, Unfenced)> {
     let mut out = Replay {
         newest: checkpoint,
@@ -141,8 +144,8 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
         {
             live.pop();
             bad = 0;
-            // It stays: were it empty, and this recovery cut short, the next
-            // one would take the record before it for the last.
+            // Keep the slot. If it were emptied and this recovery interrupted, the next
+            // recovery would treat the record before it as the last one.
             bad_slot = None;
             out.damage.push(format!(
                 "journal lane {lane}: its last record is unreadable, though it was complete"
@@ -189,7 +192,7 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
     }
     out.records = live.len();
     let mut pending = lines.flush(region)?;
-    // A torn slot is emptied, so that the next crash cannot find two of them.
+    // Empty a torn slot, so that the next crash cannot leave two of them.
     for at in bad_slots {
         pending = pending.join(region.window().nt_zero(at, 64)?);
     }

@@ -1,4 +1,4 @@
-//! The contract between a [`Region`](super::Region) and what implements its
+//! The contract between a [`Region`](super::Region) and the code that implements its
 //! stores, flushes and fences.
 
 use std::fmt::Debug;
@@ -52,7 +52,7 @@ impl Persistence {
         }
     }
 
-    /// What that means, as the end of a sentence that begins "The contents".
+    /// Describes the level, as the end of a sentence that begins "The contents".
     pub fn describe(self) -> &'static str {
         match self {
             Persistence::Process => "are lost when the last process that holds them ends",
@@ -64,29 +64,25 @@ impl Persistence {
     }
 }
 
-/// What a fence promises on a medium where only `msync` makes stores durable.
-/// On every other medium a fence is always as good as the medium is.
+/// What a fence guarantees on a medium where only `msync` makes stores durable. On every
+/// other medium a fence gives the full durability of the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// Each fence is an `msync`: what it covers survives a power failure.
     #[default]
     Power,
-    /// A fence only orders; the medium is written by
-    /// [`PmemBackend::sync_all`]. Survives the death of the process at any
-    /// moment, and of the machine only up to the last `sync_all`.
+    /// A fence only orders; [`PmemBackend::sync_all`] writes the medium. The bytes survive
+    /// the death of the process at any moment, but a failure of the machine only up to the
+    /// last `sync_all`.
     Process,
 }
 
-/// The instructions of a medium.
+/// The operations of a medium.
 ///
 /// A backend owns its mapping: `base()..base()+len()` stays valid, readable
 /// and writable (or privately writable) until it is dropped.
 ///
-/// # Safety
-/// An implementation must return from `base`/`len` one valid mapping that does
-/// not move or shrink in its lifetime, and that can be loaded from and stored to
-/// up to the next multiple of 8 bytes. Others load from and store to it meanwhile:
-/// what it stores by itself is no ordinary store of the language.
+/// `base` and `len` must describe one valid mapping that does not move or shrink while the backend lives. It can be loaded from and stored to up to the next multiple of 8 bytes. Others load from and store to it concurrently, so the backend must not use ordinary stores of the language on it.
 pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// Short name: `native`, `libpmem2`, `sim`, `heap`.
     fn name(&self) -> &'static str;
@@ -103,20 +99,20 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// What the bytes survive.
     fn persistence(&self) -> Persistence;
 
-    /// Ordinary store of `len` bytes. Stores of up to 8 naturally aligned bytes
-    /// are not torn.
+    /// Stores `len` bytes ordinarily. Stores of up to 8 naturally aligned bytes are not
+    /// torn.
     ///
     /// # Safety
     /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does
     /// not overlap it.
     unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize);
-    /// Store of one aligned 8-byte word, atomic.
+    /// Stores one aligned 8-byte word atomically.
     ///
     /// # Safety
     /// `dst` is 8-byte aligned and lies in the mapping.
     unsafe fn store_u64(&self, dst: *mut u64, value: u64);
-    /// Store of one aligned 8-byte word, atomic, that is durable after the
-    /// next [`fence`](Self::fence) of this thread, with no flush.
+    /// Stores one aligned 8-byte word atomically. It is durable after this thread's next
+    /// [`fence`](Self::fence), without a flush.
     ///
     /// # Safety
     /// As for [`store_u64`](Self::store_u64).
@@ -127,16 +123,15 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
             self.flush(dst.cast(), 8);
         }
     }
-    /// Non-temporal copy: durable after the next [`fence`](Self::fence) of this
-    /// thread, with no flush, and seen by other threads in order only after
-    /// that or after a locked operation. Any alignment; what is not whole
-    /// words may be stored and flushed ordinarily.
+    /// Copies with non-temporal stores. The copy is durable after this thread's next
+    /// [`fence`](Self::fence), without a flush; other threads see it in order only after
+    /// that fence or a locked operation. Any alignment; partial words may be stored and
+    /// flushed ordinarily.
     ///
     /// # Safety
-    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does not
-    /// overlap it. On x86_64 it may lie in the mapping, too, where others store to it.
+    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does not overlap it. On x86_64 the source may also lie in the mapping, where others store to it.
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize);
-    /// As [`nt_copy`](Self::nt_copy), of zeros.
+    /// As [`nt_copy`](Self::nt_copy), but stores zeros.
     ///
     /// # Safety
     /// `dst..dst+len` lies in the mapping.
@@ -149,99 +144,97 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// Completes this thread's flushes and non-temporal stores.
     fn fence(&self);
 
-    /// The processor, where this backend does with the mapping what that does
-    /// and no more: ordinary stores, its streaming stores, its write-back of
-    /// lines and its fence. Then the region asks the processor and not the
-    /// backend for these, at once, which matters for what is so short.
+    /// Returns the processor if this backend only forwards to it: ordinary stores, its
+    /// streaming stores, its write-back of lines and its fence. The region then calls the
+    /// processor directly, which matters for operations this short.
     #[doc(hidden)]
     fn processor(&self) -> Option<Cpu> {
         None
     }
 
-    /// Everything stored so far reaches the medium, whatever the granularity
-    /// (msync where that is what it takes). For fsync, sync and unmount.
+    /// Makes everything stored so far reach the medium, whatever the granularity (with
+    /// msync if required). For fsync, sync and unmount.
     fn sync_all(&self) -> std::io::Result<()> {
         Ok(())
     }
-    /// Keeps everybody else out of the source, or lets those in who only read;
-    /// nothing where there is no lock.
+    /// Locks the source exclusively, or shares it with readers. Does nothing if the source
+    /// has no lock.
     ///
     /// # Errors
-    /// EBUSY if somebody else reads it.
+    /// EBUSY if another process reads it.
     fn lock(&self, _exclusive: bool) -> Result<(), PmemError> {
         Ok(())
     }
-    /// Hints that from here on small changes are fenced one by one, and long
-    /// ranges announced by [`advise_willneed`](Self::advise_willneed). Without it a medium
-    /// may read ahead as suits whoever reads all of it.
+    /// Advises random access: from here on small changes are fenced one by one, and
+    /// [`advise_willneed`](Self::advise_willneed) announces long ranges. Without this
+    /// advice a medium may read ahead as suits a sequential reader.
     fn advise_random(&self) {}
-    /// Hints that a long range of the mapping is about to be read or stored to.
+    /// Advises that a long range of the mapping is about to be read or stored to.
     fn advise_willneed(&self, _ptr: *const u8, _len: usize) {}
-    /// Gives the memory of a freed range back to the host, contents become
-    /// undefined. Parts of a unit of the host stay.
+    /// Returns the memory of a freed range to the host; the contents become undefined.
+    /// Partial units of the host stay.
     ///
     /// # Errors
-    /// Those of the host: one may take nothing back.
+    /// Errors of the host, which may not support this.
     ///
     /// # Safety
     /// The range lies in the mapping and no one reads it any more.
     unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
-    /// Whether [`discard`](Self::discard) can give anything back, as far as the
-    /// kind of the source tells.
+    /// Whether [`discard`](Self::discard) can return anything, as far as the kind of the
+    /// source tells.
     fn can_discard(&self) -> bool {
         false
     }
-    /// The pages that are known to have room on the host; `None` where none can
-    /// be without. Asked once.
+    /// Returns the pages known to have room on the host; `None` if no page can lack room.
+    /// Called once.
     fn known_room(&self) -> Option<Arc<KnownRoom>> {
         None
     }
     /// Asks the host which pages of a range have room.
     fn learn_room(&self, _offset: u64, _len: u64) {}
-    /// Takes room of the host for a range, and `around` it what it gives at once.
+    /// Allocates room on the host for a range; with `around`, also for pages near it that
+    /// the host grants at once.
     ///
     /// # Errors
-    /// Those of the host, where it has none for the first page that is missing.
+    /// Errors of the host, if it has no room for the first missing page.
     fn take_room(&self, _offset: u64, _len: u64, _around: bool) -> std::io::Result<()> {
         Ok(())
     }
-    /// Takes room of the host for everything.
+    /// Allocates room on the host for the whole region.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     fn take_all_room(&self) -> std::io::Result<()> {
         Ok(())
     }
-    /// What the host has, where the mapping needs any of it.
+    /// Returns the space of the host, if the mapping needs any.
     fn host_space(&self) -> Option<HostSpace> {
         None
     }
-    /// Number of faults (SIGBUS) that this mapping has taken so far. An
-    /// operation compares it before and after.
+    /// Returns the number of faults (SIGBUS) of this mapping so far. An operation compares
+    /// it before and after.
     fn faults(&self) -> u64 {
         0
     }
-    /// Number of fences so far whose stores may not have reached the medium:
-    /// what they were to make durable cannot be counted on. Part of
-    /// [`faults`](Self::faults), and announced like them
+    /// Returns the number of fences so far whose stores may not have reached the medium and
+    /// so may not be durable. Included in [`faults`](Self::faults), and announced like them
     /// ([`note_fault`](super::note_fault)).
     fn failed_fences(&self) -> u64 {
         0
     }
-    /// Whether `ptr..ptr+len` touches a page that has faulted: its bytes are
-    /// not the medium's. Cheap as long as [`faults`](Self::faults) is zero. A
-    /// page faults once, so this, and not the count, answers for the accesses
-    /// that come after it.
+    /// Whether `ptr..ptr+len` touches a faulted page, whose bytes are not the medium's.
+    /// Cheap while [`faults`](Self::faults) is zero. A page faults only once, so later
+    /// accesses rely on this and not on the count.
     fn is_faulted(&self, _ptr: *const u8, _len: usize) -> bool {
         false
     }
-    /// What a fence promises on this medium.
+    /// Returns what a fence guarantees on this medium.
     fn durability(&self) -> Durability {
         Durability::Power
     }
-    /// What kind of object is mapped, if it came from the system.
+    /// Returns the kind of the mapped object, if the system provided it.
     fn source_kind(&self) -> Option<SourceKind> {
         None
     }
@@ -250,25 +243,22 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     fn map_sync(&self) -> bool {
         false
     }
-    /// Bytes that the address, the offset and the length of a second mapping
-    /// must be multiples of.
+    /// Returns the unit in bytes of the address, offset and length of a second mapping.
     fn map_unit(&self) -> u64 {
         super::source::REGION_UNIT
     }
-    /// As [`flush`](Self::flush), of bytes that were stored through another
-    /// mapping of the same medium: `alias` is their address there, `home` that
-    /// in this mapping.
+    /// As [`flush`](Self::flush), for bytes stored through another mapping of the same
+    /// medium. `alias` is their address in that mapping, `home` in this one.
     ///
     /// # Safety
-    /// `home..home+len` lies in the mapping, and `alias..alias+len` in another
-    /// one of the same bytes.
+    /// `home..home+len` lies in the mapping, and `alias..alias+len` in another mapping of the same bytes.
     unsafe fn flush_alias(&self, _alias: *const u8, home: *const u8, len: usize) {
-        // SAFETY: passed on from the caller. Caches go by physical address and
-        // msync by file, so flushing any mapping of the bytes will do.
+        // SAFETY: passed on from the caller. Caches work by physical address and msync by
+        // file, so flushing any mapping of the bytes suffices.
         unsafe { self.flush(home, len) }
     }
-    /// The descriptor behind the mapping and the offset of its first byte in
-    /// it, if it can be mapped a second time.
+    /// Returns the descriptor behind the mapping and the offset of the mapping's first byte
+    /// in it, if it can be mapped a second time.
     fn source_fd(&self) -> Option<(std::os::fd::BorrowedFd<'_>, u64)> {
         None
     }

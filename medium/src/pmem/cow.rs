@@ -1,11 +1,10 @@
 //! Copy on write for a mapping that the kernel will not make private.
 //!
-//! devdax refuses `MAP_PRIVATE`. A read-only region on it is mapped for loads
-//! only, and before the first store into a unit of it, the unit is replaced by
-//! a private copy.
+//! devdax refuses `MAP_PRIVATE`. A read-only region on devdax is mapped for loads only.
+//! Before the first store into a unit, a private copy replaces the unit.
 //!
-//! Invariant: a unit is either the medium's or, from the moment its bit is
-//! set, a private copy that began with the medium's bytes.
+//! Invariant: a unit belongs to the medium until its bit is set. From then on it is a
+//! private copy that started with the medium's bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +22,7 @@ pub(super) struct Cow {
 }
 
 impl Cow {
-    /// For a mapping of `len` bytes at `base`, both multiples of `unit`.
+    /// Handles a mapping of `len` bytes at `base`, both multiples of `unit`.
     pub(super) fn new(base: *mut u8, len: usize, unit: usize) -> Cow {
         let units = len.div_ceil(unit);
         let copied = (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -36,8 +35,7 @@ impl Cow {
         }
     }
 
-    /// Makes a range writable; false if that failed, and then it must not be
-    /// stored to.
+    /// Makes a range writable. If it returns false, the range must not be stored to.
     ///
     /// # Safety
     /// The range lies in the mapping that this value was made for.
@@ -56,7 +54,7 @@ impl Cow {
             if word.load(Ordering::Acquire) & bit != 0 {
                 return true;
             }
-            // SAFETY: the unit lies in the mapping, by the caller's word.
+            // SAFETY: the unit lies in the mapping, by the caller's contract.
             if let Err(e) = unsafe { copy_unit((self.base + i * self.unit) as *mut u8, self.unit) }
             {
                 self.failures.fetch_add(1, Ordering::Release);
@@ -72,21 +70,20 @@ impl Cow {
         })
     }
 
-    /// Stores that were dropped for want of memory.
+    /// Returns the number of stores dropped for lack of memory.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 }
 
-/// Replaces one unit by a copy of itself in one step, so that a concurrent
-/// reader sees the same bytes before, during and after.
+/// Replaces one unit by a copy in one step. A concurrent reader sees the same bytes before,
+/// during and after.
 ///
 /// # Safety
-/// The unit is readable, and owned by the mapping of the caller.
+/// The unit is readable, and belongs to the caller's mapping.
 unsafe fn copy_unit(at: *mut u8, unit: usize) -> rustix::io::Result<()> {
-    // SAFETY: the new mapping replaces nothing; the copy stays in it and in
-    // the unit; the move puts exactly `unit` bytes over the unit, which is the
-    // caller's.
+    // SAFETY: the new mapping replaces nothing. The copy stays within it and the unit. The
+    // move puts exactly `unit` bytes over the unit, which belongs to the caller.
     unsafe {
         let copy = rustix::mm::mmap_anonymous(
             std::ptr::null_mut(),
@@ -128,7 +125,7 @@ mod tests {
         let mut on_medium = [1u8; 8];
         rustix::io::pread(&fd, &mut on_medium, 2 * unit as u64 - 4).unwrap();
         assert_eq!(on_medium, [0; 8]);
-        // The unit that was not stored to is still the medium.
+        // A unit without stores still shows the medium.
         rustix::io::pwrite(&fd, &[3], 0).unwrap();
         // SAFETY: inside the mapping.
         assert_eq!(unsafe { map.base().read_volatile() }, 3);

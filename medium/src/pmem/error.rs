@@ -1,4 +1,4 @@
-//! What can go wrong below the file system.
+//! Errors below the file system.
 
 /// An error of the mapped region itself.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum PmemError {
         /// Required alignment in bytes.
         align: u64,
     },
-    /// The medium failed under an access before, and its bytes are lost.
+    /// The medium failed under an earlier access, and its bytes are lost.
     #[error(
         "the medium failed at offset {offset:#x}, {len} bytes; the rest of the region can still be read"
     )]
@@ -33,15 +33,15 @@ pub enum PmemError {
         /// Bytes accessed.
         len: u64,
     },
-    /// The host of the region has no room for a page of it: its file system is
-    /// full, or a quota on it.
+    /// The host of the region has no room for a page of the region: its file system or a
+    /// quota on it is full.
     #[error(
         "the host has no room for {len} bytes at offset {offset:#x} of the region; make room on the file system that holds it"
     )]
     NoRoom {
         /// First byte of the range, from the start of the region.
         offset: u64,
-        /// Its bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
     /// A system call failed.
@@ -54,20 +54,20 @@ pub enum PmemError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The path cannot serve as a region, and why.
+    /// The path cannot serve as a region.
     #[error("{path}: {why}")]
     Unusable {
         /// The path as given.
         path: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         why: String,
-        /// The errno that fits.
+        /// The matching errno.
         errno: i32,
     },
 }
 
 impl PmemError {
-    /// The errno that a system call would have set.
+    /// Returns the errno that a system call would have set.
     pub fn errno(&self) -> i32 {
         match self {
             PmemError::OutOfBounds { .. } | PmemError::Misaligned { .. } => libc::EUCLEAN,

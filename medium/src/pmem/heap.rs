@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::backend::{Granularity, Persistence, PmemBackend};
 use super::live;
 
-/// Zeroed memory that dies with the process. Flush and fence only order.
+/// Zeroed memory that is lost with the process. Flush and fence only order stores.
 #[derive(Debug)]
 pub struct HeapBackend {
     base: *mut u8,
@@ -14,20 +14,20 @@ pub struct HeapBackend {
     layout: Layout,
 }
 
-// SAFETY: the allocation is owned by this value alone and accessed only by
-// copies and atomics under the rules of `Region`.
+// SAFETY: only this value owns the allocation, and all accesses are copies and atomics
+// under the rules of `Region`.
 unsafe impl Send for HeapBackend {}
 // SAFETY: as above.
 unsafe impl Sync for HeapBackend {}
 
 impl HeapBackend {
-    /// A region of `len` zeroed bytes.
+    /// Allocates a region of `len` zeroed bytes.
     ///
     /// # Panics
-    /// When `len` is zero or cannot be allocated.
+    /// If `len` is zero or the allocation fails.
     pub fn boxed(len: usize) -> Box<HeapBackend> {
         assert!(len > 0, "a region has at least one byte");
-        // Whole words, as a mapping is whole pages.
+        // Whole words, as a mapping consists of whole pages.
         let layout = len
             .checked_next_multiple_of(8)
             .map(|size| Layout::from_size_align(size, if cfg!(miri) { 4096 } else { 2 << 20 }));

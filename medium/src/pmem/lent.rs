@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use super::live;
 use super::region::Region;
 
-/// Bytes of the medium, lent for the length of a call. What they are may change
-/// meanwhile: they can be copied, and their address is no secret.
+/// Bytes of the medium, lent for the duration of a call. The bytes may change meanwhile.
+/// They can be copied, and their address may be taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Lent<'a> {
     at: *const u8,
@@ -15,7 +15,7 @@ pub struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    /// No bytes.
+    /// Returns an empty range.
     pub fn empty() -> Lent<'a> {
         Lent {
             at: std::ptr::NonNull::dangling().as_ptr(),
@@ -24,10 +24,10 @@ impl<'a> Lent<'a> {
         }
     }
 
-    /// A range of a mapping.
+    /// Wraps a range of a mapping.
     ///
     /// # Safety
-    /// The words that the range touches are mapped for as long as `'a`.
+    /// The words that the range touches stay mapped for `'a`.
     pub(super) unsafe fn new(at: *const u8, len: usize) -> Lent<'a> {
         Lent {
             at,
@@ -36,23 +36,23 @@ impl<'a> Lent<'a> {
         }
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first of them.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.at
     }
 
-    /// Copies the bytes from `from` on, as many as there are and fit; returns how
-    /// many that was.
+    /// Copies as many bytes from `from` on as exist and fit. Returns the number of bytes
+    /// copied.
     pub fn copy_to(&self, from: usize, into: &mut [u8]) -> usize {
         let n = self.len.saturating_sub(from).min(into.len());
         if n != 0 {
@@ -63,18 +63,17 @@ impl<'a> Lent<'a> {
         n
     }
 
-    /// The bytes as a slice, for what takes nothing else.
+    /// Returns the bytes as a slice, for calls that accept nothing else.
     ///
     /// # Safety
-    /// Nobody stores to the bytes while the slice lives. Those that
-    /// `Engine::with_contiguous` lends are kept
-    /// so against every call of the engine and every view of a file, as long as
-    /// its closure runs. What remains is to be kept by the program: it stores to
-    /// the region by no [`WriteWindow`](super::WriteWindow) of its own, and to
-    /// nothing that it made of an address of the region.
+    /// No thread or process stores to the bytes while the slice lives. For ranges that
+    /// `Engine::with_contiguous` lends, the engine guarantees this against its own calls
+    /// and against every view of a file, while the closure runs. The program guarantees the
+    /// rest: it stores to the region neither through a [`WriteWindow`](super::WriteWindow)
+    /// it made, nor through a pointer derived from an address of the region.
     pub unsafe fn as_slice(&self) -> &'a [u8] {
-        // SAFETY: the range is mapped, with initialised bytes, for as long as 'a,
-        // and nobody stores to it, by contract.
+        // SAFETY: the range is mapped, with initialised bytes, for as long as 'a, and no
+        // one stores to it, by contract.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 }

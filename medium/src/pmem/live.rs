@@ -1,23 +1,25 @@
-//! Bytes of the medium that others may be storing to: the one way in and out.
+//! The only way to copy bytes into and out of a medium that others may be storing to.
 //!
-//! A view of a file, a read without a lock and the kernel see the medium while
-//! somebody stores to it. An ordinary load or store of the language beside such
-//! a store is undefined behaviour, so there is none: every access to the medium
-//! is an aligned 8-byte atomic, or one of the copies of this module.
+//! A view of a file, a read without a lock, and the kernel all access the medium while
+//! another thread stores to it. An ordinary load or store of the language concurrent with
+//! such a store is undefined behaviour, so none is used. Every access to the medium is an
+//! aligned 8-byte atomic or one of the copies of this module.
 //!
-//! What a copy does is what `atomic_copy` does, in terms of the language: each byte
-//! is taken from a relaxed load of the aligned word that it lies in, and put by
-//! a relaxed store of that word, or, where others of its bytes are to stay, by a
-//! relaxed exchange. All atomics on the medium are thus of one size. Which loads
-//! a word is put together from is not promised; that an aligned word is not torn
-//! is, for a store of just that word.
+//! In terms of the language, a copy does what `atomic_copy` does:
+//! * It takes each byte from a relaxed load of the aligned word that contains it.
+//! * It puts each byte by a relaxed store of the aligned word, or by a relaxed exchange if
+//!   other bytes of the word must stay.
 //!
-//! [`asm`] does the same with the processor's own instructions, whose loads and
-//! stores the compiler neither sees nor may assume anything about. Each of them
-//! is a relaxed atomic, and stores whole aligned words: a process may be killed, or
-//! the power fail, between any two, and `docs/format.md` promises that no word is
-//! torn then. So nothing is stored by the C library's copies, which begin and end
-//! where the bytes do, and may stop behind any of them. Miri and ThreadSanitizer do not see into it; under them, and on
+//! All atomics on the medium therefore have one size. Which loads a copied word comes from
+//! is not specified. An aligned word is not torn with respect to a store of exactly that
+//! word.
+//!
+//! [`asm`] does the same with the processor's instructions. The compiler does not see their
+//! loads and stores and may assume nothing about them. Each of them is a relaxed atomic and
+//! stores whole aligned words. A process may be killed, or the power fail, between any two
+//! of them, and `docs/format.md` promises that no word is torn then. The C library's copies
+//! are therefore not used for stores: they begin and end where the bytes do, and may stop
+//! after any byte. Miri and ThreadSanitizer do not see into `asm`; under them, and on
 //! processors without it, `atomic_copy` runs instead.
 
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
@@ -37,18 +39,18 @@ use atomic_copy as way;
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// So many bytes are copied by words, in line: a cache line.
+/// Copies up to this length (a cache line) run inline, word by word.
 const SHORT: usize = 64;
 
 /// Copies out of the medium.
 ///
 /// # Safety
-/// The words that `src..src+len` touches are mapped; `dst..dst+len` is writable
-/// memory that nobody else has, outside the medium.
+/// The words that `src..src+len` touches are mapped; `dst..dst+len` is writable memory
+/// outside the medium that nothing else accesses.
 #[inline(always)]
 pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: passed on from the caller. In line, whole words from an aligned
-    // start, and then the first half of the next: `len` bytes together.
+    // SAFETY: passed on from the caller. The inline path copies whole words from an aligned
+    // start, then the first part of the next word: `len` bytes in total.
     unsafe {
         if len > SHORT || !len.is_multiple_of(4) || !src.addr().is_multiple_of(WORD) {
             return way::load(dst, src, len);
@@ -73,16 +75,16 @@ pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
 #[inline(always)]
 pub(super) unsafe fn load_pod<T: FromBytes>(src: *const u8) -> T {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: `value` is our own and as long as T, of which any bytes are one;
-    // the rest is passed on from the caller.
+    // SAFETY: `value` is our own and as long as T, for which any bytes are valid; the rest
+    // is passed on from the caller.
     unsafe {
         load(value.as_mut_ptr().cast(), src, size_of::<T>());
         value.assume_init()
     }
 }
 
-/// Copies into the medium. One aligned word is stored whole, and so are 1, 2 or
-/// 4 aligned bytes.
+/// Copies into the medium. One aligned word is stored in one piece, and so are 1, 2 or 4
+/// aligned bytes.
 ///
 /// # Safety
 /// The words that `dst..dst+len` touches are mapped, and writable;
@@ -99,25 +101,26 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Whether [`copy`] takes from the medium, too. `atomic_copy` cannot: it would have to
-/// know which of both it is, as no byte beside those of a slice may be loaded.
+/// Whether [`copy`] also accepts the medium as its source. `atomic_copy` cannot: it would
+/// need to know which kind the source is, because bytes next to those of a slice must not
+/// be loaded.
 pub(super) const DIRECT: bool = cfg!(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)));
 
-/// As [`store`]; with [`DIRECT`], the source may be medium.
+/// As [`store`]; with [`DIRECT`], the source may lie in the medium.
 ///
 /// # Safety
-/// As for [`store`], but for the source: it does not overlap the destination.
+/// As for [`store`], except for the source: it does not overlap the destination.
 #[inline]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
     unsafe { way::store(dst, src, len) }
 }
 
-/// Puts `len` bytes of `new`, those from `within` on, in place of those of a word,
-/// all at once, and leaves the others: others may be storing to them.
+/// Replaces `len` bytes of a word, from byte `within` on, by those of `new`, in one atomic
+/// step. The other bytes stay, because others may be storing to them.
 ///
 /// # Safety
-/// The address is a multiple of 8, and its word mapped and writable.
+/// The address is a multiple of 8, and its word is mapped and writable.
 unsafe fn merge(at: *mut u8, new: [u8; WORD], within: usize, len: usize) {
     // SAFETY: passed on from the caller.
     let word = unsafe { word_at(at) };
@@ -133,8 +136,8 @@ unsafe fn merge(at: *mut u8, new: [u8; WORD], within: usize, len: usize) {
     }
 }
 
-/// A range of the medium as part of a word, whole words, and part of a word: the
-/// bytes of each.
+/// Splits a range of the medium into the bytes of a partial word, of whole words, and of a
+/// partial word.
 fn parts(at: *const u8, len: usize) -> (usize, usize, usize) {
     let head = at.addr().wrapping_neg() % WORD;
     if head >= len {
@@ -154,26 +157,26 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     unsafe { way::fill(dst, byte, len) }
 }
 
-/// Loads from a byte of the medium, for the page that it lies in.
+/// Loads a byte of the medium, to touch its page.
 ///
 /// # Safety
-/// The word that it lies in is mapped.
+/// The word that contains the byte is mapped.
 #[inline]
 pub(super) unsafe fn touch(at: *const u8) {
     // SAFETY: passed on from the caller.
     unsafe { way::touch(at) }
 }
 
-/// The word at an aligned address.
+/// Returns the word at an aligned address.
 ///
 /// # Safety
-/// The address is a multiple of 8, and the word mapped for as long as the
-/// reference lives; every access to it is an atomic of 8 bytes or as the module
-/// says. The pointer was not made of a reference to bytes that do not change.
+/// The address is a multiple of 8, and the word is mapped for as long as the reference
+/// lives. Every access to it is an 8-byte atomic or follows the rules of this module. The
+/// pointer was not derived from a reference to immutable bytes.
 #[inline(always)]
 unsafe fn word_at<'a>(at: *const u8) -> &'a AtomicU64 {
-    // SAFETY: aligned and mapped, by contract. Through a mapping for loads only
-    // nobody stores; a load of this size needs no right to.
+    // SAFETY: aligned and mapped, by contract. No one stores through a mapping for loads
+    // only, and a load of this size needs no write permission.
     unsafe { &*at.cast() }
 }
 

@@ -72,6 +72,30 @@ impl Reservation {
         self.base
     }
 
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes what is mapped in a piece away again.
+    ///
+    /// # Safety
+    /// Nobody uses an address of `at..at+len`.
+    pub(super) unsafe fn clear(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let dst = self.piece(at, len).ok_or(Errno::INVAL)?;
+        // SAFETY: MAP_FIXED replaces only pages of the reservation, which the caller says
+        // nobody uses.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                dst.cast(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        }
+        .map(drop)
+    }
+
     /// Address of a piece, if the piece lies inside.
     pub(super) fn piece(&self, at: usize, len: usize) -> Option<*mut u8> {
         (at.checked_add(len)? <= self.len).then(|| self.base.wrapping_add(at))
@@ -170,6 +194,13 @@ impl Mapping {
     pub(super) fn len(&self) -> usize {
         self.len
     }
+}
+
+/// Advises the kernel about the use of a mapped range.
+pub(super) fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
+    // SAFETY: the callers pass only advice that changes no contents; an address that is
+    // not mapped is an error and no access.
+    unsafe { rustix::mm::madvise(ptr.cast(), len, advice) }
 }
 
 /// Sets the pages of a mapped range up, for stores too if `write`.

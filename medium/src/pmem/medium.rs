@@ -1,5 +1,5 @@
-//! What every mapped source needs, whichever instructions serve it: how its
-//! fences work, write-out, giving memory back, faults.
+//! Behaviour common to all mapped sources, whichever backend serves them: fences,
+//! write-back, discarding memory, faults.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +15,7 @@ use super::pages::PageSync;
 use super::room::{HostRoom, HostSpace};
 use super::source::{Source, SourceKind};
 
-/// What stores to a mapping need before they are as durable as promised.
+/// What makes stores to a mapping as durable as promised.
 #[derive(Debug)]
 pub(super) enum Mode {
     /// Line write-back and a fence.
@@ -24,11 +24,11 @@ pub(super) enum Mode {
     Order,
     /// An msync at each fence.
     Pages(PageSync),
-    /// Nothing reaches the medium, and the first store into a unit copies it.
+    /// Nothing reaches the medium; the first store into a unit copies the unit.
     Cow(Cow),
 }
 
-/// A source, and how its mapping behaves. Lives no longer than the mapping.
+/// A source and the behaviour of its mapping. Lives no longer than the mapping.
 #[derive(Debug)]
 pub(super) struct Medium {
     pub source: Source,
@@ -40,16 +40,16 @@ pub(super) struct Medium {
     base: *mut u8,
     len: usize,
     discard_unit: Option<usize>,
-    /// Where pages of the source may be missing.
+    /// Present if pages of the source may be missing.
     pub room: Option<HostRoom>,
-    /// Nothing is read ahead unless [`Medium::advise_willneed`] asks for it.
+    /// Nothing is read ahead unless [`Medium::advise_willneed`] requests it.
     by_page: AtomicBool,
 }
 
-// SAFETY: `base` is an address and is given only to madvise, on ranges that
-// the callers of `discard` answer for.
+// SAFETY: `base` is an address and is passed only to madvise, on ranges that the callers of
+// `discard` are responsible for.
 unsafe impl Send for Medium {}
-// SAFETY: as above; everything else in it is Sync.
+// SAFETY: as above; all other fields are Sync.
 unsafe impl Sync for Medium {}
 
 impl Medium {
@@ -79,8 +79,8 @@ impl Medium {
         };
         let huge = huge_pages(&source);
         if huge && !source.read_only() {
-            // SAFETY: advice about the whole mapping that changes no contents.
-            // Best effort: `probe` says whether huge pages can be had.
+            // SAFETY: advice about the whole mapping that changes no contents. Best effort:
+            // `probe` says whether huge pages are available.
             let _ =
                 unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxHugepage) };
         }
@@ -95,7 +95,7 @@ impl Medium {
             // has read ahead it keeps in pieces of up to 2 MiB, and Linux 6.18
             // loses stores through a mapping to a piece of which a part is taken.
             SourceKind::BlockDevice => Some(HUGE_2M),
-            // Not by page.
+            // Not discarded by page.
             SourceKind::Hugetlbfs | SourceKind::DevDax => None,
         };
         Medium {
@@ -113,12 +113,12 @@ impl Medium {
         }
     }
 
-    /// Writes a page-granular medium out. The caller has fenced.
+    /// Writes back a page-granular medium. The caller has fenced.
     pub(super) fn sync_all(&self) -> std::io::Result<()> {
         if self.granularity != Granularity::Page || self.source.read_only() {
             return Ok(());
         }
-        // Covers what was stored through mappings too.
+        // Also covers stores through mappings.
         rustix::fs::fdatasync(self.source.fd()).map_err(Into::into)
     }
 
@@ -126,9 +126,8 @@ impl Medium {
     ///
     /// [`PmemBackend::advise_random`]: super::backend::PmemBackend::advise_random
     pub(super) fn advise_random(&self) {
-        // What the kernel reads ahead into a mapping it keeps in large pieces,
-        // to megabytes, each of which is written out whole for one word that
-        // has changed.
+        // The kernel keeps what it reads ahead into a mapping in large pieces, up to
+        // megabytes. It writes back a whole piece for one changed word.
         let advice = rustix::mm::Advice::Random;
         let pages = matches!(self.mode, Mode::Pages(_))
             // SAFETY: advice about the whole mapping that changes no contents.
@@ -136,7 +135,7 @@ impl Medium {
         self.by_page.store(pages, Ordering::Relaxed);
     }
 
-    /// Has a long range read from the medium, in large pieces.
+    /// Requests read-ahead of a long range from the medium, in large pieces.
     pub(super) fn advise_willneed(&self, ptr: *const u8, len: usize) {
         if !self.by_page.load(Ordering::Relaxed) {
             return;
@@ -144,12 +143,12 @@ impl Medium {
         let page = rustix::param::page_size();
         let start = ptr as usize & !(page - 1);
         let len = ptr as usize + len - start;
-        // SAFETY: advice about a range of the mapping, which changes nothing.
-        // Without it each page is read when it is touched.
+        // SAFETY: advice about a range of the mapping, which changes nothing. Without it
+        // each page is read when first touched.
         let _ = unsafe { rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::WillNeed) };
     }
 
-    /// Whether the source takes anything back.
+    /// Whether the source supports discarding.
     pub(super) fn can_discard(&self) -> bool {
         self.discard_unit.is_some()
     }
@@ -157,10 +156,10 @@ impl Medium {
     /// Punches the whole units inside a range out of the source.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     ///
     /// # Safety
-    /// The range lies in the mapping, and nobody needs its bytes.
+    /// The range lies in the mapping, and its bytes are no longer needed.
     pub(super) unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         let Some(unit) = self.discard_unit else {
             return Err(std::io::ErrorKind::Unsupported.into());
@@ -173,7 +172,7 @@ impl Medium {
         debug_assert!(to <= self.len);
         let advice = rustix::mm::Advice::LinuxRemove;
         let punch = || {
-            // SAFETY: whole pages inside the range, which is given up.
+            // SAFETY: whole pages inside the range, which the caller gives up.
             unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, advice) }
                 .map_err(Into::into)
         };
@@ -195,7 +194,7 @@ impl Medium {
     /// See [`PmemBackend::take_room`].
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     ///
     /// [`PmemBackend::take_room`]: super::backend::PmemBackend::take_room
     pub(super) fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
@@ -208,7 +207,7 @@ impl Medium {
     /// See [`PmemBackend::take_all_room`].
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     ///
     /// [`PmemBackend::take_all_room`]: super::backend::PmemBackend::take_all_room
     pub(super) fn take_all_room(&self) -> std::io::Result<()> {
@@ -218,7 +217,7 @@ impl Medium {
         }
     }
 
-    /// What the host has.
+    /// Returns the space of the host.
     pub(super) fn host_space(&self) -> Option<HostSpace> {
         self.room.as_ref()?.space(&self.source)
     }
@@ -252,9 +251,9 @@ fn huge_pages(source: &Source) -> bool {
         && hugepage::policy(source.fd(), source.kind()).is_some_and(|p| p != HugePolicy::Never)
 }
 
-/// Maps a source ourselves, the best way it offers: the mapping, what makes
-/// stores to it durable, and whether it was made with `MAP_SYNC`. `lines` says
-/// whether the processor's line write-back may be relied on.
+/// Maps a source natively, in the best way it offers. Returns the mapping, what makes
+/// stores to it durable, and whether it was made with `MAP_SYNC`. `lines` tells whether the
+/// processor's line write-back may be relied on.
 pub(super) fn map_source(
     source: &mut Source,
     lines: bool,
@@ -280,8 +279,8 @@ pub(super) fn map_source(
         (kind, false) if kind.is_memory() => (Share::Shared, Granularity::CacheLine),
         (_, true) => (Share::Private, Granularity::Page),
         (SourceKind::FsDax | SourceKind::File, false) if lines => {
-            // Only a file on persistent memory accepts this; old kernels have
-            // no attribute that would have told.
+            // Only a file on persistent memory accepts this flag. Old kernels have no attribute
+            // that would tell beforehand.
             match Mapping::new(fd, len, Share::SharedSync) {
                 Ok(mapping) => {
                     source.set_fsdax();
@@ -297,7 +296,7 @@ pub(super) fn map_source(
     Ok((mapping, granularity, false))
 }
 
-/// Says why a source could not be mapped.
+/// Explains why a source could not be mapped.
 pub(super) fn map_error(source: &Source, e: Errno) -> PmemError {
     match e {
         Errno::NOMEM if source.kind() == SourceKind::Hugetlbfs => {
@@ -322,8 +321,8 @@ pub(super) fn map_error(source: &Source, e: Errno) -> PmemError {
     }
 }
 
-/// Whether the platform writes its caches out on power failure (eADR): every
-/// persistent-memory region must say so.
+/// Whether the platform flushes its caches on power failure (eADR). Every persistent-memory
+/// region must report this.
 pub(super) fn caches_are_persistent() -> bool {
     let Ok(devices) = std::fs::read_dir("/sys/bus/nd/devices") else {
         return false;

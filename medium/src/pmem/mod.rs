@@ -1,19 +1,18 @@
 //! A mapped region of persistent memory, and the only ways to change it.
 //!
-//! Purpose: everything above this module sees a [`Region`]: bounds-checked
-//! reads, and, through a [`WriteWindow`], stores, non-temporal stores, flushes
-//! and fences. Which instructions those are is the business of a
-//! [`PmemBackend`].
+//! Purpose: the modules above see a [`Region`]. It offers bounds-checked reads and, through
+//! a [`WriteWindow`], stores, non-temporal stores, flushes and fences. A [`PmemBackend`]
+//! chooses the instructions for these.
 //!
 //! Invariants:
-//! * No Rust reference to live medium memory ever leaves this module, except
-//!   to atomics inside one call, and by the contract of [`Lent::as_slice`]. Bytes
-//!   are copied out and in, by `live` alone: others may be storing to them.
-//! * Every store goes through a [`WriteWindow`]; that is where protection
-//!   against stray writes will be switched on.
-//! * Bounds and alignment are checked once, in the accessor.
+//! * No Rust reference to live medium memory leaves this module, except to atomics inside
+//!   one call, and by the contract of [`Lent::as_slice`]. Only `live` copies bytes out and
+//!   in, because other threads or processes may be storing to them.
+//! * Every store goes through a [`WriteWindow`]. Protection against stray writes will be
+//!   switched on there.
+//! * The accessor checks bounds and alignment, once.
 //!
-//! Left to others: what the bytes mean (`media`), and in which order they are
+//! Not handled here: the meaning of the bytes (`media`), and the order in which they are
 //! stored (`journal`).
 
 mod atomic_table;
@@ -69,26 +68,25 @@ pub use room::{HostSpace, KnownRoom};
 pub use sim::{Counters, Event, EventKind, SimBackend};
 pub use source::{Ownership, REGION_UNIT, Source, SourceKind, inherit_standard_streams_only};
 pub use stitch::RegionOwner;
-pub use stitch::{Atom, Sent, StitchSource, StitchedMap, Stitcher};
+pub use stitch::{Advice, Atom, Sent, StitchSource, StitchedMap, Stitcher};
 pub use unlock_wait::{is_being_released, open_when_unlocked, unmount_after_unlock};
 pub use view::{RegionView, region_behind};
 pub use window::{Fenced, Unfenced, WriteWindow};
 
-/// Hints that all of an ordinary object will be read soon: its lines are
-/// fetched together instead of one after the other.
+/// Prefetches all lines of an ordinary object together, because it will be read soon.
 #[inline]
 pub fn prefetch_object<T>(object: &T) {
     prefetch_address::<T>(std::ptr::from_ref(object).addr());
 }
 
-/// As [`prefetch_object`], for an object that was at an address at some time.
+/// As [`prefetch_object`], for an address that once held an object.
 #[inline]
 pub fn prefetch_address<T>(address: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..size_of::<T>()).step_by(LINE as usize) {
         let line = std::ptr::without_provenance::<i8>(address.wrapping_add(at));
-        // SAFETY: a prefetch reads nothing that the program sees, changes
-        // nothing and does not fault, wherever it points.
+        // SAFETY: a prefetch reads nothing that the program sees, changes nothing, and does
+        // not fault, whatever the address.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,13 +1,12 @@
 //! Fences on media where only `msync` makes stores durable.
 //!
-//! Flushes are collected as one hull of addresses, and a fence is one `msync`
-//! of it: the cost of an `msync` is the journal commit and the cache flush of
-//! the device below, which a second call would pay again, and not the walk
-//! over clean pages in between.
+//! Flushes are collected as one hull of addresses, and a fence is one `msync` of the hull.
+//! The cost of an `msync` is the journal commit and the cache flush of the device below,
+//! which a second call would repeat. The walk over clean pages in between costs little.
 //!
-//! Invariant: when [`PageSync::fence`] returns, every range that any thread
-//! had flushed before the call is durable, or the failure is counted. That is
-//! more than a fence promises, and lets concurrent fences share one `msync`.
+//! Invariant: when [`PageSync::fence`] returns, every range that any thread had flushed
+//! before the call is durable, or the failure is counted. This is more than a fence
+//! promises, and lets concurrent fences share one `msync`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,10 +16,10 @@ use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
 pub(super) struct PageSync {
-    /// Addresses flushed and not yet taken by a fence: start, end.
+    /// Flushed addresses that no fence has taken yet: start, end.
     hull: Mutex<Option<(usize, usize)>>,
-    /// Held through an msync, so that a fence whose range another one took
-    /// waits for that one.
+    /// Held through an msync. If another fence took this fence's range, this fence waits
+    /// for it.
     turn: Mutex<()>,
     failures: AtomicU64,
 }
@@ -41,7 +40,7 @@ impl PageSync {
         });
     }
 
-    /// Writes out what has been flushed.
+    /// Writes all flushed pages back.
     pub(super) fn fence(&self) {
         let _turn = self.turn.lock();
         let Some((start, end)) = self.hull.lock().take() else {
@@ -54,15 +53,15 @@ impl PageSync {
         }
     }
 
-    /// Fences that have failed: their operations are not durable.
+    /// Returns the number of failed fences; their operations are not durable.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 }
 
-/// Writes a page-aligned range of a shared mapping out and waits.
+/// Writes back a page-aligned range of a shared mapping and waits.
 fn msync(start: usize, len: usize) -> rustix::io::Result<()> {
-    // SAFETY: the range was flushed, and so lies in the caller's mapping; a
-    // synchronous write-out changes no memory.
+    // SAFETY: the range was flushed, and so lies in the caller's mapping; a synchronous
+    // write-back changes no memory.
     unsafe { rustix::mm::msync(start as *mut _, len, MsyncFlags::SYNC) }
 }

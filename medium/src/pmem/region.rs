@@ -21,10 +21,10 @@ use super::window::WriteWindow;
 /// Bytes of a cache line: the unit of flushing and of ordering.
 pub const LINE: u64 = 64;
 
-/// Bytes from which on an access is announced to the medium.
+/// Accesses of at least this many bytes are announced to the medium.
 pub(super) const FLUSH_ALL_MIN: usize = 16 << 10;
 
-/// What a region is, for messages.
+/// Properties of a region, for messages.
 #[derive(Debug, Clone)]
 pub struct RegionInfo {
     /// Where it came from, usually a path.
@@ -37,7 +37,7 @@ pub struct RegionInfo {
     pub persistence: Persistence,
     /// What a fence promises.
     pub durability: Durability,
-    /// What kind of object it is; `None` for memory of this process.
+    /// Kind of the source; `None` for memory of this process.
     pub kind: Option<SourceKind>,
     /// Whether the mapping is private: stores never reach the medium.
     pub read_only: bool,
@@ -68,23 +68,23 @@ pub struct Region {
     ownership: Option<Ownership>,
     /// See [`PmemBackend::known_room`].
     pub(super) room: Option<Arc<KnownRoom>>,
-    /// Not in a forked child.
+    /// Closed in a forked child.
     open: OpenState,
 }
 
-// SAFETY: the raw base pointer is the mapping owned by `backend`, which is
-// Send + Sync itself and stays while this value does.
+// SAFETY: the raw base pointer is the mapping owned by `backend`, which is Send + Sync
+// itself and lives as long as this value.
 unsafe impl Send for Region {}
-// SAFETY: any thread may load from any byte while another stores to it: the
-// layers above read without locks, and a view of a file is a second mapping of
-// the same bytes. No access is an ordinary one of the language: all are atomics
-// of 8 aligned bytes, or the copies of `live`, and `cpu` for streaming stores,
-// which are relaxed atomics by their argument. So there is no data race; which
-// bytes a load finds is decided by the locks of the layers above.
+// SAFETY: any thread may load from any byte while another stores to it. The layers above
+// read without locks, and a view of a file is a second mapping of the same bytes. No access
+// is an ordinary access of the language. All are atomics of 8 aligned bytes, the copies of
+// `live`, or streaming stores of `cpu`; the latter two count as relaxed atomics, as argued
+// there. So no data race exists. The locks of the layers above decide which bytes a load
+// finds.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Wraps a mapping; `name` is for messages.
+    /// Wraps a mapping. `name` is for messages.
     pub fn new(name: impl Into<String>, backend: Box<dyn PmemBackend>) -> Region {
         let base = backend.base();
         let len = backend.len() as u64;
@@ -102,11 +102,12 @@ impl Region {
         }
     }
 
-    /// A forked child has zeros in place of the region of its parent, and is not
-    /// to take them for one. Asked before something is begun, not at each access.
+    /// Fails in a forked child. A child has zeros in place of its parent's region and must
+    /// not use them as a region. Callers check before they begin an operation, not at each
+    /// access.
     ///
     /// # Errors
-    /// [`PmemError::Unusable`] there, with EIO.
+    /// [`PmemError::Unusable`] with EIO in a forked child.
     pub fn check_owner(&self) -> Result<(), PmemError> {
         match self.open.is_inherited() {
             false => Ok(()),
@@ -124,31 +125,31 @@ impl Region {
         self
     }
 
-    /// Says who owned what lies behind the mapping when it was opened.
+    /// Records the ownership of the source when it was opened.
     pub(super) fn owned(mut self, ownership: Ownership) -> Region {
         self.ownership = Some(ownership);
         self
     }
 
-    /// Who owned what lies behind the mapping when it was opened, and who could
-    /// write it; `None` for memory of this process.
+    /// Returns who owned the source when it was opened, and who could write it; `None` for
+    /// memory of this process.
     pub fn ownership(&self) -> Option<Ownership> {
         self.ownership
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the region has no byte at all.
+    /// Whether the region is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Lets others open the region for reading, while this process has it open
-    /// for writing and stores nothing. [`lock_exclusive`](Self::lock_exclusive)
-    /// comes before the next store.
+    /// Lets others open the region for reading, while this process has it open for writing
+    /// and stores nothing. Call [`lock_exclusive`](Self::lock_exclusive) before the next
+    /// store.
     ///
     /// ```
     /// # use pramfs_medium::pmem::RegionOptions;
@@ -166,23 +167,23 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`PmemError::Os`] for what the system says.
+    /// [`PmemError::Os`] with the error of the system.
     pub fn lock_shared(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         self.backend.lock(false)
     }
 
-    /// Takes the region for this process alone.
+    /// Locks the region for this process alone.
     ///
     /// # Errors
-    /// [`PmemError::Unusable`] with EBUSY if somebody else has it open;
+    /// [`PmemError::Unusable`] with EBUSY if another process has it open;
     /// [`PmemError::Os`].
     pub fn lock_exclusive(&self) -> Result<(), PmemError> {
         self.check_owner()?;
         self.backend.lock(true)
     }
 
-    /// What this region is.
+    /// Returns the properties of this region.
     pub fn info(&self) -> RegionInfo {
         RegionInfo {
             name: self.name.clone(),
@@ -195,7 +196,7 @@ impl Region {
         }
     }
 
-    /// The backend, for its own calls.
+    /// Returns the backend, for calls that only it offers.
     pub fn backend(&self) -> &dyn PmemBackend {
         &*self.backend
     }
@@ -223,9 +224,9 @@ impl Region {
         }
     }
 
-    /// Whether a range touches a page that has faulted: what is read there
-    /// are not the bytes of the medium. Outside the region: true. As cheap as
-    /// [`faults`](Self::faults) while there are none.
+    /// Whether a range touches a page that has faulted, so that bytes read there are not
+    /// the medium's. True outside the region. As cheap as [`faults`](Self::faults) while no
+    /// page has faulted.
     #[inline]
     pub fn is_faulted(&self, offset: u64, len: u64) -> bool {
         self.at(offset, len)
@@ -235,12 +236,12 @@ impl Region {
     /// See [`PmemBackend::sync_all`].
     ///
     /// # Errors
-    /// The write-out failed: what was stored since the last one may be lost.
+    /// The write-back failed: stores since the last one may be lost.
     pub fn sync_all(&self) -> std::io::Result<()> {
         self.backend.sync_all()
     }
 
-    /// The address of a range that is about to be accessed.
+    /// Returns the address of a range that is about to be accessed.
     #[inline]
     pub(super) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
         let p = self.bounded(offset, len)?;
@@ -248,13 +249,13 @@ impl Region {
         Ok(p)
     }
 
-    /// The address of a range that is loaded from: whether it is
-    /// [`sound`](Self::sound) is asked after that, once.
+    /// Returns the address of a range to load from. The caller checks
+    /// [`sound`](Self::sound) once, after the load.
     #[inline]
     pub(super) fn bounded(&self, offset: u64, len: u64) -> Result<*mut u8, PmemError> {
         match self.within(offset, len) {
             Some(p) => Ok(p),
-            // Made up here and not before: it would be dropped again each time.
+            // Built only here: built earlier, it would be dropped again on each call.
             None => Err(self.out_of_bounds(offset, len)),
         }
     }
@@ -282,9 +283,9 @@ impl Region {
         self.within(offset, len).is_some()
     }
 
-    /// Refuses a range that touches a page that has faulted. Such a page reads
-    /// as zeros, without another fault, so this is asked before every store, and
-    /// after every load, which may be the one that faulted.
+    /// Refuses a range that touches a faulted page. Such a page reads as zeros without
+    /// another fault. Callers therefore check before every store, and after every load,
+    /// since that load may be the one that faulted.
     #[inline]
     pub(super) fn sound(&self, p: *const u8, offset: u64, len: u64) -> Result<(), PmemError> {
         if fault::happened() && self.backend.is_faulted(p, len as usize) {
@@ -298,8 +299,8 @@ impl Region {
         fault::happened()
     }
 
-    /// A range can be accessed: it lies in the region, and no page of it has
-    /// faulted.
+    /// Checks that a range can be accessed: it lies in the region, and none of its pages
+    /// has faulted.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
@@ -325,19 +326,19 @@ impl Region {
         if into.len() >= FLUSH_ALL_MIN {
             self.backend.advise_willneed(src, into.len());
         }
-        // SAFETY: `src` has into.len() bytes in the mapping, which is whole
-        // words; `into` is an exclusive Rust buffer and so does not overlap it.
+        // SAFETY: `src` has into.len() bytes in the mapping, which consists of whole words;
+        // `into` is an exclusive Rust buffer and so does not overlap it.
         unsafe { live::load(into.as_mut_ptr(), src, into.len()) };
         self.sound(src, offset, into.len() as u64)
     }
 
-    /// As [`read`](Self::read), of a few pages at most, where the processor can
-    /// copy by whole lines. False, and anything in `into`, where it cannot, or
-    /// there is an error for `read` to find.
+    /// As [`read`](Self::read), for a few pages at most, if the processor can copy whole
+    /// lines. Returns false, with `into` undefined, if the processor cannot, or if `read`
+    /// would return an error.
     ///
-    /// It is as short as it can be, and calls nothing: a processor has the lines
-    /// of the next copy come while it waits for those of this one, if no more
-    /// instructions stand between than it looks ahead.
+    /// The function is as short as possible and calls nothing. While a processor waits for
+    /// the lines of this copy, it already fetches those of the next, but only if no more
+    /// instructions lie between them than it looks ahead.
     #[inline]
     #[must_use]
     pub fn read_wide(&self, offset: u64, into: &mut [u8]) -> bool {
@@ -348,8 +349,8 @@ impl Region {
         let Some(src) = self.within(offset, len as u64) else {
             return false;
         };
-        // SAFETY: as in `read`, by the argument of `live`; the processor is one
-        // that can, and `len` enough.
+        // SAFETY: as in `read`, by the argument of `live`. The processor has the
+        // instructions, and `len` is long enough.
         unsafe { cpu::copy_wide(into.as_mut_ptr(), src, len) };
         !fault::happened()
     }
@@ -380,15 +381,15 @@ impl Region {
             return Err(PmemError::Misaligned { offset, align: 8 });
         }
         let p: *mut u64 = self.bounded(offset, 8)?.cast();
-        // SAFETY: p is aligned and in the mapping for the life of &self; every
-        // other access to it is as `live` says.
+        // SAFETY: p is aligned and in the mapping for the life of &self; every other access
+        // to it follows the rules of `live`.
         let word = unsafe { AtomicU64::from_ptr(p) }.load(Ordering::Acquire);
         self.sound(p.cast(), offset, 8)?;
         Ok(word)
     }
 
-    /// Loads a byte of each page of a range, so that one that cannot be had is
-    /// known before its bytes are used for anything.
+    /// Loads a byte of each page of a range, so that a bad page is detected before its
+    /// bytes are used.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Faulted`].
@@ -404,19 +405,19 @@ impl Region {
         self.sound(p, offset, len)
     }
 
-    /// Hints that a line will be read soon.
+    /// Prefetches a line that will be read soon.
     #[inline]
     pub fn prefetch(&self, offset: u64) {
         super::prefetch_address::<u8>(self.base.addr().wrapping_add(offset as usize));
     }
 
-    /// Has the kernel set up the pages of a range now (for stores too, unless
-    /// the region is read-only), so that no later access waits for a fault.
-    /// Takes the memory of holes in a sparse region.
+    /// Has the kernel set up the pages of a range now (also for stores, unless the region
+    /// is read-only), so that no later access waits for a fault. Allocates the holes of a
+    /// sparse region.
     ///
     /// # Errors
-    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with EFAULT or ENOMEM
-    /// where there is not enough memory or space for all.
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with EFAULT or ENOMEM if memory or
+    /// space does not suffice.
     pub fn populate(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         let page = rustix::param::page_size() as u64;
         let start = offset / page * page;
@@ -430,7 +431,7 @@ impl Region {
         })
     }
 
-    /// Address of a range, for mapping and for lending to a system call.
+    /// Returns the address of a range, for mapping or for lending to a system call.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
@@ -450,7 +451,7 @@ impl Region {
         if len as usize >= FLUSH_ALL_MIN {
             self.backend.advise_willneed(at, len as usize);
         }
-        // SAFETY: the range lies in the mapping, which stays as long as `self`.
+        // SAFETY: the range lies in the mapping, which lives as long as `self`.
         Ok(unsafe { Lent::new(at, len as usize) })
     }
 

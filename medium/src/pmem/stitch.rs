@@ -15,17 +15,18 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::Advice as Madvise;
 
 use super::error::PmemError;
 use super::fault::Guard;
-use super::mapping::{self, HUGE_2M, Reservation, Share};
+use super::mapping::{self, Reservation};
 use super::region::Region;
 use super::source::{REGION_UNIT, SourceKind};
 use super::window::Unfenced;
 
 mod atoms;
 mod memory;
+mod piece;
 mod send;
 
 pub use atoms::Atom;
@@ -33,6 +34,7 @@ pub use memory::RegionOwner;
 pub use send::Sent;
 
 use memory::Memory;
+use piece::{Piece, fill_holes, note, read_only};
 
 /// What pieces are mapped from.
 #[derive(Debug, Clone, Copy)]
@@ -85,14 +87,6 @@ impl<'a> StitchSource<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    at: u64,
-    len: u64,
-    region_offset: u64,
-    writable: bool,
-}
-
 /// A reserved range that is being filled.
 ///
 /// ```
@@ -128,13 +122,23 @@ impl Stitcher {
     /// # Errors
     /// [`PmemError::Os`] with ENOMEM; EINVAL for a length of zero.
     pub fn new(len: u64, congruent: u64) -> Result<Stitcher, PmemError> {
-        let reserve = || {
+        Stitcher::reserving(len, len, congruent)
+    }
+
+    /// As [`new`](Self::new), and reserves `reserve` bytes of address space in all, into
+    /// which [`StitchedMap::extend`] grows the view.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn reserving(len: u64, reserve: u64, congruent: u64) -> Result<Stitcher, PmemError> {
+        let all = len.max(reserve);
+        let make = || {
             if len == 0 {
                 return Err(Errno::INVAL);
             }
-            Reservation::new(usize::try_from(len).map_err(|_| Errno::NOMEM)?, congruent)
+            Reservation::new(usize::try_from(all).map_err(|_| Errno::NOMEM)?, congruent)
         };
-        let range = reserve().map_err(|e| os("cannot reserve addresses for", len, e))?;
+        let range = make().map_err(|e| os("cannot reserve addresses for", all, e))?;
         let len = len.next_multiple_of(rustix::param::page_size() as u64);
         Ok(Stitcher {
             range,
@@ -162,114 +166,16 @@ impl Stitcher {
         len: u64,
         writable: bool,
     ) -> Result<(), PmemError> {
-        let page = rustix::param::page_size() as u64;
-        let unit = source.unit.max(page);
-        let address = (self.range.base() as u64).wrapping_add(at);
-        for value in [at, len, source.first.wrapping_add(region_offset), address] {
-            if !value.is_multiple_of(unit) {
-                return Err(PmemError::Misaligned {
-                    offset: value,
-                    align: unit,
-                });
-            }
-        }
-        if len == 0 || at < self.end || at.checked_add(len).is_none_or(|end| end > self.len) {
-            return Err(PmemError::OutOfBounds {
-                offset: at,
-                len,
-                region_len: self.len,
-            });
-        }
-        if region_offset
-            .checked_add(len)
-            .is_none_or(|end| end > source.len)
-        {
-            return Err(PmemError::OutOfBounds {
-                offset: region_offset,
-                len,
-                region_len: source.len,
-            });
-        }
-        let fd_offset = source.first.wrapping_add(region_offset);
-        if writable && source.private.is_some() {
-            return Err(read_only(region_offset, len));
-        }
-        let share = match (source.private.is_some(), writable, source.sync) {
-            // For a page of the region's own; then only loads are let.
-            (true, ..) => Share::Private,
-            (_, false, _) => Share::SharedReadOnly,
-            (_, true, true) => Share::SharedSync,
-            (_, true, false) => Share::Shared,
-        };
-        // SAFETY: the range has no user before `finish`.
-        let p = unsafe {
-            mapping::map_over(
-                &self.range,
-                at as usize,
-                len as usize,
-                source.fd,
-                fd_offset,
-                share,
-            )
-        }
-        .map_err(|e| os("cannot map a piece of", len, e))?;
-        if let Some(primary) = source.private {
-            self.copy_private_pages(primary, at, region_offset, len)?;
-            // SAFETY: a piece of our own range.
-            unsafe { rustix::mm::mprotect(p.cast(), len as usize, MprotectFlags::READ) }
-                .map_err(|e| os("cannot protect a piece of", len, e))?;
-        }
-        if source.advise_huge && len >= HUGE_2M as u64 {
-            // SAFETY: advice about a piece of our own range; best effort.
-            let _ = unsafe { rustix::mm::madvise(p.cast(), len as usize, Advice::LinuxHugepage) };
-        }
-        self.unit = self.unit.max(unit);
-        self.end = at + len;
-        self.note(Piece {
+        let piece = Piece {
             at,
             len,
             region_offset,
             writable,
-        });
-        Ok(())
-    }
-
-    fn note(&mut self, piece: Piece) {
-        if let Some(last) = self.pieces.last_mut()
-            && last.at + last.len == piece.at
-            && last.region_offset + last.len == piece.region_offset
-            && last.writable == piece.writable
-        {
-            last.len += piece.len;
-        } else {
-            self.pieces.push(piece);
-        }
-    }
-
-    /// A read-only region keeps what recovery changed in pages of its own,
-    /// which the descriptor does not show: copies those of them that lie
-    /// behind the piece.
-    fn copy_private_pages(
-        &self,
-        primary: usize,
-        at: u64,
-        region_offset: u64,
-        len: u64,
-    ) -> Result<(), PmemError> {
-        let start = primary + region_offset as usize;
-        let pages = private_pages(start, len as usize).map_err(|source| PmemError::Os {
-            what: "cannot read",
-            path: "/proc/self/pagemap".into(),
-            source,
-        })?;
-        let page = rustix::param::page_size();
-        for p in pages {
-            let to = self.range.base().wrapping_add(at as usize + (p - start));
-            // SAFETY: `p` is a page of the region's mapping, which outlives
-            // the source; `to` is the same page of the piece just mapped,
-            // privately and writable, with no user yet.
-            unsafe { super::live::load(to, p as *const u8, page) };
-        }
+        };
+        piece.map(&self.range, self.end..self.len, source)?;
+        self.unit = self.unit.max(source.unit);
+        self.end = at + len;
+        note(&mut self.pieces, piece);
         Ok(())
     }
 
@@ -278,22 +184,9 @@ impl Stitcher {
     /// # Errors
     /// [`PmemError::Os`] with ENOMEM.
     pub fn finish(self) -> Result<StitchedMap, PmemError> {
-        let mut hole = 0;
-        let end = Piece {
-            at: self.len,
-            len: 0,
-            region_offset: 0,
-            writable: true,
-        };
-        for piece in self.pieces.iter().chain([&end]) {
-            if hole < piece.at {
-                self.map_zeros(hole, piece.at - hole)?;
-            }
-            hole = piece.at + piece.len;
-        }
-        let holes = self.pieces.iter().map(|p| p.len).sum::<u64>() != self.len;
-        let writable = !holes && self.pieces.iter().all(|p| p.writable);
-        let guard = Guard::new(self.range.base(), self.len as usize, self.unit as usize);
+        let writable = fill_holes(&self.range, &self.pieces, 0..self.len)?;
+        // Of all that is reserved: the view may grow.
+        let guard = Guard::new(self.range.base(), self.range.len(), self.unit as usize);
         let memory = Memory::Own {
             guard,
             range: self.range,
@@ -305,58 +198,6 @@ impl Stitcher {
             writable,
         })
     }
-
-    fn map_zeros(&self, at: u64, len: u64) -> Result<(), PmemError> {
-        let Some(p) = self.range.piece(at as usize, len as usize) else {
-            return Err(PmemError::OutOfBounds {
-                offset: at,
-                len,
-                region_len: self.len,
-            });
-        };
-        // SAFETY: replaces only pages of the range, which has no user yet.
-        unsafe {
-            rustix::mm::mmap_anonymous(
-                p.cast(),
-                len as usize,
-                ProtFlags::READ,
-                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
-            )
-        }
-        .map(|_| ())
-        .map_err(|e| os("cannot map zeros for", len, e))
-    }
-}
-
-/// Pages of `start..start+len` that a private mapping has copied.
-fn private_pages(start: usize, len: usize) -> std::io::Result<Vec<usize>> {
-    use std::os::unix::fs::FileExt;
-    const PRESENT: u64 = 1 << 63;
-    const SWAPPED: u64 = 1 << 62;
-    const FILE_OR_SHARED: u64 = 1 << 61;
-    let page = rustix::param::page_size();
-    let file = std::fs::File::open("/proc/self/pagemap")?;
-    let mut found = Vec::new();
-    let mut words = [0u8; 8 * 512];
-    for chunk in (start..start + len).step_by(page * 512) {
-        let n = (start + len - chunk).div_ceil(page).min(512);
-        file.read_exact_at(&mut words[..n * 8], (chunk / page * 8) as u64)?;
-        for (i, word) in words[..n * 8].chunks_exact(8).enumerate() {
-            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-            if word & (PRESENT | SWAPPED) != 0 && word & FILE_OR_SHARED == 0 {
-                found.push(chunk + i * page);
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn read_only(region_offset: u64, len: u64) -> PmemError {
-    PmemError::Unusable {
-        path: format!("{len} bytes at offset {region_offset:#x}"),
-        why: "the region is open read-only and cannot be mapped for writing".into(),
-        errno: libc::EROFS,
-    }
 }
 
 fn os(what: &'static str, len: u64, e: Errno) -> PmemError {
@@ -365,6 +206,19 @@ fn os(what: &'static str, len: u64, e: Errno) -> PmemError {
         path: format!("a map of {len} bytes"),
         source: e.into(),
     }
+}
+
+/// How a program is going to use a range of a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// No special way.
+    Normal,
+    /// In random order (MADV_RANDOM).
+    Random,
+    /// From the start to the end (MADV_SEQUENTIAL).
+    Sequential,
+    /// Soon: the kernel sets up its pages now (MADV_POPULATE_READ or _WRITE).
+    WillNeed,
 }
 
 /// A contiguous view of scattered pieces of a region. The addresses are valid
@@ -407,6 +261,100 @@ impl StitchedMap {
             }],
             writable,
         })
+    }
+
+    /// Bytes of address space that belong to the view, from its first byte.
+    pub fn reserved(&self) -> u64 {
+        match &self.memory {
+            Memory::Own { range, .. } => range.len() as u64,
+            Memory::Region { .. } => self.len,
+        }
+    }
+
+    /// Grows the view to `len` bytes, at the addresses that follow those in use. The
+    /// pieces are as for [`Stitcher::stitch`]: offset in the view, offset in the region,
+    /// length. What no piece covers reads as zeros. If it fails, the view is as before.
+    ///
+    /// # Errors
+    /// As for [`Stitcher::stitch`]; [`PmemError::OutOfBounds`] past what is
+    /// [reserved](Self::reserved); [`PmemError::Unusable`] with EOPNOTSUPP for a view in
+    /// the mapping of the region.
+    pub fn extend(
+        &mut self,
+        source: &StitchSource<'_>,
+        len: u64,
+        pieces: impl IntoIterator<Item = (u64, u64, u64)>,
+        writable: bool,
+    ) -> Result<(), PmemError> {
+        let Memory::Own { range, .. } = &self.memory else {
+            return Err(PmemError::Unusable {
+                path: format!("a map of {} bytes", self.len),
+                why: "is a part of the region's own mapping and cannot grow".into(),
+                errno: libc::EOPNOTSUPP,
+            });
+        };
+        let new = len.next_multiple_of(rustix::param::page_size() as u64);
+        if new > range.len() as u64 {
+            return Err(PmemError::OutOfBounds {
+                offset: 0,
+                len: new,
+                region_len: range.len() as u64,
+            });
+        }
+        if new <= self.len {
+            return Ok(());
+        }
+        let mut added = Vec::new();
+        let map = || {
+            let mut end = self.len;
+            for (at, region_offset, len) in pieces {
+                let piece = Piece {
+                    at,
+                    len,
+                    region_offset,
+                    writable,
+                };
+                piece.map(range, end..new, source)?;
+                end = at + len;
+                note(&mut added, piece);
+            }
+            fill_holes(range, &added, self.len..new)
+        };
+        match map() {
+            Ok(all_writable) => {
+                self.writable &= all_writable;
+                added.into_iter().for_each(|p| note(&mut self.pieces, p));
+                self.len = new;
+                Ok(())
+            }
+            Err(e) => {
+                let (at, len) = (self.len as usize, (new - self.len) as usize);
+                // SAFETY: the view ends at `at`, and nobody was given an address past it.
+                // A failure leaves pieces that no access of the view reaches.
+                let _ = unsafe { range.clear(at, len) };
+                Err(e)
+            }
+        }
+    }
+
+    /// Advises the kernel about the use of a range, which is widened to whole pages.
+    ///
+    /// # Errors
+    /// [`PmemError::OutOfBounds`]; what madvise(2) says.
+    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), PmemError> {
+        self.at(offset, len)?;
+        let page = rustix::param::page_size() as u64;
+        let start = offset / page * page;
+        let len = (offset + len).next_multiple_of(page) - start;
+        let advice = match advice {
+            Advice::Normal => Madvise::Normal,
+            Advice::Random => Madvise::Random,
+            Advice::Sequential => Madvise::Sequential,
+            Advice::WillNeed if self.writable => Madvise::LinuxPopulateWrite,
+            Advice::WillNeed => Madvise::LinuxPopulateRead,
+        };
+        let from = self.as_ptr().wrapping_add(start as usize);
+        mapping::advise(from, len as usize, advice).map_err(|e| os("cannot advise about", len, e))
     }
 
     /// First byte of the view.

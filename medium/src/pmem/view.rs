@@ -1,4 +1,4 @@
-//! [`RegionView`]: a region to be looked at.
+//! [`RegionView`]: read-only access to a region.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -8,9 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::error::PmemError;
 use super::region::{Region, RegionInfo};
 
-/// A region without the right to store to it: all that a mounted file system gives
-/// away of its medium. What it reads is what is there at that moment, in the middle
-/// of an operation too.
+/// A region without the right to store to it. A mounted file system exposes its medium only
+/// in this form. Reads return the current bytes, even in the middle of an operation.
 ///
 /// ```
 /// use pramfs_medium::pmem::{HeapBackend, Region, RegionView};
@@ -44,55 +43,56 @@ impl<'a> From<&'a Region> for RegionView<'a> {
     }
 }
 
-/// The region behind a view, for a check that stores nothing. A function of this internal
-/// crate, so that programs, which see `pramfs` alone, cannot store past the engine.
+/// Returns the region behind a view, for a check that stores nothing. This crate is
+/// internal: programs see `pramfs` alone, so they cannot use this function to store past
+/// the engine.
 pub fn region_behind(view: RegionView<'_>) -> &Region {
     view.region
 }
 
 impl<'a> RegionView<'a> {
-    /// The region, for code of this crate, which stores nothing to it.
+    /// Returns the region, for code of this crate that stores nothing to it.
     pub(crate) fn region(self) -> &'a Region {
         self.region
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(self) -> u64 {
         self.region.len()
     }
 
-    /// What it is.
+    /// Returns the properties of the region.
     pub fn info(self) -> RegionInfo {
         self.region.info()
     }
 
-    /// Pages that have failed so far, and fences.
+    /// Returns the number of failed pages and fences so far.
     pub fn faults(self) -> u64 {
         self.region.faults()
     }
 
-    /// A descriptor that says which file or device is mapped (`O_PATH`): no call reads,
-    /// writes or locks by it. Whoever may open the file can open it through that, as
-    /// by its name. `None` for memory that came from nowhere.
+    /// Returns a descriptor that identifies the mapped file or device (`O_PATH`). No call
+    /// reads, writes or locks through it. A process that may open the file can open it
+    /// through this descriptor, as by its name. `None` for memory without a source.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// Errors of open(2).
     pub fn handle(self) -> std::io::Result<Option<OwnedFd>> {
         let Some((fd, _)) = self.region.backend().source_fd() else {
             return Ok(None);
         };
-        // Through the descriptor and not by name, so that it is what is mapped.
+        // Opens through the descriptor and not by name, so that the result is the mapped
+        // object.
         let way = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let handle = rustix::fs::open(way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Some(handle))
     }
 
-    /// See [`Region::populate`], which changes no byte, and takes the room of holes
-    /// from the host.
+    /// See [`Region::populate`]. Changes no byte, but allocates the holes on the host.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Region::populate`].
     pub fn populate(self, offset: u64, len: u64) -> Result<(), PmemError> {
         self.region.populate(offset, len)
     }
@@ -100,7 +100,7 @@ impl<'a> RegionView<'a> {
     /// See [`Region::check`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Region::check`].
     pub fn check(self, offset: u64, len: u64) -> Result<(), PmemError> {
         self.region.check(offset, len)
     }
@@ -108,7 +108,7 @@ impl<'a> RegionView<'a> {
     /// See [`Region::read`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Region::read`].
     pub fn read(self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
         self.region.read(offset, into)
     }
@@ -116,7 +116,7 @@ impl<'a> RegionView<'a> {
     /// See [`Region::read_pod`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Region::read_pod`].
     pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(
         self,
         offset: u64,
@@ -127,7 +127,7 @@ impl<'a> RegionView<'a> {
     /// See [`Region::load_u64`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Region::load_u64`].
     pub fn load_u64(self, offset: u64) -> Result<u64, PmemError> {
         self.region.load_u64(offset)
     }

@@ -1,9 +1,8 @@
 //! [`WriteWindow`]: stores to a region, flushes and fences.
 //!
-//! A store becomes durable in two steps, and the types say so: what is stored
-//! and flushed is an [`Unfenced`] value of the storing thread; only
-//! [`WriteWindow::fence`] turns it into [`Fenced`], the witness that a
-//! publishing store asks for.
+//! A store becomes durable in two steps, which the types express. Stored and flushed data
+//! is an [`Unfenced`] value of the storing thread. Only [`WriteWindow::fence`] turns it
+//! into [`Fenced`], the witness that a publishing store requires.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use super::live;
 use super::mutants::{self, Kind, has_bug};
 use super::region::{FLUSH_ALL_MIN, LINE, Region};
 
-/// Stored and flushed by this thread, and not yet known to be durable.
+/// Stored and flushed by this thread, but not yet known to be durable.
 #[must_use = "a store is durable only after a fence"]
 #[derive(Debug, Default)]
 pub struct Unfenced {
@@ -22,31 +21,31 @@ pub struct Unfenced {
 }
 
 impl Unfenced {
-    /// Nothing stored yet; something to join others to.
+    /// Returns the empty set of stores, to join others to.
     pub fn none() -> Self {
         Self::default()
     }
-    /// One value for two sets of stores.
+    /// Joins two sets of stores.
     pub fn join(self, _other: Unfenced) -> Unfenced {
         self
     }
 }
 
-/// Witness of a fence: what was handed to it is durable.
+/// Witness of a fence: the stores passed to it are durable.
 #[derive(Debug, Clone, Copy)]
 pub struct Fenced {
     _private: (),
 }
 
-/// The right to store to a region. Protection against stray writes will be
-/// opened for the length of its life; today it costs nothing.
+/// The right to store to a region. Protection against stray writes will be lifted while a
+/// window lives; today a window costs nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteWindow<'a> {
     pub(super) region: &'a Region,
 }
 
 impl WriteWindow<'_> {
-    /// Ordinary store, then write-back of the lines touched.
+    /// Stores bytes, then starts the write-back of the lines touched.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
@@ -57,7 +56,7 @@ impl WriteWindow<'_> {
         self.flush(offset, bytes.len() as u64)
     }
 
-    /// Ordinary store whose lines the caller flushes itself, once for all.
+    /// Stores bytes. The caller flushes the lines, once for several stores.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
@@ -75,15 +74,15 @@ impl WriteWindow<'_> {
         Ok(())
     }
 
-    /// Atomic store of a word whose line the caller flushes itself.
+    /// Stores a word atomically. The caller flushes its line.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
     #[inline]
     pub fn store_u64_unflushed(&self, offset: u64, value: u64) -> Result<(), PmemError> {
         let dst = self.region.word(offset)?;
-        // SAFETY: dst is aligned and in the mapping; every other access to it is
-        // as `live` says.
+        // SAFETY: dst is aligned and in the mapping; every other access to it follows the
+        // rules of `live`.
         unsafe {
             match self.region.cpu {
                 Some(_) => AtomicU64::from_ptr(dst).store(value, Ordering::Release),
@@ -93,9 +92,9 @@ impl WriteWindow<'_> {
         Ok(())
     }
 
-    /// Atomic store of a word that publishes what `_after` witnesses, and its
-    /// way to the medium. Other threads see it after this thread's next fence
-    /// or locked operation (an unlock is one).
+    /// Stores a word atomically, starts its write-back, and so publishes the stores that
+    /// `_after` witnesses. Other threads see the word after this thread's next fence or
+    /// locked operation (an unlock is one).
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`], [`PmemError::Misaligned`].
@@ -118,7 +117,7 @@ impl WriteWindow<'_> {
         Ok(Unfenced::none())
     }
 
-    /// Non-temporal copy.
+    /// Copies bytes with non-temporal stores.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
@@ -151,28 +150,29 @@ impl WriteWindow<'_> {
         Ok(Unfenced::none())
     }
 
-    /// Non-temporal copy of `len` bytes from another place of the region.
+    /// Copies `len` bytes from another place of the region with non-temporal stores.
     ///
     /// # Errors
-    /// [`PmemError::OutOfBounds`]; [`PmemError::Faulted`] where a page of either
-    /// is known to be bad, see [`Region::touch`].
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Faulted`] if a page of either range is
+    /// known to be bad, see [`Region::touch`].
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn nt_copy(&self, offset: u64, from: u64, len: u64) -> Result<Unfenced, PmemError> {
         let (src, dst) = (self.region.at(from, len)?, self.region.at(offset, len)?);
         if mutants::hit(Kind::Stream) || from.abs_diff(offset) < len || !live::DIRECT {
-            // Over itself, or by what takes from other memory alone: by way of that.
+            // The ranges overlap, or the copy accepts only other memory as its source: use a
+            // buffer.
             let mut bytes = vec![0; len as usize];
             self.region.read(from, &mut bytes)?;
             return self.nt_store(offset, &bytes);
         }
-        // SAFETY: both have len bytes in the mapping, and do not overlap; backends
-        // take from the medium, too, where that is DIRECT.
+        // SAFETY: both have len bytes in the mapping, and do not overlap. If DIRECT is set,
+        // backends also accept the medium as the source.
         unsafe { self.region.backend.nt_copy(dst, src, len as usize) };
         mutants::stored(&*self.region.backend);
         Ok(Unfenced::none())
     }
 
-    /// Non-temporal zeros.
+    /// Zeroes a range with non-temporal stores.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
@@ -214,10 +214,9 @@ impl WriteWindow<'_> {
         Ok(Unfenced::none())
     }
 
-    /// Starts the write-back of lines, by their numbers in the region, where that
-    /// is a matter of the processor alone and no page has faulted. False, and
-    /// nothing is done, where it is not: then [`flush`](Self::flush) is to be
-    /// asked for each.
+    /// Starts the write-back of lines, given by their numbers in the region, if the
+    /// processor alone can do that and no page has faulted. Otherwise does nothing and
+    /// returns false; the caller then calls [`flush`](Self::flush) for each line.
     #[inline]
     #[must_use]
     pub fn flush_lines(&self, lines: &[u64]) -> bool {
@@ -228,8 +227,8 @@ impl WriteWindow<'_> {
         if fault::happened() || lines.iter().any(|line| *line >= whole) {
             return false;
         }
-        // SAFETY: a mapping begins with a page, so with a line; each line lies
-        // in it.
+        // SAFETY: a mapping begins at a page boundary, so at a line boundary; each line
+        // lies in it.
         unsafe { cpu.flush_lines(self.region.base, lines) };
         true
     }
@@ -253,15 +252,15 @@ impl WriteWindow<'_> {
         fenced
     }
 
-    /// Gives a freed range back to the host; its contents become undefined.
+    /// Returns a freed range to the host. Its contents become undefined.
     ///
     /// # Errors
-    /// Those of the host, [`std::io::ErrorKind::Unsupported`] among them; a range
-    /// outside the region, or with a page that has failed.
+    /// Errors of the host, including [`std::io::ErrorKind::Unsupported`]; a range outside
+    /// the region, or with a faulted page.
     pub fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
         let p = self.region.at(offset, len).map_err(std::io::Error::other)?;
-        // SAFETY: the range lies in the mapping; the allocator calls this only for
-        // blocks that nothing names any more.
+        // SAFETY: the range lies in the mapping; the allocator calls this only for blocks
+        // that nothing names any more.
         unsafe { self.region.backend.discard(p, len as usize) }
     }
 }

@@ -1,11 +1,12 @@
 //! A volume: region, geometry, journal and allocators of one mounted file
 //! system, and the transactions that change it.
 //!
-//! Invariant: a volume changes only through [`Tx::commit`]; what a transaction
-//! reserved goes back if it is dropped; what a record freed goes back through
-//! [`Volume::free`] and nowhere else.
+//! Invariants:
+//! * A volume changes only through [`Tx::commit`].
+//! * If a transaction is dropped, its reservations are released.
+//! * Whatever a record freed returns to the allocators through [`Volume::free`] only.
 //!
-//! Left to others: locks on inodes, and what inodes and directories mean.
+//! Not handled here: inode locks, and the meaning of inodes and directories.
 
 mod reserve;
 mod room;
@@ -31,7 +32,7 @@ use reserve::Reserve;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::IntoBytes;
 
-/// See the module.
+/// A volume, see the module.
 #[derive(Debug)]
 pub struct Volume {
     /// The medium.
@@ -44,22 +45,22 @@ pub struct Volume {
     pub blocks: BitmapSet,
     /// Inode numbers.
     pub inodes: BitmapSet,
-    /// Blocks that direct mappings hold.
+    /// Blocks pinned by direct mappings.
     pub pins: BlockPins,
-    /// Htree leaves whose sum has been checked.
+    /// Htree leaves whose sums have been checked.
     pub verified: Verified,
     reserve: Reserve,
-    /// One group of each bitmap is made at a time. Making an inode group takes
-    /// a block, and so may make a block group: never the other way round.
+    /// Groups of one bitmap are made one at a time. Making an inode group takes a block and
+    /// may therefore make a block group, never the other way round.
     making: [Mutex<()>; 2],
     orphan_slots: Mutex<Vec<u32>>,
     failed: AtomicBool,
-    /// Blocks go back to the host before they go back to the allocators.
+    /// Freed blocks are discarded on the host before they return to the allocators.
     pub discard: bool,
 }
 
 impl Volume {
-    /// A volume whose records up to `checkpoint` are dead.
+    /// Creates a volume whose records up to `checkpoint` are dead.
     pub fn new(
         region: Region,
         geo: Geometry,
@@ -89,13 +90,13 @@ impl Volume {
         Tx::new(self, self.journal.thread_lane())
     }
 
-    /// As [`begin`](Self::begin), for a change of `place`, whose lock is held: on
-    /// the lane that costs least.
+    /// As [`begin`](Self::begin), for a change of `place`, whose lock is held. Chooses the
+    /// cheapest lane.
     pub fn begin_at(&self, place: &LastRecord) -> Tx<'_> {
         Tx::new(self, self.journal.lane_for(place))
     }
 
-    /// The bitmap of a kind.
+    /// Returns the bitmap of a kind.
     pub fn bitmap(&self, kind: BitmapKind) -> &BitmapSet {
         match kind {
             BitmapKind::Blocks => &self.blocks,
@@ -103,19 +104,19 @@ impl Volume {
         }
     }
 
-    /// Marks the volume as failed: no transaction commits any more.
+    /// Marks the volume as failed: no further transaction commits.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Whether it has failed.
+    /// Whether the volume has failed.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The one way back to the allocators. What comes here is named by nothing
-    /// on the medium and by no record that replay could see; blocks that a
-    /// direct mapping still holds are parked until it is gone.
+    /// Returns blocks and numbers to the allocators; no other way exists. Nothing on the
+    /// medium, and no record that replay could see, names them any more. Blocks that a
+    /// direct mapping still pins are parked until the mapping is gone.
     #[inline]
     pub fn free(&self, freed: impl IntoIterator<Item = Freed>) {
         for f in freed {
@@ -123,8 +124,8 @@ impl Volume {
         }
     }
 
-    /// As [`free`](Self::free), for what an operation took that came to
-    /// nothing: the host has lost nothing by it.
+    /// As [`free`](Self::free), for the reservations of an operation that did not commit.
+    /// Nothing is discarded on the host.
     #[inline]
     fn unreserve(&self, taken: &[Freed]) {
         for f in taken {
@@ -156,7 +157,7 @@ impl Volume {
         }
     }
 
-    /// Ends a pin and gives back what it had parked.
+    /// Ends a pin and frees the blocks parked for it.
     pub fn unpin(&self, id: u64) {
         for run in self.pins.unpin(id) {
             self.free_run(run, self.discard);
@@ -167,7 +168,7 @@ impl Volume {
         for b in run.start..run.start + run.len {
             self.verified.forget(Bno(b));
         }
-        // What is kept aside has room, and keeps it.
+        // Blocks put into the reserve have room, and keep it.
         if self.reserve.missing() > 0 && self.is_known_to_have_room(run) && self.reserve.refill(run)
         {
             return;
@@ -177,7 +178,7 @@ impl Volume {
                 self.geo.offset(Bno(run.start)),
                 run.len << self.geo.block_log2,
             );
-            // Whatever the host says, the blocks are free.
+            // The blocks are free even if the host refuses the discard.
             if let Err(e) = self.region.window().discard(at, len) {
                 tracing::debug!(at, len, error = %e, "the host takes nothing back");
             }
@@ -185,11 +186,11 @@ impl Volume {
         self.blocks.free_run(&self.region, &self.geo, run);
     }
 
-    /// Makes every record dead, so that all that was freed can be used again.
-    /// Returns whether anything had been waiting.
+    /// Makes every record dead, so that everything freed can be reused. Returns whether
+    /// anything had been waiting.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     pub fn retire_pending(&self) -> Result<bool> {
         let waiting = self.journal.has_pending();
         if waiting {
@@ -201,27 +202,27 @@ impl Volume {
     /// Makes every record of every lane dead.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     pub fn retire_all(&self) -> Result<()> {
         self.journal
             .retire_all(&self.region, &self.geo, &mut |f| self.free(f))
     }
 
-    /// A free slot of the orphan table, if one is known.
+    /// Returns a free slot of the orphan table, if one is known.
     pub fn take_orphan_slot(&self) -> Option<u32> {
         self.orphan_slots.lock().pop()
     }
 
-    /// Free blocks: in all, and without the reserve.
+    /// Returns the number of free blocks: in total, and without the reserve.
     pub fn free_blocks(&self) -> (u64, u64) {
         let usable = self.blocks.count_free(&self.region, &self.geo);
         let held = self.reserve.held();
-        // The reserve is taken from the groups at the first allocation.
+        // The first allocation fills the reserve from the groups.
         let missing = self.geo.reserve_blocks.saturating_sub(held);
         (usable + held, usable.saturating_sub(missing))
     }
 
-    /// Gives a group its bitmap block, by a record of its own.
+    /// Makes the bitmap block of a group, with a separate record.
     fn make_group(&self, kind: BitmapKind, init: &InitGroup) -> Result<()> {
         let _one = self.making[usize::from(kind == BitmapKind::Inodes)].lock();
         let set = self.bitmap(kind);
@@ -230,7 +231,7 @@ impl Volume {
         }
         let mut tx = self.begin();
         let (block, used) = match kind {
-            // A block group keeps its bitmap in its own last block.
+            // A block group keeps its bitmap in its last block.
             BitmapKind::Blocks => {
                 let first = init.group * self.geo.bits_per_group();
                 let len = (self.geo.blocks - first).min(self.geo.bits_per_group());
@@ -254,11 +255,11 @@ impl Volume {
         set.group_made(&self.region, &self.geo, init.group, at, used)
     }
 
-    /// Reserves bits, making groups as needed; `None` when nothing is free.
+    /// Reserves bits, making groups as needed; `None` if no bit is free.
     ///
-    /// Where the host has refused room, only blocks that have it are looked for.
-    /// If there are none the host is asked once more, by the error; a caller that
-    /// `knows_another_way` gets `None`, and so does the last attempt of all.
+    /// If the host has refused room, looks only for blocks that have room. If it finds
+    /// none, it returns an error, by which the host is asked once more. If the caller
+    /// `knows_another_way`, or on the last attempt, it returns `None` instead.
     fn reserve_bits(
         &self,
         kind: BitmapKind,
@@ -268,7 +269,7 @@ impl Volume {
         let mut retired = false;
         let mut only_roomy = self.region.host_is_full();
         let mut looked_for_roomy = only_roomy;
-        // Free blocks that are out for trimming are free all the same.
+        // Free blocks that trimming holds still count as free.
         let mut at_home = None;
         loop {
             match find(self.bitmap(kind), only_roomy) {
@@ -278,7 +279,7 @@ impl Volume {
                 }
                 Ok(Some(Found::Roomless(_))) if looked_for_roomy => return Ok(None),
                 Ok(Some(Found::Roomless(_))) => (only_roomy, looked_for_roomy) = (true, true),
-                // Before the host is asked for more.
+                // Retire before asking the host for more room.
                 Err(_) if only_roomy && !retired && self.retire_pending()? => retired = true,
                 Err(_) if only_roomy && knows_another_way => return Ok(None),
                 Ok(None) if !retired && self.retire_pending()? => retired = true,
@@ -286,7 +287,7 @@ impl Volume {
                 Ok(None) if only_roomy && !knows_another_way => only_roomy = false,
                 Ok(None) => return Ok(None),
                 Err(init) => {
-                    // It may take blocks itself, and come to this point.
+                    // Making a group may allocate blocks, and so reach this point itself.
                     at_home = None;
                     self.make_group(kind, &init)?;
                 }
@@ -294,7 +295,7 @@ impl Volume {
         }
     }
 
-    /// Nobody is asked: blocks of which nothing is known may as well have none.
+    /// Does not ask the host: a block of unknown state counts as having no room.
     fn is_known_to_have_room(&self, run: Run) -> bool {
         let (at, len) = (Bno(run.start), run.len << self.geo.block_log2);
         self.region.is_known_to_have_room(self.geo.offset(at), len)
@@ -308,11 +309,11 @@ impl Volume {
         PmemError::NoRoom { offset, len }.into()
     }
 
-    /// Puts blocks aside for what frees more than it takes, where none can be had
-    /// later: on a host that may be full by then.
+    /// Fills the reserve for operations that free more than they take. Later a host that is
+    /// full could refuse the room.
     ///
     /// # Errors
-    /// Those of the region and of its host.
+    /// Errors of the region and of its host.
     pub fn keep_reserve(&self) -> Result<()> {
         if self.region.needs_room() && self.reserve.missing() > 0 {
             self.begin().keep_reserve()?;
@@ -320,11 +321,11 @@ impl Volume {
         Ok(())
     }
 
-    /// A home that a record is to change: once the record is durable, a store
-    /// that fails would fail the whole volume.
+    /// Checks a home that a record will change. Once the record is durable, a store that
+    /// fails would fail the whole volume.
     #[inline(always)]
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
-        // A page that is missing then would be a failure of all, too.
+        // A page missing at that point would fail the whole volume as well.
         if self.region.is_within(offset, len)
             && !Region::any_faults()
             && self.region.has_room(offset, len)

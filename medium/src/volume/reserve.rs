@@ -1,5 +1,5 @@
-//! Blocks kept aside so that a full region can still be emptied: cutting a
-//! 2 MiB leaf on truncate takes a block.
+//! Blocks kept in reserve so that a full region can still be emptied: splitting a 2 MiB
+//! leaf on truncate takes a block.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::sync::Mutex;
 pub(super) struct Reserve {
     want: u64,
     held: Mutex<Vec<u64>>,
-    /// What `held` lacks; changed under its lock.
+    /// Number of blocks that `held` lacks; changed under its lock.
     missing: AtomicU64,
 }
 
@@ -23,8 +23,7 @@ impl Reserve {
         }
     }
 
-    /// Blocks still to be put aside. Without the lock: who asks does so before
-    /// each allocation.
+    /// Number of blocks still to reserve. Takes no lock, because every allocation asks.
     #[inline]
     pub(super) fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
@@ -34,8 +33,8 @@ impl Reserve {
         self.held.lock().len() as u64
     }
 
-    /// Puts blocks aside; false when the reserve is full. A run longer than
-    /// what is missing is left to the caller whole.
+    /// Adds blocks to the reserve; false if it is full. A run longer than the missing
+    /// number is left to the caller whole.
     pub(super) fn refill(&self, run: Run) -> bool {
         let mut held = self.held.lock();
         if held.len() as u64 + run.len > self.want {

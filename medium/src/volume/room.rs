@@ -1,9 +1,9 @@
-//! The last attempt at an operation on a host that has no more room.
+//! The last attempt at an operation on a host that has no room left.
 //!
-//! Blocks without room are refused by an error that lets the operation go, so
-//! that room can be taken with no lock held (`fs::room`). Where that was in vain
-//! the operation runs once more with what there is: then a block without room is
-//! none, and who can do with less does so.
+//! An allocation of blocks without room fails with an error. The operation then releases
+//! its locks, and the room is taken with no lock held (`fs::room`). If the host refuses,
+//! the operation runs once more with the room that exists. On that attempt a block without
+//! room counts as not free, and operations that can do with fewer blocks do so.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -12,12 +12,12 @@ thread_local! {
     static FINAL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// As long as it lives this thread takes the room of the host as it is.
+/// While it lives, this thread makes do with the room that the host has already allocated.
 #[derive(Debug)]
 #[must_use = "it counts as long as it lives"]
 pub struct RoomAsItIs {
     before: bool,
-    /// It ends on the thread where it began.
+    /// The value must be dropped on the thread that created it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -28,7 +28,7 @@ impl Default for RoomAsItIs {
 }
 
 impl RoomAsItIs {
-    /// From here on.
+    /// Starts the last attempt on this thread.
     pub fn new() -> RoomAsItIs {
         RoomAsItIs {
             before: FINAL.replace(true),
@@ -43,7 +43,7 @@ impl Drop for RoomAsItIs {
     }
 }
 
-/// Whether this thread has to do with the room that there is.
+/// Whether this thread must make do with the existing room.
 #[cold]
 pub fn room_is_final() -> bool {
     FINAL.get()

@@ -1,8 +1,8 @@
 //! [`Tx`]: one atomic, durable change.
 //!
 //! A transaction stores new data at places that nothing names yet, and collects
-//! after-images of places that are in use. Nothing in use changes before
-//! [`Tx::commit`]; a transaction that is dropped has changed nothing.
+//! after-images of places in use. Nothing in use changes before [`Tx::commit`]. Dropping a
+//! transaction changes nothing.
 
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -17,31 +17,31 @@ use crate::media::record::EntryKind;
 use crate::pmem::{PmemError, Region, Unfenced};
 use crate::types::Bno;
 
-/// Bytes that an entry of bits takes in a record.
+/// Size of an entry of bits in a record, in bytes.
 const BITS_ENTRY: usize = 24;
 
 const NONE_LEFT: Error = Error::NoSpace("no free block, and the reserve is used up");
 const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
 
-/// See the module.
+/// A transaction, see the module.
 #[derive(Debug)]
 pub struct Tx<'v> {
     vol: &'v Volume,
     lane: u32,
     rec: RecordBuf,
     data: Option<Unfenced>,
-    /// The lane, if it has been taken before the commit.
+    /// The lane, if taken before the commit.
     entered: Option<LaneGuard<'v>>,
-    /// The lane may be taken once nothing more is allocated.
+    /// The lane may be taken once nothing more will be allocated.
     may_enter: bool,
     places: SmallVec<[&'v LastRecord; 4]>,
     bits: SmallVec<[Bits; 4]>,
     taken: SmallVec<[Freed; 2]>,
     freed: SmallVec<[Freed; 2]>,
     use_reserve: bool,
-    /// It has been committed, or was to be.
+    /// A commit has been attempted.
     over: bool,
-    /// Faults of the medium when it began.
+    /// Faults of the medium at the start.
     faults: u64,
 }
 
@@ -65,19 +65,18 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub fn volume(&self) -> &'v Volume {
         self.vol
     }
 
-    /// Lets this transaction take from the reserve: it frees more than it
-    /// takes.
+    /// Lets this transaction use the reserve, because it frees more than it takes.
     pub fn allow_reserve(&mut self) {
         self.use_reserve = true;
     }
 
-    /// Names an object whose homes this record writes; its lock is held. See
-    /// rule 1 in `docs/consistency.md`.
+    /// Names a locked object whose homes this record writes. See rule 1 in
+    /// `docs/consistency.md`.
     pub fn touch(&mut self, place: &'v LastRecord) {
         if !self.places.iter().any(|p| std::ptr::eq(*p, place)) {
             self.places.push(place);
@@ -90,12 +89,12 @@ impl<'v> Tx<'v> {
         self.rec.room()
     }
 
-    // ---- reading what is and what will be
+    // ---- reads of current and future contents
 
     /// Copies bytes out as they will be after this transaction.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.vol.region.read(offset, into)?;
@@ -103,7 +102,7 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// Puts what the record changes over bytes of the region.
+    /// Applies this record's changes to bytes read from the region.
     #[inline]
     fn overlay(&self, offset: u64, into: &mut [u8]) {
         if self.rec.may_change(offset, into.len()) {
@@ -133,7 +132,7 @@ impl<'v> Tx<'v> {
     /// Loads a word as it will be after this transaction.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     #[inline]
     pub fn load_u64(&self, offset: u64) -> Result<u64> {
         let mut word = self.vol.region.load_u64(offset)?;
@@ -144,7 +143,7 @@ impl<'v> Tx<'v> {
     /// Copies a structure out as it will be after this transaction.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     #[inline]
     pub fn read_pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T> {
         let mut value: T = self.vol.region.read_pod(offset)?;
@@ -154,11 +153,11 @@ impl<'v> Tx<'v> {
 
     // ---- new data, not reachable before commit
 
-    /// Takes the lane before the new data are stored, where `place` is all that
-    /// the record will change, and nothing is allocated any more. A locked
-    /// instruction waits for the streaming stores before it, while all else that
-    /// a record takes can be done as they are on their way: so locks are taken
-    /// first. Where the lane cannot be taken, the commit sees to it.
+    /// Takes the lane before the new data are stored. `place` must be all that the record
+    /// will change, and nothing more may be allocated. A locked instruction waits for the
+    /// streaming stores before it; the rest of a record can be built while they complete.
+    /// The locks are therefore taken first. If the lane cannot be taken, the commit handles
+    /// that.
     pub fn enter(&mut self, place: &LastRecord) {
         let vol = self.vol;
         if !vol.journal.must_hand_over(self.lane, place) {
@@ -166,18 +165,18 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// Says that besides the change of one htree nothing is going to be allocated,
-    /// and that `places` are all that the record will change. Then the lane is
-    /// taken before the first leaf is changed in place, and the write-back of its
-    /// last homes is under way while the record is made up. The caller takes no
-    /// lock in the meantime but those of bitmap groups: a locked instruction would
-    /// wait for them, and who has another lock may be waiting for the lane.
+    /// Declares that the rest of the operation allocates nothing but for the change of one
+    /// htree, and that the record will change only `places`. The lane is then taken before
+    /// the first leaf is changed in place, and the write-back of its last homes runs while
+    /// the record is built. Meanwhile the caller takes only locks of bitmap groups. A
+    /// locked instruction would wait for the write-back, and the holder of another lock may
+    /// be waiting for the lane.
     pub fn may_enter(&mut self, places: &[&LastRecord]) {
         let journal = &self.vol.journal;
         self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
     }
 
-    /// Takes the lane if that is allowed: nothing is allocated after this.
+    /// Takes the lane if allowed: nothing is allocated after this.
     #[inline]
     pub fn enter_if_allowed(&mut self) {
         if std::mem::take(&mut self.may_enter) {
@@ -185,7 +184,8 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// To make room all lanes are retired, this one too: it would wait for itself.
+    /// An allocation may retire all lanes to make room. If this lane were taken, it would
+    /// wait for itself.
     #[inline]
     fn assert_no_lane(&self) {
         assert!(
@@ -197,7 +197,7 @@ impl<'v> Tx<'v> {
     /// Stores bytes at a place that nothing names before this commits.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn write_new(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.vol.region.need_room(offset, bytes.len() as u64)?;
@@ -206,7 +206,7 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// Takes over what was stored at a place that nothing names before this
+    /// Takes charge of data that was stored at a place that nothing names before this
     /// commits.
     #[inline]
     pub fn stored_new(&mut self, pending: Unfenced) {
@@ -216,7 +216,7 @@ impl<'v> Tx<'v> {
     /// Zeroes a range that nothing names before this commits.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn zero_new(&mut self, offset: u64, len: u64) -> Result<()> {
         self.vol.region.need_room(offset, len)?;
@@ -225,8 +225,7 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// Makes new data durable now, for an operation that turns out to need no
-    /// record.
+    /// Makes new data durable now, for an operation that turns out to need no record.
     #[cfg_attr(feature = "mutants", track_caller)]
     pub fn settle(&mut self) {
         if let Some(data) = self.data.take() {
@@ -236,7 +235,7 @@ impl<'v> Tx<'v> {
 
     // ---- after-images
 
-    /// Whether nothing would change at a commit.
+    /// Whether a commit would change nothing.
     pub fn has_no_record(&self) -> bool {
         self.rec.is_empty() && self.bits.is_empty()
     }
@@ -249,10 +248,10 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// The bytes at `offset` become `bytes`. Both are multiples of 8.
+    /// Changes the bytes at `offset` to `bytes`. Offset and length are multiples of 8.
     ///
     /// # Errors
-    /// Those of the region; a record that is full.
+    /// Errors of the region; a full record.
     #[inline(always)]
     pub fn put(&mut self, kind: EntryKind, offset: u64, bytes: &[u8]) -> Result<()> {
         debug_assert!(matches!(
@@ -263,8 +262,8 @@ impl<'v> Tx<'v> {
         self.push(kind, offset, bytes)
     }
 
-    /// As [`put`](Self::put), in the place of what was put for the same bytes
-    /// before, all of them and no others. Nothing put since has a part of them.
+    /// As [`put`](Self::put), but replaces an earlier `put` for exactly the same bytes. No
+    /// later entry may cover a part of them.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -276,7 +275,7 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// The `words` words at `offset` become zero.
+    /// Changes the `words` words at `offset` to zero.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -301,10 +300,9 @@ impl<'v> Tx<'v> {
 
     // ---- allocation
 
-    /// Notes bits of one word to be set or cleared; false when the record has no
-    /// room for that.
+    /// Notes bits of one word to be set or cleared; false if the record has no room.
     fn note_word(&mut self, mut b: Bits) -> bool {
-        // What this transaction took itself and frees again is not set.
+        // A block that this transaction took and frees again is not set on the medium.
         if !b.set
             && let Some(own) = self.bits.iter_mut().find(|o| o.word == b.word && o.set)
         {
@@ -345,7 +343,7 @@ impl<'v> Tx<'v> {
     }
 
     fn note_reserved(&mut self, kind: BitmapKind, found: Reserved) -> Result<Run> {
-        // First for Drop, then for the record.
+        // Note it for Drop first, then for the record.
         let Reserved { run, group, .. } = found;
         self.taken.push(Freed::Bits {
             kind,
@@ -380,8 +378,8 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// Takes up to `want` consecutive blocks, near `goal` if given; exactly
-    /// `want` when `full`.
+    /// Takes up to `want` consecutive blocks, near `goal` if given. With `full`, takes
+    /// exactly `want`.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -398,8 +396,8 @@ impl<'v> Tx<'v> {
         let found = match found {
             Ok(Some(found)) => found,
             Ok(None) if spare => self.take_reserved(NONE_LEFT)?,
-            // The host is not waited for where a block with room lies ready: what
-            // was begun can be ended, or undone, without letting go of it.
+            // If a block with room is in reserve, do not wait for the host: the operation can
+            // then finish, or undo, without releasing its locks.
             Err(e @ Error::Pmem(PmemError::NoRoom { .. })) if spare => self.take_reserved(e)?,
             Ok(None) => return Err(Error::NoSpace("no free block")),
             Err(e) => return Err(e),
@@ -407,7 +405,7 @@ impl<'v> Tx<'v> {
         self.note_reserved(BitmapKind::Blocks, found)
     }
 
-    /// A block that was kept aside; `otherwise` where there is none.
+    /// Takes a block from the reserve; returns `otherwise` if it is empty.
     #[cold]
     fn take_reserved(&self, otherwise: Error) -> Result<Reserved> {
         let vol = self.vol;
@@ -419,11 +417,10 @@ impl<'v> Tx<'v> {
         found
     }
 
-    /// Takes `len` consecutive blocks aligned to `len`; `None` where there are
-    /// none.
+    /// Takes `len` consecutive blocks aligned to `len`; `None` if no such run is free.
     ///
     /// # Errors
-    /// Those of the region and of the bitmap.
+    /// Errors of the region and of the bitmap.
     pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
         self.assert_no_lane();
         let vol = self.vol;
@@ -438,12 +435,11 @@ impl<'v> Tx<'v> {
             .transpose()
     }
 
-    /// Gives blocks back. They can be used again when this record, and every
-    /// record before it that wrote into them, is dead: the caller has touched
-    /// the place that guards them.
+    /// Frees blocks. They become reusable when this record, and every earlier record that
+    /// wrote into them, is dead. The caller has touched the place that guards them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the blocks cannot be in use.
+    /// [`Error::Corrupt`] if the blocks cannot be in use.
     pub fn free_blocks(&mut self, run: Run) -> Result<()> {
         self.note_freed(BitmapKind::Blocks, run)?;
         match self.freed.last_mut() {
@@ -461,7 +457,7 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// Whether this transaction took the block: nothing in use names it, and its
+    /// Whether this transaction took the block. If so, nothing in use names it, and its
     /// contents may change by [`write_new`](Self::write_new).
     #[inline]
     pub fn is_new(&self, block: Bno) -> bool {
@@ -481,7 +477,7 @@ impl<'v> Tx<'v> {
         !self.freed.is_empty()
     }
 
-    /// Takes an inode number, from `near` upwards or where the lane was last.
+    /// Takes an inode number, from `near` upwards or from the lane's last position.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -497,7 +493,7 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// Gives an inode number back.
+    /// Frees an inode number.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -511,31 +507,31 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// Gives a slot of the orphan table back; its word is the caller's to put.
+    /// Frees a slot of the orphan table. The caller puts its word.
     pub fn free_orphan_slot(&mut self, slot: u32) {
         self.freed.push(Freed::OrphanSlot(slot));
     }
 
-    /// Takes an orphan slot that is given back if this transaction is dropped.
+    /// Takes an orphan slot, which is freed again if this transaction is dropped.
     pub fn take_orphan_slot(&mut self) -> Option<u32> {
         let slot = self.vol.take_orphan_slot()?;
         self.taken.push(Freed::OrphanSlot(slot));
         Some(slot)
     }
 
-    // ---- the end
+    // ---- commit and drop
 
-    /// Makes the change: atomic, and durable at return. The transaction is over
-    /// by that, and whatever becomes of it later changes nothing.
+    /// Commits the change: atomic, and durable at return. The transaction is then over and
+    /// no later event affects it.
     ///
     /// # Errors
-    /// [`Error::Io`] where the volume has failed before.
+    /// [`Error::Io`] if the volume has failed before.
     pub fn commit(&mut self) -> Result<RecordId> {
         let vol = self.vol;
         if std::mem::replace(&mut self.over, true) {
             return Err(Error::Io("a transaction is committed once".into()));
         }
-        // An error from here on lets go of the lane at once.
+        // Any error from here on releases the lane at once.
         let entered = self.entered.take();
         let (region, geo) = (&vol.region, &vol.geo);
         if vol.has_failed() {
@@ -544,7 +540,7 @@ impl<'v> Tx<'v> {
             ));
         }
         if Region::any_faults() {
-            // What was read may have been zeros, and new data may be lost.
+            // Bytes read may have been zeros, and new data may be lost.
             if region.faults_seen() != self.faults {
                 return Err(Error::Io("the medium failed under a change".into()));
             }
@@ -578,7 +574,7 @@ impl<'v> Tx<'v> {
             }
         }
         for place in &self.places {
-            // Two lanes that retired each other's records would wait for ever.
+            // Two lanes that retired each other's records would deadlock.
             assert!(
                 entered.is_none() || !vol.journal.must_hand_over(self.lane, place),
                 "a lane is taken before the records of others are retired"
@@ -602,21 +598,21 @@ impl<'v> Tx<'v> {
             for e in rec.entries() {
                 match e.kind {
                     EntryKind::SetBits | EntryKind::ClearBits => {}
-                    // Most are these, and `apply` does no more with them.
+                    // Most entries are of these kinds, and `apply` does no more with them.
                     EntryKind::Inode | EntryKind::Leaf | EntryKind::Pointer => {
                         homes.store(e.offset, e.payload)?;
                     }
                     _ => apply(&mut homes, &e)?,
                 }
             }
-            // Bits last: their lock is the first instruction that waits for the
-            // fence, and all of the above is done meanwhile.
+            // Bits come last: their lock is the first instruction that waits for the fence, and
+            // all of the above overlaps with it.
             for b in bits {
                 vol.bitmap(b.kind).apply_bits(region, geo, b, homes.lines)?;
             }
-            // A home that was lost is in the record still, for a recovery that
-            // finds the page whole again: nothing may retire it. The fault may
-            // as well be another thread's, and none of these pages.
+            // The record still holds a lost home, for a recovery that finds the page whole
+            // again, so nothing may retire the record. The fault may also be another thread's
+            // and concern none of these pages.
             if Region::any_faults() && region.faults_seen() != faults {
                 for e in rec.entries() {
                     region.check(e.offset, home_len(&e))?;
@@ -631,8 +627,8 @@ impl<'v> Tx<'v> {
         let done = match done {
             Ok(done) => done,
             Err(e) => {
-                // The record may be durable and its homes half stored: only
-                // recovery can tell now.
+                // The record may be durable and its homes partly stored; from now on only
+                // recovery can tell.
                 self.taken.clear();
                 vol.fail();
                 return Err(e);
@@ -647,7 +643,7 @@ impl<'v> Tx<'v> {
     }
 }
 
-/// Bytes that an entry changes at its home.
+/// Returns the number of bytes that an entry changes at its home.
 fn home_len(e: &Entry<'_>) -> u64 {
     match e.kind {
         EntryKind::SetBits | EntryKind::ClearBits => 8,
@@ -663,8 +659,8 @@ fn home_len(e: &Entry<'_>) -> u64 {
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         self.entered = None;
-        // New data on its way to blocks that go back must have arrived before
-        // the next owner writes there.
+        // New data on its way to blocks that are being freed must arrive before the next
+        // owner writes there.
         self.settle();
         self.vol.unreserve(&self.taken);
     }

@@ -1,5 +1,5 @@
-//! Which blocks have had their checksum checked since they were last given
-//! out: a fixed table that forgets. A block that is not in it is checked again.
+//! Blocks whose checksum has been verified since they were last allocated: a fixed-size
+//! table that may evict. A block not in the table is verified again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,16 +7,15 @@ use crate::pmem::{self, AtomicTable};
 use crate::types::Bno;
 
 const SLOTS: usize = 1 << 16;
-/// Slots of a set, one cache line: a directory of a million entries has some
-/// twelve thousand leaves, of which with single slots every sixth would meet
-/// another.
+/// Slots of a set, one cache line. A directory of a million entries has about twelve
+/// thousand leaves; with one slot per set, every sixth leaf would collide with another.
 const WAYS: usize = 8;
 const SETS: usize = SLOTS / WAYS;
 
-/// 512 KiB, whatever the size of the region.
+/// A table of 512 KiB, whatever the size of the region.
 #[derive(Debug)]
 pub struct Verified {
-    /// At the start of a page: each set is a line.
+    /// Page-aligned, so that each set is one cache line.
     slots: AtomicTable,
 }
 
@@ -27,8 +26,8 @@ impl Verified {
         }
     }
 
-    /// The slots where a block can be, and the first to look at. `None` where
-    /// there was no memory for any.
+    /// Returns the slots where a block can be, and the first to look at; `None` if the
+    /// table could not be allocated.
     #[inline]
     fn place(&self, b: Bno) -> Option<(&[AtomicU64; WAYS], usize)> {
         let n = b.0 as usize;
@@ -36,7 +35,7 @@ impl Verified {
         Some((set, n / SETS % WAYS))
     }
 
-    /// Has fetched what [`knows`](Self::knows) will look at.
+    /// Prefetches the line that [`knows`](Self::knows) will read.
     #[inline]
     pub fn prefetch(&self, b: Bno) {
         if let Some((set, _)) = self.place(b) {
@@ -61,7 +60,7 @@ impl Verified {
             return;
         };
         let of = |slot: &AtomicU64| slot.load(Ordering::Relaxed);
-        // Two threads may take the same slot: one of the blocks is forgotten.
+        // Two threads may take the same slot; one of the blocks is then evicted.
         let free = || set.iter().find(|s| of(s) == 0);
         let slot = match of(&set[first]) {
             there if there == 0 || there == b.0 => &set[first],
@@ -70,10 +69,10 @@ impl Verified {
         slot.store(b.0, Ordering::Relaxed);
     }
 
-    /// Forgets a block that is given back.
+    /// Removes a block that is being freed.
     #[inline]
     pub fn forget(&self, b: Bno) {
-        // It may have been noted twice.
+        // The block may be in two slots.
         for slot in self.place(b).map_or(&[][..], |(set, _)| &set[..]) {
             if slot.load(Ordering::Relaxed) == b.0 {
                 slot.store(0, Ordering::Relaxed);
@@ -99,10 +98,10 @@ mod tests {
         for i in 0..WAYS {
             assert_eq!(verified.knows(block(i)), i != 3, "{i}");
         }
-        // Into what is free, though it is not its own.
+        // The block takes a free slot that is not its first choice.
         verified.note(block(WAYS));
         assert!(verified.knows(block(WAYS)) && verified.knows(block(0)));
-        // And where nothing is free, in the place of one.
+        // If no slot is free, it replaces another block.
         verified.note(block(WAYS + 1));
         assert!(verified.knows(block(WAYS + 1)));
         let known = (0..2 * WAYS).filter(|i| verified.knows(block(*i)));

@@ -350,7 +350,26 @@ impl File {
             Access::Read => self.may_read()?,
             Access::Write => self.may_write()?,
         }
-        MappedFile::new(&self.engine, self.ino, range, access)
+        MappedFile::new(&self.engine, self.ino, range, 0, access)
+    }
+
+    /// As [`map`](Self::map), and reserves `reserve` bytes of address space from the start
+    /// of the range, into which [`MappedFile::extend`] grows the view. Reserved addresses
+    /// cost no memory.
+    ///
+    /// # Errors
+    /// As for [`map`](Self::map); [`Error::Pmem`] with ENOMEM without so much address space.
+    pub fn map_reserved(
+        &self,
+        range: Range<u64>,
+        reserve: u64,
+        access: Access,
+    ) -> Result<MappedFile> {
+        match access {
+            Access::Read => self.may_read()?,
+            Access::Write => self.may_write()?,
+        }
+        MappedFile::new(&self.engine, self.ino, range, reserve.max(1), access)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fs::{By, Engine, Handle};
 use pramfs_medium::alloc::Run;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
-    Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
+    Advice, Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
 };
 use pramfs_medium::types::{FileExtent, Ino};
 
@@ -57,7 +57,11 @@ pub struct MappedFile {
     /// Offset of the range in the view, whose pieces are whole blocks.
     head: u64,
     len: u64,
+    access: Access,
+    extents: Vec<FileExtent>,
     pinned: Pinned,
+    /// Those of the ranges that [`extend`](Self::extend) added.
+    grown: Vec<Pinned>,
 }
 
 impl MappedFile {
@@ -65,6 +69,7 @@ impl MappedFile {
         engine: &Arc<Engine>,
         ino: Ino,
         range: Range<u64>,
+        reserve: u64,
         access: Access,
     ) -> Result<MappedFile> {
         if range.start >= range.end {
@@ -80,57 +85,120 @@ impl MappedFile {
                 "mapping needs blocks of 4096 bytes (mkfs.pramfs -b 4096)",
             ));
         }
-        if access == Access::Write {
-            // Before a block is taken for it.
-            if range.end > engine.getattr(ino)?.size {
+        let unit = StitchSource::of_region(&engine.vol.region)?.unit();
+        // A view that is going to grow has whole pieces from the start.
+        let smallest = if reserve > 0 { unit.max(block) } else { block };
+        let mut pinned = Pinned::written(engine, ino, (&range, access), smallest)?;
+        let view = match pinned.extents[..] {
+            // Any block can be shown where it is.
+            [e] if unit > smallest && is_written(&e) => StitchedMap::in_region(
+                engine.clone(),
+                e.region_offset.unwrap_or(0),
+                e.len,
+                access == Access::Write,
+            )?,
+            _ => {
+                if unit > smallest {
+                    pinned = Pinned::written(engine, ino, (&range, access), unit)?;
+                }
+                let reserve = match reserve {
+                    0 => 0,
+                    some => some.saturating_add(range.start - pinned.start),
+                };
+                pinned.stitch(access, reserve)?
+            }
+        };
+        Ok(MappedFile {
+            view,
+            head: range.start - pinned.start,
+            len: range.end - range.start,
+            access,
+            extents: pinned.extents.clone(),
+            pinned,
+            grown: Vec::new(),
+        })
+    }
+
+    /// Grows the view to `len` bytes, at the addresses that follow those in use: addresses
+    /// and pointers into the view stay valid. The file must reach that far
+    /// ([`File::set_len`](crate::File::set_len)), and the addresses must be
+    /// [reserved](Self::reserved). A view is never shortened: a smaller `len` changes
+    /// nothing. If it fails, the view is as before.
+    ///
+    /// ```
+    /// use pramfs::format::{FormatOptions, format};
+    /// use pramfs::pmem::RegionOptions;
+    /// use pramfs::{Access, FileSystem, MountOptions};
+    ///
+    /// let region = RegionOptions::new().memfd("example", 8 << 20)?;
+    /// format(&region, &FormatOptions::default())?;
+    /// let fs = FileSystem::mount(region, MountOptions::default())?;
+    /// let file = fs.create("/log")?;
+    /// file.set_len(4096)?;
+    /// let mut view = file.map_reserved(0..4096, 1 << 30, Access::Write)?;
+    /// let address = view.as_ptr();
+    /// file.set_len(1 << 20)?;
+    /// view.extend(1 << 20)?;
+    /// assert_eq!(view.as_ptr(), address);
+    /// view.store(65536, 7u64)?;
+    /// # Ok::<(), pramfs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] past the end of the file, or past the reserved addresses; those
+    /// of [`File::map`](crate::File::map).
+    pub fn extend(&mut self, len: u64) -> Result<()> {
+        let engine = &self.pinned.engine;
+        if !engine.open.is_open() {
+            return Err(engine.ended());
+        }
+        if len <= self.len {
+            return Ok(());
+        }
+        if len > self.reserved() {
+            return Err(Error::Invalid("the view has no addresses reserved for it"));
+        }
+        let first = self.pinned.start;
+        let end = first + self.head + len;
+        let mapped = self.grown.last().map_or(self.pinned.end, |last| last.end);
+        if end <= mapped {
+            // In the last block, which is mapped whole.
+            if end > engine.getattr(self.pinned.ino)?.size {
                 return Err(past_end());
             }
+            self.len = len;
+            return Ok(());
         }
-        let unit = StitchSource::of_region(&engine.vol.region)?.unit();
-        loop {
-            if access == Access::Write {
-                let start = range.start / block * block;
-                engine.fill(ino, start, range.end - start)?;
-            }
-            let pin = |unit| Pinned::new(engine, ino, (&range, access), unit);
-            let mut pinned = pin(block)?;
-            if access == Access::Write && !pinned.extents.iter().all(is_written) {
-                // Punched since it was filled.
-                continue;
-            }
-            let view = match pinned.extents[..] {
-                // Any block can be shown where it is.
-                [e] if unit > block && is_written(&e) => StitchedMap::in_region(
-                    engine.clone(),
-                    e.region_offset.unwrap_or(0),
-                    e.len,
-                    access == Access::Write,
-                )?,
-                _ => {
-                    if unit > block {
-                        pinned = pin(unit)?;
-                        let asked = |e: &&FileExtent| {
-                            e.file_offset < range.end && e.file_offset + e.len > range.start
-                        };
-                        if access == Access::Write
-                            && !pinned.extents.iter().filter(asked).all(is_written)
-                        {
-                            continue;
-                        }
-                        if !pinned.extents.iter().all(|e| is_aligned(e, unit)) {
-                            return Err(Error::NotSupported(SMALL_PIECES));
-                        }
-                    }
-                    pinned.stitch(access)?
-                }
-            };
-            return Ok(MappedFile {
-                view,
-                head: range.start - pinned.start,
-                len: range.end - range.start,
-                pinned,
-            });
-        }
+        let source = StitchSource::of_region(&engine.vol.region)?;
+        let unit = source.unit().max(engine.vol.geo.block_size);
+        let range = (&(mapped..end), self.access);
+        let pinned = Pinned::written(engine.arc(), self.pinned.ino, range, unit)?;
+        let pieces = pinned.extents.iter().filter(|e| is_written(e)).map(|e| {
+            let at = e.file_offset - first;
+            (at, e.region_offset.unwrap_or(0), e.len)
+        });
+        let writable = self.access == Access::Write;
+        self.view
+            .extend(&source, pinned.end - first, pieces, writable)?;
+        self.extents.extend_from_slice(&pinned.extents);
+        self.grown.push(pinned);
+        self.len = len;
+        Ok(())
+    }
+
+    /// Bytes that the view can have: those for which addresses are reserved.
+    pub fn reserved(&self) -> u64 {
+        self.view.reserved() - self.head
+    }
+
+    /// Advises the kernel about the use of a range, which is widened to whole pages.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] past the end; what madvise(2) says.
+    pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        let at = self.at(range.start, len)?;
+        Ok(self.view.advise(at, len, advice)?)
     }
 
     /// Bytes of the view.
@@ -151,7 +219,7 @@ impl MappedFile {
 
     /// The extents of the view: whole blocks, holes included.
     pub fn extents(&self) -> &[FileExtent] {
-        &self.pinned.extents
+        &self.extents
     }
 
     /// Where an access lies in the view, of a file system that is open.
@@ -368,6 +436,38 @@ struct Pinned {
 }
 
 impl Pinned {
+    /// Pins a range of a file, widened to multiples of `unit`. For stores, fills its holes
+    /// before; where `unit` is larger than a block, each extent must be a multiple of it.
+    fn written(
+        engine: &Arc<Engine>,
+        ino: Ino,
+        (range, access): (&Range<u64>, Access),
+        unit: u64,
+    ) -> Result<Pinned> {
+        let block = engine.vol.geo.block_size;
+        if access == Access::Write && range.end > engine.getattr(ino)?.size {
+            // Before a block is taken for it.
+            return Err(past_end());
+        }
+        loop {
+            if access == Access::Write {
+                let start = range.start / block * block;
+                engine.fill(ino, start, range.end - start)?;
+            }
+            let pinned = Pinned::new(engine, ino, (range, access), unit)?;
+            let asked =
+                |e: &&FileExtent| e.file_offset < range.end && e.file_offset + e.len > range.start;
+            if access == Access::Write && !pinned.extents.iter().filter(asked).all(is_written) {
+                // Punched since it was filled.
+                continue;
+            }
+            if unit > block && !pinned.extents.iter().all(|e| is_aligned(e, unit)) {
+                return Err(Error::NotSupported(SMALL_PIECES));
+            }
+            return Ok(pinned);
+        }
+    }
+
     /// Pins a range of a file, widened to multiples of `unit`.
     fn new(
         engine: &Arc<Engine>,
@@ -399,13 +499,14 @@ impl Pinned {
         }
     }
 
-    fn stitch(&self, access: Access) -> Result<StitchedMap> {
+    /// Maps the extents, with `reserve` bytes of addresses in all.
+    fn stitch(&self, access: Access, reserve: u64) -> Result<StitchedMap> {
         let source = StitchSource::of_region(&self.engine.vol.region)?;
         let first = self.extents.iter().find_map(|e| {
             e.region_offset
                 .map(|r| r.wrapping_sub(e.file_offset - self.start))
         });
-        let mut stitcher = Stitcher::new(self.end - self.start, first.unwrap_or(0))?;
+        let mut stitcher = Stitcher::reserving(self.end - self.start, reserve, first.unwrap_or(0))?;
         for e in self.extents.iter().filter(|e| is_written(e)) {
             stitcher.stitch(
                 &source,

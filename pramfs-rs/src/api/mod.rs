@@ -30,4 +30,4 @@ pub use open_options::{OpenIn, OpenOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use unmount_error::UnmountError;
 
-pub use pramfs_medium::pmem::{Atom, Sent};
+pub use pramfs_medium::pmem::{Advice, Atom, Sent};

@@ -26,6 +26,10 @@ impl Handle {
         engine.handles.fetch_add(1, Ordering::Relaxed);
         Handle(Arc::clone(engine))
     }
+
+    pub(crate) fn arc(&self) -> &Arc<Engine> {
+        &self.0
+    }
 }
 
 impl Deref for Handle {

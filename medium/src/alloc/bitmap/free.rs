@@ -1,4 +1,4 @@
-//! All free bits: how many they are, and lent out piece by piece.
+//! Free bits: their count, and temporary reservation of free runs for trimming.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::pmem::Region;
 use crate::sync::MutexGuard;
 
 impl BitmapSet {
-    /// Free bits. The first call after mount reads the bitmaps in use; damaged
+    /// Counts the free bits. The first call after a mount reads the bitmaps in use. Damaged
     /// groups count as full.
     pub fn count_free(&self, region: &Region, geo: &Geometry) -> u64 {
         (0..self.groups())
@@ -30,13 +30,13 @@ impl BitmapSet {
             .sum()
     }
 
-    /// Calls `f` with each free run of a range that has at least `least` bits,
-    /// in pieces of at most `most`. A piece is taken meanwhile, so that nobody
-    /// else has it, and the group is not locked: `f` may take its time. Damaged
-    /// groups have none. Returns how many bits that were.
+    /// Calls `f` with each free run of a range that has at least `least` bits, in pieces of
+    /// at most `most`. In a group with a bitmap block, a piece is reserved during the call
+    /// and the group is not locked, so `f` may take its time. Skips damaged groups. Returns
+    /// the number of bits passed to `f`.
     ///
     /// # Errors
-    /// The first of `f`, which ends it.
+    /// The first error of `f`, which ends the iteration.
     pub fn each_free(
         &self,
         region: &Region,
@@ -53,7 +53,7 @@ impl BitmapSet {
         };
         self.for_groups(run, |group, start, len| {
             let (mut at, end) = (start, start + len);
-            // What is left of the run that the last piece was of.
+            // Rest of the run that contained the last piece.
             let mut rest = 0;
             while result.is_ok() {
                 let _lent = self.lending.lock();
@@ -63,8 +63,8 @@ impl BitmapSet {
                 let Some(g) = guard.as_deref_mut() else {
                     return;
                 };
-                // The last block of a group without bitmap may just be being made
-                // that, which this lock knows nothing of.
+                // If a group has no bitmap block, its last block may be becoming that block at
+                // this moment. This lock does not protect against that.
                 let end = if g.is_initialised() {
                     end
                 } else {
@@ -90,8 +90,8 @@ impl BitmapSet {
                     result = f(run);
                     self.free_run(region, geo, run);
                 } else {
-                    // Nothing of it can be taken; it stays locked, so that it is
-                    // not made meanwhile.
+                    // Bits of this group cannot be reserved. The group stays locked, so that no
+                    // bitmap block is made meanwhile.
                     result = f(run);
                 }
                 if result.is_ok() {
@@ -102,8 +102,9 @@ impl BitmapSet {
         result.map(|()| bits)
     }
 
-    /// Waits until no free bit is out with [`each_free`](Self::each_free), and
-    /// keeps it so: whoever finds nothing looks again before saying so.
+    /// Waits until [`each_free`](Self::each_free) holds no free bit, and prevents it from
+    /// taking more. An allocation that finds no free bit searches again under this lock
+    /// before it fails.
     pub fn trim_lock(&self) -> MutexGuard<'_, ()> {
         self.lending.lock()
     }

@@ -1,8 +1,7 @@
-//! The bits on the medium: which words a run has there, and what a committed
-//! record makes of them.
+//! The bits on the medium: the words of a run, and how a committed record changes them.
 //!
-//! Invariant: a word and the sum of its group are stored together, and flushed
-//! by whoever has the lines.
+//! Invariant: a word and the sum of its group are stored together. The caller that collects
+//! the lines flushes them.
 
 use std::sync::atomic::Ordering;
 
@@ -18,10 +17,10 @@ use crate::media::checksum::word_sum;
 use crate::pmem::Region;
 
 impl BitmapSet {
-    /// The homes of a change of bits can be stored to: see [`Region::check`].
+    /// Checks that the homes of a change of bits can be stored to, see [`Region::check`].
     ///
     /// # Errors
-    /// Those of the region, and damage of the group.
+    /// Errors of the region, or damage of the group.
     pub fn check_homes(&self, region: &Region, geo: &Geometry, b: &Bits) -> Result<()> {
         region.check(b.word, 8)?;
         let desc = self
@@ -31,10 +30,10 @@ impl BitmapSet {
         Ok(desc.map_or(Ok(()), |at| region.check(at, GroupDesc::SIZE as u64))?)
     }
 
-    /// The words and masks that a run touches, as region offset, mask, group.
+    /// Calls `f` with the region offset, mask and group of each word that a run touches.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the run or its group cannot be right.
+    /// [`Error::Corrupt`] if the run or its group is impossible.
     #[inline]
     pub fn words_of(
         &self,
@@ -77,11 +76,11 @@ impl BitmapSet {
         result
     }
 
-    /// Brings a mask home and renews the sum of its group. Called for a
-    /// committed record; the record names the same word.
+    /// Applies a mask to its home and updates the sum of the group. The caller has
+    /// committed a record that names the same word.
     ///
     /// # Errors
-    /// Only where the group itself cannot be read any more.
+    /// Only if the group itself can no longer be read.
     pub fn apply_bits(
         &self,
         region: &Region,
@@ -115,8 +114,8 @@ impl BitmapSet {
         Ok(())
     }
 
-    /// Tells the set that a group now has a bitmap block, whose first bits
-    /// `used` (blocks: the bitmap itself) are set.
+    /// Notes that a group now has a bitmap block, whose first `used` bits are set (in a
+    /// block group, the bit of the bitmap block itself).
     pub fn group_made(
         &self,
         region: &Region,
@@ -149,10 +148,10 @@ impl BitmapSet {
             .is_some_and(Group::is_initialised))
     }
 
-    /// Whether a bit is set on the medium: by a committed record.
+    /// Whether a committed record has set the bit on the medium.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where its group is damaged.
+    /// [`Error::Corrupt`] if its group is damaged.
     pub fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
         if bit >= self.bits {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! [`BitmapSet`]: all groups of one bitmap, and how one of them is found, read and
-//! locked. Its files, by subject:
+//! [`BitmapSet`]: all groups of one bitmap, and how a group is found, read and locked.
+//! Submodules:
 //!
 //! - `reserve`: bits for an operation;
 //! - `home`: bits on the medium;
@@ -23,7 +23,7 @@ use crate::media::walk::MapRoot;
 use crate::pmem::Region;
 use crate::sync::{Mutex, MutexGuard};
 
-/// A group has no bitmap block yet and the caller is to make one first.
+/// A group has no bitmap block yet. The caller must make one first.
 #[derive(Debug)]
 pub struct InitGroup {
     /// Which group.
@@ -43,18 +43,17 @@ pub struct Bits {
     pub word: u64,
     /// The bits.
     pub mask: u64,
-    /// Set, or cleared.
+    /// True sets the bits, false clears them.
     pub set: bool,
 }
 
 #[derive(Debug)]
 struct Cell {
     state: Mutex<Option<Box<Group>>>,
-    /// Free bits when last looked at; `u32::MAX`: not known.
+    /// Free bits at the last look; `u32::MAX` if unknown.
     free: AtomicU32,
     damaged: AtomicBool,
-    /// Offset of its bitmap block, which never moves; 0: there is none, or it is
-    /// not known.
+    /// Offset of its bitmap block, which never moves; 0 if it has none or it is unknown.
     bitmap_offset: AtomicU64,
 }
 
@@ -69,8 +68,8 @@ pub struct BitmapSet {
     cells: Box<[Cell]>,
     descs: MapRoot,
     hints: Box<[AtomicU64]>,
-    /// Locked while [`each_free`](Self::each_free) has a piece; before the locks of
-    /// groups.
+    /// Locked while [`each_free`](Self::each_free) holds a piece. Ordered before the group
+    /// locks.
     lending: Mutex<()>,
 }
 
@@ -109,11 +108,10 @@ impl BitmapSet {
         Error::corrupt(kind, format!("{:?} bitmap, group {group}", self.kind), what)
     }
 
-    /// Offset of a group's descriptor.
+    /// Returns the offset of a group's descriptor.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the descriptor table has a hole or a bad
-    /// pointer there.
+    /// [`Error::Corrupt`] if the descriptor table has a hole or a bad pointer there.
     pub fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
         let at = group * GroupDesc::SIZE as u64;
         let leaf = self.descs.find(region, geo, at >> geo.block_log2)?;
@@ -127,7 +125,7 @@ impl BitmapSet {
         Ok(geo.offset(block) + at % geo.block_size)
     }
 
-    /// Offset of the bitmap block of a group; `None` when it has none yet.
+    /// Returns the offset of a group's bitmap block; `None` if it has none yet.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -176,7 +174,7 @@ impl BitmapSet {
             ));
         }
         if self.kind == BitmapKind::Blocks {
-            // Whatever the sum says: these are nobody's to give out.
+            // Whatever the sum says, these blocks belong to the format and are never allocated.
             let base = group * self.per_group;
             let own = bitmap >> geo.block_log2;
             let fixed = geo

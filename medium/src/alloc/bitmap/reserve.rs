@@ -1,7 +1,7 @@
-//! Finding free bits, taking them for an operation, and giving them back.
+//! Finds free bits, reserves them for an operation, and frees them.
 //!
-//! All of it in memory: the medium has them as free until a record is committed.
-//! Where the lane was last, or what the caller is near to, comes first.
+//! Everything here happens in memory; on the medium the bits stay free until a record is
+//! committed. A search begins near the caller's goal, or at the lane's last position.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::media::Geometry;
 use crate::media::bitmap::BitmapKind;
 use crate::pmem::Region;
 
-/// The first free run of a group that has room on the host, from `need` to `want`
+/// Returns the first free run of a group that has room on the host, from `need` to `want`
 /// bits long.
 fn find_roomy(
     region: &Region,
@@ -30,7 +30,7 @@ fn find_roomy(
         let Some((first, end)) = region.roomy_part(at, u64::from(len) << geo.block_log2) else {
             continue;
         };
-        // Whole blocks of it; the rest of the run is looked at next.
+        // Whole blocks only. The next iteration looks at the rest of the run.
         let first = start + ((first - at).div_ceil(geo.block_size)) as u32;
         let end = start + ((end - at) >> geo.block_log2) as u32;
         from = end.max(first + 1).min(from);
@@ -42,9 +42,9 @@ fn find_roomy(
 }
 
 impl BitmapSet {
-    /// Runs `pick` over the groups, beginning with the one that holds `near`,
-    /// until it finds something. Damaged groups are passed over. `only_roomy`: a
-    /// group that has to be made first is the last thing to try.
+    /// Runs `pick` over the groups until it finds something, beginning with the group of
+    /// `near`. Skips damaged groups. With `only_roomy`, a group that must first be made is
+    /// the last choice.
     fn search<T>(
         &self,
         region: &Region,
@@ -76,7 +76,7 @@ impl BitmapSet {
                 continue;
             };
             if !g.is_initialised() {
-                // Used groups first; but the caller's own group at once.
+                // Prefer groups in use, but take the caller's own group at once.
                 if i == 0 && !only_roomy {
                     return Err(InitGroup {
                         group,
@@ -104,9 +104,11 @@ impl BitmapSet {
         }
     }
 
-    /// Reserves a run of up to `want` bits, near `goal` or where this lane was
-    /// last. `Ok(None)`: nothing is free. `Err`: make that group and come again.
-    /// `only_roomy`: of blocks only those that have room on the host.
+    /// Reserves a run of up to `want` bits, near `goal` or at this lane's last position.
+    /// * `Ok(None)`: no bit is free.
+    /// * `Err`: make that group, then call again.
+    ///
+    /// `only_roomy` restricts blocks to those that have room on the host.
     #[allow(clippy::too_many_arguments)]
     pub fn reserve(
         &self,
@@ -163,8 +165,8 @@ impl BitmapSet {
         })?;
         if let (Some(Found::Taken(Reserved { run, group, .. })), None) = (found, goal) {
             let next = match self.kind {
-                // The lowest number first: the homes of inodes that come and go,
-                // and what memory has about them, stay in the processor's caches.
+                // Lowest number first: the homes of short-lived inodes, and what memory has
+                // about them, then stay in the processor's caches.
                 BitmapKind::Inodes => group * self.per_group,
                 BitmapKind::Blocks => run.start + run.len,
             };
@@ -175,7 +177,7 @@ impl BitmapSet {
         Ok(found)
     }
 
-    /// Reserves just these bits, if they are free and easily found to be.
+    /// Reserves exactly these bits if they are free and a cheap check shows it.
     #[inline]
     fn reserve_here(
         &self,
@@ -195,7 +197,7 @@ impl BitmapSet {
             len: u64::from(len),
         };
         let first = (start & (self.per_group - 1)) as u32;
-        // Without room: for the search to find out, which begins here.
+        // If the run has no room, `search` handles that; it begins here.
         if !self.has_room(region, geo, run) || !g.take_here(first, len) {
             return None;
         }
@@ -203,10 +205,10 @@ impl BitmapSet {
         Some(self.reserved(group, g, first, len))
     }
 
-    /// Where the bit of one that is reserved stands.
+    /// Locates the bit of a reserved number.
     ///
     /// # Errors
-    /// Those of its group.
+    /// Errors of its group.
     pub fn at(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<Reserved> {
         let group = bit >> self.group_log2;
         let guard = self.lock(region, geo, group)?;
@@ -234,7 +236,7 @@ impl BitmapSet {
         }
     }
 
-    /// Reserves `len` bits aligned to `len`, which is a power of two from 64.
+    /// Reserves `len` bits aligned to `len`, a power of two from 64.
     pub fn reserve_aligned(
         &self,
         region: &Region,
@@ -265,15 +267,14 @@ impl BitmapSet {
         })
     }
 
-    /// Whether the blocks of a run have room on the host. Numbers of inodes take
-    /// none.
+    /// Whether the blocks of a run have room on the host. Inode numbers need none.
     #[inline]
     fn has_room(&self, region: &Region, geo: &Geometry, run: Run) -> bool {
         self.kind != BitmapKind::Blocks
             || region.has_room(run.start << geo.block_log2, run.len << geo.block_log2)
     }
 
-    /// Gives reserved or released bits back.
+    /// Frees reserved or released bits.
     pub fn free_run(&self, region: &Region, geo: &Geometry, run: Run) {
         self.for_groups(run, |group, start, len| {
             if let Ok(mut guard) = self.lock(region, geo, group)

@@ -11,18 +11,18 @@ use crate::media::Geometry;
 use crate::media::checksum::word_sum;
 use crate::pmem::Region;
 
-/// Most combinations of steps that recovery looks at for one group.
+/// Limit of step combinations that recovery tries for one group.
 const MAX_WAYS: u32 = 1 << 16;
 
 impl BitmapSet {
-    /// Renews the sum of a group whose bits live records have set and cleared,
-    /// for recovery. First the old sum is checked: it fits the bits as they are
-    /// now, or as they were before some of the steps of each lane. A sum
-    /// that fits none of these means damage, which must not be sealed with a new
-    /// one: a used block could pass for a free one.
+    /// Updates the sum of a group whose bits live records have set and cleared, for
+    /// recovery. First checks the old sum. It must match the bits as they are now, or as
+    /// they were before some of the last steps of each lane. If it matches none of these,
+    /// the group is damaged and the sum must not be replaced: a used block could then pass
+    /// for a free one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], and the sum stays as it is.
+    /// [`Error::Corrupt`]; the sum stays unchanged.
     pub fn renew_sum(
         &self,
         region: &Region,
@@ -57,8 +57,8 @@ impl BitmapSet {
         Ok(())
     }
 
-    /// Whether the sum was `old` when some of the last steps of each lane had not
-    /// been taken; it is `sum` with all of them.
+    /// Whether `old` is the sum before some of the last steps of each lane. `sum` includes
+    /// all steps.
     fn matches_partial_replay(
         &self,
         region: &Region,
@@ -73,7 +73,7 @@ impl BitmapSet {
             .iter()
             .try_fold(1u32, |n, l| n.checked_mul(l.len() as u32 + 1));
         if ways.is_none_or(|n| n > MAX_WAYS) {
-            // Too many operations were under way to tell.
+            // Too many operations were in progress to tell.
             return Ok(true);
         }
         let mut now = BTreeMap::new();
@@ -81,7 +81,7 @@ impl BitmapSet {
             now.insert(step.word, region.load_u64(step.word)?);
         }
         let word_sum = |word: u64, bits| word_sum(geo.seed, word.wrapping_sub(bitmap) / 8, bits);
-        // How many steps of each lane had been taken, counted down from all.
+        // Number of steps taken in each lane, counted down from all.
         let mut taken: Vec<usize> = lanes.iter().map(|l| l.len()).collect();
         loop {
             let mut then = now.clone();

@@ -1,6 +1,6 @@
-//! The copies of [`live`](super) on x86_64. Long loads are the C library's, which
-//! knows the processor; called from here they are instructions like the others,
-//! of which the compiler knows only what they may change.
+//! The copies of [`live`](super) on x86_64. Long loads use the C library, which is tuned to
+//! the processor. The call is in inline assembly, so the compiler knows only what it may
+//! change.
 
 use std::arch::asm;
 
@@ -10,8 +10,8 @@ use super::{WORD, merge, parts};
 /// As for [`live::copy`](super::copy); either side may be ordinary memory.
 #[inline]
 unsafe fn memcpy(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the ranges are valid and do not overlap, by contract. The stack is
-    // aligned for a call, and all that a call may change is declared.
+    // SAFETY: the ranges are valid and do not overlap, by contract. The stack is aligned
+    // for a call, and everything that a call may change is declared.
     unsafe {
         asm!(
             "call qword ptr [rip + {memcpy}@GOTPCREL]",
@@ -36,8 +36,8 @@ pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`live::copy`](super::copy).
 #[inline]
 pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: each arm copies `len` bytes; one store of an aligned 1, 2, 4 or 8
-    // bytes is not torn.
+    // SAFETY: each arm copies `len` bytes; one store of an aligned 1, 2, 4 or 8 bytes is
+    // not torn.
     unsafe {
         match len {
             8 if dst.addr().is_multiple_of(8) => asm!(
@@ -73,8 +73,8 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`live::copy`](super::copy).
 unsafe fn store_any(dst: *mut u8, src: *const u8, len: usize) {
     let (head, body, tail) = parts(dst, len);
-    // SAFETY: the parts are the range together; each word has a byte of it, so it
-    // is mapped.
+    // SAFETY: the parts together are the range; each word contains a byte of the range, so
+    // it is mapped.
     unsafe {
         store_part(dst, src, head);
         store_words(dst.add(head), src.add(head), body);
@@ -82,10 +82,10 @@ unsafe fn store_any(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Stores some bytes of one word, all at once.
+/// Stores some bytes of one word in one atomic step.
 ///
 /// # Safety
-/// As for [`live::copy`](super::copy), for less than a word, within one.
+/// As for [`live::copy`](super::copy), for less than a word, within one word.
 unsafe fn store_part(dst: *mut u8, src: *const u8, len: usize) {
     if len == 0 {
         return;
@@ -104,8 +104,8 @@ unsafe fn store_part(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`live::copy`](super::copy); `dst` and `len` are multiples of 8.
 #[inline]
 pub(super) unsafe fn store_words(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: both ranges are valid, by contract. A store of 16 bytes at a multiple
-    // of 8 has two words, and tears neither.
+    // SAFETY: both ranges are valid, by contract. A store of 16 bytes at a multiple of 8
+    // covers two words and tears neither.
     unsafe {
         asm!(
             "cmp {len}, 64",

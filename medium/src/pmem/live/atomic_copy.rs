@@ -1,4 +1,4 @@
-//! The copies of [`live`](super) in terms of the language.
+//! The copies of [`live`](super) in pure Rust.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,7 +7,7 @@ use super::{WORD, merge, parts, word_at};
 /// Loads some bytes of one word.
 ///
 /// # Safety
-/// The word that they lie in is mapped; `dst` has room for them.
+/// The word that contains them is mapped; `dst` has room for them.
 unsafe fn load_part(dst: *mut u8, src: *const u8, len: usize) {
     if len == 0 {
         return;
@@ -22,10 +22,10 @@ unsafe fn load_part(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Stores some bytes of one word, and leaves the others.
+/// Stores some bytes of one word and keeps the others.
 ///
 /// # Safety
-/// The word that they lie in is mapped and writable.
+/// The word that contains them is mapped and writable.
 unsafe fn store_part(dst: *mut u8, new: &[u8]) {
     if new.is_empty() {
         return;
@@ -40,8 +40,8 @@ unsafe fn store_part(dst: *mut u8, new: &[u8]) {
 /// As for [`live::load`](super::load).
 pub(super) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
     let (head, body, tail) = parts(src, len);
-    // SAFETY: each word has a byte of the range, so it is mapped; the parts are
-    // the range together, and as many bytes of `dst`.
+    // SAFETY: each word contains a byte of the range, so it is mapped; the parts together
+    // are the range, and as many bytes of `dst`.
     unsafe {
         load_part(dst, src, head);
         for i in (head..head + body).step_by(WORD) {
@@ -58,11 +58,11 @@ pub(super) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     let (head, body, tail) = parts(dst, len);
     let part = |at: usize, n: usize| {
         let mut bytes = [0; WORD];
-        // SAFETY: less than a word, of the source.
+        // SAFETY: less than a word, within the source.
         unsafe { std::ptr::copy_nonoverlapping(src.add(at), bytes.as_mut_ptr(), n) };
         bytes
     };
-    // SAFETY: as in `load`, the other way round.
+    // SAFETY: as in `load`, with source and destination exchanged.
     unsafe {
         store_part(dst, &part(0, head)[..head]);
         store_words(dst.add(head), src.add(head), body);

@@ -1,4 +1,4 @@
-//! Both ways to copy, at every alignment and length, beside the plain ones.
+//! Both implementations of the copies, at every alignment and length, against plain copies.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,8 +14,8 @@ fn source() -> Area {
     Area(std::array::from_fn(|i| (i * 7 + 1) as u8))
 }
 
-/// Runs `f` for many places (offset to, offset from, length) and compares all of
-/// the area with what `expect` makes of it.
+/// Runs `f` for many (destination offset, source offset, length) and compares the whole
+/// area with the result of `expect`.
 fn compare(f: impl Fn(*mut u8, *const u8, usize), expect: impl Fn(&mut [u8], &[u8])) {
     let places = if cfg!(miri) {
         [0, 3].iter()
@@ -65,8 +65,7 @@ fn fills_everywhere_are_those_bytes_and_no_others() {
     compare(|d, _, n| unsafe { atomic_copy::fill(d, 0x5a, n) }, filled);
 }
 
-/// Whoever looks between two instructions, as a crash does, sees no part of what is
-/// stored to a word.
+/// Between two instructions, as after a crash, a reader sees no partial store to a word.
 #[test]
 fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
     const ROUNDS: u32 = if cfg!(miri) { 2 } else { 400_000 };
@@ -74,7 +73,7 @@ fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
     let base = area.as_ptr().cast_mut().cast::<u8>();
     let base = AtomicU64::new(base.expose_provenance() as u64);
     let done = AtomicBool::new(false);
-    // Where the bytes begin, and how many they are.
+    // Start and length of each store.
     let bounds = [(3, 30), (2, 62), (34, 100), (40, 64), (61, 190), (5, 2)];
     for (from, len) in bounds {
         done.store(false, Ordering::Relaxed);
@@ -131,7 +130,7 @@ fn a_structure_of_any_length_comes_out_whole() {
     }
 }
 
-/// Stores to two halves of one word, and loads of all of it, at once.
+/// Two threads store to the halves of one word and load all of it, concurrently.
 #[test]
 fn parts_of_a_word_stored_by_two_threads_are_both_there() {
     let words = [AtomicU64::new(0), AtomicU64::new(0)];

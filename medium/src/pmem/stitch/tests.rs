@@ -1,6 +1,7 @@
 //! Views over scattered pieces, on every kind of region that can be had.
 
 use super::*;
+use crate::pmem::mapping::HUGE_2M;
 use crate::pmem::tests::{disk, shm};
 use crate::pmem::{BackendKind, Durability, RegionOptions, SimBackend};
 
@@ -305,4 +306,32 @@ fn huge_pages_of_tmpfs_are_mapped() {
         );
     }
     assert_eq!(huge(map.as_ptr()), 2 << 10, "KiB of the first piece");
+}
+
+#[test]
+fn extend_that_fails_midway_leaves_the_view_and_can_be_repeated() {
+    let region = RegionOptions::new().memfd("test", 1 << 20).unwrap();
+    let source = StitchSource::of_region(&region).unwrap();
+    let mut stitcher = Stitcher::reserving(P, 64 * P, 0).unwrap();
+    stitcher.stitch(&source, 0, 8 * P, P, true).unwrap();
+    let mut map = stitcher.finish().unwrap();
+    let address = map.as_ptr();
+    assert_eq!((map.len(), map.reserved()), (P, 64 * P));
+    // The second piece overlaps the first, lies behind the end, is not whole pages.
+    for second in [(2 * P, 0, P), (5 * P, 0, P), (3 * P, 1, P)] {
+        let pieces = [(P, 20 * P, 2 * P), second];
+        map.extend(&source, 5 * P, pieces, true).unwrap_err();
+        assert_eq!((map.len(), map.is_writable()), (P, true));
+        assert!(map.load::<u64>(P).is_err());
+    }
+    map.extend(&source, 65 * P, [], true).unwrap_err();
+    map.extend(&source, 4 * P, [(P, 20 * P, 2 * P)], true)
+        .unwrap();
+    assert_eq!((map.len(), map.as_ptr()), (4 * P, address));
+    map.store(2 * P, 7u64).unwrap();
+    assert_eq!(region.load_u64(21 * P).unwrap(), 7);
+    // The last page is a hole.
+    assert_eq!(map.load::<u64>(3 * P).unwrap(), 0);
+    assert_eq!(map.store(3 * P, 1u64).unwrap_err().errno(), libc::EACCES);
+    assert!(!map.is_writable());
 }
