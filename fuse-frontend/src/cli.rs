@@ -16,34 +16,6 @@ use crate::options::{self, MountSettings, Refused};
 pub(crate) const SERVE_IN_BACKGROUND: &str = "--serve-in-background";
 
 const MORE_HELP: &str = "\
-Options after -o:
-  ro, rw                       read-only, read-write
-  noatime, relatime, strictatime, nodiratime
-                               access times; relatime is the default
-  dev, suid, exec, symfollow, sync, dirsync and nodev, nosuid, noexec,
-  nosymfollow, async
-  cache=auto|none              let the page cache serve hot reads, or not
-  threads=N                    threads that serve requests
-  cache_mem=BYTES              bound of the inode cache, 128M by default
-  errors=continue|remount-ro|panic
-                               what damage on the medium does to the mount
-  backend=auto|libpmem2|native
-  durability=power|process     what a completed operation survives
-  require-dax                  fail unless the region is mapped with DAX
-  allow_other, noallow_other   let other users in; default if root mounts
-  discard, nodiscard           give freed space back to the host at once, or
-                               with fstrim(8) only, which is the default
-  norecovery                   with ro: what a crash has left is replayed in
-                               memory only
-  nonempty                     mount over a directory that has entries
-  remount                      change ro, access times and the kernel's flags of
-                               a live mount; other options stay as mounted
-  sandbox=on|off               what the server of a mount by root may do: what
-                               serving takes (default), or all, for debugging
-  direct=off                   no direct access beside the mount; reserved
-  uid=, gid=, mode=            of the root directory: options of mkfs.pramfs
-Unknown options are refused, or ignored with -s.
-
 The log goes to the system log, with -f to standard error. PRAMFS_LOG in the
 environment says what is logged: error, warn, info (the default), debug, trace,
 or by parts, as in PRAMFS_LOG=warn,pramfs=debug.
@@ -57,7 +29,7 @@ Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
     name = "mount.pramfs",
     version = pramfs::VERSION,
     about = "Mount a pramfs region",
-    after_help = MORE_HELP,
+    after_help = format!("{}\n{MORE_HELP}", options::help()),
     override_usage = "mount.pramfs REGION MOUNTPOINT [-fnsv] [-o OPTION[,OPTION...]]"
 )]
 struct Arguments {

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_found_taken_and_given_back() {
+    fn runs_are_found_taken_and_freed() {
         let mut g = Group::loaded(vec![0; 4].into(), 200, 4096, 0);
         assert_eq!(g.free(), 200);
         assert_eq!(g.find(0, 100), Some((0, 100)));

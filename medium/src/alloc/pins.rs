@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_run_is_parked_until_the_last_pin_goes() {
+    fn pinned_run_is_parked_until_last_unpin() {
         let pins = BlockPins::default();
         let run = |start, len| Run { start, len };
         let a = pins.pin(&[run(10, 5), run(100, 1)]);

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn may_change_of_what_an_entry_covers_is_true() {
+    fn may_change_of_covered_bytes_is_true() {
         for at in (0..8192).step_by(8) {
             for words in [1, 3, 8, 9, 40] {
                 let mut rec = RecordBuf::new(4096);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn may_change_of_another_line_of_a_page_is_false() {
+    fn may_change_of_other_line_in_page_is_false() {
         let mut rec = RecordBuf::new(4096);
         assert!(rec.push(EntryKind::Leaf, 4096 + 128, &[0; 64]));
         for line in (0..64).filter(|&l| l != 2) {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_of_an_entry_leaves_one_with_the_new_payload() {
+    fn replace_keeps_one_entry_with_new_payload() {
         let mut rec = RecordBuf::new(4096);
         for (at, byte) in [(4096, 1), (4160, 2), (8192, 3)] {
             assert!(rec.push(EntryKind::Leaf, at, &[byte; 48]));

@@ -474,7 +474,7 @@ impl Journal {
 
 #[cold]
 fn broken() -> Error {
-    Error::Io("a change was made durable and not brought home; mount the file system again".into())
+    Error::Io("a change is durable but was not stored in place; mount the file system again".into())
 }
 
 #[cold]

@@ -115,7 +115,7 @@ mod tests {
     use crate::pmem::SimBackend;
 
     #[test]
-    fn each_line_is_flushed_once_however_many_there_are() {
+    fn every_line_is_flushed_once() {
         for count in [1, 5, INLINE_LINES as u64, INLINE_LINES as u64 + 1, 200] {
             let sim = SimBackend::new(1 << 16).unwrap();
             let region = Region::new("lines", Box::new(sim.clone()));

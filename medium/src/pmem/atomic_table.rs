@@ -1,6 +1,5 @@
-//! Ordinary memory for the tables of caches: words that start as zero, take
-//! memory page by page as they are written, and can be read while another
-//! thread writes them.
+//! Ordinary memory for cache tables: words that start as zero. Memory is allocated page by
+//! page as words are written. Words can be read while another thread writes them.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -8,29 +7,28 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Miri knows no others; the tables of its small regions are small.
+/// Miri supports no other mappings; the tables of its small regions are small.
 #[cfg(miri)]
 const FLAGS: MapFlags = MapFlags::PRIVATE;
 #[cfg(not(miri))]
 const FLAGS: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// A fixed number of atomic words in a private mapping of their own.
+/// A fixed number of atomic words in a separate private mapping.
 #[derive(Debug)]
 pub struct AtomicTable {
     base: NonNull<AtomicU64>,
     len: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone, and everything in it is
-// atomic.
+// SAFETY: this value alone owns the mapping, and everything in it is atomic.
 unsafe impl Send for AtomicTable {}
 // SAFETY: as above.
 unsafe impl Sync for AtomicTable {}
 
 impl AtomicTable {
-    /// That many words, at the start of a page; none where there is no memory
-    /// for them, which a cache can live with. `what` they are, and what would
-    /// take less memory, is for the warning that says so.
+    /// Allocates `len` words, page-aligned. If memory is short, the table has no words,
+    /// which a cache can tolerate. `what` names the table in the warning and suggests how
+    /// to need less memory.
     pub fn new(len: usize, what: &str) -> AtomicTable {
         let none = AtomicTable {
             base: NonNull::dangling(),
@@ -40,8 +38,8 @@ impl AtomicTable {
         let Some(bytes) = len.checked_mul(size_of::<AtomicU64>()).filter(fits) else {
             return none;
         };
-        // SAFETY: a new anonymous mapping where the kernel chooses; it replaces
-        // nothing.
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses; it
+        // replaces nothing.
         let mapped = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -63,14 +61,14 @@ impl AtomicTable {
         }
     }
 
-    /// Asks for huge pages for what has not been touched so far. Random reads of
-    /// a large table spend as long on its page tables as on the table.
+    /// Requests huge pages for the untouched part. Random reads of a large table otherwise
+    /// spend as long on its page tables as on the table.
     pub fn advise_huge(&self) {
         if self.len == 0 {
             return;
         }
-        // SAFETY: the range is the mapping of this value, and the advice changes
-        // no byte of it.
+        // SAFETY: the range is the mapping of this value, and the advice changes no byte in
+        // it.
         let advised = unsafe {
             rustix::mm::madvise(
                 self.base.as_ptr().cast(),
@@ -88,9 +86,9 @@ impl Deref for AtomicTable {
     type Target = [AtomicU64];
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has `len` words, page-aligned and zeroed, of which
-        // any value is valid; it lives as long as this value. Without a mapping
-        // the pointer is dangling, aligned, and `len` is 0.
+        // SAFETY: the mapping has `len` words, page-aligned and zeroed, for which any value
+        // is valid; it lives as long as this value. Without a mapping the pointer is
+        // dangling but aligned, and `len` is 0.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -99,8 +97,8 @@ impl Drop for AtomicTable {
     fn drop(&mut self) {
         if self.len != 0 {
             let bytes = size_of_val::<[AtomicU64]>(self);
-            // SAFETY: mapped in `new` with this length, and no reference into it
-            // outlives this value.
+            // SAFETY: mapped in `new` with this length, and no reference into it outlives this
+            // value.
             let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
             debug_assert!(unmapped.is_ok());
         }
@@ -114,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_zero_and_kept() {
+    fn words_start_zero_and_keep_values() {
         let words = AtomicTable::new(1 << 20, "a table");
         assert_eq!(words.len(), 1 << 20);
         assert_eq!(words.as_ptr().addr() % 4096, 0);
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_none() {
+    fn failed_allocation_yields_empty_table() {
         for len in [0, usize::MAX, usize::MAX / 8 - 4096] {
             let words = AtomicTable::new(len, "a table");
             assert!(words.is_empty());

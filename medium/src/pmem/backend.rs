@@ -82,7 +82,10 @@ pub enum Durability {
 /// A backend owns its mapping: `base()..base()+len()` stays valid, readable
 /// and writable (or privately writable) until it is dropped.
 ///
-/// `base` and `len` must describe one valid mapping that does not move or shrink while the backend lives. It can be loaded from and stored to up to the next multiple of 8 bytes. Others load from and store to it concurrently, so the backend must not use ordinary stores of the language on it.
+/// `base` and `len` must describe one valid mapping that does not move or shrink while the
+/// backend lives. It can be loaded from and stored to up to the next multiple of 8 bytes.
+/// Others load from and store to it concurrently, so the backend must not use ordinary
+/// stores of the language on it.
 pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// Short name: `native`, `libpmem2`, `sim`, `heap`.
     fn name(&self) -> &'static str;
@@ -129,7 +132,8 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// flushed ordinarily.
     ///
     /// # Safety
-    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does not overlap it. On x86_64 the source may also lie in the mapping, where others store to it.
+    /// `dst..dst+len` lies in the mapping; `src..src+len` is readable and does not overlap
+    /// it. On x86_64 the source may also lie in the mapping, where others store to it.
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize);
     /// As [`nt_copy`](Self::nt_copy), but stores zeros.
     ///
@@ -251,7 +255,8 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// medium. `alias` is their address in that mapping, `home` in this one.
     ///
     /// # Safety
-    /// `home..home+len` lies in the mapping, and `alias..alias+len` in another mapping of the same bytes.
+    /// `home..home+len` lies in the mapping, and `alias..alias+len` in another mapping of
+    /// the same bytes.
     unsafe fn flush_alias(&self, _alias: *const u8, home: *const u8, len: usize) {
         // SAFETY: passed on from the caller. Caches work by physical address and msync by
         // file, so flushing any mapping of the bytes suffices.

@@ -60,7 +60,7 @@ impl Cow {
                 self.failures.fetch_add(1, Ordering::Release);
                 super::fault::note_fault();
                 tracing::error!(
-                    "no private copy of {} bytes of a read-only region: {e}",
+                    "cannot copy {} bytes of a read-only region privately: {e}",
                     self.unit
                 );
                 return false;
@@ -106,7 +106,7 @@ mod tests {
     use crate::pmem::mapping::{Mapping, Share};
 
     #[test]
-    fn copies_only_what_is_stored_to() {
+    fn store_copies_only_touched_units() {
         let unit = 64 << 10;
         let fd = rustix::fs::memfd_create("cow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 4 * unit as u64).unwrap();

@@ -47,7 +47,7 @@ pub enum PmemError {
     /// A system call failed.
     #[error("{what} {path}: {source}")]
     Os {
-        /// What was being done, as a phrase: "cannot open", "cannot map".
+        /// The action that failed, as a phrase: "cannot open", "cannot map".
         what: &'static str,
         /// The object, usually a path.
         path: String,

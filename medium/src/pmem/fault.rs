@@ -1,23 +1,23 @@
-//! SIGBUS: the page that is not there.
+//! SIGBUS: handling of pages that cannot be accessed.
 //!
-//! A load from poisoned memory, from a file that was cut under its mapping, or
-//! a store into a file whose file system is full raises SIGBUS. With the guard
-//! installed, such a fault inside a guarded mapping maps zeros over the page,
-//! counts, remembers the page, and returns; whoever ran the access sees the
-//! count and answers EIO. A fault anywhere else goes to the handler that was
-//! there before.
+//! SIGBUS follows a load from poisoned memory, an access past the truncated end of a mapped
+//! file, or a store into a file whose file system is full. With the guard installed, the
+//! handler treats such a fault inside a guarded mapping as follows: it maps zeros over the
+//! page, increments the count, records the page, and returns. The code that made the access
+//! sees the count and answers EIO. A fault anywhere else goes to the handler that was
+//! installed before.
 //!
 //! Invariants:
-//! * The handler only loads and stores atomics in a fixed table and in bitmaps,
-//!   and calls `mmap` and `munmap`: nothing that can lock or allocate.
-//! * A slot of the table names a range only while its [`Guard`] lives, and what
-//!   is read of it belongs to one guard: it changes under a sequence number.
-//! * A page counts for itself alone, however many there are: the first one of a
-//!   mapping gets it a bitmap of its pages, had as it is touched.
+//! * The handler only loads and stores atomics in a fixed table and in bitmaps, and calls
+//!   `mmap` and `munmap`. None of this can lock or allocate.
+//! * A slot of the table names a range only while its [`Guard`] lives. Values read from a
+//!   slot belong to one guard, because it changes under a sequence number.
+//! * Each page counts individually, however many fault. The first faulted page of a mapping
+//!   creates a bitmap of its pages, whose memory is allocated when touched.
 //!
-//! Left to others: what an operation does about a fault. The page stays zeros
-//! (stores to it are lost) until the mapping is made anew, which is why
-//! [`Guard::is_faulted`] exists beside the count.
+//! Not handled here: how an operation reacts to a fault. The page stays zero (stores to it
+//! are lost) until the mapping is made anew; this is why [`Guard::is_faulted`] exists
+//! beside the count.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -26,25 +26,25 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering,
 
 use super::error::PmemError;
 
-/// Mappings that can be guarded at a time; more work unguarded.
+/// Maximum number of guarded mappings; further ones work unguarded.
 const SLOTS: usize = 4096;
 
 #[repr(align(64))]
 struct Slot {
     taken: AtomicBool,
-    /// Odd while the three below are being changed.
+    /// Odd while the three fields below change.
     version: AtomicUsize,
     start: AtomicUsize,
     len: AtomicUsize,
     unit: AtomicUsize,
     faults: AtomicU64,
-    /// A bit for each unit that has faulted; null: none has.
+    /// One bit for each unit, set once it has faulted; null: no unit has faulted.
     bad: AtomicPtr<AtomicU64>,
-    /// There was no memory for such a bitmap: all of it counts as faulted.
+    /// The bitmap could not be allocated: the whole range counts as faulted.
     all: AtomicBool,
 }
 
-/// A guarded range, as it was at one moment.
+/// A consistent copy of a guarded range.
 #[derive(Debug, Clone, Copy)]
 struct Guarded {
     start: usize,
@@ -57,12 +57,13 @@ impl Guarded {
         addr >= self.start && addr - self.start < self.len
     }
 
-    /// Which of its units an address lies in, or the next one.
+    /// Returns the index of the unit that contains an address, or of the next unit.
     fn index(&self, addr: usize) -> usize {
         (addr / self.unit).saturating_sub(self.start / self.unit)
     }
 
-    /// Words of a bitmap of its units, the first and last in part.
+    /// Returns the number of words in a bitmap of the units. The first and last word may be
+    /// partial.
     fn words(&self) -> usize {
         (self.len / self.unit + 2).div_ceil(64)
     }
@@ -81,39 +82,39 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// A guarded page of this process has faulted: from here on every access asks
-/// whether it meets such a page.
+/// Set once a guarded page of this process has faulted. From then on every access checks
+/// for such pages.
 static HAPPENED: AtomicBool = AtomicBool::new(false);
 
-/// Whether any guarded page has faulted so far. Asked after a load, it covers
-/// that load: the page is on record before zeros take its place.
+/// Whether any guarded page has faulted so far. Called after a load, the answer covers that
+/// load: the handler records the page before zeros replace it.
 #[inline]
 pub(super) fn happened() -> bool {
-    // The load that is asked about stays before this one.
+    // Keeps the load in question before this one.
     fence(Ordering::Acquire);
     HAPPENED.load(Ordering::Relaxed)
 }
 
-/// Says that some region has faulted. A backend whose
-/// [`faults`](super::PmemBackend::faults) grows for another reason than the
-/// SIGBUS that is guarded here, such as a write-out that failed, calls this
-/// after it has counted: as long as nobody has, no backend is asked.
+/// Announces that a region has faulted. Backends are asked for
+/// [`faults`](super::PmemBackend::faults) only after the first announcement. A backend
+/// whose count grows for a reason other than the SIGBUS guarded here, such as a failed
+/// write-back, calls this after it has counted.
 pub fn note_fault() {
     HAPPENED.store(true, Ordering::Release);
 }
 
-/// One more than the highest slot ever taken: bounds the handler's search.
+/// The highest slot ever taken, plus one: bounds the handler's search.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 
-/// Registration of a mapping with the SIGBUS handler, for as long as it lives.
+/// Registers a mapping with the SIGBUS handler while it lives.
 #[derive(Debug)]
 pub(super) struct Guard {
     slot: Option<usize>,
 }
 
 impl Guard {
-    /// Guards `base..base+len`. `unit`: the piece that is replaced on a fault,
-    /// a power of two; a page, or more where the kernel cannot split.
+    /// Guards `base..base+len`. `unit` is the piece replaced on a fault, a power of two: a
+    /// page, or more if the kernel cannot split the mapping.
     pub(super) fn new(base: *mut u8, len: usize, unit: usize) -> Guard {
         let free = TABLE.iter().position(|s| {
             !s.taken.load(Ordering::Relaxed)
@@ -123,7 +124,7 @@ impl Guard {
         });
         let Some(i) = free else {
             tracing::warn!(
-                "{SLOTS} mappings are guarded already: a bad page in a further one ends the process"
+                "{SLOTS} mappings are already guarded: a bad page in another mapping ends the process"
             );
             return Guard { slot: None };
         };
@@ -139,7 +140,7 @@ impl Guard {
         Guard { slot: Some(i) }
     }
 
-    /// Faults taken so far.
+    /// Returns the number of faults so far.
     #[inline]
     pub(super) fn faults(&self) -> u64 {
         self.slot
@@ -165,10 +166,10 @@ impl Drop for Guard {
 }
 
 impl Slot {
-    /// By who has taken the slot, and nobody else.
+    /// Only the owner of the slot may call this.
     fn set(&self, range: Guarded) {
         self.version.fetch_add(1, Ordering::Relaxed);
-        // Who sees one of the stores below sees the odd number, too.
+        // A reader that sees a store below also sees the odd number.
         fence(Ordering::Release);
         self.start.store(range.start, Ordering::Relaxed);
         self.len.store(range.len, Ordering::Relaxed);
@@ -176,8 +177,8 @@ impl Slot {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The range, if there is one. A slot that is being changed names none: the
-    /// guard of a mapping that has just faulted stays as it is.
+    /// Returns the range, if any. A slot that is being changed names none; the guard of a
+    /// mapping that has just faulted does not change.
     fn get(&self) -> Option<Guarded> {
         let before = self.version.load(Ordering::Acquire);
         let range = Guarded {
@@ -220,8 +221,8 @@ impl Slot {
         while at < end {
             let n = (64 - at % 64).min(end - at);
             let mask = u64::MAX >> (64 - n) << (at % 64);
-            // SAFETY: the bitmap has words() words, of which this is one, and is
-            // unmapped only by the drop of the guard that this call borrows.
+            // SAFETY: the bitmap has words() words, of which this is one. Only the drop of the
+            // guard that this call borrows unmaps it.
             if unsafe { &*bad.add(at / 64) }.load(Ordering::Acquire) & mask != 0 {
                 return true;
             }
@@ -235,9 +236,8 @@ impl Slot {
         match self.bits(range) {
             Some(bits) => {
                 let at = range.index(addr);
-                // SAFETY: the bitmap has a bit for each unit of the range, in
-                // which the address lies, and lives as long as the guard, whose
-                // mapping is being accessed.
+                // SAFETY: the bitmap has a bit for each unit of the range, in which the address
+                // lies. It lives as long as the guard, whose mapping is being accessed.
                 let word = unsafe { &*bits.add(at / 64) };
                 word.fetch_or(1 << (at % 64), Ordering::AcqRel);
             }
@@ -246,13 +246,13 @@ impl Slot {
         self.faults.fetch_add(1, Ordering::Release);
     }
 
-    /// The bitmap, made by who needs it first. Runs in the signal handler.
+    /// Returns the bitmap; the first caller makes it. Runs in the signal handler.
     fn bits(&self, range: &Guarded) -> Option<*mut AtomicU64> {
         let there = self.bad.load(Ordering::Acquire);
         if !there.is_null() {
             return Some(there);
         }
-        // SAFETY: a new anonymous mapping where the kernel chooses, zeroed, and
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses, zeroed;
         // any value of its words is valid.
         let made = unsafe {
             libc::mmap(
@@ -280,12 +280,12 @@ impl Slot {
 }
 
 fn unmap_bits(bits: *mut AtomicU64, words: usize) {
-    // SAFETY: a bitmap of so many words, mapped by `Slot::bits`, to which nobody
-    // has a reference any more.
+    // SAFETY: a bitmap of so many words, mapped by `Slot::bits`; no reference to it
+    // remains.
     let _ = unsafe { libc::munmap(bits.cast(), words * size_of::<AtomicU64>()) };
 }
 
-/// What was installed before us. Written once, before our handler is in place.
+/// The handler installed before ours. Written once, before our handler is in place.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 // SAFETY: written only inside `INSTALL.call_once`, before the handler that
 // reads it is installed; read-only from then on.
@@ -294,21 +294,20 @@ unsafe impl Sync for Previous {}
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 static INSTALL: Once = Once::new();
 static INSTALL_ERRNO: AtomicUsize = AtomicUsize::new(0);
-/// The handler before us was to run once (SA_RESETHAND), and has run.
+/// The previous handler was to run once (SA_RESETHAND), and has run.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
-/// Installs the process-wide SIGBUS handler, once. Opening a region does so
-/// ([`RegionOptions::fault_guard`](super::RegionOptions::fault_guard)); a program
-/// calls it for a region of its own backend, or to choose the moment: after other
-/// libraries have installed their handlers, which get what is not a region's.
-/// A handler that is installed later takes its place; one that does not pass on
-/// what is a region's ends the process where a page fails. That is looked for at
-/// each call, and a line of the log tells of it.
+/// Installs the process-wide SIGBUS handler, once. Opening a region installs it
+/// ([`RegionOptions::fault_guard`](super::RegionOptions::fault_guard)). A program calls
+/// this function for a region with its own backend, or to choose the moment: after other
+/// libraries have installed their handlers, which then get every fault outside regions. A
+/// handler installed later replaces this one. If it does not pass on faults of regions, a
+/// failed page ends the process. Each call checks for such a handler and logs a warning.
 ///
-/// The handler that was there before runs as if it were in place alone, with its
-/// `sa_mask`, SA_SIGINFO, SA_NODEFER and SA_RESETHAND. Two of its flags are not
-/// kept: it runs on the alternative stack where the thread has one, and a system
-/// call that a signal of another process interrupts is started again.
+/// The previous handler runs as if installed alone, with its `sa_mask`, SA_SIGINFO,
+/// SA_NODEFER and SA_RESETHAND. Two of its flags do not apply: it runs on the alternative
+/// stack if the thread has one, and a system call interrupted by another process's signal
+/// is restarted.
 ///
 /// # Errors
 /// [`PmemError::Os`] if the system refuses the handler.
@@ -318,9 +317,9 @@ pub fn install_fault_guard() -> Result<(), PmemError> {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // SAFETY: the pointers are valid for the calls. PREVIOUS is filled
-        // before our handler, its only other reader, can run. The signals that
-        // its handler blocks are blocked from the start, as by the kernel.
+        // SAFETY: the pointers are valid for the calls. PREVIOUS is filled before our
+        // handler, its only other reader, can run. The signals that the previous handler
+        // blocks are blocked from the start, as the kernel would do.
         let failed = unsafe {
             libc::sigemptyset(&mut action.sa_mask);
             libc::sigaction(libc::SIGBUS, std::ptr::null(), PREVIOUS.0.get().cast()) != 0 || {
@@ -342,7 +341,7 @@ pub fn install_fault_guard() -> Result<(), PmemError> {
         0 => {
             if !is_in_place() {
                 tracing::warn!(
-                    "another handler of SIGBUS has taken the place of that for regions: unless it passes on what is not its own, a page that fails ends the process"
+                    "another SIGBUS handler has replaced the one for regions: unless it passes on faults that are not its own, a failed page ends the process"
                 );
             }
             Ok(())
@@ -355,7 +354,7 @@ pub fn install_fault_guard() -> Result<(), PmemError> {
     }
 }
 
-/// Whether nobody has installed another handler since, or put back an older one.
+/// Whether our handler is still installed: no other one was installed or restored since.
 fn is_in_place() -> bool {
     // SAFETY: an all-zero sigaction is a valid value to fill in.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -364,7 +363,7 @@ fn is_in_place() -> bool {
     asked != 0 || now.sa_sigaction == on_sigbus as *const () as usize
 }
 
-/// `si_code` of a signal that a process sent, and not the processor.
+/// Whether `si_code` belongs to a signal that a process sent, not the processor.
 fn was_sent(code: i32) -> bool {
     code <= 0
 }
@@ -386,15 +385,15 @@ fn cover_page(addr: usize) -> bool {
         };
         let unit = range.unit;
         let page = addr & !(unit - 1);
-        // SAFETY: errno is thread-local; it is kept for the interrupted code.
+        // SAFETY: errno is thread-local and is preserved for the interrupted code.
         let errno = unsafe { *libc::__errno_location() };
-        // On record first: another thread may load from the zeros as soon as
-        // they are there.
+        // Record the page first: another thread may load from the zeros as soon as they are
+        // mapped.
         slot.note(&range, addr);
         HAPPENED.store(true, Ordering::Release);
-        // SAFETY: the page lies in a mapping of this library (its guard lives,
-        // or the faulting access would itself be outside any mapping), whose
-        // users allow for contents that change, and count faults.
+        // SAFETY: the page lies in a mapping of this library (its guard lives, or the
+        // faulting access would itself be outside any mapping). The users of the mapping
+        // allow for changing contents, and count faults.
         let mapped = unsafe {
             libc::mmap(
                 page as *mut libc::c_void,
@@ -415,8 +414,8 @@ fn cover_page(addr: usize) -> bool {
     false
 }
 
-/// Hands a fault that is not ours to the handler before us; where there was
-/// none, the default takes its course when the access is run again.
+/// Passes a fault outside regions to the previous handler. If there was none, the default
+/// action applies when the access is repeated.
 fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, code: i32) {
     // SAFETY: PREVIOUS was filled before this handler was installed.
     let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
@@ -440,8 +439,8 @@ fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, co
             }
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: with SA_SIGINFO the previous owner gave a function of
-            // exactly this type.
+            // SAFETY: with SA_SIGINFO the previous owner installed a function of exactly this
+            // type.
             let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
             deferring(signal, previous, || call(signal, info, context));
@@ -454,8 +453,8 @@ fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, co
     }
 }
 
-/// Runs the handler before us with the signal itself blocked or not, as that one
-/// has asked for: in ours it is. The rest of its mask is ours, too.
+/// Runs the previous handler with the signal itself blocked or not, as it requested; in our
+/// handler the signal is blocked. The rest of its mask is part of ours.
 fn deferring(signal: i32, previous: &libc::sigaction, run: impl FnOnce()) {
     // SAFETY: a set that sigaction has filled in.
     let masked = unsafe { libc::sigismember(&previous.sa_mask, signal) } == 1;
@@ -481,7 +480,7 @@ mod tests {
     use crate::pmem::tests::{disk, shm};
     use crate::pmem::{BackendKind, RegionOptions};
 
-    /// Cuts the file under its mapping: reads fail, and there is a count.
+    /// Truncates the file under its mapping: reads fail, and the faults are counted.
     fn cut_under_mapping(dir: &std::path::Path, backend: BackendKind) {
         install_fault_guard().unwrap();
         let path = dir.join(format!("cut-{}-{backend:?}", std::process::id()));
@@ -496,7 +495,7 @@ mod tests {
         assert_eq!(region.faults(), 0);
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(8192).unwrap();
-        // The access that faults says so itself: what it got are zeros.
+        // The faulting access itself reports the error, because it read zeros.
         let mut bytes = [1u8; 5];
         let mut fails = |offset: u64| {
             let at =
@@ -509,12 +508,12 @@ mod tests {
         assert!(region.is_faulted(598_000, 4096));
         assert!(!region.is_faulted(0, 8192));
         region.load_u64(0).unwrap();
-        // The page is zeros now and does not fault again; the next one does.
+        // The page now reads as zeros and does not fault again; the next page does.
         assert!(fails(600_000));
         assert_eq!(region.faults(), 1);
         assert!(fails(700_000));
         assert_eq!(region.faults(), 2);
-        // However many there are, each counts for itself.
+        // Each page counts individually, however many fault.
         for page in 100..140u64 {
             assert!(fails(page * 4096));
         }
@@ -526,22 +525,23 @@ mod tests {
     }
 
     #[test]
-    fn cut_tmpfs_file() {
+    fn access_past_truncated_tmpfs_file_fails() {
         for backend in [BackendKind::Native, BackendKind::Auto] {
             cut_under_mapping(shm().path(), backend);
         }
     }
 
     #[test]
-    fn cut_ordinary_file() {
+    fn access_past_truncated_ordinary_file_fails() {
         for backend in [BackendKind::Native, BackendKind::Auto] {
             cut_under_mapping(disk().path(), backend);
         }
     }
 
-    /// A huge page is replaced whole: the kernel splits no such mapping.
+    /// A huge page is replaced as a whole, because the kernel does not split such a
+    /// mapping.
     #[test]
-    fn cut_hugetlbfs_file() {
+    fn access_past_truncated_hugetlbfs_file_fails() {
         let Some(pool) = crate::pmem::huge_pool::HugePool::borrow(2) else {
             return;
         };
@@ -560,9 +560,9 @@ mod tests {
         assert!(region.is_faulted(2 << 20, 1) && !region.is_faulted(0, 2 << 20));
     }
 
-    /// No room for a page is a fault as a bad page is.
+    /// A page without room faults like a bad page.
     #[test]
-    fn full_file_system() {
+    fn store_into_full_file_system_faults() {
         use rustix::mount as m;
         let mount = || -> rustix::io::Result<std::os::fd::OwnedFd> {
             let fs = m::fsopen("tmpfs", m::FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -596,17 +596,17 @@ mod tests {
     }
 
     #[test]
-    fn guards_come_and_go() {
+    fn guard_slots_are_reused() {
         for _ in 0..3 * SLOTS {
             let g = Guard::new(0x1000 as *mut u8, 0, 4096);
             assert!(g.slot.is_some());
         }
     }
 
-    /// Two guards come and go in one slot: a start is never read with the length
-    /// of the other.
+    /// Two guards alternate in one slot: a start is never read with the length of the other
+    /// guard.
     #[test]
-    fn a_guard_that_changes_is_read_whole() {
+    fn changing_guard_is_read_consistently() {
         const SHORT: usize = 0x1_0000_0000;
         const LONG: usize = 0x9_0000_0000;
         let found = |addr| {
@@ -630,15 +630,15 @@ mod tests {
 
     const CHILD: &str = "PRAMFS_TEST_FAULT_ELSEWHERE";
 
-    /// A fault outside every region kills, as it did before.
+    /// A fault outside every region kills the process, as without the guard.
     #[test]
-    fn fault_elsewhere_is_passed_on() {
+    fn fault_outside_regions_is_passed_on() {
         use std::os::unix::process::ExitStatusExt;
         if std::env::var_os(CHILD).is_some() {
             install_fault_guard().unwrap();
             let fd = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            // SAFETY: a new mapping where the kernel chooses. It has no pages
-            // behind it, so the read below faults: that is the test.
+            // SAFETY: a new mapping at an address that the kernel chooses. No pages are behind
+            // it, so the read below faults, as the test intends.
             let p = unsafe {
                 rustix::mm::mmap(
                     std::ptr::null_mut(),
@@ -657,7 +657,7 @@ mod tests {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "pmem::fault::tests::fault_elsewhere_is_passed_on",
+                "pmem::fault::tests::fault_outside_regions_is_passed_on",
             ])
             .env(CHILD, "1")
             .stdout(std::process::Stdio::null())
@@ -669,7 +669,7 @@ mod tests {
 
     static SEEN: AtomicUsize = AtomicUsize::new(0);
 
-    /// The signals among three that are blocked, as digits.
+    /// Returns the blocked ones of three signals, as digits.
     fn blocked() -> usize {
         // SAFETY: an all-zero set is valid to fill in, and no mask changes.
         unsafe {
@@ -681,8 +681,8 @@ mod tests {
         }
     }
 
-    /// A handler of another library. It sends its signal again where it asked not
-    /// to have that deferred, and so runs twice, one inside the other.
+    /// A handler of another library. If it asked not to have its signal deferred, it raises
+    /// the signal again and so runs nested.
     extern "C" fn of_another(signal: i32) {
         let n = SEEN.fetch_add(1, Ordering::Relaxed);
         println!("run {n}, blocked {:03}", blocked());
@@ -693,13 +693,13 @@ mod tests {
         }
     }
 
-    /// What a process says, and how it ends, that has this handler for SIGBUS and
-    /// is sent two of them.
+    /// Runs a process that has this handler for SIGBUS and receives two of them. Returns
+    /// its output and exit status.
     fn with_handler(flags: i32, masked: &str, guarded: bool) -> (Vec<String>, Option<i32>) {
         use std::os::unix::process::ExitStatusExt;
         let out = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--nocapture"])
-            .arg("pmem::fault::tests::handler_before_the_guard_runs_as_it_would_without_it")
+            .arg("pmem::fault::tests::previous_handler_runs_as_without_guard")
             .env(CHILD, format!("{flags} {masked} {guarded}"))
             .output()
             .unwrap();
@@ -714,8 +714,8 @@ mod tests {
         let mut asked = asked.split(' ');
         let mut next = || asked.next().unwrap();
         let flags: i32 = next().parse().unwrap();
-        // SAFETY: an all-zero sigaction is valid to fill in; the handler takes what
-        // the flags say, or ignores the rest.
+        // SAFETY: an all-zero sigaction is valid to fill in; the handler takes the
+        // arguments that the flags announce, or ignores the rest.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = of_another as *const () as usize;
@@ -730,7 +730,7 @@ mod tests {
             install_fault_guard().unwrap();
         }
         println!("blocked {:03} at first", blocked());
-        // SAFETY: of the process's own handler.
+        // SAFETY: raises the signal of the process's own handler.
         unsafe { libc::raise(libc::SIGBUS) };
         println!("blocked {:03} in between", blocked());
         // SAFETY: as above.
@@ -739,7 +739,7 @@ mod tests {
     }
 
     #[test]
-    fn handler_before_the_guard_runs_as_it_would_without_it() {
+    fn previous_handler_runs_as_without_guard() {
         if let Ok(asked) = std::env::var(CHILD) {
             return child_with_handler(&asked);
         }
@@ -760,9 +760,9 @@ mod tests {
         }
     }
 
-    /// As a library does that puts back what it found before it was ours.
+    /// Like a library that restores the handler it found.
     #[test]
-    fn handler_that_another_has_replaced_is_noticed() {
+    fn replaced_handler_is_noticed() {
         if std::env::var_os(CHILD).is_some() {
             install_fault_guard().unwrap();
             let before = is_in_place();
@@ -775,10 +775,7 @@ mod tests {
             std::process::exit(i32::from(!(before && replaced == 0 && !after)));
         }
         let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "pmem::fault::tests::handler_that_another_has_replaced_is_noticed",
-            ])
+            .args(["--exact", "pmem::fault::tests::replaced_handler_is_noticed"])
             .env(CHILD, "1")
             .stdout(std::process::Stdio::null())
             .status()

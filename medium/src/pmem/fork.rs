@@ -1,24 +1,21 @@
-//! What a forked child inherits of an open region: nothing that reaches the
-//! medium.
+//! What a forked child inherits of an open region: nothing that reaches the medium.
 //!
-//! A child has copies of all descriptors and mappings of its parent, but none of
-//! its threads, and its locks stand as they stood. Two engines would write one
-//! journal, and the child's copy of the descriptor would keep the region locked
-//! after the parent has ended. So at every fork(2) of the C library, in the child
-//! and before fork returns there:
+//! A child has copies of all descriptors and mappings of its parent but none of its
+//! threads, and its locks stay in their state at the fork. Two engines would write one
+//! journal, and the child's descriptor would keep the region locked after the parent has
+//! ended. So at every fork(2) of the C library, in the child and before fork returns there:
 //!
-//! * each mapping of a region is replaced by private pages of zeros, so that no
-//!   store of the child reaches the medium, by whatever pointer; where the system
-//!   does not grant so much, by addresses without pages, and a store by a pointer
-//!   is SIGSEGV;
-//! * each descriptor of a region becomes one of an empty eventfd, so that the
-//!   lock is the parent's alone;
-//! * each [`OpenState`] says [`is_inherited`](OpenState::is_inherited), by which
-//!   the layers above refuse every call.
+//! * Private pages of zeros replace each mapping of a region, so no store of the child
+//!   reaches the medium, through any pointer. If the system refuses the memory, addresses
+//!   without pages replace it, and a store raises SIGSEGV.
+//! * An empty eventfd replaces each descriptor of a region, so that only the parent holds
+//!   the lock.
+//! * Each [`OpenState`] reports [`is_inherited`](OpenState::is_inherited), and the layers
+//!   above refuse every call.
 //!
-//! What does not go by way of the C library (a raw `clone`, `_Fork`) runs no
-//! handler; children that exec at once (`posix_spawn`, `vfork`) need none.
-//! Nothing of this is on the way of an operation, but for the load of the state.
+//! A fork that bypasses the C library (a raw `clone`, `_Fork`) runs no handler. Children
+//! that exec at once (`posix_spawn`, `vfork`) need none. An operation pays for none of
+//! this, except for the load of the state.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -29,8 +26,8 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 const INHERITED: u8 = 2;
 
-/// Whether what a region carries is in use: until it is closed, or until this
-/// process turns out to be a forked child of the one that opened it.
+/// State of a region in use. It ends when the region is closed, or in a forked child of the
+/// process that opened it.
 #[derive(Debug)]
 pub struct OpenState(Arc<AtomicU8>);
 
@@ -41,31 +38,31 @@ impl Default for OpenState {
 }
 
 impl OpenState {
-    /// Open, until it is closed or inherited.
+    /// Creates the open state.
     pub fn new() -> OpenState {
         let state = Arc::new(AtomicU8::new(OPEN));
         registry().states.push(Arc::clone(&state));
         OpenState(state)
     }
 
-    /// Neither closed nor inherited by a fork.
+    /// Whether it is neither closed nor inherited by a fork.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.0.load(Ordering::Relaxed) == OPEN
     }
 
-    /// This process is a forked child of the one that opened it.
+    /// Whether this process is a forked child of the one that opened it.
     pub fn is_inherited(&self) -> bool {
         self.0.load(Ordering::Relaxed) == INHERITED
     }
 
-    /// As in a forked child, for tests that cannot fork.
+    /// Sets the state of a forked child, for tests that cannot fork.
     #[cfg(any(test, feature = "testing"))]
     pub fn inherit(&self) {
         self.0.store(INHERITED, Ordering::Relaxed);
     }
 
-    /// Closes it, and tells whether it was open.
+    /// Closes it and returns whether it was open.
     pub fn close(&self) -> bool {
         self.0
             .compare_exchange(OPEN, CLOSED, Ordering::AcqRel, Ordering::Relaxed)
@@ -103,21 +100,21 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 thread_local! {
-    /// The registry, locked from before a fork until behind it, so that the child
-    /// finds it whole: only the thread that forks lives on there.
+    /// The registry, locked from before a fork until after it, so that the child finds it
+    /// consistent: only the forking thread exists there.
     static HELD: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
     static HANDLERS: Once = Once::new();
-    // Miri knows no fork.
+    // Miri does not support fork.
     #[cfg(not(miri))]
     HANDLERS.call_once(|| {
-        // SAFETY: the handlers are functions of this program, which is not
-        // unloaded; they take no arguments and do not unwind.
+        // SAFETY: the handlers are functions of this program, which is not unloaded; they
+        // take no arguments and do not unwind.
         let result = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
         if result != 0 {
-            tracing::warn!("a forked child will not be kept from regions: error {result}");
+            tracing::warn!("forked children cannot be kept from regions: error {result}");
         }
     });
     #[cfg(miri)]
@@ -126,21 +123,21 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 fn lock() -> MutexGuard<'static, Registry> {
-    // Nothing that is done under it can panic halfway.
+    // No operation under this lock can panic halfway.
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mapping that a child shall not have, from its first page on until it is
-/// dropped, which comes before the addresses are given back.
+/// A mapping that a child must not inherit, whole pages from its first page on. Dropped
+/// before the addresses are released.
 #[derive(Debug)]
 pub(super) struct NotInherited(Range);
 
 impl NotInherited {
-    /// Of whole pages of a mapping that the caller owns.
+    /// Registers whole pages of a mapping that the caller owns.
     ///
     /// # Safety
-    /// The addresses stay the caller's until the value is dropped: a forked
-    /// child replaces what is mapped there.
+    /// The addresses belong to the caller until the value is dropped: a forked child
+    /// replaces what is mapped there.
     pub(super) unsafe fn new(base: *mut u8, len: usize) -> NotInherited {
         let range = Range {
             base: base as usize,
@@ -160,8 +157,7 @@ impl Drop for NotInherited {
     }
 }
 
-/// A descriptor that a child shall not have, until this is dropped, which comes
-/// before the descriptor is closed.
+/// A descriptor that a child must not inherit. Dropped before the descriptor is closed.
 #[derive(Debug)]
 pub(super) struct NotInheritedFd(RawFd);
 
@@ -185,8 +181,8 @@ impl Drop for NotInheritedFd {
 #[cfg(not(miri))]
 extern "C" fn prepare() {
     let held = lock();
-    // A thread that is being torn down has no such place any more; the child then
-    // may find the registry locked, and keeps what it has.
+    // A thread that is being torn down no longer has this place. The child may then find
+    // the registry locked, and keeps its mappings and descriptors.
     let _ = HELD.try_with(|place| *place.borrow_mut() = Some(held));
 }
 
@@ -195,8 +191,8 @@ extern "C" fn parent() {
     let _ = HELD.try_with(|place| place.borrow_mut().take());
 }
 
-/// Only what is safe in a signal handler is called here: no memory is allocated,
-/// and the lock is this thread's since [`prepare`].
+/// Calls only async-signal-safe functions: it allocates no memory, and this thread has held
+/// the lock since [`prepare`].
 #[cfg(not(miri))]
 extern "C" fn child() {
     let _ = HELD.try_with(|place| {
@@ -207,27 +203,25 @@ extern "C" fn child() {
             state.store(INHERITED, Ordering::Relaxed);
         }
         for range in &registry.ranges {
-            // Pages that can be written count against what the system grants
-            // (vm.overcommit_memory=2, RLIMIT_DATA), others do not. The mapping
-            // of the medium does not stay in any case.
+            // Writable pages count against the limits of the system (vm.overcommit_memory=2,
+            // RLIMIT_DATA), others do not. In either case the mapping of the medium goes.
             if !replace(range, libc::PROT_READ | libc::PROT_WRITE)
                 && !replace(range, libc::PROT_NONE)
             {
-                // SAFETY: ends the child at once, which is all that is safe.
+                // SAFETY: ends the child at once, the only safe action.
                 unsafe { libc::_exit(libc::EXIT_FAILURE) };
             }
         }
         if registry.descriptors.is_empty() {
             return;
         }
-        // SAFETY: a new descriptor is made; no memory is passed.
+        // SAFETY: creates a new descriptor and passes no memory.
         let nothing = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         for fd in &registry.descriptors {
-            // SAFETY: a registered descriptor is open and stays so until it is
-            // taken off under the lock. The number stays in use, so its owner
-            // closes what it owns. Without an eventfd it is closed now, and the
-            // owner's close fails, harmlessly, in a child that has no other
-            // thread.
+            // SAFETY: a registered descriptor is open, and stays open until it is unregistered
+            // under the lock. The number stays in use, so its owner closes what it owns.
+            // Without an eventfd the descriptor is closed now. The owner's close then fails,
+            // harmlessly, in a child that has no other thread.
             unsafe {
                 if nothing < 0 {
                     libc::close(*fd);
@@ -237,18 +231,18 @@ extern "C" fn child() {
             }
         }
         if nothing >= 0 {
-            // SAFETY: it was made above and is nobody else's.
+            // SAFETY: it was made above and has no other owner.
             unsafe { libc::close(nothing) };
         }
     });
 }
 
-/// Puts private zeros in place of a range; false where the system refuses.
+/// Replaces a range by private zeros; false if the system refuses.
 #[cfg(not(miri))]
 fn replace(range: &Range, protection: libc::c_int) -> bool {
-    // SAFETY: whoever registered the range owns these addresses, and still does:
-    // it is taken off under the lock before they are given back. What refers to
-    // them finds zeros, or faults; no memory of anything else is there.
+    // SAFETY: the code that registered the range owns these addresses, and still does: it
+    // unregisters the range under the lock before it releases the addresses. References to
+    // them find zeros, or fault; no other memory is there.
     let at = unsafe {
         libc::mmap(
             range.base as *mut libc::c_void,

@@ -1,24 +1,24 @@
-//! Whether memory files get huge pages, as the kernel's settings say.
+//! Whether memory files get huge pages, according to the kernel's settings.
 
 use std::os::fd::BorrowedFd;
 
 use super::source::SourceKind;
 
-/// When tmpfs or shared memory is given huge pages.
+/// When the kernel gives huge pages to tmpfs or shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HugePolicy {
     /// Never.
     Never,
-    /// Where `madvise(MADV_HUGEPAGE)` asks for them.
+    /// If `madvise(MADV_HUGEPAGE)` requests them.
     Advise,
-    /// Where they lie inside the file.
+    /// If they lie inside the file.
     WithinSize,
-    /// Whenever there is one free.
+    /// Whenever one is free.
     Always,
 }
 
 impl HugePolicy {
-    /// As the mount option `huge=` spells it.
+    /// Returns the value of the mount option `huge=`.
     pub fn name(self) -> &'static str {
         match self {
             HugePolicy::Never => "never",
@@ -39,14 +39,14 @@ impl HugePolicy {
     }
 }
 
-/// Word in brackets of `/sys/kernel/mm/transparent_hugepage/shmem_enabled`.
+/// Returns the bracketed word of `/sys/kernel/mm/transparent_hugepage/shmem_enabled`.
 pub(super) fn shmem_enabled() -> Option<String> {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok()?;
     let word = text.split('[').nth(1)?.split(']').next()?;
     Some(word.to_owned())
 }
 
-/// Free and total pages of the pool of huge pages of a size.
+/// Returns the free and total pages of the huge page pool of a size.
 pub(super) fn pool(page: u64) -> Option<(u64, u64)> {
     let dir = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10);
     let number = |name: &str| -> Option<u64> {
@@ -60,11 +60,11 @@ pub(super) fn pool(page: u64) -> Option<(u64, u64)> {
     Some((free, number("nr_hugepages")?))
 }
 
-/// The policy for a descriptor on tmpfs or a memfd. `None` where the kernel
-/// has no huge pages for shared memory, or for other kinds.
+/// Returns the policy for a descriptor on tmpfs or a memfd. `None` for other kinds, or if
+/// the kernel has no huge pages for shared memory.
 pub(super) fn policy(fd: BorrowedFd<'_>, kind: SourceKind) -> Option<HugePolicy> {
     let global = shmem_enabled()?;
-    // These two overrule every mount.
+    // These two override every mount.
     if global == "deny" || global == "force" {
         return HugePolicy::parse(&global);
     }
@@ -83,7 +83,7 @@ pub(super) fn policy(fd: BorrowedFd<'_>, kind: SourceKind) -> Option<HugePolicy>
     }
 }
 
-/// The `huge=` option of the mount of a device number; without one, never.
+/// Returns the `huge=` option of the mount with a device number; without the option, never.
 fn mount_policy(mountinfo: &str, major: u32, minor: u32) -> HugePolicy {
     let wanted = format!("{major}:{minor}");
     mountinfo
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn option_of_the_right_mount() {
+    fn huge_option_is_read_from_matching_mount() {
         let text = "22 1 0:20 / /a rw - tmpfs tmpfs rw,size=4k\n\
                     23 1 0:21 / /b rw,nosuid shared:7 - tmpfs none rw,huge=always,size=1g\n\
                     24 1 0:22 / /c rw - tmpfs none rw,huge=within_size\n";

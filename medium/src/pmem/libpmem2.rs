@@ -1,29 +1,27 @@
 //! The backend on the system's libpmem2.
 //!
-//! Who maps what:
-//! * A file (DAX or not) or a devdax device opened for writing is mapped by
-//!   `pmem2_map_new`, and its granularity is what the library found.
-//! * Memory (tmpfs, hugetlbfs, memfd) the library would take for
-//!   page-granular, since it refuses `MAP_SYNC`. What is tested on memory
-//!   should be what runs on persistent memory, so it is mapped here and handed
-//!   over as cache-line granular by `pmem2_map_from_existing`, which is made
-//!   for that; the environment variable `PMEM2_FORCE_GRANULARITY` would do it
-//!   for the whole process, and racily.
-//! * A private mapping is made here too and handed over as byte granular:
-//!   nothing needs flushing.
+//! Mapping, by source:
+//! * A file (DAX or not) or a devdax device opened for writing: `pmem2_map_new` maps it,
+//!   with the granularity that the library finds.
+//! * Memory (tmpfs, hugetlbfs, memfd): the library would treat it as page-granular, since
+//!   it refuses `MAP_SYNC`. Tests on memory should run the same code as persistent memory.
+//!   It is therefore mapped here and passed as cache-line granular to
+//!   `pmem2_map_from_existing`, which exists for this purpose. The environment variable
+//!   `PMEM2_FORCE_GRANULARITY` would affect the whole process, with a race.
+//! * A private mapping: also made here, and passed as byte-granular, because nothing needs
+//!   flushing.
 //!
-//! Stores to page-granular media do not go through the library, whose copy is
-//! an `msync` in every call; see `pages`.
+//! Stores to page-granular media bypass the library, whose copy functions call `msync` each
+//! time; see `pages`.
 //!
-//! The library decides what has to be done on a mapping; on x86-64 the
-//! instructions that do it on cache-line media are those of `cpu`. The library
-//! (1.12) takes clwb on Intel's processors only, and on AMD's evicts each line
-//! with clflushopt: 25 ns instead of 12 for a line that is used again (Zen 5).
-//! And below 256 bytes it stores, flushes and so reads each line first, where
-//! our own stream of words does not.
+//! The library decides which steps a mapping needs. On x86-64 media of cache-line
+//! granularity, `cpu` provides the instructions. The library (1.12) uses clwb only on Intel
+//! processors; on AMD it evicts each line with clflushopt, which costs 25 ns instead of 12
+//! for a line that is used again (Zen 5). Below 256 bytes it stores and flushes, and so
+//! reads each line first; our word-by-word streaming does not.
 //!
-//! Left to `native`: block devices, which the library refuses, and devdax
-//! opened read-only, which cannot be mapped privately.
+//! `native` handles block devices, which the library refuses, and devdax opened read-only,
+//! which cannot be mapped privately.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -90,8 +88,8 @@ impl Libpmem2Backend {
         } else {
             Map::by_us(&mut source)?
         };
-        // SAFETY: `map` is a live map object; the functions are those of its
-        // granularity and are valid as long as the library is loaded.
+        // SAFETY: `map` is a live map object; the functions belong to its granularity and
+        // are valid as long as the library is loaded.
         let (flush, drain, memcpy, memset) = unsafe {
             (
                 sys::pmem2_get_flush_fn(map.object),
@@ -126,20 +124,20 @@ struct Map {
     object: *mut sys::pmem2_map,
     base: *mut u8,
     len: usize,
-    /// Ours, if the library did not make it.
+    /// Our mapping, if the library did not make it.
     _own: Option<Mapping>,
-    /// Of what the library mapped; taken before it unmaps.
+    /// Registration of the library's mapping; dropped before the library unmaps.
     not_inherited: Option<NotInherited>,
 }
 
-// SAFETY: the object is used after construction only to be deleted, once; the
-// library's functions on maps are safe from any thread.
+// SAFETY: after construction the object is used only to be deleted, once; the library's
+// functions on maps are safe from any thread.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Lets the library map the source; gives the granularity that it found.
+    /// Lets the library map the source. Returns the granularity that it found.
     fn by_library(source: &mut Source) -> Result<(Map, Granularity, bool), PmemError> {
         let mut object = std::ptr::null_mut();
         let len = source.len() as usize;
@@ -172,15 +170,15 @@ impl Map {
             base,
             len,
             _own: None,
-            // SAFETY: the mapping is the object's until `drop`, which takes this
+            // SAFETY: the mapping belongs to the object until `drop`, which takes this value
             // first.
             not_inherited: Some(unsafe { NotInherited::new(base, len) }),
         };
         if source.kind() == SourceKind::DevDax {
             return Ok((map, granularity_of(found), false));
         }
-        // PMEM2_FORCE_GRANULARITY makes the library say what is not so. A file
-        // is as good as it says if it takes a MAP_SYNC mapping.
+        // PMEM2_FORCE_GRANULARITY can make the library report a false granularity. A file
+        // that accepts a MAP_SYNC mapping has the reported one.
         if found == sys::PMEM2_GRANULARITY_PAGE
             || Mapping::new(source.fd(), 4096, Share::SharedSync).is_err()
         {
@@ -201,8 +199,8 @@ impl Map {
         };
         let src = LibSource::new(source)?;
         let mut object = std::ptr::null_mut();
-        // SAFETY: the mapping outlives the object (see `Drop`); the library
-        // does not unmap what it did not map.
+        // SAFETY: the mapping outlives the object (see `Drop`); the library does not unmap
+        // mappings that it did not make.
         check(source, unsafe {
             sys::pmem2_map_from_existing(
                 &mut object,
@@ -229,9 +227,9 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         self.not_inherited = None;
-        // SAFETY: the object was made once and is deleted once, before our own
-        // mapping, if there is one, is dropped. If the library mapped, this
-        // unmaps; nobody has the address any more.
+        // SAFETY: the object was made once and is deleted once, before our own mapping, if
+        // any, is dropped. If the library mapped, this unmaps; the address is no longer in
+        // use.
         unsafe { sys::pmem2_map_delete(&mut self.object) };
     }
 }
@@ -287,8 +285,7 @@ fn check(source: &Source, code: c_int) -> Result<(), PmemError> {
     if code == 0 {
         return Ok(());
     }
-    // SAFETY: the library returns a string of this thread that stays until its
-    // next call.
+    // SAFETY: the library returns a string of this thread that lives until its next call.
     let message = unsafe { CStr::from_ptr(sys::pmem2_errormsg()) }
         .to_string_lossy()
         .into_owned();
@@ -347,8 +344,8 @@ unsafe impl PmemBackend for Libpmem2Backend {
         }
     }
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller. Whoever streams, or stores and
-        // flushes, it is complete at the next drain of this thread.
+        // SAFETY: passed on from the caller. Whether it streams, or stores and flushes, the
+        // copy is complete at the next drain of this thread.
         unsafe {
             match &self.medium.mode {
                 Mode::Lines if Cpu::WRITES_BACK => self.cpu.nt_copy(dst, src, len),
@@ -397,7 +394,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
         match &self.medium.mode {
             Mode::Pages(pages) => pages.fence(),
             Mode::Lines if Cpu::WRITES_BACK => self.cpu.fence(),
-            // SAFETY: a drain of a mapping that lives.
+            // SAFETY: a drain of a live mapping.
             Mode::Lines => unsafe { (self.drain)() },
             Mode::Order | Mode::Cow(_) => std::sync::atomic::fence(Ordering::SeqCst),
         }
@@ -463,8 +460,8 @@ unsafe impl PmemBackend for Libpmem2Backend {
         self.medium.source.alignment()
     }
     unsafe fn flush_alias(&self, alias: *const u8, home: *const u8, len: usize) {
-        // SAFETY: passed on from the caller. Lines are flushed by the address
-        // that is likely to be in the TLB.
+        // SAFETY: passed on from the caller. Flushes lines by the address that is more
+        // likely in the TLB.
         unsafe {
             match &self.medium.mode {
                 Mode::Lines => (self.flush)(alias.cast(), len),

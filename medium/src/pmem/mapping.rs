@@ -1,8 +1,8 @@
-//! A range of addresses that we own, and what is mapped into it.
+//! Owned address ranges, and mappings into them.
 //!
-//! Invariant: a [`Mapping`] is one readable mapping that stays where it is, at
-//! an address aligned so that the kernel can use its largest pages, until it
-//! is dropped; from then on nothing is mapped there.
+//! Invariant: until it is dropped, a [`Mapping`] is one readable mapping that does not
+//! move. Its address is aligned so that the kernel can use its largest pages. After the
+//! drop nothing is mapped there.
 
 use std::os::fd::BorrowedFd;
 
@@ -20,13 +20,13 @@ pub(super) const HUGE_1G: usize = 1 << 30;
 pub(super) struct Reservation {
     base: *mut u8,
     len: usize,
-    /// Taken before the range is given back.
+    /// Dropped before the range is released.
     not_inherited: Option<NotInherited>,
 }
 
 // SAFETY: the range is owned by this value; it holds no thread-bound state.
 unsafe impl Send for Reservation {}
-// SAFETY: through a shared reference only its address and length are seen.
+// SAFETY: a shared reference exposes only its address and length.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
@@ -38,7 +38,7 @@ impl Reservation {
         let align = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
         let want = (congruent as usize % align) / page * page;
         let total = len.checked_add(align).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new anonymous mapping where the kernel chooses; it
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses; it
         // replaces nothing.
         let raw = unsafe {
             rustix::mm::mmap_anonymous(
@@ -54,8 +54,8 @@ impl Reservation {
         let tail = total - skip - len;
         for (start, bytes) in [(raw, skip), (base.wrapping_add(len), tail)] {
             if bytes > 0 {
-                // SAFETY: the piece lies in the mapping just made, to which
-                // nobody else has the address, and outside base..base+len.
+                // SAFETY: the piece lies in the mapping just made, whose address no other code
+                // has, and outside base..base+len.
                 unsafe { rustix::mm::munmap(start.cast(), bytes) }?;
             }
         }
@@ -77,14 +77,14 @@ impl Reservation {
         self.len
     }
 
-    /// Takes what is mapped in a piece away again.
+    /// Removes the mappings in a piece of the range.
     ///
     /// # Safety
-    /// Nobody uses an address of `at..at+len`.
+    /// No code uses an address of `at..at+len`.
     pub(super) unsafe fn clear(&self, at: usize, len: usize) -> Result<(), Errno> {
         let dst = self.piece(at, len).ok_or(Errno::INVAL)?;
-        // SAFETY: MAP_FIXED replaces only pages of the reservation, which the caller says
-        // nobody uses.
+        // SAFETY: MAP_FIXED replaces only pages of the reservation, which is not in use,
+        // by contract.
         unsafe {
             rustix::mm::mmap_anonymous(
                 dst.cast(),
@@ -96,7 +96,7 @@ impl Reservation {
         .map(drop)
     }
 
-    /// Address of a piece, if the piece lies inside.
+    /// Returns the address of a piece, if the piece lies inside.
     pub(super) fn piece(&self, at: usize, len: usize) -> Option<*mut u8> {
         (at.checked_add(len)? <= self.len).then(|| self.base.wrapping_add(at))
     }
@@ -105,9 +105,9 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.not_inherited = None;
-        // SAFETY: the range is ours alone, and whoever held its address did so
-        // under the life of this value. Unmapping our own aligned range cannot
-        // fail but for want of kernel memory, and then it stays, harmlessly.
+        // SAFETY: the range belongs to this value alone, and holders of its address used it
+        // only while this value lived. Unmapping our own aligned range fails only for lack
+        // of kernel memory; the range then stays mapped, harmlessly.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 }
@@ -117,8 +117,8 @@ impl Drop for Reservation {
 pub(super) enum Share {
     /// Stores reach the object.
     Shared,
-    /// As `Shared`, and the file's own metadata is durable before a page is
-    /// writable, so that flushing lines suffices. Refused by what is not DAX.
+    /// As `Shared`, and the file's own metadata is durable before a page becomes writable,
+    /// so that flushing lines suffices. Only DAX accepts it.
     SharedSync,
     /// Loads only.
     SharedReadOnly,
@@ -131,7 +131,7 @@ impl Share {
         match self {
             Share::Shared | Share::SharedReadOnly => MapFlags::SHARED,
             Share::SharedSync => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-            // No memory is set aside for copies that will not be made.
+            // Reserves no memory for copies that will not be made.
             Share::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         }
     }
@@ -145,8 +145,8 @@ impl Share {
 
 /// Maps a piece of a descriptor over a part of a reservation.
 ///
-/// # Safety
-/// Nobody reads or writes `at..at+len` of the reservation through an address
+/// No code accesses `at..at+len` of the reservation through an address taken before, unless
+/// it allows for changing contents.
 /// they took before, unless they allow for its contents to change.
 pub(super) unsafe fn map_over(
     reservation: &Reservation,
@@ -157,8 +157,8 @@ pub(super) unsafe fn map_over(
     share: Share,
 ) -> Result<*mut u8, Errno> {
     let dst = reservation.piece(at, len).ok_or(Errno::INVAL)?;
-    // SAFETY: MAP_FIXED replaces only pages of the reservation, which is ours;
-    // the caller answers for its users.
+    // SAFETY: MAP_FIXED replaces only pages of the reservation, which is ours; the caller
+    // is responsible for its users.
     unsafe {
         rustix::mm::mmap(
             dst.cast(),
@@ -203,14 +203,14 @@ pub(super) fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<(), Err
     unsafe { rustix::mm::madvise(ptr.cast(), len, advice) }
 }
 
-/// Sets the pages of a mapped range up, for stores too if `write`.
+/// Sets up the pages of a mapped range, for stores too if `write`.
 pub(super) fn populate(ptr: *mut u8, len: usize, write: bool) -> Result<(), Errno> {
     let advice = if write {
         Advice::LinuxPopulateWrite
     } else {
         Advice::LinuxPopulateRead
     };
-    // SAFETY: populating changes no contents; an address that is not mapped is
-    // an error and no access.
+    // SAFETY: populating changes no contents; an unmapped address yields an error and no
+    // access.
     unsafe { rustix::mm::madvise(ptr.cast(), len, advice) }
 }

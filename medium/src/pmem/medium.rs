@@ -91,9 +91,9 @@ impl Medium {
             SourceKind::Tmpfs | SourceKind::Memfd | SourceKind::File | SourceKind::FsDax => {
                 Some(rustix::param::page_size())
             }
-            // The kernel refuses where a device would have to be zeroed. What it
-            // has read ahead it keeps in pieces of up to 2 MiB, and Linux 6.18
-            // loses stores through a mapping to a piece of which a part is taken.
+            // The kernel refuses if a device would have to be zeroed. It keeps read-ahead in
+            // pieces of up to 2 MiB, and Linux 6.18 loses stores through a mapping to such a
+            // piece if part of it is discarded.
             SourceKind::BlockDevice => Some(HUGE_2M),
             // Not discarded by page.
             SourceKind::Hugetlbfs | SourceKind::DevDax => None,
@@ -305,7 +305,7 @@ pub(super) fn map_error(source: &Source, e: Errno) -> PmemError {
             source.unusable(
                 libc::ENOMEM,
                 format!(
-                    "there are not {pages} huge pages of {size} KiB free; reserve them: echo {pages} > /sys/kernel/mm/hugepages/hugepages-{size}kB/nr_hugepages"
+                    "fewer than {pages} huge pages of {size} KiB are free; reserve them: echo {pages} > /sys/kernel/mm/hugepages/hugepages-{size}kB/nr_hugepages"
                 ),
             )
         }

@@ -1,10 +1,10 @@
-//! Mutants: the engine with one mistake in it, to show that the tests would
-//! find that mistake.
+//! Mutants: variants of the engine with one mistake each, to show that the tests find that
+//! mistake.
 //!
-//! With the feature `mutants`, which nothing but the tests of the tests turns
-//! on, each place in the code that flushes, streams or fences can be made to
-//! leave that out, and mistakes that other file systems had can be put in.
-//! Without it all of this is nothing.
+//! Only the tests of the tests turn on the feature `mutants`. With it, each place in the
+//! code that flushes, streams or fences can be made to skip that step, and known mistakes
+//! of other file systems can be enabled. Without the feature all of this compiles to
+//! nothing.
 
 #[cfg(feature = "mutants")]
 mod on;
@@ -16,7 +16,7 @@ pub use on::{has, hit, later, stored};
 #[cfg(not(feature = "mutants"))]
 pub(super) use off::{Kind, hit, later, stored};
 
-/// Whether the engine has a known [`Bug`](on::Bug): never, without the feature.
+/// Whether the engine has a known [`Bug`](on::Bug): never without the feature.
 #[macro_export]
 macro_rules! has_bug {
     ($bug:ident) => {{

@@ -1,7 +1,7 @@
-//! The backend in pure Rust: our mapping, the processor's instructions.
+//! The backend in pure Rust: its own mapping and the processor's instructions.
 //!
-//! Invariant: see [`PmemBackend`]. Which of write-back, fence and `msync` a
-//! store needs is decided once, when the source is mapped (`medium::Mode`).
+//! Invariant: see [`PmemBackend`]. When the source is mapped, `medium::Mode` fixes which of
+//! write-back, fence and `msync` a store needs.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::medium::{Medium, Mode, map_source};
 use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
-/// A mapped source served by the processor's own instructions.
+/// A mapped source served directly by the processor's instructions.
 #[derive(Debug)]
 pub struct NativeBackend {
     // Before the mapping: its fault guard ends first.
@@ -69,8 +69,8 @@ unsafe impl PmemBackend for NativeBackend {
 
     #[inline]
     unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller; a unit that is still the medium's
-        // read-only page is not stored to.
+        // SAFETY: passed on from the caller; a unit that is still the medium's read-only
+        // page is not stored to.
         unsafe {
             if let Mode::Cow(cow) = &self.medium.mode
                 && !cow.privatise(dst, len)
@@ -221,8 +221,8 @@ unsafe impl PmemBackend for NativeBackend {
         self.medium.source.alignment()
     }
     unsafe fn flush_alias(&self, alias: *const u8, home: *const u8, len: usize) {
-        // SAFETY: passed on from the caller. Lines are flushed by the address
-        // that is likely to be in the TLB.
+        // SAFETY: passed on from the caller. Flushes lines by the address that is more
+        // likely in the TLB.
         unsafe {
             match &self.medium.mode {
                 Mode::Lines => self.cpu.flush(alias, len),

@@ -10,11 +10,11 @@ use super::region::Region;
 use super::source::{Access, Making, Ownership, Source, remove_own};
 use super::unlock_wait::open_when_unlocked;
 
-/// Which code serves a region.
+/// The code that serves a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackendKind {
-    /// libpmem2 where it is compiled in and serves the source, else native.
-    /// [`RegionInfo`](super::RegionInfo) says which it became.
+    /// libpmem2 if it is compiled in and serves the source, else native.
+    /// [`RegionInfo`](super::RegionInfo) names the choice.
     #[default]
     Auto,
     /// The system's libpmem2, or an error.
@@ -23,7 +23,7 @@ pub enum BackendKind {
     Native,
 }
 
-/// Options for opening or creating a region, with a builder's methods.
+/// Options for opening or creating a region, as a builder.
 ///
 /// ```
 /// use pramfs_medium::pmem::{BackendKind, Durability, RegionOptions};
@@ -66,52 +66,52 @@ impl RegionOptions {
     pub fn new() -> RegionOptions {
         RegionOptions::default()
     }
-    /// Which code serves the region.
+    /// Chooses the code that serves the region.
     pub fn backend(mut self, kind: BackendKind) -> Self {
         self.backend = kind;
         self
     }
-    /// What a fence promises on page-granular media.
+    /// Sets what a fence guarantees on page-granular media.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
-    /// Open for reading and map privately: stores (of a recovery, say) stay in
-    /// this process and the medium is never written.
+    /// Opens for reading and maps privately: stores (of a recovery, say) stay in this
+    /// process and the medium is never written.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
-    /// Refuse every medium that is not persistent memory mapped directly.
+    /// Refuses every medium that is not directly mapped persistent memory.
     pub fn require_dax(mut self, yes: bool) -> Self {
         self.require_dax = yes;
         self
     }
-    /// Take the region's lock (the default). Read-only openings share it.
+    /// Takes the region's lock (the default). Read-only openings share it.
     pub fn lock(mut self, yes: bool) -> Self {
         self.lock = yes;
         self
     }
-    /// Reserve the space of the whole region on opening, so that no store can
-    /// fail for want of it. No effect on devices.
+    /// Reserves the space of the whole region on opening, so that no store can fail for
+    /// lack of space. No effect on devices.
     pub fn preallocate(mut self, yes: bool) -> Self {
         self.preallocate = yes;
         self
     }
 
-    /// Let [`create`](Self::create) take over a file that exists and that others
-    /// own or may write. For a caller who looks at [`Region::ownership`] itself.
+    /// Lets [`create`](Self::create) take over an existing file that others own or may
+    /// write. For callers that check [`Region::ownership`] themselves.
     pub fn whoever_owns(mut self, yes: bool) -> Self {
         self.whoever_owns = yes;
         self
     }
 
-    /// Installs the SIGBUS handler of this process as the region is opened (the
-    /// default; see [`install_fault_guard`](super::install_fault_guard)): a page
-    /// that fails is then an error of the operation that meets it, and all else
-    /// goes on. A handler that was there before gets every SIGBUS that is not
-    /// of a region. Without it, such a page ends the process. A program that
-    /// has a handler of its own installed later passes on what is not its own.
+    /// Installs the SIGBUS handler of this process when the region is opened (the default;
+    /// see [`install_fault_guard`](super::install_fault_guard)). A failed page is then an
+    /// error of the operation that accesses it, and everything else continues. A previous
+    /// handler receives every SIGBUS outside regions. Without this handler, a failed page
+    /// ends the process. A program that later installs its own handler passes on signals
+    /// that are not its own.
     pub fn fault_guard(mut self, yes: bool) -> Self {
         self.fault_guard = yes;
         self
@@ -125,38 +125,37 @@ impl RegionOptions {
         }
     }
 
-    /// Opens an existing region. One whose mount has just been unmounted is
-    /// waited for: see [`open_when_unlocked`].
+    /// Opens an existing region. If its mount has just been unmounted, waits for the server
+    /// to release it: see [`open_when_unlocked`].
     ///
     /// # Errors
-    /// [`PmemError::Unusable`] with EBUSY if it is in use, EISDIR, ENODEV,
-    /// ENOENT, EACCES, EROFS, EINVAL (empty, or of a length that is no
-    /// multiple of 4096 or of its huge page), EOPNOTSUPP (not DAX and that was
-    /// required, or not served by the backend asked for), ENOMEM;
-    /// [`PmemError::Os`] for whatever else the system says.
+    /// * [`PmemError::Unusable`] with EBUSY (in use), EISDIR, ENODEV, ENOENT, EACCES,
+    ///   EROFS, EINVAL (empty, or a length that is not a multiple of 4096 or of its huge
+    ///   page), EOPNOTSUPP (not DAX though required, or not served by the requested
+    ///   backend), ENOMEM;
+    /// * [`PmemError::Os`] for any other error of the system.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Region, PmemError> {
         let path = path.as_ref();
         let open = || Source::open(path, self.access());
         self.finish(open_when_unlocked(path, open, is_busy)?)
     }
 
-    /// Opens a region of `len` bytes, creating the file (sparse, mode 0600) if
-    /// it is missing or empty. A file that has bytes must have just `len`; a
-    /// device at least that, of which only `len` are mapped. What exists must
-    /// belong to the caller, and nobody else may have the right to write it:
-    /// in a directory in which everybody makes files, it may be there because
-    /// somebody waits for what is going to be in it.
+    /// Opens a region of `len` bytes. Creates the file (sparse, mode 0600) if it is missing
+    /// or empty. A file with contents must have exactly `len` bytes; a device must have at
+    /// least that many, and only `len` are mapped. An existing object must belong to the
+    /// caller, and no other user may have write permission. In a directory where every user
+    /// may create files, another user may have placed the file there to gain access to its
+    /// future contents.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), and EEXIST for a file of another length,
-    /// EPERM for what others own or may write, ENOSPC for a device that is too
-    /// small, EFBIG.
+    /// As for [`open`](Self::open), and EEXIST for a file of another length, EPERM for an
+    /// object that others own or may write, ENOSPC for a device that is too small, EFBIG.
     pub fn create(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, PmemError> {
         self.make(path.as_ref(), len, Making::NewOrExisting)
     }
 
-    /// As [`create`](Self::create), but never takes what exists, not even an
-    /// empty file: the file is new, and its mode 0600.
+    /// As [`create`](Self::create), but never takes over an existing object, not even an
+    /// empty file. The file is new and has mode 0600.
     ///
     /// ```
     /// # use pramfs_medium::pmem::RegionOptions;
@@ -168,7 +167,7 @@ impl RegionOptions {
     /// ```
     ///
     /// # Errors
-    /// As for [`open`](Self::open), and EEXIST for whatever has that name.
+    /// As for [`open`](Self::open), and EEXIST if the name exists.
     pub fn create_new(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, PmemError> {
         self.make(path.as_ref(), len, Making::New)
     }
@@ -189,13 +188,13 @@ impl RegionOptions {
         if made.is_err()
             && let Some(Ok(ownership)) = created
         {
-            // Made here and of no use to anybody; the error says why.
+            // The file was made here and is useless; the error says why.
             remove_own(path, ownership.object());
         }
         made
     }
 
-    /// A region in anonymous shared memory that ends with its descriptors.
+    /// Creates a region in anonymous shared memory that ends with its descriptors.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
@@ -203,8 +202,8 @@ impl RegionOptions {
         self.finish(Source::memfd(name, len)?)
     }
 
-    /// A region behind a descriptor that is open already, for reading and,
-    /// unless [`read_only`](Self::read_only), writing. `name` is for messages.
+    /// Opens a region behind an open descriptor. The descriptor must be readable and,
+    /// unless [`read_only`](Self::read_only), writable. `name` is for messages.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -232,7 +231,7 @@ impl RegionOptions {
             return Err(PmemError::Unusable {
                 path: name,
                 why: format!(
-                    "is not persistent memory mapped directly but {} ({}), and DAX was required; see `pramfs doctor`",
+                    "is not directly mapped persistent memory but {} ({}), and DAX was required; see `pramfs doctor`",
                     kind.name(),
                     if kind.is_memory() {
                         "volatile memory"

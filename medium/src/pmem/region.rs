@@ -27,15 +27,15 @@ pub(super) const FLUSH_ALL_MIN: usize = 16 << 10;
 /// Properties of a region, for messages.
 #[derive(Debug, Clone)]
 pub struct RegionInfo {
-    /// Where it came from, usually a path.
+    /// Name of the source, usually a path.
     pub name: String,
-    /// Backend in force.
+    /// Backend in use.
     pub backend: &'static str,
     /// Unit of durability.
     pub granularity: Granularity,
-    /// What it survives.
+    /// What the stored bytes survive.
     pub persistence: Persistence,
-    /// What a fence promises.
+    /// What a fence guarantees.
     pub durability: Durability,
     /// Kind of the source; `None` for memory of this process.
     pub kind: Option<SourceKind>,

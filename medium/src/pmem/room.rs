@@ -1,19 +1,18 @@
-//! Room of the host: which pages of a sparse source have memory or storage
-//! behind them, and how more is had.
+//! Room on the host: which pages of a sparse source have memory or storage behind them, and
+//! how more is allocated.
 //!
-//! A store to a page of a sparse file that the host has no room for raises
-//! SIGBUS, and comes too late to be refused. So room is taken before a block is
-//! given out, and what is known about it stands in a bitmap: a bit for each page,
-//! in memory that is had as it is touched.
+//! If the host has no room for a page of a sparse file, a store to the page raises SIGBUS,
+//! too late for an error. Room is therefore allocated before a block is. A bitmap records
+//! the known state: one bit for each page, in memory that is allocated when touched.
 //!
 //! Invariants:
-//! * A set bit means that the page is there and stays there: only
-//!   [`HostRoom::discard`] takes pages away, and it keeps out those who learn.
-//! * What is not known is asked for once for each chunk, where it is first
-//!   needed: a mount asks nothing.
+//! * A set bit means that the page exists and stays. Only [`HostRoom::discard`] removes
+//!   pages, and it excludes queries of the host meanwhile.
+//! * Unknown state is queried once for each chunk, when it is first needed. A mount queries
+//!   nothing.
 //!
-//! Left to others: when room is taken, and that no lock is held then
-//! (`fs::room`); which blocks are given out (`alloc`).
+//! Not handled here: when room is taken, and that no lock is held then (`fs::room`); which
+//! blocks are allocated (`alloc`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -32,39 +31,39 @@ use crate::sync::RwLock;
 
 const PAGE_LOG2: u32 = 12;
 const PAGE: u64 = 1 << PAGE_LOG2;
-/// Room is taken and asked for by so many bytes.
+/// Unit in bytes in which room is taken and queried.
 pub const CHUNK: u64 = 2 << 20;
-/// What is tried where there is no room for a whole chunk.
+/// Sizes to try if the host has no room for a whole chunk.
 const SMALLER_CHUNKS: [u64; 3] = [256 << 10, 32 << 10, PAGE];
 
-/// What the host has, in bytes.
+/// The space of the host, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostSpace {
-    /// Had by the region already.
+    /// Allocated to the region already.
     pub taken: u64,
-    /// What it can still give; `None`: it names no limit.
+    /// Bytes that the host can still provide; `None` if it names no limit.
     pub free: Option<u64>,
     /// Size of the region.
     pub len: u64,
 }
 
 impl HostSpace {
-    /// Bytes that the region has not got and the host cannot give.
+    /// Returns the bytes that the region lacks and the host cannot provide.
     pub fn missing(&self) -> u64 {
         let wanted = self.len.saturating_sub(self.taken);
         self.free.map_or(0, |free| wanted.saturating_sub(free))
     }
 }
 
-/// The pages that are known to be there.
+/// The pages that are known to exist.
 #[derive(Debug)]
 pub struct KnownRoom {
-    /// All of them.
+    /// Whether all pages exist.
     all: AtomicBool,
     pages: AtomicTable,
-    /// Chunks whose pages have been asked for.
+    /// Chunks that have been queried.
     asked: AtomicTable,
-    /// The host has refused: only what is known to be there is given out.
+    /// The host has refused room: only blocks with known room are allocated.
     dry: AtomicBool,
 }
 
@@ -81,7 +80,7 @@ impl KnownRoom {
         (!known.pages.is_empty() && !known.asked.is_empty()).then_some(known)
     }
 
-    /// Whether all of a range is known to be there.
+    /// Whether all of a range is known to exist.
     #[inline]
     pub fn has(&self, offset: u64, len: u64) -> bool {
         if self.all.load(Ordering::Relaxed) {
@@ -101,12 +100,12 @@ impl KnownRoom {
         self.missing(first, last + 1).is_none()
     }
 
-    /// The first page of a range that is not known to be there.
+    /// Returns the first page of a range that is not known to exist.
     fn missing(&self, first: u64, end: u64) -> Option<u64> {
         self.next(first, end, |word| !word)
     }
 
-    /// Bytes of the pages of a range that are not known to be there.
+    /// Returns the bytes of those pages of a range that are not known to exist.
     fn count_missing(&self, from: u64, end: u64) -> u64 {
         let (mut page, end) = (from >> PAGE_LOG2, end.div_ceil(PAGE));
         let mut missing = 0;
@@ -117,7 +116,8 @@ impl KnownRoom {
         missing << PAGE_LOG2
     }
 
-    /// The first page of a range whose bit is set in what `of` makes of its word.
+    /// Returns the first page of a range whose bit is set in the result of `of` for its
+    /// word.
     fn next(&self, mut page: u64, end: u64, of: impl Fn(u64) -> u64) -> Option<u64> {
         while page < end {
             let word = self
@@ -134,7 +134,7 @@ impl KnownRoom {
         None
     }
 
-    /// The first part of a range that is known to be there, as start and end.
+    /// Returns the first part of a range that is known to exist, as start and end.
     pub fn part(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
         let end = offset.saturating_add(len);
         if self.all.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ impl KnownRoom {
         ))
     }
 
-    /// Whether the host has refused, so that only what is there can be used.
+    /// Whether the host has refused, so that only existing pages can be used.
     #[inline]
     pub fn is_dry(&self) -> bool {
         self.dry.load(Ordering::Relaxed)
@@ -169,13 +169,13 @@ impl KnownRoom {
         }
     }
 
-    /// Whole pages inside the range are there.
+    /// Notes that the whole pages inside the range exist.
     fn note(&self, from: u64, end: u64) {
         Self::change(&self.pages, from.div_ceil(PAGE), end >> PAGE_LOG2, true);
     }
 
     fn forget(&self, from: u64, end: u64) {
-        // First: who finds it cleared asks for each chunk again.
+        // First: a caller that finds it cleared queries each chunk again.
         self.all.store(false, Ordering::Relaxed);
         Self::change(&self.pages, from >> PAGE_LOG2, end.div_ceil(PAGE), false);
     }
@@ -190,17 +190,16 @@ impl KnownRoom {
 #[derive(Debug)]
 pub(super) struct HostRoom {
     known: Arc<KnownRoom>,
-    /// Shared by those who learn what is there, exclusive to who takes it away.
+    /// Locked shared by queries, exclusively by a discard.
     changing: RwLock<()>,
-    /// Pages of memory are had by touching them: all that is to be done to them
-    /// is then done at once.
+    /// Touching memory pages allocates them, and sets up their mapping in the same step.
     touch: AtomicBool,
     len: u64,
 }
 
 impl HostRoom {
-    /// `None` where a source needs no room: a device, huge pages, which were
-    /// reserved when they were mapped, or what is not written.
+    /// Returns `None` if the source needs no room: a device, huge pages (reserved when
+    /// mapped), or a source opened read-only.
     pub(super) fn new(source: &Source) -> Option<HostRoom> {
         let memory = match source.kind() {
             _ if source.read_only() => return None,
@@ -208,8 +207,8 @@ impl HostRoom {
             SourceKind::Tmpfs | SourceKind::Memfd => true,
             SourceKind::File | SourceKind::FsDax => false,
         };
-        // Other file systems count more than the pages of the file.
-        // A huge page behind the end may make up for a hole before it.
+        // Other file systems count more than the pages of the file. A huge page past the
+        // end may make up for a hole before it.
         let whole = source.len().is_multiple_of(CHUNK);
         let all = memory && whole && taken(source.fd()).is_ok_and(|bytes| bytes >= source.len());
         Some(HostRoom {
@@ -224,7 +223,7 @@ impl HostRoom {
         self.known.clone()
     }
 
-    /// Asks the host for what of a range is there, where that was not done.
+    /// Queries the host for the existing pages of a range, unless done before.
     pub(super) fn learn(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         for chunk in offset / CHUNK..offset.saturating_add(len).min(self.len).div_ceil(CHUNK) {
             if !self.known.was_asked(chunk) {
@@ -241,8 +240,8 @@ impl HostRoom {
                 Ok(data) if data < end => data,
                 Ok(_) | Err(Errno::NXIO) => break,
                 Err(e) => {
-                    // Then nothing can be known, and room is taken at each place.
-                    tracing::debug!("the host does not say which pages it has: {e}");
+                    // Nothing can be known then, and room is taken at each place.
+                    tracing::debug!("the host does not report which pages exist: {e}");
                     break;
                 }
             };
@@ -255,12 +254,11 @@ impl HostRoom {
         KnownRoom::change(&self.known.asked, chunk, chunk + 1, true);
     }
 
-    /// Takes room for a range: `around` it whole chunks if the host has them, and
+    /// Takes room for a range. With `around`, takes whole chunks if the host has them, and
     /// less if not.
     ///
     /// # Errors
-    /// Those of the host, where it has nothing for the first page of the range
-    /// that was not there.
+    /// Errors of the host, if it has no room for the first missing page of the range.
     pub(super) fn take(
         &self,
         source: &Source,
@@ -275,8 +273,9 @@ impl HostRoom {
             return Ok(());
         };
         let first = first << PAGE_LOG2;
-        // What cannot be had whole is not begun: it would be nobody's, and missing
-        // to all who use the host. Less than this is found out soon enough.
+        // If the host lacks space for the whole range, do not begin: a partial allocation
+        // would serve no one and be missing for all users of the host. For ranges of up to
+        // a chunk, a lack of space shows soon enough.
         if around
             && end - first > CHUNK
             && let Some(free) = free_on(source.fd())
@@ -291,7 +290,7 @@ impl HostRoom {
         }
         for chunk in first / CHUNK..end.div_ceil(CHUNK) {
             let (at, stop) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(self.len));
-            // Of this chunk it is what was asked for that counts.
+            // Only the requested part of this chunk counts.
             let part = first.max(at)..end.min(stop);
             if self.known.has(part.start, part.end - part.start) {
                 continue;
@@ -307,7 +306,7 @@ impl HostRoom {
                 return Err(refused.into());
             }
             self.known.dry.store(true, Ordering::Relaxed);
-            // Some of it may have been had.
+            // Some pages may have been allocated.
             self.ask(source.fd(), chunk);
             if at > first {
                 return Ok(());
@@ -331,7 +330,7 @@ impl HostRoom {
         Ok(())
     }
 
-    /// Takes all of it, or says why not.
+    /// Takes room for the whole region, or returns the error.
     pub(super) fn take_all(&self, source: &Source, base: *mut u8) -> io::Result<()> {
         let mut at = 0;
         while at < self.len {
@@ -355,8 +354,8 @@ impl HostRoom {
         let touch = || {
             let start = base.wrapping_add(at as usize);
             match mapping::populate(start, len as usize, true) {
-                // The same answer for a page that the file has not got any more,
-                // and for one that there is no room for.
+                // The error is the same for a page past the truncated end of the file and for a
+                // page without room.
                 Err(Errno::FAULT) if is_cut(source.fd(), at + len) => Err(Errno::IO),
                 had => had,
             }
@@ -369,7 +368,7 @@ impl HostRoom {
             };
             match had {
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // A kernel without the advice; a file system that cannot do it.
+                // The kernel lacks the advice, or the file system does not support it.
                 Err(Errno::INVAL) if self.touch.swap(false, Ordering::Relaxed) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => return touch(),
                 had => return had,
@@ -377,10 +376,10 @@ impl HostRoom {
         }
     }
 
-    /// Gives a range back, as `punch` does it.
+    /// Returns a range to the host by calling `punch`.
     ///
     /// # Errors
-    /// Those of `punch`.
+    /// Errors of `punch`.
     pub(super) fn discard(
         &self,
         from: u64,
@@ -394,7 +393,7 @@ impl HostRoom {
         Ok(())
     }
 
-    /// What the host has.
+    /// Returns the space of the host.
     pub(super) fn space(&self, source: &Source) -> Option<HostSpace> {
         Some(HostSpace {
             taken: taken(source.fd()).ok()?,
@@ -404,8 +403,8 @@ impl HostRoom {
     }
 }
 
-/// What the host can still give; `None` where it names no limit, as a tmpfs without
-/// a size.
+/// Returns the bytes that the host can still provide; `None` if it names no limit, as a
+/// tmpfs without a size.
 fn free_on(fd: BorrowedFd<'_>) -> Option<u64> {
     let host = rustix::fs::fstatvfs(fd).ok()?;
     (host.f_blocks != 0).then(|| host.f_bavail.saturating_mul(host.f_frsize))
@@ -417,12 +416,12 @@ fn taken(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
         .saturating_mul(512))
 }
 
-/// Whether a file is shorter than it was.
+/// Whether a file has become shorter.
 fn is_cut(fd: BorrowedFd<'_>, end: u64) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) < end)
 }
 
-/// Whether the host has said that it has no room.
+/// Whether the error says that the host has no room.
 fn is_full(e: Errno) -> bool {
     matches!(
         e,
@@ -430,17 +429,17 @@ fn is_full(e: Errno) -> bool {
     )
 }
 
-/// As [`is_full`], of an error that was passed on.
+/// As [`is_full`], for an error that was passed on.
 pub(super) fn says_full(e: &io::Error) -> bool {
     e.raw_os_error()
         .is_some_and(|e| is_full(Errno::from_raw_os_error(e)))
 }
 
-/// Room of a region. One whose medium needs none has all of it.
+/// Room of a region. A region whose medium needs none has room everywhere.
 impl Region {
-    /// Whether all of a range has room on the host, so that it can be stored to.
-    /// Never waits for the host to find some; but it may be asked, once for each
-    /// 2 MiB, what it has, which waits for who is giving pages back to it.
+    /// Whether all of a range has room on the host, so that it can be stored to. Never
+    /// waits for the host to allocate. It may query the host once for each 2 MiB, and then
+    /// waits for a running discard.
     #[inline]
     pub fn has_room(&self, offset: u64, len: u64) -> bool {
         match &self.room {
@@ -455,15 +454,15 @@ impl Region {
         known.has(offset, len)
     }
 
-    /// As [`has_room`](Self::has_room), as far as is known without asking.
+    /// As [`has_room`](Self::has_room), but without querying the host.
     pub fn is_known_to_have_room(&self, offset: u64, len: u64) -> bool {
         self.room.as_ref().is_none_or(|room| room.has(offset, len))
     }
 
-    /// As [`has_room`](Self::has_room), as an error.
+    /// As [`has_room`](Self::has_room), but returns an error.
     ///
     /// # Errors
-    /// [`PmemError::NoRoom`]: [`take_room`](Self::take_room), and come again.
+    /// [`PmemError::NoRoom`]: call [`take_room`](Self::take_room), then retry.
     #[inline]
     pub fn need_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         match self.has_room(offset, len) {
@@ -472,7 +471,7 @@ impl Region {
         }
     }
 
-    /// The first part of a range that has room, as start and end.
+    /// Returns the first part of a range that has room, as start and end.
     pub fn roomy_part(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
         match &self.room {
             None => Some((offset, offset.saturating_add(len))),
@@ -483,7 +482,7 @@ impl Region {
         }
     }
 
-    /// Whether the host has refused room, and nobody has found any since.
+    /// Whether the host has refused room, and no room has been found since.
     #[inline]
     pub fn host_is_full(&self) -> bool {
         self.room.as_ref().is_some_and(|known| known.is_dry())
@@ -494,8 +493,8 @@ impl Region {
         self.room.is_some()
     }
 
-    /// Takes room of the host for all of a range. May wait for the host: no lock is
-    /// held that an operation waits for.
+    /// Takes room on the host for all of a range. May wait for the host, so the caller
+    /// holds no lock that an operation waits for.
     ///
     /// ```
     /// use pramfs_medium::pmem::RegionOptions;
@@ -506,7 +505,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`PmemError::NoRoom`] where the host is full, or a quota on it;
+    /// [`PmemError::NoRoom`] if the host or a quota on it is full;
     /// [`PmemError::OutOfBounds`], [`PmemError::Os`].
     pub fn take_room(&self, offset: u64, len: u64) -> Result<(), PmemError> {
         self.check_owner()?;
@@ -518,8 +517,8 @@ impl Region {
         Ok(())
     }
 
-    /// As [`take_room`](Self::take_room), by 2 MiB around the range where the host
-    /// has so much; where it is full it may give the first page alone.
+    /// As [`take_room`](Self::take_room), but takes 2 MiB around the range if the host has
+    /// as much. A host that is full may provide the first page only.
     ///
     /// # Errors
     /// As for [`take_room`](Self::take_room).
@@ -528,7 +527,7 @@ impl Region {
         taken.map_err(|e| self.no_room(e, offset, len))
     }
 
-    /// Takes room of the host for all of the region.
+    /// Takes room on the host for the whole region.
     ///
     /// # Errors
     /// As for [`take_room`](Self::take_room).
@@ -549,8 +548,7 @@ impl Region {
         }
     }
 
-    /// What the host of the region has; `None` where the region needs nothing
-    /// of it.
+    /// Returns the space of the region's host; `None` if the region needs none.
     pub fn host_space(&self) -> Option<HostSpace> {
         self.backend.host_space()
     }
@@ -572,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_taken_by_the_page_or_by_the_chunk_and_known_from_then_on() {
+    fn taken_room_is_known_by_page_or_chunk() {
         let region = region(4 * CHUNK);
         assert!(!region.has_room(0, 1) && taken(&region) == 0);
         region.take_room(CHUNK + 5, 2 * PAGE).unwrap();
@@ -589,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_of_a_range_is_counted() {
+    fn missing_pages_of_range_are_counted() {
         let known = KnownRoom::new(1 << 30, false).unwrap();
         let missing = |from: u64, end: u64| known.count_missing(from * PAGE, end * PAGE);
         assert_eq!(missing(0, 1000), 1000 * PAGE);
@@ -604,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_not_known_to_be_there() {
+    fn discarded_pages_have_no_known_room() {
         let region = region(4 * CHUNK);
         region.take_all_room().unwrap();
         region.window().discard(CHUNK, CHUNK).unwrap();
@@ -615,10 +613,10 @@ mod tests {
         assert!(region.has_room(0, 4 * CHUNK));
     }
 
-    /// What others have allocated is found, on memory and on a disk, also where a
-    /// region is known to be whole when it is opened.
+    /// Pages that others have allocated are found, on memory and on a disk, also if a
+    /// region is known to be complete when it is opened.
     #[test]
-    fn what_is_there_is_found_where_it_is_first_needed() {
+    fn existing_pages_are_found_at_first_need() {
         for dir in [shm(), disk()] {
             let path = dir.path().join(format!("room-{}", std::process::id()));
             let file = std::fs::File::create(&path).unwrap();
@@ -638,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_is_no_host_that_is_full() {
+    fn truncated_file_is_not_reported_as_full_host() {
         let dir = shm();
         let path = dir.path().join(format!("cut-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
@@ -657,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_of_a_host_that_is_full_is_one_error() {
+    fn every_errno_of_full_host_maps_to_no_room() {
         let region = region(CHUNK);
         for e in [libc::ENOSPC, libc::EDQUOT, libc::ENOMEM, libc::EFAULT] {
             let e = region.no_room(io::Error::from_raw_os_error(e), 0, 1);

@@ -1,18 +1,20 @@
-//! The backend that watches: shared memory in which every store, flush and
-//! fence is counted and, on request, recorded.
+//! The simulator: a backend in shared memory that counts every store, flush and fence and,
+//! on request, records them.
 //!
-//! Purpose: the fence budgets are held against its counters, and the images
-//! that a power failure could leave are made from its record.
+//! Purpose: tests compare its counters with the fence budgets, and build from its record
+//! the images that a power failure could leave.
 //!
-//! Model: cache-line media. A store is durable once its line was flushed by
-//! some thread after it and that thread has fenced; a non-temporal store once
-//! the storing thread has fenced. Before that a line may hold any prefix of
-//! the stores made to it since (they reach a line in program order).
+//! Model: cache-line media.
+//! * A store is durable once some thread has flushed its line after it and that thread has
+//!   fenced.
+//! * A non-temporal store is durable once the storing thread has fenced.
+//! * Before that a line may hold any prefix of the stores made to it since (they reach a
+//!   line in program order).
 //!
-//! Invariant: while recording, an operation on memory and its event are one
-//! step: the order of the events is an order in which the stores happened.
-//! Stores made past the backend (through a stitched map) are not events; the
-//! bytes of a [`Flush`](EventKind::Flush) show what they left.
+//! Invariant: while recording, an operation on memory and its event are one step, so the
+//! order of the events is an order in which the stores happened. Stores that bypass the
+//! backend (through a stitched map) are not events; the bytes of a
+//! [`Flush`](EventKind::Flush) show their effect.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,21 +30,21 @@ use super::mapping::{Mapping, Share};
 use super::source::SourceKind;
 use crate::sync::Mutex;
 
-/// What an [`Event`] was.
+/// The kind of an [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// Ordinary store: `bytes` at `offset`.
     Store,
     /// Non-temporal store: `bytes` at `offset`.
     NtStore,
-    /// Write-back of the lines of `bytes.len()` bytes at `offset`; `offset` is
-    /// that of the first line, and `bytes` what those lines held.
+    /// Write-back of the lines of `bytes.len()` bytes at `offset`. `offset` is that of the
+    /// first line, and `bytes` is the content of those lines.
     Flush,
     /// The thread's flushes and non-temporal stores are complete.
     Fence,
     /// [`PmemBackend::sync_all`].
     SyncAll,
-    /// The range was given up; `bytes` is what it holds now.
+    /// The range was discarded; `bytes` is its new content.
     Discard,
 }
 
@@ -51,7 +53,7 @@ pub enum EventKind {
 pub struct Event {
     /// Position in the order of all events of this backend, from 0.
     pub seq: u64,
-    /// The thread, by a number that is its own in this process.
+    /// A number of the thread, unique in this process.
     pub thread: u32,
     /// What happened.
     pub kind: EventKind,
@@ -61,8 +63,8 @@ pub struct Event {
     pub bytes: Vec<u8>,
 }
 
-/// What has been done to a [`SimBackend`]. Subtract two to get what happened
-/// in between.
+/// Counts of operations on a [`SimBackend`]. The difference of two shows the operations in
+/// between.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Ordinary stores.
@@ -71,23 +73,22 @@ pub struct Counters {
     pub stored_bytes: u64,
     /// Non-temporal copies and zeroings.
     pub nt_stores: u64,
-    /// Bytes stored so.
+    /// Bytes of non-temporal stores.
     pub nt_bytes: u64,
     /// Lines flushed.
     pub flushes: u64,
-    /// Lines among them that the same thread had flushed already since its
-    /// last fence.
+    /// Lines among these that the same thread had already flushed since its last fence.
     pub redundant_flushes: u64,
     /// Fences.
     pub fences: u64,
-    /// Write-outs by `sync_all`: an msync on page-granular media.
+    /// Write-backs by `sync_all`: an msync on page-granular media.
     pub msyncs: u64,
-    /// Bytes given back.
+    /// Bytes discarded.
     pub discarded_bytes: u64,
 }
 
 impl Counters {
-    /// All bytes stored, either way.
+    /// Returns all bytes stored, both kinds.
     pub fn bytes(&self) -> u64 {
         self.stored_bytes + self.nt_bytes
     }
@@ -127,8 +128,7 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// Bytes that a discarded range is filled with, so that a read of a freed
-/// block shows.
+/// Fill byte of a discarded range, so that a read of a freed block shows.
 pub(super) const DISCARDED: u8 = 0xdb;
 
 const SHARDS: usize = 16;
@@ -151,8 +151,8 @@ struct Record {
     events: Vec<Event>,
 }
 
-/// A region in shared memory that counts and records. Clones share it, so a
-/// test keeps one and hands another to a [`Region`](super::Region).
+/// A region in shared memory that counts and records. Clones share it, so a test keeps one
+/// and passes another to a [`Region`](super::Region).
 #[derive(Debug, Clone)]
 pub struct SimBackend {
     inner: Arc<Inner>,
@@ -165,10 +165,10 @@ fn thread_number() -> u32 {
 }
 
 impl SimBackend {
-    /// A region of `len` zeroed bytes.
+    /// Creates a region of `len` zeroed bytes.
     ///
     /// # Errors
-    /// [`PmemError::Os`] if the memory cannot be had.
+    /// [`PmemError::Os`] if the memory cannot be allocated.
     pub fn new(len: usize) -> Result<SimBackend, PmemError> {
         let os = |what, e: rustix::io::Errno| PmemError::Os {
             what,
@@ -193,7 +193,7 @@ impl SimBackend {
         })
     }
 
-    /// A region that holds these bytes.
+    /// Creates a region with the given bytes.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -204,13 +204,13 @@ impl SimBackend {
         Ok(sim)
     }
 
-    /// A copy of the memory as it is now. Consistent only while no thread
+    /// Returns a copy of the memory in its current state. Consistent only while no thread
     /// stores.
     pub fn image(&self) -> Vec<u8> {
         self.copy_out(0, self.len())
     }
 
-    /// What has been done so far.
+    /// Returns the counts so far.
     pub fn counters(&self) -> Counters {
         let t = &self.inner.tally;
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
@@ -234,13 +234,12 @@ impl SimBackend {
         self.inner.recording.swap(on, Ordering::SeqCst)
     }
 
-    /// Takes what has been recorded, leaving the record empty; numbering goes
-    /// on.
+    /// Returns the record so far and empties it. Numbering continues.
     pub fn take_record(&self) -> Vec<Event> {
         std::mem::take(&mut self.inner.record.lock().events)
     }
 
-    /// Counts a fault, as if a page had been found bad.
+    /// Counts a fault, as if a page had failed.
     pub fn inject_fault(&self) {
         self.inner.faults.fetch_add(1, Ordering::Release);
         super::fault::note_fault();
@@ -261,8 +260,7 @@ impl SimBackend {
         bytes
     }
 
-    /// Runs a step and, when recording, notes it with the bytes that the
-    /// range holds after it.
+    /// Runs a step. While recording, notes it with the bytes of the range after the step.
     fn step(&self, kind: EventKind, offset: usize, len: usize, run: impl FnOnce()) {
         if !self.inner.recording.load(Ordering::Relaxed) {
             return run();
@@ -406,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_happens() {
+    fn sim_counts_operations() {
         let (sim, region) = pair(1 << 16);
         let w = region.window();
         let before = sim.counters();
@@ -470,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart_and_steps_are_whole() {
+    fn record_separates_threads_and_keeps_steps_whole() {
         let (sim, region) = pair(1 << 16);
         sim.recording(true);
         std::thread::scope(|s| {
@@ -491,7 +489,7 @@ mod tests {
         assert_eq!(sim.counters().redundant_flushes, 0);
         let threads: FxHashSet<u32> = events.iter().map(|e| e.thread).collect();
         assert_eq!(threads.len(), 4);
-        // A flush shows the last store before it in the order of the record.
+        // A flush shows the last store before it in record order.
         let mut last = Vec::new();
         for e in &events {
             match e.kind {

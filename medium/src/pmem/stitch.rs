@@ -1,16 +1,15 @@
-//! One range of addresses made of many pieces of the medium.
+//! Contiguous address ranges made of many pieces of the medium.
 //!
-//! Purpose: a file's extents, wherever they lie, seen as one contiguous view
-//! that is the medium itself, with huge pages where extents allow.
+//! Purpose: shows a file's extents, wherever they lie, as one contiguous view of the medium
+//! itself, with huge pages if the extents allow.
 //!
 //! Invariants:
-//! * A piece never leaves the reserved range, and until [`StitchedMap`] is
-//!   dropped nothing else is mapped in it.
-//! * What no piece covers reads as zeros and cannot be stored to.
+//! * A piece never leaves the reserved range. Until [`StitchedMap`] is dropped, nothing
+//!   else is mapped in the range.
+//! * Addresses without a piece read as zeros and cannot be stored to.
 //!
-//! Left to others: that the blocks behind a piece stay the file's while the
-//! map lives (`api` pins them), and filling holes before mapping for
-//! writing.
+//! Not handled here: keeping the blocks behind a piece allocated to the file while the map
+//! lives (`api` pins them), and filling holes before mapping for writing.
 
 use std::os::fd::BorrowedFd;
 
@@ -36,7 +35,7 @@ pub use send::Sent;
 use memory::Memory;
 use piece::{Piece, fill_holes, note, read_only};
 
-/// What pieces are mapped from.
+/// The source that pieces are mapped from.
 #[derive(Debug, Clone, Copy)]
 pub struct StitchSource<'a> {
     fd: BorrowedFd<'a>,
@@ -47,15 +46,16 @@ pub struct StitchSource<'a> {
     unit: u64,
     sync: bool,
     advise_huge: bool,
-    /// Address of a private mapping whose own pages go before those of `fd`.
+    /// Address of a private mapping whose modified pages take precedence over those of
+    /// `fd`.
     private: Option<usize>,
 }
 
 impl<'a> StitchSource<'a> {
-    /// The descriptor behind a region. Offsets are those of the region.
+    /// Returns the descriptor behind a region. Offsets are those of the region.
     ///
     /// # Errors
-    /// [`PmemError::Unusable`] with EOPNOTSUPP for a region that has none.
+    /// [`PmemError::Unusable`] with EOPNOTSUPP if the region has no descriptor.
     pub fn of_region(region: &'a Region) -> Result<StitchSource<'a>, PmemError> {
         let backend = region.backend();
         let info = region.info();
@@ -80,8 +80,7 @@ impl<'a> StitchSource<'a> {
         })
     }
 
-    /// Bytes that the place, the offset and the length of each piece must be
-    /// multiples of.
+    /// Returns the unit in bytes of the address, offset and length of each piece.
     pub fn unit(&self) -> u64 {
         self.unit
     }
@@ -108,16 +107,16 @@ pub struct Stitcher {
     range: Reservation,
     len: u64,
     unit: u64,
-    /// In the order of their places, which is the order they must come in.
+    /// In ascending order of address, the order in which they must be added.
     pieces: Vec<Piece>,
     end: u64,
 }
 
 impl Stitcher {
-    /// Reserves `len` bytes of address space. `congruent` is an offset in the
-    /// region (that of the first extent, usually): the address of the range
-    /// equals it modulo 2 MiB, or modulo 1 GiB for ranges that long, so that
-    /// extents aligned on the medium are aligned in the view.
+    /// Reserves `len` bytes of address space. `congruent` is an offset in the region,
+    /// usually that of the first extent. The address of the range equals it modulo 2 MiB,
+    /// or modulo 1 GiB for ranges that long, so that extents aligned on the medium are
+    /// aligned in the view.
     ///
     /// # Errors
     /// [`PmemError::Os`] with ENOMEM; EINVAL for a length of zero.
@@ -149,15 +148,16 @@ impl Stitcher {
         })
     }
 
-    /// Maps `len` bytes of the region at `region_offset` to `at` in the range.
-    /// Pieces come in ascending order of `at`, without overlap; neighbours
-    /// that are neighbours in the region too are better given as one.
+    /// Maps `len` bytes of the region at `region_offset` to `at` in the range. Pieces come
+    /// in ascending order of `at`, without overlap. Pieces that are adjacent in the region
+    /// too are better passed as one.
     ///
     /// # Errors
-    /// [`PmemError::Misaligned`] naming the alignment that the source needs;
-    /// [`PmemError::OutOfBounds`]; [`PmemError::Unusable`] with EROFS for a
-    /// writable piece of a read-only region; [`PmemError::Os`], with ENOMEM
-    /// where the process has too many mappings (`vm.max_map_count`).
+    /// * [`PmemError::Misaligned`] with the alignment that the source needs;
+    /// * [`PmemError::OutOfBounds`];
+    /// * [`PmemError::Unusable`] with EROFS for a writable piece of a read-only region;
+    /// * [`PmemError::Os`], with ENOMEM if the process has too many mappings
+    ///   (`vm.max_map_count`).
     pub fn stitch(
         &mut self,
         source: &StitchSource<'_>,
@@ -179,13 +179,13 @@ impl Stitcher {
         Ok(())
     }
 
-    /// Fills what is left with zeros and hands the view over.
+    /// Fills the rest with zeros and returns the view.
     ///
     /// # Errors
     /// [`PmemError::Os`] with ENOMEM.
     pub fn finish(self) -> Result<StitchedMap, PmemError> {
         let writable = fill_holes(&self.range, &self.pieces, 0..self.len)?;
-        // Of all that is reserved: the view may grow.
+        // Guards the whole reserved range, because the view may grow.
         let guard = Guard::new(self.range.base(), self.range.len(), self.unit as usize);
         let memory = Memory::Own {
             guard,
@@ -208,10 +208,10 @@ fn os(what: &'static str, len: u64, e: Errno) -> PmemError {
     }
 }
 
-/// How a program is going to use a range of a view.
+/// The expected use of a range of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// No special way.
+    /// No special pattern.
     Normal,
     /// In random order (MADV_RANDOM).
     Random,
@@ -221,9 +221,9 @@ pub enum Advice {
     WillNeed,
 }
 
-/// A contiguous view of scattered pieces of a region. The addresses are valid
-/// until it is dropped, and the bytes may change at any time: they are the
-/// medium, and others may store to it.
+/// A contiguous view of scattered pieces of a region. The addresses are valid until it is
+/// dropped. The bytes may change at any time, because they are the medium and others may
+/// store to it.
 #[derive(Debug)]
 pub struct StitchedMap {
     memory: Memory,
@@ -233,10 +233,9 @@ pub struct StitchedMap {
 }
 
 impl StitchedMap {
-    /// A view of one piece of a region, which is a part of the region's own
-    /// mapping: where the system maps nothing smaller than a huge page, any
-    /// block can still be looked at. No page protects a view for reading from
-    /// stores through its address.
+    /// Creates a view of one piece of a region, as a part of the region's own mapping. If
+    /// the system maps nothing smaller than a huge page, any block can still be viewed this
+    /// way. Page protection does not keep stores out of a read-only view.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`]; [`PmemError::Unusable`] with EROFS for a
@@ -273,11 +272,11 @@ impl StitchedMap {
 
     /// Grows the view to `len` bytes, at the addresses that follow those in use. The
     /// pieces are as for [`Stitcher::stitch`]: offset in the view, offset in the region,
-    /// length. What no piece covers reads as zeros. If it fails, the view is as before.
+    /// length. Addresses without a piece read as zeros. On failure the view is unchanged.
     ///
     /// # Errors
-    /// As for [`Stitcher::stitch`]; [`PmemError::OutOfBounds`] past what is
-    /// [reserved](Self::reserved); [`PmemError::Unusable`] with EOPNOTSUPP for a view in
+    /// As for [`Stitcher::stitch`]; [`PmemError::OutOfBounds`] past the
+    /// [reserved range](Self::reserved); [`PmemError::Unusable`] with EOPNOTSUPP for a view in
     /// the mapping of the region.
     pub fn extend(
         &mut self,
@@ -329,7 +328,7 @@ impl StitchedMap {
             }
             Err(e) => {
                 let (at, len) = (self.len as usize, (new - self.len) as usize);
-                // SAFETY: the view ends at `at`, and nobody was given an address past it.
+                // SAFETY: the view ends at `at`, and no code was given an address past it.
                 // A failure leaves pieces that no access of the view reaches.
                 let _ = unsafe { range.clear(at, len) };
                 Err(e)
@@ -340,7 +339,7 @@ impl StitchedMap {
     /// Advises the kernel about the use of a range, which is widened to whole pages.
     ///
     /// # Errors
-    /// [`PmemError::OutOfBounds`]; what madvise(2) says.
+    /// [`PmemError::OutOfBounds`]; errors of madvise(2).
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), PmemError> {
         self.at(offset, len)?;
         let page = rustix::param::page_size() as u64;
@@ -357,15 +356,15 @@ impl StitchedMap {
         mapping::advise(from, len as usize, advice).map_err(|e| os("cannot advise about", len, e))
     }
 
-    /// First byte of the view.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.base()
     }
-    /// Bytes: the length reserved, rounded up to pages.
+    /// Returns the length in bytes: the length reserved, rounded up to pages.
     pub fn len(&self) -> u64 {
         self.len
     }
-    /// Never: a view has at least a page.
+    /// Always false: a view has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -373,8 +372,8 @@ impl StitchedMap {
     pub fn is_writable(&self) -> bool {
         self.writable
     }
-    /// Faults (SIGBUS) taken in this view so far; counted only with the guard
-    /// of [`install_fault_guard`](super::install_fault_guard).
+    /// Returns the number of faults (SIGBUS) in this view so far. They are counted only
+    /// with the guard of [`install_fault_guard`](super::install_fault_guard).
     pub fn faults(&self) -> u64 {
         self.memory.faults()
     }
@@ -431,7 +430,7 @@ impl StitchedMap {
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PmemError> {
         let src = self.at(offset, into.len() as u64)?;
-        // SAFETY: `src` has into.len() bytes in the view, which is whole pages;
+        // SAFETY: `src` has into.len() bytes in the view, which consists of whole pages;
         // `into` is an exclusive Rust buffer and does not overlap it.
         unsafe { super::live::load(into.as_mut_ptr(), src, into.len()) };
         Ok(())
@@ -450,8 +449,8 @@ impl StitchedMap {
         Ok(())
     }
 
-    /// Starts the write-back of a range; durable once `region` has fenced.
-    /// `region` is the one that the pieces were taken from. Holes are skipped.
+    /// Starts the write-back of a range, which is durable once `region` has fenced.
+    /// `region` is the source of the pieces. Skips holes.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`].
@@ -486,11 +485,11 @@ impl StitchedMap {
         Ok(())
     }
 
-    /// Has the kernel set up the pages of the view now, so that no later
-    /// access waits for a page fault.
+    /// Has the kernel set up the pages of the view now, so that no later access waits for a
+    /// page fault.
     ///
     /// # Errors
-    /// What `madvise(MADV_POPULATE_READ)` or `_WRITE` says.
+    /// Errors of `madvise(MADV_POPULATE_READ)` or `_WRITE`.
     pub fn populate(&self) -> Result<(), PmemError> {
         mapping::populate(self.as_ptr(), self.len as usize, self.writable)
             .map_err(|e| os("cannot populate", self.len, e))

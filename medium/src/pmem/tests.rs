@@ -1,4 +1,4 @@
-//! Every backend on every source that can be had here.
+//! Every backend on every source available here.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ fn native() -> RegionOptions {
     RegionOptions::new().backend(BackendKind::Native)
 }
 
-/// The backends of this build, and the names they give themselves.
+/// The backends of this build, with the names they report.
 fn backends() -> Vec<(RegionOptions, &'static str)> {
     let mut all = vec![(native(), "native")];
     if cfg!(feature = "libpmem2") {
@@ -21,7 +21,7 @@ fn backends() -> Vec<(RegionOptions, &'static str)> {
     all
 }
 
-/// A new directory on storage that is no memory, as far as there is any.
+/// A new directory on storage that is not memory, if any exists.
 pub(super) fn disk() -> tempfile::TempDir {
     let exe = std::env::current_exe().unwrap();
     let places = [
@@ -47,7 +47,7 @@ pub(super) fn shm() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
-/// The same operations on a region and on plain memory.
+/// Runs the same operations on a region and on plain memory.
 fn exercise(region: &Region) {
     let len = region.len().min(1 << 20) as usize;
     let mut model = vec![0u8; len];
@@ -103,7 +103,7 @@ fn tmpfs_is_cache_line_granular() {
         assert_eq!(info.kind, Some(SourceKind::Tmpfs));
         assert_eq!(info.granularity, Granularity::CacheLine);
         assert_eq!(info.persistence, Persistence::Machine);
-        // The page cache is the medium, so nothing is ever to be written out.
+        // The page cache is the medium, so nothing ever needs write-back.
         let info = options
             .durability(Durability::Process)
             .open(&path)
@@ -133,7 +133,7 @@ fn memfd_ends_with_the_process() {
 }
 
 #[test]
-fn ordinary_file_with_fences_to_power() {
+fn ordinary_file_fences_survive_power_failure() {
     for (options, name) in backends() {
         let dir = disk();
         let path = dir.path().join("region");
@@ -149,7 +149,7 @@ fn ordinary_file_with_fences_to_power() {
 }
 
 #[test]
-fn ordinary_file_with_fences_that_order() {
+fn ordinary_file_process_fences_only_order() {
     for (options, _) in backends() {
         let dir = disk();
         let path = dir.path().join("region");
@@ -163,9 +163,9 @@ fn ordinary_file_with_fences_that_order() {
     }
 }
 
-/// The choice that is made without being asked is the one that is reported.
+/// The default choice of backend is the one that is reported.
 #[test]
-fn auto_says_what_it_became() {
+fn auto_backend_reports_its_choice() {
     let info = RegionOptions::new().memfd("t", 1 << 20).unwrap().info();
     assert_eq!(
         info.backend,
@@ -184,9 +184,9 @@ fn auto_says_what_it_became() {
     }
 }
 
-/// Each offset and length around the lines of a region, beside heap memory.
+/// Each offset and length around the lines of a region, compared with heap memory.
 #[test]
-fn copies_of_every_placement() {
+fn copies_at_every_placement_match_heap() {
     for (options, name) in backends() {
         let region = options.memfd("t", 1 << 16).unwrap();
         let heap = Region::new("heap", HeapBackend::boxed(1 << 16));
@@ -215,9 +215,9 @@ fn copies_of_every_placement() {
     }
 }
 
-/// A fence covers what other threads have flushed before it too.
+/// A fence also covers the earlier flushes of other threads.
 #[test]
-fn page_fences_from_many_threads() {
+fn page_fences_cover_flushes_of_other_threads() {
     let dir = disk();
     let region = native().create(dir.path().join("region"), 1 << 20).unwrap();
     std::thread::scope(|s| {
@@ -267,14 +267,14 @@ fn addresses_allow_huge_pages() {
 }
 
 #[test]
-fn a_sparse_tebibyte() {
+fn sparse_tebibyte_region_opens() {
     let dir = shm();
     let path = dir.path().join("region");
     let region = native().create(&path, 1 << 40).unwrap();
     let p = region.window().store((1 << 40) - 8, &[5; 8]).unwrap();
     region.window().fence(p);
     drop(region);
-    // Privately too, though there is not that much memory.
+    // A private mapping works too, though less memory exists.
     let region = native().read_only(true).open(&path).unwrap();
     assert_eq!(
         region.load_u64((1 << 40) - 8).unwrap(),
@@ -283,7 +283,7 @@ fn a_sparse_tebibyte() {
 }
 
 #[test]
-fn discarded_pages_go_back_to_the_host() {
+fn discarded_pages_return_to_host() {
     use std::os::unix::fs::MetadataExt;
     for dir in [shm(), disk()] {
         let path = dir.path().join("region");
@@ -293,7 +293,7 @@ fn discarded_pages_go_back_to_the_host() {
         let before = blocks();
         region.window().discard(1 << 20, 6 << 20).unwrap();
         assert!(blocks() <= before - (4 << 20) / 512);
-        // What is not a whole page stays.
+        // Partial pages stay.
         region.window().store_unflushed(100, &[1; 100]).unwrap();
         region.window().discard(0, 300).unwrap();
         assert_eq!(region.read_pod::<u8>(100).unwrap(), 1);
@@ -313,7 +313,7 @@ fn dax_can_be_required() {
     }
 }
 
-/// Needs a huge page of the pool; says so when there is none to be had.
+/// Needs a huge page of the pool; reports it if none is available.
 #[test]
 fn hugetlbfs_pages() {
     let Some(pool) = super::huge_pool::HugePool::borrow(2) else {
@@ -329,7 +329,7 @@ fn hugetlbfs_pages() {
         assert_eq!(region.info().kind, Some(SourceKind::Hugetlbfs));
         assert_eq!(region.info().granularity, Granularity::CacheLine);
     }
-    // More than the pool has.
+    // More pages than the pool has.
     let e = native()
         .create(pool.dir().join("large"), 1 << 40)
         .unwrap_err();

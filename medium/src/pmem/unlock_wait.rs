@@ -1,18 +1,19 @@
-//! Waiting for a server of a mount that is on its way out.
+//! Waits for the server of an unmounted file system to end.
 //!
-//! umount(8) returns when the kernel has let go of a FUSE file system. The
-//! process that served it then still writes out and unlocks the region, and
-//! whoever opens that right away, to check or to mount it, would find it in
-//! use. Such a process runs as root or as the caller, is the program by its name
-//! and by that of its file, has the region open and has locked it itself, and has it
-//! no more in its own mount table.
+//! umount(8) returns when the kernel has released a FUSE file system. Its server then still
+//! writes back and unlocks the region. A process that opens the region right away, to check
+//! or to mount it, would find it in use. A process counts as such a server if
+//! * it runs as root or as the caller,
+//! * its name and the name of its file are those of the program,
+//! * it has the region open and has locked it itself,
+//! * its own mount table no longer contains the mount.
 //!
-//! Invariant: nobody else makes the caller wait. Any process can take that name;
-//! its user, its file and its lock are what the kernel says of it, and what it has
-//! open is known by device and inode. (A user can start a set-user-id program by
-//! any name, on the region, and lock that before; but the file is the program's.)
+//! Invariant: no other process makes the caller wait. Any process can take that name. Its
+//! user, file and lock come from the kernel, and its open files are identified by device
+//! and inode. (A user can start a set-user-id program by any name, on the region, and lock
+//! it before; but the file is that program's.)
 //!
-//! Left to others: a region in use by anything else is refused at once.
+//! Not handled here: a region in use by any other process is refused at once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -22,22 +23,21 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
-/// Longest wait. What is left to write out is what the page cache of a slow
-/// medium holds.
+/// Longest wait. The page cache of a slow medium may still have to be written back.
 const UNLOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// A process that ends shows no descriptors any more a moment before they are
+/// The descriptors of an ending process disappear from /proc shortly before they are
 /// closed.
 const GRACE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Names that the program has, as `/proc/PID/comm` shows them.
+/// Names of the program in `/proc/PID/comm`.
 const SERVERS: [&str; 2] = ["mount.pramfs", "mount-pramfs"];
 
-/// Tries `open` again for as long as it is busy and a process that served a
-/// mount of `region`, which is unmounted, is about to let go of it.
+/// Retries `open` while it is busy and the server of an unmounted `region` is about to
+/// release it.
 ///
-/// Sees only processes whose descriptors the caller may look at: root those of
-/// root, anybody else one's own.
+/// Sees only processes whose descriptors the caller may inspect: root sees those of root,
+/// other users their own.
 ///
 /// ```
 /// # use std::io::{Error, ErrorKind::NotFound};
@@ -47,7 +47,7 @@ const SERVERS: [&str; 2] = ["mount.pramfs", "mount-pramfs"];
 /// ```
 ///
 /// # Errors
-/// Those of the last try.
+/// Errors of the last attempt.
 pub fn open_when_unlocked<T, E>(
     region: impl AsRef<Path>,
     mut open: impl FnMut() -> Result<T, E>,
@@ -59,8 +59,7 @@ pub fn open_when_unlocked<T, E>(
     }
 }
 
-/// Whether a process that served a mount of `region`, which is unmounted, has not
-/// let go of it yet.
+/// Whether the server of an unmounted `region` has not released it yet.
 ///
 /// ```
 /// assert!(!pramfs_medium::pmem::is_being_released("/nowhere/at/all"));
@@ -69,9 +68,9 @@ pub fn is_being_released(region: impl AsRef<Path>) -> bool {
     Object::at(region.as_ref()).is_some_and(|region| some_server_ends(&|held| held.is(&region)))
 }
 
-/// As [`open_when_unlocked`], for what cannot be done to a mount (to unmount it,
-/// say) while the region of such a process lies in it, itself or as the file
-/// behind a loop device.
+/// As [`open_when_unlocked`], for an action on a mount (for example unmounting it) that
+/// fails while the region of such a process lies in it, directly or as the file behind a
+/// loop device.
 ///
 /// ```
 /// let unmount = || Err::<(), _>("it is in use by a program");
@@ -79,7 +78,7 @@ pub fn is_being_released(region: impl AsRef<Path>) -> bool {
 /// ```
 ///
 /// # Errors
-/// Those of the last try.
+/// Errors of the last attempt.
 pub fn unmount_after_unlock<T, E>(
     top: impl AsRef<Path>,
     mut unmount: impl FnMut() -> Result<T, E>,
@@ -94,19 +93,19 @@ pub fn unmount_after_unlock<T, E>(
     }
 }
 
-/// What a path or a descriptor leads to, as the kernel counts it.
+/// The object behind a path or descriptor, by the kernel's numbers.
 struct Object {
-    /// Of the file system in which it is.
+    /// Device of the file system that contains it.
     device: (u32, u32),
     inode: u64,
     kind: FileType,
-    /// Of a device.
+    /// Device number, for a device node.
     node: (u32, u32),
 }
 
 impl Object {
-    /// Asks nobody but the kernel: neither of these numbers changes, and whoever
-    /// serves the file system may have ended.
+    /// Asks only the kernel: these numbers do not change, and the server of the file system
+    /// may have ended.
     fn at(path: &Path) -> Option<Object> {
         let wanted = StatxFlags::TYPE | StatxFlags::INO;
         let stat = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
@@ -186,21 +185,21 @@ fn is_server(process: &Path) -> bool {
         && fs::read_link(process.join("exe")).is_ok_and(|file| is_file_of_server(&file))
 }
 
-/// After an update of the program the kernel says that its file is deleted.
+/// After an update of the program, the kernel marks its file as deleted.
 fn is_file_of_server(file: &Path) -> bool {
     file.file_name()
         .and_then(|name| name.to_str())
         .is_some_and(|name| SERVERS.contains(&name.trim_end_matches(" (deleted)")))
 }
 
-/// The user of a process, if it is one only: a set-user-id program that another
-/// user has called, by whatever name, has more.
+/// Returns the user of a process if it has only one. A set-user-id program that another
+/// user started, by whatever name, has more.
 fn user_of(process: &Path) -> Option<u32> {
     one_user(&fs::read_to_string(process.join("status")).ok()?)
 }
 
-/// From the line `Uid:`: real, effective, saved, of the file system. Above it is
-/// the name of the process, whose line breaks the kernel escapes.
+/// Parses the line `Uid:`: real, effective, saved, and file-system user. The name of the
+/// process comes before it; the kernel escapes its line breaks.
 fn one_user(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut users = line.split_ascii_whitespace().map(str::parse::<u32>);
@@ -208,11 +207,11 @@ fn one_user(status: &str) -> Option<u32> {
     users.all(|user| user == Ok(first)).then_some(first)
 }
 
-/// What a process has open.
+/// An open file of a process.
 struct Open {
-    /// Of the descriptor.
+    /// Number of the descriptor.
     number: OsString,
-    /// That it was opened by.
+    /// Name under which it was opened.
     name: PathBuf,
     object: Object,
 }
@@ -229,19 +228,19 @@ fn open_in(process: &Path) -> impl Iterator<Item = Open> {
     })
 }
 
-/// Whether the process itself has locked what it has open there. The kernel shows
-/// with a descriptor the locks that are held through it, each with the process that
-/// took it: one that was handed a descriptor has not.
+/// Whether the process itself has locked the file behind this descriptor. For each
+/// descriptor the kernel shows the locks held through it, with the process that took them.
+/// A process that received the descriptor from another has not taken the lock.
 ///
-/// (`/proc/locks` knows files by a device number that on some file systems is not
-/// the one that stat gives.)
+/// (`/proc/locks` identifies files by a device number that on some file systems differs
+/// from the one of stat.)
 fn has_locked(process: &Path, descriptor: &OsStr) -> bool {
     let pid = process.file_name().and_then(|pid| pid.to_str());
     fs::read_to_string(process.join("fdinfo").join(descriptor))
         .is_ok_and(|info| pid.is_some_and(|pid| info.lines().any(|line| is_lock_of(line, pid))))
 }
 
-/// `lock:  1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
+/// Parses `lock:  1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
 fn is_lock_of(line: &str, pid: &str) -> bool {
     let mut fields = line.split_ascii_whitespace();
     fields.next() == Some("lock:")
@@ -249,8 +248,8 @@ fn is_lock_of(line: &str, pid: &str) -> bool {
         && fields.nth(2).is_some_and(|holder| holder == pid)
 }
 
-/// In the mount table that the process sees, by its own user. One that is ending
-/// has none.
+/// Whether the mount table that the process sees contains a mount of the region by its
+/// user. An ending process has no mount table.
 fn has_mounted(process: &Path, user: u32, region: &Path) -> bool {
     let source = escaped(region);
     fs::read(process.join("mountinfo")).is_ok_and(|table| {
@@ -260,8 +259,8 @@ fn has_mounted(process: &Path, user: u32, region: &Path) -> bool {
     })
 }
 
-/// `... - fuse.pramfs SOURCE OPTIONS`. Under another name than its path it
-/// cannot be told whose mount it is: then it counts as this one's.
+/// Parses `... - fuse.pramfs SOURCE OPTIONS`. If the source is not its path, the owner of
+/// the mount cannot be told; it then counts as this process's mount.
 fn is_mount_of(line: &[u8], source: &[u8], user: u32) -> bool {
     let mut fields = line
         .split(|byte| *byte == b' ')
@@ -282,13 +281,13 @@ fn is_mount_of(line: &[u8], source: &[u8], user: u32) -> bool {
         })
 }
 
-/// As the kernel writes a path in its tables.
+/// Escapes a path as the kernel does in its tables.
 fn escaped(path: &Path) -> Vec<u8> {
     let mut out = Vec::new();
     for byte in path.as_os_str().as_bytes() {
         match byte {
-            // These would end the option that the name travels in, so
-            // mount.pramfs has put something else there.
+            // These would end the option that carries the name, so mount.pramfs has replaced
+            // them.
             b',' | b'\\' | b'\n' => out.push(b'_'),
             b' ' | b'\t' | b'#' => out.extend(format!("\\{byte:03o}").bytes()),
             byte => out.push(*byte),
@@ -302,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_mount_table() {
+    fn mount_table_lines_are_parsed() {
         let line = b"36 25 0:31 / /mnt rw shared:5 - fuse.pramfs /dev/a\\040b rw,user_id=0";
         assert!(is_mount_of(line, &escaped(Path::new("/dev/a b")), 0));
         assert!(!is_mount_of(line, &escaped(Path::new("/dev/a b")), 4242));
@@ -317,17 +316,17 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_two_users_is_no_server() {
+    fn process_with_two_users_is_not_server() {
         let status = |ids: &str| format!("Name:\tmount.pramfs\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n");
         assert_eq!(one_user(&status("0\t0\t0\t0")), Some(0));
         assert_eq!(one_user(&status("4242\t4242\t4242\t4242")), Some(4242));
-        // su(1) by the name of the server.
+        // su(1) under the name of the server.
         assert_eq!(one_user(&status("4242\t0\t0\t0")), None);
         assert_eq!(one_user("Name:\tx\n"), None);
     }
 
     #[test]
-    fn the_file_of_a_server_has_its_name() {
+    fn server_is_recognised_by_file_name() {
         for (file, is) in [
             ("/usr/sbin/mount.pramfs", true),
             ("/usr/sbin/mount.pramfs (deleted)", true),
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_of_the_process_that_took_it() {
+    fn lock_belongs_to_process_that_took_it() {
         let line = "lock:\t1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF";
         assert!(is_lock_of(line, "1234") && !is_lock_of(line, "123"));
         assert!(!is_lock_of(
@@ -349,7 +348,7 @@ mod tests {
             "1234"
         ));
         assert!(!is_lock_of("pos:\t0", "1234"));
-        // As the kernel has it.
+        // Compares with the kernel's own output.
         let process = PathBuf::from(format!("/proc/{}", std::process::id()));
         let file = tempfile::NamedTempFile::new().unwrap();
         let other = fs::File::open(file.path()).unwrap();
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_no_server_is_not_waited_for() {
+    fn open_does_not_wait_for_other_programs() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut tries = 0;
         let mut open = |until: u32| {

@@ -180,7 +180,7 @@ impl Volume {
             );
             // The blocks are free even if the host refuses the discard.
             if let Err(e) = self.region.window().discard(at, len) {
-                tracing::debug!(at, len, error = %e, "the host takes nothing back");
+                tracing::debug!(at, len, error = %e, "the host refused the discard");
             }
         }
         self.blocks.free_run(&self.region, &self.geo, run);

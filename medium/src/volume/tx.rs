@@ -542,7 +542,7 @@ impl<'v> Tx<'v> {
         if Region::any_faults() {
             // Bytes read may have been zeros, and new data may be lost.
             if region.faults_seen() != self.faults {
-                return Err(Error::Io("the medium failed under a change".into()));
+                return Err(Error::Io("the medium failed during a change".into()));
             }
             for b in &self.bits {
                 vol.bitmap(b.kind).check_homes(region, geo, b)?;

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eight_blocks_of_a_set_are_kept_and_each_is_forgotten_for_itself() {
+    fn full_set_keeps_blocks_and_forgets_individually() {
         let verified = Verified::new();
         let block = |i: usize| Bno((77 + i * SETS) as u64);
         for i in 0..WAYS {
@@ -110,7 +110,7 @@ mod tests {
 
     /// Concurrent notes may put a block into two slots.
     #[test]
-    fn a_block_that_was_noted_twice_is_forgotten() {
+    fn block_noted_twice_is_forgotten() {
         let verified = Verified::new();
         let (a, b) = (Bno(5), Bno(5 + (SETS * WAYS) as u64));
         verified.note(b);

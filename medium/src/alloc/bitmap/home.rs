@@ -64,7 +64,7 @@ impl BitmapSet {
                     result = Err(self.damaged(
                         Damage::BitmapPointer,
                         group,
-                        "bits in use in a group that is not",
+                        "bits in use in a group without a bitmap block",
                     ))
                 }
                 Ok(bitmap) => for_words(start, len, |word, mask| {

@@ -170,7 +170,7 @@ impl BitmapSet {
             return Err(self.damaged(
                 Damage::BitmapSum,
                 group,
-                "the checksum of its bitmap does not fit",
+                "the checksum of its bitmap does not match",
             ));
         }
         if self.kind == BitmapKind::Blocks {

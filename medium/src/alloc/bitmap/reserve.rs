@@ -218,7 +218,7 @@ impl BitmapSet {
             self.damaged(
                 Damage::BitmapPointer,
                 group,
-                "bits in use in a group that is not",
+                "bits in use in a group without a bitmap block",
             )
         })
     }

@@ -49,7 +49,7 @@ impl BitmapSet {
             return Err(self.damaged(
                 Damage::BitmapSum,
                 group,
-                "the checksum of its bitmap does not fit",
+                "the checksum of its bitmap does not match",
             ));
         }
         region.window().store_u64_unflushed(desc + 8, sum)?;

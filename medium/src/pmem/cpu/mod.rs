@@ -1,9 +1,9 @@
-//! The processor's own means: line write-back, streaming stores, fences.
+//! Instructions of the processor: line write-back, streaming stores, fences.
 //!
-//! Invariant: a flush covers every line that its range touches, the last one
-//! too, whatever the alignment of its start.
+//! Invariant: a flush covers every line that its range touches, including the last one, for
+//! any alignment of its start.
 
-// Miri and ThreadSanitizer do not see what assembler does.
+// Miri and ThreadSanitizer do not see into assembly.
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
 mod x86_64;
 #[cfg(all(target_arch = "x86_64", not(miri), not(pramfs_sanitize)))]
@@ -17,9 +17,9 @@ pub(super) use portable::{Cpu, WIDE, copy_wide};
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = super::region::LINE as usize;
 
-/// Start of the first line and end of the last one that a range touches; both
-/// the same if it is empty. The start moves down while the end stays, so the
-/// span is longer than the range by what was rounded off.
+/// Returns the start of the first line and the end of the last one that a range touches, or
+/// the same address twice if the range is empty. The start moves down and the end stays, so
+/// the span is longer than the range by the rounding.
 #[inline]
 pub(super) fn line_span(start: usize, len: usize) -> (usize, usize) {
     let first = start & !(LINE_BYTES - 1);

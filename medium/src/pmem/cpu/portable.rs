@@ -1,8 +1,7 @@
-//! Processors whose write-back instructions this library does not use. Memory
-//! that lives in the page cache is served in full (there the caches are
-//! coherent with everything that can read them); media that need a line
-//! write-back are mapped page-granular by `native`, or refused. Miri and
-//! ThreadSanitizer run this too: all of it is what they can see.
+//! Processors whose write-back instructions this library does not use. Memory in the page
+//! cache works in full, because the caches there are coherent with all readers. `native`
+//! maps media that need a line write-back as page-granular, or refuses them. Miri and
+//! ThreadSanitizer also run this code, because they can see all of it.
 
 use crate::pmem::live;
 
@@ -17,7 +16,7 @@ impl Cpu {
     pub fn get() -> Cpu {
         Cpu
     }
-    /// The only choice, for tests.
+    /// Returns the only choice, for tests.
     #[cfg(test)]
     pub(super) fn all() -> Vec<Cpu> {
         vec![Cpu]

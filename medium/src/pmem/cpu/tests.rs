@@ -16,8 +16,8 @@ fn source() -> Vec<u8> {
     (0..AREA).map(|i| (i * 7 + 1) as u8).collect()
 }
 
-/// Runs `f(dst, src, len)` for many placements and compares with the plain
-/// copy, the bytes around included.
+/// Runs `f(dst, src, len)` for many placements and compares with the plain copy, including
+/// the surrounding bytes.
 fn compare(
     lens: impl Iterator<Item = usize> + Clone,
     f: impl Fn(*mut u8, *const u8, usize),
@@ -55,7 +55,7 @@ fn copy_wide_everywhere() {
     }
     compare(
         (WIDE..AREA).step_by(37).chain([WIDE, 576, 768, 1023]),
-        // SAFETY: both ranges are slices of just this length, which is enough.
+        // SAFETY: both ranges are slices of exactly this length, which suffices.
         |dst, src, len| unsafe { copy_wide(dst, src, len) },
         |dst, src| dst.copy_from_slice(src),
     );
@@ -66,7 +66,7 @@ fn nt_copy_everywhere() {
     for cpu in choices() {
         compare(
             lens(),
-            // SAFETY: both ranges are slices of just this length.
+            // SAFETY: both ranges are slices of exactly this length.
             |dst, src, len| unsafe {
                 cpu.nt_copy(dst, src, len);
                 cpu.fence();
@@ -81,7 +81,7 @@ fn nt_zero_everywhere() {
     for cpu in choices() {
         compare(
             lens(),
-            // SAFETY: the destination is a slice of just this length.
+            // SAFETY: the destination is a slice of exactly this length.
             |dst, _, len| unsafe {
                 cpu.nt_zero(dst, len);
                 cpu.fence();
@@ -96,7 +96,7 @@ fn store_everywhere() {
     for cpu in choices() {
         compare(
             lens().chain(0..=LINE_BYTES + 1),
-            // SAFETY: both ranges are slices of just this length.
+            // SAFETY: both ranges are slices of exactly this length.
             |dst, src, len| unsafe { cpu.store(dst, src, len) },
             |dst, src| dst.copy_from_slice(src),
         );
@@ -119,9 +119,9 @@ fn flush_changes_nothing() {
     }
 }
 
-/// Every line that a byte of the range lies in, and no other.
+/// A span covers every line that contains a byte of the range, and no other.
 #[test]
-fn spans_are_lengthened_by_what_the_start_moved() {
+fn line_spans_cover_touched_lines_only() {
     for start in 0..=2 * LINE_BYTES {
         for len in 0..=3 * LINE_BYTES {
             let mut touched: Vec<usize> = (start..start + len).map(|b| b / LINE_BYTES).collect();

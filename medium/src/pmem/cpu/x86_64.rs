@@ -1,10 +1,11 @@
 //! x86_64: clwb, clflushopt or clflush; streaming stores of 64, 32 or 16
 //! bytes; sfence. Chosen once, at run time, by CPUID.
 //!
-//! The order rules that the callers rest on (Intel SDM vol. 1 ch. 10.4.6 and
-//! vol. 2 CLWB; AMD APM vol. 2 ch. 7): streaming stores, clwb and clflushopt
-//! are ordered by sfence and by locked instructions, and by nothing weaker;
-//! a write-back of a line is ordered behind older stores to that same line.
+//! Callers rely on these ordering rules (Intel SDM vol. 1 ch. 10.4.6 and vol. 2 CLWB; AMD
+//! APM vol. 2 ch. 7):
+//! * sfence and locked instructions, and nothing weaker, order streaming stores, clwb and
+//!   clflushopt.
+//! * A write-back of a line is ordered behind older stores to that line.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -16,7 +17,7 @@ use std::sync::OnceLock;
 use super::LINE_BYTES;
 use crate::pmem::live;
 
-/// Least bytes of a [`copy_wide`].
+/// Minimum length of a [`copy_wide`], in bytes.
 pub const WIDE: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +48,13 @@ impl Cpu {
     /// Whether flushing lines makes stores durable on persistent memory.
     pub const WRITES_BACK: bool = true;
 
-    /// The processor that this runs on.
+    /// Returns the current processor.
     pub fn get() -> Cpu {
         static FOUND: OnceLock<Cpu> = OnceLock::new();
         *FOUND.get_or_init(|| {
             #[allow(unused_unsafe, reason = "CPUID is safe to call only from Rust 1.94 on")]
-            // SAFETY: CPUID exists on every x86_64; an unknown leaf gives the
-            // data of the highest known one, hence the check of leaf 0.
+            // SAFETY: CPUID exists on every x86_64; an unknown leaf returns the data of the
+            // highest known one, hence the check of leaf 0.
             let features = unsafe {
                 if __cpuid_count(0, 0).eax >= 7 {
                     __cpuid_count(7, 0).ebx
@@ -79,7 +80,7 @@ impl Cpu {
         })
     }
 
-    /// Every choice that this processor can run, for tests.
+    /// Returns every choice that this processor can run, for tests.
     #[cfg(test)]
     pub(super) fn all() -> Vec<Cpu> {
         let best = Cpu::get();
@@ -122,9 +123,9 @@ impl Cpu {
     #[inline]
     pub unsafe fn flush(self, ptr: *const u8, len: usize) {
         let (mut line, end) = super::line_span(ptr as usize, len);
-        // SAFETY: every address flushed lies in a line of the range, which is
-        // mapped; CPUID has shown the instruction to exist. A write-back
-        // changes no memory that Rust can see.
+        // SAFETY: every address flushed lies in a line of the range, which is mapped; CPUID
+        // has shown that the instruction exists. A write-back changes no memory that Rust
+        // can see.
         unsafe {
             match self.flush {
                 FlushKind::Clwb => {
@@ -149,7 +150,7 @@ impl Cpu {
         }
     }
 
-    /// Starts the write-back of lines, by their numbers from `base` on.
+    /// Starts the write-back of lines, given by their numbers from `base` on.
     ///
     /// # Safety
     /// `base` is line-aligned, and each of the lines is mapped memory.
@@ -173,19 +174,20 @@ impl Cpu {
         }
     }
 
-    /// Stores through the cache; naturally aligned words are not torn: the manuals
-    /// promise that of stores of a word, and no processor is known that parts one in
-    /// the middle of a wider store (streaming stores rest on the same). The homes of
-    /// a record are stored behind a fence, and wait for it in the processor's store
-    /// buffer, in which every store takes a place, as does each one that comes later:
-    /// the wider they are, the more of what follows is done meanwhile.
+    /// Stores through the cache. Naturally aligned words are not torn: the manuals
+    /// guarantee this for stores of a word, and no known processor splits a word inside a
+    /// wider store (streaming stores rely on the same).
+    ///
+    /// The homes of a record are stored behind a fence and wait for it in the processor's
+    /// store buffer. Every store takes an entry there, as does each later one. Wider stores
+    /// therefore leave room for more of the following work.
     ///
     /// # Safety
     /// As for [`live::store`].
     #[inline(always)]
     pub unsafe fn store(self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: passed on from the caller; whole words to an aligned place, and AVX
-        // where CPUID has shown it to exist. What has AVX-512 has AVX.
+        // SAFETY: passed on from the caller; whole words to an aligned place, and AVX only
+        // if CPUID has shown that it exists. A processor with AVX-512 has AVX.
         unsafe {
             if self.stream != StreamKind::Sse2 && (dst.addr() | len).is_multiple_of(8) {
                 store_avx(dst, src, len);
@@ -206,19 +208,18 @@ impl Cpu {
         unsafe { _mm_stream_si64(dst.cast(), value as i64) };
     }
 
-    /// Copies past the cache; complete after the next fence. Even one word is
-    /// streamed: fence and all, that takes two thirds of the time of a store
-    /// and a write-back, which must first read the line. Naturally aligned
-    /// words are not torn.
+    /// Copies past the cache; complete after the next fence. Streams even a single word:
+    /// including the fence, that takes two thirds of the time of a store and a write-back,
+    /// which must first read the line. Naturally aligned words are not torn.
     ///
     /// # Safety
-    /// `dst..dst+len` is writable, `src..src+len` readable, no overlap. Either may
-    /// be medium that others access.
+    /// `dst..dst+len` is writable, `src..src+len` readable, no overlap. Either may be
+    /// medium that others access.
     #[inline]
     pub unsafe fn nt_copy(self, mut dst: *mut u8, mut src: *const u8, mut len: usize) {
-        // SAFETY: head, body and tail together are exactly dst..dst+len; the
-        // body starts at a line boundary and is whole lines. The wide forms
-        // run only where CPUID has shown them to exist.
+        // SAFETY: head, body and tail together are exactly dst..dst+len; the body starts at
+        // a line boundary and consists of whole lines. The wide forms run only if CPUID has
+        // shown that they exist.
         unsafe {
             let head = len.min((dst as usize).wrapping_neg() % LINE_BYTES);
             if head > 0 {
@@ -239,8 +240,8 @@ impl Cpu {
         }
     }
 
-    /// Copies less than a line, within one: aligned words past the cache,
-    /// what is odd at the start and at the end through it.
+    /// Copies less than a line, within one line: aligned words past the cache, partial
+    /// words at start and end through it.
     ///
     /// # Safety
     /// As for [`nt_copy`](Self::nt_copy).
@@ -273,7 +274,7 @@ impl Cpu {
         }
     }
 
-    /// Whether it can [`copy_wide`].
+    /// Whether the processor supports [`copy_wide`].
     pub fn is_wide(self) -> bool {
         self.stream == StreamKind::Avx512
     }
@@ -309,26 +310,26 @@ impl Cpu {
     /// Waits for this thread's write-backs and streaming stores.
     #[inline]
     pub fn fence(self) {
-        // The compiler too keeps stores on their side of the fence.
+        // Keeps the compiler from moving stores across the fence.
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
         // SAFETY: sfence exists on every x86_64 and touches no memory.
         unsafe { _mm_sfence() };
     }
 }
 
-/// Copies to ordinary memory by whole lines. A page is half as many instructions
-/// so as with registers of half a line, and more of what comes next has room
-/// beside it in the processor.
+/// Copies whole lines to ordinary memory. A page takes half as many instructions as with
+/// registers of half a line, and the processor can hold more of the following work beside
+/// it.
 ///
 /// # Safety
 /// `len` is [`WIDE`] or more, `dst..dst+len` writable, `src..src+len` readable, no
 /// overlap; the processor [is wide](Cpu::is_wide).
 #[inline(always)]
 pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the loop copies four lines from src+i to dst+i for each i below
-    // len-256 that is a multiple of 256, and then the last four of the range,
-    // some of them for the second time. Registers from 16 on have no part that
-    // older instructions use, and leave nothing to be cleared.
+    // SAFETY: the loop copies four lines from src+i to dst+i for each i below len-256 that
+    // is a multiple of 256, and then the last four lines of the range, some of them for the
+    // second time. Registers from 16 on have no part that older instructions use, so no
+    // upper halves need clearing.
     unsafe {
         asm!(
             "2:",
@@ -362,12 +363,11 @@ pub unsafe fn copy_wide(dst: *mut u8, src: *const u8, len: usize) {
 }
 
 /// # Safety
-/// As for [`Cpu::store`]; `dst` and `len` are multiples of 8, and the processor has
-/// AVX.
+/// As for [`Cpu::store`]; `dst` and `len` are multiples of 8, and the processor has AVX.
 #[inline(always)]
 unsafe fn store_avx(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the loop copies 64 bytes at a time, then 32, 16 and 8 where they are
-    // left. Registers as in copy_avx512.
+    // SAFETY: the loop copies 64 bytes at a time, then 32, 16 and 8 as needed for the rest.
+    // Registers as in copy_avx512.
     unsafe {
         asm!(
             "cmp {len}, 64",

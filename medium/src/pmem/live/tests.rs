@@ -42,7 +42,7 @@ fn compare(f: impl Fn(*mut u8, *const u8, usize), expect: impl Fn(&mut [u8], &[u
 }
 
 #[test]
-fn copies_everywhere_are_those_bytes_and_no_others() {
+fn copies_at_every_alignment_change_only_range() {
     let same = |to: &mut [u8], from: &[u8]| to.copy_from_slice(from);
     // SAFETY: the ranges lie in areas of their own, which are whole words.
     compare(|d, s, n| unsafe { load(d, s, n) }, same);
@@ -57,7 +57,7 @@ fn copies_everywhere_are_those_bytes_and_no_others() {
 }
 
 #[test]
-fn fills_everywhere_are_those_bytes_and_no_others() {
+fn fills_at_every_alignment_change_only_range() {
     let filled = |to: &mut [u8], _: &[u8]| to.fill(0x5a);
     // SAFETY: the range lies in an area of its own, which is whole words.
     compare(|d, _, n| unsafe { fill(d, 0x5a, n) }, filled);
@@ -67,7 +67,7 @@ fn fills_everywhere_are_those_bytes_and_no_others() {
 
 /// Between two instructions, as after a crash, a reader sees no partial store to a word.
 #[test]
-fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
+fn concurrent_stores_of_any_bounds_tear_no_word() {
     const ROUNDS: u32 = if cfg!(miri) { 2 } else { 400_000 };
     let area: Vec<AtomicU64> = (0..AREA / WORD).map(|_| AtomicU64::new(0)).collect();
     let base = area.as_ptr().cast_mut().cast::<u8>();
@@ -114,7 +114,7 @@ fn words_are_seen_whole_while_stores_of_any_bounds_go_on() {
 }
 
 #[test]
-fn a_structure_of_any_length_comes_out_whole() {
+fn load_pod_of_any_length_is_complete() {
     let (src, mut medium) = (source(), source());
     let base = medium.0.as_mut_ptr();
     let at = |n: usize| base.wrapping_add(n);
@@ -132,7 +132,7 @@ fn a_structure_of_any_length_comes_out_whole() {
 
 /// Two threads store to the halves of one word and load all of it, concurrently.
 #[test]
-fn parts_of_a_word_stored_by_two_threads_are_both_there() {
+fn parts_of_word_stored_by_two_threads_both_arrive() {
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
     let rounds = if cfg!(miri) { 20 } else { 100_000u32 };
     let base = words.as_ptr().cast_mut().cast::<u8>();

@@ -1,4 +1,4 @@
-//! The feature turned on.
+//! The implementation with the feature turned on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -12,18 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::backend::PmemBackend;
 use crate::sync::{Mutex, RwLock};
 
-/// What is left out, or moved, at a place in the code.
+/// The step that is omitted, or moved, at a place in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A flush is left out.
+    /// A flush is omitted.
     Flush,
-    /// A non-temporal store becomes an ordinary one that nobody flushes.
+    /// A non-temporal store becomes an ordinary one that is not flushed.
     Stream,
-    /// A fence is left out.
+    /// A fence is omitted.
     Fence,
-    /// A fence comes after the stores that follow it, up to the next that is
-    /// streamed or flushed: what was to be published after it is published
-    /// before.
+    /// A fence comes after the stores that follow it, up to the next streaming store or
+    /// flush: data to be published after the fence is published before it.
     Late,
 }
 
@@ -36,7 +35,7 @@ pub struct Site {
     pub line: u32,
     /// Column.
     pub column: u32,
-    /// What can go wrong there.
+    /// The mistake possible there.
     pub kind: Kind,
 }
 
@@ -53,33 +52,33 @@ impl fmt::Display for Site {
     }
 }
 
-/// Mistakes that file systems for persistent memory had (Chipmunk, EuroSys
-/// 2023), as they would look here.
+/// Mistakes found in other file systems for persistent memory (Chipmunk, EuroSys 2023), in
+/// the form they would take here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// A count of links is stored and flushed in place, and not fenced.
+    /// A link count is stored and flushed in place, but not fenced.
     LinkCountUnfenced,
     /// rename removes the old name in one record and adds the new one in the
     /// next.
     RenameRemovesFirst,
-    /// What was unlinked or cut before the crash is freed before the records
-    /// are replayed.
+    /// Files unlinked or truncated before the crash are freed before the records are
+    /// replayed.
     TruncateBeforeReplay,
-    /// The edge of an unaligned write is stored and not flushed.
+    /// The edge of an unaligned write is stored, but not flushed.
     EdgeNotFlushed,
-    /// Recovery does not see the last entry of a record.
+    /// Recovery ignores the last entry of a record.
     RecordCutShort,
-    /// Both superblocks get their dynamic words by halves, under one fence.
+    /// Both superblocks get their dynamic words in halves, under one fence.
     SuperblocksTogether,
-    /// Recovery replays records that are dead.
+    /// Recovery replays dead records.
     ReplaysTheDead,
-    /// An entry of a directory is brought home before its record is durable,
-    /// its name last.
+    /// A directory entry is stored in place before its record is durable, with its name
+    /// last.
     EntryBeforeName,
 }
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Bug; 8] = [
         Bug::LinkCountUnfenced,
         Bug::RenameRemovesFirst,
@@ -97,7 +96,7 @@ impl Bug {
 pub enum Mutant {
     /// At a place in the code.
     At(Site),
-    /// A known one.
+    /// A known mistake.
     Bug(Bug),
 }
 
@@ -106,35 +105,35 @@ static ANY: AtomicBool = AtomicBool::new(false);
 static LISTENING: AtomicBool = AtomicBool::new(false);
 static SITES: Mutex<BTreeSet<Site>> = Mutex::new(BTreeSet::new());
 
-/// By its name, for a process that was started to have this mistake.
+/// The mistake's name, for a process that was started with it.
 static FROM_OUTSIDE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(CHOICE).ok());
 /// Environment variable that names a mistake, as [`Site`] or [`Bug`] is printed.
 pub const CHOICE: &str = "PRAMFS_MUTANT";
-/// Environment variable that names a file, to which the places that are passed
-/// are added as they are printed.
+/// Environment variable that names a file. The places that are passed are appended to it,
+/// as they are printed.
 pub const NOTES: &str = "PRAMFS_MUTANT_SITES";
 static NOTES_FILE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(NOTES).ok());
 
 thread_local! {
     /// Places that this thread has noted.
     static SEEN: RefCell<BTreeSet<Site>> = const { RefCell::new(BTreeSet::new()) };
-    /// The mapping whose fence is to come after the next store to it.
+    /// The mapping whose fence is delayed until after the next store to it.
     static LATE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Makes this mistake from now on, in the whole process; `None` for none.
+/// Enables this mistake from now on, in the whole process; `None` disables it.
 pub fn choose(mutant: Option<Mutant>) {
     let mut chosen = CHOSEN.write();
     *chosen = mutant;
     ANY.store(mutant.is_some(), Ordering::Release);
 }
 
-/// Whether the places that are passed are noted.
+/// Sets whether the places that are passed are noted.
 pub fn listen(yes: bool) {
     LISTENING.store(yes, Ordering::Relaxed);
 }
 
-/// The places noted so far.
+/// Returns the places noted so far.
 pub fn sites() -> Vec<Site> {
     SITES.lock().iter().copied().collect()
 }
@@ -152,7 +151,7 @@ fn note(site: Site) {
     }
 }
 
-/// Whether the mistake is to be made here.
+/// Whether to make the mistake here.
 #[track_caller]
 pub fn hit(kind: Kind) -> bool {
     let at = Location::caller();
@@ -179,13 +178,13 @@ pub fn has(bug: Bug) -> bool {
     ANY.load(Ordering::Acquire) && *CHOSEN.read() == Some(Mutant::Bug(bug))
 }
 
-/// The fence of a mapping is to come after the next store to it.
+/// Delays the fence of a mapping until after the next store to it.
 pub fn later(backend: &dyn PmemBackend) {
     LATE.set(backend.base() as usize);
 }
 
-/// A store to a mapping was streamed, or is about to be flushed: a late fence
-/// comes now.
+/// A store to a mapping was streamed, or is about to be flushed: a delayed fence is issued
+/// now.
 #[inline]
 pub fn stored(backend: &dyn PmemBackend) {
     if LATE.get() == backend.base() as usize {

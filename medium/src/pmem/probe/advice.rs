@@ -1,4 +1,4 @@
-//! What a user should know of a path, and what to type to improve it.
+//! Warnings about a path, and commands to improve it.
 
 use rustix::fs::FileType;
 
@@ -180,7 +180,7 @@ fn devdax(report: &mut Report, subject: &Subject) {
     );
 }
 
-/// Persistent memory that the firmware did not vouch for.
+/// Warns of persistent memory that the firmware does not confirm.
 fn provider(report: &mut Report, device: &SysDevice) {
     if let Some(bus) = component(device, b"ndbus")
         && let Ok(name) = std::fs::read_to_string(format!("/sys/bus/nd/devices/{bus}/provider"))
@@ -202,7 +202,8 @@ fn provider(report: &mut Report, device: &SysDevice) {
     }
 }
 
-/// The part of a device's place in sysfs that begins so and goes on with a digit.
+/// Returns the component of a device's sysfs path that begins with `prefix`, followed by a
+/// digit.
 fn component(device: &SysDevice, prefix: &[u8]) -> Option<String> {
     device.dir.components().find_map(|c| {
         let rest = c.as_os_str().as_encoded_bytes().strip_prefix(prefix)?;
@@ -246,7 +247,7 @@ fn length(report: &mut Report) {
     }
 }
 
-/// A store into a hole takes memory or a block, and fails when there is none.
+/// A store into a hole takes memory or a block, and fails if none is free.
 fn sparse(report: &mut Report, kind: SourceKind) {
     let (Some(size), Some(allocated), Some(free)) = (report.size, report.allocated, report.free)
     else {

@@ -1,10 +1,10 @@
-//! What a path is worth as a region: the library part of `pramfs doctor`.
+//! Judges a path as a place for a region: the library part of `pramfs doctor`.
 //!
-//! Invariant: looking changes nothing. Nothing is locked or written; in a
-//! directory an unnamed temporary file may be made and dropped, which is the
-//! only way to learn whether its files are DAX.
+//! Invariant: probing changes nothing; it neither locks nor writes. In a directory it may
+//! create and drop an unnamed temporary file, the only way to learn whether files there are
+//! DAX.
 //!
-//! Left to others: printing it.
+//! Not handled here: printing.
 
 mod advice;
 mod mounts;
@@ -24,39 +24,39 @@ use super::mapping::{HUGE_2M, Mapping, Share};
 use super::medium::caches_are_persistent;
 use super::source::{self, Found, SourceKind, SysDevice};
 
-/// What was found out about a path.
+/// Properties of a path.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
     /// The path as given.
     pub path: PathBuf,
-    /// What was looked at: the path, or, if it does not exist, the directory
-    /// that it would be made in.
+    /// The object examined: the path, or, if it does not exist, the directory that would
+    /// contain it.
     pub subject: PathBuf,
     /// Whether the path exists.
     pub exists: bool,
-    /// What a region there is; `None` if there can be none (`problem` says why).
+    /// The kind of region possible there; `None` if none is (`problem` says why).
     pub kind: Option<SourceKind>,
-    /// Why no region can be there.
+    /// The reason if no region is possible.
     pub problem: Option<String>,
     /// Bytes of the file or device; `None` for a directory or a missing path.
     pub size: Option<u64>,
-    /// Bytes of it that have memory or blocks behind them, for files.
+    /// Bytes with memory or blocks behind them, for files.
     pub allocated: Option<u64>,
     /// Bytes free on its file system.
     pub free: Option<u64>,
-    /// The file system that it is or would be a file of.
+    /// The file system that contains it, or would contain it.
     pub filesystem: Option<FileSystem>,
     /// The unit in which stores become durable.
     pub granularity: Option<Granularity>,
     /// What the contents survive.
     pub persistence: Option<Persistence>,
-    /// Bytes that a region's length must be a multiple of.
+    /// Unit of a region's length, in bytes.
     pub alignment: u64,
-    /// Sizes of the pages that a mapping may be made of, in bytes.
+    /// Possible page sizes of a mapping, in bytes.
     pub page_sizes: Vec<u64>,
-    /// When tmpfs or a memfd is given huge pages; `None` for other kinds or
-    /// where the kernel has none for them.
+    /// When the kernel gives huge pages to tmpfs or a memfd; `None` for other kinds, or if
+    /// the kernel has none for them.
     pub huge_policy: Option<HugePolicy>,
     /// The kernel's `shmem_enabled` setting.
     pub shmem_enabled: Option<String>,
@@ -67,25 +67,24 @@ pub struct Report {
     pub flush_instruction: &'static str,
     /// The width of streaming stores: `avx512`, `avx`, `sse2`, or `none`.
     pub stream_instruction: &'static str,
-    /// Whether a mapping with `MAP_SYNC` can be made; `None` if that could not
-    /// be tried.
+    /// Whether a mapping with `MAP_SYNC` can be made; `None` if that could not be tried.
     pub map_sync: Option<bool>,
     /// Whether the platform flushes its caches on power failure (eADR).
     pub persistent_caches: bool,
     /// Backends that can serve it, the preferred one first.
     pub backends: Vec<&'static str>,
-    /// Who has it open as a region, or what else holds it.
+    /// The process that has it open as a region, or another holder.
     pub in_use: Option<String>,
-    /// What a user should know, each a sentence.
+    /// Warnings for the user, each a sentence.
     pub warnings: Vec<String>,
-    /// What to type to improve it: each a command, ` # ` and what it is for.
+    /// Commands that improve it: each a command, ` # ` and its purpose.
     pub advice: Vec<String>,
 }
 
 /// The file system a path lies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its type, as `/proc/self/mountinfo` has it.
+    /// Its type, as in `/proc/self/mountinfo`.
     pub fs_type: String,
     /// Where it is mounted.
     pub mount_point: PathBuf,
@@ -96,7 +95,7 @@ pub struct FileSystem {
 }
 
 impl Report {
-    /// The path to put into a command: in a directory, a file yet to be named.
+    /// Returns the path to use in a command: in a directory, a file yet to be named.
     fn target(&self) -> PathBuf {
         if self.path.is_dir() {
             self.path.join("region.pramfs")
@@ -105,8 +104,8 @@ impl Report {
         }
     }
 
-    /// Whether a region there survives a power failure, with every fence being
-    /// as cheap as the hardware lets it be.
+    /// Whether a region there survives a power failure, with every fence as cheap as the
+    /// hardware allows.
     pub fn is_persistent_memory(&self) -> bool {
         self.kind.is_some_and(SourceKind::is_dax)
             && self.persistence == Some(Persistence::Power)
@@ -114,7 +113,7 @@ impl Report {
     }
 }
 
-/// What is being looked at, while it is.
+/// The object being examined.
 struct Subject {
     fd: OwnedFd,
     path: PathBuf,
@@ -148,8 +147,7 @@ impl Subject {
     }
 }
 
-/// Looks at a path: a file, a device, a directory, or a name that does not
-/// exist yet.
+/// Examines a path: a file, a device, a directory, or a name that does not exist yet.
 ///
 /// ```
 /// let report = pramfs_medium::pmem::probe("/dev/shm/region-to-be")?;
@@ -159,8 +157,8 @@ impl Subject {
 /// ```
 ///
 /// # Errors
-/// [`PmemError::Os`] if neither the path nor its directory can be looked at.
-/// A path that can hold no region is no error; see [`Report::problem`].
+/// [`PmemError::Os`] if neither the path nor its directory can be examined. A path that
+/// cannot hold a region is not an error; see [`Report::problem`].
 pub fn probe(path: impl AsRef<Path>) -> Result<Report, PmemError> {
     let path = path.as_ref();
     let (subject, exists) = match Subject::open(path) {
@@ -243,7 +241,7 @@ impl Report {
         }
     }
 
-    /// What a file made in this directory would be.
+    /// Identifies a file that would be created in this directory.
     fn in_directory(&mut self, subject: &Subject) -> Result<Found, PmemError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         if let Ok(file) = rustix::fs::open(&subject.path, flags, Mode::RUSR | Mode::WUSR) {
@@ -284,7 +282,7 @@ impl Report {
         Ok(found)
     }
 
-    /// The one proof that flushes from user space suffice.
+    /// The only proof that flushes from user space suffice.
     fn try_map_sync(&mut self, file: BorrowedFd<'_>, found: &mut Found) {
         let can = Mapping::new(file, source::REGION_UNIT as usize, Share::SharedSync).is_ok();
         self.map_sync = Some(can);

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 
 use super::FileSystem;
 
-/// The mount that a descriptor lies on, if it is one that this process sees.
+/// Returns the mount that contains a descriptor, if this process sees it.
 pub(in crate::pmem) fn of(fd: BorrowedFd<'_>) -> Option<FileSystem> {
     let stx = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     if stx.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
@@ -22,8 +22,7 @@ pub(in crate::pmem) fn of(fd: BorrowedFd<'_>) -> Option<FileSystem> {
         .and_then(parse)
 }
 
-/// The mount of the file system with this device number, if this process sees
-/// one.
+/// Returns the mount of the file system with this device number, if this process sees one.
 pub(in crate::pmem) fn of_device(dev: u64) -> Option<FileSystem> {
     let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -32,7 +31,7 @@ pub(in crate::pmem) fn of_device(dev: u64) -> Option<FileSystem> {
         .and_then(parse)
 }
 
-/// One line: `36 35 98:0 /root /mount options optional... - type device super`.
+/// Parses a line: `36 35 98:0 /root /mount options optional... - type device super`.
 fn parse(line: &str) -> Option<FileSystem> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(4);
@@ -48,7 +47,7 @@ fn parse(line: &str) -> Option<FileSystem> {
     })
 }
 
-/// Blanks and the like are written as three octal digits behind a backslash.
+/// Decodes blanks and similar characters, written as a backslash and three octal digits.
 fn unescape(field: &str) -> Vec<u8> {
     let bytes = field.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

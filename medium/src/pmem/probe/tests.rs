@@ -1,11 +1,11 @@
-//! Reports on what can be had here.
+//! Reports on the paths available here.
 
 use super::*;
 use crate::pmem::RegionOptions;
 use crate::pmem::tests::{disk, shm};
 
 #[test]
-fn a_missing_path_is_judged_by_its_directory() {
+fn missing_path_is_judged_by_its_directory() {
     let dir = shm();
     let path = dir.path().join("to-be");
     let report = probe(&path).unwrap();
@@ -33,24 +33,24 @@ fn a_missing_path_is_judged_by_its_directory() {
 }
 
 #[test]
-fn a_missing_device_is_no_file_to_be() {
+fn missing_device_is_not_created_as_file() {
     let path = "/dev/pmem-that-is-not-there";
     let report = probe(path).unwrap();
     assert!(!report.exists && report.kind.is_none());
     let why = report.problem.unwrap();
     assert!(why.contains("no such device"), "{why}");
     assert!(report.advice.is_empty(), "{:?}", report.advice);
-    // Nor is one made.
+    // A file is not created either.
     let e = RegionOptions::new().create(path, 1 << 20).unwrap_err();
     assert_eq!(e.errno(), libc::ENODEV, "{e}");
     assert!(!Path::new(path).exists());
-    // What is memory by name is not among the devices.
+    // A path that is memory by its name is not treated as a device.
     let memory = probe("/dev/shm/no-such-name").unwrap();
     assert_eq!(memory.problem, None);
 }
 
 #[test]
-fn an_ordinary_file() {
+fn probe_reports_ordinary_file() {
     let dir = disk();
     let path = dir.path().join("r");
     let region = RegionOptions::new().create(&path, 4 << 20).unwrap();
@@ -84,7 +84,7 @@ fn an_ordinary_file() {
     );
     assert!(report.backends.contains(&"native"));
     drop(region);
-    // Another test may have forked meanwhile: until its child calls exec, that holds a
+    // Another test may have forked meanwhile. Until its child calls exec, the child holds a
     // copy of the locked descriptor. The limit is long enough for any machine.
     let is_free = || probe(&path).unwrap().in_use.is_none();
     let pause = || std::thread::sleep(std::time::Duration::from_millis(10));
@@ -92,8 +92,8 @@ fn an_ordinary_file() {
         pause();
         false
     }));
-    // Its directory gives the same, without leaving anything there: it is tried
-    // where there are files without names (a mount of this file system has none).
+    // Its directory gives the same report, and no file remains there. Tried only if the
+    // file system supports unnamed files (a mount of this file system does not).
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     let tried = rustix::fs::open(dir.path(), flags, Mode::RUSR).map(|_| false);
     let report = probe(dir.path()).unwrap();
@@ -105,7 +105,7 @@ fn an_ordinary_file() {
 }
 
 #[test]
-fn what_cannot_be_a_region() {
+fn probe_names_problem_of_unusable_path() {
     let report = probe("/dev/null").unwrap();
     assert_eq!(report.kind, None);
     assert!(report.problem.unwrap().contains("devdax"));
@@ -115,7 +115,7 @@ fn what_cannot_be_a_region() {
 }
 
 #[test]
-fn odd_lengths() {
+fn probe_warns_of_odd_lengths() {
     let dir = shm();
     let path = dir.path().join("r");
     let with = |len| {
@@ -139,7 +139,7 @@ fn odd_lengths() {
 }
 
 #[test]
-fn hugetlbfs_and_its_pool() {
+fn probe_reports_hugetlbfs_pool() {
     let Some(pool) = crate::pmem::huge_pool::HugePool::borrow(1) else {
         return;
     };
@@ -159,7 +159,7 @@ fn hugetlbfs_and_its_pool() {
 }
 
 #[test]
-fn tmpfs_says_how_to_get_huge_pages() {
+fn probe_of_tmpfs_advises_huge_pages() {
     let report = probe("/dev/shm").unwrap();
     match report.huge_policy {
         Some(HugePolicy::Never) => {

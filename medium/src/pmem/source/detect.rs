@@ -1,7 +1,7 @@
-//! What the kernel says an open descriptor is.
+//! Identifies an open descriptor by what the kernel reports.
 //!
-//! From the file type, the magic of its file system, the DAX attribute of
-//! statx, and for devices from sysfs. No guess from a name.
+//! Uses the file type, the magic of its file system, the DAX attribute of statx, and for
+//! devices sysfs. Never guesses from a name.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub(super) const RAMFS_MAGIC: u64 = 0x8584_58f6;
 pub(super) const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// What was found out about a descriptor.
+/// Result of identifying a descriptor.
 #[derive(Debug)]
 pub(in crate::pmem) struct Found {
     pub kind: SourceKind,
@@ -25,7 +25,7 @@ pub(in crate::pmem) struct Found {
     pub persistence: Persistence,
 }
 
-/// Refuses file types that can never hold a region, saying why.
+/// Refuses file types that can never hold a region, with the reason.
 pub(super) fn refuse_type(file_type: FileType, path: &Path) -> Result<(), PmemError> {
     let (why, errno) = match file_type {
         FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => return Ok(()),
@@ -53,9 +53,9 @@ pub(super) fn refuse_type(file_type: FileType, path: &Path) -> Result<(), PmemEr
     })
 }
 
-/// Why no file is made of a name that does not exist, where that is because it
-/// would be the name of a device. What is in such a directory comes and goes with
-/// drivers, and a file there hides that the device is missing.
+/// Returns why a missing file must not be created: its name would be that of a device.
+/// Entries of such a directory come and go with drivers, and a file there would hide that
+/// the device is missing.
 pub(in crate::pmem) fn missing_device(path: &Path) -> Option<&'static str> {
     if path.symlink_metadata().is_ok() {
         return None;
@@ -68,7 +68,7 @@ pub(in crate::pmem) fn missing_device(path: &Path) -> Option<&'static str> {
     };
     let memory = parent.starts_with("/dev/shm");
     (!memory && (parent == Path::new("/dev") || among_devices() == Some(true))).then_some(
-        "there is no such device: is its driver loaded, and has it a namespace (ndctl list -N)? No file is made among the devices",
+        "there is no such device: is its driver loaded, and does it have a namespace (ndctl list -N)? Files are not created among the devices",
     )
 }
 
@@ -107,8 +107,8 @@ pub(in crate::pmem) fn identify(fd: BorrowedFd<'_>, path: &Path) -> Result<Found
     }
 }
 
-/// What a regular file on the file system of `fd` is; for a directory, what
-/// one made in it would be, but for DAX.
+/// Identifies a regular file on the file system of `fd`. For a directory, identifies a file
+/// created in it, except for DAX.
 pub(in crate::pmem) fn identify_by_filesystem(
     fd: BorrowedFd<'_>,
     path: &Path,
@@ -145,7 +145,7 @@ pub(in crate::pmem) fn identify_by_filesystem(
     })
 }
 
-/// A memfd has no name in any directory; the kernel shows it so.
+/// A memfd has no name in any directory; the kernel shows it this way.
 fn is_memfd(fd: BorrowedFd<'_>) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
         .is_ok_and(|p| p.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"))
@@ -158,7 +158,7 @@ fn has_dax_attribute(fd: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Size of a devdax device, which no system call on the descriptor tells.
+/// Returns the size of a devdax device, which no system call on the descriptor reports.
 pub(super) fn devdax_len(fd: BorrowedFd<'_>, path: &Path) -> Result<u64, PmemError> {
     let os = |e: std::io::Error| PmemError::Os {
         what: "cannot find the size of",
@@ -175,8 +175,7 @@ pub(super) fn block_is_read_only(rdev: u64) -> bool {
     SysDevice::block(rdev).text("ro").is_some_and(|s| s == "1")
 }
 
-/// Names what holds a block device exclusively, as far as sysfs and the mount
-/// table say.
+/// Names the exclusive holder of a block device, as far as sysfs and the mount table tell.
 pub(in crate::pmem) fn is_block_exclusive_holder(rdev: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let wanted = format!("{major}:{minor}");
@@ -204,7 +203,7 @@ pub(in crate::pmem) fn is_block_exclusive_holder(rdev: u64) -> Option<String> {
 /// A device's directory in sysfs.
 #[derive(Debug)]
 pub(in crate::pmem) struct SysDevice {
-    /// With all links resolved, so that its parents tell what it hangs on.
+    /// All links resolved, so that the parents show the devices and buses above.
     pub dir: PathBuf,
 }
 
@@ -226,14 +225,14 @@ impl SysDevice {
         }
     }
 
-    /// An attribute, trimmed.
+    /// Reads an attribute, trimmed.
     pub fn text(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.dir.join(name))
             .ok()
             .map(|s| s.trim().to_owned())
     }
 
-    /// A numeric attribute, decimal or hexadecimal with 0x.
+    /// Reads a numeric attribute, decimal or hexadecimal with 0x.
     pub fn number(&self, name: &str) -> Option<u64> {
         let text = self.text(name)?;
         match text.strip_prefix("0x") {
@@ -248,7 +247,7 @@ impl SysDevice {
             .is_ok_and(|p| p.file_name().is_some_and(|n| n == "dax"))
     }
 
-    /// Alignment that devdax asks of a mapping.
+    /// Returns the alignment that devdax requires of a mapping.
     pub fn dax_alignment(&self) -> u64 {
         self.number("align")
             .or_else(|| self.number("device/align"))
@@ -257,7 +256,7 @@ impl SysDevice {
             .unwrap_or(2 << 20)
     }
 
-    /// Hangs on the bus of non-volatile devices.
+    /// Whether the device is on the bus of non-volatile devices.
     pub fn is_nvdimm(&self) -> bool {
         self.dir
             .components()

@@ -1,10 +1,10 @@
 //! One process at a time: the lock on a region source.
 //!
-//! `flock` on the open description that the region keeps: the kernel frees it
-//! when the last copy of the descriptor is closed, however the process ends.
-//! Writers hold it exclusively, read-only openings share it. On a block device
-//! it comes on top of the kernel's own exclusive claim (`O_EXCL`), because
-//! udev and the partitioning tools respect it.
+//! Uses `flock` on the open file description that the region keeps. The kernel releases it
+//! when the last copy of the descriptor is closed, however the process ends. Writers hold
+//! it exclusively, read-only openings share it. On a block device it complements the
+//! kernel's own exclusive claim (`O_EXCL`), because udev and the partitioning tools respect
+//! it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,9 +17,9 @@ use rustix::io::Errno;
 use super::{SourceKind, detect};
 use crate::pmem::error::PmemError;
 
-/// Makes sure that a program started from here gets the three standard streams
-/// and no other descriptor: what it has a copy of stays open, and locked, until
-/// it ends too. For the parent of a process that lives on by itself.
+/// Makes programs started by this process inherit the three standard streams and no other
+/// descriptor. A copied descriptor would keep the region open, and locked, until the
+/// program ends too. For the parent of a process that continues independently.
 ///
 /// ```
 /// pramfs_medium::pmem::inherit_standard_streams_only()?;
@@ -30,8 +30,7 @@ use crate::pmem::error::PmemError;
 /// # Errors
 /// ENOSYS or EINVAL before Linux 5.11.
 pub fn inherit_standard_streams_only() -> io::Result<()> {
-    // SAFETY: a flag of descriptors is changed; nothing is closed, and no
-    // memory is passed.
+    // SAFETY: changes a flag of descriptors; closes nothing and passes no memory.
     let result = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -46,11 +45,11 @@ pub fn inherit_standard_streams_only() -> io::Result<()> {
     }
 }
 
-/// udev holds a shared lock for moments while it looks at a device.
+/// udev briefly holds a shared lock while it inspects a device.
 const UDEV_TIMEOUT: Duration = Duration::from_secs(1);
 const UDEV_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the lock or says who has it.
+/// Takes the lock, or names its holder.
 pub(super) fn acquire(
     fd: BorrowedFd<'_>,
     path: &Path,
@@ -106,7 +105,7 @@ fn in_use(fd: BorrowedFd<'_>, path: &Path) -> PmemError {
     }
 }
 
-/// A block device that the kernel would not let us claim.
+/// Returns the error for a block device that the kernel did not let us claim.
 pub(super) fn block_in_use(path: &Path, rdev: u64) -> PmemError {
     let why = detect::is_block_exclusive_holder(rdev).unwrap_or_else(|| {
         "the device is in use: mounted, swap, part of another device, or open as a region; see lsblk(8) and fuser(1)"
@@ -119,9 +118,9 @@ pub(super) fn block_in_use(path: &Path, rdev: u64) -> PmemError {
     }
 }
 
-/// Finds the holder of a flock in the kernel's list. It shows locks of this
-/// pid namespace only, and the device number of the file system, which on a
-/// few file systems is not the one that stat gives: then nobody is named.
+/// Finds the holder of a flock in the kernel's list. The list shows only locks of this pid
+/// namespace, by the device number of the file system. On a few file systems that number
+/// differs from the one of stat; the result is then `None`.
 pub(in crate::pmem) fn holder_of(dev: u64, ino: u64) -> Option<(u32, String)> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let wanted = format!(
@@ -137,18 +136,18 @@ pub(in crate::pmem) fn holder_of(dev: u64, ino: u64) -> Option<(u32, String)> {
         if name.is_empty() {
             "gone already".into()
         } else {
-            // Any process may call itself anything, in any characters.
+            // A process may choose any name, with any characters.
             name.escape_debug().to_string()
         },
     ))
 }
 
-/// The pid of a line `7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`, if it
-/// is a lock that is held on the wanted file.
+/// Returns the pid of a line `7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF` if it
+/// describes a lock held on the wanted file.
 fn flock_pid(line: &str, wanted: &str) -> Option<u32> {
     let mut fields = line.split_ascii_whitespace();
     fields.next()?;
-    // A waiter has an arrow here.
+    // For a waiter, this field is an arrow.
     if fields.next()? != "FLOCK" {
         return None;
     }
@@ -161,7 +160,7 @@ mod tests {
     use super::flock_pid;
 
     #[test]
-    fn lines_of_proc_locks() {
+    fn proc_locks_lines_are_parsed() {
         let line = "7: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF";
         assert_eq!(flock_pid(line, "00:1a:567"), Some(1234));
         assert_eq!(flock_pid(line, "00:1a:56"), None);

@@ -1,14 +1,13 @@
-//! Opening what can hold a region: a file, a device, a piece of shared memory.
+//! Opens sources of a region: files, devices, shared memory.
 //!
-//! Purpose: turn a path, a descriptor or a size into a [`Source`]: an open and
-//! locked descriptor, its length, and what the kernel says it is.
+//! Purpose: turns a path, a descriptor or a size into a [`Source`]: an open and locked
+//! descriptor, its length, and its kind as the kernel reports it.
 //!
-//! Invariant: a [`Source`] is of a kind that can be mapped, its length is
-//! neither zero nor off the unit it must be a multiple of, and (unless the
-//! caller asked otherwise) no other process has it open as a region.
+//! Invariant: a [`Source`] can be mapped. Its length is not zero and is a multiple of its
+//! unit. Unless the caller asked otherwise, no other process has it open as a region.
 //!
-//! Left to others: mapping it and choosing instructions (`native`,
-//! `libpmem2`), and how well it is set up (`probe`).
+//! Not handled here: mapping and the choice of instructions (`native`, `libpmem2`), and
+//! judging the configuration (`probe`).
 
 mod detect;
 mod lock;
@@ -32,10 +31,10 @@ use super::backend::Persistence;
 use super::error::PmemError;
 use super::fork::NotInheritedFd;
 
-/// Every region is a multiple of this many bytes.
+/// The length of every region is a multiple of this many bytes.
 pub const REGION_UNIT: u64 = 4096;
 
-/// What kind of object a region lies on.
+/// The kind of object that holds a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceKind {
     /// A file on a file system mounted with DAX: the mapping is the medium.
@@ -55,7 +54,7 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
-    /// One or two words for messages.
+    /// Returns the name for messages, one or two words.
     pub fn name(self) -> &'static str {
         match self {
             SourceKind::FsDax => "fsdax",
@@ -68,7 +67,7 @@ impl SourceKind {
         }
     }
 
-    /// Memory of the machine and no storage at all.
+    /// Whether it is memory of the machine, without storage.
     pub fn is_memory(self) -> bool {
         matches!(
             self,
@@ -76,7 +75,7 @@ impl SourceKind {
         )
     }
 
-    /// Persistent memory that the processor addresses directly.
+    /// Whether it is persistent memory that the processor addresses directly.
     pub fn is_dax(self) -> bool {
         matches!(self, SourceKind::FsDax | SourceKind::DevDax)
     }
@@ -87,27 +86,27 @@ impl SourceKind {
 pub(super) struct Access {
     /// Open for reading only; the medium is never written.
     pub read_only: bool,
-    /// Refuse a region that someone else has open, and keep others out. A
-    /// read-only opening shares with other read-only ones.
+    /// Refuse a region that another process has open, and keep others out. Read-only
+    /// openings share the lock.
     pub lock: bool,
-    /// Where a region is made: take over what exists already, whoever owns it
-    /// and may write it.
+    /// When creating a region, take over an existing object whoever owns it and may write
+    /// it.
     pub whoever_owns: bool,
 }
 
-/// What may be made of a path.
+/// What may be created at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Making {
-    /// A new file, and nothing that exists.
+    /// Only a new file.
     New,
-    /// A new file, or what exists if that destroys nothing.
+    /// A new file, or an existing object if that destroys nothing.
     NewOrExisting,
 }
 
 /// An open object that can be mapped as a region.
 #[derive(Debug)]
 pub struct Source {
-    // Before the descriptor, which is open as long as this lives.
+    // Before the descriptor, which stays open while this value lives.
     _not_inherited: NotInheritedFd,
     fd: OwnedFd,
     kind: SourceKind,
@@ -127,10 +126,13 @@ impl Source {
         Source::finish(fd, path.to_owned(), access, None)
     }
 
-    /// Opens `path` as a region of `len` bytes. A missing file is created
-    /// (mode 0600, sparse) and an empty one is extended; a file that has bytes
-    /// must have `len` of them; a device must have at least `len`. What exists
-    /// has to be in the hands of this process's user alone.
+    /// Opens `path` as a region of `len` bytes.
+    /// * A missing file is created (mode 0600, sparse).
+    /// * An empty file is extended.
+    /// * A file with contents must have `len` bytes.
+    /// * A device must have at least `len` bytes.
+    ///
+    /// Only the user of this process may own and write an existing object.
     pub(super) fn create(
         path: &Path,
         len: u64,
@@ -154,7 +156,7 @@ impl Source {
         match rustix::fs::open(path, flags, ours_alone) {
             Ok(fd) => {
                 let object = Ownership::of(&fd).map(|ownership| ownership.object());
-                // Whatever the umask and the directory's default ACL made of it.
+                // Overrides the umask and the default ACL of the directory.
                 let mut made = match rustix::fs::fchmod(&fd, ours_alone) {
                     Ok(()) => Source::finish(fd, path.to_owned(), access, Some(len)),
                     Err(e) => Err(PmemError::Os {
@@ -166,15 +168,15 @@ impl Source {
                 if let Ok(source) = &mut made {
                     source.created = true;
                 } else if let Ok(object) = object {
-                    // Nobody has seen the file yet, and it is of no use; the
-                    // error that is returned says why.
+                    // No one has seen the file yet, and it is useless. The returned error says
+                    // why.
                     remove_own(path, object);
                 }
                 made
             }
             Err(Errno::EXIST) if making == Making::New => Err(PmemError::Unusable {
                 path: path.display().to_string(),
-                why: "exists: somebody has made it meanwhile, or it is a symbolic link that leads nowhere; look at it with ls -l, then try again".into(),
+                why: "exists: another process has created it meanwhile, or it is a symbolic link that leads nowhere; look at it with ls -l, then try again".into(),
                 errno: libc::EEXIST,
             }),
             Err(Errno::EXIST) => {
@@ -193,7 +195,7 @@ impl Source {
         }
     }
 
-    /// Anonymous shared memory of `len` bytes that only descriptors name.
+    /// Creates anonymous shared memory of `len` bytes, reachable through descriptors only.
     pub(super) fn memfd(name: &str, len: u64) -> Result<Source, PmemError> {
         use rustix::fs::{MemfdFlags, SealFlags};
         let path = PathBuf::from(format!("memfd:{name}"));
@@ -210,13 +212,13 @@ impl Source {
             whoever_owns: false,
         };
         let source = Source::finish(fd, path.clone(), access, Some(len))?;
-        // Nobody who is handed the descriptor can pull the pages away.
+        // No receiver of the descriptor can truncate the pages away.
         rustix::fs::fcntl_add_seals(&source.fd, SealFlags::SHRINK)
             .map_err(|e| os("cannot seal", e))?;
         Ok(source)
     }
 
-    /// Takes over a descriptor that is open already; `name` is for messages.
+    /// Takes over an open descriptor. `name` is for messages.
     pub(super) fn from_fd(fd: OwnedFd, name: &Path, access: Access) -> Result<Source, PmemError> {
         Source::finish(fd, name.to_owned(), access, None)
     }
@@ -243,7 +245,7 @@ impl Source {
             locked: access.lock,
             created: false,
         };
-        // Only now, under the lock, is the length the one that will be mapped.
+        // Only now, under the lock, is this the length that will be mapped.
         source.len = match create {
             Some(len) => source.make_len(len)?,
             None => source.found_len()?,
@@ -252,7 +254,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Length of the object as it is; block devices lose an odd tail.
+    /// Returns the current length of the object; block devices lose an odd tail.
     fn found_len(&self) -> Result<u64, PmemError> {
         match self.kind {
             SourceKind::DevDax => detect::devdax_len(self.fd.as_fd(), &self.path),
@@ -268,7 +270,7 @@ impl Source {
         }
     }
 
-    /// Makes the object `len` bytes long if that destroys nothing.
+    /// Sets the length of the object to `len` if that destroys nothing.
     fn make_len(&self, len: u64) -> Result<u64, PmemError> {
         self.check_len(len)?;
         let found = self.found_len()?;
@@ -335,8 +337,8 @@ impl Source {
         Ok(())
     }
 
-    /// Reserves every page or block of the source now, so that no store into
-    /// it can fail later for want of space.
+    /// Allocates every page or block of the source now, so that no later store into it
+    /// fails for lack of space.
     pub(super) fn preallocate(&self) -> Result<(), PmemError> {
         if matches!(self.kind, SourceKind::DevDax | SourceKind::BlockDevice) {
             return Ok(());
@@ -350,8 +352,8 @@ impl Source {
         })
     }
 
-    /// Makes a lock that was taken when the source was opened exclusive, or
-    /// shares it with those who read.
+    /// Makes the lock taken when the source was opened exclusive, or shares it with
+    /// readers.
     pub(super) fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
         if !self.locked {
             return Ok(());
@@ -359,31 +361,31 @@ impl Source {
         lock::acquire(self.fd.as_fd(), &self.path, self.kind, exclusive)
     }
 
-    /// The open descriptor; the lock lives as long as it does.
+    /// Returns the open descriptor; the lock lives as long as it does.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-    /// What it is.
+    /// Returns the kind.
     pub fn kind(&self) -> SourceKind {
         self.kind
     }
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
-    /// Never: a source of no bytes is refused.
+    /// Always false: an empty source is refused.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Where it came from.
+    /// Returns the path or name of the source.
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// Bytes that a mapping's address, offset and length must be a multiple of.
+    /// Returns the unit in bytes of a mapping's address, offset and length.
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
-    /// What its bytes survive.
+    /// Returns what its bytes survive.
     pub fn persistence(&self) -> Persistence {
         self.persistence
     }
@@ -392,7 +394,7 @@ impl Source {
         self.read_only
     }
 
-    /// Whether the file did not exist before.
+    /// Whether the file was created by this opening.
     pub(super) fn created(&self) -> bool {
         self.created
     }
@@ -419,17 +421,17 @@ impl Source {
     }
 }
 
-/// Removes a file that was made here, unless its name means another one by now.
+/// Removes a file created here, unless its name now refers to another file.
 pub(super) fn remove_own(path: &Path, object: (u64, u64)) {
     let same = |st: rustix::fs::Stat| (st.st_dev, st.st_ino) == object;
     if rustix::fs::lstat(path).is_ok_and(same) {
-        // It is of no use to anybody; what went wrong is told by the caller.
+        // The file is useless; the caller reports the error.
         let _ = rustix::fs::unlink(path);
     }
 }
 
-/// Refuses to make a region of what somebody else owns or may write: they could
-/// write every byte of the file system in it.
+/// Refuses to create a region in an object that another user owns or may write: that user
+/// could write every byte of the file system in it.
 fn refuse_others(fd: BorrowedFd<'_>, path: &Path) -> Result<(), PmemError> {
     let ownership = Ownership::of(fd).map_err(|e| PmemError::Os {
         what: "cannot stat",
@@ -441,15 +443,15 @@ fn refuse_others(fd: BorrowedFd<'_>, path: &Path) -> Result<(), PmemError> {
         Some(why) => Err(PmemError::Unusable {
             path: path.display().to_string(),
             why: format!(
-                "exists and {why}: whoever may write a region may write all files in it; choose a name in a directory where nobody else can make names, or remove it first"
+                "exists and {why}: whoever may write a region may write all files in it; choose a name in a directory where no other user can create files, or remove it first"
             ),
             errno: libc::EPERM,
         }),
     }
 }
 
-/// Opens a path that exists, refusing what cannot be a region with the reason,
-/// before an open of it could block or have an effect.
+/// Opens an existing path. Refuses an object that cannot be a region, with the reason,
+/// before opening it could block or have an effect.
 fn open_checked(path: &Path, access: Access) -> Result<OwnedFd, PmemError> {
     let st = rustix::fs::stat(path).map_err(|e| open_error(path, e, access.read_only))?;
     let file_type = FileType::from_raw_mode(st.st_mode);
@@ -462,12 +464,12 @@ fn open_checked(path: &Path, access: Access) -> Result<OwnedFd, PmemError> {
         OFlags::RDWR
     };
     if block && access.lock {
-        // The kernel's own claim on a device: refused while it is mounted, in
-        // use as swap, or part of another device.
+        // The kernel's own claim on a device fails while the device is mounted, used as
+        // swap, or part of another device.
         flags |= OFlags::EXCL;
     }
-    // The kernel opens a device that is write-protected for root, and refuses
-    // each store to it.
+    // For root, the kernel opens a write-protected device and then refuses each store to
+    // it.
     if block && !access.read_only && detect::block_is_read_only(st.st_rdev) {
         return Err(write_protected(path));
     }
@@ -504,7 +506,7 @@ fn open_error(path: &Path, e: Errno, read_only: bool) -> PmemError {
             "no such file or device; check the path, or make a file system of that name: mkfs.pramfs REGION SIZE"
         }
         Errno::PERM if !read_only => {
-            "the system lets nobody write it: it is immutable or append-only (lsattr(1) shows that), or sealed; lift that, or open it read-only"
+            "the system refuses all writes to it, because it is immutable or append-only (see lsattr(1)), or sealed; lift that, or open it read-only"
         }
         Errno::ACCESS | Errno::PERM if read_only => {
             "permission denied for reading; run as its owner or as root, or change its mode"

@@ -1,12 +1,12 @@
-//! Who may write what a region lies on, besides the process that opens it.
+//! Which users, besides the opening process's own, may write the object behind a region.
 //!
-//! Whoever can write a region can write every byte of it: set-user-ID programs,
-//! device files, the contents of files that only their owner may read. So a name
-//! that somebody else could have put there is not enough; what counts is the
-//! object behind the descriptor that is mapped.
+//! A user who can write a region can write every byte of the file system: set-user-ID
+//! programs, device files, the contents of files readable only by their owners. A name that
+//! another user could have created is not sufficient evidence. The check uses the object
+//! behind the mapped descriptor.
 //!
-//! Invariant: everything here is read from an open descriptor, once. A name that
-//! is replaced later changes nothing.
+//! Invariant: everything here is read once from an open descriptor. Replacing the name
+//! later changes nothing.
 
 use std::os::fd::BorrowedFd;
 
@@ -30,10 +30,10 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Looks at an open descriptor.
+    /// Reads owner and mode of an open descriptor.
     ///
     /// # Errors
-    /// Of fstat.
+    /// Errors of fstat.
     pub fn of(fd: impl std::os::fd::AsFd) -> std::io::Result<Ownership> {
         Ok(Ownership::from_stat(fd.as_fd())?)
     }
@@ -47,26 +47,25 @@ impl Ownership {
         })
     }
 
-    /// Device and inode, which tell whether two descriptors, or a descriptor
-    /// and a name, mean the same object.
+    /// Returns device and inode. They tell whether two descriptors, or a descriptor and a
+    /// name, refer to the same object.
     pub fn object(&self) -> (u64, u64) {
         self.object
     }
 
-    /// The user who owns it.
+    /// Returns the user who owns the object.
     pub fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Why the object is not in the hands of `user` alone, as the rest of a
-    /// sentence; `None` where it is.
+    /// Returns why others than `user` control the object, as the rest of a sentence; `None`
+    /// if `user` alone does.
     ///
-    /// A regular file has to belong to that very user, and nobody else may have
-    /// the right to write it. An access ACL needs no look of its own: the
-    /// group bits of a file that has one are its mask, without whose `w` no
-    /// entry for a user or a group gives the right to write. A device node
-    /// belongs to root as a rule, and to a group (`disk`) of administrators that
-    /// may write it.
+    /// A regular file must belong to `user`, and no other user may have write permission.
+    /// An access ACL needs no separate check: the group bits of a file with an ACL are its
+    /// mask, and without `w` in the mask no entry for a user or a group grants write
+    /// permission. A device node usually belongs to root, and may be writable by a group
+    /// (`disk`) of administrators.
     pub fn objection(&self, user: u32) -> Option<String> {
         let device = FileType::from_raw_mode(self.mode) != FileType::RegularFile;
         let theirs = self.owner != user && !(device && self.owner == 0);
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_its_owners_alone_or_not() {
+    fn file_writable_by_others_raises_objection() {
         let file = libc::S_IFREG;
         for (owner, mode, user, says) in [
             (0, 0o600, 0, None),
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_may_be_of_root_and_of_a_group() {
+    fn device_of_root_and_group_is_accepted() {
         for kind in [libc::S_IFBLK, libc::S_IFCHR] {
             assert_eq!(with(0, kind | 0o660).objection(0), None);
             assert_eq!(with(0, kind | 0o660).objection(1000), None);

@@ -1,10 +1,12 @@
-//! What bytes survive that lie on something that lies on something.
+//! What bytes survive on stacked storage.
 //!
-//! A file is what the device of its file system is, a loop device what its
-//! file is, a partition what its disk is, a mapped device what the least of its
-//! parts is; and a file of a file system in user space is what the source of
-//! that mount is, where that is a path (as with pramfs itself). Looks at names
-//! and numbers only; what cannot be found out counts as a disk.
+//! * A file survives what the device of its file system survives.
+//! * A loop device follows its file, a partition its disk, and a mapped device the weakest
+//!   of its parts.
+//! * A file of a file system in user space follows the source of the mount if that is a
+//!   path (as with pramfs itself).
+//!
+//! Reads names and numbers only. Unknown storage counts as a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -14,15 +16,15 @@ use super::detect::{HUGETLBFS_MAGIC, RAMFS_MAGIC, SysDevice, TMPFS_MAGIC};
 use crate::pmem::backend::Persistence;
 use crate::pmem::probe::mount_of_device;
 
-/// Most steps down. What is deeper is no set-up but a circle.
+/// Maximum number of levels. A deeper stack is a cycle, not a configuration.
 const DEPTH: u32 = 8;
 
-/// Of an ordinary file of the file system with this device number.
+/// Persistence of an ordinary file of the file system with this device number.
 pub(super) fn of_file_system(dev: u64) -> Persistence {
     below_file_system(dev, DEPTH)
 }
 
-/// Of a device.
+/// Persistence of a device.
 pub(super) fn of_device(device: &SysDevice) -> Persistence {
     below_device(device, DEPTH)
 }
@@ -34,7 +36,7 @@ fn below_file_system(dev: u64, depth: u32) -> Persistence {
     if rustix::fs::major(dev) != 0 {
         return below_device(&SysDevice::block(dev), depth);
     }
-    // One without a device: its source may be a path.
+    // A file system without a device: its source may be a path.
     match mount_of_device(dev).map(|mount| PathBuf::from(mount.device)) {
         Some(source) if source.is_absolute() => below_path(&source, depth),
         _ => Persistence::Power,
@@ -55,8 +57,8 @@ fn below_path(path: &Path, depth: u32) -> Persistence {
     }
 }
 
-/// devdax also serves memory that is not persistent (HBM, volatile CXL); RAM
-/// disks are memory.
+/// devdax also serves memory that is not persistent (HBM, volatile CXL). RAM disks are
+/// memory.
 fn below_device(device: &SysDevice, depth: u32) -> Persistence {
     let Some(depth) = depth.checked_sub(1) else {
         return Persistence::Power;

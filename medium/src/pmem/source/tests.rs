@@ -1,4 +1,4 @@
-//! Sources of every kind that can be had here, and what is refused.
+//! Sources of every kind available here, and refused objects.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -28,14 +28,14 @@ fn sparse(path: &Path, len: u64) {
     std::fs::File::create(path).unwrap().set_len(len).unwrap();
 }
 
-/// The errno and the message of a refusal.
+/// Returns the errno and the message of a refusal.
 fn refused(r: Result<Source, PmemError>) -> (i32, String) {
     let e = r.expect_err("should be refused");
     (e.errno(), e.to_string())
 }
 
 #[test]
-fn kinds_are_found() {
+fn source_kinds_are_identified() {
     let (s, d) = (shm(), disk());
     let source = Source::create(&s.path().join("r"), 1 << 20, RW, EXISTING).unwrap();
     assert_eq!(
@@ -54,7 +54,7 @@ fn kinds_are_found() {
         (source.kind(), source.persistence()),
         (SourceKind::Memfd, Persistence::Process)
     );
-    // The pages of a memfd cannot be pulled away.
+    // The pages of a memfd cannot be truncated away.
     assert!(rustix::fs::ftruncate(source.fd(), 0).is_err());
     let again = Source::from_fd(
         source.fd().try_clone_to_owned().unwrap(),
@@ -66,7 +66,7 @@ fn kinds_are_found() {
 }
 
 #[test]
-fn huge_memfd_and_hugetlbfs_have_the_alignment_of_their_page() {
+fn huge_memfd_and_hugetlbfs_align_to_their_page() {
     let flags = rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::CLOEXEC;
     match rustix::fs::memfd_create("huge", flags) {
         Ok(fd) => {
@@ -91,8 +91,8 @@ fn huge_memfd_and_hugetlbfs_have_the_alignment_of_their_page() {
     assert_eq!(source.persistence(), Persistence::Machine);
 }
 
-/// A child that another test has just forked has all descriptors of the process,
-/// locks of files among them, until its exec: for that long a file is in use.
+/// Until its exec, a child that another test has just forked holds all descriptors of the
+/// process, including locked files. A file counts as in use for that time.
 fn create_when_free(path: &Path, len: u64) -> Source {
     let started = std::time::Instant::now();
     loop {
@@ -108,7 +108,7 @@ fn create_when_free(path: &Path, len: u64) -> Source {
 }
 
 #[test]
-fn creating_destroys_nothing() {
+fn create_preserves_existing_contents() {
     let dir = shm();
     let path = dir.path().join("r");
     let source = Source::create(&path, 8192, RW, EXISTING).unwrap();
@@ -126,7 +126,7 @@ fn creating_destroys_nothing() {
     let (errno, text) = refused(Source::create(&path, 16384, RW, EXISTING));
     assert_eq!(errno, libc::EEXIST);
     assert!(text.contains("8192") && text.contains("16384"), "{text}");
-    // An empty file is no loss.
+    // An empty file may be overwritten.
     std::fs::write(&path, b"").unwrap();
     assert_eq!(create_when_free(&path, 16384).len(), 16384);
     // A wrong length leaves no file behind.
@@ -138,7 +138,7 @@ fn creating_destroys_nothing() {
 }
 
 #[test]
-fn lengths_are_checked() {
+fn open_with_bad_length_fails() {
     let dir = shm();
     let path = dir.path().join("r");
     sparse(&path, 0);
@@ -155,7 +155,7 @@ fn lengths_are_checked() {
 }
 
 #[test]
-fn what_cannot_be_a_region_is_named() {
+fn open_of_unusable_object_names_reason() {
     let dir = shm();
     let at = |name: &str| dir.path().join(name);
     let (errno, text) = refused(Source::open(dir.path(), RW));
@@ -220,7 +220,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn read_only_places() {
+fn open_of_read_only_source_names_reason() {
     let dir = shm();
     let path = dir.path().join("r");
     sparse(&path, 8192);
@@ -229,7 +229,7 @@ fn read_only_places() {
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let denied = std::thread::spawn(move || {
         if rustix::process::geteuid().is_root() {
-            // Root is never denied. The ids are the thread's own, and it ends.
+            // Root is never denied. The ids belong to this thread only, and it ends.
             let nobody = rustix::thread::Uid::from_raw(65534);
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         }
@@ -244,7 +244,7 @@ fn read_only_places() {
 }
 
 #[test]
-fn block_devices() {
+fn block_devices_are_exclusive_and_sized() {
     let dir = shm();
     let image = dir.path().join("image");
     sparse(&image, (1 << 20) + 512);

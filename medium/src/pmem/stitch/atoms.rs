@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use super::StitchedMap;
 use crate::pmem::error::PmemError;
 
-/// An unsigned number that can be loaded and stored atomically: `u8`, `u16`, `u32`,
+/// An unsigned number that can be loaded and stored atomically: `u8`, `u16`, `u32` or
 /// `u64`.
 pub trait Atom: Copy + Eq + sealed::Sealed {}
 
 mod sealed {
-    /// The accesses, at an address that the caller vouches for.
+    /// The accesses, at an address that the caller guarantees to be valid.
     pub trait Sealed: Sized {
         /// # Safety
         /// `at` is aligned to the size of the number and mapped for reading while the
@@ -102,7 +102,7 @@ impl StitchedMap {
     ///
     /// # Errors
     /// As for [`load`](Self::load), and [`PmemError::Unusable`] with EACCES for a hole or a
-    /// piece that is mapped for reading.
+    /// piece mapped read-only.
     #[inline]
     pub fn store<T: Atom>(&self, offset: u64, value: T) -> Result<(), PmemError> {
         check_align::<T>(offset)?;
@@ -124,7 +124,7 @@ impl StitchedMap {
         Ok(unsafe { T::swap(at, value) })
     }
 
-    /// Adds to a number, which wraps round, and returns the old one.
+    /// Adds to a number, with wrap-around, and returns the old one.
     ///
     /// # Errors
     /// As for [`store`](Self::store).
@@ -136,8 +136,8 @@ impl StitchedMap {
         Ok(unsafe { T::fetch_add(at, value) })
     }
 
-    /// Stores `new` if the number is `current`; returns what it was, as `Err` if it was
-    /// another.
+    /// Stores `new` if the number equals `current`. Returns the old number, as `Err` if it
+    /// differs.
     ///
     /// # Errors
     /// As for [`store`](Self::store).

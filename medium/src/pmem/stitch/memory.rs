@@ -1,5 +1,4 @@
-//! What a view's addresses belong to: a range of its own, or the mapping of
-//! the region.
+//! The owner of a view's addresses: a separate range, or the mapping of the region.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,22 +8,22 @@ use crate::pmem::fault::Guard;
 use crate::pmem::mapping::Reservation;
 use crate::pmem::region::Region;
 
-/// Keeps a region, and with it its mapping, where it is.
+/// Keeps a region, and with it its mapping, in place.
 pub trait RegionOwner: Debug + Send + Sync {
-    /// The region: the same one as long as the owner lives.
+    /// Returns the region: the same one as long as the owner lives.
     fn region(&self) -> &Region;
 }
 
-/// Addresses, for as long as this lives.
+/// Addresses that are valid while this value lives.
 #[derive(Debug)]
 pub(super) enum Memory {
-    /// A range with pieces mapped over it.
+    /// A separate range with pieces mapped over it.
     Own {
         // Before the range: the guard ends first.
         guard: Guard,
         range: Reservation,
     },
-    /// A part of the region's own mapping, whose guard is the region's.
+    /// A part of the region's own mapping, guarded by the region.
     Region {
         owner: Arc<dyn RegionOwner>,
         base: Base,
@@ -36,14 +35,14 @@ pub(super) enum Memory {
 #[derive(Debug)]
 pub(super) struct Base(*mut u8);
 
-// SAFETY: an address; what is at it is kept by the owner beside it, and all
-// access through it is by copies and atomics.
+// SAFETY: an address; the owner beside it keeps the memory mapped, and all access through
+// it is by copies and atomics.
 unsafe impl Send for Base {}
 // SAFETY: as above.
 unsafe impl Sync for Base {}
 
 impl Memory {
-    /// A part of a region's mapping.
+    /// Returns a part of a region's mapping.
     pub(super) fn of_region(
         owner: Arc<dyn RegionOwner>,
         offset: u64,

@@ -1,4 +1,4 @@
-//! One piece of a view: mapping it, and filling the holes between pieces.
+//! One piece of a view: maps it, and fills the holes between pieces.
 
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ impl Piece {
             return Err(read_only(region_offset, len));
         }
         let share = match (source.private.is_some(), writable, source.sync) {
-            // For a page of the region's own; then only loads are let.
+            // Private, to copy in private pages of the region; then only loads are allowed.
             (true, ..) => Share::Private,
             (_, false, _) => Share::SharedReadOnly,
             (_, true, true) => Share::SharedSync,
@@ -99,9 +99,8 @@ impl Piece {
         Ok(())
     }
 
-    /// A read-only region keeps what recovery changed in pages of its own,
-    /// which the descriptor does not show: copies those of them that lie
-    /// behind the piece.
+    /// Copies the region's private pages behind the piece. A read-only region keeps the
+    /// changes of recovery in private pages, which the descriptor does not show.
     fn copy_private_pages(&self, range: &Reservation, primary: usize) -> Result<(), PmemError> {
         let start = primary + self.region_offset as usize;
         let pages = private_pages(start, self.len as usize).map_err(|source| PmemError::Os {
@@ -121,8 +120,8 @@ impl Piece {
     }
 }
 
-/// Adds a piece to a list in the order of their places, to the last one if they are
-/// neighbours in the region too.
+/// Adds a piece to a list in ascending order. Extends the last piece instead if the two are
+/// adjacent in the region too.
 pub(super) fn note(pieces: &mut Vec<Piece>, piece: Piece) {
     if let Some(last) = pieces.last_mut()
         && last.at + last.len == piece.at
@@ -135,8 +134,8 @@ pub(super) fn note(pieces: &mut Vec<Piece>, piece: Piece) {
     }
 }
 
-/// Fills with zeros what `pieces` leave of a part of a range that has no user yet. Returns
-/// whether each byte of it can be stored to.
+/// Fills the holes between `pieces` with zeros, in a part of a range that has no user yet.
+/// Returns whether every byte of the part can be stored to.
 pub(super) fn fill_holes(
     range: &Reservation,
     pieces: &[Piece],
@@ -181,7 +180,7 @@ fn map_zeros(range: &Reservation, hole: Range<u64>) -> Result<(), PmemError> {
     .map_err(|e| os("cannot map zeros for", len, e))
 }
 
-/// Pages of `start..start+len` that a private mapping has copied.
+/// Returns the pages of `start..start+len` that a private mapping has copied.
 fn private_pages(start: usize, len: usize) -> std::io::Result<Vec<usize>> {
     use std::os::unix::fs::FileExt;
     const PRESENT: u64 = 1 << 63;

@@ -1,12 +1,12 @@
-//! Views handed to the kernel: system calls that take their bytes from the
-//! medium itself, with no buffer of ours in between.
+//! Passes views to the kernel: system calls that take their bytes from the medium itself,
+//! without an intermediate buffer of ours.
 //!
-//! Invariant: when a call returns, the kernel has no claim on the view any
-//! more. That is why there is no vmsplice(2) here: pages given to a pipe may
-//! be read long after, by then with somebody else's bytes in them.
+//! Invariant: when a call returns, the kernel no longer references the view. For this
+//! reason vmsplice(2) is not offered: pages given to a pipe may be read long after, when
+//! they hold the bytes of another file.
 //!
-//! Left to others: whether a page of the view has faulted (`direct` looks
-//! before and after). A page that cannot be had is EFAULT here, not a SIGBUS.
+//! Not handled here: whether a page of the view has faulted (`direct` checks before and
+//! after). An inaccessible page is EFAULT here, not a SIGBUS.
 
 use std::io::Error;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,26 +15,28 @@ use std::time::Duration;
 use super::StitchedMap;
 use crate::pmem::error::PmemError;
 
-/// asm-generic/socket.h; the libc crate has no name for it.
+/// From asm-generic/socket.h; the libc crate has no name for it.
 const SO_ZEROCOPY: i32 = 60;
-/// linux/errqueue.h.
+/// From linux/errqueue.h.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
-/// linux/errqueue.h: the kernel made a copy after all.
+/// From linux/errqueue.h: the kernel made a copy after all.
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
-/// Bytes of one send: what of a view is pinned at a time grows by so much.
+/// Bytes of one send; the pinned part of a view grows in these steps.
 const CHUNK: u64 = 1 << 20;
-/// How long an error queue that ought to have something is left alone.
+/// Delay before an error queue that should hold a report is read again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What became of bytes that were sent from a view.
+/// The result of sending bytes from a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes that the socket took. Fewer than asked for only on a socket that
-    /// does not block, or that failed on the way: the next call says how.
+    /// Bytes that the socket accepted. Fewer than requested only on a non-blocking socket,
+    /// or on one that failed meanwhile; the next call returns the error.
     pub bytes: u64,
-    /// The kernel copied some of them: the socket is not of a kind that sends
-    /// pages (unix sockets), the peer is on this machine, the network device
-    /// cannot gather, or too little memory may be locked (`ulimit -l`).
+    /// The kernel copied some of them, because
+    /// * the socket is of a kind that does not send pages (unix sockets),
+    /// * the peer is on this machine,
+    /// * the network device cannot gather, or
+    /// * too little memory may be locked (`ulimit -l`).
     pub copied: bool,
 }
 
@@ -47,19 +49,18 @@ fn failed(what: &'static str, source: Error) -> PmemError {
 }
 
 impl StitchedMap {
-    /// Writes a range to a descriptor, straight from the medium: the kernel
-    /// copies it once, to where it goes. Returns the bytes written; fewer
-    /// than asked for where the descriptor takes no more just now.
+    /// Writes a range to a descriptor, directly from the medium: the kernel copies it once,
+    /// to its destination. Returns the bytes written, fewer than requested if the
+    /// descriptor accepts no more at the moment.
     ///
     /// # Errors
-    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with what write(2) says
-    /// to the first byte.
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with the error of write(2) for the
+    /// first byte.
     pub fn write_to(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64, PmemError> {
         let from = self.at(offset, len)?;
         take_all(len, |done| {
-            // SAFETY: `from + done .. from + len` lies in the view, which is
-            // mapped for the life of self. The kernel only reads there, and
-            // allows for bytes that change meanwhile.
+            // SAFETY: `from + done .. from + len` lies in the view, which is mapped for the
+            // life of self. The kernel only reads there, and allows for concurrent changes.
             let n = unsafe {
                 libc::write(
                     fd.as_raw_fd(),
@@ -72,18 +73,16 @@ impl StitchedMap {
         .map_err(|e| failed("cannot write", e))
     }
 
-    /// Sends a range to a connected socket with MSG_ZEROCOPY, and waits until
-    /// the kernel is done with the pages: with TCP, until the peer has
-    /// acknowledged them. Where the kernel cannot do without a copy, it makes
-    /// one, and [`Sent::copied`] says so.
+    /// Sends a range to a connected socket with MSG_ZEROCOPY, and waits until the kernel no
+    /// longer needs the pages: with TCP, until the peer has acknowledged them. If the
+    /// kernel needs a copy, it makes one, and [`Sent::copied`] reports it.
     ///
-    /// Meanwhile nobody else may use MSG_ZEROCOPY on this socket or read its
-    /// error queue. A peer that takes nothing makes the call wait, on a
-    /// socket that does not block too.
+    /// Meanwhile no other code may use MSG_ZEROCOPY on this socket or read its error queue.
+    /// A peer that reads nothing makes the call wait, on a non-blocking socket too.
     ///
     /// # Errors
-    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with what send(2) says to
-    /// the first byte.
+    /// [`PmemError::OutOfBounds`]; [`PmemError::Os`] with the error of send(2) for the
+    /// first byte.
     pub fn send_zerocopy(
         &self,
         socket: BorrowedFd<'_>,
@@ -96,9 +95,9 @@ impl StitchedMap {
             let n = (len - done).min(CHUNK) as usize;
             loop {
                 let flags = libc::MSG_NOSIGNAL | pages.flag();
-                // SAFETY: as in write_to. With MSG_ZEROCOPY the kernel reads
-                // the pages after the call too: it holds references to them,
-                // and `finish` below waits until it has none.
+                // SAFETY: as in write_to. With MSG_ZEROCOPY the kernel also reads the pages
+                // after the call: it holds references to them, and `finish` below waits until
+                // none remain.
                 let n = unsafe {
                     libc::send(socket.as_raw_fd(), from.add(done as usize).cast(), n, flags)
                 };
@@ -124,8 +123,8 @@ impl StitchedMap {
     }
 }
 
-/// Calls `some` until it has taken `len` bytes; it is told how many it has
-/// taken. What was taken before an error counts.
+/// Calls `some` until it has accepted `len` bytes, passing the number accepted so far.
+/// Bytes accepted before an error count.
 fn take_all(len: u64, mut some: impl FnMut(u64) -> Result<u64, Error>) -> Result<u64, Error> {
     let mut done = 0;
     while done < len {
@@ -140,13 +139,13 @@ fn take_all(len: u64, mut some: impl FnMut(u64) -> Result<u64, Error>) -> Result
     Ok(done)
 }
 
-/// Sends of one socket that the kernel still holds pages for.
+/// The sends of one socket whose pages the kernel still holds.
 struct Pages<'a> {
     socket: BorrowedFd<'a>,
-    /// MSG_ZEROCOPY is used.
+    /// Whether MSG_ZEROCOPY is in use.
     on: bool,
     copied: bool,
-    /// Sends with it, and those of them that the kernel has reported as done.
+    /// Number of sends that use it, and how many of them the kernel has reported as done.
     calls: u32,
     done: u32,
 }
@@ -183,8 +182,8 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// After ENOBUFS: no more pages may be locked. Waits for some to come
-    /// back, or goes on without MSG_ZEROCOPY. False: that was not the cause.
+    /// Handles ENOBUFS: no more pages may be locked. Waits for pages to be released, or
+    /// continues without MSG_ZEROCOPY. Returns false if that was not the cause.
     fn make_room(&mut self) -> bool {
         if !self.on {
             return false;
@@ -197,22 +196,21 @@ impl<'a> Pages<'a> {
         true
     }
 
-    /// Returns when the kernel holds no page any more.
+    /// Returns when the kernel holds no more pages.
     fn finish(&mut self) {
         while self.done < self.calls {
             self.wait();
         }
     }
 
-    /// Waits for something in the error queue, and takes all of it.
+    /// Waits for the error queue to be readable, and drains it.
     fn wait(&mut self) {
         let mut fd = libc::pollfd {
             fd: self.socket.as_raw_fd(),
             events: 0,
             revents: 0,
         };
-        // Errors are always polled for. Whatever poll itself says, the queue
-        // is looked at.
+        // poll always reports errors. Read the queue whatever poll returns.
         // SAFETY: one structure, at its address, for the length of the call.
         let _ = unsafe { libc::poll(&mut fd, 1, -1) };
         let before = self.done;
@@ -221,13 +219,13 @@ impl<'a> Pages<'a> {
             self.copied |= copied;
         }
         if self.done == before {
-            // A broken connection polls as an error before its pages are back.
+            // A broken connection polls as an error before its pages are released.
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// The next report of the error queue: how many sends are done, and
-    /// whether they were copied.
+    /// Returns the next report of the error queue: how many sends are done, and whether
+    /// they were copied.
     fn report(&self) -> Option<(u32, bool)> {
         #[repr(C, align(8))]
         struct Control([u8; 256]);
@@ -236,8 +234,7 @@ impl<'a> Pages<'a> {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = size_of::<Control>() as _;
-        // SAFETY: the header names one buffer, of its true size, which
-        // outlives the call.
+        // SAFETY: the header names one buffer, with its true size, which outlives the call.
         let got = unsafe {
             libc::recvmsg(
                 self.socket.as_raw_fd(),
@@ -252,8 +249,8 @@ impl<'a> Pages<'a> {
         // SAFETY: the header is as recvmsg left it, with the buffer in place.
         let mut head = unsafe { libc::CMSG_FIRSTHDR(&message) };
         while !head.is_null() {
-            // SAFETY: not null, so it points at a control message within the
-            // buffer, which is aligned for it.
+            // SAFETY: not null, so it points to a control message within the buffer, which is
+            // aligned for it.
             let (level, kind, len) = unsafe {
                 (
                     (*head).cmsg_level,
@@ -273,7 +270,7 @@ impl<'a> Pages<'a> {
                         .read_unaligned()
                 };
                 if e.ee_errno == 0 && e.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
-                    // From the first to the last of them, both counted.
+                    // The range is inclusive at both ends.
                     sends =
                         sends.saturating_add(e.ee_data.wrapping_sub(e.ee_info).saturating_add(1));
                     copied |= e.ee_code == SO_EE_CODE_ZEROCOPY_COPIED;

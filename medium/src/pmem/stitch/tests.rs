@@ -1,4 +1,4 @@
-//! Views over scattered pieces, on every kind of region that can be had.
+//! Views of scattered pieces, on every kind of region available here.
 
 use super::*;
 use crate::pmem::mapping::HUGE_2M;
@@ -34,13 +34,13 @@ fn regions() -> Vec<(tempfile::TempDir, Region)> {
 }
 
 #[test]
-fn the_view_is_the_medium() {
+fn view_shows_the_medium() {
     for (_dir, region) in regions() {
         let map = view(&region, true);
         assert_eq!(map.len(), 5 * P);
         let base = map.as_ptr() as u64;
         assert_eq!(base % HUGE_2M as u64, 20 * P);
-        // Across the seam of two pieces that are apart on the medium.
+        // Across the boundary of two pieces that are not adjacent on the medium.
         map.write(P - 3, b"across").unwrap();
         map.persist(&region, P - 3, 6).unwrap();
         assert_eq!(region.read_pod::<[u8; 3]>(21 * P - 3).unwrap(), *b"acr");
@@ -61,7 +61,7 @@ fn the_view_is_the_medium() {
 }
 
 #[test]
-fn holes_are_zeros_and_stay_so() {
+fn holes_read_zero_and_reject_stores() {
     let region = RegionOptions::new().memfd("t", 1 << 20).unwrap();
     let map = view(&region, true);
     let mut bytes = [1; 64];
@@ -77,13 +77,13 @@ fn holes_are_zeros_and_stay_so() {
         libc::EACCES
     );
     map.write(2 * P - 8, &[1; 8]).unwrap();
-    // A map of nothing but a hole.
+    // A map that is only a hole.
     let map = Stitcher::new(1, 0).unwrap().finish().unwrap();
     assert_eq!((map.len(), map.load::<u64>(0).unwrap()), (P, 0));
 }
 
 #[test]
-fn maps_for_reading_are_not_written() {
+fn store_to_read_only_map_fails() {
     let region = RegionOptions::new().memfd("t", 1 << 20).unwrap();
     let map = view(&region, false);
     assert_eq!(map.write(0, &[1]).unwrap_err().errno(), libc::EACCES);
@@ -94,7 +94,7 @@ fn maps_for_reading_are_not_written() {
 }
 
 #[test]
-fn bounds_order_and_alignment() {
+fn stitch_checks_bounds_order_and_alignment() {
     let region = RegionOptions::new().memfd("t", 1 << 20).unwrap();
     let source = StitchSource::of_region(&region).unwrap();
     let mut s = Stitcher::new(4 * P, 0).unwrap();
@@ -141,7 +141,7 @@ fn bounds_order_and_alignment() {
 }
 
 #[test]
-fn addresses_are_congruent() {
+fn addresses_are_congruent_to_offsets() {
     let region = RegionOptions::new().memfd("t", 8 << 20).unwrap();
     let source = StitchSource::of_region(&region).unwrap();
     for congruent in [0, 3 * P, (2 << 20) - P, (2 << 20) + 7 * P] {
@@ -157,7 +157,7 @@ fn addresses_are_congruent() {
 }
 
 #[test]
-fn what_sim_sees_of_stores_through_a_view() {
+fn sim_records_flush_but_not_store_of_view() {
     let sim = SimBackend::new(1 << 20).unwrap();
     let region = Region::new("sim", Box::new(sim.clone()));
     let map = view(&region, true);
@@ -173,10 +173,10 @@ fn what_sim_sees_of_stores_through_a_view() {
     assert_eq!(sim.counters().flushes, 1);
 }
 
-/// What recovery has replayed into a read-only region is seen, and the medium
-/// is not what is written.
+/// Shows what recovery has replayed into a read-only region. Stores do not reach the
+/// medium.
 #[test]
-fn views_of_a_read_only_region() {
+fn view_of_read_only_region_shows_replay() {
     for backend in [BackendKind::Auto, BackendKind::Native] {
         let dir = shm();
         let path = dir.path().join("r");
@@ -206,7 +206,7 @@ fn views_of_a_read_only_region() {
 }
 
 #[test]
-fn faults_in_a_view_are_counted_there() {
+fn faults_in_view_are_counted_by_view() {
     crate::pmem::install_fault_guard().unwrap();
     let dir = shm();
     let path = dir.path().join("r");
@@ -226,7 +226,7 @@ fn faults_in_a_view_are_counted_there() {
 }
 
 #[test]
-fn huge_pages_ask_for_their_alignment() {
+fn huge_pages_require_their_alignment() {
     let Some(pool) = crate::pmem::huge_pool::HugePool::borrow(2) else {
         return;
     };
@@ -254,8 +254,8 @@ fn huge_pages_ask_for_their_alignment() {
     assert_eq!(region.load_u64(2 << 20).unwrap(), 9);
 }
 
-/// With `huge=always` the region and a view of it are mapped in 2 MiB pages,
-/// as smaps shows.
+/// With `huge=always` the region and a view of it are mapped in 2 MiB pages, according to
+/// smaps.
 #[test]
 fn huge_pages_of_tmpfs_are_mapped() {
     use rustix::mount as m;

@@ -1,0 +1,378 @@
+//! The table of mount options: one row for each.
+
+use pramfs::pmem::{BackendKind, Durability};
+use pramfs::{AtimePolicy, ErrorPolicy};
+
+use super::{MountSettings, values};
+use crate::adapter::CacheMode;
+
+pub(super) type Set = fn(&mut MountSettings);
+
+/// One of the values of an option.
+pub(super) struct Choice {
+    pub value: &'static str,
+    pub set: Set,
+}
+
+/// What an option takes after its name.
+pub(super) enum Takes {
+    /// No value.
+    Nothing(Set),
+    /// One of a list; the first is the default.
+    OneOf(&'static [Choice]),
+    /// A text that the function reads; false if it is not `what`.
+    Text {
+        shown: &'static str,
+        what: &'static str,
+        set: fn(&mut MountSettings, &str) -> bool,
+    },
+    /// A value or none, which does not matter.
+    Anything(Set),
+    /// A value that the kernel shows of a mount and that only a remount may repeat.
+    FromKernel,
+    /// Never allowed, for this reason.
+    Refused(&'static str),
+}
+
+/// What a remount does with an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnRemount {
+    /// It changes the mount.
+    Changes,
+    /// It is accepted, and the mount stays as it is: mount(8) repeats the options of fstab.
+    Stays,
+}
+
+/// One option.
+pub(super) struct Row {
+    /// Its names. A name that ends in `*` stands for all that begin so.
+    pub names: &'static [&'static str],
+    pub takes: Takes,
+    pub on_remount: OnRemount,
+    /// The sentence for `--help` and the documents. Empty for an option that only
+    /// mount(8), fstab or the kernel needs.
+    pub help: &'static str,
+}
+
+/// The row of a name.
+pub(super) fn row(name: &str) -> Option<&'static Row> {
+    OPTIONS.iter().find(|row| {
+        row.names.iter().any(|known| match known.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == *known,
+        })
+    })
+}
+
+use OnRemount::{Changes, Stays};
+
+const fn flag(names: &'static [&'static str], set: Set, help: &'static str) -> Row {
+    Row {
+        names,
+        takes: Takes::Nothing(set),
+        on_remount: Changes,
+        help,
+    }
+}
+
+const fn switch(names: &'static [&'static str], set: Set, help: &'static str) -> Row {
+    Row {
+        names,
+        takes: Takes::Nothing(set),
+        on_remount: Stays,
+        help,
+    }
+}
+
+const fn one_of(
+    names: &'static [&'static str],
+    choices: &'static [Choice],
+    help: &'static str,
+) -> Row {
+    Row {
+        names,
+        takes: Takes::OneOf(choices),
+        on_remount: Stays,
+        help,
+    }
+}
+
+const fn to(value: &'static str, set: Set) -> Choice {
+    Choice { value, set }
+}
+
+/// Every option. The order is that of the help.
+pub(super) const OPTIONS: &[Row] = &[
+    flag(
+        &["rw"],
+        |s| s.set_flag("ro", false),
+        "read and write (default)",
+    ),
+    flag(&["ro"], |s| s.set_flag("ro", true), "read only"),
+    flag(
+        &["relatime", "atime", "nostrictatime"],
+        |s| s.set_atime(AtimePolicy::Relatime),
+        "a read sets the access time if it is older than the last change or a day (default)",
+    ),
+    flag(
+        &["noatime"],
+        |s| s.set_atime(AtimePolicy::NoAtime),
+        "reads set no access times",
+    ),
+    flag(
+        &["strictatime", "norelatime"],
+        |s| s.set_atime(AtimePolicy::StrictAtime),
+        "every read sets the access time",
+    ),
+    flag(
+        &["diratime"],
+        |s| s.set_dir_atime(true),
+        "access times of directories are set as those of files (default)",
+    ),
+    flag(
+        &["nodiratime"],
+        |s| s.set_dir_atime(false),
+        "access times of directories are not set",
+    ),
+    flag(
+        &["dev"],
+        |s| s.set_flag("nodev", false),
+        "device files work (default for root)",
+    ),
+    flag(
+        &["nodev"],
+        |s| s.set_flag("nodev", true),
+        "device files do not work",
+    ),
+    flag(
+        &["suid"],
+        |s| s.set_flag("nosuid", false),
+        "set-user-id bits work (default for root)",
+    ),
+    flag(
+        &["nosuid"],
+        |s| s.set_flag("nosuid", true),
+        "set-user-id bits have no effect",
+    ),
+    flag(
+        &["exec"],
+        |s| s.set_flag("noexec", false),
+        "programs can be run (default)",
+    ),
+    flag(
+        &["noexec"],
+        |s| s.set_flag("noexec", true),
+        "programs cannot be run",
+    ),
+    flag(
+        &["symfollow"],
+        |s| s.set_flag("nosymfollow", false),
+        "symbolic links are followed (default)",
+    ),
+    flag(
+        &["nosymfollow"],
+        |s| s.set_flag("nosymfollow", true),
+        "symbolic links are not followed",
+    ),
+    flag(
+        &["async"],
+        |s| s.set_flag("sync", false),
+        "writes are as durable as durability= makes them (default)",
+    ),
+    flag(
+        &["sync"],
+        |s| s.set_flag("sync", true),
+        "each write survives a power failure when it returns; if the region is mounted with it, each change does",
+    ),
+    flag(
+        &["dirsync"],
+        |s| s.set_flag("dirsync", true),
+        "if the region is mounted with it, each change survives a power failure when it returns",
+    ),
+    one_of(
+        &["cache"],
+        &[
+            to("auto", |s| s.cache = CacheMode::Auto),
+            to("none", |s| s.cache = CacheMode::None),
+        ],
+        "whether the page cache serves hot reads; a write is on the medium when it returns either way",
+    ),
+    one_of(
+        &["errors"],
+        &[
+            to("remount-ro", |s| s.errors = ErrorPolicy::RemountRo),
+            to("continue", |s| s.errors = ErrorPolicy::Continue),
+            to("panic", |s| s.errors = ErrorPolicy::Panic),
+        ],
+        "what damage on the medium does to the mount",
+    ),
+    one_of(
+        &["durability"],
+        &[
+            to("power", |s| s.durability = Durability::Power),
+            to("process", |s| s.durability = Durability::Process),
+        ],
+        "what a completed operation survives on media that need an msync: a power failure, or only the death of the process until fsync",
+    ),
+    one_of(
+        &["backend"],
+        &[
+            to("auto", |s| s.backend = BackendKind::Auto),
+            to("libpmem2", |s| s.backend = BackendKind::Libpmem2),
+            to("native", |s| s.backend = BackendKind::Native),
+        ],
+        "the code that maps the region and flushes it",
+    ),
+    switch(
+        &["require-dax", "require_dax"],
+        |s| s.require_dax = true,
+        "fail unless the region is mapped with DAX",
+    ),
+    switch(
+        &["discard"],
+        |s| s.discard = true,
+        "return freed space to the host at once",
+    ),
+    switch(
+        &["nodiscard"],
+        |s| s.discard = false,
+        "return freed space to the host by fstrim(8) only (default)",
+    ),
+    Row {
+        names: &["cache_mem"],
+        takes: Takes::Text {
+            shown: "BYTES",
+            what: "a number of bytes, with K, M or G after it if you like",
+            set: values::cache_mem,
+        },
+        on_remount: Stays,
+        help: "limit of the inode cache (default 128M)",
+    },
+    Row {
+        names: &["threads"],
+        takes: Takes::Text {
+            shown: "N",
+            what: "a number from 1 to 64",
+            set: values::threads,
+        },
+        on_remount: Stays,
+        help: "threads that serve requests (default: one for each processor)",
+    },
+    switch(
+        &["allow_other"],
+        |s| s.allow_other = Some(true),
+        "let other users in (default if root mounts)",
+    ),
+    switch(
+        &["noallow_other"],
+        |s| s.allow_other = Some(false),
+        "keep other users out (default for other users)",
+    ),
+    switch(
+        &["norecovery"],
+        |s| s.no_recovery = true,
+        "with ro: leave the medium as a crash left it; the journal is replayed in memory only",
+    ),
+    switch(
+        &["nonempty"],
+        |s| s.nonempty = true,
+        "mount over a directory that has entries",
+    ),
+    switch(
+        &["remount"],
+        |s| s.remount = true,
+        "change the flags of a live mount; options that a remount does not change stay as mounted",
+    ),
+    one_of(
+        &["sandbox"],
+        &[
+            to("on", |s| s.sandbox = true),
+            to("off", |s| s.sandbox = false),
+        ],
+        "whether the server of a mount by root gives up what serving does not need; off is for debugging",
+    ),
+    Row {
+        names: &["fsname"],
+        takes: Takes::Text {
+            shown: "NAME",
+            what: "the name to show as the source",
+            set: values::source,
+        },
+        on_remount: Stays,
+        help: "the source that mount tables show (default: the path of the region)",
+    },
+    one_of(
+        &["direct"],
+        &[to("off", |_| {})],
+        "direct access beside the mount: reserved, only off in this version",
+    ),
+    Row {
+        names: &["uid", "gid", "mode"],
+        takes: Takes::Refused(
+            "belongs to the root directory on the medium and is set when it is made: type \
+             mkfs.pramfs with --uid, --gid or --mode; on a mounted file system use chown(1) \
+             and chmod(1)",
+        ),
+        on_remount: Stays,
+        help: "refused: the owner and the mode of the root directory are options of mkfs.pramfs",
+    },
+    // For programs that know the type `fuse` and no other.
+    one_of(
+        &["subtype"],
+        &[
+            to("pramfs", |s| s.plain_type = false),
+            to("", |s| s.plain_type = true),
+        ],
+        "",
+    ),
+    // The right to mount that fstab gives to others implies these flags, unless a later
+    // option says otherwise.
+    Row {
+        names: &["user", "users", "owner", "group"],
+        takes: Takes::Anything(|s| {
+            for flag in ["nodev", "nosuid", "noexec"] {
+                s.set_flag(flag, true);
+            }
+        }),
+        on_remount: Changes,
+        help: "",
+    },
+    // The kernel shows these of a mount, so a remount repeats them.
+    Row {
+        names: &["user_id", "group_id", "max_read", "blksize"],
+        takes: Takes::FromKernel,
+        on_remount: Stays,
+        help: "",
+    },
+    // Words for mount(8) and fstab, and what other file systems call what is always so
+    // here. Times reach the medium within a second in any case.
+    switch(
+        &[
+            "defaults",
+            "auto",
+            "noauto",
+            "nofail",
+            "_netdev",
+            "nouser",
+            "silent",
+            "loud",
+            "iversion",
+            "noiversion",
+            "mand",
+            "nomand",
+            "lazytime",
+            "nolazytime",
+            "acl",
+            "user_xattr",
+            "default_permissions",
+        ],
+        |_| {},
+        "",
+    ),
+    Row {
+        names: &["comment", "x-*", "X-*"],
+        takes: Takes::Anything(|_| {}),
+        on_remount: Stays,
+        help: "",
+    },
+];

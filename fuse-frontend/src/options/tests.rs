@@ -1,0 +1,315 @@
+//! Parsing, and the rules of the table.
+
+use super::table::{OPTIONS, OnRemount, Row};
+use super::*;
+
+fn parsed(list: &str) -> MountSettings {
+    let mut settings = MountSettings::default();
+    parse(list, &mut settings).unwrap_or_else(|refused| panic!("{list}: {refused:?}"));
+    settings
+}
+
+fn refused(list: &str) -> Refused {
+    parse(list, &mut MountSettings::default()).expect_err(list)
+}
+
+#[test]
+fn nothing_said_means_the_defaults() {
+    let settings = parsed("");
+    assert_eq!(settings, MountSettings::default());
+    assert_eq!(parsed(",,defaults,,"), MountSettings::default());
+    assert!(settings.dev && settings.suid && settings.exec && !settings.read_only);
+}
+
+#[test]
+fn flags_and_their_opposites() {
+    for (on, off, get) in [
+        (
+            "ro",
+            "rw",
+            (|s: &MountSettings| s.read_only) as fn(&MountSettings) -> bool,
+        ),
+        ("dev", "nodev", |s| s.dev),
+        ("suid", "nosuid", |s| s.suid),
+        ("exec", "noexec", |s| s.exec),
+        ("symfollow", "nosymfollow", |s| s.symlinks),
+        ("sync", "async", |s| s.sync),
+    ] {
+        assert!(get(&parsed(on)), "{on}");
+        assert!(!get(&parsed(off)), "{off}");
+        assert!(get(&parsed(&format!("{off},{on}"))), "the last one counts");
+        assert!(!get(&parsed(&format!("{on},{off}"))), "the last one counts");
+    }
+    assert!(parsed("dirsync").dirsync);
+}
+
+#[test]
+fn access_times() {
+    assert_eq!(parsed("noatime").atime, AtimePolicy::NoAtime);
+    assert_eq!(parsed("strictatime").atime, AtimePolicy::StrictAtime);
+    assert_eq!(parsed("norelatime").atime, AtimePolicy::StrictAtime);
+    for relatime in ["relatime", "atime", "nostrictatime"] {
+        assert_eq!(
+            parsed(&format!("noatime,{relatime}")).atime,
+            AtimePolicy::Relatime
+        );
+    }
+    assert!(parsed("diratime").dir_atime);
+    for other in ["lazytime", "nolazytime"] {
+        assert_eq!(parsed(other), MountSettings::default());
+    }
+    assert!(!parsed("nodiratime").dir_atime);
+    assert!(parsed("nodiratime,diratime").dir_atime);
+}
+
+#[test]
+fn choices() {
+    assert_eq!(parsed("errors=continue").errors, ErrorPolicy::Continue);
+    assert_eq!(parsed("errors=remount-ro").errors, ErrorPolicy::RemountRo);
+    assert_eq!(parsed("errors=panic").errors, ErrorPolicy::Panic);
+    assert_eq!(parsed("cache=auto").cache, CacheMode::Auto);
+    assert_eq!(parsed("cache=none").cache, CacheMode::None);
+    assert_eq!(parsed("backend=auto").backend, BackendKind::Auto);
+    assert_eq!(parsed("backend=libpmem2").backend, BackendKind::Libpmem2);
+    assert_eq!(parsed("backend=native").backend, BackendKind::Native);
+    assert_eq!(parsed("durability=power").durability, Durability::Power);
+    assert_eq!(parsed("durability=process").durability, Durability::Process);
+    assert_eq!(parsed("direct=off"), MountSettings::default());
+    assert_eq!(parsed("subtype=pramfs"), MountSettings::default());
+    assert_eq!(parsed("default_permissions"), MountSettings::default());
+}
+
+#[test]
+fn what_is_to_be_synchronous_survives_a_power_failure() {
+    for (list, durability) in [
+        ("durability=process", Durability::Process),
+        ("durability=process,sync", Durability::Power),
+        ("dirsync,durability=process", Durability::Power),
+        ("durability=process,sync,async", Durability::Process),
+    ] {
+        assert_eq!(parsed(list).durability(), durability, "{list}");
+    }
+}
+
+#[test]
+fn numbers() {
+    assert_eq!(parsed("threads=1").threads, Some(1));
+    assert_eq!(parsed("threads=64").threads, Some(64));
+    assert_eq!(parsed("cache_mem=4096").cache_bytes, Some(4096));
+    assert_eq!(parsed("cache_mem=64K").cache_bytes, Some(64 << 10));
+    assert_eq!(parsed("cache_mem=8m").cache_bytes, Some(8 << 20));
+    assert_eq!(parsed("cache_mem=1G").cache_bytes, Some(1 << 30));
+    for bad in [
+        "threads=0",
+        "threads=65",
+        "threads=x",
+        "threads=",
+        "cache_mem=",
+        "cache_mem=K",
+        "cache_mem=-1",
+    ] {
+        assert!(
+            matches!(refused(bad), Refused::Wrong(why) if why.contains(bad)),
+            "{bad}"
+        );
+    }
+    assert!(matches!(
+        refused("cache_mem=99999999999G"),
+        Refused::Wrong(_)
+    ));
+}
+
+#[test]
+fn who_may_come_in() {
+    assert_eq!(parsed("").allow_other, None);
+    assert_eq!(parsed("allow_other").allow_other, Some(true));
+    assert_eq!(parsed("noallow_other").allow_other, Some(false));
+}
+
+#[test]
+fn other_switches() {
+    assert!(parsed("nonempty").nonempty);
+    assert!(parsed("discard").discard && !parsed("discard,nodiscard").discard);
+    assert!(parsed("norecovery,ro").no_recovery && parsed("ro,norecovery").read_only);
+    assert!(parsed("require-dax").require_dax);
+    assert!(parsed("require_dax").require_dax);
+    assert!(parsed("remount").remount);
+    assert!(parsed("subtype=").plain_type);
+    assert!(!parsed("subtype=,subtype=pramfs").plain_type);
+    assert_eq!(parsed("fsname=pool").source.as_deref(), Some("pool"));
+}
+
+#[test]
+fn what_fstab_needs_is_let_through() {
+    let list = "auto,noauto,nofail,_netdev,nouser,silent,loud,mand,nomand,iversion,noiversion,acl,user_xattr,\
+                comment=a b,x-systemd.automount,\
+                x-gvfs-name=P,X-mount.mkdir";
+    assert_eq!(parsed(list), MountSettings::default());
+}
+
+#[test]
+fn a_user_mount_is_a_tame_one() {
+    for option in ["user", "user=joe", "users", "owner", "group"] {
+        let settings = parsed(option);
+        assert!(
+            !settings.dev && !settings.suid && !settings.exec,
+            "{option}"
+        );
+    }
+    assert!(parsed("user,exec").exec, "a later option says otherwise");
+}
+
+#[test]
+fn unknown_options_are_refused_by_name() {
+    for (list, name) in [
+        ("frobnicate", "frobnicate"),
+        ("ro,frobnicate=1,rw", "frobnicate"),
+        ("allow_root", "allow_root"),
+        ("RO", "RO"),
+    ] {
+        assert_eq!(refused(list), Refused::Unknown(name.to_owned()), "{list}");
+    }
+}
+
+#[test]
+fn wrong_values_are_refused_with_the_right_ones() {
+    for (list, says) in [
+        ("errors=sometimes", "errors=remount-ro"),
+        ("errors", "errors=continue"),
+        ("cache=maybe", "cache=none"),
+        ("direct=owner", "direct=off"),
+        ("direct=maybe", "direct=off"),
+        ("backend=disk", "backend=native"),
+        ("backend", "backend=native"),
+        ("durability=none", "durability=power"),
+        ("subtype=ext4", "pramfs"),
+        ("fsname=", "source"),
+        ("threads", "1 to 64"),
+    ] {
+        assert!(
+            matches!(refused(list), Refused::Wrong(why) if why.contains(says)),
+            "{list}"
+        );
+    }
+}
+
+#[test]
+fn the_owner_of_the_root_is_a_matter_for_mkfs() {
+    for list in ["uid=1000", "gid=1000", "mode=700", "uid"] {
+        assert!(
+            matches!(refused(list), Refused::Wrong(why) if why.contains("mkfs.pramfs")),
+            "{list}"
+        );
+    }
+}
+
+/// What an option of each row may look like.
+fn examples(row: &Row) -> Vec<String> {
+    let with = |value: &str| row.names.iter().map(|n| format!("{n}{value}")).collect();
+    match &row.takes {
+        Takes::Nothing(_) | Takes::Anything(_) => with(""),
+        Takes::OneOf(choices) => choices
+            .iter()
+            .map(|c| format!("{}={}", row.names[0], c.value))
+            .collect(),
+        Takes::Text { .. } => with(if row.names[0] == "fsname" {
+            "=pool"
+        } else {
+            "=4"
+        }),
+        Takes::FromKernel => with("=1"),
+        Takes::Refused(_) => Vec::new(),
+    }
+}
+
+#[test]
+fn every_row_accepts_its_values_and_names_them_when_it_refuses() {
+    for row in OPTIONS {
+        for option in examples(row) {
+            parsed(&option);
+        }
+        let name = row.names[0];
+        let (bad, says) = match &row.takes {
+            Takes::Nothing(_) => (format!("{name}=1"), "takes no value".to_owned()),
+            Takes::OneOf(choices) => (
+                format!("{name}=bad"),
+                format!("{name}={}", choices[0].value),
+            ),
+            Takes::Text { what, .. } => (format!("{name}="), (*what).to_owned()),
+            Takes::Refused(why) => (format!("{name}=1"), (*why).to_owned()),
+            Takes::Anything(_) | Takes::FromKernel => continue,
+        };
+        let Refused::Wrong(why) = refused(&bad) else {
+            panic!("{bad} is unknown");
+        };
+        assert!(why.starts_with(name) && why.contains(&says), "{bad}: {why}");
+    }
+}
+
+#[test]
+fn no_two_rows_share_a_name() {
+    let mut names: Vec<_> = OPTIONS.iter().flat_map(|row| row.names).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+    for name in names {
+        assert!(table::row(name.trim_end_matches('*')).is_some() || name.ends_with('*'));
+    }
+}
+
+#[test]
+fn remount_changes_what_the_table_says_and_nothing_else() {
+    for row in OPTIONS {
+        for option in examples(row) {
+            let changes = !parsed(&option).flags_given.is_empty();
+            assert_eq!(changes, row.on_remount == OnRemount::Changes, "{option}");
+        }
+    }
+}
+
+#[test]
+fn default_of_every_choice_is_its_first_value() {
+    for row in OPTIONS {
+        if let Takes::OneOf(choices) = &row.takes {
+            let first = format!("{}={}", row.names[0], choices[0].value);
+            assert_eq!(parsed(&first), MountSettings::default(), "{first}");
+        }
+    }
+    for row in OPTIONS.iter().filter(|row| row.help.ends_with("(default)")) {
+        let mut settings = parsed(row.names[0]);
+        settings.flags_given.clear();
+        assert_eq!(settings, MountSettings::default(), "{}", row.names[0]);
+    }
+}
+
+#[test]
+fn help_shows_every_row_within_a_terminal_line() {
+    let help = help();
+    for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
+        assert!(
+            help.contains(&format!("\n  {}", row.names[0])),
+            "{}",
+            row.names[0]
+        );
+    }
+    for line in help.lines() {
+        assert!(line.len() < 80, "{line}");
+    }
+}
+
+/// `PRAMFS_BLESS=1` writes the table of the document anew.
+#[test]
+fn document_has_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/mounting.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (start, end) = ("<!-- options -->\n", "<!-- end of options -->");
+    let (before, rest) = page.split_once(start).expect("the mark before the table");
+    let (table, after) = rest.split_once(end).expect("the mark after the table");
+    let wanted = text::document();
+    if std::env::var_os("PRAMFS_BLESS").is_some() {
+        std::fs::write(path, format!("{before}{start}{wanted}{end}{after}")).unwrap();
+    } else {
+        assert_eq!(table, wanted, "PRAMFS_BLESS=1 writes docs/mounting.md anew");
+    }
+}

@@ -1,0 +1,122 @@
+//! What people read of the table: `--help`, messages, `docs/mounting.md`.
+
+use std::fmt::Write as _;
+
+use super::table::{OPTIONS, OnRemount, Row, Takes};
+
+/// Width of a line of the help.
+const WIDTH: usize = 79;
+const INDENT: usize = 31;
+
+/// The option as it is written: `cache=auto|none`.
+fn spelled(row: &Row) -> String {
+    let name = row.names[0];
+    match &row.takes {
+        Takes::OneOf(choices) => {
+            let values: Vec<_> = choices.iter().map(|c| c.value).collect();
+            format!("{name}={}", values.join("|"))
+        }
+        Takes::Text { shown, .. } => format!("{name}={shown}"),
+        Takes::Refused(_) => row
+            .names
+            .iter()
+            .map(|n| format!("{n}="))
+            .collect::<Vec<_>>()
+            .join(", "),
+        _ => name.to_owned(),
+    }
+}
+
+/// The values that an option takes, for a message.
+pub(super) fn choices(row: &Row) -> String {
+    let Takes::OneOf(choices) = &row.takes else {
+        return String::new();
+    };
+    let name = row.names[0];
+    let all: Vec<_> = choices
+        .iter()
+        .map(|c| format!("{name}={}", c.value))
+        .collect();
+    match &all[..] {
+        [only] => format!("only {only} in this version"),
+        _ => format!("one of {}", all.join(", ")),
+    }
+}
+
+/// The sentence, with the default of a choice.
+fn sentence(row: &Row) -> String {
+    match &row.takes {
+        Takes::OneOf(choices) if choices.len() > 1 => {
+            format!("{} (default {})", row.help, choices[0].value)
+        }
+        _ => row.help.to_owned(),
+    }
+}
+
+/// Adds words to `line`, and lines to the text; further lines are indented.
+fn wrap(text: &mut String, mut line: String, indent: usize, words: &str) {
+    for word in words.split(' ') {
+        if line.len() + 1 + word.len() > WIDTH {
+            let _ = writeln!(text, "{line}");
+            line = " ".repeat(indent);
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+/// The part of `--help` about options.
+pub(crate) fn help() -> String {
+    let mut text = String::from("Options after -o:\n");
+    for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
+        let mut line = format!("  {:<1$}", spelled(row), INDENT - 3);
+        if line.len() >= INDENT {
+            let _ = writeln!(text, "{line}");
+            line = " ".repeat(INDENT - 1);
+        }
+        wrap(&mut text, line, INDENT - 1, &sentence(row));
+    }
+    let changed = OPTIONS
+        .iter()
+        .filter(|row| row.on_remount == OnRemount::Changes && !row.help.is_empty())
+        .map(|row| row.names[0]);
+    let changed = changed.collect::<Vec<_>>().join(", ");
+    let rest = format!("A remount changes {changed}. Other options stay as mounted.");
+    wrap(&mut text, String::new(), 0, &rest);
+    text.push_str(
+        "Words that only mount(8) and fstab use are accepted. Unknown options are\n\
+         refused, or ignored with -s.\n",
+    );
+    text
+}
+
+/// The rows of the table in `docs/mounting.md`.
+#[cfg(test)]
+pub(super) fn document() -> String {
+    let mut text = String::from("| option | meaning | a remount |\n|---|---|---|\n");
+    for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
+        let others: Vec<_> = match &row.takes {
+            Takes::Refused(_) => Vec::new(),
+            _ => row.names[1..].iter().map(|n| format!("`{n}`")).collect(),
+        };
+        let also = match others.is_empty() {
+            true => String::new(),
+            false => format!(" (also {})", others.join(", ")),
+        };
+        let on_remount = match (&row.takes, row.on_remount) {
+            (Takes::Refused(_), _) => "refused",
+            (_, OnRemount::Changes) => "changes it",
+            (_, OnRemount::Stays) => "leaves it",
+        };
+        let spelled = spelled(row).replace('|', "\\|");
+        let _ = writeln!(
+            text,
+            "| `{spelled}`{also} | {} | {on_remount} |",
+            sentence(row)
+        );
+    }
+    text
+}
