@@ -21,7 +21,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench scale instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ sanitize: ## runs two threads on the engine, under Miri and ThreadSanitizer (nig
 
 bench: deps-bench ## measures speed against the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
+
+scale: deps-bench ## measures throughput with 1, 2, 4, ... threads
+	$(CARGO) run --release -p pramfs-bench -- scale
 
 instructions: deps-bench ## counts the instructions of each operation with valgrind
 	$(CARGO) run --release -p pramfs-bench -- count

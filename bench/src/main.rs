@@ -11,6 +11,7 @@ mod minimal;
 mod raw_medium;
 mod reproductions;
 mod rows;
+mod scale;
 #[allow(
     unsafe_code,
     reason = "mappings and raw system calls, each with its reason"
@@ -65,6 +66,8 @@ enum Cmd {
     Unmapped(Reproduction<reproductions::unmapped::Args>),
     /// Instructions of one operation of the engine, by valgrind.
     Count(count::Args),
+    /// Throughput with 1, 2, 4, ... threads up to the processors, for each operation.
+    Scale(Common),
     /// Put the results that there are into the tables of docs/benchmarks.md.
     Report {
         /// The file whose tables are renewed [default: that of the repository].
@@ -152,6 +155,10 @@ fn real_main() -> Result<ExitCode> {
         }),
         Cmd::Count(args) => {
             count::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Scale(common) => {
+            scale::run(&set_up(&common)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Report { document } => {

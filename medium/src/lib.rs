@@ -12,10 +12,13 @@
 //! | [`volume`] | a region with its geometry, journal and bitmaps; transactions |
 //! | [`map`] | the block pointers of a file |
 //! | [`htree`] | directories and attributes |
-//! | [`format`] | makes a file system (mkfs) |
+//! | [`mod@format`] | makes a file system (mkfs) |
 //!
 //! Its interface follows the needs of these two crates and changes without notice.
 //! Programs use `pramfs`.
+
+// The crate is internal: its documentation is for developers, who read private items too.
+#![allow(rustdoc::private_intra_doc_links)]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the medium is little-endian and pramfs has not been tested on big-endian hosts");

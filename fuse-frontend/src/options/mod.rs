@@ -1,6 +1,6 @@
 //! The options of `-o`.
 //!
-//! [`table`] has one row for each option. The parser, the refusals, `--help` and the table
+//! `table` has one row for each option. The parser, the refusals, `--help` and the table
 //! in `docs/mounting.md` come from it. The last of several options that contradict each
 //! other counts, as for mount(8).
 

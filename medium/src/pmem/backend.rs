@@ -82,6 +82,7 @@ pub enum Durability {
 /// A backend owns its mapping: `base()..base()+len()` stays valid, readable
 /// and writable (or privately writable) until it is dropped.
 ///
+/// # Safety
 /// `base` and `len` must describe one valid mapping that does not move or shrink while the
 /// backend lives. It can be loaded from and stored to up to the next multiple of 8 bytes.
 /// Others load from and store to it concurrently, so the backend must not use ordinary

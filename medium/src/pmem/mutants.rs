@@ -16,7 +16,7 @@ pub use on::{has, hit, later, stored};
 #[cfg(not(feature = "mutants"))]
 pub(super) use off::{Kind, hit, later, stored};
 
-/// Whether the engine has a known [`Bug`](on::Bug): never without the feature.
+/// Whether the engine has a known `Bug`: never without the feature.
 #[macro_export]
 macro_rules! has_bug {
     ($bug:ident) => {{

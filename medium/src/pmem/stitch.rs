@@ -360,7 +360,7 @@ impl StitchedMap {
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.base()
     }
-    /// Returns the length in bytes: the length reserved, rounded up to pages.
+    /// Returns the length in bytes, a multiple of the page size.
     pub fn len(&self) -> u64 {
         self.len
     }

@@ -33,7 +33,7 @@ impl BitmapSet {
     /// Calls `f` with the region offset, mask and group of each word that a run touches.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the run or its group is impossible.
+    /// [`Error::Corrupt`](crate::error::Error::Corrupt) if the run or its group is impossible.
     #[inline]
     pub fn words_of(
         &self,
@@ -151,7 +151,7 @@ impl BitmapSet {
     /// Whether a committed record has set the bit on the medium.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if its group is damaged.
+    /// [`Error::Corrupt`](crate::error::Error::Corrupt) if its group is damaged.
     pub fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
         if bit >= self.bits {
             return Ok(false);

@@ -22,7 +22,7 @@ impl BitmapSet {
     /// for a free one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]; the sum stays unchanged.
+    /// [`Error::Corrupt`](crate::error::Error::Corrupt); the sum stays unchanged.
     pub fn renew_sum(
         &self,
         region: &Region,

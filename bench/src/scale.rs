@@ -1,0 +1,245 @@
+//! `scale`: how throughput grows with threads, as a curve for each operation.
+//!
+//! Each round measures every number of threads once, so that drift of the machine hits all
+//! of them. Every thread has a processor of its own.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use pramfs::inode::Ino;
+
+use crate::fixture::{Direct, MIB, random_page};
+use crate::harness::{Context, Huge, Rng};
+use crate::sys::{self, Aligned, Mapping, PAGE};
+
+/// Bytes of the file of each thread.
+const FILE: u64 = 64 * MIB;
+/// Names that exist for the look-ups.
+const NAMES: u64 = 10_000;
+
+/// `count` operations by one thread.
+type Run<'a> = Box<dyn Fn(usize, u64, &mut Rng) -> Result<()> + Sync + 'a>;
+
+/// One operation: a name, and `count` of them by one thread.
+struct Operation<'a> {
+    name: &'static str,
+    count: u64,
+    run: Run<'a>,
+    /// After each measurement, not timed.
+    reset: Box<dyn Fn() -> Result<()> + Sync + 'a>,
+}
+
+/// 1, 2, 4, ... and the number of processors.
+fn thread_counts(cpus: usize) -> Vec<usize> {
+    let mut counts: Vec<_> = std::iter::successors(Some(1), |n| Some(n * 2))
+        .take_while(|n| *n < cpus)
+        .collect();
+    counts.push(cpus);
+    counts
+}
+
+/// Measures and prints the curves.
+///
+/// # Errors
+/// Those of the engine and of the system.
+pub fn run(cx: &Context) -> Result<()> {
+    let counts = thread_counts(cx.cpus.len());
+    let most = cx.cpus.len() as u64;
+    let ours = Direct::new(
+        cx,
+        "scale",
+        (512 + 3 * most * FILE / MIB) * MIB,
+        0,
+        Huge::Never,
+    )?;
+    let fs = &ours.fs;
+    let mut dirs = Vec::new();
+    let mut files = Vec::new();
+    let mut logs = Vec::new();
+    let mut plain = Vec::new();
+    let chunk = vec![0x5au8; MIB as usize];
+    for thread in 0..most {
+        dirs.push(ours.directory(&format!("own {thread}"))?);
+        let file = ours.create(&format!("file {thread}"))?;
+        for at in (0..FILE).step_by(chunk.len()) {
+            file.write_at(&chunk, at)?;
+        }
+        files.push(file);
+        logs.push(ours.create(&format!("log {thread}"))?);
+        plain.push(Mapping::anonymous(FILE as usize)?);
+    }
+    let shared = ours.directory("shared")?;
+    let found = ours.directory("names")?;
+    for i in 0..NAMES {
+        fs.create(&ours.cx, found, format!("name {i}").as_bytes(), 0o644)?;
+    }
+    let data = Aligned::filled(PAGE, 0xa5)?;
+    let data = data.bytes();
+    let scale = if cx.quick { 10 } else { 1 };
+    let in_dir = |dir: Ino, thread: usize, count: u64| -> Result<()> {
+        for i in 0..count {
+            let name = format!("{thread} {}", i % 64);
+            fs.create(&ours.cx, dir, name.as_bytes(), 0o644)?;
+            fs.unlink(dir, name.as_bytes())?;
+        }
+        Ok(())
+    };
+    let nothing = || Ok(());
+    let operations = [
+        Operation {
+            name: "memcpy of 4 KiB, private memory (the machine itself)",
+            count: 200_000 / scale,
+            run: Box::new(|thread, count, rng| {
+                for _ in 0..count {
+                    let at = random_page(rng, FILE / PAGE as u64);
+                    plain[thread].copy_in(at as usize, data);
+                }
+                Ok(())
+            }),
+            reset: Box::new(nothing),
+        },
+        Operation {
+            name: "overwrite 4 KiB, a file each",
+            count: 100_000 / scale,
+            run: Box::new(|thread, count, rng| {
+                for _ in 0..count {
+                    files[thread].write_at(data, random_page(rng, FILE / PAGE as u64))?;
+                }
+                Ok(())
+            }),
+            reset: Box::new(nothing),
+        },
+        Operation {
+            name: "append 4 KiB, a file each",
+            count: (FILE / PAGE as u64) / scale,
+            run: Box::new(|thread, count, _| {
+                for _ in 0..count {
+                    logs[thread].append(data)?;
+                }
+                Ok(())
+            }),
+            reset: Box::new(|| {
+                for log in &logs {
+                    log.set_len(0)?;
+                }
+                Ok(fs.sync()?)
+            }),
+        },
+        Operation {
+            name: "create + unlink, a directory each",
+            count: 20_000 / scale,
+            run: Box::new(|thread, count, _| in_dir(dirs[thread], thread, count)),
+            reset: Box::new(nothing),
+        },
+        Operation {
+            name: "create + unlink, the same directory",
+            count: 20_000 / scale,
+            run: Box::new(|thread, count, _| in_dir(shared, thread, count)),
+            reset: Box::new(nothing),
+        },
+        Operation {
+            name: "lookup + getattr, the same directory",
+            count: 200_000 / scale,
+            run: Box::new(|_, count, rng| {
+                for _ in 0..count {
+                    let name = format!("name {}", rng.below(NAMES));
+                    let attr = fs.lookup(found, name.as_bytes())?;
+                    fs.getattr(attr.ino)?;
+                }
+                Ok(())
+            }),
+            reset: Box::new(nothing),
+        },
+    ];
+    print!("{:<54}{:>12}", "operation", "1 thread");
+    counts[1..].iter().for_each(|n| print!("{n:>22}"));
+    println!("\n{:<54}{:>12}{:>22}", "", "ns", "times (10 % to 90 %)");
+    for op in &operations {
+        let mut times = vec![Vec::new(); counts.len()];
+        // The first round warms up.
+        for round in 0..=cx.rounds {
+            for (i, &threads) in counts.iter().enumerate() {
+                cx.go_on()?;
+                let time = on_threads(&cx.cpus[..threads], u64::from(round), op)?;
+                (op.reset)()?;
+                if round > 0 {
+                    let ops = op.count * threads as u64;
+                    times[i].push(time.as_nanos() as f64 / ops as f64);
+                }
+            }
+        }
+        let single = sorted(&times[0]);
+        print!("{:<54}{:>12.0}", op.name, quantile(&single, 0.5));
+        for some in &times[1..] {
+            let ratios: Vec<_> = times[0].iter().zip(some).map(|(one, n)| one / n).collect();
+            let ratios = sorted(&ratios);
+            let of = |q| quantile(&ratios, q);
+            print!("{:>8.2} ({:.2} to {:.2})", of(0.5), of(0.1), of(0.9));
+        }
+        println!();
+    }
+    println!("{}; {} rounds", ours.describe(), cx.rounds);
+    Ok(())
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted
+        .get((last as f64 * q).round() as usize)
+        .copied()
+        .unwrap_or(f64::NAN)
+}
+
+/// The time from the first start to the last end.
+fn on_threads(cpus: &[usize], seed: u64, op: &Operation<'_>) -> Result<Duration> {
+    let barrier = Barrier::new(cpus.len());
+    let one = |which: usize| -> Result<(Instant, Instant)> {
+        sys::pin_to_cpu(cpus[which])?;
+        let mut rng = Rng::new(seed * 1000 + which as u64);
+        barrier.wait();
+        let start = Instant::now();
+        (op.run)(which, op.count, &mut rng)?;
+        Ok((start, Instant::now()))
+    };
+    let times = std::thread::scope(|s| {
+        let one = &one;
+        let handles: Vec<_> = (0..cpus.len()).map(|t| s.spawn(move || one(t))).collect();
+        handles
+            .into_iter()
+            .map(|h| h.join().map_err(|_| anyhow!("a thread panicked"))?)
+            .collect::<Result<Vec<_>>>()
+    })?;
+    let start = times.iter().map(|t| t.0).min();
+    let end = times.iter().map(|t| t.1).max();
+    match (start, end) {
+        (Some(start), Some(end)) => Ok(end - start),
+        _ => Err(anyhow!("no thread ran")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_counts_double_up_to_the_processors() {
+        assert_eq!(thread_counts(1), [1]);
+        assert_eq!(thread_counts(2), [1, 2]);
+        assert_eq!(thread_counts(12), [1, 2, 4, 8, 12]);
+        assert_eq!(thread_counts(16), [1, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn quantile_of_sorted_values_is_the_nearest_rank() {
+        let values = sorted(&[5.0, 1.0, 3.0]);
+        assert_eq!((quantile(&values, 0.0), quantile(&values, 0.5)), (1.0, 3.0));
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+}
