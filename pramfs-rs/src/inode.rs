@@ -16,7 +16,7 @@
 //! format(&region, &FormatOptions::default())?;
 //! let fs = Fs::open(region, MountOptions::default())?;
 //! let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"hello", 0o644)?;
-//! fs.write(file.ino, 0, b"world")?;
+//! fs.write(&Credentials::ROOT, file.ino, 0, b"world")?;
 //! assert_eq!(fs.lookup(Ino::ROOT, b"hello")?.size, 5);
 //! # Ok::<(), pramfs::Error>(())
 //! ```

@@ -115,7 +115,7 @@ use superblock::SuperState;
 /// format(&region, &FormatOptions::default())?;
 /// let fs = Fs::open(region, MountOptions::default())?;
 /// let file = fs.create(&Credentials::ROOT, Ino::ROOT, b"hello", 0o644)?;
-/// fs.write(file.ino, 0, b"world")?;
+/// fs.write(&Credentials::ROOT, file.ino, 0, b"world")?;
 /// assert_eq!(fs.getattr(file.ino)?.size, 5);
 /// fs.close()?;
 /// # Ok::<(), pramfs::Error>(())
