@@ -73,7 +73,7 @@ install: ## installs programs and helpers (PREFIX, SBINDIR, HELPERDIR, DESTDIR)
 	@# Under sudo, cargo is often missing: then the existing build is installed.
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins; \
 	elif ! test -x $(target)/mount-pramfs; then echo "nothing is built yet, and $(CARGO) is missing: type 'make build' as a user who has it" >&2; exit 1; fi
-	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace): type 'make build' first" >&2; exit 1; fi
+	@if $(target)/pramfs --version | grep -q testing; then echo "this build contains test hooks (cargo build --workspace, cargo test -p pramfs): type 'make build' first" >&2; exit 1; fi
 	install -d $(bindir) $(sbindir) $(helpers) $(compdir) $(docdir)
 	install -s -m 0755 $(target)/pramfs $(bindir)/pramfs
 	install -s -m 0755 $(target)/mkfs-pramfs $(sbindir)/mkfs.pramfs

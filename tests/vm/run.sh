@@ -136,7 +136,10 @@ build() {
         return
     fi
     if [[ -n $build_all ]]; then
-        cargo test -q --workspace --exclude pramfs-tests --no-run
+        # Apart, as in scripts/test.sh: the programs must have no test hooks.
+        cargo test -q --no-run
+        cargo test -q -p pramfs -p pramfs-fsck --no-run
+        cargo build -q -p pramfs --example log_and_counters
         what=(-p pramfs-tests)
     else
         cargo build -q -p pramfs-tools -p pramfs-fuse --bins
