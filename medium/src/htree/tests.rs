@@ -110,7 +110,7 @@ fn blocks(vol: &Volume, tree: &TreeRef) -> Result<i64> {
     let mut n = 0;
     visit_blocks(vol, tree, &mut |b, _| {
         assert!(
-            vol.blocks.is_set_at_home(&vol.region, &vol.geo, b.0)?,
+            vol.blocks.is_set_at_home(vol.medium(), b.0)?,
             "block {} is free",
             b.0
         );
@@ -135,8 +135,7 @@ impl Rng {
 /// Free blocks, and those that became bitmaps of groups.
 fn free_blocks(vol: &Volume) -> u64 {
     vol.retire_pending().unwrap();
-    let made =
-        (0..vol.blocks.groups()).filter(|g| vol.blocks.is_made(&vol.region, &vol.geo, *g).unwrap());
+    let made = (0..vol.blocks.groups()).filter(|g| vol.blocks.is_made(vol.medium(), *g).unwrap());
     vol.free_blocks().0 + made.count() as u64
 }
 

@@ -1,5 +1,6 @@
 //! Lanes: where records become durable.
 
+use crate::media::Medium;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -267,8 +268,7 @@ impl Journal {
     #[inline]
     pub fn hand_over(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         lane: u32,
         place: &LastRecord,
         release: impl FnOnce(Reusable),
@@ -276,14 +276,15 @@ impl Journal {
         if self.must_hand_over(lane, place)
             && let Some(s) = place.last()
         {
-            release(self.retire(region, geo, s.lane)?);
+            release(self.retire(medium, s.lane)?);
         }
         Ok(())
     }
 
     /// Makes every record of a lane dead: completes its homes, then records that on the
     /// medium. Costs two fences.
-    pub fn retire(&self, region: &Region, geo: &Geometry, lane: u32) -> Result<Reusable> {
+    pub fn retire(&self, medium: Medium<'_>, lane: u32) -> Result<Reusable> {
+        let Medium { region, geo } = medium;
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
         let newest = st.last[1];
@@ -347,14 +348,9 @@ impl Journal {
     }
 
     /// Makes every record of every lane dead.
-    pub fn retire_all(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        release: &mut dyn FnMut(Reusable),
-    ) -> Result<()> {
+    pub fn retire_all(&self, medium: Medium<'_>, release: &mut dyn FnMut(Reusable)) -> Result<()> {
         for lane in 0..self.lanes.len() as u32 {
-            release(self.retire(region, geo, lane)?);
+            release(self.retire(medium, lane)?);
         }
         Ok(())
     }
@@ -398,12 +394,12 @@ impl Journal {
     /// It runs after the record is durable and must not fail.
     pub fn commit(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         entered: LaneGuard<'_>,
         change: Change<'_>,
         apply: impl FnOnce(&RecordBuf, &mut Lines) -> Result<()>,
     ) -> Result<Committed> {
+        let Medium { region, geo } = medium;
         let Change {
             record,
             data,

@@ -16,11 +16,11 @@ use super::records::{
     OnMedium, apply, check, group_of, read_slot, retired_words, superseded, words,
 };
 use crate::error::{Damage, Error, Result};
-use crate::media::Geometry;
+use crate::media::Medium;
 use crate::media::checksum::seal;
 use crate::media::record::{ENTRIES_AT, EntryKind, SlotState};
+use crate::pmem::Unfenced;
 use crate::pmem::mutants::has_bug;
-use crate::pmem::{Region, Unfenced};
 use crate::types::Lsn;
 
 /// What recovery found and did.
@@ -72,9 +72,10 @@ struct Found {
 
 /// Returns the LSN up to which a lane's records are retired. This is the lower of the two
 /// words, since both must be durable before the lane's places are handed over.
-fn retired(region: &Region, geo: &Geometry, lane: u32, out: &mut Replay) -> Result<u64> {
+fn retired(medium: Medium<'_>, lane: u32, out: &mut Replay) -> Result<u64> {
+    let Medium { region, geo } = medium;
     let at = geo.retired_offset(lane);
-    let words = retired_words(region, geo, lane)?;
+    let words = retired_words(medium.region, medium.geo, lane)?;
     match words {
         [Some(a), Some(b)] => Ok(a.min(b)),
         // The words change by aligned stores, so they cannot be torn.
@@ -108,7 +109,8 @@ fn retired(region: &Region, geo: &Geometry, lane: u32, out: &mut Replay) -> Resu
 ///
 /// # Errors
 /// [`Error::Corrupt`] if a valid record names a forbidden place.
-pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Replay, Unfenced)> {
+pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)> {
+    let Medium { region, geo } = medium;
     let mut out = Replay {
         newest: checkpoint,
         ..Replay::default()
@@ -116,12 +118,12 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
     let mut live = Vec::new();
     let mut bad_slots = Vec::new();
     for lane in 0..geo.lanes {
-        let retired = retired(region, geo, lane, &mut out)?;
+        let retired = retired(medium, lane, &mut out)?;
         out.newest = out.newest.max(retired);
         let mut bad = 0;
         let mut bad_slot = None;
         for slot in 0..2 {
-            match read_slot(region, geo, lane, slot)? {
+            match read_slot(medium.region, medium.geo, lane, slot)? {
                 (SlotState::Empty, _) => {}
                 (SlotState::Bad, _) => {
                     bad += 1;
@@ -140,7 +142,7 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
         }
         let other = live.last().filter(|f| bad == 1 && f.lane == lane);
         if let Some(f) = other
-            && superseded(region, geo, &f.bytes)?
+            && superseded(medium.region, medium.geo, &f.bytes)?
         {
             live.pop();
             bad = 0;
@@ -162,7 +164,7 @@ pub fn replay(region: &Region, geo: &Geometry, checkpoint: u64) -> Result<(Repla
     live.sort_by_key(|f| f.lsn);
     // Everything is checked before anything is stored.
     for f in &live {
-        check(region, geo, &f.bytes)?;
+        check(medium.region, medium.geo, &f.bytes)?;
     }
     let mut lines = std::mem::take(&mut out.repaired);
     let mut homes = OnMedium {

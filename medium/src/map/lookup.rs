@@ -45,7 +45,7 @@ impl Extent {
 /// [`crate::Error::Corrupt`].
 #[inline]
 pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
-    map.checked(&vol.geo)?.look(&vol.region, &vol.geo, index)
+    map.checked(&vol.geo)?.look(vol.medium(), index)
 }
 
 /// The leaf or hole that covers `index`, where nothing can be marked as lost.
@@ -192,7 +192,7 @@ fn hole(
     let mut end = ((index >> shift) + 1) << shift;
     if let Some(table) = home {
         map.root()
-            .has_pointers(&vol.region, geo, table, map.at(geo, level, index))?;
+            .has_pointers(vol.medium(), table, map.at(geo, level, index))?;
         // The slots behind it are at hand.
         let mut next = slot(geo, level, index) + 1;
         while next < fan(geo)

@@ -84,7 +84,7 @@ impl Bed {
         self.vol.retire_pending().unwrap();
         let (set, vol) = (&self.vol.blocks, &self.vol);
         let made = (0..set.groups())
-            .filter(|g| set.is_made(&vol.region, &vol.geo, *g).unwrap())
+            .filter(|g| set.is_made(vol.medium(), *g).unwrap())
             .count() as u64;
         vol.free_blocks().0 + made + self.map.blocks as u64
     }
@@ -291,7 +291,7 @@ impl Bed {
             assert!(
                 self.vol
                     .blocks
-                    .is_set_at_home(&self.vol.region, &self.vol.geo, b)
+                    .is_set_at_home(self.vol.medium(), b)
                     .unwrap()
             );
         }

@@ -16,6 +16,7 @@ pub mod features;
 pub mod geometry;
 pub mod htree;
 pub mod inode;
+pub mod medium;
 pub mod pointer;
 pub mod probe;
 pub mod record;
@@ -24,6 +25,7 @@ pub mod walk;
 
 pub use geometry::Geometry;
 pub use inode::DiskInode;
+pub use medium::Medium;
 pub use pointer::{Ptr, PtrAt};
 pub use probe::{SuperblockInfo, probe_superblock};
 pub use superblock::{SuperDynamic, SuperStatic};

@@ -1,12 +1,13 @@
 //! Following a file map by reading only: which block holds block `index` of a
 //! file. The engine's own cursor (`map/`) builds on the same step.
 
+use crate::media::Medium;
 use zerocopy::IntoBytes;
 
 use super::geometry::Geometry;
 use super::pointer::{Ptr, PtrAt};
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Region, RegionView};
+use crate::pmem::RegionView;
 use crate::types::{Bno, Ino};
 
 /// What is wrong with a pointer that would show, or let be written, what no
@@ -116,7 +117,7 @@ impl MapRoot {
         index: u64,
     ) -> Result<Leaf> {
         let region = region.into().region();
-        let leaf = self.look(region, geo, index)?;
+        let leaf = self.look(Medium { region, geo }, index)?;
         if leaf.lost {
             let at = PtrAt {
                 index,
@@ -132,7 +133,8 @@ impl MapRoot {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn look(&self, region: &Region, geo: &Geometry, index: u64) -> Result<Leaf> {
+    pub fn look(&self, medium: Medium<'_>, index: u64) -> Result<Leaf> {
+        let Medium { region, geo } = medium;
         let mut level = self.height;
         if index >= self.capacity(geo) {
             let first = self.capacity(geo);
@@ -156,7 +158,7 @@ impl MapRoot {
             let (first, count) = (index >> shift << shift, 1u64 << shift);
             if ptr.is_hole() {
                 if let Some(table) = home {
-                    self.has_pointers(region, geo, table, at)?;
+                    self.has_pointers(medium, table, at)?;
                 }
                 return Ok(Leaf {
                     first,
@@ -200,13 +202,8 @@ impl MapRoot {
     /// # Errors
     /// [`Error::Corrupt`] for such a block.
     #[cold]
-    pub fn has_pointers(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        table: Bno,
-        hole: PtrAt,
-    ) -> Result<()> {
+    pub fn has_pointers(&self, medium: Medium<'_>, table: Bno, hole: PtrAt) -> Result<()> {
+        let Medium { region, geo } = medium;
         let (base, last) = (geo.offset(table), (1u64 << geo.fan_log2) - 1);
         let slot = hole.index & last;
         // Most holes stand behind a pointer, where a file has grown.

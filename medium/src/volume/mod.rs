@@ -20,11 +20,11 @@ pub use verified::Verified;
 use crate::alloc::{BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved, Run};
 use crate::error::{Damage, Error, Result};
 use crate::journal::{Journal, LastRecord, Rules};
-use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::checksum::word_sum;
 use crate::media::pointer::Ptr;
 use crate::media::walk::MapRoot;
+use crate::media::{Geometry, Medium};
 use crate::pmem::{PmemError, Region};
 use crate::sync::Mutex;
 use crate::types::Bno;
@@ -82,6 +82,15 @@ impl Volume {
             discard: false,
             region,
             geo,
+        }
+    }
+
+    /// Returns the region and its geometry.
+    #[inline]
+    pub fn medium(&self) -> Medium<'_> {
+        Medium {
+            region: &self.region,
+            geo: &self.geo,
         }
     }
 
@@ -150,8 +159,7 @@ impl Volume {
                 start,
                 len,
             } => {
-                self.inodes
-                    .free_run(&self.region, &self.geo, Run { start, len });
+                self.inodes.free_run(self.medium(), Run { start, len });
             }
             Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
         }
@@ -183,7 +191,7 @@ impl Volume {
                 tracing::debug!(at, len, error = %e, "the host refused the discard");
             }
         }
-        self.blocks.free_run(&self.region, &self.geo, run);
+        self.blocks.free_run(self.medium(), run);
     }
 
     /// Makes every record dead, so that everything freed can be reused. Returns whether
@@ -205,7 +213,7 @@ impl Volume {
     /// Errors of the region.
     pub fn retire_all(&self) -> Result<()> {
         self.journal
-            .retire_all(&self.region, &self.geo, &mut |f| self.free(f))
+            .retire_all(self.medium(), &mut |f| self.free(f))
     }
 
     /// Returns a free slot of the orphan table, if one is known.
@@ -215,7 +223,7 @@ impl Volume {
 
     /// Returns the number of free blocks: in total, and without the reserve.
     pub fn free_blocks(&self) -> (u64, u64) {
-        let usable = self.blocks.count_free(&self.region, &self.geo);
+        let usable = self.blocks.count_free(self.medium());
         let held = self.reserve.held();
         // The first allocation fills the reserve from the groups.
         let missing = self.geo.reserve_blocks.saturating_sub(held);
@@ -226,7 +234,7 @@ impl Volume {
     fn make_group(&self, kind: BitmapKind, init: &InitGroup) -> Result<()> {
         let _one = self.making[usize::from(kind == BitmapKind::Inodes)].lock();
         let set = self.bitmap(kind);
-        if set.is_made(&self.region, &self.geo, init.group)? {
+        if set.is_made(self.medium(), init.group)? {
             return Ok(());
         }
         let mut tx = self.begin();
@@ -252,7 +260,7 @@ impl Volume {
         }
         tx.put_desc(init.desc_offset, &desc, kind, init.group)?;
         tx.commit()?;
-        set.group_made(&self.region, &self.geo, init.group, at, used)
+        set.group_made(self.medium(), init.group, at, used)
     }
 
     /// Reserves bits, making groups as needed; `None` if no bit is free.

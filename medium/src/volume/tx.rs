@@ -4,6 +4,7 @@
 //! after-images of places in use. Nothing in use changes before [`Tx::commit`]. Dropping a
 //! transaction changes nothing.
 
+use crate::media::Medium;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -330,7 +331,7 @@ impl<'v> Tx<'v> {
         let vol = self.vol;
         let mut fits = true;
         vol.bitmap(kind)
-            .words_of(&vol.region, &vol.geo, run, |word, mask, group| {
+            .words_of(vol.medium(), run, |word, mask, group| {
                 fits &= self.note_word(Bits {
                     kind,
                     group,
@@ -367,11 +368,11 @@ impl<'v> Tx<'v> {
         let vol = self.vol;
         for _ in 0..vol.reserve.missing() {
             let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
-                set.reserve(&vol.region, &vol.geo, self.lane, None, 1, true, roomy)
+                set.reserve(vol.medium(), self.lane, None, 1, true, roomy)
             })?;
             match found {
                 Some(found) if vol.reserve.refill(found.run) => {}
-                Some(found) => vol.blocks.free_run(&vol.region, &vol.geo, found.run),
+                Some(found) => vol.blocks.free_run(vol.medium(), found.run),
                 None => break,
             }
         }
@@ -391,7 +392,7 @@ impl<'v> Tx<'v> {
         }
         let spare = self.use_reserve && (want == 1 || !full);
         let found = vol.reserve_bits(BitmapKind::Blocks, spare, |set, roomy| {
-            set.reserve(&vol.region, &vol.geo, lane, goal, want.max(1), full, roomy)
+            set.reserve(vol.medium(), lane, goal, want.max(1), full, roomy)
         });
         let found = match found {
             Ok(Some(found)) => found,
@@ -410,7 +411,7 @@ impl<'v> Tx<'v> {
     fn take_reserved(&self, otherwise: Error) -> Result<Reserved> {
         let vol = self.vol;
         let start = vol.reserve.take().ok_or(otherwise)?;
-        let found = vol.blocks.at(&vol.region, &vol.geo, start);
+        let found = vol.blocks.at(vol.medium(), start);
         if found.is_err() {
             vol.reserve.refill(Run { start, len: 1 });
         }
@@ -428,7 +429,7 @@ impl<'v> Tx<'v> {
             self.keep_reserve()?;
         }
         let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
-            set.reserve_aligned(&vol.region, &vol.geo, near, len, roomy)
+            set.reserve_aligned(vol.medium(), near, len, roomy)
         })?;
         found
             .map(|found| self.note_reserved(BitmapKind::Blocks, found))
@@ -485,7 +486,7 @@ impl<'v> Tx<'v> {
         self.assert_no_lane();
         let (vol, lane) = (self.vol, self.lane);
         let found = vol.reserve_bits(BitmapKind::Inodes, false, |set, roomy| {
-            set.reserve(&vol.region, &vol.geo, lane, near, 1, true, roomy)
+            set.reserve(vol.medium(), lane, near, 1, true, roomy)
         })?;
         match found {
             Some(found) => Ok(self.note_reserved(BitmapKind::Inodes, found)?.start),
@@ -533,7 +534,8 @@ impl<'v> Tx<'v> {
         }
         // Any error from here on releases the lane at once.
         let entered = self.entered.take();
-        let (region, geo) = (&vol.region, &vol.geo);
+        let medium = vol.medium();
+        let Medium { region, geo: _ } = medium;
         if vol.has_failed() {
             return Err(Error::Io(
                 "the file system has failed before; mount it again".into(),
@@ -545,7 +547,7 @@ impl<'v> Tx<'v> {
                 return Err(Error::Io("the medium failed during a change".into()));
             }
             for b in &self.bits {
-                vol.bitmap(b.kind).check_homes(region, geo, b)?;
+                vol.bitmap(b.kind).check_homes(medium, b)?;
             }
         }
         self.rec.use_kept();
@@ -580,7 +582,7 @@ impl<'v> Tx<'v> {
                 "a lane is taken before the records of others are retired"
             );
             vol.journal
-                .hand_over(region, geo, self.lane, place, |f| vol.free(f))?;
+                .hand_over(medium, self.lane, place, |f| vol.free(f))?;
         }
         let entered = match entered {
             Some(entered) => Ok(entered),
@@ -608,7 +610,7 @@ impl<'v> Tx<'v> {
             // Bits come last: their lock is the first instruction that waits for the fence, and
             // all of the above overlaps with it.
             for b in bits {
-                vol.bitmap(b.kind).apply_bits(region, geo, b, homes.lines)?;
+                vol.bitmap(b.kind).apply_bits(medium, b, homes.lines)?;
             }
             // The record still holds a lost home, for a recovery that finds the page whole
             // again, so nothing may retire the record. The fault may also be another thread's
@@ -618,12 +620,12 @@ impl<'v> Tx<'v> {
                     region.check(e.offset, home_len(&e))?;
                 }
                 for b in bits {
-                    vol.bitmap(b.kind).check_homes(region, geo, b)?;
+                    vol.bitmap(b.kind).check_homes(medium, b)?;
                 }
             }
             Ok(())
         };
-        let done = entered.and_then(|e| vol.journal.commit(region, geo, e, change, bring_home));
+        let done = entered.and_then(|e| vol.journal.commit(medium, e, change, bring_home));
         let done = match done {
             Ok(done) => done,
             Err(e) => {

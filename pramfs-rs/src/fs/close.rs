@@ -264,8 +264,7 @@ impl Engine {
             return Err(Error::Io("the medium failed during the unmount".into()));
         }
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
-        self.super_state
-            .unmounted(&self.vol.region, &self.vol.geo, word)?;
+        self.super_state.unmounted(self.vol.medium(), word)?;
         self.vol
             .region
             .backend()

@@ -307,10 +307,7 @@ impl Engine {
             // The bit on the medium counts. In memory it is also set for numbers
             // that are allocated but not committed, or freed by a record that is
             // not dead.
-            let exists = self
-                .vol
-                .inodes
-                .is_set_at_home(&self.vol.region, &self.vol.geo, ino.0);
+            let exists = self.vol.inodes.is_set_at_home(self.vol.medium(), ino.0);
             if let Ok(false) = exists {
                 return Err(Error::Stale(ino));
             }

@@ -4,6 +4,7 @@
 //! records touch, and of orphans. It does not depend on the number of files, the
 //! size, or how the last mount ended.
 
+use pramfs_medium::media::Medium;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -29,7 +30,7 @@ use pramfs_medium::media::probe::check_features;
 use pramfs_medium::media::superblock::{
     BLOCK_GROUPS_OFFSET, DYNAMIC_OFFSET, INODE_GROUPS_OFFSET, INODE_TABLE_OFFSET,
 };
-use pramfs_medium::media::{DiskInode, Geometry, SuperDynamic, SuperblockInfo, probe_superblock};
+use pramfs_medium::media::{DiskInode, SuperDynamic, SuperblockInfo, probe_superblock};
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{OpenState, Region};
 use pramfs_medium::sync::Mutex;
@@ -69,7 +70,8 @@ pub struct RecoveryReport {
 }
 
 /// Reads an internal inode from the first page, or from the copy.
-fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskInode> {
+fn internal(medium: Medium<'_>, at: u64, ino: Ino) -> Result<DiskInode> {
+    let Medium { region, geo } = medium;
     for page in [0, geo.copy_offset] {
         // A page that cannot be read counts as damaged.
         let Ok(d) = region.read_pod::<DiskInode>(page + at) else {
@@ -90,7 +92,8 @@ fn internal(region: &Region, geo: &Geometry, at: u64, ino: Ino) -> Result<DiskIn
 }
 
 /// Returns the checkpoint: the newer of both pages' words that pass their check.
-fn checkpoint(region: &Region, info: &SuperblockInfo, geo: &Geometry) -> Result<u64> {
+fn checkpoint(medium: Medium<'_>, info: &SuperblockInfo) -> Result<u64> {
+    let Medium { region, geo } = medium;
     let copy = region.read_pod::<SuperDynamic>(geo.copy_offset + DYNAMIC_OFFSET);
     let words = [
         Some(info.dynamic.checkpoint),
@@ -126,18 +129,22 @@ impl Fs {
             tracing::info!("replaying the journal before the read-only mount");
         }
         let geo = info.geometry();
+        let medium = Medium {
+            region: &region,
+            geo: &geo,
+        };
         if !(region.info().read_only || read_only && info.is_clean()) {
-            super::room::take_fixed_room(&region, &geo)?;
+            super::room::take_fixed_room(medium)?;
         }
         let faults = region.faults();
         let relabelled = !read_only && super::superblock::finish_label(&region, &info)?;
-        let old = checkpoint(&region, &info, &geo)?;
+        let old = checkpoint(medium, &info)?;
         // Only in mutation tests.
-        let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(&region, &geo));
-        let (mut replay, pending) = recovery::replay(&region, &geo, old)?;
+        let stale = has_bug!(TruncateBeforeReplay).then(|| stale_free_blocks(medium));
+        let (mut replay, pending) = recovery::replay(medium, old)?;
 
         // After the replay, which may change the internal inodes.
-        let inode = |at, ino| internal(&region, &geo, at, ino);
+        let inode = |at, ino| internal(medium, at, ino);
         let table = inode(INODE_TABLE_OFFSET, Ino::INODE_TABLE)?;
         let inode_groups = map_of(&inode(INODE_GROUPS_OFFSET, Ino::INODE_GROUPS)?).root();
         let block_groups = map_of(&inode(BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?).root();
@@ -154,7 +161,7 @@ impl Fs {
             if let Some(kind) = BitmapKind::from_code(kind) {
                 match vol
                     .bitmap(kind)
-                    .renew_sum(&vol.region, &vol.geo, group, touched, &mut lines)
+                    .renew_sum(vol.medium(), group, touched, &mut lines)
                 {
                     // Only this group is unusable.
                     Err(Error::Corrupt { object, what, .. }) => {
@@ -177,13 +184,7 @@ impl Fs {
             // One store makes every record dead. Until it is durable, the next
             // recovery replays the same records.
             let word = seal(vol.geo.seed, newest);
-            super_state.mounted(
-                &vol.region,
-                &vol.geo,
-                word,
-                options.clock.now().sec,
-                !read_only,
-            )?;
+            super_state.mounted(vol.medium(), word, options.clock.now().sec, !read_only)?;
         }
         if vol.region.faults() != faults {
             return Err(failed_while_mounting(&vol.region));
@@ -354,14 +355,14 @@ impl Engine {
         }
         check_features(&self.info.fixed, false)?;
         region.lock_exclusive()?;
-        super::room::take_fixed_room(region, &self.vol.geo)?;
+        super::room::take_fixed_room(self.vol.medium())?;
         let faults = region.faults();
         super::superblock::finish_label(region, &self.info)?;
         // Nothing has been committed since the replay, so this is the checkpoint of
         // the replay. It is fenced before the first change.
         let word = seal(self.vol.geo.seed, self.vol.journal.last_lsn());
         self.super_state
-            .mounted(region, &self.vol.geo, word, self.now().sec, true)?;
+            .mounted(self.vol.medium(), word, self.now().sec, true)?;
         if region.faults() != faults {
             return Err(failed_while_mounting(region));
         }
@@ -413,11 +414,12 @@ fn failed_while_mounting(region: &Region) -> Error {
 
 /// Reads the block bitmap before the journal is replayed. Only the mutant
 /// `TruncateBeforeReplay` uses this stale state.
-fn stale_free_blocks(region: &Region, geo: &Geometry) -> Result<BitmapSet> {
-    let groups = internal(region, geo, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
+fn stale_free_blocks(medium: Medium<'_>) -> Result<BitmapSet> {
+    let geo = medium.geo;
+    let groups = internal(medium, BLOCK_GROUPS_OFFSET, Ino::BLOCK_GROUPS)?;
     let set = BitmapSet::new(BitmapKind::Blocks, geo.blocks, geo, map_of(&groups).root());
     for group in 0..set.groups() {
-        set.is_made(region, geo, group)?;
+        set.is_made(medium, group)?;
     }
     Ok(set)
 }

@@ -15,7 +15,7 @@
 
 use super::Engine;
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::media::Geometry;
+use pramfs_medium::media::Medium;
 use pramfs_medium::pmem::{CHUNK, PmemError, Region};
 use pramfs_medium::types::Bno;
 use pramfs_medium::volume::{RoomAsItIs, room_is_final};
@@ -128,7 +128,8 @@ impl Engine {
 /// # Errors
 /// [`Error::NoSpace`] if one of these pages has no room and the host is full. A
 /// sparse copy of a region may lack pages that were zero.
-pub(super) fn take_fixed_room(region: &Region, geo: &Geometry) -> Result<()> {
+pub(super) fn take_fixed_room(medium: Medium<'_>) -> Result<()> {
+    let Medium { region, geo } = medium;
     for run in geo.fixed_blocks() {
         let (at, len) = (geo.offset(Bno(run.start)), run.end - run.start);
         match region.take_room(at, len << geo.block_log2) {

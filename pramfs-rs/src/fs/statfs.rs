@@ -35,7 +35,7 @@ impl Engine {
             }
             let (free, available) = self.vol.free_blocks();
             let available = available.min(self.host_can_give(free));
-            let inodes = self.vol.inodes.count_free(&self.vol.region, &self.vol.geo);
+            let inodes = self.vol.inodes.count_free(self.vol.medium());
             let (head, _) = self.info.fixed.uuid.split_at(8);
             Ok(StatFs {
                 block_size: self.vol.geo.block_size as u32,

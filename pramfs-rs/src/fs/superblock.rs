@@ -3,6 +3,7 @@
 //! Each is one aligned word, stored to the first page and to the copy, outside the
 //! CRC of the static part. In the static part only the label changes.
 
+use pramfs_medium::media::Medium;
 use std::sync::atomic::Ordering;
 
 use zerocopy::{FromZeros, IntoBytes};
@@ -11,7 +12,7 @@ use super::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::media::probe::text;
 use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
-use pramfs_medium::media::{Geometry, SuperDynamic, SuperStatic, SuperblockInfo};
+use pramfs_medium::media::{SuperDynamic, SuperStatic, SuperblockInfo};
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::pmem::{Region, Unfenced};
 use pramfs_medium::sync::Mutex;
@@ -27,7 +28,8 @@ pub(super) struct SuperState {
 /// Stores the dynamic words to both pages and fences them. Recovery can do without
 /// each of these words, or the word has a check. Their order therefore does not
 /// matter.
-fn store(region: &Region, geo: &Geometry, d: &SuperDynamic) -> Result<()> {
+fn store(medium: Medium<'_>, d: &SuperDynamic) -> Result<()> {
+    let Medium { region, geo } = medium;
     let w = region.window();
     let mut pending = Unfenced::none();
     for page in [0, geo.copy_offset] {
@@ -83,8 +85,7 @@ impl SuperState {
     /// Marks the file system as mounted, with a new checkpoint.
     pub(super) fn mounted(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         checkpoint: u64,
         now: i64,
         count: bool,
@@ -94,15 +95,15 @@ impl SuperState {
         d.checkpoint = checkpoint;
         d.last_mount_sec = now;
         d.mounts = d.mounts.wrapping_add(u64::from(count));
-        store(region, geo, &d)
+        store(medium, &d)
     }
 
     /// Marks the file system as unmounted; every record is dead.
-    pub(super) fn unmounted(&self, region: &Region, geo: &Geometry, checkpoint: u64) -> Result<()> {
+    pub(super) fn unmounted(&self, medium: Medium<'_>, checkpoint: u64) -> Result<()> {
         let mut d = self.dynamic.lock();
         d.state = STATE_CLEAN;
         d.checkpoint = checkpoint;
-        store(region, geo, &d)
+        store(medium, &d)
     }
 }
 
@@ -166,7 +167,7 @@ impl Engine {
             d.first_error = mark;
         }
         d.last_error = mark;
-        if let Err(e) = store(&self.vol.region, &self.vol.geo, &d) {
+        if let Err(e) = store(self.vol.medium(), &d) {
             tracing::error!(error = %e, "the error could not be recorded");
         }
     }

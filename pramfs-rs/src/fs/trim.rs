@@ -60,7 +60,7 @@ impl Engine {
             let blocks =
                 self.vol
                     .blocks
-                    .each_free(region, geo, range, (least, most), &mut |run| {
+                    .each_free(self.vol.medium(), range, (least, most), &mut |run| {
                         let (at, len) = (run.start << geo.block_log2, run.len << geo.block_log2);
                         region.window().discard(at, len).map_err(refused)
                     })?;

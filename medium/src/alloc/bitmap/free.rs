@@ -1,23 +1,22 @@
 //! Free bits: their count, and temporary reservation of free runs for trimming.
 
+use crate::media::Medium;
 use std::sync::atomic::Ordering;
 
 use super::super::Run;
 use super::BitmapSet;
 use crate::error::Result;
-use crate::media::Geometry;
-use crate::pmem::Region;
 use crate::sync::MutexGuard;
 
 impl BitmapSet {
     /// Counts the free bits. The first call after a mount reads the bitmaps in use. Damaged
     /// groups count as full.
-    pub fn count_free(&self, region: &Region, geo: &Geometry) -> u64 {
+    pub fn count_free(&self, medium: Medium<'_>) -> u64 {
         (0..self.groups())
             .map(|group| {
                 let cell = &self.cells[group as usize];
                 match cell.free.load(Ordering::Relaxed) {
-                    u32::MAX => match self.lock(region, geo, group) {
+                    u32::MAX => match self.lock(medium, group) {
                         Ok(guard) => guard.as_deref().map_or(0, |g| {
                             self.note_free(group, g);
                             u64::from(g.free())
@@ -39,8 +38,7 @@ impl BitmapSet {
     /// The first error of `f`, which ends the iteration.
     pub fn each_free(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         range: std::ops::Range<u64>,
         (least, most): (u32, u32),
         f: &mut dyn FnMut(Run) -> Result<()>,
@@ -57,7 +55,7 @@ impl BitmapSet {
             let mut rest = 0;
             while result.is_ok() {
                 let _lent = self.lending.lock();
-                let Ok(mut guard) = self.lock(region, geo, group) else {
+                let Ok(mut guard) = self.lock(medium, group) else {
                     return;
                 };
                 let Some(g) = guard.as_deref_mut() else {
@@ -88,7 +86,7 @@ impl BitmapSet {
                     self.note_free(group, g);
                     drop(guard);
                     result = f(run);
-                    self.free_run(region, geo, run);
+                    self.free_run(medium, run);
                 } else {
                     // Bits of this group cannot be reserved. The group stays locked, so that no
                     // bitmap block is made meanwhile.

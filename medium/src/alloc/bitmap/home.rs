@@ -3,6 +3,7 @@
 //! Invariant: a word and the sum of its group are stored together. The caller that collects
 //! the lines flushes them.
 
+use crate::media::Medium;
 use std::sync::atomic::Ordering;
 
 use super::super::Run;
@@ -11,22 +12,18 @@ use super::{BitmapSet, Bits};
 use crate::error::Damage;
 use crate::error::Result;
 use crate::journal::Lines;
-use crate::media::Geometry;
 use crate::media::bitmap::GroupDesc;
 use crate::media::checksum::word_sum;
-use crate::pmem::Region;
 
 impl BitmapSet {
     /// Checks that the homes of a change of bits can be stored to, see [`Region::check`].
     ///
     /// # Errors
     /// Errors of the region, or damage of the group.
-    pub fn check_homes(&self, region: &Region, geo: &Geometry, b: &Bits) -> Result<()> {
+    pub fn check_homes(&self, medium: Medium<'_>, b: &Bits) -> Result<()> {
+        let region = medium.region;
         region.check(b.word, 8)?;
-        let desc = self
-            .lock(region, geo, b.group)?
-            .as_ref()
-            .map(|g| g.desc_offset);
+        let desc = self.lock(medium, b.group)?.as_ref().map(|g| g.desc_offset);
         Ok(desc.map_or(Ok(()), |at| region.check(at, GroupDesc::SIZE as u64))?)
     }
 
@@ -37,8 +34,7 @@ impl BitmapSet {
     #[inline]
     pub fn words_of(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         run: Run,
         mut f: impl FnMut(u64, u64, u64),
     ) -> Result<()> {
@@ -55,7 +51,7 @@ impl BitmapSet {
             let known = known.map_or(0, |c| c.bitmap_offset.load(Ordering::Relaxed));
             let found = match known {
                 0 => self
-                    .lock(region, geo, group)
+                    .lock(medium, group)
                     .map(|g| g.as_deref().map_or(0, |g| g.bitmap_offset)),
                 known => Ok(known),
             };
@@ -81,13 +77,8 @@ impl BitmapSet {
     ///
     /// # Errors
     /// Only if the group itself can no longer be read.
-    pub fn apply_bits(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        bits: &Bits,
-        lines: &mut Lines,
-    ) -> Result<()> {
+    pub fn apply_bits(&self, medium: Medium<'_>, bits: &Bits, lines: &mut Lines) -> Result<()> {
+        let Medium { region, geo } = medium;
         let &Bits {
             group,
             word,
@@ -95,7 +86,7 @@ impl BitmapSet {
             set,
             ..
         } = bits;
-        let guard = self.lock(region, geo, group)?;
+        let guard = self.lock(medium, group)?;
         let Some(g) = guard.as_deref() else {
             return Ok(());
         };
@@ -118,13 +109,12 @@ impl BitmapSet {
     /// block group, the bit of the bitmap block itself).
     pub fn group_made(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         group: u64,
         bitmap_offset: u64,
         used: Option<u32>,
     ) -> Result<()> {
-        let mut guard = self.lock(region, geo, group)?;
+        let mut guard = self.lock(medium, group)?;
         if let Some(g) = guard.as_deref_mut()
             && !g.is_initialised()
         {
@@ -141,9 +131,9 @@ impl BitmapSet {
     }
 
     /// Whether a group has its bitmap block.
-    pub fn is_made(&self, region: &Region, geo: &Geometry, group: u64) -> Result<bool> {
+    pub fn is_made(&self, medium: Medium<'_>, group: u64) -> Result<bool> {
         Ok(self
-            .lock(region, geo, group)?
+            .lock(medium, group)?
             .as_deref()
             .is_some_and(Group::is_initialised))
     }
@@ -152,11 +142,12 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`](crate::error::Error::Corrupt) if its group is damaged.
-    pub fn is_set_at_home(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<bool> {
+    pub fn is_set_at_home(&self, medium: Medium<'_>, bit: u64) -> Result<bool> {
+        let region = medium.region;
         if bit >= self.bits {
             return Ok(false);
         }
-        let guard = self.lock(region, geo, bit / self.per_group)?;
+        let guard = self.lock(medium, bit / self.per_group)?;
         let Some(g) = guard.as_deref().filter(|g| g.is_initialised()) else {
             return Ok(false);
         };

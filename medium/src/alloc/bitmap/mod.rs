@@ -11,6 +11,7 @@ mod home;
 mod reserve;
 mod sums;
 
+use crate::media::Medium;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::Run;
@@ -20,7 +21,6 @@ use crate::media::Geometry;
 use crate::media::bitmap::{BitmapKind, GroupDesc, GroupState};
 use crate::media::checksum::word_sum;
 use crate::media::walk::MapRoot;
-use crate::pmem::Region;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A group has no bitmap block yet. The caller must make one first.
@@ -112,9 +112,12 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the descriptor table has a hole or a bad pointer there.
-    pub fn desc_offset(&self, region: &Region, geo: &Geometry, group: u64) -> Result<u64> {
+    pub fn desc_offset(&self, medium: Medium<'_>, group: u64) -> Result<u64> {
+        let geo = medium.geo;
         let at = group * GroupDesc::SIZE as u64;
-        let leaf = self.descs.find(region, geo, at >> geo.block_log2)?;
+        let leaf = self
+            .descs
+            .find(medium.region, medium.geo, at >> geo.block_log2)?;
         let block = leaf.block.ok_or_else(|| {
             self.damaged(
                 Damage::DescriptorMissing,
@@ -129,13 +132,9 @@ impl BitmapSet {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn bitmap_offset(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        group: u64,
-    ) -> Result<Option<(u64, u64)>> {
-        let desc_offset = self.desc_offset(region, geo, group)?;
+    pub fn bitmap_offset(&self, medium: Medium<'_>, group: u64) -> Result<Option<(u64, u64)>> {
+        let Medium { region, geo } = medium;
+        let desc_offset = self.desc_offset(medium, group)?;
         match GroupDesc::state(geo, self.kind, group, region.load_u64(desc_offset)?) {
             GroupState::Unused => Ok(None),
             GroupState::Bitmap(b) => Ok(Some((geo.offset(b), desc_offset))),
@@ -151,12 +150,13 @@ impl BitmapSet {
         (self.bits - group * self.per_group).min(self.per_group) as u32
     }
 
-    fn load(&self, region: &Region, geo: &Geometry, group: u64) -> Result<Box<Group>> {
+    fn load(&self, medium: Medium<'_>, group: u64) -> Result<Box<Group>> {
+        let Medium { region, geo } = medium;
         let len = self.len_of(group);
-        let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
+        let Some((bitmap, desc)) = self.bitmap_offset(medium, group)? else {
             return Ok(Box::new(Group::empty(
                 len,
-                self.desc_offset(region, geo, group)?,
+                self.desc_offset(medium, group)?,
             )));
         };
         let words = (self.per_group / 64) as usize;
@@ -194,32 +194,21 @@ impl BitmapSet {
     }
 
     #[inline]
-    fn lock(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        group: u64,
-    ) -> Result<MutexGuard<'_, Option<Box<Group>>>> {
+    fn lock(&self, medium: Medium<'_>, group: u64) -> Result<MutexGuard<'_, Option<Box<Group>>>> {
         let cell = self
             .cells
             .get(group as usize)
             .ok_or_else(|| self.damaged(Damage::BitmapPointer, group, "there is no such group"))?;
         let mut g = cell.state.lock();
         if g.is_none() {
-            *g = Some(self.load_now(region, geo, group, cell)?);
+            *g = Some(self.load_now(medium, group, cell)?);
         }
         Ok(g)
     }
 
     #[cold]
-    fn load_now(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        group: u64,
-        cell: &Cell,
-    ) -> Result<Box<Group>> {
-        let loaded = self.load(region, geo, group);
+    fn load_now(&self, medium: Medium<'_>, group: u64, cell: &Cell) -> Result<Box<Group>> {
+        let loaded = self.load(medium, group);
         match &loaded {
             Ok(g) => cell.bitmap_offset.store(g.bitmap_offset, Ordering::Relaxed),
             Err(_) => {

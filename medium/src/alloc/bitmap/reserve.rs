@@ -10,20 +10,19 @@ use super::super::{Found, Reserved, Run};
 use super::{BitmapSet, InitGroup};
 use crate::error::Damage;
 use crate::error::Result;
-use crate::media::Geometry;
+use crate::media::Medium;
 use crate::media::bitmap::BitmapKind;
-use crate::pmem::Region;
 
 /// Returns the first free run of a group that has room on the host, from `need` to `want`
 /// bits long.
 fn find_roomy(
-    region: &Region,
-    geo: &Geometry,
+    medium: Medium<'_>,
     group: &Group,
     base: u64,
     mut from: u32,
     (need, want): (u32, u32),
 ) -> Option<(u32, u32)> {
+    let Medium { region, geo } = medium;
     while let Some((start, len)) = group.find(from, u32::MAX) {
         let at = (base + u64::from(start)) << geo.block_log2;
         from = start + len;
@@ -47,8 +46,7 @@ impl BitmapSet {
     /// the last choice.
     fn search<T>(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         near: u64,
         least: u32,
         only_roomy: bool,
@@ -69,7 +67,7 @@ impl BitmapSet {
             if free < least {
                 continue;
             }
-            let Ok(mut guard) = self.lock(region, geo, group) else {
+            let Ok(mut guard) = self.lock(medium, group) else {
                 continue;
             };
             let Some(g) = guard.as_deref_mut() else {
@@ -112,15 +110,14 @@ impl BitmapSet {
     #[allow(clippy::too_many_arguments)]
     pub fn reserve(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         lane: u32,
         goal: Option<u64>,
         want: u32,
         full: bool,
         only_roomy: bool,
     ) -> Result<Option<Found>, InitGroup> {
-        if let Some(found) = goal.and_then(|at| self.reserve_here(region, geo, at, want)) {
+        if let Some(found) = goal.and_then(|at| self.reserve_here(medium, at, want)) {
             return Ok(Some(Found::Taken(found)));
         }
         let hint = &self.hints[lane as usize];
@@ -129,7 +126,7 @@ impl BitmapSet {
             .unwrap_or_else(|| hint.load(Ordering::Relaxed));
         let least = if full { want } else { 1 };
         let only_roomy = only_roomy && self.kind == BitmapKind::Blocks;
-        let found = self.search(region, geo, near, least, only_roomy, |group, g| {
+        let found = self.search(medium, near, least, only_roomy, |group, g| {
             let base = group * self.per_group;
             let from = if near >= base && near < base + self.per_group {
                 (near - base) as u32
@@ -145,7 +142,7 @@ impl BitmapSet {
             };
             let (start, len) = if only_roomy {
                 let need = if full { want } else { 1 };
-                let roomy = |from| find_roomy(region, geo, g, base, from, (need, want));
+                let roomy = |from| find_roomy(medium, g, base, from, (need, want));
                 match roomy(from) {
                     Some(found) => found,
                     None => roomy(0)?,
@@ -157,7 +154,7 @@ impl BitmapSet {
                 }
             };
             let found = self.reserved(group, g, start, len);
-            if !self.has_room(region, geo, found.run) {
+            if !self.has_room(medium, found.run) {
                 return Some(Found::Roomless(found.run));
             }
             g.take(start, len);
@@ -179,18 +176,12 @@ impl BitmapSet {
 
     /// Reserves exactly these bits if they are free and a cheap check shows it.
     #[inline]
-    fn reserve_here(
-        &self,
-        region: &Region,
-        geo: &Geometry,
-        start: u64,
-        len: u32,
-    ) -> Option<Reserved> {
+    fn reserve_here(&self, medium: Medium<'_>, start: u64, len: u32) -> Option<Reserved> {
         let group = start >> self.group_log2;
         if start >= self.bits {
             return None;
         }
-        let mut guard = self.lock(region, geo, group).ok()?;
+        let mut guard = self.lock(medium, group).ok()?;
         let g = guard.as_deref_mut()?;
         let run = Run {
             start,
@@ -198,7 +189,7 @@ impl BitmapSet {
         };
         let first = (start & (self.per_group - 1)) as u32;
         // If the run has no room, `search` handles that; it begins here.
-        if !self.has_room(region, geo, run) || !g.take_here(first, len) {
+        if !self.has_room(medium, run) || !g.take_here(first, len) {
             return None;
         }
         self.note_free(group, g);
@@ -209,9 +200,9 @@ impl BitmapSet {
     ///
     /// # Errors
     /// Errors of its group.
-    pub fn at(&self, region: &Region, geo: &Geometry, bit: u64) -> Result<Reserved> {
+    pub fn at(&self, medium: Medium<'_>, bit: u64) -> Result<Reserved> {
         let group = bit >> self.group_log2;
-        let guard = self.lock(region, geo, group)?;
+        let guard = self.lock(medium, group)?;
         let g = guard.as_deref().filter(|g| g.is_initialised());
         let first = (bit & (self.per_group - 1)) as u32;
         g.map(|g| self.reserved(group, g, first, 1)).ok_or_else(|| {
@@ -239,8 +230,7 @@ impl BitmapSet {
     /// Reserves `len` bits aligned to `len`, a power of two from 64.
     pub fn reserve_aligned(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         near: u64,
         len: u32,
         only_roomy: bool,
@@ -248,14 +238,14 @@ impl BitmapSet {
         if u64::from(len) > self.per_group {
             return Ok(None);
         }
-        self.search(region, geo, near, len, only_roomy, |group, g| {
+        self.search(medium, near, len, only_roomy, |group, g| {
             let base = group * self.per_group;
             let has_room = |start| {
                 let run = Run {
                     start: base + u64::from(start),
                     len: u64::from(len),
                 };
-                self.has_room(region, geo, run)
+                self.has_room(medium, run)
             };
             let start = g.find_aligned(base, len, |at| !only_roomy || has_room(at))?;
             let found = self.reserved(group, g, start, len);
@@ -269,15 +259,16 @@ impl BitmapSet {
 
     /// Whether the blocks of a run have room on the host. Inode numbers need none.
     #[inline]
-    fn has_room(&self, region: &Region, geo: &Geometry, run: Run) -> bool {
+    fn has_room(&self, medium: Medium<'_>, run: Run) -> bool {
+        let Medium { region, geo } = medium;
         self.kind != BitmapKind::Blocks
             || region.has_room(run.start << geo.block_log2, run.len << geo.block_log2)
     }
 
     /// Frees reserved or released bits.
-    pub fn free_run(&self, region: &Region, geo: &Geometry, run: Run) {
+    pub fn free_run(&self, medium: Medium<'_>, run: Run) {
         self.for_groups(run, |group, start, len| {
-            if let Ok(mut guard) = self.lock(region, geo, group)
+            if let Ok(mut guard) = self.lock(medium, group)
                 && let Some(g) = guard.as_deref_mut()
             {
                 g.give(start, len);

@@ -1,5 +1,6 @@
 //! The sum of a group after a crash.
 
+use crate::media::Medium;
 use std::collections::BTreeMap;
 
 use super::BitmapSet;
@@ -7,9 +8,7 @@ use crate::error::Damage;
 use crate::error::Result;
 use crate::journal::Lines;
 use crate::journal::recovery::{Step, Touched};
-use crate::media::Geometry;
 use crate::media::checksum::word_sum;
-use crate::pmem::Region;
 
 /// Limit of step combinations that recovery tries for one group.
 const MAX_WAYS: u32 = 1 << 16;
@@ -25,16 +24,16 @@ impl BitmapSet {
     /// [`Error::Corrupt`](crate::error::Error::Corrupt); the sum stays unchanged.
     pub fn renew_sum(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         group: u64,
         touched: &Touched,
         lines: &mut Lines,
     ) -> Result<()> {
+        let Medium { region, geo } = medium;
         if group >= self.groups() {
             return Err(self.damaged(Damage::BitmapPointer, group, "there is no such group"));
         }
-        let Some((bitmap, desc)) = self.bitmap_offset(region, geo, group)? else {
+        let Some((bitmap, desc)) = self.bitmap_offset(medium, group)? else {
             return Ok(());
         };
         let mut sum = 0u64;
@@ -45,7 +44,7 @@ impl BitmapSet {
         if old == sum {
             return Ok(());
         }
-        if !touched.made && !self.matches_partial_replay(region, geo, bitmap, sum, old, touched)? {
+        if !touched.made && !self.matches_partial_replay(medium, bitmap, sum, old, touched)? {
             return Err(self.damaged(
                 Damage::BitmapSum,
                 group,
@@ -61,13 +60,13 @@ impl BitmapSet {
     /// all steps.
     fn matches_partial_replay(
         &self,
-        region: &Region,
-        geo: &Geometry,
+        medium: Medium<'_>,
         bitmap: u64,
         sum: u64,
         old: u64,
         touched: &Touched,
     ) -> Result<bool> {
+        let Medium { region, geo } = medium;
         let lanes: Vec<&[Step]> = touched.lanes.values().map(Vec::as_slice).collect();
         let ways = lanes
             .iter()
