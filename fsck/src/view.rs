@@ -15,6 +15,19 @@ use pramfs_medium::pmem::{PmemError, Region};
 /// Size of a page of changes in bytes.
 pub(super) const PAGE: u64 = 4096;
 
+#[cfg(test)]
+thread_local! {
+    /// Number of reads that this thread has made through a view.
+    pub(crate) static READS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts a read, in tests of how the work of a repair grows.
+#[inline]
+fn count_read() {
+    #[cfg(test)]
+    READS.set(READS.get() + 1);
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct View<'r> {
@@ -38,6 +51,7 @@ impl<'r> View<'r> {
 
     /// Reads bytes.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> std::result::Result<(), PmemError> {
+        count_read();
         if self.pages.is_empty() {
             return self.region.read(at, into);
         }
@@ -62,6 +76,7 @@ impl<'r> View<'r> {
         at: u64,
     ) -> std::result::Result<T, PmemError> {
         if self.pages.is_empty() {
+            count_read();
             return self.region.read_pod(at);
         }
         let mut value = T::new_zeroed();
@@ -72,6 +87,7 @@ impl<'r> View<'r> {
     /// Reads an aligned word.
     pub(super) fn load_u64(&self, at: u64) -> std::result::Result<u64, PmemError> {
         if self.pages.is_empty() {
+            count_read();
             return self.region.load_u64(at);
         }
         self.read_pod(at)

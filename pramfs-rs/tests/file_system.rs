@@ -518,3 +518,21 @@ fn file_system_and_files_are_shared_by_threads() {
     );
     assert_eq!((all.len(), names(&fs, "/").len()), (6400, 401));
 }
+
+/// The panic is the program's: the destructors of its handles end their operations well.
+#[test]
+fn panic_of_a_thread_with_open_files_leaves_the_file_system_in_use() {
+    let fs = file_system();
+    std::thread::scope(|s| {
+        let thread = s.spawn(|| {
+            let file = fs.create("/unlinked").unwrap();
+            file.append(b"contents").unwrap();
+            fs.remove_file("/unlinked").unwrap();
+            std::panic::panic_any("of the program");
+        });
+        thread.join().unwrap_err();
+    });
+    fs.write("/after", "still here").unwrap();
+    assert_eq!(fs.read("/after").unwrap(), b"still here");
+    fs.unmount().unwrap();
+}

@@ -277,3 +277,30 @@ fn advice_for_a_range_past_the_end_is_refused() {
         assert!(view.advise(0..LEN + 1, advice).is_err());
     }
 }
+
+/// Bytes that `extend` grants must be the file's, also in a block that is mapped already.
+#[test]
+fn extend_into_a_last_block_that_changed_is_refused() {
+    let (_sim, _fs, file, view) = mapped();
+    drop(view);
+    file.set_len(100).unwrap();
+    let mut view = file.map_reserved(0..100, 1 << 20, Access::Write).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(8192).unwrap();
+    for len in [4096, 8192] {
+        assert!(matches!(view.extend(len), Err(Error::Invalid(_))), "{len}");
+        assert_eq!(view.len(), 100);
+    }
+    drop(view);
+    // A hole that has been written since.
+    file.set_len(0).unwrap();
+    file.set_len(100).unwrap();
+    let mut view = file.map_reserved(0..100, 1 << 20, Access::Read).unwrap();
+    file.set_len(300).unwrap();
+    view.extend(200).unwrap();
+    file.write_at(b"new", 250).unwrap();
+    assert!(matches!(view.extend(300), Err(Error::Invalid(_))));
+    // Mapped again, it is shown.
+    let view = file.map(0..300, Access::Read).unwrap();
+    assert_eq!(view.load::<u8>(250).unwrap(), b'n');
+}

@@ -36,7 +36,7 @@ pub struct Replay {
     /// updated.
     pub groups: BTreeMap<(u64, u64), Touched>,
     /// Descriptions of suspected damage.
-    pub damage: Vec<String>,
+    pub damage: Vec<(Damage, String)>,
     /// Repaired lines of the journal.
     repaired: Lines,
 }
@@ -80,9 +80,8 @@ fn retired(medium: Medium<'_>, lane: u32, out: &mut Replay) -> Result<u64> {
         [Some(a), Some(b)] => Ok(a.min(b)),
         // The words change by aligned stores, so they cannot be torn.
         [Some(good), None] | [None, Some(good)] => {
-            out.damage.push(format!(
-                "journal lane {lane}: one of its two retired words is damaged"
-            ));
+            let what = format!("journal lane {lane}: one of its two retired words is damaged");
+            out.damage.push((Damage::RetiredWordDamaged, what));
             for copy in 0..2 {
                 let word = if good == 0 {
                     0
@@ -149,16 +148,17 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
             // Keep the slot. If it were emptied and this recovery interrupted, the next
             // recovery would treat the record before it as the last one.
             bad_slot = None;
-            out.damage.push(format!(
+            let what = format!(
                 "journal lane {lane}: its last record is unreadable, though it was complete"
-            ));
+            );
+            out.damage.push((Damage::LaneDamaged, what));
         }
         bad_slots.extend(bad_slot);
         out.torn += bad;
         if bad == 2 {
             // A lane writes one slot at a time, after the other is durable.
-            out.damage
-                .push(format!("journal lane {lane}: both records are unreadable"));
+            let what = format!("journal lane {lane}: both records are unreadable");
+            out.damage.push((Damage::LaneDamaged, what));
         }
     }
     live.sort_by_key(|f| f.lsn);

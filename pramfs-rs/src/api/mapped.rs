@@ -161,16 +161,22 @@ impl MappedFile {
         let first = self.pinned.start;
         let end = first + self.head + len;
         let mapped = self.grown.last().map_or(self.pinned.end, |last| last.end);
-        if end <= mapped {
-            // In the last block, which is mapped whole.
-            if end > engine.getattr(self.pinned.ino)?.size {
-                return Err(past_end());
-            }
-            self.len = len;
-            return Ok(());
-        }
         let source = StitchSource::of_region(&engine.vol.region)?;
         let unit = source.unit().max(engine.vol.geo.block_size);
+        if first + self.head + self.len < mapped {
+            // The rest of the last block is mapped already. It must still be the file's.
+            let rest = (mapped - unit)..end.min(mapped);
+            let now = Pinned::written(engine.arc(), self.pinned.ino, (&rest, self.access), unit)?;
+            if !now.extents.iter().all(|e| is_shown(&self.extents, e)) {
+                return Err(Error::Invalid(
+                    "the last block of the view is no longer the file's: map the file again",
+                ));
+            }
+            if end <= mapped {
+                self.len = len;
+                return Ok(());
+            }
+        }
         let range = (&(mapped..end), self.access);
         let pinned = Pinned::written(engine.arc(), self.pinned.ino, range, unit)?;
         let pieces = pinned.extents.iter().filter(|e| is_written(e)).map(|e| {
@@ -417,6 +423,19 @@ fn is_written(e: &FileExtent) -> bool {
     e.region_offset.is_some() && !e.unwritten
 }
 
+/// Whether a part of the file is where a view shows it.
+fn is_shown(view: &[FileExtent], part: &FileExtent) -> bool {
+    let end = part.file_offset + part.len;
+    view.iter()
+        .filter(|e| e.file_offset < end && e.file_offset + e.len > part.file_offset)
+        .all(|e| match (e.region_offset, part.region_offset) {
+            (Some(shown), Some(now)) if is_written(e) && is_written(part) => {
+                shown.wrapping_sub(e.file_offset) == now.wrapping_sub(part.file_offset)
+            }
+            _ => !is_written(e) && !is_written(part),
+        })
+}
+
 /// Whether an extent can be mapped in pieces of `unit` bytes.
 fn is_aligned(e: &FileExtent, unit: u64) -> bool {
     let places = [Some(e.file_offset), Some(e.len), e.region_offset];
@@ -506,7 +525,12 @@ impl Pinned {
             e.region_offset
                 .map(|r| r.wrapping_sub(e.file_offset - self.start))
         });
-        let mut stitcher = Stitcher::reserving(self.end - self.start, reserve, first.unwrap_or(0))?;
+        let mut stitcher = Stitcher::reserving(
+            self.end - self.start,
+            reserve,
+            first.unwrap_or(0),
+            source.unit(),
+        )?;
         for e in self.extents.iter().filter(|e| is_written(e)) {
             stitcher.stitch(
                 &source,
@@ -547,7 +571,8 @@ impl Engine {
         end: u64,
         needed: u64,
     ) -> Result<(u64, Vec<FileExtent>)> {
-        self.op(crate::fs::Need::Read, || {
+        let mut taken = None;
+        let pinned = self.op(crate::fs::Need::Read, || {
             let inode = self.iget_user(ino)?;
             // Who has been lent the bytes holds the lock shared, and they do not
             // change under it (`with_contiguous`).
@@ -578,8 +603,15 @@ impl Engine {
                     })
                 })
                 .collect();
-            Ok((self.vol.pins.pin(&runs), extents))
-        })
+            let pin = self.vol.pins.pin(&runs);
+            taken = Some(pin);
+            Ok((pin, extents))
+        });
+        // A fault of the medium is detected only at the end of the operation.
+        if let Some(pin) = taken.filter(|_| pinned.is_err()) {
+            self.vol.unpin(pin);
+        }
+        pinned
     }
 }
 

@@ -152,10 +152,19 @@ impl Engine {
         let listed = !state.is_dir() || owned.entries.is_none_or(|n| n == d.size);
         if counted && listed {
             state.complete.note();
-            Ok(())
-        } else {
-            state.complete.0.store(DAMAGED, Ordering::Relaxed);
-            bad()
+            return Ok(());
+        }
+        state.complete.0.store(DAMAGED, Ordering::Relaxed);
+        match owned.entries {
+            Some(found) if counted => Err(Error::corrupt(
+                match found < d.size {
+                    true => Damage::EntriesMissing,
+                    false => Damage::EntryCount,
+                },
+                Ino(d.ino).to_string(),
+                format!("it has {found} entries, but counts {}", d.size),
+            )),
+            _ => bad(),
         }
     }
 

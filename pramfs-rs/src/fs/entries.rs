@@ -62,7 +62,7 @@ impl Engine {
     #[inline]
     pub(super) fn inode_of(&self, state: &InodeState, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
         if ino < Ino::FIRST_FREE {
-            return Err(dangling(state, name, ino));
+            return Err(reserved(state, name, ino));
         }
         self.iget(ino).map_err(|e| match e {
             Error::Stale(_) => dangling(state, name, ino),
@@ -178,6 +178,18 @@ impl Engine {
         dir.size = dir.size.saturating_sub(1);
         Ok(())
     }
+}
+
+#[cold]
+fn reserved(state: &InodeState, name: &[u8], ino: Ino) -> Error {
+    Error::corrupt(
+        Damage::EntryReserved,
+        format!("directory {}", Ino(state.disk.ino)),
+        format!(
+            "the entry \"{}\" leads to {ino}, which is reserved",
+            name.escape_ascii()
+        ),
+    )
 }
 
 #[cold]

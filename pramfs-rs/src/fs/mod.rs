@@ -194,11 +194,19 @@ pub(crate) enum Need {
 /// incomplete changes.
 struct FailOnPanic<'a>(&'a Engine);
 
+impl FailOnPanic<'_> {
+    /// The operation has ended without a panic. (`thread::panicking` would not do: a
+    /// destructor that runs while a thread unwinds may call an operation, which succeeds.)
+    #[inline]
+    fn disarm(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for FailOnPanic<'_> {
+    #[cold]
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.vol.fail();
-        }
+        self.0.vol.fail();
     }
 }
 
@@ -220,7 +228,6 @@ impl Engine {
             return Err(self.ended());
         }
         let _gate = self.gate.read().map_err(|_| self.ended())?;
-        let _panic = FailOnPanic(self);
         if !self.is_up() {
             return Err(self.ended());
         }
@@ -230,7 +237,15 @@ impl Engine {
             ));
         }
         let faults = self.vol.region.faults_seen();
-        let result = f();
+        let panic = FailOnPanic(self);
+        let result = self.judge(f(), faults);
+        panic.disarm();
+        result
+    }
+
+    /// The result of an operation that began when `faults` had been seen.
+    #[inline]
+    fn judge<T>(&self, result: Result<T>, faults: u64) -> Result<T> {
         if self.vol.region.faults_seen() != faults {
             let e = Error::Io(format!(
                 "the medium of {} failed during an access",

@@ -164,8 +164,8 @@ impl Fs {
                     .renew_sum(vol.medium(), group, touched, &mut lines)
                 {
                     // Only this group is unusable.
-                    Err(Error::Corrupt { object, what, .. }) => {
-                        replay.damage.push(format!("{object}: {what}"))
+                    Err(Error::Corrupt { kind, object, what }) => {
+                        replay.damage.push((kind, format!("{object}: {what}")));
                     }
                     other => other?,
                 }
@@ -213,7 +213,7 @@ impl Fs {
                 was_clean: info.is_clean(),
                 records: replay.records,
                 torn: replay.torn,
-                damage: replay.damage,
+                damage: Vec::new(),
                 used_copy: info.from_copy && !relabelled,
                 copy_damaged: info.copy_damaged,
                 ..RecoveryReport::default()
@@ -231,11 +231,10 @@ impl Fs {
             ));
         }
         drop(root);
+        let mut damage = replay.damage;
         if engine.report.used_copy {
-            engine
-                .report
-                .damage
-                .push("the first superblock is damaged; its copy was used".into());
+            let what = "the first superblock is damaged; its copy was used";
+            damage.push((Damage::SuperblockDamaged, what.into()));
         }
         let orphans = match engine.load_orphans() {
             // Unlinked inodes stay allocated; operations that need a slot fail.
@@ -247,9 +246,10 @@ impl Fs {
         };
         engine.report.orphans = orphans.len();
         engine.report.time = start.elapsed();
-        for d in engine.report.damage.clone() {
-            engine.note_damage(&Error::corrupt(Damage::LaneDamaged, "the journal", d));
+        for (kind, what) in &damage {
+            engine.note_damage(&Error::corrupt(*kind, "the journal", what));
         }
+        engine.report.damage = damage.into_iter().map(|(_, what)| what).collect();
         // Before any other operation can change these files.
         let (cut, orphans): (Vec<_>, Vec<_>) = orphans
             .into_iter()

@@ -208,7 +208,7 @@ impl Engine {
         )?;
         if let Some(name) = bad {
             return Err(Error::corrupt(
-                Damage::TreeLeaf,
+                Damage::EntryReserved,
                 format!("directory {}", dir.ino),
                 format!("the entry \"{name}\" is impossible"),
             ));

@@ -203,7 +203,7 @@ impl Engine {
             return Err(Error::NotFound);
         }
         Err(Error::corrupt(
-            Damage::DirectoryLoop,
+            Damage::DirectoryParent,
             below.ino.to_string(),
             "its parents do not lead to the root directory",
         ))
