@@ -1,4 +1,4 @@
-//! The end that asks.
+//! The client end of a control socket.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::identity::Identity;
 use crate::message::{self, Reply, Request, Served};
 use crate::wire;
 
-/// Longest wait for each of: a place in the queue, sending, the answer. A server
-/// takes a moment for each client before.
+/// Longest wait for each of: a place in the queue, sending, the answer. The server first
+/// answers the clients ahead in the queue.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to the server of a region, of whom is known that it is root's or
-/// this user's.
+/// A connection to the server of a region, which is verified to belong to root or to this
+/// user.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -25,7 +25,7 @@ pub struct Client {
     pid: i32,
 }
 
-/// An answer from a process that has shown that it has the region open.
+/// An answer from a process that has proved that it has the region open.
 #[derive(Debug)]
 pub struct Proved {
     /// What it serves.
@@ -35,11 +35,10 @@ pub struct Proved {
 }
 
 impl Client {
-    /// Connects to the server of a region; `None` where nobody listens.
+    /// Connects to the server of a region. Returns `None` if no process listens.
     ///
     /// # Errors
-    /// [`ControlError::Peer`] where somebody else listens;
-    /// [`ControlError::Timeout`].
+    /// [`ControlError::Peer`] if another user's process listens; [`ControlError::Timeout`].
     pub fn connect(
         directory: &Directory,
         identity: Identity,
@@ -51,8 +50,8 @@ impl Client {
         )?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => {}
-            // Nobody has bound it, or who did has died; a server that just ends
-            // resets what waits in its queue.
+            // Not bound, or its server has died. A server that is ending resets the
+            // connections in its queue.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET) => return Ok(None),
             Err(error) => {
                 let what = "cannot connect to the control socket";
@@ -67,16 +66,16 @@ impl Client {
         }))
     }
 
-    /// The process that listens, as the kernel says.
+    /// Returns the pid of the server, as reported by the kernel.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Asks, and checks that the answer comes from who has the region open.
+    /// Sends a request, and checks that the answer comes from a process that has the
+    /// region open.
     ///
     /// # Errors
-    /// What the server refuses, what it does not answer in time, and
-    /// [`ControlError::OtherRegion`].
+    /// A refusal by the server, a timeout, and [`ControlError::OtherRegion`].
     pub fn ask(self, request: Request) -> Result<Proved, ControlError> {
         wire::send(&self.socket, &message::encode(&request)?, &[], IO_TIMEOUT)?;
         let (bytes, descriptors) = wire::receive(&self.socket, IO_TIMEOUT)?;

@@ -1,4 +1,4 @@
-//! The directory of the sockets, in which only root makes names.
+//! The directory of the control sockets, in which only root can make names.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -8,22 +8,22 @@ use rustix::io::Errno;
 
 use crate::error::ControlError;
 
-/// Where the control sockets are.
+/// The directory of the control sockets.
 pub const DIRECTORY: &str = "/run/pramfs";
 
-/// A directory that belongs to root (or the user of this process), as do all
-/// above it, and in which nobody else can make, rename or replace a name.
+/// A directory in which only root (or the user of this process) can make, rename or replace
+/// a name. It and all directories above it belong to one of these users.
 ///
-/// There is no variable and no option that puts it elsewhere: what can be named
-/// can be forged. Tests hand a path of their own to the same checks.
+/// No variable and no option changes its place, because a caller could then forge it.
+/// Tests pass their own path to the same checks.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// What may be written by others above the directory: one in which nobody can
-/// rename what is another's.
+/// Whether a checked directory is the last one of the path. Above the last one, a sticky
+/// directory may be writable by others: they cannot rename foreign entries in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Yes,
@@ -31,10 +31,10 @@ enum Last {
 }
 
 impl Directory {
-    /// Opens the directory; `None` where there is none.
+    /// Opens the directory. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// [`ControlError::Directory`] where somebody else could put names into it.
+    /// [`ControlError::Directory`] if another user could make names in it.
     pub fn open(path: impl AsRef<Path>) -> Result<Option<Directory>, ControlError> {
         let path = path.as_ref();
         match walk(path) {
@@ -51,35 +51,34 @@ impl Directory {
         }
     }
 
-    /// Opens the directory, and makes it where it is missing.
+    /// Opens the directory, and makes it if it is missing.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and those of mkdir(2).
+    /// As [`open`](Self::open), and errors of mkdir(2).
     pub fn make(path: impl AsRef<Path>) -> Result<Directory, ControlError> {
         let path = path.as_ref();
         if let Some(found) = Directory::open(path)? {
             return Ok(found);
         }
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(refused(path, "is no path of a directory"));
+            return Err(refused(path, "is not a directory path"));
         };
         match rustix::fs::mkdirat(walk_above(above)?, name, Mode::RWXU) {
-            // Another server may have been first.
+            // Another server may have made it meanwhile.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => {
-                return Err(refused(path, &format!("cannot be made: {error}")));
+                return Err(refused(path, &format!("cannot be created: {error}")));
             }
         }
         Directory::open(path)?.ok_or_else(|| refused(path, "has vanished"))
     }
 
-    /// Its path, for messages.
+    /// Returns its path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path that leads to `name` in this very directory, short enough for the
-    /// address of a socket.
+    /// Returns a path to `name` in the open directory, short enough for a socket address.
     pub(crate) fn way_to(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd())
     }
@@ -103,8 +102,8 @@ fn walk_above(path: &Path) -> Result<OwnedFd, ControlError> {
     Ok(fd)
 }
 
-/// One name after the other, none of which may be a link. All but the last are
-/// checked here.
+/// Opens the path name by name and refuses symbolic links. Checks all directories but the
+/// last.
 fn steps(path: &Path) -> Result<OwnedFd, ControlError> {
     const FLAGS: OFlags = OFlags::PATH
         .union(OFlags::DIRECTORY)
@@ -120,7 +119,7 @@ fn steps(path: &Path) -> Result<OwnedFd, ControlError> {
         let name = match component {
             Component::RootDir => continue,
             Component::Normal(name) => name,
-            _ => return Err(refused(path, "has dots in it")),
+            _ => return Err(refused(path, "contains `.` or `..`")),
         };
         check(&fd, &so_far, Last::No)?;
         so_far.push(name);

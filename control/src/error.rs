@@ -1,4 +1,4 @@
-//! What can go wrong between the two ends of a control socket.
+//! Errors of a control socket.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use rustix::io::Errno;
 
 use crate::message::{Refusal, VERSION};
 
-/// Why a control socket is not used.
+/// Why a control socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// A directory that others than root could put names into.
-    #[error("{}: {why}; the control sockets of mounts are kept in directories that belong to root and that nobody else may write", path.display())]
+    /// A directory in which a user other than root could make names.
+    #[error("{}: {why}; the control sockets of mounts need directories that belong to root and that no other user may write", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -22,9 +22,7 @@ pub enum ControlError {
     #[error("another process serves the region")]
     Taken,
     /// The other end is neither root nor the user of this process.
-    #[error(
-        "the process at the other end of the control socket belongs to user {0}, and not to root"
-    )]
+    #[error("the process at the other end of the control socket belongs to user {0}, not to root")]
     Peer(u32),
     /// The other end does not answer in time.
     #[error("the process that serves the region does not answer within {0} s")]
@@ -32,7 +30,7 @@ pub enum ControlError {
     /// The other end ended the connection.
     #[error("the process that serves the region ended the connection")]
     Gone,
-    /// The other end does not do it, and says why.
+    /// The other end refuses the request, with a reason.
     #[error("the process that serves the region refuses: {message}")]
     Refused {
         /// The kind of reason.
@@ -45,11 +43,11 @@ pub enum ControlError {
         "the process that serves the region speaks version {0} of the control protocol, this program version {VERSION}; unmount the region and mount it again"
     )]
     Version(u16),
-    /// A message that is none.
-    #[error("the process that serves the region answers what is not understood: {0}")]
+    /// A malformed message.
+    #[error("the process that serves the region sent an answer that is not understood: {0}")]
     Malformed(String),
-    /// What the other end shows is another region.
-    #[error("the process that answers for the region has another one open")]
+    /// The other end has another region open.
+    #[error("the process that answers for the region has a different region open")]
     OtherRegion,
     /// The system failed.
     #[error("{what}: {source}")]

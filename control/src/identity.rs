@@ -1,4 +1,4 @@
-//! Which region it is, as the kernel counts them.
+//! The identity of a region, by kernel numbers.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -8,8 +8,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags};
 
 use crate::error::ControlError;
 
-/// A region, by numbers that only the kernel gives out: device and inode of a
-/// file, the device number of a device, whatever its node is called.
+/// A region, by numbers that only the kernel assigns: device and inode number of a file, or
+/// the device number of a device, whatever the name of its node.
 ///
 /// ```
 /// use pramfs_control::Identity;
@@ -33,26 +33,26 @@ pub enum Identity {
     Char(u32, u32),
 }
 
-/// No question goes to whoever serves the file system in which the region lies:
-/// these numbers never change.
+/// Sends no request to a server of the file system that contains the region: these numbers
+/// never change.
 const QUIETLY: AtFlags = AtFlags::STATX_DONT_SYNC;
 const WANTED: StatxFlags = StatxFlags::TYPE.union(StatxFlags::INO);
 
 impl Identity {
-    /// Of what a descriptor is open for.
+    /// Returns the identity of an open descriptor.
     ///
     /// # Errors
-    /// Of statx(2).
+    /// Errors of statx(2).
     pub fn of(fd: impl AsFd) -> Result<Identity, ControlError> {
         let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | QUIETLY, WANTED);
         stat.map(|stat| Identity::from_stat(&stat))
             .map_err(ControlError::os("cannot stat the region"))
     }
 
-    /// Of what a path leads to.
+    /// Returns the identity of the file or device at a path.
     ///
     /// # Errors
-    /// Of statx(2).
+    /// Errors of statx(2).
     pub fn of_path(path: &Path) -> Result<Identity, ControlError> {
         let stat = rustix::fs::statx(CWD, path, QUIETLY, WANTED);
         stat.map(|stat| Identity::from_stat(&stat))
@@ -70,8 +70,8 @@ impl Identity {
         }
     }
 
-    /// The name of its socket. No two regions share one: the kinds differ in the
-    /// first word, and all else are numbers with a dash between them.
+    /// Returns the name of its socket. The name is unique: the kinds differ in the first
+    /// word, and the rest are numbers separated by dashes.
     pub(crate) fn socket_name(&self) -> String {
         format!("{self}.sock")
     }

@@ -1,38 +1,37 @@
-//! What is said over a control socket. The table is in `docs/architecture.md`.
+//! The messages of a control socket. The table is in `docs/architecture.md`.
 //!
-//! One packet is one message: a JSON object with `version` and the fields of one
-//! variant. Fields that are not known are passed over, so that a later program
-//! can say more without another version; a variant that is not known is refused
-//! by its name.
+//! One packet is one message: a JSON object with `version` and the fields of one variant.
+//! Unknown fields are ignored, so that a later program can add fields without a new
+//! version. An unknown variant is refused by name.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
 
-/// Version of the messages. Another one is refused, by both sides.
+/// Version of the messages. Both sides refuse any other version.
 pub const VERSION: u16 = 1;
 
 /// Longest message, in bytes.
 pub const MAX_MESSAGE: usize = 4096;
 
-/// What a client wants.
+/// A request of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
-    /// What is mounted, and how. Descriptors in the answer: the region.
+    /// What is mounted, and with which options. Descriptors in the answer: the region.
     Status,
     /// The connection to the kernel, to mount the file system once more.
     /// Descriptors in the answer: the region, the connection.
     Connection,
 }
 
-/// What a server answers.
+/// The answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
     /// It serves a mount.
     Serves(Served),
-    /// It does not do it.
+    /// It refuses the request.
     Refused {
         /// The kind of reason.
         reason: Refusal,
@@ -47,13 +46,13 @@ pub enum Reply {
 pub enum Refusal {
     /// The request has another version.
     Version,
-    /// It is no message.
+    /// It is not a valid message.
     Malformed,
-    /// There is no such request.
+    /// The request is unknown.
     Unknown,
     /// The system failed.
     System,
-    /// A reason that this program does not know.
+    /// A reason unknown to this program.
     #[serde(other)]
     Other,
 }
@@ -63,7 +62,7 @@ pub enum Refusal {
 pub struct Served {
     /// Device number of the mounted file system: major, minor.
     pub device: (u32, u32),
-    /// Who mounted it.
+    /// User that mounted it.
     pub user_id: u32,
     /// It was mounted `ro`.
     pub read_only: bool,
@@ -89,7 +88,7 @@ struct Head {
     version: u16,
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, ControlError> {
     let bytes = serde_json::to_vec(&Versioned {
         version: VERSION,
@@ -105,7 +104,7 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, ControlError> 
     }
 }
 
-/// The reply in these bytes.
+/// Decodes a reply.
 pub(crate) fn reply(bytes: &[u8]) -> Result<Reply, ControlError> {
     let malformed = |error: serde_json::Error| ControlError::Malformed(error.to_string());
     let head: Head = serde_json::from_slice(bytes).map_err(malformed)?;
@@ -116,16 +115,16 @@ pub(crate) fn reply(bytes: &[u8]) -> Result<Reply, ControlError> {
     Ok(versioned.message)
 }
 
-/// The request in these bytes, or the reply that refuses it.
+/// Decodes a request, or returns the reply that refuses it.
 pub(crate) fn request(bytes: &[u8]) -> Result<Request, Reply> {
     let refused = |reason, message| Reply::Refused { reason, message };
     let head: Head = serde_json::from_slice(bytes)
-        .map_err(|error| refused(Refusal::Malformed, format!("no message: {error}")))?;
+        .map_err(|error| refused(Refusal::Malformed, format!("malformed message: {error}")))?;
     if head.version != VERSION {
-        let message = format!("version {} is not known, only {VERSION}", head.version);
+        let message = format!("unknown version {}, expected {VERSION}", head.version);
         return Err(refused(Refusal::Version, message));
     }
     let versioned: Versioned<Request> = serde_json::from_slice(bytes)
-        .map_err(|error| refused(Refusal::Unknown, format!("no such request: {error}")))?;
+        .map_err(|error| refused(Refusal::Unknown, format!("unknown request: {error}")))?;
     Ok(versioned.message)
 }

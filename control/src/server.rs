@@ -1,10 +1,10 @@
-//! The end that answers.
+//! The server end of a control socket.
 //!
-//! Order: the socket has its mode before it has a name, listens before it has
-//! the name that clients look for, and takes that name by a rename, which
-//! replaces what a killed server has left. At the end the name goes first, so
-//! that nobody connects to what will not answer; and a client that says nothing,
-//! or takes no answer, is cut off rather than waited for.
+//! Order at the start: the socket gets its mode, then a hidden name, then it listens. A
+//! rename gives it the name that clients look for and replaces the socket of a killed
+//! server. Order at the end: the name is removed first, so that no client connects to a
+//! socket that will not answer. Then the current client is disconnected, so that a silent
+//! client, or one that does not read its answer, causes no wait.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,38 +23,38 @@ use crate::identity::Identity;
 use crate::message::{self, Refusal, Reply, Request, Served};
 use crate::wire;
 
-/// Longest wait for a client, twice: to send, and to take the answer.
+/// Longest wait for a client for each of: its request, and its reading of the answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Clients that may wait.
 const QUEUE: i32 = 16;
 
-/// Wait after an accept that failed for want of something.
+/// Wait after an accept that failed for lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a server has to give.
+/// The data and descriptors that a server sends.
 #[derive(Debug)]
 pub struct Service {
     served: Served,
     region: OwnedFd,
     connection: OwnedFd,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Service {
-    /// Of a live mount. `region` is a descriptor of what is mapped, `connection` the
-    /// one to the kernel; both stay with the caller.
+    /// Makes the service of a live mount. `region` is the mapped descriptor, `connection`
+    /// the one to the kernel; the caller keeps both.
     ///
     /// # Errors
-    /// Of open(2) and fcntl(2).
+    /// Errors of open(2) and fcntl(2).
     pub fn new(
         served: Served,
         region: impl AsFd,
         connection: impl AsFd,
     ) -> Result<Service, ControlError> {
         use std::os::fd::AsRawFd;
-        // Through the descriptor and not by name, so that it is what is mapped;
-        // to look at only, so that whoever gets it can neither read nor lock it.
+        // Through the descriptor and not by name, so that it is the mapped region. With
+        // O_PATH, so that a client can neither read nor lock it.
         let way = format!("/proc/self/fd/{}", region.as_fd().as_raw_fd());
         let region = rustix::fs::open(way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(ControlError::os("cannot open the region once more"))?;
@@ -64,14 +64,14 @@ impl Service {
             served,
             region,
             connection,
-            patience: IO_TIMEOUT,
+            timeout: IO_TIMEOUT,
         })
     }
 
     fn answer(&self, client: &OwnedFd) -> Result<(), ControlError> {
-        wire::limit(client, self.patience)?;
+        wire::limit(client, self.timeout)?;
         wire::check_peer(client)?;
-        let (bytes, _closed) = wire::receive(client, self.patience)?;
+        let (bytes, _closed) = wire::receive(client, self.timeout)?;
         let region = self.region.as_fd();
         let (reply, descriptors) = match message::request(&bytes) {
             Ok(Request::Status) => (Reply::Serves(self.served), vec![region]),
@@ -87,27 +87,27 @@ impl Service {
                 message: error.to_string(),
             })
         })?;
-        wire::send(client, &bytes, &descriptors, self.patience)
+        wire::send(client, &bytes, &descriptors, self.timeout)
     }
 }
 
-/// Whom the thread is talking to.
+/// The current client of the thread.
 #[derive(Debug)]
 enum Talk {
-    /// Nobody.
+    /// No client.
     Idle,
     /// This client.
     With(Arc<OwnedFd>),
-    /// Nobody any more.
+    /// The server is ending.
     Over,
 }
 
-/// A thread that answers for a region, until this is dropped.
+/// A thread that answers for a region until this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     directory: Directory,
     name: String,
-    /// Of the socket's name: what has another number is not ours to remove.
+    /// Inode of the socket's name: a name with another inode is not removed.
     inode: u64,
     listener: Arc<OwnedFd>,
     talk: Arc<Mutex<Talk>>,
@@ -118,11 +118,10 @@ impl Server {
     /// Binds the socket of the region that `service` has open, and answers.
     ///
     /// # Errors
-    /// [`ControlError::Taken`] where another server answers there; those of the
-    /// system.
+    /// [`ControlError::Taken`] if another server answers there; errors of the system.
     pub fn start(directory: Directory, service: Service) -> Result<Server, ControlError> {
         let identity = Identity::of(&service.region)?;
-        // Those who only read a region share it.
+        // Several servers may have a region mounted read-only.
         if Client::connect(&directory, identity)?.is_some() {
             return Err(ControlError::Taken);
         }
@@ -133,7 +132,7 @@ impl Server {
         let name = identity.socket_name();
         let hidden = format!(".{name}.{}", std::process::id());
         match rustix::fs::unlinkat(&directory, &hidden, AtFlags::empty()) {
-            // Of a process that had this number before, and was killed.
+            // A leftover of a killed process with the same pid.
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(ControlError::os("cannot clear a control socket")(error)),
         }
@@ -176,7 +175,7 @@ fn serve(listener: &OwnedFd, talk: &Mutex<Talk>, service: &Service) {
                     Talk::Over => return,
                     talk => *talk = Talk::With(Arc::clone(&client)),
                 }
-                // A client that fails has its own error; the next one is waiting.
+                // A failed client gets its own error; the server continues with the next.
                 drop(service.answer(&client));
                 match &mut *talk.lock() {
                     Talk::Over => return,
@@ -195,17 +194,17 @@ impl Drop for Server {
     fn drop(&mut self) {
         let stat = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if stat.is_ok_and(|stat| stat.st_ino == self.inode) {
-            // What stays behind is taken for what it is: nobody listens.
+            // If the name stays, clients find that no process listens.
             let _stays = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
-        // Fails only on what is not connected and does not listen.
+        // Cannot fail: the socket listens.
         let _listens = rustix::net::shutdown(&self.listener, Shutdown::Both);
-        // Its patience with a client is seconds, which an unmount would wait for.
+        // Otherwise an unmount would wait for the timeout of the current client.
         if let Talk::With(client) = std::mem::replace(&mut *self.talk.lock(), Talk::Over) {
             let _talks = rustix::net::shutdown(&client, Shutdown::Both);
         }
         if let Some(thread) = self.thread.take() {
-            // It has no panic of its own, and ours must not follow from one.
+            // A panic of the thread must not cause a panic here.
             let _ended = thread.join();
         }
     }
@@ -218,9 +217,9 @@ mod tests {
 
     use super::*;
 
-    /// An unmount ends the server. A client that is connected does not delay it.
+    /// An unmount ends the server. A connected client does not delay it.
     #[test]
-    fn a_silent_client_does_not_delay_the_end() {
+    fn silent_client_does_not_delay_server_end() {
         let dir = tempfile::tempdir().unwrap();
         let region = File::create(dir.path().join("region")).unwrap();
         let served = Served {
@@ -234,7 +233,7 @@ mod tests {
         };
         let mut service = Service::new(served, &region, &region).unwrap();
         // Longer than the test waits.
-        service.patience = Duration::from_secs(3600);
+        service.timeout = Duration::from_secs(3600);
         std::fs::create_dir(dir.path().join("sockets")).unwrap();
         let directory = Directory::open(dir.path().join("sockets"))
             .unwrap()

@@ -1,4 +1,4 @@
-//! One packet and its descriptors, in a time that is bounded.
+//! Sends and receives one packet and its descriptors, in bounded time.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,11 +15,11 @@ use rustix::net::{
 use crate::error::ControlError;
 use crate::message::MAX_MESSAGE;
 
-/// Most descriptors in one message. One that has more loses them, and is refused
-/// for that.
+/// Limit of descriptors in one message. The kernel truncates a larger one, which is then
+/// refused.
 const MAX_DESCRIPTORS: usize = 4;
 
-/// A socket whose messages keep their bounds.
+/// Makes a socket that keeps message boundaries.
 pub(crate) fn socket() -> Result<OwnedFd, ControlError> {
     rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -30,7 +30,7 @@ pub(crate) fn socket() -> Result<OwnedFd, ControlError> {
     .map_err(ControlError::os("cannot make a control socket"))
 }
 
-/// From here on no call on this socket takes longer.
+/// Sets a time limit for all further calls on this socket.
 pub(crate) fn limit(socket: impl AsFd, time: Duration) -> Result<(), ControlError> {
     for which in [Timeout::Recv, Timeout::Send] {
         sockopt::set_socket_timeout(&socket, which, Some(time)).map_err(ControlError::os(
@@ -40,8 +40,8 @@ pub(crate) fn limit(socket: impl AsFd, time: Duration) -> Result<(), ControlErro
     Ok(())
 }
 
-/// Whether the process at the other end belongs to root or to the user of this
-/// one, as the kernel says; its number.
+/// Checks by the kernel's credentials that the peer belongs to root or to the user of this
+/// process. Returns its pid.
 pub(crate) fn check_peer(socket: impl AsFd) -> Result<i32, ControlError> {
     let peer = sockopt::socket_peercred(socket)
         .map_err(ControlError::os("cannot tell who is at the other end"))?;
@@ -53,10 +53,10 @@ pub(crate) fn check_peer(socket: impl AsFd) -> Result<i32, ControlError> {
     }
 }
 
-/// What a failed call on a socket with this time limit means.
+/// Converts the error of a failed call on a socket with this time limit.
 pub(crate) fn failure(error: Errno, time: Duration, what: &'static str) -> ControlError {
     match error {
-        // AGAIN also where a queue of connections stays full.
+        // AGAIN also means that the queue of connections stays full.
         Errno::AGAIN | Errno::TIMEDOUT | Errno::INPROGRESS => ControlError::Timeout(time.as_secs()),
         Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => ControlError::Gone,
         error => ControlError::os(what)(error),
@@ -102,7 +102,7 @@ pub(crate) fn receive(
         )
     })
     .map_err(|error| failure(error, time, "cannot receive from the control socket"))?;
-    // Taken out in any case, so that they are closed.
+    // Taken out even on an error below, so that they are closed.
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -113,7 +113,7 @@ pub(crate) fn receive(
         .flags
         .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
     {
-        return Err(ControlError::Malformed("a message that is too long".into()));
+        return Err(ControlError::Malformed("the message is too long".into()));
     }
     if received.bytes == 0 {
         return Err(ControlError::Gone);

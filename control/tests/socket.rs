@@ -1,4 +1,4 @@
-//! Both ends of a control socket, with peers that are slow, wrong or hostile.
+//! Both ends of a control socket, with slow, faulty and hostile peers.
 
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
@@ -30,7 +30,7 @@ const SERVED: Served = Served {
     nosymfollow: false,
 };
 
-/// A directory for sockets, a region, and what stands for a connection.
+/// A directory for sockets, a region, and a file in place of the connection.
 struct Scene {
     dir: TempDir,
     region: File,
@@ -71,7 +71,7 @@ impl Scene {
         Client::connect(&self.directory(), self.identity()).unwrap()
     }
 
-    /// A socket that is connected, of which nothing is said yet.
+    /// Returns a connected socket that has sent nothing yet.
     fn raw(&self) -> OwnedFd {
         let socket = seqpacket();
         let address = SocketAddrUnix::new(self.socket()).unwrap();
@@ -79,7 +79,7 @@ impl Scene {
         socket
     }
 
-    /// What the server answers to these bytes.
+    /// Returns the answer of the server to these bytes.
     fn answer_to(&self, bytes: &[u8]) -> String {
         let socket = self.raw();
         rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
@@ -88,12 +88,12 @@ impl Scene {
         String::from_utf8(answer[..len].to_vec()).unwrap()
     }
 
-    /// A server of the test's own, that answers one client with this.
+    /// Runs a fake server that answers one client with these bytes and descriptors.
     fn answer_with(&self, reply: &str, shows: &[&File]) -> ControlError {
         let listener = seqpacket();
         rustix::net::bind(&listener, &SocketAddrUnix::new(self.socket()).unwrap()).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
-        let client = self.connect().expect("somebody listens");
+        let client = self.connect().expect("a server listens");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let peer = rustix::net::accept(&listener).unwrap();
@@ -121,9 +121,9 @@ fn seqpacket() -> OwnedFd {
 }
 
 #[test]
-fn a_server_shows_its_region_and_its_connection() {
+fn server_sends_region_and_connection() {
     let scene = Scene::new();
-    assert!(scene.connect().is_none(), "nobody serves it yet");
+    assert!(scene.connect().is_none(), "no server yet");
     let server = scene.serve();
     let mode = fs::metadata(scene.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -143,7 +143,7 @@ fn a_server_shows_its_region_and_its_connection() {
 }
 
 #[test]
-fn regions_are_told_apart_by_device_and_inode() {
+fn identity_distinguishes_device_and_inode() {
     let scene = Scene::new();
     let _server = scene.serve();
     let other = scene.dir.path().join("other");
@@ -154,15 +154,15 @@ fn regions_are_told_apart_by_device_and_inode() {
             .unwrap()
             .is_none()
     );
-    // By whatever name it is reached.
+    // The identity does not depend on the name.
     let link = scene.dir.path().join("link");
     std::os::unix::fs::symlink("region", &link).unwrap();
     assert_eq!(Identity::of_path(&link).unwrap(), scene.identity());
 }
 
-/// A server that was killed leaves its socket.
+/// A killed server leaves its socket.
 #[test]
-fn a_stale_socket_is_replaced() {
+fn stale_control_socket_is_replaced() {
     let scene = Scene::new();
     let stale = seqpacket();
     rustix::net::bind(&stale, &SocketAddrUnix::new(scene.socket()).unwrap()).unwrap();
@@ -174,13 +174,13 @@ fn a_stale_socket_is_replaced() {
 }
 
 #[test]
-fn a_live_socket_is_not_replaced_and_not_removed_by_another() {
+fn live_control_socket_is_kept() {
     let scene = Scene::new();
     let server = scene.serve();
     let service = Service::new(SERVED, &scene.region, &scene.connection).unwrap();
     let second = Server::start(scene.directory(), service).unwrap_err();
     assert!(matches!(second, ControlError::Taken), "{second}");
-    // One that came in its place is not the first one's to remove.
+    // The first server does not remove a socket that has replaced its own.
     fs::remove_file(scene.socket()).unwrap();
     let later = scene.serve();
     drop(server);
@@ -189,7 +189,7 @@ fn a_live_socket_is_not_replaced_and_not_removed_by_another() {
 }
 
 #[test]
-fn messages_that_are_none_are_refused_and_the_next_is_answered() {
+fn malformed_message_does_not_stop_server() {
     let scene = Scene::new();
     let _server = scene.serve();
     for (bytes, says) in [
@@ -209,7 +209,7 @@ fn messages_that_are_none_are_refused_and_the_next_is_answered() {
         );
         assert!(answer.contains("\"version\":1"), "{answer}");
     }
-    // Too long, empty, and hung up: no answer.
+    // Too long, empty, and disconnected: no answer.
     let socket = scene.raw();
     rustix::net::send(&socket, &vec![b' '; MAX_MESSAGE + 1], SendFlags::NOSIGNAL).unwrap();
     let mut byte = [0];
@@ -224,7 +224,7 @@ fn messages_that_are_none_are_refused_and_the_next_is_answered() {
 }
 
 #[test]
-fn answers_that_prove_nothing_are_refused() {
+fn answer_without_region_descriptor_is_refused() {
     let served = r#"{"version":1,"reply":"serves","device":[0,1],"user_id":0,"read_only":false,"nosuid":false,"nodev":false,"noexec":false,"nosymfollow":false}"#;
     let other = tempfile::tempfile().unwrap();
     let answer = |reply: &str, region: bool, others: usize| {
@@ -263,10 +263,10 @@ fn answers_that_prove_nothing_are_refused() {
     );
 }
 
-/// One that says nothing holds up the next for a moment only, and one that never
-/// answers is given up.
+/// A silent client delays the next one only until its timeout. A server that never answers
+/// causes a timeout.
 #[test]
-fn silent_peers_hang_nobody() {
+fn silent_peers_run_into_timeout() {
     let scene = Scene::new();
     let server = scene.serve();
     let _silent = scene.raw();
@@ -283,7 +283,7 @@ fn silent_peers_hang_nobody() {
 }
 
 #[test]
-fn a_directory_that_others_can_change_is_refused() {
+fn directory_writable_by_others_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let refused = |path: &Path| {
@@ -304,7 +304,7 @@ fn a_directory_that_others_can_change_is_refused() {
 
     mode("made", 0o777);
     assert!(refused(&at("made")).contains("written by others"));
-    // That keeps names in place, and lets everybody make some.
+    // A sticky directory protects existing names, but all users can make new ones.
     mode("made", 0o1777);
     refused(&at("made"));
     mode("made", 0o770);
@@ -314,7 +314,7 @@ fn a_directory_that_others_can_change_is_refused() {
     std::os::unix::fs::symlink("made", at("link")).unwrap();
     assert!(refused(&at("link")).contains("symbolic link"));
     refused(&at("link/below"));
-    // Above it, too.
+    // The same holds for the directories above.
     mode("made", 0o777);
     fs::create_dir(at("made/below")).unwrap();
     refused(&at("made/below"));
@@ -327,7 +327,7 @@ fn a_directory_that_others_can_change_is_refused() {
     }
 }
 
-/// What the process does that this test starts as another user.
+/// Runs in the process that the test starts as another user.
 #[test]
 fn as_another_user() {
     let Some(socket) = std::env::var_os("PRAMFS_TEST_SOCKET") else {
@@ -345,7 +345,7 @@ fn as_another_user() {
     }
     rustix::net::connect(&ours, &address).unwrap();
     let request = b"{\"version\":1,\"request\":\"connection\"}";
-    // It may have hung up already.
+    // The server may have disconnected already.
     let _sent = rustix::net::send(&ours, request, SendFlags::NOSIGNAL);
     let mut bytes = [0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -362,7 +362,7 @@ fn as_another_user() {
     );
 }
 
-/// A copy of this program that another user can run, with what it needs.
+/// Starts a copy of this program as another user, with access to what it needs.
 fn start_as_mallory(scene: &Scene, listens: bool) -> Child {
     let program = scene.dir.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -382,10 +382,9 @@ fn start_as_mallory(scene: &Scene, listens: bool) -> Child {
     command.spawn().unwrap()
 }
 
-/// Where the modes do not keep other users out, the kernel's word on who they are
-/// does.
+/// If file modes do not exclude other users, the kernel's peer credentials do.
 #[test]
-fn peers_of_another_user_are_refused_by_both_sides() {
+fn peers_of_other_users_are_refused() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: not root: no process can be started as another user");
         return;
@@ -400,7 +399,7 @@ fn peers_of_another_user_are_refused_by_both_sides() {
     assert!(out.status.success(), "{out:?}");
     drop(server);
 
-    // And one that listens in a place where root looks.
+    // A server of another user at the place where root looks.
     let sockets = scene.dir.path().join("sockets");
     let directory = scene.directory();
     std::os::unix::fs::chown(&sockets, Some(MALLORY), None).unwrap();

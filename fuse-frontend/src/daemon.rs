@@ -1,11 +1,10 @@
 //! Mounting in the background.
 //!
-//! The process that is called starts a second one, waits until the mount is
-//! live or has failed, says why, and ends with the right status. The second
-//! is this program again, started afresh rather than forked: threads and
-//! locks begin their life in the process that serves. It reports through its
-//! standard output: a line `live` or `failed STATUS`, then text for the user;
-//! then it lets go of the terminal.
+//! The command starts the server process and waits until the mount is live or has
+//! failed. Then it prints the report and exits with the matching status. The server
+//! is this program, executed anew rather than forked, so all its threads and locks
+//! are its own. It reports on its standard output: a line `live` or `failed STATUS`,
+//! then text for the user. After that it detaches from the terminal.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -20,19 +19,19 @@ use crate::privileges::environment;
 const LIVE: &str = "live";
 const FAILED: &str = "failed";
 
-/// Starts the process that serves, with the arguments of this one (program
-/// name first), and waits for its report.
+/// Starts the server process with the arguments of this one (program name first), and
+/// waits for its report.
 ///
 /// # Errors
-/// What the process reports, or what became of it.
+/// The reported failure, or how the process ended without a report.
 pub fn start(args: &[OsString]) -> Result<String, Failure> {
     let (name, rest) = match args.split_first() {
         Some((name, rest)) => (name.clone(), rest),
         None => (OsString::from("mount.pramfs"), &[][..]),
     };
-    // A lock or a pipe of the caller must not stay with the server for ever.
+    // The server must not keep a lock or a pipe of the caller open.
     if let Err(error) = pramfs_medium::pmem::inherit_standard_streams_only() {
-        eprintln!("mount.pramfs: descriptors stay open in the process that serves: {error}");
+        eprintln!("mount.pramfs: the server process keeps inherited descriptors open: {error}");
     }
     let mut child = environment::clean(&mut Command::new(environment::this_program()))
         .arg0(name)
@@ -43,14 +42,14 @@ pub fn start(args: &[OsString]) -> Result<String, Failure> {
         .spawn()
         .map_err(|error| {
             Failure::system(format!(
-                "cannot start the process that serves the mount: {error}"
+                "cannot start the server process of the mount: {error}"
             ))
         })?;
     let mut report = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_end(&mut report).map_err(|error| {
             Failure::system(format!(
-                "cannot read the report of the mount's process: {error}"
+                "cannot read the report of the server process: {error}"
             ))
         })?;
     }
@@ -89,27 +88,25 @@ fn understand(report: &[u8], mut child: Child) -> Result<String, Failure> {
             };
             Err(Failure {
                 status: Status::Mount,
-                message: format!(
-                    "the process that was to serve the mount {how} before it was live"
-                ),
+                message: format!("the server process {how} before the mount was live"),
             })
         }
     }
 }
 
-/// Reports that the mount is live, with what the user should read, and lets go
-/// of the terminal, the working directory and the standard streams.
+/// Reports that the mount is live, with a text for the user. Then releases the terminal,
+/// the working directory and the standard streams.
 ///
 /// # Errors
-/// Of the system calls behind it; the report may have been sent.
+/// Errors of the system calls; the report may have been sent nevertheless.
 pub fn report_live(text: &str) -> io::Result<()> {
-    // Not the leader of a process group, as the parent's child never is; a
-    // refusal leaves us in the terminal's session, and that is all.
+    // The child never leads a process group, so setsid works. If it fails, the server
+    // only stays in the session of the terminal.
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!("setsid: {error}");
     }
-    // All of it, whatever fails: the mount is live, and nobody shall wait for
-    // the end of a stream that it keeps.
+    // Every step runs even if one fails: the mount is live, and a reader must not wait
+    // for the end of a stream that the server keeps open.
     let moved = std::env::set_current_dir("/");
     let reported = report(&format!("{LIVE}\n{text}"));
     let let_go = OpenOptions::new()
@@ -128,7 +125,7 @@ pub fn report_live(text: &str) -> io::Result<()> {
 pub fn report_failure(failure: &Failure) {
     let text = format!("{FAILED} {}\n{}\n", failure.status as u8, failure.message);
     if let Err(error) = report(&text) {
-        tracing::error!("{failure} (and nobody listens: {error})");
+        tracing::error!("{failure} (and the report to the parent failed: {error})");
     }
 }
 
@@ -142,14 +139,14 @@ fn report(text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What is made of a report by a process that ends like this one.
+    /// Evaluates a report from a process that runs `script`.
     fn understood(report: &str, script: &str) -> Result<String, Failure> {
         let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         understand(report.as_bytes(), child)
     }
 
     #[test]
-    fn reports() {
+    fn server_report_is_understood() {
         assert_eq!(understood("live\na notice\n", ":").unwrap(), "a notice\n");
         let failure = understood("failed 32\n/region: in use\n", ":").unwrap_err();
         assert_eq!(failure.status, Status::Mount);
@@ -159,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_dies_before_it_is_live() {
+    fn server_death_before_live_is_reported() {
         for (report, script, status, says) in [
             ("", "exit 101", Status::Mount, "status 101"),
             ("liv", "kill -9 $$", Status::Mount, "signal 9"),

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// Exit statuses, as mount(8) has them.
+/// Exit statuses of mount(8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Wrong invocation, or no right.
+    /// Wrong invocation, or missing permission.
     Usage = 1,
     /// The system failed: no memory, cannot fork, no device.
     System = 2,
@@ -20,7 +20,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of a number, for what a child process reports.
+    /// Returns the status with this number, as reported by a child process.
     pub fn from_code(code: u8) -> Option<Status> {
         [
             Status::Usage,
@@ -40,7 +40,7 @@ impl From<Status> for ExitCode {
     }
 }
 
-/// Why the program ends without what it was asked for.
+/// Why the program fails.
 #[derive(Debug)]
 pub struct Failure {
     /// Exit status.

@@ -1,21 +1,19 @@
-//! The mount itself: a connection to the kernel, and its end.
+//! Mounting and unmounting: the connection to the kernel, and its end.
 //!
-//! Root mounts by the system call; everybody else by fusermount3, which is
-//! set-user-id, opens /dev/fuse, checks what a user may do, and hands the
-//! descriptor over on a socket.
+//! Root mounts by system call. Other users mount by fusermount3, which is
+//! set-user-ID: it opens /dev/fuse, checks the rights of the user, and passes the
+//! descriptor over a socket.
 //!
-//! Order, for root: the mount is made where nobody sees it, its device number is
-//! looked at, and it is attached to the directory that was checked, by
-//! descriptor. fusermount3 takes a path and checks the directory itself, with the
-//! rights of its caller.
+//! Order, for root: the mount is made detached, its device number is read, and it is
+//! attached by descriptor to the checked directory. fusermount3 takes a path and
+//! checks the directory itself, with the rights of its caller.
 //!
-//! Invariant: only what was mounted here is ever unmounted here. It is
-//! known by its device number, which no other file system has while it lives.
-//! The kernel gives that number to the next mount, anybody's, as soon as ours has
-//! ended; it ends the connection first. So what has our number is ours if the
-//! connection is found alive *afterwards*. What somebody has mounted on top of it
-//! is left alone. (The transport's own way would unmount whatever is at the path,
-//! also after an umount(8).)
+//! Invariant: only a mount made here is unmounted here. It is identified by its device
+//! number, which is unique while the file system lives. After the end of our mount the
+//! kernel may assign that number to any other mount; it ends the connection first.
+//! So a mount with our number is ours if the connection is found alive *afterwards*.
+//! Mounts on top of it are left alone. (The unmount of `fuser` would unmount whatever is
+//! at the path, even after an umount(8).)
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -42,7 +40,7 @@ use crate::privileges::programs;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// What comes after the dot in the type that the kernel shows.
+/// The part after the dot of the type that the kernel shows.
 const SUBTYPE: &str = "pramfs";
 
 /// A mount of ours.
@@ -50,20 +48,20 @@ const SUBTYPE: &str = "pramfs";
 pub struct Place {
     /// Its canonical mount point.
     pub path: PathBuf,
-    /// Its device number; `None` where `/proc` does not tell.
+    /// Its device number; `None` if `/proc` does not show it.
     pub device: Option<(u32, u32)>,
-    /// fusermount3 has mounted it, and has to unmount it.
+    /// fusermount3 has mounted it and must unmount it.
     pub by_helper: bool,
-    /// The connection to the kernel, until [`end`](Self::end): whoever has a copy
-    /// of this sees its end, and none keeps it alive.
+    /// The connection to the kernel, until [`end`](Self::end). All clones see the end,
+    /// and no clone keeps the connection alive.
     connection: Arc<Mutex<Option<OwnedFd>>>,
 }
 
-/// Mounts on a directory, with `source` as the name of what is mounted, and gives
-/// the connection to the kernel.
+/// Mounts on a directory, with `source` as the source of the mount. Returns the
+/// connection to the kernel.
 ///
 /// # Errors
-/// What refused the mount, and what to do.
+/// [`Failure`] with the cause and what to do.
 pub fn connect(
     point: &MountPoint,
     source: &str,
@@ -94,10 +92,10 @@ pub fn connect(
     Ok((connection, place))
 }
 
-/// A connection to the kernel, and the device number of what is mounted.
+/// A connection to the kernel, and the device number of its file system.
 type Connected = (OwnedFd, (u32, u32));
 
-/// `None` where this process may not mount, whoever it runs as.
+/// Mounts by system call. Returns `None` if this process may not mount, even as root.
 fn by_system_call(
     point: &MountPoint,
     source: &str,
@@ -129,11 +127,11 @@ fn by_system_call(
     }
 }
 
-/// Longest name of a source that a mount can be given, without its end.
+/// Longest source of a mount in bytes, without the terminating NUL.
 const MAX_SOURCE: usize = 255;
 
-/// A mount that is not in any directory yet. If it never comes there, it is gone
-/// with its descriptor.
+/// A mount that is not attached to a directory yet. If it never is, it ends when its
+/// descriptor is closed.
 pub(crate) struct Detached {
     mount: OwnedFd,
     /// Device number of the file system.
@@ -141,11 +139,11 @@ pub(crate) struct Detached {
 }
 
 impl Detached {
-    /// Of a connection to the kernel, a new one or one that is mounted elsewhere:
-    /// then it is the same file system.
+    /// Makes a mount for a connection to the kernel. If the connection is already
+    /// mounted elsewhere, the new mount shows the same file system.
     ///
     /// # Errors
-    /// EPERM where this process may not mount; ENOSYS before Linux 5.8.
+    /// EPERM if this process may not mount; ENOSYS before Linux 5.8.
     pub fn new(
         connection: &OwnedFd,
         source: &str,
@@ -186,10 +184,10 @@ impl Detached {
         Ok(Detached { mount, device })
     }
 
-    /// Puts it on the directory.
+    /// Attaches it to the directory.
     ///
     /// # Errors
-    /// Of move_mount(2).
+    /// Errors of move_mount(2).
     pub fn attach(&self, point: &MountPoint) -> rustix::io::Result<()> {
         let here =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -197,7 +195,8 @@ impl Detached {
     }
 }
 
-/// A source that is too long begins with dots: no path that could be looked for.
+/// Shortens a source that is too long. The result begins with dots, so it is not
+/// mistaken for a path.
 fn shortened(source: &str) -> std::borrow::Cow<'_, str> {
     if source.len() <= MAX_SOURCE {
         return source.into();
@@ -238,7 +237,7 @@ fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<O
     );
     for (wanted, option) in [
         (!settings.exec, ",noexec"),
-        // Refused by a helper that does not know it.
+        // An older fusermount3 refuses this option.
         (!settings.symlinks, ",nosymfollow"),
         (settings.sync, ",sync"),
         (settings.dirsync, ",dirsync"),
@@ -251,7 +250,7 @@ fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<O
     }
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Failure::mount(format!(
-            "cannot mount on {shown}: mounting without root takes {HELPER}, from the package fuse3"
+            "cannot mount on {shown}: mounting without root needs {HELPER}, from the package fuse3"
         )),
         _ => Failure::mount(format!("cannot mount on {shown}: {HELPER}: {error}")),
     };
@@ -266,7 +265,7 @@ fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<O
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // The command held the other end; what is left of it is the child's.
+    // The temporary `Command` held the other end; after its drop only the child has it.
     let received = receive(&ours);
     let out = child.wait_with_output().map_err(failed)?;
     match received {
@@ -288,7 +287,7 @@ fn ask_to_mount(path: &Path, source: &str, settings: &MountSettings) -> Result<O
     }
 }
 
-/// The descriptor that the helper sends, if it does.
+/// Receives the descriptor from the helper, if it sends one.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -304,22 +303,21 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(descriptors.next())
 }
 
-/// Mounts of one file system that are taken away at most; their number may
-/// grow meanwhile.
+/// Limit of mounts of one file system to remove; their number may grow meanwhile.
 const MAX_MOUNTS: usize = 10_000;
 
-/// How often in a row a mount may not be found where the kernel says that it is.
-/// Somebody may rename a directory on the way just then; below another mount it
-/// is never found.
+/// Limit of consecutive failures to find a mount at the path in the mount table. A
+/// concurrent rename of a parent directory causes such failures; a mount below another
+/// mount is never found.
 const MAX_MISSES: usize = 16;
 
 impl Place {
-    /// From here on nothing is taken for ours: the session has ended.
+    /// Ends the session: afterwards no mount is treated as ours.
     pub fn end(&self) {
         *self.connection.lock() = None;
     }
 
-    /// Whether the file system lives, and so has its device number to itself.
+    /// Tells whether the file system lives, and so is the only one with its device number.
     pub fn is_live(&self) -> bool {
         const NOW: Timespec = Timespec {
             tv_sec: 0,
@@ -335,14 +333,14 @@ impl Place {
         polled.is_ok() && !asked[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Whether a line of the mount table has what a mount of ours has. That is
-    /// believed only if [`is_live`](Self::is_live) is true after it was read.
+    /// Tells whether a line of the mount table looks like our mount. The result counts
+    /// only if [`is_live`](Self::is_live) is true after the line was read.
     pub(crate) fn resembles(&self, mount: &Mount) -> bool {
         Some(mount.device) == self.device && mount.is_own() && mount.fs_type.starts_with("fuse")
     }
 
-    /// Unmounts wherever the file system is mounted, also in places that were
-    /// added later; unless that has been done already.
+    /// Unmounts all mounts of the file system, including later ones. If none is left,
+    /// does nothing.
     ///
     /// # Errors
     /// EBUSY while it is in use or covered by another mount.
@@ -350,8 +348,7 @@ impl Place {
         self.remove(UnmountFlags::NOFOLLOW)
     }
 
-    /// Takes all of these mounts out of sight; the file system ends when its
-    /// last user does.
+    /// Detaches all of these mounts; the file system ends when its last user is done.
     ///
     /// # Errors
     /// EBUSY while one is covered by another mount.
@@ -363,7 +360,7 @@ impl Place {
         self.remove_at(flags, Spot::of_path)
     }
 
-    /// `find` gives what is mounted on a path.
+    /// Removes all mounts; `find` returns the mount on a path.
     fn remove_at(
         &self,
         flags: UnmountFlags,
@@ -372,7 +369,7 @@ impl Place {
         let ours = |mount: &Mount| self.resembles(mount);
         let mut misses = 0;
         for _ in 0..MAX_MOUNTS {
-            // Read anew each time: with a mount go those it was propagated to.
+            // Read anew each time: an unmount also removes its propagated copies.
             let mounts = mountinfo::read()?;
             let on_top = |place: &Path| mounts.iter().rev().find(|mount| mount.target == place);
             let Some(last) = mounts.iter().rev().find(|mount| ours(mount)) else {
@@ -384,12 +381,12 @@ impl Place {
             if !on_top(&last.target).is_some_and(ours) {
                 return Err(Errno::BUSY.into());
             }
-            // A directory on the way may have got another name meanwhile.
+            // A parent directory may have been renamed meanwhile.
             let found = find(&last.target)
                 .ok()
                 .filter(|spot| spot.mount.id == last.id && ours(&spot.mount));
             match found {
-                // Its number may have gone to somebody else since it was read.
+                // Its number may have been reused since it was read.
                 Some(_) if !self.is_live() => return Ok(()),
                 Some(spot) => match unmount(&spot, flags) {
                     Err(error) if error.raw_os_error() == Some(libc::ESTALE) => misses += 1,
@@ -407,16 +404,16 @@ impl Place {
         Err(Errno::BUSY.into())
     }
 
-    /// Cuts the connection, by the control file system of FUSE where that is
-    /// mounted; unless it has ended.
+    /// Aborts the connection through the FUSE control file system. If the connection has
+    /// ended, does nothing.
     ///
     /// # Errors
-    /// Where it is not, or may not be written.
+    /// If the control file system is not mounted or not writable.
     pub fn abort(&self) -> io::Result<()> {
         let (_, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
         let knob = format!("/sys/fs/fuse/connections/{minor}/abort");
         let knob = File::options().write(true).open(knob);
-        // What was opened stays the connection's that had the number then.
+        // The open file stays bound to the connection that had the number at the open.
         if !self.is_live() {
             return Ok(());
         }
@@ -424,11 +421,11 @@ impl Place {
     }
 }
 
-/// Takes the dead mount away whose top a descriptor is, and whose process is not
-/// this one. `path` is for fusermount3.
+/// Detaches the dead mount whose root is `top`, served by another process. `path` is for
+/// fusermount3.
 ///
 /// # Errors
-/// Where neither the system call nor the helper may do it.
+/// If neither the system call nor the helper may do it.
 pub fn clear(top: &OwnedFd, path: &Path) -> io::Result<()> {
     match rustix::mount::unmount(mountinfo::way(top), UnmountFlags::DETACH) {
         Err(Errno::PERM) => ask_helper(path, &["-u", "-q", "-z", "--"]),
@@ -436,11 +433,11 @@ pub fn clear(top: &OwnedFd, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Unmounts what was found at a spot, whoever serves it.
+/// Unmounts the mount at a spot, whichever process serves it.
 ///
 /// # Errors
-/// EBUSY while it is in use, ESTALE where something else is there now; where
-/// neither the system call nor the helper may do it.
+/// EBUSY while it is in use; ESTALE if another mount or none is there now; an error if
+/// neither the system call nor the helper may unmount it.
 pub fn unmount(spot: &Spot, flags: UnmountFlags) -> io::Result<()> {
     let arguments: &[&str] = if flags.contains(UnmountFlags::DETACH) {
         &["-u", "-q", "-z", "--"]
@@ -453,7 +450,7 @@ pub fn unmount(spot: &Spot, flags: UnmountFlags) -> io::Result<()> {
     }
 }
 
-/// Has fusermount3 unmount, which checks itself whose mount it is.
+/// Unmounts by fusermount3, which checks the owner of the mount itself.
 fn ask_helper(path: &Path, arguments: &[&str]) -> io::Result<()> {
     let status = programs::fusermount3()?
         .args(arguments)
@@ -474,7 +471,7 @@ mod tests {
     use super::*;
     use crate::{mountpoint, readonly};
 
-    /// A mount that nobody serves, and its end whatever the test did.
+    /// A mount without a server, unmounted on drop.
     struct Mounted {
         dir: tempfile::TempDir,
         place: Place,
@@ -512,11 +509,11 @@ mod tests {
         }
     }
 
-    /// The kernel gives the number of a mount that has ended to the next one. A
-    /// server that has not seen the end of its own has to leave that alone.
+    /// The kernel reuses the number of an ended mount for the next one. A server that has
+    /// not noticed the end of its own mount must leave the new mount alone.
     #[test]
-    fn a_mount_with_the_number_of_one_that_has_ended_is_left_alone() {
-        let name = "a_mount_with_the_number_of_one_that_has_ended_is_left_alone";
+    fn unmount_ignores_reused_device_number() {
+        let name = "unmount_ignores_reused_device_number";
         if !pramfs_tests::mounted::available(name) {
             return;
         }
@@ -526,12 +523,12 @@ mod tests {
             assert!(gone.place.is_live());
             gone.unmount();
             assert!(!gone.place.is_live());
-            // The lowest number that is free.
+            // It gets the lowest free number.
             let other = Mounted::new();
             if other.place.device == gone.place.device {
                 break (gone, other);
             }
-            // Another process was quicker, or there are lower ones: take them.
+            // Another process took the number, or lower ones are free: occupy those.
             others.push(other);
             rounds += 1;
             if rounds == 200 {
@@ -545,17 +542,17 @@ mod tests {
         assert!(readonly::remount(&gone.place).is_err());
         assert_eq!(other.line(), Some(before));
         assert!(other.place.is_live());
-        // The one that has the number is not held up by that.
+        // The owner of the number still works.
         readonly::remount(&other.place).unwrap();
         assert!(other.line().unwrap().super_options.starts_with("ro,"));
         other.place.unmount().unwrap();
         assert_eq!(other.line(), None);
     }
 
-    /// What the session leaves behind is nobody's to unmount.
+    /// After the end of the session, no mount is treated as ours.
     #[test]
-    fn after_the_end_of_the_session_nothing_is_ours() {
-        if !pramfs_tests::mounted::available("after_the_end_of_the_session_nothing_is_ours") {
+    fn ended_session_unmounts_nothing() {
+        if !pramfs_tests::mounted::available("ended_session_unmounts_nothing") {
             return;
         }
         let mounted = Mounted::new();
@@ -567,8 +564,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_is_never_found_at_its_place_is_busy_after_a_few_looks() {
-        let name = "a_mount_that_is_never_found_at_its_place_is_busy_after_a_few_looks";
+    fn unmount_of_unreachable_mount_gives_ebusy() {
+        let name = "unmount_of_unreachable_mount_gives_ebusy";
         if !pramfs_tests::mounted::available(name) {
             return;
         }
@@ -580,7 +577,7 @@ mod tests {
         });
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EBUSY));
         assert_eq!(looks, MAX_MISSES);
-        // As it is below another mount.
+        // The same for a mount below another mount.
         let none = rustix::mount::MountFlags::empty();
         let cover = mounted.dir.path();
         rustix::mount::mount("cover", cover, "tmpfs", none, c"").unwrap();

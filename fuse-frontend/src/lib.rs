@@ -1,18 +1,21 @@
-//! The FUSE door to a pramfs region, and the program `mount.pramfs`.
+//! The FUSE frontend of a pramfs region, and the program `mount.pramfs`.
 //!
-//! Purpose: [`adapter`] turns requests of the kernel into calls of
-//! [`pramfs::inode::Fs`] and its answers into replies; the rest is what a mount
-//! program is made of: [`cli`] and [`options`] read the command line,
-//! [`mountpoint`] looks at where to mount, [`kernel`] mounts, [`session`] brings region, engine
-//! and kernel together, [`shutdown`] takes them apart again, [`daemon`] does
-//! it in the background, [`privileges`] says what the process that serves may do,
-//! [`mod@remount`] changes the flags of a live mount, [`second_mount`] mounts what
-//! is mounted in a second place, and [`unmount`] is what umount(8) calls.
+//! Purpose: [`adapter`] turns kernel requests into calls of
+//! [`pramfs::inode::Fs`] and the results into replies. The other modules form
+//! the mount program:
+//! * [`cli`] and [`options`] read the command line;
+//! * [`mountpoint`] checks the mount point, [`kernel`] mounts;
+//! * [`session`] connects region, engine and kernel, [`shutdown`] ends the mount;
+//! * [`daemon`] mounts in the background;
+//! * [`privileges`] limits the rights of the server;
+//! * [`mod@remount`] changes the flags of a live mount;
+//! * [`second_mount`] mounts a live region on another directory;
+//! * [`unmount`] is the helper of umount(8).
 //!
-//! Invariant: no file-system logic lives here. What a request means is
-//! decided by the engine; who may do it, by the kernel (`default_permissions`).
+//! Invariant: this crate has no file-system logic. The engine defines the effect
+//! of a request; the kernel checks permissions (`default_permissions`).
 #![deny(missing_docs)]
-// One place, `adapter/lent.rs`; tests/unsafe_code.rs keeps it so.
+// One exception, `adapter/lent.rs`; tests/unsafe_code.rs enforces it.
 #![deny(unsafe_code)]
 
 pub mod adapter;

@@ -1,9 +1,9 @@
-//! Where the log goes: standard error in the foreground, the system log in
-//! the background. What is logged unless asked otherwise: mounts, recoveries,
-//! unmounts, damage, and what needs somebody to look at it.
+//! Logging: to standard error in the foreground, to the system log in the background.
+//! By default the log has mounts, recoveries, unmounts, damage, and events that need
+//! an administrator.
 //!
-//! The system log is reached as syslog(3) does it, by one datagram for each
-//! line to `/dev/log`. Where there is none, the lines are lost.
+//! Like syslog(3), the server sends one datagram for each line to `/dev/log`. If that
+//! socket does not exist, the lines are lost.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
@@ -24,7 +24,7 @@ fn filter(verbose: u8) -> EnvFilter {
         0 | 1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
-    // The transport has a line for every request; ours say more.
+    // `fuser` logs every request; our own lines say more.
     let default = format!("{level},fuser=error");
     EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(default))
 }
@@ -36,7 +36,7 @@ pub fn to_stderr(verbose: u8) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false);
-    // Fails only where a program that embeds us logs already.
+    // Fails only if an embedding program has set up logging.
     if let Err(error) = subscriber.try_init() {
         tracing::debug!("logging is set up already: {error}");
     }
@@ -56,7 +56,7 @@ pub fn to_syslog(verbose: u8) {
     }
 }
 
-/// Has panics logged, wherever the log goes.
+/// Sends panics to the log.
 pub fn panics() {
     std::panic::set_hook(Box::new(|panic| {
         let trace = std::backtrace::Backtrace::capture();
@@ -120,7 +120,7 @@ impl Drop for Line {
         let mut line =
             format!("<{}>mount.pramfs[{}]: ", self.priority, std::process::id()).into_bytes();
         line.extend_from_slice(text);
-        // Nobody is left to tell that the log cannot be reached.
+        // A failure to reach the log cannot be reported anywhere.
         if let Ok(socket) = UnixDatagram::unbound() {
             let _lost = socket
                 .set_nonblocking(true)

@@ -42,7 +42,7 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         Request::Run(invocation) => *invocation,
     };
-    // First of all, so that nothing is said twice.
+    // Before any output: a re-executed program would print it twice.
     if invocation.place != Place::Background && !invocation.fake && !invocation.settings.remount {
         environment::begin_anew(args)
             .map_err(|error| Failure::system(format!("cannot clean the environment: {error}")))?;
@@ -74,7 +74,7 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// Mounts, in earnest or once more, and gives what the user should know.
+/// Mounts the region, or adds a mount of a live one. Returns messages for the user.
 fn in_background(invocation: &Invocation, args: &[OsString]) -> Result<String, Failure> {
     let again = || {
         let mounted = second_mount::mount(
@@ -88,13 +88,13 @@ fn in_background(invocation: &Invocation, args: &[OsString]) -> Result<String, F
         return Ok(text);
     }
     daemon::start(args).or_else(|failure| {
-        // Somebody else may have mounted it meanwhile, as at boot, when all of
-        // fstab is mounted at the same time.
+        // Another process may have mounted it meanwhile: at boot, all entries of
+        // fstab are mounted concurrently.
         again()?.ok_or(failure)
     })
 }
 
-/// All that can be said without touching anything.
+/// Checks both paths and changes nothing.
 fn fake(invocation: &Invocation) -> Result<(), Failure> {
     for path in [&invocation.region, &invocation.mountpoint] {
         std::fs::metadata(path)
@@ -114,7 +114,7 @@ fn serve_in_foreground(invocation: &Invocation) -> Result<(), Failure> {
     mounted.serve()
 }
 
-/// Nobody reads what this process ends with once it has reported.
+/// Serves as the background child. After its report, no process reads its exit status.
 fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
     logging::to_syslog(invocation.verbose);
     let mounted = match session::mount(
@@ -143,7 +143,7 @@ fn serve_in_background(invocation: &Invocation) -> Result<(), Failure> {
             .join("; ")
     );
     if let Err(error) = daemon::report_live(&text) {
-        // Whoever started us is gone; the mount is live all the same.
+        // The parent has exited; the mount is live regardless.
         tracing::warn!("cannot report that the mount is live: {error}");
     }
     mounted

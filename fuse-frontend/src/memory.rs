@@ -1,8 +1,7 @@
-//! Is there memory to serve with?
+//! Checks for enough memory before the mount.
 //!
-//! The threads of the transport take their buffers without asking: an
-//! allocation that fails there ends the process, and leaves a dead mount. So
-//! the question is put before the kernel hears of the mount.
+//! The threads of `fuser` allocate their buffers infallibly: a failed allocation aborts
+//! the process and leaves a dead mount. So the check runs before the kernel mounts.
 
 use std::path::Path;
 
@@ -10,21 +9,21 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::exit::Failure;
 
-/// Bytes that a serving thread takes for requests, and for its stack.
+/// Bytes that a serving thread needs for requests and its stack.
 const THREAD: usize = (16 << 20) + 4096 + (2 << 20);
-/// Addresses that the C library sets aside for the small allocations of a
-/// thread, beyond what it uses.
+/// Bytes of address space that the C library reserves for a thread's small
+/// allocations.
 const ARENA: u64 = 64 << 20;
 
-/// Refuses to serve `region` with so many threads where there is no memory, or
-/// no addresses, for them.
+/// Checks that memory and address space suffice to serve `region` with this number of
+/// threads.
 ///
 /// # Errors
-/// What is too little, and what to do.
+/// A system failure that names the missing resource and what to do.
 pub fn check(region: &Path, threads: usize) -> Result<(), Failure> {
     let refused = |what: &str, bytes: u64, limit: &str| {
         Failure::system(format!(
-            "{}: out of memory: serving it with {threads} threads takes {} MiB of {what}{limit}; make room, or use fewer threads (-o threads=1)",
+            "{}: out of memory: serving it with {threads} threads needs {} MiB of {what}{limit}; free memory, or use fewer threads (-o threads=1)",
             region.display(),
             bytes >> 20
         ))
@@ -33,14 +32,14 @@ pub fn check(region: &Path, threads: usize) -> Result<(), Failure> {
     let mut room: Vec<u8> = Vec::new();
     room.try_reserve_exact(bytes)
         .map_err(|_| refused("memory", bytes as u64, ""))?;
-    // Or the compiler may find that nobody needs it.
+    // Otherwise the compiler may drop the unused allocation.
     std::hint::black_box(&mut room);
     drop(room);
 
     let addresses = (bytes as u64).saturating_add(ARENA.saturating_mul(threads as u64));
     match getrlimit(Resource::As).current {
         Some(limit) if limit.saturating_sub(addresses_in_use()) < addresses => Err(refused(
-            "addresses",
+            "address space",
             addresses,
             &format!(", and `ulimit -v` is {} KiB", limit >> 10),
         )),
@@ -48,8 +47,8 @@ pub fn check(region: &Path, threads: usize) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of address space that this process has mapped; 0 where `/proc` does
-/// not tell.
+/// Returns the bytes of address space that this process has mapped, or 0 if `/proc` is
+/// unreadable.
 fn addresses_in_use() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()
@@ -63,7 +62,7 @@ mod tests {
     use crate::exit::Status;
 
     #[test]
-    fn more_threads_than_memory_are_refused_with_a_way_out() {
+    fn memory_check_refuses_too_many_threads() {
         assert!(check(Path::new("/r"), 1).is_ok());
         let failure = check(Path::new("/r"), usize::MAX).unwrap_err();
         assert_eq!(failure.status, Status::System);

@@ -1,9 +1,9 @@
-//! What is mounted where: `/proc/self/mountinfo`.
+//! The mount table: `/proc/self/mountinfo`.
 //!
-//! Type, source and path of a FUSE mount are what its maker chose, who may be
-//! any user; the kernel alone gives a mount its number, its device number and
-//! `user_id`. Only these decide anything; a name is looked at only of mounts
-//! that root or the caller has made ([`Mount::is_trusted`]).
+//! Any user may make a FUSE mount and chooses its type, source and path. Only the
+//! kernel assigns the mount number, the device number and `user_id`. Decisions use
+//! these three. A name counts only for a mount made by root or the caller
+//! ([`Mount::is_trusted`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,11 +22,11 @@ pub const FS_TYPE: &str = "fuse.pramfs";
 /// One line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of the mount; another one may have it after the mount is gone.
+    /// Number of the mount. The kernel reuses it after the unmount.
     pub id: u64,
     /// Device number of the mounted file system.
     pub device: (u32, u32),
-    /// What of the file system is mounted: `/` is all of it.
+    /// The mounted part of the file system: `/` is all of it.
     pub root: String,
     /// Where it is mounted.
     pub target: PathBuf,
@@ -41,14 +41,14 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Who mounted it, if it is one of FUSE.
+    /// Returns the user that mounted it, if it is a FUSE mount.
     pub fn user_id(&self) -> Option<u32> {
         let mut words = self.super_options.split(',');
         words.find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
     }
 
-    /// Whether root or the user of this process made it. What is not of FUSE,
-    /// root alone can mount.
+    /// Tells whether root or the user of this process made it. Only root can mount file
+    /// systems other than FUSE.
     pub fn is_trusted(&self) -> bool {
         let own = rustix::process::geteuid().as_raw();
         match self.user_id() {
@@ -57,34 +57,34 @@ impl Mount {
         }
     }
 
-    /// Whether it was made by the user of this process.
+    /// Tells whether the user of this process made it.
     pub fn is_own(&self) -> bool {
         self.user_id() == Some(rustix::process::geteuid().as_raw())
     }
 
-    /// Whether the mount, or the file system, has this option.
+    /// Tells whether the mount or the file system has this option.
     pub fn has(&self, option: &str) -> bool {
         let mut words = self.options.split(',').chain(self.super_options.split(','));
         words.any(|word| word == option)
     }
 }
 
-/// Where a descriptor, or a name below it, is.
+/// The mount of a descriptor, or of a name below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
     /// Number of the mount.
     pub mount: u64,
     /// Device number of its file system.
     pub device: (u32, u32),
-    /// Whether it is the top of the mount.
+    /// It is the root of the mount.
     pub is_top: bool,
 }
 
-/// Where `name` in `directory` is, or the directory itself if the name is empty.
-/// Links are not followed, and the process behind a FUSE mount is not asked.
+/// Locates `name` in `directory`, or the directory itself if the name is empty. Does
+/// not follow symbolic links and sends no request to a FUSE server.
 ///
 /// # Errors
-/// Of statx(2); ENOSYS before Linux 5.8.
+/// Errors of statx(2); ENOSYS before Linux 5.8.
 pub fn locate(directory: impl AsFd, name: &OsStr) -> rustix::io::Result<Location> {
     let flags = AtFlags::EMPTY_PATH
         | AtFlags::SYMLINK_NOFOLLOW
@@ -101,20 +101,20 @@ pub fn locate(directory: impl AsFd, name: &OsStr) -> rustix::io::Result<Location
     })
 }
 
-/// The mount whose top a descriptor is.
+/// Returns the mount whose root the descriptor refers to.
 pub fn of_top(directory: impl AsFd) -> Option<Mount> {
     let location = locate(directory, OsStr::new("")).ok()?;
     let mount = with_id(location.mount)?;
     (location.is_top && mount.device == location.device).then_some(mount)
 }
 
-/// The mount of this number.
+/// Returns the mount with this number.
 pub fn with_id(id: u64) -> Option<Mount> {
     read().ok()?.into_iter().find(|mount| mount.id == id)
 }
 
-/// A mount on a name in a directory that is held: what is on the way to it
-/// cannot be exchanged any more.
+/// A mount on a name in an open directory: the path to the directory can no longer
+/// be replaced.
 #[derive(Debug)]
 pub struct Spot {
     directory: OwnedFd,
@@ -124,10 +124,10 @@ pub struct Spot {
 }
 
 impl Spot {
-    /// What is mounted on `path`, of which only the last name may be a dead mount.
+    /// Finds the mount on `path`. Only the last name may be a dead mount.
     ///
     /// # Errors
-    /// Of the system calls; EINVAL where nothing is mounted there.
+    /// Errors of the system calls; EINVAL if nothing is mounted there.
     pub fn of_path(path: &Path) -> io::Result<Spot> {
         let (above, name) = match (path.parent(), path.file_name()) {
             (Some(above), Some(name)) if !above.as_os_str().is_empty() => (above, name),
@@ -148,16 +148,15 @@ impl Spot {
         }
     }
 
-    /// A path that leads there, without any name that could be exchanged but the
-    /// last.
+    /// Returns a path to it in which only the last name can be replaced.
     fn way(&self) -> PathBuf {
         Path::new(&way(&self.directory)).join(&self.name)
     }
 
-    /// Unmounts it, if it is still what was found.
+    /// Unmounts it, if it is still the mount that was found.
     ///
     /// # Errors
-    /// EBUSY while it is in use, ESTALE where something else is there.
+    /// EBUSY while it is in use; ESTALE if another mount or none is there.
     pub fn unmount(&self, flags: UnmountFlags) -> rustix::io::Result<()> {
         if locate(&self.directory, &self.name)?.mount != self.mount.id {
             return Err(Errno::STALE);
@@ -165,10 +164,10 @@ impl Spot {
         rustix::mount::unmount(self.way(), flags | UnmountFlags::NOFOLLOW)
     }
 
-    /// The top of the mount, if it is still what was found.
+    /// Opens the root of the mount, if it is still the mount that was found.
     ///
     /// # Errors
-    /// ESTALE where something else is there.
+    /// ESTALE if another mount or none is there.
     pub fn open(&self) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let top = rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())?;
@@ -179,21 +178,21 @@ impl Spot {
     }
 }
 
-/// A path that leads to what a descriptor is open for, and nowhere else, for
-/// system calls that take paths only.
+/// Returns a path that refers to the open descriptor, for system calls that only take
+/// paths.
 pub fn way(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// All mounts, in the order in which they were made.
+/// Returns all mounts, in the order in which they were made.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn read() -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// The mount that is on top at `target`, a canonical path.
+/// Returns the topmost mount at `target`, a canonical path.
 pub fn at(target: &Path) -> Option<Mount> {
     read()
         .ok()?
@@ -202,8 +201,8 @@ pub fn at(target: &Path) -> Option<Mount> {
         .find(|mount| mount.target == target)
 }
 
-/// The first mount of a region that root or the caller has made and that says so
-/// by its source. For messages: nothing is decided by it.
+/// Returns the first mount by root or the caller whose source names the region. For
+/// messages only: not a basis for decisions.
 pub fn of_source(region: &Path) -> Option<Mount> {
     let wanted = Identity::of_path(region).ok()?;
     let is_source = |mount: &Mount| {
@@ -272,7 +271,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// A source for people: whoever mounts chooses it, escapes of a terminal too.
+/// Returns a source for display, with control characters escaped: any user can put
+/// terminal sequences into a source.
 pub fn shown(source: &OsStr) -> String {
     let text = source.to_string_lossy();
     let safe = |c: char| match c.is_control() {
@@ -282,8 +282,8 @@ pub fn shown(source: &OsStr) -> String {
     text.chars().map(safe).collect()
 }
 
-/// A region's path as a mount source: commas would end the option that it
-/// travels in.
+/// Returns a region's path as a mount source. Commas are replaced: they would end the
+/// mount option that carries it.
 pub fn source_name(region: &Path) -> String {
     String::from_utf8_lossy(region.as_os_str().as_bytes()).replace([',', '\\', '\n'], "_")
 }
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_ours() {
+    fn mountinfo_line_is_parsed() {
         let line = b"36 25 0:31 / /mnt/a\\040b rw,nosuid,relatime shared:5 master:1 - fuse.pramfs /dev/shm/r\\134x rw,user_id=0\n";
         let mounts = parse(line);
         assert_eq!(mounts.len(), 1);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_on_a_path_is_found_by_number() {
+    fn spot_finds_mount_by_id() {
         let spot = Spot::of_path(Path::new("/proc")).unwrap();
         assert_eq!(spot.mount.fs_type, "proc");
         assert_eq!(spot.mount, of_top(spot.open().unwrap()).unwrap());
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_read_are_left_out() {
+    fn malformed_mountinfo_lines_are_skipped() {
         assert_eq!(
             parse(b"\n36 25 0:31 / /mnt rw\nnonsense - - -\n"),
             Vec::new()
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_have_no_commas() {
+    fn source_name_replaces_separators() {
         assert_eq!(source_name(Path::new("/a,b\\c")), "/a_b_c");
     }
 }

@@ -1,9 +1,9 @@
-//! Where to mount: is it a directory, is it empty, is it the corpse of an
-//! earlier mount?
+//! Checks a mount point: a directory, empty, and not a dead mount.
 //!
-//! Invariant: a path is resolved once. What is looked at, cleared and mounted on
-//! is the directory that was opened then, whatever its name leads to meanwhile.
-//! Nothing is unmounted but a dead mount of our own type that the caller made.
+//! Invariants:
+//! * a path is resolved once; all later steps use the directory opened then,
+//!   even if the name is replaced meanwhile;
+//! * only a dead mount of our own type, made by the caller, is unmounted.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,25 +15,25 @@ use crate::exit::Failure;
 use crate::kernel;
 use crate::mountinfo::{self, FS_TYPE};
 
-/// Corpses on top of each other that are cleared at most.
+/// Limit of stacked dead mounts to clear.
 const MAX_DEAD: usize = 16;
 
 /// A directory that can be mounted on.
 #[derive(Debug)]
 pub struct MountPoint {
-    /// The directory that was looked at.
+    /// The checked directory.
     pub directory: OwnedFd,
-    /// Its path when that was done, without links. For messages, and for
-    /// fusermount3, which can be told no descriptor.
+    /// Its path at the time of the check, without symbolic links. For messages, and
+    /// for fusermount3, which does not take a descriptor.
     pub path: PathBuf,
-    /// What was done to make it usable, for the user to know.
+    /// Messages for the user: what `prepare` did to make it usable.
     pub notices: Vec<String>,
 }
 
-/// Checks a mount point. A dead mount of ours on it is cleared away.
+/// Checks a mount point and clears a dead mount of the caller on it.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// [`Failure`] with the cause and what to do.
 pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
     let mut notices = Vec::new();
     for _ in 0..MAX_DEAD {
@@ -54,7 +54,7 @@ pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
                 )));
             }
             Err(error) if is_dead(&error) => {
-                // Elsewhere it is the one above that is dead, and not ours to clear.
+                // Not the top of a mount: a mount above is dead, which is not ours to clear.
                 if mountinfo::of_top(&directory).is_none() {
                     return Err(unusable(&path, &error));
                 }
@@ -73,8 +73,8 @@ pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
     )))
 }
 
-/// What the path leads to, and its path without links. It may be a dead mount,
-/// which this does not ask for anything.
+/// Opens a path, and returns the descriptor and the path without symbolic links.
+/// Works on a dead mount: sends no request to its server.
 pub(crate) fn open(given: &Path) -> Result<(OwnedFd, PathBuf), Failure> {
     let opened = rustix::fs::open(given, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let directory = opened.map_err(|error| unusable(given, &error.into()))?;
@@ -99,7 +99,8 @@ fn unusable(path: &Path, error: &io::Error) -> Failure {
     })
 }
 
-/// ECONNABORTED is what those hear who ask at the moment of death.
+/// Tells whether an error means a dead server. A request in flight when the server
+/// dies gets ECONNABORTED.
 fn is_dead(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -113,8 +114,8 @@ enum State {
     NotDirectory,
 }
 
-/// Asks whoever serves the directory. The kernel may know attributes and entries of
-/// a dead mount, and answer for it.
+/// Asks the server of the directory. The kernel may have attributes and entries of a
+/// dead mount cached; a forced sync bypasses them.
 fn look(directory: &OwnedFd) -> io::Result<State> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = rustix::fs::statx(directory, c"", flags, StatxFlags::TYPE)?;
@@ -154,9 +155,9 @@ fn clear(directory: &OwnedFd, path: &Path) -> Result<(), Failure> {
         }
         Some(mount) if !mount.is_own() => match mount.user_id() {
             Some(id) => format!("of user {id}"),
-            None => "of nobody known".to_owned(),
+            None => "of an unknown user".to_owned(),
         },
-        None => "of type unknown".to_owned(),
+        None => "of unknown type".to_owned(),
         Some(_) => {
             return kernel::clear(directory, path).map_err(|error| {
                 Failure::mount(format!(
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_will_do() {
+    fn mount_point_empty_directory_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(
             prepare(dir.path(), false).unwrap().path,
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_will_not_do_is_named() {
+    fn unusable_mount_point_is_explained() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         assert!(refused(&missing).contains("mkdir -p"));

@@ -1,23 +1,23 @@
-//! The server and a machine that runs out of memory.
+//! The OOM score of the server.
 //!
-//! The kernel ends the process that has most memory, and to that counts what is
-//! mapped of a region on tmpfs: the server would go first, its end would free
-//! nothing of the region, and each user of the mount would be left with
-//! ENOTCONN. So it asks to be the last one, as other daemons do whose end takes
-//! storage away. What it takes for itself is bounded (`cache_mem=`, `threads=`).
+//! When memory runs out, the kernel kills the process with the most memory, and that
+//! includes the mapped pages of a region on tmpfs. So the server would be killed first.
+//! That would free nothing of the region and leave all users of the mount with
+//! ENOTCONN. Like other storage daemons, the server therefore asks to be killed last.
+//! Its own memory is bounded (`cache_mem=`, `threads=`).
 //!
-//! The last one, and not never: the server may be alone in a memory cgroup, which
-//! counts the pages of a region on tmpfs, too. If the kernel could not end it, every
-//! process that wants a page of that cgroup would hang.
+//! It does not ask for "never": the server may be alone in a memory cgroup, which also
+//! counts the pages of a region on tmpfs. If the kernel could not kill it, every process
+//! that needs a page of that cgroup would hang.
 
 use std::io;
 
 const KNOB: &str = "/proc/self/oom_score_adj";
-/// One more than what the kernel takes for "never".
+/// One above -1000, which means "never".
 const LAST: &str = "-999";
 
-/// Makes this process the last one that is ended for want of memory, unless somebody has
-/// settled that already (`OOMScoreAdjust=`, choom(1)). Only root may.
+/// Makes the OOM killer choose this process last, unless its score has already been set
+/// (`OOMScoreAdjust=`, choom(1)). Needs root.
 pub fn keep_alive() {
     let set = || -> io::Result<()> {
         if std::fs::read_to_string(KNOB)?.trim() == "0" {
@@ -26,6 +26,6 @@ pub fn keep_alive() {
         Ok(())
     };
     if let Err(error) = set() {
-        tracing::debug!("{KNOB} stays as it is: {error}");
+        tracing::debug!("{KNOB} stays unchanged: {error}");
     }
 }

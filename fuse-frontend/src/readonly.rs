@@ -1,19 +1,18 @@
-//! A mount that has met damage is shown as read-only.
+//! Remounts the file system read-only after damage.
 //!
-//! The engine refuses changes from the damage on. The kernel knows nothing of
-//! that, and `/proc/mounts` says `rw`, until the superblock is remounted. That
-//! is done by a thread of its own: the kernel writes dirty pages back first, and
-//! whoever serves requests must be free to answer. It is refused (EBUSY) for as
-//! long as files are open for writing, and tried again until none is. What else
-//! stands in the way (a mount that is covered, want of memory) may pass as well:
-//! only where this process may not or cannot remount, it gives up.
+//! After damage the engine refuses changes. The kernel does not know that, and
+//! `/proc/mounts` says `rw`, until the superblock is remounted. A separate thread
+//! remounts: the kernel first writes dirty pages back, and the serving threads must be
+//! free to answer. While files are open for writing, the remount fails with EBUSY and
+//! the thread retries. It also retries after other temporary errors (a covered mount,
+//! out of memory). It gives up only if this process may not or cannot remount.
 //!
-//! Invariant: it is our own file system that is remounted. The number in the mount
-//! table may be another's by now; so the mount is held, which keeps its number its
-//! own, and only then the connection is found alive.
+//! Invariant: only our own file system is remounted. The device number in the mount
+//! table may have been reused. Order: the mount is opened, which pins its number; then
+//! the connection is checked to be alive.
 //!
-//! The superblock is what is changed, and so every mount of it: the flags of
-//! each mount stay as they are.
+//! The remount changes the superblock and so affects all its mounts; the flags of each
+//! mount stay unchanged.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,13 +25,13 @@ use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick
 use crate::kernel::Place;
 use crate::mountinfo;
 
-/// Between two tries, while files are open for writing.
+/// Delay between retries while files are open for writing.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Between two tries, with anything else in the way.
+/// Delay between retries after any other error.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 
-/// Starts the thread, which ends with the mount. It holds neither engine nor
-/// mount.
+/// Starts the thread, which ends with the mount. The thread keeps neither the engine
+/// nor the mount alive.
 pub fn watch(place: &Place, fs: &Fs) {
     let (place, writability) = (place.clone(), fs.writability());
     let region = fs.region().info().name;
@@ -50,11 +49,13 @@ pub fn watch(place: &Place, fs: &Fs) {
             }
         });
     if let Err(error) = started {
-        tracing::warn!("after damage the mount will still be shown as rw: {error}");
+        tracing::warn!(
+            "cannot start the thread that remounts read-only; after damage the mount stays shown as rw: {error}"
+        );
     }
 }
 
-/// Whether another try may have another end.
+/// Tells whether a retry may succeed.
 fn may_pass(error: Errno) -> bool {
     !matches!(
         error,
@@ -62,7 +63,8 @@ fn may_pass(error: Errno) -> bool {
     )
 }
 
-/// Tries until it is remounted, cannot be, or `ended` after a pause.
+/// Retries until the remount succeeds or fails permanently, or until `ended` returns
+/// true after a pause.
 fn follow(
     region: &str,
     path: &str,
@@ -73,23 +75,23 @@ fn follow(
     loop {
         let error = match remount() {
             Ok(()) => {
-                tracing::warn!("{region}: {path} is mounted read-only from here on");
+                tracing::warn!("{region}: {path} is now mounted read-only");
                 return;
             }
-            // There is nothing to be shown any more.
+            // The mount has ended.
             Err(_) if ended(Duration::ZERO) => return,
             Err(error) => error,
         };
         if !may_pass(error) {
             tracing::warn!(
-                "{region}: changes are refused (EROFS), but {path} stays shown as rw: this process cannot remount it: {error}"
+                "{region}: changes are refused (EROFS), but {path} stays shown as rw, because this process cannot remount it: {error}"
             );
             return;
         }
         if told.replace(error) != Some(error) {
             match error {
                 Errno::BUSY => tracing::warn!(
-                    "{region}: changes are refused (EROFS); {path} is shown as rw until the files that are open for writing are closed"
+                    "{region}: changes are refused (EROFS); {path} is shown as rw until all files open for writing are closed"
                 ),
                 error => tracing::warn!(
                     "{region}: changes are refused (EROFS); {path} is shown as rw until it can be remounted: {error}"
@@ -108,8 +110,8 @@ fn follow(
 
 /// Makes the file system of a mount read-only in the kernel.
 ///
-/// Asks nothing of the process that serves it, which is this one, but that it
-/// takes pages that are written back.
+/// The only requests that this sends to the server, which is this process, are
+/// write-backs of dirty pages.
 pub(crate) fn remount(place: &Place) -> rustix::io::Result<()> {
     let device = place.device.ok_or(Errno::NODEV)?;
     let mounts =
@@ -121,7 +123,7 @@ pub(crate) fn remount(place: &Place) -> rustix::io::Result<()> {
         let Ok(at) = rustix::fs::open(&target, flags, Mode::empty()) else {
             continue;
         };
-        // Another may be on top of it. Not to be asked of the server.
+        // Another mount may cover it. DONT_SYNC: no request to the server.
         let cached = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let Ok(stat) = rustix::fs::statx(&at, c"", cached, StatxFlags::empty()) else {
             continue;
@@ -146,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// How often it is tried, with these errors before it works.
+    /// Counts the attempts if these errors come before the success.
     fn tries(errors: &[Errno], ends_after: usize) -> usize {
         let tries = Cell::new(0);
         let remount = || {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_tried_again() {
+    fn remount_retries_temporary_errors() {
         let passing = [
             Errno::BUSY,
             Errno::NOENT,
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_passes_is_not_tried_again() {
+    fn remount_gives_up_on_permanent_errors() {
         for error in [
             Errno::PERM,
             Errno::ACCESS,

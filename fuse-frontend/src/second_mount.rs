@@ -1,19 +1,19 @@
-//! A region that root has mounted already, mounted once more.
+//! Mounts a region that root has already mounted on a further directory.
 //!
-//! A kernel file system is mounted in as many places as one likes, each with
-//! flags and a propagation of its own. The kernel mounts a FUSE file system
-//! once more for whoever shows it the connection, so the connection is
-//! borrowed from the process that serves the first mount: over the control
-//! socket of the region, where that process has shown that it is root's and has
-//! this very region open.
+//! A kernel file system can be mounted on any number of directories, each with its
+//! own flags and propagation. For FUSE, the kernel makes another mount for a process
+//! that presents the connection. The server of the first mount lends it over the
+//! control socket of the region, after proving that it runs as root and has this
+//! region open.
 //!
-//! Invariant: no name decides anything, neither a mount's source and type nor a
-//! process's. The file system that the connection leads to is compared, by its
-//! device number, with what root has mounted, before anybody can see it; it is
-//! never less restricted than the first mount. What does not fit is refused.
+//! Invariants:
+//! * no name is trusted: neither the source and type of a mount nor the name of a
+//!   process;
+//! * before the new mount becomes visible, the device number of its file system is
+//!   compared with the mount of root; a mismatch is refused;
+//! * the new mount is never less restricted than the first one.
 //!
-//! Left to others: a region that is in use by anything else is refused when it
-//! is opened.
+//! Left to others: if another program uses the region, opening it fails.
 
 use std::path::Path;
 
@@ -26,13 +26,13 @@ use crate::mountinfo::{self, Mount};
 use crate::mountpoint;
 use crate::options::MountSettings;
 
-/// Mounts `region` on `mountpoint` if root's server has it mounted where we see
-/// it; `None` where none has, and it has to be mounted in earnest. Gives what the
-/// user should know.
+/// Mounts `region` on `mountpoint` if root's server has it mounted in this namespace.
+/// Returns messages for the user, or `None` if no server does and the region needs a
+/// first mount.
 ///
 /// # Errors
-/// It is mounted on that very directory, or otherwise than asked for; the server
-/// does not prove what it is, or does not answer.
+/// The region is already mounted on that directory, or with options that differ from
+/// the requested ones; the server fails to prove its identity, or does not answer.
 pub fn mount(
     region: &Path,
     mountpoint: &Path,
@@ -49,13 +49,13 @@ pub fn mount(
         ))
     };
     let proved = match server.ask(Request::Connection) {
-        // It ends just now.
+        // The server is just ending.
         Err(ControlError::Gone) => return Ok(None),
         asked => asked.map_err(untrusted)?,
     };
     let Some(first) = first_mount(&proved.served) else {
-        // It is unmounted, or mounted in another mount namespace only. Opening the
-        // region waits for the one and refuses the other.
+        // Either it is being unmounted: opening the region waits for that. Or it is
+        // mounted only in another mount namespace: opening the region fails.
         return Ok(None);
     };
     let there = first.target.display();
@@ -75,7 +75,7 @@ pub fn mount(
             "read-write"
         };
         return Err(Failure::mount(format!(
-            "{shown} is mounted on {there} {how}; a second mount of it can only be {how}, too"
+            "{shown} is mounted on {there} {how}; a second mount must be {how} as well"
         )));
     }
     let others = first.has("allow_other");
@@ -86,15 +86,15 @@ pub fn mount(
             "noallow_other"
         };
         return Err(Failure::mount(format!(
-            "{shown} is mounted on {there} with {how}, which holds for all its mounts; ask for nothing else"
+            "{shown} is mounted on {there} with {how}, which applies to all its mounts; use the same option"
         )));
     }
-    // These are of the file system as a whole, and a second mount does not set them.
+    // These belong to the superblock; a second mount cannot set them.
     let wanted = [("sync", settings.sync), ("dirsync", settings.dirsync)];
     for (option, _) in wanted.iter().filter(|(_, asked)| *asked) {
         if !first.super_options.split(',').any(|word| word == *option) {
             return Err(Failure::mount(format!(
-                "{shown} is mounted on {there} without {option}, which holds for all its mounts; leave out {option}, or type: mount -o remount,{option} {there}"
+                "{shown} is mounted on {there} without {option}, which applies to all its mounts; leave out {option}, or type: mount -o remount,{option} {there}"
             )));
         }
     }
@@ -109,13 +109,13 @@ pub fn mount(
     };
     let connection = proved
         .connection
-        .ok_or_else(|| refused("the process that serves it keeps the connection".into()))?;
+        .ok_or_else(|| refused("its server did not send the connection".into()))?;
     let source = first.source.to_string_lossy();
     let mount = Detached::new(&connection, &source, &settings)
         .map_err(|error| refused(error.to_string()))?;
     if mount.device != first.device {
         return Err(refused(format!(
-            "process {pid} gave a connection that leads to another file system"
+            "process {pid} sent the connection of another file system"
         )));
     }
     mount
@@ -130,24 +130,24 @@ pub fn mount(
     Ok(Some(point.notices))
 }
 
-/// Whether root's server has this region mounted and says so.
+/// Tells whether root's server answers for this region.
 pub(crate) fn is_served(region: &Path) -> bool {
     matches!(server_of(region), Ok(Some(_)))
 }
 
-/// The server of a region, for root. `None` where nobody listens for it.
+/// Connects to the server of a region, if this process is root. Returns `None` if no
+/// server listens.
 fn server_of(region: &Path) -> Result<Option<Client>, Failure> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
     let Ok(identity) = Identity::of_path(region) else {
-        // Opening it says what is wrong.
+        // Opening the region reports the cause.
         return Ok(None);
     };
     let directory = match Directory::open(DIRECTORY) {
         Ok(Some(directory)) => directory,
-        // A directory that is not safe is not looked into. The mount, if it can be
-        // made, says so.
+        // An unsafe directory is not searched. If the mount succeeds, it warns.
         Ok(None) | Err(ControlError::Directory { .. }) => return Ok(None),
         Err(error) => return Err(Failure::system(error.to_string())),
     };
@@ -159,7 +159,7 @@ fn server_of(region: &Path) -> Result<Option<Client>, Failure> {
     })
 }
 
-/// The first mount of the whole of what is served that the caller has made.
+/// Returns the caller's first mount of the served file system's root.
 fn first_mount(served: &Served) -> Option<Mount> {
     let own = rustix::process::geteuid().as_raw();
     let mut mounts = mountinfo::read().ok()?.into_iter();
@@ -171,8 +171,8 @@ fn first_mount(served: &Served) -> Option<Mount> {
     })
 }
 
-/// The settings with the access times of the first mount: the process that serves
-/// both knows one way to set them.
+/// Returns the settings with the atime policy of the first mount: one server has one
+/// policy for all its mounts.
 fn alike(first: &Mount, settings: &MountSettings) -> MountSettings {
     let has = |name| first.options.split(',').any(|word| word == name);
     let mut settings = settings.clone();
@@ -185,8 +185,8 @@ fn alike(first: &Mount, settings: &MountSettings) -> MountSettings {
     settings
 }
 
-/// What the first mount forbids, by its options when it was made or by a remount,
-/// the second forbids too. Gives what was not asked for.
+/// Copies the restrictions of the first mount, from its original options or from a
+/// remount. Returns those that the caller did not request.
 fn keep_restrictions(
     first: &Mount,
     served: &Served,

@@ -1,13 +1,15 @@
 //! The end of a mount by a signal.
 //!
-//! SIGTERM and SIGINT unmount. Other signals that would end a process which does
-//! not know them do nothing: SIGHUP, so that the end of a session does not end
-//! its mounts, and those that are sent to ask for a report, for a rotation of
-//! logs, or by mistake. What ends the process because it has gone wrong itself
-//! (SIGSEGV, SIGABRT and the like) still does. What is in use when the signal comes is
-//! detached and its connection cut: whoever has a file open gets an error from
-//! then on. Nothing is lost by that, as everything that has returned is on the
-//! medium; files that are open and have no name are removed by the next mount.
+//! * SIGTERM and SIGINT unmount.
+//! * Other signals whose default action ends a process do nothing: SIGHUP, so that
+//!   mounts survive the end of a session, and signals sent to request a report or log
+//!   rotation, or by mistake.
+//! * Signals that report a fault of the process (SIGSEGV, SIGABRT and the like) still
+//!   end it.
+//!
+//! If the mount is in use when the signal arrives, it is detached and its connection
+//! aborted: access to open files fails from then on. No completed operation is lost,
+//! because each one is on the medium. The next mount removes orphans.
 
 use std::io;
 use std::sync::Weak;
@@ -44,25 +46,25 @@ const IGNORED: [i32; 12] = [
 /// How long the kernel may take to end a connection at each step.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long the last write-out may take.
+/// How long the final sync may take.
 const SYNC_GRACE: Duration = Duration::from_secs(10);
 
-/// Caught signals. From its making on none of them ends the process.
+/// Caught signals. Once constructed, none of them ends the process.
 #[derive(Debug)]
 pub struct Signals(signal_hook::iterator::Signals);
 
 impl Signals {
-    /// Catches what unmounts and what does nothing. (Caught, not ignored: what
-    /// is ignored stays so in the programs that this one starts.)
+    /// Catches the signals of both lists. They are caught rather than ignored, because
+    /// child programs inherit ignored signals.
     ///
     /// # Errors
-    /// Of the system calls behind it.
+    /// Errors of the system calls.
     pub fn catch() -> io::Result<Signals> {
         signal_hook::iterator::Signals::new(END.iter().chain(&IGNORED)).map(Signals)
     }
 }
 
-/// What it takes to end a mount.
+/// The state that ending a mount needs.
 pub struct Watch {
     /// The mount.
     pub place: Place,
@@ -71,11 +73,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread that waits for signals. Dropping what it returns says
-    /// that the connection has ended.
+    /// Starts the thread that waits for signals. The caller drops the returned sender
+    /// when the connection has ended.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If the thread cannot be started.
     pub fn start(self, mut signals: Signals) -> io::Result<Sender<()>> {
         let (ended, has_ended) = channel();
         std::thread::Builder::new()
@@ -96,7 +98,7 @@ impl Watch {
         let path = self.place.path.display();
         tracing::info!("{}: unmounting {path}", name(signal));
         if let Err(error) = self.place.unmount() {
-            tracing::warn!("{path} is in use ({error}): files that are open are cut off");
+            tracing::warn!("{path} is in use ({error}): detaching it; its open files will fail");
             if let Err(error) = self.place.detach() {
                 tracing::warn!("cannot detach {path}: {error}");
             }
@@ -107,21 +109,21 @@ impl Watch {
         match self.place.abort() {
             Ok(()) if wait(has_ended) => return,
             Ok(()) => {}
-            Err(error) => tracing::debug!("cannot cut the connection of {path}: {error}"),
+            Err(error) => tracing::debug!("cannot abort the connection of {path}: {error}"),
         }
-        // The kernel holds on to the connection for somebody's open file, or a
-        // request does not come to its end. The end of this process ends both.
+        // Either an open file keeps the connection, or a request does not finish.
+        // Exiting the process ends both.
         let status = match self.sync() {
             Ok(()) => 0,
             Err(error) => {
-                tracing::error!("{path}: {error}; the next mount recovers what was under way");
+                tracing::error!("{path}: {error}; the next mount recovers unfinished operations");
                 Status::System as u8
             }
         };
         std::process::exit(i32::from(status));
     }
 
-    /// Writes out what may lag on the medium, in a time that is bounded.
+    /// Makes pending stores durable, in bounded time.
     fn sync(&self) -> io::Result<()> {
         let Some(fs) = self.fs.upgrade() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the mount says of itself: what is in force, and why.
+//! The summary of a mount: the settings in force, and the warnings.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use pramfs::{RecoveryReport, inode::Fs};
 use crate::adapter::CacheMode;
 use crate::options::MountSettings;
 
-/// A few lines on a mount.
+/// Returns the summary of a mount, some lines of text.
 pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
     let info = fs.region().info();
     let mut text = String::new();
@@ -36,9 +36,9 @@ pub fn of(fs: &Fs, mountpoint: &Path, settings: &MountSettings) -> String {
     text
 }
 
-/// What nobody should have to ask for: that contents will be lost, or that
-/// something is damaged. A line each; none where all is well, nor for what was
-/// asked for by an option: programs compare what mount(8) prints.
+/// Returns the warnings to print without `-v`, one line each: volatile contents and
+/// damage. A healthy mount has none, nor has an effect requested by an option, because
+/// programs compare the output of mount(8).
 pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
     let kind = info.kind.map_or("memory", |kind| kind.name());
     let mut all = Vec::new();
@@ -51,15 +51,15 @@ pub fn warnings(info: &RegionInfo, report: &RecoveryReport) -> Vec<String> {
             "{kind} is volatile memory: contents survive the death of every process, but neither a reboot nor a power failure"
         )),
         Persistence::Process => all.push(format!(
-            "{kind} is volatile memory: contents are gone with the process that serves them"
+            "{kind} is volatile memory: contents are lost when the process that serves them ends"
         )),
     }
     if report.used_copy {
-        all.push("the first superblock is damaged, its copy is in use".to_owned());
+        all.push("the first superblock is damaged; its copy is in use".to_owned());
     }
     if report.copy_damaged {
         all.push(format!(
-            "the copy of the superblock is damaged: unmount, and `fsck.pramfs -p {}` makes it anew",
+            "the copy of the superblock is damaged: unmount, and run `fsck.pramfs -p {}` to rewrite it",
             info.name
         ));
     }
@@ -107,7 +107,7 @@ fn durability(info: &RegionInfo) -> &'static str {
             "power: an operation is durable when it returns, by an msync at each fence (durability=process is faster)"
         }
         (Granularity::Page, Durability::Process) => {
-            "process: survives the death of this process at any moment, and a power failure only up to the last fsync"
+            "process: contents survive the death of this process at any moment, but a power failure only up to the last fsync"
         }
     }
 }
@@ -117,12 +117,12 @@ fn recovery(report: &RecoveryReport) -> String {
         "none needed, the last unmount was clean".to_owned()
     } else {
         format!(
-            "{} records replayed, {} torn ones left out, {} unlinked files to free",
+            "{} records replayed, {} torn records skipped, {} orphans to free",
             report.records, report.torn, report.orphans
         )
     };
     if report.used_copy {
-        text.push_str("; the first superblock is damaged, its copy is in use");
+        text.push_str("; the first superblock is damaged and its copy is in use");
     }
     if report.copy_damaged {
         text.push_str("; the copy of the superblock is damaged");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_for_what_is_lost_or_damaged() {
+    fn warnings_report_volatility_and_damage() {
         let sound = RecoveryReport::default();
         let mut disk = info(Persistence::Power, Granularity::Page);
         assert!(warnings(&disk, &sound).is_empty());

@@ -1,15 +1,16 @@
-//! `umount.fuse.pramfs`: what umount(8) calls for our mounts.
+//! `umount.fuse.pramfs`: the helper of umount(8) for our mounts.
 //!
-//! A program that unmounts a device expects to have it for itself afterwards:
-//! to check it, to format it, to detach it. The kernel does not wait for the
-//! process behind a FUSE mount, so this does, until the region is let go.
+//! After an unmount, a program expects exclusive use of the device: to check, format
+//! or detach it. The kernel does not wait for the server of a FUSE mount, so this
+//! helper waits until the server releases the region.
 //!
-//! Order: the mount is looked up before it is taken away; the wait begins only
-//! if the file system has no other mount left.
+//! Order: the mount is looked up before it is unmounted. The wait begins only if the
+//! file system has no other mount left.
 //!
-//! Invariant: what is unmounted is what was looked up, by its number; and only
-//! a server that root or the caller has started is waited for, however others
-//! call theirs.
+//! Invariants:
+//! * the mount that was looked up, identified by its number, is the one unmounted;
+//! * the helper waits only for a server started by root or the caller, whatever the
+//!   names of other processes.
 
 use std::ffi::OsString;
 use std::io;
@@ -37,19 +38,19 @@ use crate::remount;
 struct Arguments {
     /// The mount point
     mountpoint: PathBuf,
-    /// Cut the connection to the process that serves the mount
+    /// Abort the connection to the server process
     #[arg(short = 'f', long)]
     force: bool,
-    /// Take the mount out of sight now; it ends when nobody uses it any more
+    /// Detach the mount now; it ends when its last user is done
     #[arg(short = 'l', long)]
     lazy: bool,
-    /// If it is in use, make it read-only
+    /// If the mount is in use, remount it read-only
     #[arg(short = 'r', long = "read-only")]
     read_only: bool,
-    /// Accepted for umount(8): there is no mtab
+    /// Accepted for umount(8); no mtab is kept
     #[arg(short = 'n', long = "no-mtab")]
     no_mtab: bool,
-    /// Say what was done
+    /// Print what was done
     #[arg(short = 'v', long)]
     verbose: bool,
     /// Accepted for umount(8)
@@ -57,18 +58,18 @@ struct Arguments {
     fs_type: Option<String>,
 }
 
-/// Whether a program of this name (`args[0]`) is the helper of umount(8).
+/// Tells whether a program of this name (`args[0]`) is the helper of umount(8).
 pub fn is_called_by(name: &std::ffi::OsStr) -> bool {
     Path::new(name)
         .file_name()
         .is_some_and(|name| name == "umount.fuse.pramfs" || name == "umount.pramfs")
 }
 
-/// Unmounts as the command line says, program name first. Gives what is to be
-/// printed.
+/// Unmounts according to the command line, program name first. Returns the text to
+/// print.
 ///
 /// # Errors
-/// Wrong invocation; no mount of ours there; in use.
+/// Wrong invocation; not a mount of ours; mount in use.
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
     let arguments = match Arguments::try_parse_from(args) {
         Ok(arguments) => arguments,
@@ -96,7 +97,12 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
         Ok(()) => {}
         Err(error) if arguments.read_only && error.raw_os_error() == Some(libc::EBUSY) => {
             return make_read_only(&spot)
-                .map(|()| said(&arguments, format!("{shown} is in use: read-only now")))
+                .map(|()| {
+                    said(
+                        &arguments,
+                        format!("{shown} is in use: it is read-only now"),
+                    )
+                })
                 .map_err(|error| {
                     Failure::mount(format!(
                         "{shown} is in use and cannot be made read-only: {error}"
@@ -105,7 +111,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
         }
         Err(error) => {
             let hint = match error.raw_os_error() {
-                Some(libc::EBUSY) => "; fuser -vm says by whom",
+                Some(libc::EBUSY) => "; fuser -vm lists its users",
                 _ => "",
             };
             return Err(Failure::mount(format!(
@@ -126,8 +132,8 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     Ok(said(&arguments, format!("{shown} unmounted")))
 }
 
-/// Makes the mount read-only. A remount sets all flags anew: what is not named is
-/// lifted, nosuid and nodev too, so those that it has are named.
+/// Remounts read-only. A remount sets all flags: an unnamed flag is cleared, including
+/// nosuid and nodev. Therefore the current flags are passed along.
 fn make_read_only(spot: &Spot) -> io::Result<()> {
     let top = spot.open()?;
     let mount = mountinfo::of_top(&top).ok_or(Errno::STALE)?;
@@ -145,7 +151,7 @@ fn said(arguments: &Arguments, text: String) -> String {
     }
 }
 
-/// The mount at a path. Of a dead one only the parent can be looked at.
+/// Finds the mount at a path. If the mount is dead, only its parent can be resolved.
 fn find(given: &Path) -> Result<Spot, Failure> {
     let shown = given.display();
     let resolved = given
@@ -167,28 +173,28 @@ fn find(given: &Path) -> Result<Spot, Failure> {
         })
 }
 
-/// Whether the file system is mounted elsewhere, in another namespace too: as
-/// long as it is, its backing device information is in sysfs.
+/// Tells whether the file system has another mount, in any namespace: until the last one
+/// is gone, sysfs lists its backing device.
 fn lives_on(mount: &Mount) -> bool {
     let (major, minor) = mount.device;
     Path::new(&format!("/sys/class/bdi/{major}:{minor}")).exists()
 }
 
-/// Waits until the server of the region, which is unmounted, lets go of it; tells
-/// whether that came to be. Others who hold it are not waited for.
+/// Waits until the server of the unmounted region releases it, and tells whether it did.
+/// Does not wait for other holders.
 fn wait_until_free(region: &Path) -> bool {
     let look = || if is_held(region) { Err(()) } else { Ok(()) };
     let waited = pramfs_medium::pmem::open_when_unlocked(region, look, |()| true);
     waited.is_ok() || !pramfs_medium::pmem::is_being_released(region)
 }
 
-/// Whether a process holds the region. One that cannot be asked about (its
-/// name is not its path, or it may not be opened) counts as free.
+/// Tells whether a process holds the region. A region that cannot be opened (its name is
+/// not a path, or access is denied) counts as free.
 fn is_held(region: &Path) -> bool {
     let open = |flags| rustix::fs::open(region, flags | OFlags::CLOEXEC, Mode::empty());
     let look = || -> io::Result<bool> {
         let kind = FileType::from_raw_mode(rustix::fs::stat(region)?.st_mode);
-        // The claim on a block device goes a little later than the lock.
+        // The exclusive claim on a block device ends slightly later than the lock.
         if kind == FileType::BlockDevice {
             return match open(OFlags::RDONLY | OFlags::EXCL) {
                 Err(Errno::BUSY) => Ok(true),
@@ -215,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_it_goes_by() {
+    fn umount_helper_is_recognized_by_name() {
         for (name, is) in [
             ("/sbin/umount.fuse.pramfs", true),
             ("umount.pramfs", true),
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_and_places_that_are_not_ours() {
+    fn umount_of_wrong_arguments_or_foreign_mount_fails() {
         assert_eq!(failure("umount.fuse.pramfs").status, Status::Usage);
         assert_eq!(failure("umount.fuse.pramfs -x /").status, Status::Usage);
         for place in ["/", "/nowhere/at/all"] {
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locked_file_is_held_and_a_missing_one_is_not() {
+    fn is_held_detects_locked_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(!is_held(file.path()));
         rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();

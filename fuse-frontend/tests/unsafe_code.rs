@@ -1,5 +1,5 @@
-//! What `adapter/lent.rs` rests on: it is the only place with unsafe code, and
-//! nothing else of the program can store to the medium past the engine.
+//! The conditions of `adapter/lent.rs`: it has the only unsafe code, and nothing else in
+//! the program can store to the medium past the engine.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Code without comments, by file.
+/// Returns the code without comments, by file.
 fn code() -> Vec<(PathBuf, String)> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -31,7 +31,7 @@ fn code() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn unsafe_code_stands_in_one_place() {
+fn unsafe_code_only_in_lent_rs() {
     let mut found = Vec::new();
     for (path, text) in code() {
         let text = text.replace("unsafe_code", "");
@@ -43,7 +43,7 @@ fn unsafe_code_stands_in_one_place() {
 }
 
 #[test]
-fn the_program_stores_to_the_medium_by_the_engine_alone() {
+fn medium_stores_only_through_engine() {
     for (path, text) in code() {
         for way in [
             ".window()",

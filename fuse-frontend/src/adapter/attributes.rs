@@ -18,14 +18,13 @@ fn send_attr(reply: ReplyAttr, of: Attr) {
     reply.attr(&attr_ttl(&of), &attr(&of));
 }
 
-/// Takes set-user-id and set-group-id away from a file that is about to be
-/// changed, unless who asks may keep them. The kernel leaves this to us, as
-/// HANDLE_KILLPRIV_V2 is negotiated: it says so with a write
-/// (FUSE_WRITE_KILL_SUIDGID), but not, or not so that the transport hands it on,
-/// with truncations, fallocate and copy_file_range.
+/// Clears set-user-ID and set-group-ID of a file before a change, unless the caller may
+/// keep them. With HANDLE_KILLPRIV_V2 the kernel leaves this to the server. It flags a
+/// write (FUSE_WRITE_KILL_SUIDGID). For truncate, fallocate and copy_file_range, it sends
+/// no flag or `fuser` does not pass it on.
 ///
-/// A change that is going to be refused takes nothing away. `grows`: it is one
-/// that a file which can only grow allows.
+/// A change that will be refused clears nothing. `grows`: an append-only file allows the
+/// change.
 pub(super) fn drop_rights(fs: &Fs, req: &Request, ino: Ino, grows: bool) -> Served<()> {
     const OF_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     let Attr { perm, flags, .. } = fs.getattr(ino)?;
@@ -49,10 +48,9 @@ impl Adapter {
             if set.size.is_some() {
                 drop_rights(fs, req, ino, false)?;
             }
-            // With nothing to set comes what is to lose its rights and nothing
-            // else: an overlay has that done before it writes. So does a chown
-            // to nobody, which anybody can ask for who finds the file: from them
-            // it takes nothing.
+            // An empty setattr asks only to clear suid and sgid: overlayfs sends it before
+            // a write. `chown(-1,-1)` sends the same request, and any user who can look
+            // up the file may call it. So only the owner or CAP_FOWNER clears the bits.
             if *set == SetAttr::default() {
                 let owner = fs.getattr(ino)?.uid;
                 if req.uid() == owner || Caller::of(req).can(CAP_FOWNER) {

@@ -1,19 +1,19 @@
-//! What the kernel knows of a caller and a request does not say: the groups
-//! and capabilities of its process.
+//! The groups and capabilities of a caller, which a request does not carry.
 //!
-//! Read from `/proc/PID/status`, only for the few requests that need it. Whose
-//! process cannot be seen there (another PID namespace, or gone) has neither:
-//! what is not known to be allowed is refused. Capabilities are those of a user
-//! namespace, and count only in our own: anybody can be root in a new one. A
-//! request in somebody else's name (an overlay's, the NFS server's) has that
-//! one's user and group, and nothing of the process that brought it about.
+//! They are read from `/proc/PID/status`, only for the few requests that need them.
+//! * If the process is not visible there (another PID namespace, or gone), it has neither:
+//!   only known rights count.
+//! * Capabilities count only if the process is in the user namespace of the server,
+//!   because any user can be root in a new one.
+//! * A request on behalf of another user (from overlayfs or the NFS server) has the user
+//!   and group of that user, and no rights of the requesting process.
 
 use fuser::Request;
 use pramfs::inode::{Credentials, Groups};
 
-/// The right to do with others' files what their owners may.
+/// The right to act as the owner of any file.
 pub(super) const CAP_FOWNER: u32 = 3;
-/// The right to change files of others' groups and keep sgid.
+/// The right to keep sgid when changing a file of a foreign group.
 const CAP_FSETID: u32 = 4;
 /// The right to set and clear `chattr +i` and `+a`.
 const CAP_LINUX_IMMUTABLE: u32 = 9;
@@ -25,12 +25,12 @@ pub(super) const CAP_SYS_ADMIN: u32 = 21;
 pub(super) struct Caller {
     groups: Vec<u32>,
     capabilities: u64,
-    /// It is who the request says.
+    /// The process has the user of the request: it does not act for another user.
     in_own_name: bool,
 }
 
 impl Caller {
-    /// Who has sent a request.
+    /// Returns the groups and capabilities of the caller of a request.
     pub(super) fn of(req: &Request) -> Caller {
         let status = match req.pid() {
             0 => String::new(),
@@ -39,8 +39,8 @@ impl Caller {
         let mut caller = Caller::parse(&status);
         caller.in_own_name = fs_user(&status) == Some(req.uid());
         if !caller.in_own_name {
-            // The kernel has asked whoever it is about what they may do: root
-            // is let through.
+            // The kernel has already checked the rights of that user. User 0 gets the
+            // capabilities of root.
             caller = Caller::default();
             if req.uid() == 0 {
                 caller.capabilities = 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_LINUX_IMMUTABLE;
@@ -69,16 +69,16 @@ impl Caller {
         }
     }
 
-    /// Whether who sent a request may change a file that runs with its owner's
-    /// rights, and leave it these: by the capability of that process itself. An
-    /// overlay asks in the name of who mounted it for anybody.
+    /// Tells whether the caller may change a file and keep its suid and sgid. Only a
+    /// capability of the calling process itself counts, because overlayfs sends requests of
+    /// all users on behalf of the user that mounted it.
     pub(super) fn keeps_rights(req: &Request) -> bool {
         let caller = Caller::of(req);
         caller.in_own_name && caller.can(CAP_FSETID)
     }
 
-    /// Whether who sent a request is in a group, or need not be to keep sgid.
-    /// Looks only when it is asked.
+    /// Returns a check whether the caller is in a group or has CAP_FSETID, and so keeps
+    /// sgid. Reads `/proc` only when it is called.
     pub(super) fn in_group(req: &Request) -> impl Fn(u32) -> bool {
         move |group| {
             if req.gid() == group {
@@ -89,7 +89,7 @@ impl Caller {
         }
     }
 
-    /// The credentials for an operation that may clear sgid. `is_member` is
+    /// Returns the credentials for an operation that may clear sgid. `is_member` is
     /// [`in_group`](Self::in_group) of the same request.
     pub(super) fn credentials<'a>(
         req: &Request,
@@ -98,20 +98,20 @@ impl Caller {
         Credentials::new(req.uid(), req.gid()).with_groups(Groups::Ask(is_member))
     }
 
-    /// Whether who sent a request is shown the names of `trusted.` attributes.
-    /// Root in whose name somebody else's request is made (an overlay's) is.
+    /// Tells whether the caller is shown the names of `trusted.` attributes. A request on
+    /// behalf of root by another process (overlayfs) is.
     pub(super) fn sees_trusted(req: &Request) -> bool {
         let caller = Caller::of(req);
         caller.can(CAP_SYS_ADMIN) || !caller.in_own_name && req.uid() == 0
     }
 
-    /// Whether it has this capability.
+    /// Tells whether it has this capability.
     pub(super) fn can(&self, capability: u32) -> bool {
         self.capabilities >> capability & 1 != 0
     }
 
-    /// Whether it may change chattr flags, as user `uid`, of a file of `owner`:
-    /// `forbids` those that forbid something. Why not, if not.
+    /// Checks that user `uid` may change chattr flags of a file of `owner`. `forbids`:
+    /// `+i` or `+a` changes. The error is the reason for the refusal.
     pub(super) fn may_set_flags(
         &self,
         uid: u32,
@@ -119,7 +119,7 @@ impl Caller {
         forbids: bool,
     ) -> Result<(), &'static str> {
         if uid != owner && !self.can(CAP_FOWNER) {
-            return Err("chattr is for the owner of a file, or needs CAP_FOWNER");
+            return Err("chattr needs ownership of the file or CAP_FOWNER");
         }
         if forbids && !self.can(CAP_LINUX_IMMUTABLE) {
             return Err("chattr +i and +a need CAP_LINUX_IMMUTABLE");
@@ -127,20 +127,20 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether it is in this group.
+    /// Tells whether it is in this group.
     pub(super) fn is_in(&self, group: u32) -> bool {
         self.groups.contains(&group)
     }
 }
 
-/// The user as whom a process meets file systems: the last of the four.
+/// Returns the file-system uid of a process: the last of the four in its status.
 fn fs_user(status: &str) -> Option<u32> {
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     ids.split_whitespace().nth(3)?.parse().ok()
 }
 
-/// Whether a process is in the user namespace of this one. What cannot be read
-/// is not.
+/// Tells whether a process is in the user namespace of this one. Returns false if that
+/// cannot be read.
 fn is_in_our_namespace(pid: u32) -> bool {
     let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user"));
     matches!((of("self"), of(&pid.to_string())), (Ok(ours), Ok(theirs)) if ours == theirs)
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read() {
+    fn caller_parses_proc_status() {
         let text = "Name:\tcat\nGroups:\t4 24 1000 \nCapPrm:\tffffffffffffffff\nCapEff:\t0000000000000210\n";
         let caller = Caller::parse(text);
         assert!(caller.can(CAP_FSETID) && caller.can(CAP_LINUX_IMMUTABLE));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_that_counts_is_the_last_of_four() {
+    fn fs_user_is_fourth_uid() {
         assert_eq!(fs_user("Name:\tcat\nUid:\t1\t2\t3\t4\n"), Some(4));
         assert_eq!(fs_user("Name:\tcat\n"), None);
         assert!(is_in_our_namespace(std::process::id()));
@@ -168,19 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_changed_by_the_owner_and_those_that_forbid_by_who_may() {
+    fn chattr_flags_need_owner_and_capability() {
         let with = |capabilities: u64| Caller {
             groups: Vec::new(),
             capabilities,
             in_own_name: true,
         };
         let (none, fowner, both) = (with(0), with(1 << 3), with(1 << 3 | 1 << 9));
-        // Its own file; somebody else's.
+        // Own file; file of another user.
         assert!(none.may_set_flags(1000, 1000, false).is_ok());
         assert!(none.may_set_flags(1000, 1001, false).is_err());
         assert!(none.may_set_flags(0, 1001, false).is_err());
         assert!(fowner.may_set_flags(1000, 1001, false).is_ok());
-        // What forbids something, of its own file too.
+        // `+i` and `+a`, also of the own file.
         assert!(none.may_set_flags(1000, 1000, true).is_err());
         assert!(fowner.may_set_flags(1000, 1001, true).is_err());
         assert!(both.may_set_flags(1000, 1001, true).is_ok());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_seen_has_nothing() {
+    fn unknown_caller_has_no_rights() {
         assert_eq!(Caller::parse(""), Caller::default());
         assert!(!Caller::default().can(CAP_SYS_ADMIN));
     }

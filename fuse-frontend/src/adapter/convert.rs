@@ -1,12 +1,12 @@
-//! Numbers and structures of the protocol, as the engine has them and back.
+//! Converts numbers and structures between the FUSE protocol and the engine.
 //!
-//! Three of them are not what they seem:
+//! Three of them need care:
 //! * the protocol calls the root node 1, the engine calls it inode 2; every
 //!   other number is the same on both sides, and `stat` shows the engine's;
 //! * a device number travels in the kernel's 32-bit packing, the engine keeps
 //!   the C library's `dev_t`;
-//! * a time before 1970 arrives from the transport with its nanoseconds
-//!   subtracted instead of added.
+//! * a time before 1970 arrives from `fuser` with its nanoseconds subtracted instead of
+//!   added.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,11 +18,11 @@ use pramfs::{
 
 use super::serve::{Refusal, Served};
 
-/// The engine's number of a node.
+/// Returns the engine's number of a node.
 ///
 /// # Errors
-/// ESTALE for the numbers that the engine keeps for itself; such a node can
-/// only come from a made-up file handle.
+/// ESTALE for the engine's reserved numbers; such a node can only come from a forged
+/// file handle.
 pub(super) fn ino(node: INodeNo) -> Served<Ino> {
     match node {
         INodeNo::ROOT => Ok(Ino::ROOT),
@@ -31,7 +31,7 @@ pub(super) fn ino(node: INodeNo) -> Served<Ino> {
     }
 }
 
-/// The protocol's number of an inode.
+/// Returns the protocol's number of an inode.
 pub(super) fn node(ino: Ino) -> INodeNo {
     if ino == Ino::ROOT {
         INodeNo::ROOT
@@ -40,12 +40,12 @@ pub(super) fn node(ino: Ino) -> INodeNo {
     }
 }
 
-/// The credentials for an operation that makes an inode.
+/// Returns the credentials for an operation that makes an inode.
 pub(super) fn creator(req: &Request, umask: u32) -> Credentials<'static> {
     Credentials::new(req.uid(), req.gid()).with_umask(umask)
 }
 
-/// File type of the protocol.
+/// Returns the file type of the protocol.
 pub(super) fn kind(kind: FileType) -> Kind {
     match kind {
         FileType::Regular => Kind::RegularFile,
@@ -58,7 +58,7 @@ pub(super) fn kind(kind: FileType) -> Kind {
     }
 }
 
-/// Attributes as `stat` is to show them.
+/// Returns the attributes for `stat`.
 pub(super) fn attr(attr: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(attr.ino.0),
@@ -79,18 +79,18 @@ pub(super) fn attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Attributes for a reply that names a node: there the number is the node's.
+/// Returns the attributes for a reply with an entry, where the number is the node's.
 pub(super) fn entry(of: &Attr) -> (FileAttr, Generation) {
     let root = of.ino == Ino::ROOT;
     let attr = FileAttr {
         ino: node(of.ino),
         ..attr(of)
     };
-    // The kernel insists that the root has generation 0.
+    // The kernel requires generation 0 for the root.
     (attr, Generation(if root { 0 } else { of.generation }))
 }
 
-/// An entry that says that there is none.
+/// Returns a negative entry.
 pub(super) fn no_entry() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -111,10 +111,10 @@ pub(super) fn no_entry() -> FileAttr {
     }
 }
 
-/// A directory entry without attributes. The transport has no way to leave
-/// them out of a readdirplus, so they are impossible ones: the kernel hands
-/// name, number and type to the reader, refuses the rest and gives the
-/// reference back. Whoever wants more looks the name up.
+/// Returns a directory entry without attributes. `fuser` cannot omit attributes from a
+/// readdirplus reply, so this one has impossible ones: the kernel passes name, number and
+/// type to the reader, rejects the rest and releases the reference. A reader that needs
+/// attributes looks the name up.
 pub(super) fn name_only(of: &DirEntry<'_>) -> FileAttr {
     FileAttr {
         ino: node(of.ino),
@@ -124,7 +124,7 @@ pub(super) fn name_only(of: &DirEntry<'_>) -> FileAttr {
     }
 }
 
-/// What a setattr request changes.
+/// Returns the changes of a setattr request.
 pub(super) fn set_attr(
     mode: Option<u32>,
     uid: Option<u32>,
@@ -153,9 +153,9 @@ fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// A time that the transport has unpacked. Before 1970 it gives the epoch
-/// minus (seconds + nanoseconds) where the request said the epoch minus
-/// seconds plus nanoseconds, so both are taken from the distance as they are.
+/// Converts a time unpacked by `fuser`. The request means epoch - seconds + nanoseconds,
+/// but before 1970 `fuser` returns epoch - (seconds + nanoseconds). So both fields are
+/// taken from the distance to the epoch unchanged.
 fn arrived_time(time: SystemTime) -> Time {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Time {
@@ -174,7 +174,7 @@ fn arrived_time(time: SystemTime) -> Time {
     }
 }
 
-/// A time for a reply; what `SystemTime` cannot express shows as 1970.
+/// Converts a time for a reply. A time that `SystemTime` cannot express becomes 1970.
 fn system_time(time: Time) -> SystemTime {
     let whole = Duration::from_secs(time.sec.unsigned_abs());
     let base = if time.sec < 0 {
@@ -186,14 +186,14 @@ fn system_time(time: Time) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
-/// `dev_t` of the C library to the kernel's packing: 8 bits of the minor, 12
+/// Converts `dev_t` of the C library to the kernel's packing: 8 bits of the minor, 12
 /// of the major, 12 more of the minor.
 fn pack_device(device: u64) -> u32 {
     let (major, minor) = (libc::major(device), libc::minor(device));
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xfff00) << 12)
 }
 
-/// The kernel's packing to `dev_t`.
+/// Converts the kernel's packing to `dev_t`.
 pub(super) fn unpack_device(packed: u32) -> u64 {
     libc::makedev(
         (packed >> 8) & 0xfff,
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_is_the_only_number_that_differs() {
+    fn node_numbers_differ_only_for_root() {
         assert_eq!(ino(INodeNo::ROOT).unwrap(), Ino::ROOT);
         assert_eq!(node(Ino::ROOT), INodeNo::ROOT);
         assert_eq!(ino(INodeNo(16)).unwrap(), Ino(16));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_survive_the_packing() {
+    fn device_numbers_survive_packing() {
         for (major, minor) in [(0, 0), (1, 3), (259, 70_000), (0xfff, 0xfffff)] {
             let device = libc::makedev(major, minor);
             assert_eq!(
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn times_before_1970_keep_their_nanoseconds() {
-        // What the transport makes of -2 s + 800,000,000 ns.
+        // `fuser`'s unpacking of -2 s + 800,000,000 ns.
         let arrived = UNIX_EPOCH - Duration::new(2, 800_000_000);
         assert_eq!(
             arrived_time(arrived),
@@ -242,7 +242,7 @@ mod tests {
                 nsec: 800_000_000
             }
         );
-        // What it sends again for the same time.
+        // Its packing of the same time.
         let sent = system_time(Time {
             sec: -2,
             nsec: 800_000_000,

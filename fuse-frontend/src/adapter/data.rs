@@ -17,13 +17,12 @@ use super::lent;
 use super::serve::{Refusal, Served};
 
 thread_local! {
-    /// For what cannot be answered from the medium itself: as long as the
-    /// largest request so far, kept by the thread that serves.
+    /// Buffer for reads that cannot be answered directly from the medium. Each serving
+    /// thread keeps one, as long as its largest request so far.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes that one copy_file_range request copies at most: the thread that
-/// serves it is not free for others meanwhile.
+/// Limit of bytes for one copy_file_range request, because it occupies its serving thread.
 const MAX_COPY: u64 = 16 << 20;
 
 fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
@@ -36,13 +35,12 @@ fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 impl Adapter {
-    /// A range in one piece is sent straight from the mapped region, by the
-    /// one `writev` that the reply is.
+    /// Sends a contiguous range directly from the mapped region, by the one `writev` of
+    /// the reply.
     ///
-    /// An answer that is short means the end of the file to the kernel, which
-    /// shows zeros behind it and may take it for the size: so all that was asked
-    /// for is answered, however much that is, or an error. Of what reaches into
-    /// bytes that were lost the kernel asks again, page by page.
+    /// The kernel treats a short answer as the end of the file: it shows zeros behind it
+    /// and may adopt it as the size. So a read returns all requested bytes or an error. If
+    /// a request reaches into a lost range, the kernel asks again, page by page.
     pub(super) fn on_read(&self, node: INodeNo, offset: u64, size: u32, reply: ReplyData) {
         let size = size as usize;
         let work = |fs: &Fs, reply: &mut Option<ReplyData>| {
@@ -58,7 +56,7 @@ impl Adapter {
             with_buffer(size, |buffer| {
                 let got = fs.read(ino, offset, buffer)?;
                 if got < size {
-                    // The end, or an error.
+                    // End of file, or an error.
                     fs.read(ino, offset + got as u64, &mut [0])?;
                 }
                 if let Some(reply) = reply.take() {
@@ -67,7 +65,7 @@ impl Adapter {
                 Ok(())
             })
         };
-        // Nothing lent and no error: the end of the file.
+        // Nothing lent and no error: end of file.
         self.serve("read", node, Some(reply), work, |reply, ()| {
             if let Some(reply) = reply {
                 reply.data(&[]);
@@ -90,19 +88,19 @@ impl Adapter {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 fs.strip_suid(ino)?;
             } else if !paged {
-                // The kernel looks for it only on the way through its pages.
+                // The kernel checks this attribute only for writes through the page cache.
                 fs.strip_capability(ino)?;
             }
-            // An append goes where the kernel says, too: it holds the inode
-            // until the last part of one is answered, and sends parts of 1 MiB
-            // at once, which arrive in any order. Its size is the file's, as
-            // nothing else changes it (docs/semantics.md, Appends). Pages
-            // written back from a mapping are no append whatever the flags.
+            // An append uses the offset of the kernel as well. The kernel locks the inode
+            // until all parts of an append are answered, and sends its parts of 1 MiB
+            // concurrently, so they arrive in any order. Its file size is correct, because
+            // nothing else changes the size (docs/semantics.md, Appends). Write-back of a
+            // mapping is never an append, whatever the flags.
             let is_member = Caller::in_group(req);
             let caller = Caller::credentials(req, &is_member);
             let written = if paged {
-                // The kernel takes a short count for these pages as all of them
-                // written, and forgets that they were dirty.
+                // All or an error: after a short count the kernel marks all these pages
+                // clean.
                 self.removals
                     .wait_for_space(fs, || fs.write_back(ino, offset, data))?;
                 data.len()
@@ -193,8 +191,8 @@ impl Adapter {
                 (target, to.1),
                 len.min(MAX_COPY),
             )?;
-            // The caller asks for the rest and is told then, or does not; what
-            // is damaged is to be known either way.
+            // The caller gets the error if it asks for the rest. The log gets it in any
+            // case, so that damage is reported.
             if let Some(refusal) = stopped {
                 self.note("copy_file_range", from.0, &refusal);
             }
@@ -206,8 +204,8 @@ impl Adapter {
     }
 }
 
-/// Copies until the source ends or something fails; what was copied before a
-/// failure counts, and it is told beside.
+/// Copies until the source ends or an error occurs. After a partial copy, returns the
+/// count and the error.
 fn copy(
     fs: &Fs,
     removals: &PendingFrees,
@@ -218,7 +216,7 @@ fn copy(
 ) -> Served<(u64, Option<Refusal>)> {
     let mut copied = 0;
     while copied < len {
-        // In steps, between which others come to the files.
+        // In steps, so that other operations can lock the files in between.
         let step = (len - copied).min(u64::from(MAX_REQUEST));
         let (at, target) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
         match removals.wait_for_space(fs, || fs.copy_range(caller, at, target, step)) {

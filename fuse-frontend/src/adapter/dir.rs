@@ -1,7 +1,7 @@
 //! readdir and readdirplus.
 //!
-//! The offset of an entry is the engine's cookie: it means the same however
-//! the directory changes in between, also after a remount.
+//! The offset of an entry is the engine's cookie. It stays valid while the directory
+//! changes, and after a remount.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ use super::convert::{self, entry, ino};
 use super::namespace::attr_ttl;
 use super::serve::Refusal;
 
-/// An answer without an entry would be the end of the directory.
+/// An empty answer would mean the end of the directory.
 const NO_ROOM: Refusal = Refusal::Request(Errno::EINVAL, "no room for one entry");
 
 impl Adapter {
@@ -38,8 +38,8 @@ impl Adapter {
                 given = true;
                 ControlFlow::Continue(())
             });
-            // What is there before the damage is shown; the next request
-            // starts behind it and is answered with the error.
+            // The entries before the damage are returned. The next request starts behind
+            // them and gets the error.
             match walked {
                 Err(_) if given => {}
                 walked => walked?,
@@ -49,9 +49,9 @@ impl Adapter {
         self.serve("readdir", node, reply, work, |reply, ()| reply.ok());
     }
 
-    /// Each entry but `.` and `..` is a lookup, too, and is pinned as such if
-    /// it fits. Of `.` and `..` the kernel takes the number only, and of an
-    /// entry whose inode is damaged number, type and name.
+    /// Each returned entry except `.` and `..` counts as a lookup and holds a reference.
+    /// The kernel uses only the number of `.` and `..`, and number, type and name of an
+    /// entry with a damaged inode.
     pub(super) fn on_readdirplus(&self, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus) {
         let work = |fs: &Fs, reply: &mut ReplyDirectoryPlus| {
             let (mut given, mut fits) = (false, true);

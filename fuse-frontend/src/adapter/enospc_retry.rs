@@ -1,34 +1,37 @@
-//! A region that is full while something is being removed from it.
+//! Retries after ENOSPC while a removal is still freeing blocks.
 //!
-//! `close` and `unlink` return before the kernel has let go of the file, and
-//! what it lets go of last is what frees the blocks. A program that removes a
-//! file and writes another one expects the space to be there; so whoever is
-//! told that there is none has forgotten inodes freed, waits for removals that
-//! are under way, and asks again. Where nothing is under way, something may be
-//! on its way here: the kernel sends what it lets go of and does not wait for us
-//! to have read it. For that a moment is given, but not again for a second where
-//! it was in vain and no name has been removed since.
+//! `close` and `unlink` return before the kernel has sent its last `release` or `forget`
+//! of the file, and only that frees the blocks. But a program that removes a file and
+//! writes another one expects the space at once. So after ENOSPC an operation
+//! 1. frees orphans and retries;
+//! 2. waits for frees in progress and retries;
+//! 3. if none is in progress, retries up to `RETRY_COUNT` times with a delay: a request
+//!    may still be in the kernel's queue, because the kernel does not wait until the
+//!    server has read it.
+//!
+//! If step 3 fails, it is skipped for the next second (`RETRY_PAUSE`), unless a name is
+//! removed meanwhile.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pramfs::{Error, Result, inode::Fs};
 
-/// How often an operation asks again at most, and waits each time.
+/// Limit of retries of an operation, and the wait for a free in progress.
 const ATTEMPTS: u32 = 16;
 const WAIT: Duration = Duration::from_millis(250);
-/// How often it asks again for what may be on its way here, and waits each time.
+/// Number and delay of retries for requests still in the kernel's queue.
 const RETRY_COUNT: u32 = 4;
 const RETRY_DELAY: Duration = Duration::from_millis(25);
-/// For how long a region is full that was full after these.
+/// After these retries have failed, further ones are skipped for this time.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// PendingFrees under way.
+/// The frees in progress, and the last failure of the retries.
 #[derive(Debug, Default)]
 pub(super) struct PendingFrees {
     under_way: Mutex<u64>,
     one_less: Condvar,
-    /// When moments were last given in vain.
+    /// When the delayed retries last failed.
     full: Mutex<Option<Instant>>,
 }
 
@@ -40,7 +43,7 @@ impl PendingFrees {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what may free something.
+    /// Runs `work`, which may free space, and counts it as a free in progress.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Done<'a>(&'a PendingFrees);
         impl Drop for Done<'_> {
@@ -54,27 +57,27 @@ impl PendingFrees {
         work()
     }
 
-    /// Notes that a name was removed: what it led to may be on its way here.
+    /// Notes the removal of a name: the request that frees its file may follow.
     pub(super) fn note_removed(&self) {
         *self.full() = None;
     }
 
-    /// Waits for the end of a removal; tells whether there was one.
+    /// Waits for the end of a free in progress. Returns false if none is.
     fn wait(&self) -> bool {
         let count = self.count();
         if *count == 0 {
             return false;
         }
-        // Woken up or not, the caller asks again.
+        // After a wakeup or a timeout, the caller retries.
         let _woken = self.one_less.wait_timeout(count, WAIT);
         true
     }
 
-    /// Does what takes space, again if need be. An operation for which there
-    /// was no space has done nothing.
+    /// Runs an operation that needs space, with retries after ENOSPC. A failed operation
+    /// must have had no effect.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Errors of the operation.
     pub(super) fn wait_for_space<T>(
         &self,
         fs: &Fs,
@@ -83,24 +86,24 @@ impl PendingFrees {
         self.wait_or(|| fs.free_forgotten(), operation)
     }
 
-    /// As [`wait_for_space`](Self::wait_for_space); `free` tells whether it has
-    /// freed something.
+    /// As [`wait_for_space`](Self::wait_for_space); `free` returns whether it has freed
+    /// anything.
     fn wait_or<T>(&self, free: impl Fn() -> bool, operation: impl Fn() -> Result<T>) -> Result<T> {
-        let (mut moments, mut helped) = (0, false);
+        let (mut retries, mut helped) = (0, false);
         for _ in 0..ATTEMPTS {
             match operation() {
-                // Not twice in a row: others may be taking what it frees.
+                // Not twice in a row: other operations may take the freed space.
                 Err(Error::NoSpace(_)) if !helped && free() => {
                     helped = true;
                     continue;
                 }
                 Err(Error::NoSpace(_)) if self.wait() => {}
-                Err(Error::NoSpace(_)) if moments < RETRY_COUNT && !self.is_full() => {
-                    moments += 1;
+                Err(Error::NoSpace(_)) if retries < RETRY_COUNT && !self.is_full() => {
+                    retries += 1;
                     std::thread::sleep(RETRY_DELAY);
                 }
                 Err(e @ Error::NoSpace(_)) => {
-                    if moments == RETRY_COUNT {
+                    if retries == RETRY_COUNT {
                         *self.full() = Some(Instant::now());
                     }
                     return Err(e);
@@ -127,7 +130,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn a_full_region_is_full_after_a_moment_and_then_at_once() {
+    fn enospc_retries_then_fails_at_once() {
         let removals = PendingFrees::default();
         let tried = std::cell::Cell::new(0);
         let operation = || {
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_region_may_not_be_once_a_name_is_removed() {
+    fn removal_restarts_enospc_retries() {
         let (removals, tried) = (PendingFrees::default(), std::cell::Cell::new(0));
         let full = || {
             tried.set(tried.get() + 1);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn space_that_is_about_to_be_freed_is_waited_for() {
+    fn enospc_retries_until_space_appears() {
         let (removals, tried) = (PendingFrees::default(), std::cell::Cell::new(0));
         let operation = || {
             tried.set(tried.get() + 1);
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn space_that_is_being_freed_is_waited_for() {
+    fn enospc_waits_for_running_free() {
         let (removals, freed) = (PendingFrees::default(), AtomicBool::new(false));
         let (started, has_started) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

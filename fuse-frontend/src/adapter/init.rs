@@ -1,25 +1,26 @@
-//! What is asked of the kernel when the file system is mounted.
+//! Negotiates capabilities and sizes with the kernel at mount.
 //!
-//! Never asked for, each for a reason found out the hard way with this version
-//! of the transport: SETXATTR_EXT (a longer request that it cannot parse),
-//! ALLOW_IDMAP (every request refused), ATOMIC_O_TRUNC (O_TRUNC would have to be
-//! done by `open`, which does not see all of it), WRITEBACK_CACHE (a write that
-//! has returned must be durable), POSIX_LOCKS and FLOCK_LOCKS (the kernel does
-//! them itself).
-//! With POSIX_ACL the kernel heeds the ACLs that it is shown, and DONT_MASK
-//! leaves the umask to us: a directory's default ACL replaces it.
-//! With HANDLE_KILLPRIV_V2 it does not look for `security.capability` before each
-//! write, and we take set-user-id away: see `attributes::drop_rights`.
-//! NO_OPEN_SUPPORT is not used either: whether a file is open, and whether it
-//! is open through the page cache, must stay known to this process.
+//! Never requested with this version of `fuser`:
+//! * SETXATTR_EXT: a longer request that `fuser` cannot parse;
+//! * ALLOW_IDMAP: every request is refused;
+//! * ATOMIC_O_TRUNC: `open` would have to do O_TRUNC, but does not see all of it;
+//! * WRITEBACK_CACHE: a completed write must be durable;
+//! * POSIX_LOCKS and FLOCK_LOCKS: the kernel does locks itself;
+//! * NO_OPEN_SUPPORT: the server must know whether a file is open, and whether it is
+//!   open through the page cache.
+//!
+//! With POSIX_ACL the kernel applies the ACLs that it is shown. DONT_MASK leaves the
+//! umask to the server, because a default ACL of the directory replaces it.
+//! With HANDLE_KILLPRIV_V2 the kernel does not look for `security.capability` before each
+//! write, and the server clears set-user-ID: see `attributes::drop_rights`.
 
 use fuser::{InitFlags, KernelConfig};
 
 /// Largest request: 1 MiB, the limit of an unchanged kernel.
 pub(super) const MAX_REQUEST: u32 = 1 << 20;
 
-/// Requests that the kernel may have under way that nobody waits for:
-/// read-ahead and asynchronous direct I/O.
+/// Limit of concurrent background requests of the kernel: read-ahead and asynchronous
+/// direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
@@ -37,26 +38,25 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK);
 
-/// What the kernel can do without being asked to.
+/// Capabilities that the kernel has without negotiation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Offers {
-    /// It opens directories itself where it is told that nobody else does
-    /// (Linux 5.1).
+    /// It opens directories itself after ENOSYS to opendir (Linux 5.1).
     pub opens_directories: bool,
 }
 
-/// Settles capabilities and sizes.
+/// Negotiates capabilities and sizes.
 pub(super) fn negotiate(config: &mut KernelConfig) -> Offers {
     let offered = config.capabilities() & WANTED;
     if let Err(refused) = config.add_capabilities(offered) {
         tracing::warn!("the kernel does not offer {refused:?}");
     }
-    // Each of these can only fail by naming the nearest value that works.
+    // These fail only with the nearest value that works.
     if let Err(nearest) = config.set_max_write(MAX_REQUEST) {
         tracing::warn!("requests are limited to {nearest} bytes");
     }
     if config.set_max_background(MAX_BACKGROUND).is_err() {
-        tracing::warn!("the number of background requests stays as it is");
+        tracing::warn!("the limit of background requests stays at its default");
     }
     tracing::debug!(
         "kernel ABI {}, capabilities in use: {:?}",

@@ -1,12 +1,12 @@
-//! ioctl: the flags of lsattr(1) and chattr(1) in both of their forms, the
-//! label, FITRIM, and FS_IOC_SHUTDOWN. Anything else is ENOTTY.
+//! ioctl: the flags of lsattr(1) and chattr(1) in both forms, the label, FITRIM, and
+//! FS_IOC_SHUTDOWN. Any other one gives ENOTTY.
 //!
-//! FS_IOC_SHUTDOWN comes without its argument, as its number says that it has
-//! none to give: it is taken for the kind that loses nothing.
+//! FS_IOC_SHUTDOWN arrives without its argument, because its number declares no input. It
+//! is treated as the variant that loses no data.
 //!
-//! Since 5.13 the kernel itself asks for the flags and sets them, and lets
-//! only owners do so, and only who may change `+i` and `+a`; an older one
-//! passes the call on, so that is checked here as well.
+//! Since 5.13 the kernel itself reads and sets the flags. It lets only owners change them,
+//! and requires the capability for `+i` and `+a`. An older kernel passes the call on, so
+//! the server checks both as well.
 
 use fuser::{Errno, INodeNo, ReplyIoctl, Request};
 use pramfs::inode::{Credentials, Fs, SetAttr};
@@ -35,14 +35,14 @@ const TRIM: u32 = 0xc018_5879;
 /// `FS_IOC_SHUTDOWN`.
 const SHUTDOWN: u32 = 0x8004_587d;
 
-/// Bytes of a label that an ioctl gives and takes, the NUL included.
+/// Bytes of a label in an ioctl, including the NUL.
 const LABEL: usize = 256;
 
 /// Bytes of `struct fsxattr`: flags, extent size, extents, project, extent
 /// size for copy-on-write, and eight more.
 const FSXATTR: usize = 28;
 
-/// Flags of `struct fsxattr` (`FS_XFLAG_*`) and what chattr calls them.
+/// Flags of `struct fsxattr` (`FS_XFLAG_*`) and the corresponding chattr flags.
 const XFLAGS: [(u32, u32); 5] = [
     (0x08, FL_IMMUTABLE),
     (0x10, FL_APPEND),
@@ -51,14 +51,14 @@ const XFLAGS: [(u32, u32); 5] = [
     (0x80, FL_NODUMP),
 ];
 
-/// Flags of an inode as `struct fsxattr` has them.
+/// Converts the flags of an inode to those of `struct fsxattr`.
 fn to_xflags(flags: u32) -> u32 {
     let set = XFLAGS.iter().filter(|(_, fl)| flags & fl != 0);
     set.fold(0, |all, (x, _)| all | x)
 }
 
-/// Flags of an inode after they were set by a `struct fsxattr`, which cannot
-/// say all of them.
+/// Returns the flags of an inode after a `struct fsxattr` was set. Flags that it cannot
+/// express stay. Returns `None` if it has unknown flags.
 fn from_xflags(xflags: u32, old: u32) -> Option<u32> {
     let (mut flags, mut left) = (old, xflags);
     for (x, fl) in XFLAGS {
@@ -106,18 +106,18 @@ impl Adapter {
                 let Some((xflags, rest)) = input.split_first_chunk() else {
                     return invalid("FS_IOC_FSSETXATTR without flags");
                 };
-                // The number of extents is only ever shown.
+                // The number of extents is read-only and ignored here.
                 let number = |at: usize| rest.get(at..at + 4).is_some_and(|n| n != [0; 4]);
                 if number(0) || number(8) || number(12) {
                     return Err(Refusal::Request(
                         Errno::EOPNOTSUPP,
-                        "extent sizes and project ids",
+                        "extent sizes and project ids are not supported",
                     ));
                 }
                 self.set_flags(fs, req, node, |old| {
                     from_xflags(u32::from_le_bytes(*xflags), old).ok_or(Refusal::Request(
                         Errno::EOPNOTSUPP,
-                        "FS_IOC_FSSETXATTR with flags that are not kept",
+                        "FS_IOC_FSSETXATTR with unsupported flags",
                     ))
                 })
             }
@@ -131,7 +131,7 @@ impl Adapter {
                 let end = input.iter().position(|byte| *byte == 0);
                 let label = std::str::from_utf8(&input[..end.unwrap_or(input.len())]);
                 let Ok(label) = label else {
-                    return invalid("a label that is not UTF-8");
+                    return invalid("the label is not UTF-8");
                 };
                 fs.set_label(label)?;
                 Ok(Vec::new())
@@ -179,20 +179,20 @@ impl Adapter {
             ..SetAttr::default()
         };
         fs.setattr(&Credentials::new(req.uid(), req.gid()), ino, &set)?;
-        // To the kernel an ioctl changes nothing; but it sets the ctime.
+        // The kernel assumes that an ioctl changes no attributes, but this sets the ctime.
         self.attributes_have_changed(node);
         self.listing_is_due(fs, ino);
         Ok(Vec::new())
     }
 }
 
-/// What only an administrator may do. The kernel asks no questions here.
+/// Checks that the caller has CAP_SYS_ADMIN. The kernel does not check these ioctls.
 fn administers(req: &Request) -> Served<()> {
     match Caller::of(req).can(CAP_SYS_ADMIN) {
         true => Ok(()),
         false => Err(Refusal::Request(
             Errno::EPERM,
-            "an ioctl that needs CAP_SYS_ADMIN",
+            "this ioctl needs CAP_SYS_ADMIN",
         )),
     }
 }
@@ -202,13 +202,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_both_kinds_mean_the_same() {
+    fn xflags_and_chattr_flags_convert_both_ways() {
         for (x, fl) in XFLAGS {
             assert_eq!(to_xflags(fl), x);
             assert_eq!(from_xflags(x, 0), Some(fl));
             assert_eq!(from_xflags(0, fl), Some(0));
         }
-        // What fsxattr has no word for stays.
+        // A flag that fsxattr cannot express stays.
         assert_eq!(from_xflags(0x80, 0x01), Some(FL_NODUMP | 0x01));
         assert_eq!(from_xflags(0x8000_0000, 0), None);
     }

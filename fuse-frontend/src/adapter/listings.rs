@@ -1,29 +1,30 @@
-//! Listings of directories that the kernel keeps.
+//! Directory listings cached by the kernel.
 //!
-//! The answer ENOSYS to the first opendir tells the kernel that directories
-//! need no opening: it asks no more, neither at opendir nor at closedir, and
-//! lists a directory from its page cache for as long as nothing in it changes.
-//! It knows of every change, as each is a request of its own. Of four requests
-//! for a listing none is left.
+//! ENOSYS to the first opendir tells the kernel that directories need no opening. It
+//! then sends neither opendir nor releasedir, and lists a directory from its page cache
+//! until an entry changes. It sees every change, because each one is a request. A cached
+//! listing needs no requests instead of four.
 //!
-//! Who is in the middle of a listing that has changed since is not led astray:
-//! where the kernel does not find the entry at which it stopped, it asks here.
+//! A listing in progress stays correct if the directory changes: if the kernel does not
+//! find the entry at which it stopped, it asks the server.
 //!
-//! What it does not know is when a listing sets the atime. By `relatime` that is
-//! after a change of the entries, when it asks anyhow, or of the directory
-//! itself: then it is told to let go ([`Adapter::listing_is_due`]). What is left
-//! of differences is in `docs/semantics.md`. With `strictatime`, where each
-//! listing sets it, and with `cache=none` nothing is kept. Nor does it know that
-//! a listing has `..` in it: a directory that moves loses it.
+//! The kernel does not know two things about a cached listing:
+//! * when a listing sets the atime. With `relatime` that is after a change of the
+//!   entries, when the kernel asks anyway, or of the directory itself, when the server
+//!   invalidates the listing ([`Adapter::listing_is_due`]). Remaining differences are in
+//!   `docs/semantics.md`. With `strictatime`, where each listing sets the atime, and with
+//!   `cache=none`, no listing is cached.
+//! * that a listing contains `..`. The server invalidates the listing of a directory that
+//!   moves.
 //!
-//! It lets go of pages, each of which may be locked by somebody who lists from it
-//! into memory that is long in coming. So it is told only in a request whose
-//! caller has the directory's lock in the kernel, which keeps listings away:
-//! that is so for changes of attributes, and for a directory that moves to
-//! another one; not for one that gets another name in the same.
+//! An invalidation waits for page locks, and a reader may hold one while it faults in
+//! its buffer. So the server invalidates only in a request whose caller holds the
+//! directory's lock in the kernel, which excludes listings. That holds for changes of
+//! attributes, and for a directory that moves to another parent, but not for a rename
+//! within the same parent.
 //!
-//! A directory that is removed while it is open stays for as long as the kernel
-//! knows its node; no reference of the open directory is needed for that.
+//! A directory removed while open stays until the kernel forgets its node, so an open
+//! directory needs no reference.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyEmpty, ReplyOpen};
 use pramfs::{
@@ -61,17 +62,17 @@ impl Adapter {
         self.on_release(dir, reply);
     }
 
-    /// The next listing of an inode, if it is a directory, may set its atime,
-    /// as something about it has changed that is no entry. The caller of this
-    /// request has its lock, see the module.
+    /// Invalidates the listing of a directory after a change other than of an entry, so
+    /// that the next listing may set its atime. Ignores other inodes. The caller of this
+    /// request holds its kernel lock: see the module.
     pub(super) fn listing_is_due(&self, fs: &Fs, changed: Ino) {
         if fs.atime_policy() == (AtimePolicy::Relatime, true) {
             self.let_go_of_listing(fs, changed);
         }
     }
 
-    /// An inode has another parent, and another `..` if it is a directory. The
-    /// caller of this request has its lock, see the module.
+    /// Invalidates the listing of an inode with a new parent: the `..` of a directory has
+    /// changed. The caller of this request holds its kernel lock: see the module.
     pub(super) fn has_moved(&self, fs: &Fs, (dir, name): (Ino, &[u8])) {
         if let Ok(moved) = fs.lookup(dir, name) {
             self.let_go_of_listing(fs, moved.ino);
@@ -83,7 +84,7 @@ impl Adapter {
         if !self.keeps_listings() || !fs.getattr(of).is_ok_and(is_dir) {
             return;
         }
-        // The whole of its page cache.
+        // Offset and length 0: all of its page cache.
         if let Some(kernel) = self.kernel.get()
             && let Err(error) = kernel.inval_inode(node(of), 0, 0)
         {

@@ -1,19 +1,19 @@
-//! Requests of the kernel on one side, [`pramfs::inode::Fs`] on the other.
+//! Translates kernel requests into calls of [`pramfs::inode::Fs`].
 //!
-//! Purpose: unpack, call, reply. This file says which function answers which
-//! request; each family of requests has its own file.
+//! Purpose: unpack the request, call the engine, reply. This file maps each request to
+//! its handler; each family of requests has its own file.
 //!
 //! Invariants:
-//! * every request is answered exactly once, also when the code that handles
-//!   it panics (EIO) or has panicked before (EIO at once, until remount);
-//! * each entry that the kernel is told of, other than `.` and `..`, holds one
-//!   reference on its inode in the engine, and `forget` gives them back;
-//! * only capabilities that the kernel offers are asked for, and none of those
-//!   that this version of the transport cannot live with (`init.rs`).
+//! * every request is answered exactly once, even if its handler panics (EIO) or an
+//!   earlier one has panicked (EIO at once, until the region is mounted again);
+//! * each entry reported to the kernel, other than `.` and `..`, holds one reference on
+//!   its inode in the engine; `forget` releases it;
+//! * only capabilities that the kernel offers are requested, and none that this version
+//!   of `fuser` cannot handle (`init.rs`).
 //!
-//! Left to others: permissions (the kernel, by `default_permissions` and the
-//! ACLs that it asks for), locks (the kernel); everything else is the engine's,
-//! the umask included, since a default ACL takes its place.
+//! Left to others: the kernel checks permissions (`default_permissions` and the ACLs
+//! that it requests) and does locks. The engine does everything else, including the
+//! umask, because a default ACL replaces it.
 
 mod attributes;
 mod caller;
@@ -49,9 +49,9 @@ use fuser::{
 };
 use pramfs::inode::{Fs, Repeats};
 
-/// How long the kernel may keep names and attributes. The kernel is the only
-/// door to them while the file system is mounted, and drops by itself what its
-/// own requests change, so this is "until told otherwise".
+/// How long the kernel may cache names and attributes. While the file system is mounted,
+/// all changes pass through the kernel, and it drops entries that its own requests
+/// change. So the value means "until invalidated".
 const CACHE_TTL: Duration = Duration::from_secs(86_400);
 
 /// Whether the kernel's page cache serves reads.
@@ -65,21 +65,21 @@ pub enum CacheMode {
     None,
 }
 
-/// One mounted file system, as the transport sees it.
+/// One mounted file system, as `fuser` sees it.
 pub struct Adapter {
     fs: Arc<Fs>,
     cache: CacheMode,
     offers: init::Offers,
     removals: PendingFrees,
-    /// Set by the first panic; nothing but EIO is answered from then on.
+    /// Set by the first panic; from then on every request gets EIO.
     failed: AtomicBool,
-    /// Failures of the medium that were told.
+    /// Medium failures that have been logged.
     repeats: Mutex<Repeats>,
     kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Adapter {
-    /// An adapter over `fs`.
+    /// Returns an adapter for `fs`.
     pub fn new(fs: Arc<Fs>, cache: CacheMode) -> Adapter {
         Adapter {
             fs,
@@ -92,13 +92,13 @@ impl Adapter {
         }
     }
 
-    /// Where to put what tells the kernel of changes that it does not know to
-    /// be some; until then it is told of none.
+    /// Returns the slot for the notifier, which tells the kernel of changes that it cannot
+    /// know. Without a notifier, no notification is sent.
     pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
         Arc::clone(&self.kernel)
     }
 
-    /// The kernel is to ask for the attributes of a node anew.
+    /// Makes the kernel ask for the attributes of a node again.
     fn attributes_have_changed(&self, node: INodeNo) {
         // A negative offset leaves the page cache alone.
         if let Some(kernel) = self.kernel.get()
@@ -121,7 +121,7 @@ impl Filesystem for Adapter {
         self.on_lookup(parent, name.as_bytes(), reply);
     }
 
-    // A batch of them comes as single ones.
+    // `fuser` splits a batch of forgets into single ones.
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         self.on_forget(ino, nlookup);
     }
@@ -288,8 +288,8 @@ impl Filesystem for Adapter {
         self.on_release(ino, reply);
     }
 
-    /// What the kernel writes back before it asks is all there is to do at
-    /// `close`: ENOSYS tells it so, for ever.
+    /// Nothing is left to do at `close`, because the kernel writes dirty pages back before
+    /// this request. After ENOSYS the kernel never asks again.
     fn flush(
         &self,
         _req: &Request,
@@ -484,7 +484,7 @@ impl Filesystem for Adapter {
         self.on_ioctl(req, ino, cmd, in_data, out_size, reply);
     }
 
-    /// Regular files are always ready: ENOSYS tells the kernel so, for ever.
+    /// Regular files are always ready. After ENOSYS the kernel never asks again.
     fn poll(
         &self,
         _req: &Request,

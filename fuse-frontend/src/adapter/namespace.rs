@@ -1,4 +1,4 @@
-//! Names: lookup and forget, and everything that makes, moves or removes one.
+//! Names: lookup and forget, and all requests that make, move or remove a name.
 
 use std::time::Duration;
 
@@ -12,13 +12,12 @@ use super::convert::{creator, entry, ino, no_entry, unpack_device};
 use super::serve::{Refusal, Served};
 use super::{Adapter, CACHE_TTL};
 
-/// An inode that the kernel learns of, with the reference that its lookup count takes
-/// over when the reply is sent.
+/// An inode for a reply with an entry, with its reference. Sending the reply passes the
+/// reference to the kernel's lookup count.
 pub(super) type Found = (InodeRef, Attr);
 
-/// How long attributes may be kept by the kernel. A file that runs with its
-/// owner's rights is asked about anew each time: a write by somebody else takes
-/// these rights away without the kernel noticing.
+/// Returns how long the kernel may cache attributes. Those of a file with suid or sgid
+/// are not cached: a write by another user clears the bits without the kernel noticing.
 pub(super) fn attr_ttl(attr: &Attr) -> Duration {
     if attr.kind == FileType::Regular && attr.perm & 0o6000 != 0 {
         Duration::ZERO
@@ -30,8 +29,7 @@ pub(super) fn attr_ttl(attr: &Attr) -> Duration {
 /// Sends an entry. The kernel may forget it as soon as it has the reply.
 fn send_entry(reply: ReplyEntry, (held, found): Found) {
     let (attr, generation) = entry(&found);
-    // The number in an entry of the root is the protocol's; do not let `stat`
-    // show it.
+    // An entry of the root has the protocol's number, which `stat` must not show.
     let ttl = if attr.ino == INodeNo::ROOT {
         Duration::ZERO
     } else {
@@ -41,8 +39,7 @@ fn send_entry(reply: ReplyEntry, (held, found): Found) {
     reply.entry_with_ttls(&ttl, &CACHE_TTL, &attr, generation);
 }
 
-/// Looks a name up. The names `.` and `..` come from
-/// the server of an exported file system (NFS), `.` for any type of file.
+/// Looks a name up. The NFS server asks for `.` and `..`, and for `.` of any type of file.
 fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<Found> {
     let parent = ino(parent)?;
     if name != b"." {
@@ -50,7 +47,7 @@ fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<Found> {
     }
     let held = fs.hold(parent);
     let attr = fs.getattr(parent)?;
-    // Removed: a program that has it open needs no lookup.
+    // Removed. A program that has it open needs no lookup.
     if attr.nlink == 0 {
         return Err(Error::Stale(parent).into());
     }
@@ -61,7 +58,7 @@ impl Adapter {
     pub(super) fn on_lookup(&self, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         let work = |fs: &Fs, _: &mut _| match find(fs, parent, name) {
             Ok(found) => Ok(Some(found)),
-            // That there is no such name is worth remembering, too.
+            // A negative entry: the kernel caches that the name does not exist.
             Err(Refusal::Engine(Error::NotFound)) => Ok(None),
             Err(refusal) => Err(refusal),
         };
@@ -203,7 +200,7 @@ fn rename_flags(flags: RenameFlags) -> Served<pramfs::RenameFlags> {
     if exchange && (noreplace || whiteout) {
         return Err(Refusal::Request(
             Errno::EINVAL,
-            "rename with flags that exclude each other",
+            "rename with mutually exclusive flags",
         ));
     }
     Ok(pramfs::RenameFlags {

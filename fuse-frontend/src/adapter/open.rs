@@ -1,7 +1,7 @@
 //! create, open, release and fsync.
 //!
-//! A handle carries nothing: every request names its node. An open file holds
-//! one reference of its own on the inode.
+//! A file handle carries no state: every request names its node. Each open file holds
+//! one reference on the inode.
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyEmpty, ReplyOpen};
 use pramfs::inode::{Credentials, Fs, Ino};
@@ -14,8 +14,8 @@ use super::{Adapter, CacheMode};
 
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// Whether chattr flags let a file be opened for writing. The engine would
-/// refuse the writes; but programs expect to hear of it here.
+/// Checks that chattr flags allow opening for writing. The engine would refuse the
+/// writes, but programs expect the error from open(2).
 fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
     let kept = fs.getattr(ino)?.flags;
     let refused = kept & FL_IMMUTABLE != 0 || kept & FL_APPEND != 0 && flags & libc::O_APPEND == 0;
@@ -29,11 +29,11 @@ fn may_write(fs: &Fs, ino: Ino, flags: i32) -> Served<()> {
 }
 
 impl Adapter {
-    /// How a file opened with these flags is read and written.
+    /// Returns the I/O mode of a file opened with these flags.
     ///
-    /// NOFLUSH: nothing is left to be written at `close`. That is not so where
-    /// the file can be mapped for stores: there the kernel writes dirty pages
-    /// back first, and has `close` tell what failed that nobody was told of.
+    /// NOFLUSH: nothing is left to write at `close`. Exception: a file that can be mapped
+    /// for stores. For it the kernel writes dirty pages back first, and `close` reports
+    /// write-back errors not reported before.
     /// PARALLEL_DIRECT_WRITES: the engine orders writers itself.
     fn file_mode(&self, flags: i32) -> FopenFlags {
         let mut mode = if self.cache == CacheMode::None || flags & libc::O_DIRECT != 0 {
@@ -83,7 +83,7 @@ impl Adapter {
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
             if flags & libc::O_ACCMODE != libc::O_RDONLY {
-                // The kernel may not know it yet: see `readonly`.
+                // The kernel may not know yet that the mount is read-only: see `readonly`.
                 if fs.is_read_only() {
                     return Err(Refusal::Request(
                         Errno::EROFS,
@@ -92,8 +92,8 @@ impl Adapter {
                 }
                 may_write(fs, ino, flags)?;
             }
-            // A read that the page cache serves would set no atime. Where one
-            // is due, the kernel drops the pages, and the read comes here.
+            // A read from the page cache does not set the atime. If an update is due, the
+            // kernel drops the cached pages, and the read reaches the server.
             let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
             let mut mode = self.file_mode(flags);
             if reads && fs.read_sets_atime(ino)? {

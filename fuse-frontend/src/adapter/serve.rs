@@ -1,10 +1,9 @@
-//! The frame around every request: call, answer, contain.
+//! Runs every request: calls the handler, replies, contains panics.
 //!
-//! Invariant: whatever the work does - succeed, fail, panic - the kernel gets
-//! one answer and the thread that serves it lives on. After a panic the state
-//! of the engine in memory cannot be trusted, so nothing reaches it any more:
-//! every later request is answered EIO until the region is mounted again,
-//! whose recovery is the usual one.
+//! Invariant: whether the handler succeeds, fails or panics, the kernel gets one reply and
+//! the serving thread survives. After a panic, the in-memory state of the engine cannot be
+//! trusted, so no request reaches it: every later request gets EIO until the region is
+//! mounted again, with the usual recovery.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
@@ -24,9 +23,9 @@ use super::Adapter;
 /// Why a request is refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The engine said no.
+    /// The engine returned an error.
     Engine(Error),
-    /// The request itself is one that cannot be served.
+    /// The request itself is invalid.
     Request(Errno, &'static str),
 }
 
@@ -45,7 +44,7 @@ impl Refusal {
     }
 }
 
-/// What a handler hands back.
+/// The result of a handler.
 pub(super) type Served<T> = Result<T, Refusal>;
 
 /// A reply that can carry an error.
@@ -80,7 +79,7 @@ replies!(
     ReplyXattr,
 );
 
-/// A reply that the work itself may have sent already.
+/// A reply that the handler itself may have sent already.
 impl<R: Reply> Reply for Option<R> {
     fn refuse(self, errno: Errno) {
         if let Some(reply) = self {
@@ -90,7 +89,7 @@ impl<R: Reply> Reply for Option<R> {
 }
 
 impl Adapter {
-    /// Does `work` and sends its result by `send`, or the error it came to.
+    /// Runs `work` and sends its result with `send`, or its error.
     ///
     /// `work` may fill the reply (directories) or take and send it (reads).
     pub(super) fn serve<R: Reply, T>(
@@ -106,7 +105,7 @@ impl Adapter {
         }
         match catch_unwind(AssertUnwindSafe(|| work(&self.fs, &mut reply))) {
             Ok(Ok(done)) => {
-                // A reply dropped by unwinding answers EIO itself.
+                // A reply dropped by unwinding sends EIO itself.
                 if catch_unwind(AssertUnwindSafe(|| send(reply, done))).is_err() {
                     self.fail(request, node);
                 }
@@ -122,7 +121,7 @@ impl Adapter {
         }
     }
 
-    /// Does what asks for no answer.
+    /// Runs a request that has no reply.
     pub(super) fn quietly(&self, request: &'static str, node: INodeNo, work: impl FnOnce(&Fs)) {
         if !self.failed.load(Ordering::Relaxed)
             && catch_unwind(AssertUnwindSafe(|| work(&self.fs))).is_err()
@@ -131,8 +130,8 @@ impl Adapter {
         }
     }
 
-    /// Failing media are for the log, once for each node and minute; damage the
-    /// engine has told of; what programs provoke is for nobody.
+    /// Logs an error by kind: a medium failure once for each node and minute; reported
+    /// damage and errors provoked by programs at debug level only.
     pub(super) fn note(&self, request: &'static str, node: INodeNo, refusal: &Refusal) {
         let error = match refusal {
             Refusal::Engine(error) => error,
@@ -191,7 +190,7 @@ mod tests {
 
     const NODE: INodeNo = INodeNo::ROOT;
 
-    /// Answers that were given: an errno, or 0.
+    /// Counts answers, and keeps the last errno or 0.
     #[derive(Default)]
     struct Answers {
         count: Cell<u32>,
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_is_answered_once() {
+    fn each_request_is_answered_once() {
         let (adapter, answers) = (adapter(), Answers::default());
         let attr = |fs: &Fs, _: &mut _| Ok(fs.getattr(Ino::ROOT)?);
         adapter.serve("getattr", NODE, &answers, attr, |reply, _| reply.give(0));
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_answered_and_ends_all_work() {
+    fn panic_replies_eio_and_stops_all_requests() {
         let (adapter, answers) = (adapter(), Answers::default());
         let panics = |_: &Fs, _: &mut _| -> Served<()> { panic!("on purpose") };
         adapter.serve("first", NODE, &answers, panics, |reply, ()| reply.give(0));
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_without_an_answer_is_contained() {
+    fn panic_in_request_without_reply_is_contained() {
         let adapter = adapter();
         adapter.quietly("forget", NODE, |_| panic!("on purpose"));
         let answers = Answers::default();

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! A caller that asks with no room wants to know the size; one with too little
-//! room gets ERANGE.
+//! A buffer size of 0 asks for the size of the value; a buffer that is too small gets
+//! ERANGE.
 
 use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
 use pramfs::{AtimePolicy, XattrMode, inode::Fs};
@@ -30,7 +30,7 @@ fn send(reply: ReplyXattr, value: &[u8], room: u32) {
     }
 }
 
-/// What a remount asks for by a name that no attribute has.
+/// Sets the atime policy that a remount requests with a reserved attribute name.
 fn set_atimes(fs: &Fs, name: &[u8]) {
     let [never, relative, strict] = SET_ATIMES.map(|(name, _)| name.as_bytes());
     let [no_dirs, dirs] = SET_DIR_ATIMES.map(str::as_bytes);
@@ -44,9 +44,9 @@ fn set_atimes(fs: &Fs, name: &[u8]) {
     }
 }
 
-/// The names that are shown to a caller, each ended by a NUL: those of
-/// `trusted.` are for the administrator, as the kernel has it with the values.
-/// Asks about the caller only where there are any.
+/// Returns the names that are shown to a caller, each ended by a NUL. Names of `trusted.`
+/// are for the administrator, like their values in the kernel. Calls `sees_trusted` only
+/// if there are such names.
 fn shown(names: Vec<u8>, sees_trusted: impl FnOnce() -> bool) -> Vec<u8> {
     const TRUSTED: &[u8] = b"trusted.";
     let each = || names.split_inclusive(|byte| *byte == 0);
@@ -67,7 +67,8 @@ impl Adapter {
         flags: i32,
         reply: ReplyEmpty,
     ) {
-        // Fails, by what there is; unless that changes in between.
+        // Both flags together: fails with the error of the flag that does not apply, unless
+        // the attribute changes in between.
         const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let work = |fs: &Fs, _: &mut _| {
             let ino = ino(node)?;
@@ -113,7 +114,7 @@ impl Adapter {
 
     pub(super) fn on_removexattr(&self, node: INodeNo, name: &[u8], reply: ReplyEmpty) {
         let work = |fs: &Fs, _: &mut _| {
-            // The kernel lets a change through, so the mount is to be writable.
+            // The kernel passes a change only on a writable mount.
             if name == BEGIN_TO_WRITE.as_bytes() {
                 fs.make_writable()?;
             }

@@ -1,17 +1,15 @@
-//! The system calls that a server may make, by what they are for. All others
-//! give EPERM.
+//! The system calls that a server may make, by purpose. All others give EPERM.
 //!
-//! A call without a condition costs next to nothing: the kernel looks at the
-//! filter once and keeps a bitmap of those that are always allowed. So what is
-//! called for each request has no condition. Paths cannot be looked at.
+//! An unconditional call costs almost nothing: the kernel evaluates the filter once and
+//! keeps a bitmap of the always allowed calls. So the calls of the request path are
+//! unconditional. A filter cannot inspect paths.
 
 use libc::c_long;
 
-/// A condition on one argument, of which the lower half is looked at unless
-/// that would not do.
+/// A condition on one argument. Compares the lower 32 bits, except for `Null`.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum When {
-    /// Argument N is just this.
+    /// Argument N equals this value.
     Is(u8, u64),
     /// These bits of argument N are all set.
     Has(u8, u64),
@@ -25,8 +23,8 @@ pub(super) enum When {
 
 /// Calls that are always allowed.
 pub(super) const ALWAYS: &[c_long] = &[
-    // Requests and replies, the region, the files of /proc and /sys that are
-    // read, and what libpmem2 writes for a deep flush.
+    // Requests and replies, the region, reads of /proc and /sys, and the writes of
+    // libpmem2 for a deep flush.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -56,14 +54,14 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_pipe2,
     libc::SYS_getcwd,
     libc::SYS_chdir,
-    // Room of the host, and what reaches its medium.
+    // Space of the host file system, and syncs of its medium.
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_fadvise64,
     libc::SYS_msync,
-    // Memory. New memory that can be executed is not among it: see `IF`.
+    // Memory. New executable memory is excluded: see `IF`.
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
@@ -72,9 +70,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_munlock,
     libc::SYS_brk,
     libc::SYS_membarrier,
-    // Threads. clone3 passes its flags in memory, where no filter sees them: it
-    // is answered as if the kernel did not know it, and the C library calls
-    // clone.
+    // Threads. clone3 passes its flags in memory, where a filter cannot see them: a
+    // second filter answers ENOSYS, and the C library falls back to clone.
     libc::SYS_clone3,
     libc::SYS_futex,
     libc::SYS_set_robust_list,
@@ -107,7 +104,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_restart_syscall,
-    // Signals, SIGBUS of a failed page among them.
+    // Signals, including SIGBUS of a failed page.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -121,8 +118,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
     libc::SYS_eventfd2,
-    // The log (/dev/log) and the control socket, which are of this machine: see
-    // `IF` for the making of one.
+    // The log (/dev/log) and the control socket, both local: `IF` restricts the
+    // creation of sockets.
     libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -137,14 +134,14 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_getpeername,
     libc::SYS_shutdown,
     libc::SYS_unlinkat,
-    // The mount: its end, and read-only after damage. Neither a new mount nor
-    // other flags of one that is there: `remount` is another process's.
+    // Unmount, and read-only after damage. Neither new mounts nor flag changes:
+    // `remount` runs in another process.
     libc::SYS_umount2,
     libc::SYS_fspick,
     libc::SYS_fsconfig,
 ];
 
-/// The same by their older numbers, which newer machines do not have.
+/// The same calls by older numbers, which newer architectures lack.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLDER: &[c_long] = &[
     libc::SYS_open,
@@ -163,24 +160,24 @@ pub(super) const OLDER: &[c_long] = &[
     libc::SYS_getrlimit,
     libc::SYS_arch_prctl,
 ];
-/// None here.
+/// Older numbers: none on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLDER: &[c_long] = &[];
 
 const AF_UNIX: u64 = libc::AF_UNIX as u64;
 const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
-/// `FUSE_DEV_IOC_CLONE`: a serving thread's own end of the connection.
+/// `FUSE_DEV_IOC_CLONE`: gives a serving thread its own descriptor of the connection.
 const FUSE_CLONE: u64 = 0x8004_e500;
-/// What newer C libraries ask whether something is a terminal.
+/// `TCGETS2`: newer C libraries use it in isatty(3).
 const TCGETS2: u64 = 0x802c_542a;
 /// `PR_SET_VMA`: an allocator names its memory.
 const NAME_MEMORY: u64 = 0x5356_4d41;
 
-/// Calls that are allowed if one of the lines fits.
+/// Calls that are allowed if one of their conditions holds.
 pub(super) const IF: &[(c_long, When)] = &[
-    // Threads, and no processes: neither fork, nor execve, nor a new namespace.
+    // Threads only: no fork, no execve, no new namespace.
     (libc::SYS_clone, When::Has(0, libc::CLONE_THREAD as u64)),
-    // Memory that is data stays data.
+    // Data memory never becomes executable.
     (libc::SYS_mmap, When::HasNot(2, PROT_EXEC)),
     (libc::SYS_mprotect, When::HasNot(2, PROT_EXEC)),
     (libc::SYS_socket, When::Is(0, AF_UNIX)),
@@ -188,17 +185,17 @@ pub(super) const IF: &[(c_long, When)] = &[
     (libc::SYS_prctl, When::Is(0, libc::PR_SET_NAME as u64)),
     (libc::SYS_prctl, When::Is(0, libc::PR_GET_NAME as u64)),
     (libc::SYS_prctl, When::Is(0, NAME_MEMORY)),
-    // Copies and flags of descriptors. A descriptor that tells a process of its
-    // readiness (F_SETOWN) sends it any signal.
+    // Copies and flags of descriptors. Not F_SETOWN: such a descriptor can send any
+    // signal to any process.
     (libc::SYS_fcntl, When::Is(1, libc::F_DUPFD as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_DUPFD_CLOEXEC as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_GETFD as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_SETFD as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_GETFL as u64)),
     (libc::SYS_fcntl, When::Is(1, libc::F_SETFL as u64)),
-    // Limits are read.
+    // Reads limits; does not set them.
     (libc::SYS_prlimit64, When::Null(2)),
-    // abort(3), and no signal to anybody else: see fcntl as well.
+    // abort(3), but no signal to another process: see fcntl as well.
     (libc::SYS_tgkill, When::OurProcess(0)),
     (libc::SYS_ioctl, When::Is(1, FUSE_CLONE)),
     (libc::SYS_ioctl, When::Is(1, libc::FIONBIO)),

@@ -5,18 +5,18 @@ use std::io;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// A capability that is kept.
+/// A kept capability.
 #[derive(Debug)]
 pub struct Kept {
-    /// Which.
+    /// The capability.
     pub set: CapabilitySet,
-    /// Its name, as capabilities(7) has it.
+    /// Its name in capabilities(7).
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub reason: &'static str,
 }
 
-/// All that is kept; docs/security.md has the same table.
+/// All kept capabilities; docs/security.md has the same table.
 pub const KEPT: [Kept; 3] = [
     Kept {
         set: CapabilitySet::SYS_ADMIN,
@@ -35,19 +35,19 @@ pub const KEPT: [Kept; 3] = [
     },
 ];
 
-/// The kept ones as a set.
+/// Returns the kept capabilities as a set.
 pub(super) fn kept() -> CapabilitySet {
     KEPT.iter()
         .fold(CapabilitySet::empty(), |all, kept| all | kept.set)
 }
 
-/// Takes all others out of the sets of this thread, and with them of the threads
-/// that it starts: bounding, ambient, inheritable, permitted and effective.
+/// Drops all other capabilities from the sets of this thread and of threads that it will
+/// start: bounding, ambient, inheritable, permitted and effective.
 ///
 /// # Errors
-/// Of prctl(2) and capset(2).
+/// Errors of prctl(2) and capset(2).
 pub(super) fn keep_only(kept: CapabilitySet) -> io::Result<()> {
-    // The bounding set first: that takes CAP_SETPCAP, which goes with the others.
+    // The bounding set first: changing it needs CAP_SETPCAP, which is dropped below.
     for number in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << number);
         match rustix::thread::capability_is_in_bounding_set(one) {
@@ -55,13 +55,13 @@ pub(super) fn keep_only(kept: CapabilitySet) -> io::Result<()> {
                 rustix::thread::remove_capability_from_bounding_set(one)?;
             }
             Ok(_) => {}
-            // The kernel knows no more of them.
+            // Beyond the last capability of this kernel.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
     }
     match rustix::thread::clear_ambient_capability_set() {
-        // Linux before 4.3 has none.
+        // Linux before 4.3 has no ambient set.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error.into()),
     }
@@ -82,9 +82,9 @@ pub(super) fn keep_only(kept: CapabilitySet) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Capabilities are a thread's own: the test's thread keeps its.
+    /// Capabilities are per thread, so the thread of the test keeps its own.
     #[test]
-    fn a_thread_that_keeps_some_passes_no_others_on() {
+    fn threads_inherit_only_kept_capabilities() {
         if !rustix::process::geteuid().is_root() {
             return pramfs_tests::skip::skipped("not root: no capabilities to give up");
         }

@@ -1,9 +1,8 @@
-//! The environment of a process that serves a mount: what it reads, and nothing
-//! else of its caller's.
+//! The environment of the server process: only the variables that it reads.
 //!
-//! A loader, a C library and libpmem2 take orders from the environment
-//! (`LD_PRELOAD`, `MALLOC_...`, `PMEM_NO_FLUSH`), and whoever may look at the
-//! server finds in it what its caller had there, secrets as well.
+//! The loader, the C library and libpmem2 obey variables (`LD_PRELOAD`, `MALLOC_...`,
+//! `PMEM_NO_FLUSH`). A process that may inspect the server would also see the variables
+//! of its caller, including secrets.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,8 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the server reads: its log's filter and colours, and how much a panic
-/// says.
+/// The variables that the server reads: log filter, log colours, and backtraces of a panic.
 pub const KEPT: [&str; 4] = [
     "PRAMFS_LOG",
     "NO_COLOR",
@@ -24,22 +22,22 @@ fn is_kept(name: &OsStr) -> bool {
     KEPT.iter().any(|kept| name == *kept)
 }
 
-/// Starts a command with what is kept of this process's environment.
+/// Reduces a command's environment to the kept variables of this process.
 pub fn clean(command: &mut Command) -> &mut Command {
     let kept = std::env::vars_os().filter(|(name, _)| is_kept(name));
     command.env_clear().envs(kept)
 }
 
-/// This program, by its path.
+/// Returns the path of this program.
 pub fn this_program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"))
 }
 
-/// Begins this program anew, in this very process, if its environment has more
-/// than it should have. Returns only if it has not.
+/// Re-executes this program in this process if its environment has other variables than
+/// the kept ones. Otherwise returns.
 ///
 /// # Errors
-/// Of execve(2).
+/// Errors of execve(2).
 pub fn begin_anew(args: &[OsString]) -> io::Result<()> {
     if std::env::vars_os().all(|(name, _)| is_kept(&name)) {
         return Ok(());
@@ -56,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_gets_what_is_kept_and_nothing_else() {
+    fn command_gets_only_kept_environment() {
         let mut command = Command::new("/usr/bin/env");
         let out = clean(&mut command).output().unwrap();
         assert!(out.status.success());

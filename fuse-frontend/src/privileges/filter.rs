@@ -1,13 +1,13 @@
-//! The filter of system calls: all threads, for good.
+//! The system call filter, permanent and for all threads.
 //!
-//! A call that is not in [`calls`](super::calls) gives EPERM, and the kernel
-//! writes a line about it (audit record 1326, `SECCOMP`), which names the process
-//! and the number of the call: `journalctl -k`, or `ausearch -m seccomp` where
-//! auditd runs. The other way to a line would be a signal for each such call
-//! (`SECCOMP_RET_TRAP`) and a handler that logs; but a signal that comes while it
-//! is blocked, as the C library blocks all when it starts a thread, ends the
-//! process. A server that is wrong about a call shall hear EPERM, say so in its
-//! own log as of any other error, and live.
+//! A call outside [`calls`](super::calls) gives EPERM, and the kernel logs it (audit
+//! record 1326, `SECCOMP`) with the process and the number of the call: see
+//! `journalctl -k`, or `ausearch -m seccomp` if auditd runs.
+//!
+//! The alternative would be a signal for each such call (`SECCOMP_RET_TRAP`) and a
+//! handler that logs. But such a signal ends the process if it is blocked, and the C
+//! library blocks all signals while it starts a thread. With EPERM, a server that makes
+//! a forbidden call logs the error like any other and continues.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,19 +20,19 @@ use seccompiler::{
 
 use super::calls::{ALWAYS, IF, OLDER, When};
 
-/// `SECCOMP_RET_KILL_PROCESS`, and what stands in its place.
+/// `SECCOMP_RET_KILL_PROCESS`, replaced by [`REFUSE`].
 const KILL: u32 = 0x8000_0000;
 const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
 /// `BPF_RET | BPF_K`.
 const RETURN: u16 = 0x06;
 
-/// Puts the filter in force on all threads.
+/// Installs the filter on all threads.
 ///
 /// # Errors
-/// Where the kernel has no such filters, or refuses this one.
+/// If the kernel has no seccomp filters, or refuses this one.
 pub(super) fn put_in_force() -> io::Result<()> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
-    // First, as the second one forbids seccomp(2).
+    // First, because the second filter forbids seccomp(2).
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = compiled(clone3, SeccompAction::Allow, unknown, arch)?;
@@ -50,7 +50,7 @@ fn compiled(
 ) -> io::Result<BpfProgram> {
     let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
     let mut program = BpfProgram::try_from(filter).map_err(io::Error::other)?;
-    // A call by another architecture's convention is refused as any other.
+    // A call by the convention of another architecture is refused, not killed.
     for instruction in &mut program {
         if instruction.code == RETURN && instruction.k == KILL {
             instruction.k = REFUSE;
@@ -102,11 +102,10 @@ mod tests {
 
     use super::*;
 
-    /// Set in a process that is to have the filter; its value says what to do.
+    /// Set in a child process that installs the filter.
     const CHILD: &str = "PRAMFS_TEST_FILTERED";
 
-    /// Runs one test of this program anew, in a process of its own, and gives its
-    /// number and what it has said.
+    /// Runs one test in a child process. Returns its pid and its output.
     fn in_a_process(test: &str, what: &str) -> (u32, String) {
         let child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -135,7 +134,7 @@ mod tests {
         std::fs::File::open("/dev/null").unwrap()
     }
 
-    /// Each of these can be done before, by root.
+    /// Makes calls that root may make without the filter.
     fn forbidden() {
         let parent = Pid::from_raw(std::process::id() as i32).unwrap();
         refused("fork", Command::new("/bin/true").status().map(drop));
@@ -143,7 +142,7 @@ mod tests {
         refused("socket(AF_INET)", UdpSocket::bind("127.0.0.1:0").map(drop));
         refused("socket(AF_INET6)", TcpListener::bind("[::1]:0").map(drop));
         refused("kill", rustix::process::test_kill_process(parent));
-        // A descriptor that signals whomever it is told to, as who it belongs to.
+        // Such a descriptor signals any chosen process, with the rights of its owner.
         refused(
             "fcntl(F_SETOWN)",
             pramfs_tests::syscalls::set_owner(&null_file(), parent),
@@ -189,8 +188,8 @@ mod tests {
             )
             .map(drop),
         );
-        // What CAP_SYS_PTRACE would allow. (The memory of others is a file, too:
-        // docs/security.md says so.)
+        // Calls that CAP_SYS_PTRACE would allow. (The memory of other processes is also
+        // reachable as a file: see docs/security.md.)
         let above = rustix::process::getppid().unwrap();
         refused("ptrace", pramfs_tests::syscalls::trace(above));
         refused(
@@ -246,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_forbidden_call_gives_eperm_and_does_not_kill() {
-        let name = "privileges::filter::tests::a_forbidden_call_gives_eperm_and_does_not_kill";
+    fn forbidden_syscall_fails_with_eperm() {
+        let name = "privileges::filter::tests::forbidden_syscall_fails_with_eperm";
         if !is_child() {
             let (_, text) = in_a_process(name, "1");
             assert!(text.contains("still alive"), "{text}");
             return;
         }
-        // A thread that was there before has the filter as well.
+        // An older thread gets the filter as well.
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let before = std::thread::spawn(move || {
             gone.recv().unwrap();
@@ -268,10 +267,10 @@ mod tests {
         println!("still alive");
     }
 
-    /// What is memory of data cannot be made to run.
+    /// Data memory cannot be made executable.
     #[test]
-    fn no_new_memory_is_executable_under_the_filter() {
-        let name = "privileges::filter::tests::no_new_memory_is_executable_under_the_filter";
+    fn filter_forbids_executable_mappings() {
+        let name = "privileges::filter::tests::filter_forbids_executable_mappings";
         if !is_child() {
             in_a_process(name, "1");
             return;
@@ -284,10 +283,10 @@ mod tests {
         assert_eq!(map(ProtFlags::READ | ProtFlags::EXEC), Err(Errno::PERM));
     }
 
-    /// The kernel's own line, from its log.
+    /// Reads the kernel's own line from its log.
     #[test]
-    fn a_forbidden_call_leaves_a_line_in_the_kernels_log() {
-        let name = "privileges::filter::tests::a_forbidden_call_leaves_a_line_in_the_kernels_log";
+    fn forbidden_syscall_is_logged_by_kernel() {
+        let name = "privileges::filter::tests::forbidden_syscall_is_logged_by_kernel";
         if is_child() {
             rustix::thread::set_no_new_privs(true).unwrap();
             put_in_force().unwrap();
@@ -302,7 +301,7 @@ mod tests {
         rustix::fs::seek(&log, rustix::fs::SeekFrom::End(0)).unwrap();
         let call = format!("syscall={}", libc::SYS_socket);
         let mut seen = String::new();
-        // The kernel prints ten such lines in five seconds, of all processes.
+        // The kernel prints at most ten such lines in five seconds, for all processes.
         let found = pramfs_tests::mounted::wait_until(|| {
             let (pid, _) = in_a_process(name, "1");
             let wanted = ["type=1326", &format!(" pid={pid} "), &call];
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_has_one_rule() {
+    fn each_syscall_has_one_rule() {
         let mut all: Vec<_> = ALWAYS.iter().chain(OLDER).collect();
         all.extend(
             IF.iter()

@@ -1,24 +1,23 @@
-//! What the process that serves a mount may do, beyond serving it.
+//! The privileges of the server process.
 //!
-//! Root's server reads bytes that others may have written (the region) and
-//! requests that others have made. So that a mistake in it is not a program of the
-//! attacker's choice at once, it gives up what serving does not take:
-//! `capabilities`, then new privileges, core dumps, and all system calls but those
-//! of `calls`. It stays a process of user 0 that opens files and talks to sockets:
-//! that is no wall (docs/security.md, section 5, says what is left). It starts with an
-//! [`environment`] of its own, and starts [`programs`] by their absolute paths.
+//! Root's server reads bytes (the region) and requests that other users may control. So
+//! that a bug in it does not directly give an attacker arbitrary code, it drops what
+//! serving does not need: first `capabilities`, then new privileges, core dumps, and all
+//! system calls except those of `calls`. It remains a process of user 0 that opens files
+//! and uses sockets, so this is not full isolation (docs/security.md, section 5, lists
+//! the remaining rights). It runs with its own [`environment`], and starts [`programs`]
+//! by absolute path.
 //!
-//! Order: the kernel keeps capabilities for each thread, so they go before the
-//! first thread is started, which is the engine's; what mounting takes is among
-//! those that are kept. What counts for the whole process goes when the mount is
-//! made, before the first request is served.
+//! Order: capabilities are per thread, so the server drops them before the first thread
+//! starts, which is the engine's; the kept ones include those for mounting. Process-wide
+//! privileges are dropped after the mount and before the first request.
 //!
-//! The server of an ordinary user, and one that had to mount by fusermount3, gives
-//! up nothing: it has no rights but its user's, and fusermount3, which unmounts
-//! for it, is set-user-ID, which is a new privilege.
+//! The server of an ordinary user, and one that had to mount by fusermount3, drops
+//! nothing: it has only the rights of its user, and it needs fusermount3 to unmount.
+//! That program is set-user-ID, which is a new privilege.
 //!
-//! Invariant: giving something up never costs a mount. What the kernel refuses
-//! is said, and the server goes on.
+//! Invariant: dropping privileges never fails a mount. If the kernel refuses a step, the
+//! server reports it and continues.
 
 mod calls;
 mod capabilities;
@@ -34,20 +33,20 @@ pub use capabilities::{KEPT, Kept};
 
 use crate::options::MountSettings;
 
-/// What is still to be given up.
+/// The privileges still to be dropped.
 #[derive(Debug)]
 #[must_use = "a server keeps its privileges until it confines itself"]
 pub struct Privileges {
-    /// It is root's, and mounts by the system call.
+    /// The server runs as root and mounts by system call.
     of_root: bool,
     notices: Vec<String>,
 }
 
-/// Something that is given up.
+/// Drops one privilege.
 type Step = fn() -> std::io::Result<()>;
 
 impl Privileges {
-    /// Gives up capabilities. Before the first thread is started.
+    /// Drops capabilities. Must run before the first thread starts.
     pub fn shed(settings: &MountSettings) -> Privileges {
         let mounts_itself = || {
             rustix::thread::capabilities(None)
@@ -57,22 +56,21 @@ impl Privileges {
         let mut notices = Vec::new();
         if of_root && let Err(error) = capabilities::keep_only(capabilities::kept()) {
             notices.push(format!(
-                "WARNING: the server keeps all capabilities of root: giving them up: {error}"
+                "WARNING: the server keeps all capabilities of root; dropping them failed: {error}"
             ));
         }
         Privileges { of_root, notices }
     }
 
-    /// Gives up the rest: after the mount, before the first request. `by_helper`
-    /// says that fusermount3 has mounted, and has to unmount. Gives what the user
-    /// should know.
+    /// Drops the rest, after the mount and before the first request. `by_helper`:
+    /// fusermount3 has mounted and must unmount. Returns messages for the user.
     #[must_use]
     pub fn confine(mut self, by_helper: bool) -> Vec<String> {
         if !self.of_root || by_helper {
             return self.notices;
         }
         let steps: [(&str, Step); 3] = [
-            ("may gain privileges by a program that it starts", || {
+            ("may gain privileges by executing a program", || {
                 Ok(rustix::thread::set_no_new_privs(true)?)
             }),
             ("may leave a core dump", || {
@@ -85,7 +83,7 @@ impl Privileges {
         for (what, step) in steps {
             if let Err(error) = step() {
                 self.notices.push(format!(
-                    "WARNING: the server {what}: the kernel says: {error}"
+                    "WARNING: the server {what}; the kernel refused to prevent it: {error}"
                 ));
             }
         }
@@ -97,13 +95,12 @@ impl Privileges {
 mod tests {
     use super::*;
 
-    /// Of the test that has itself run anew, in a process that it may confine.
+    /// Set in the child process in which the test runs itself, to confine it.
     const CHILD: &str = "PRAMFS_TEST_CONFINED";
 
-    /// A process that is confined already may not change what it was left with:
-    /// to it the kernel refuses everything.
+    /// In an already confined process, the kernel refuses all three steps.
     #[test]
-    fn what_the_kernel_refuses_to_take_is_said_and_costs_no_mount() {
+    fn refused_confinement_is_reported_without_failing() {
         let of_root = || Privileges {
             of_root: true,
             notices: Vec::new(),
@@ -123,10 +120,10 @@ mod tests {
             }
             return;
         }
-        // fusermount3 could not unmount for a process that is confined.
+        // fusermount3 could not unmount for a confined process.
         assert_eq!(of_root().confine(true), Vec::<String>::new());
         assert_eq!(rustix::thread::no_new_privs(), Ok(false));
-        let name = "what_the_kernel_refuses_to_take_is_said_and_costs_no_mount";
+        let name = "refused_confinement_is_reported_without_failing";
         let status = std::process::Command::new(std::env::current_exe().unwrap())
             .args([&format!("privileges::tests::{name}"), "--exact"])
             .env(CHILD, "1")

@@ -1,11 +1,11 @@
-//! Programs that are started, by absolute paths: a name alone would mean what the
-//! caller's PATH says.
+//! The programs that the server starts, by absolute path: a bare name would be looked up
+//! in the caller's PATH.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where fusermount3 may be: packages, a build of one's own, NixOS.
+/// Possible places of fusermount3: packages, a local build, NixOS.
 const FUSERMOUNT3: [&str; 4] = [
     "/usr/bin/fusermount3",
     "/bin/fusermount3",
@@ -13,10 +13,10 @@ const FUSERMOUNT3: [&str; 4] = [
     "/run/wrappers/bin/fusermount3",
 ];
 
-/// fusermount3, with an empty environment.
+/// Returns a command for fusermount3 with an empty environment.
 ///
 /// # Errors
-/// `NotFound` where it is not installed.
+/// `NotFound` if it is not installed.
 pub fn fusermount3() -> io::Result<Command> {
     let mut command = Command::new(first(&FUSERMOUNT3)?);
     command.env_clear();
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_started_by_absolute_paths() {
+    fn helper_programs_have_absolute_paths() {
         assert!(FUSERMOUNT3.iter().all(|path| Path::new(path).is_absolute()));
         assert_eq!(
             first(&["/nowhere/at/all"]).unwrap_err().kind(),

@@ -1,10 +1,10 @@
-//! A region that somebody besides root may write, mounted by root.
+//! Restricts a mount by root of a region that other users may write.
 //!
-//! Whoever can write the region can put a set-user-ID program of root into it,
-//! or a device file for anything. The kernel believes a mount of root's, so such
-//! a region is mounted without both. What counts is the descriptor that is
-//! mapped, not the name: a name in somebody else's directory may be replaced, and
-//! then means another file with another owner.
+//! A user who can write the region can put a set-user-ID program of root or any device
+//! file into it. The kernel trusts mounts of root, so such a region is mounted with
+//! nosuid and nodev. The check uses the mapped descriptor, not the name: a name in a
+//! directory of another user may be replaced and then refers to another file with
+//! another owner.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use pramfs_medium::pmem::Ownership;
 use crate::exit::Failure;
 use crate::options::MountSettings;
 
-/// Takes set-user-ID bits and device files from a mount by root of a region that
-/// others may write. Gives what the user should know.
+/// Sets nosuid and nodev if root mounts a region that others may write. Returns a
+/// message for the user.
 ///
 /// # Errors
-/// The options ask for just these.
+/// If the options ask for `suid` or `dev`.
 pub fn distrust(
     ownership: Option<Ownership>,
     path: &Path,
@@ -36,7 +36,7 @@ pub fn distrust(
         let last = settings.flags_given.iter().rev().find(|f| f.0 == flag);
         if last.is_some_and(|(_, on)| !on) {
             return Err(Failure::mount(format!(
-                "{shown} {why}: the option {option} would let whoever may write it be root; leave the option out, or type: chown root {shown} && chmod 600 {shown}"
+                "{shown} {why}: with the option {option}, any user who may write it could become root; leave the option out, or type: chown root {shown} && chmod 600 {shown}"
             )));
         }
     }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_is_mounted_without_suid_and_dev() {
+    fn distrust_clears_suid_and_dev() {
         if !rustix::process::geteuid().is_root() {
             return pramfs_tests::skip::skipped("not root: nothing to be trusted with");
         }
@@ -86,7 +86,7 @@ mod tests {
                 "{failure}"
             );
         }
-        // A region in memory of this process is nobody else's.
+        // A region in the memory of this process has no other writers.
         assert!(
             distrust(None, path, &mut settings("suid"))
                 .unwrap()

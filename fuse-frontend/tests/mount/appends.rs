@@ -1,4 +1,4 @@
-//! O_APPEND past the page cache: one write is many requests at once.
+//! O_APPEND with direct I/O: one write is many concurrent requests.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
@@ -12,11 +12,11 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::{MIB, mounted};
 
-/// More parts of 1 MiB than there are threads to take them.
+/// More parts of 1 MiB than serving threads.
 const LEN: usize = 8 << 20;
 const ROUNDS: usize = 20;
 
-/// `LEN` bytes, no two words alike, at an address that O_DIRECT takes.
+/// `LEN` bytes with distinct words, aligned for O_DIRECT.
 struct Words {
     memory: Vec<u8>,
     start: usize,
@@ -46,13 +46,12 @@ fn append_to(path: &Path, flags: i32) -> File {
         .unwrap()
 }
 
-/// One write by io_submit(2), the way of libaio: what it came to, as from
-/// write(2).
+/// Makes one write by io_submit(2), as libaio does. Returns its result as from write(2).
 fn submit(file: &File, bytes: &[u8]) -> Result<usize, Errno> {
     const PWRITE: u16 = 1;
-    // SAFETY: the kernel's structures are plain numbers, for which zeros are
-    // values; it reads `bytes` and writes `context` and `event` during these
-    // calls only, as the one request is waited for.
+    // SAFETY: the kernel's structures are plain numbers, for which zeros are valid. The
+    // kernel reads `bytes` and writes `context` and `event` only during these calls,
+    // because io_getevents waits for the one request.
     unsafe {
         let mut context: libc::c_ulong = 0;
         let mut request: libc::iocb = std::mem::zeroed();
@@ -82,14 +81,14 @@ fn submit(file: &File, bytes: &[u8]) -> Result<usize, Errno> {
 }
 
 #[test]
-fn the_parts_of_a_large_append_keep_their_order() {
+fn large_append_keeps_request_order() {
     let Some((mount, _dog)) = mounted("large appends", "threads=4") else {
         return;
     };
     let words = Words::new();
     for round in 0..ROUNDS {
         let path = mount.at(format!("submitted{round}"));
-        // So that the end is aligned to nothing.
+        // Makes the end of the file unaligned.
         fs::write(&path, "before").unwrap();
         let file = append_to(&path, libc::O_DIRECT);
         assert_eq!(submit(&file, words.bytes()), Ok(LEN));
@@ -112,9 +111,9 @@ fn the_parts_of_a_large_append_keep_their_order() {
     }
 }
 
-/// Its requests come one after the other, so it is cut where space ends.
+/// Its requests take effect in order, so the append ends where space ends.
 #[test]
-fn a_large_append_for_which_there_is_no_space_is_short() {
+fn large_append_on_full_region_is_short() {
     let Some((mount, _dog)) = mounted("append on a full region", "threads=4") else {
         return;
     };
@@ -134,14 +133,14 @@ fn a_large_append_for_which_there_is_no_space_is_short() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 6 + written as u64);
     drop(filler);
     fs::remove_file(mount.at("filler")).unwrap();
-    // The kernel lets go of a file when it likes.
+    // The kernel forgets a removed file at an unspecified time.
     assert!(wait_until(|| available() > 2 * LEN as u64));
     assert_eq!(submit(&file, words.bytes()), Ok(LEN));
     assert!(fs::read(&path).unwrap()[6 + written..] == *words.bytes());
 }
 
 #[test]
-fn appends_of_all_ways_at_once_are_whole() {
+fn concurrent_mixed_appends_are_atomic() {
     let Some((mount, _dog)) = mounted("mixed appends", "threads=4") else {
         return;
     };
@@ -174,9 +173,9 @@ fn appends_of_all_ways_at_once_are_whole() {
     }
 }
 
-/// `RWF_NOAPPEND`, of Linux 6.9: this write is at its offset all the same.
+/// `RWF_NOAPPEND`, since Linux 6.9: the write goes to its offset despite O_APPEND.
 #[test]
-fn a_write_that_opts_out_of_appending_goes_where_it_says() {
+fn write_with_rwf_noappend_uses_its_offset() {
     let Some((mount, _dog)) = mounted("RWF_NOAPPEND", "") else {
         return;
     };

@@ -1,8 +1,8 @@
-//! What another user of the machine can do to root's mounts: nothing.
+//! Attacks by another user of the machine on root's mounts. None may succeed.
 //!
-//! Each test runs in a mount and pid namespace of its own, in which /dev/fuse may
-//! be opened by everybody, as udev has it, /run is empty, and the other user has
-//! a name, which fusermount3 wants. What a test has started ends with it.
+//! Each test runs in its own mount and pid namespace. There every user may open /dev/fuse,
+//! as with udev, /run is empty, and the other user has a name, which fusermount3 needs.
+//! Processes that a test has started end with it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ use crate::{MIB, program};
 
 const MALLORY: u32 = 4242;
 
-/// Names the program that the test, started anew, is to become.
+/// Names the program that the re-executed test becomes.
 const BECOME: &str = "PRAMFS_TEST_BECOME";
 
 /// The directory of a test in its own namespace.
@@ -41,8 +41,8 @@ mount --bind fuse /dev/fuse
 mount --bind passwd /etc/passwd
 exec \"$@\"";
 
-/// Root's region, mounted on nothing yet, in a place where others can see it, and
-/// the other user's home.
+/// Root's region, not mounted yet, in a directory visible to others, and the home of the
+/// other user.
 struct Scene {
     root: Mounted,
     scratch: PathBuf,
@@ -50,8 +50,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None` where the test cannot run, and in the process that only starts it
-    /// in its own namespace.
+    /// Returns `None` if the test cannot run, and in the outer process that runs it in its
+    /// own namespace.
     fn new(test: &str) -> Option<Scene> {
         if !mounted::available(test) {
             return None;
@@ -93,7 +93,7 @@ impl Scene {
         fs::copy(program(), scene.at("mount.pramfs")).unwrap();
         let region = RegionOptions::new().create(scene.at("home/img"), 16 * MIB);
         format(&region.unwrap(), &FormatOptions::default()).unwrap();
-        // Whoever mounts it is to write into its root.
+        // The other user writes into the root of their own file system.
         for name in ["home", "home/m", "home/img"] {
             chown(scene.at(name), Some(MALLORY), Some(MALLORY)).unwrap();
         }
@@ -104,8 +104,8 @@ impl Scene {
         self.scratch.join(name)
     }
 
-    /// A shell script of the other user, with REGION as `$1`, the own directory as
-    /// `$2` and the region's directory as `$3`, that says "ready" and stays.
+    /// Runs a shell script as the other user, with the region as `$1`, the scratch directory
+    /// as `$2` and the region's directory as `$3`. The script prints "ready" and stays.
     fn mallory(&self, script: &str) -> Attacker {
         let region = self.root.region();
         let mut child = Command::new("sh")
@@ -131,7 +131,7 @@ impl Scene {
         attacker
     }
 
-    /// The other user's own file system, served under the name of root's region.
+    /// Mounts the other user's own file system under the name of root's region.
     fn forged_mount(&self, before: &str) -> Attacker {
         let attacker = self.mallory(&format!(
             "{before}
@@ -159,7 +159,7 @@ impl Scene {
         fs::set_permissions(self.root.region(), PermissionsExt::from_mode(0o644)).unwrap();
     }
 
-    /// Root's second mount shows root's region, or none.
+    /// Checks that root's second mount shows root's region.
     fn second_mount_is_roots(&self) {
         self.root.mount("");
         fs::write(self.root.at("real"), "").unwrap();
@@ -171,7 +171,7 @@ impl Scene {
         mounted::unmount_when_free(&two);
     }
 
-    /// Root's first mount is refused, with the process that has the region.
+    /// Checks that root's first mount fails and names the process that holds the region.
     fn first_mount_is_refused(&self) {
         let out = self.mount_root(&self.root.path());
         let said = String::from_utf8_lossy(&out.stderr);
@@ -181,7 +181,7 @@ impl Scene {
     }
 }
 
-/// Ends with all that it has started.
+/// A process group of the attacker, killed on drop.
 struct Attacker(Child);
 
 impl Drop for Attacker {
@@ -199,17 +199,16 @@ fn mounts_of(path: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether what is mounted there is the other user's.
+/// Tells whether the mount at a path is the other user's.
 fn is_forged(path: &Path) -> bool {
     mounts_of(path).contains("user_id=4242")
 }
 
-/// The other user serves an image under the region's name, from a process that has
-/// a descriptor that looks like one of the region: a file of that path in a mount
-/// namespace of its own.
+/// The other user serves an image under the region's name. The server has a descriptor that
+/// looks like one of the region: a file with that path in its own mount namespace.
 #[test]
-fn second_mount_beside_a_forged_server_is_the_regions() {
-    let Some(scene) = Scene::new("second_mount_beside_a_forged_server_is_the_regions") else {
+fn second_mount_ignores_forged_server() {
+    let Some(scene) = Scene::new("second_mount_ignores_forged_server") else {
         return;
     };
     let can = Command::new("unshare")
@@ -231,11 +230,10 @@ fn second_mount_beside_a_forged_server_is_the_regions() {
     scene.second_mount_is_roots();
 }
 
-/// The region may be read by others; the other user locks it, and serves.
+/// The region is readable by others. The other user locks it and serves a forged mount.
 #[test]
-fn first_mount_of_a_region_that_another_user_locks_is_refused() {
-    let Some(scene) = Scene::new("first_mount_of_a_region_that_another_user_locks_is_refused")
-    else {
+fn first_mount_of_region_locked_by_other_user_fails() {
+    let Some(scene) = Scene::new("first_mount_of_region_locked_by_other_user_fails") else {
         return;
     };
     scene.let_others_read();
@@ -243,11 +241,10 @@ fn first_mount_of_a_region_that_another_user_locks_is_refused() {
     scene.first_mount_is_refused();
 }
 
-/// No descriptor, only the name.
+/// The forged mount has only the name, no descriptor.
 #[test]
-fn mounts_beside_a_mount_of_the_regions_name_are_the_regions() {
-    let Some(scene) = Scene::new("mounts_beside_a_mount_of_the_regions_name_are_the_regions")
-    else {
+fn second_mount_ignores_forged_source_name() {
+    let Some(scene) = Scene::new("second_mount_ignores_forged_source_name") else {
         return;
     };
     let _attacker = scene.forged_mount("");
@@ -255,9 +252,8 @@ fn mounts_beside_a_mount_of_the_regions_name_are_the_regions() {
 }
 
 #[test]
-fn first_mount_beside_a_mount_of_its_name_and_a_lock_is_refused() {
-    let Some(scene) = Scene::new("first_mount_beside_a_mount_of_its_name_and_a_lock_is_refused")
-    else {
+fn first_mount_with_forged_source_and_lock_fails() {
+    let Some(scene) = Scene::new("first_mount_with_forged_source_and_lock_fails") else {
         return;
     };
     scene.let_others_read();
@@ -266,7 +262,7 @@ fn first_mount_beside_a_mount_of_its_name_and_a_lock_is_refused() {
     scene.first_mount_is_refused();
 }
 
-/// In the process that [`locks_and_becomes`] starts.
+/// Runs in the process that [`locks_and_becomes`] starts.
 fn lock_and_become() {
     let Some(program) = std::env::var_os(BECOME) else {
         return;
@@ -275,8 +271,8 @@ fn lock_and_become() {
     panic!("{}", Command::new(program).arg("1000").exec());
 }
 
-/// A process of root's that locks the region, and then goes on as another program,
-/// with the region as its standard input.
+/// Starts a root process that locks the region on its standard input, and then executes
+/// another program.
 fn locks_and_becomes(test: &str, region: &Path, program: &Path) -> Attacker {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("attacks::{test}"), "--nocapture"])
@@ -287,10 +283,10 @@ fn locks_and_becomes(test: &str, region: &Path, program: &Path) -> Attacker {
     Attacker(child.unwrap())
 }
 
-/// Whoever is root's, the kernel says; not the name of a process.
+/// The kernel identifies the processes of root; the name of a process does not count.
 #[test]
-fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
-    let test = "process_of_another_user_by_the_servers_name_is_not_waited_for";
+fn open_does_not_wait_for_process_named_as_server() {
+    let test = "open_does_not_wait_for_process_named_as_server";
     lock_and_become();
     let Some(scene) = Scene::new(test) else {
         return;
@@ -315,8 +311,8 @@ fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
         let error = RegionOptions::new().open(&region).unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
     }
-    // A process of root's that somebody has handed the region to, as anybody can to
-    // a set-user-id program.
+    // A root process that was passed the region, as any user can do with a set-user-ID
+    // program.
     let roots = Command::new(&fake)
         .arg("1000")
         .process_group(0)
@@ -326,19 +322,19 @@ fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
     let roots = Attacker(roots);
     assert!(is_named(&roots.0) && !is_being_released(&region));
     drop(roots);
-    // The same by a link of that name, once it is locked.
+    // The same with a link of that name, after it has locked the region.
     let link = scene.at("link/mount.pramfs");
     symlink("/bin/sleep", &link).unwrap();
     let roots = locks_and_becomes(test, &region, &link);
     assert!(is_named(&roots.0) && !is_being_released(&region));
     scene.first_mount_is_refused();
     drop(roots);
-    // One of root's that is the program and has the lock would be waited for.
+    // The helper waits for a root process that is this program and holds the lock.
     let roots = locks_and_becomes(test, &region, &fake);
     assert!(is_named(&roots.0) && is_being_released(&region));
     drop(roots);
 
-    // One that waits for the lock gets it at the moment of the unmount.
+    // A process that waits for the lock gets it at the unmount.
     assert!(wait_until(|| scene
         .mount_root(&scene.root.path())
         .status
@@ -353,12 +349,10 @@ fn process_of_another_user_by_the_servers_name_is_not_waited_for() {
     drop(attacker);
 }
 
-/// The way to the mount point is exchanged after it was looked at.
+/// The path to the mount point is replaced after the check.
 #[test]
-fn mount_point_that_is_exchanged_is_mounted_on_where_it_was_checked() {
-    let Some(scene) =
-        Scene::new("mount_point_that_is_exchanged_is_mounted_on_where_it_was_checked")
-    else {
+fn mount_on_replaced_path_uses_checked_directory() {
+    let Some(scene) = Scene::new("mount_on_replaced_path_uses_checked_directory") else {
         return;
     };
     let at = |name: &str| scene.at(name);
@@ -372,18 +366,17 @@ fn mount_point_that_is_exchanged_is_mounted_on_where_it_was_checked() {
     assert_eq!(mounts_of(&at("victim/point")), "");
     let line = mounts_of(&at("home/moved/point"));
     assert!(line.starts_with("region ") && line.contains(" fuse.pramfs rw,relatime,user_id=0"));
-    // Wherever it has come to.
+    // Unmounting works wherever the directory has moved.
     fs::rename(at("home/moved"), at("home/again")).unwrap();
     place.detach().unwrap();
     assert_eq!(mounts_of(&at("home/again/point")), "");
     drop(connection);
 }
 
-/// What has come in the place of a mount is not unmounted for it.
+/// A mount that has replaced the found one is not unmounted.
 #[test]
-fn unmount_of_a_place_that_is_exchanged_takes_nothing_else_away() {
-    let Some(scene) = Scene::new("unmount_of_a_place_that_is_exchanged_takes_nothing_else_away")
-    else {
+fn unmount_of_replaced_path_removes_nothing_else() {
+    let Some(scene) = Scene::new("unmount_of_replaced_path_removes_nothing_else") else {
         return;
     };
     let at = |name: &str| scene.at(name);
@@ -396,10 +389,10 @@ fn unmount_of_a_place_that_is_exchanged_takes_nothing_else_away() {
     mount("home/a");
     mount("victim/a");
     let spot = Spot::of_path(&at("home/a")).unwrap();
-    // A link on the way does not lead it elsewhere.
+    // A symbolic link in the path does not redirect it.
     fs::rename(at("home"), at("moved")).unwrap();
     symlink(at("victim"), at("home")).unwrap();
-    // Nor is it something else that has come there.
+    // Another mount on top is not unmounted instead.
     mount("moved/a");
     let error = kernel::unmount(&spot, UnmountFlags::DETACH).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
@@ -410,10 +403,10 @@ fn unmount_of_a_place_that_is_exchanged_takes_nothing_else_away() {
     assert_ne!(mounts_of(&at("victim/a")), "");
 }
 
-/// What root mounts and remounts is root's, whoever chose a name.
+/// Root remounts only its own mounts, whatever names other users choose.
 #[test]
-fn remount_of_another_users_mount_is_refused() {
-    let Some(scene) = Scene::new("remount_of_another_users_mount_is_refused") else {
+fn remount_of_other_users_mount_fails() {
+    let Some(scene) = Scene::new("remount_of_other_users_mount_fails") else {
         return;
     };
     let _attacker = scene.forged_mount("");

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::mounted;
 
-/// Runs a shell command as somebody without rights.
+/// Runs a shell command as an unprivileged user.
 fn as_nobody(command: &str) -> ExitStatus {
     Command::new("sh")
         .args(["-c", command])
@@ -25,7 +25,7 @@ fn as_nobody(command: &str) -> ExitStatus {
 }
 
 #[test]
-fn modes_and_the_umask() {
+fn create_applies_mode_and_umask() {
     let Some((mount, _dog)) = mounted("umask", "") else {
         return;
     };
@@ -51,7 +51,7 @@ fn modes_and_the_umask() {
 }
 
 #[test]
-fn a_setgid_directory_hands_its_group_down() {
+fn setgid_directory_passes_group_to_children() {
     let Some((mount, _dog)) = mounted("setgid", "") else {
         return;
     };
@@ -67,7 +67,7 @@ fn a_setgid_directory_hands_its_group_down() {
     }
     assert_eq!(meta("shared/dir").mode() & 0o2000, 0o2000);
     assert_eq!(meta("shared/file").mode() & 0o2000, 0);
-    // Who is not in the group cannot make a program that runs as the group.
+    // A user outside the group cannot make a set-group-ID program.
     let script = format!(
         "cd {} && touch mine && chmod 2775 mine",
         mount.at("shared").display()
@@ -78,7 +78,7 @@ fn a_setgid_directory_hands_its_group_down() {
 }
 
 #[test]
-fn permissions_are_checked() {
+fn permission_checks_apply_to_other_users() {
     let Some((mount, _dog)) = mounted("permissions", "") else {
         return;
     };
@@ -93,7 +93,7 @@ fn permissions_are_checked() {
 }
 
 #[test]
-fn writing_takes_the_set_user_id_bit_away() {
+fn write_by_unprivileged_caller_clears_suid() {
     let Some((mount, _dog)) = mounted("suid", "") else {
         return;
     };
@@ -110,7 +110,7 @@ fn writing_takes_the_set_user_id_bit_away() {
         let mode = fs::metadata(&path).unwrap().mode();
         assert_eq!(mode & 0o7777, 0o777, "direct: {direct}");
     }
-    // Root keeps it, and so does a file that is only read.
+    // A write by root and a read by others keep the bits.
     fs::set_permissions(&path, Permissions::from_mode(0o4777)).unwrap();
     assert!(as_nobody(&format!("cat {} >/dev/null", path.display())).success());
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4777);
@@ -123,7 +123,7 @@ fn writing_takes_the_set_user_id_bit_away() {
 }
 
 #[test]
-fn times_to_the_nanosecond() {
+fn utimens_keeps_nanoseconds() {
     let Some((mount, _dog)) = mounted("times", "") else {
         return;
     };
@@ -178,7 +178,7 @@ fn times_to_the_nanosecond() {
 }
 
 #[test]
-fn times_follow_what_is_done() {
+fn operations_update_mtime_and_ctime() {
     let Some((mount, _dog)) = mounted("time updates", "") else {
         return;
     };
@@ -219,7 +219,7 @@ fn times_follow_what_is_done() {
 }
 
 #[test]
-fn extended_attributes() {
+fn xattr_set_get_list_remove() {
     let Some((mount, _dog)) = mounted("xattrs", "") else {
         return;
     };
@@ -272,7 +272,7 @@ fn extended_attributes() {
 }
 
 #[test]
-fn space_is_counted() {
+fn statfs_counts_used_space() {
     let Some((mount, _dog)) = mounted("statfs", "") else {
         return;
     };
@@ -288,7 +288,7 @@ fn space_is_counted() {
 }
 
 #[test]
-fn access_times() {
+fn reads_set_atime_by_policy() {
     for (options, moves) in [
         ("noatime", false),
         ("strictatime", true),
@@ -301,7 +301,7 @@ fn access_times() {
         fs::write(&path, "x").unwrap();
         let before = fs::metadata(&path).unwrap();
         std::thread::sleep(Duration::from_millis(20));
-        // Past the page cache, which knows nothing of access times.
+        // Direct I/O, because reads from the page cache do not set the atime.
         let file = File::options()
             .read(true)
             .custom_flags(libc::O_DIRECT)
@@ -315,10 +315,10 @@ fn access_times() {
     }
 }
 
-/// The page cache has all of the file by then; where an access time is due, an
-/// open for reading makes the read come to the server.
+/// The page cache has all of the file. If an atime update is due, open for reading makes
+/// the next read reach the server.
 #[test]
-fn reads_that_the_page_cache_could_serve_set_the_access_time() {
+fn cached_reads_set_due_atime() {
     for (options, moves) in [
         ("noatime", [false; 3]),
         ("strictatime", [true; 3]),
@@ -340,9 +340,9 @@ fn reads_that_the_page_cache_could_serve_set_the_access_time() {
     }
 }
 
-/// By one file, whatever pointers that takes.
+/// One file can use all available space, including its pointer blocks.
 #[test]
-fn what_is_available_can_be_allocated() {
+fn statfs_available_space_can_be_allocated() {
     let Some((mount, _dog)) = mounted("statfs and fallocate", "") else {
         return;
     };

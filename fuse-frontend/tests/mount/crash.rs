@@ -1,4 +1,4 @@
-//! SIGKILL at any moment: what had returned is there after the next mount.
+//! SIGKILL at any moment: completed operations survive until the next mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::mounted;
 
 #[test]
-fn what_had_returned_is_there() {
+fn completed_ops_survive_server_kill() {
     let Some((mount, _dog)) = mounted("SIGKILL", "") else {
         return;
     };
@@ -44,7 +44,7 @@ fn what_had_returned_is_there() {
 }
 
 #[test]
-fn a_file_that_was_open_without_a_name_is_freed_by_the_next_mount() {
+fn orphan_is_freed_by_next_mount() {
     let Some((mount, _dog)) = mounted("orphans", "") else {
         return;
     };

@@ -1,5 +1,5 @@
-//! A region whose file is cut short under a mount, at many lengths: EIO for
-//! what is gone, the rest is read, the process lives and can be unmounted.
+//! A region whose file is truncated under a mount, at many lengths. The lost part gives
+//! EIO, the rest is readable, and the server survives and can be unmounted.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,14 +21,14 @@ fn bytes(n: u64, len: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Small files, whose one block stands in the inode, between large ones.
+/// Alternates small files, whose one block pointer is in the inode, and large ones.
 fn len_of(n: u64) -> u64 {
     if n.is_multiple_of(2) { 3000 } else { 300_000 }
 }
 
 const FILES: u64 = 60;
 
-/// Where the blocks of small files lie.
+/// Returns the region offsets of the blocks of small files.
 fn places(mount: &Mounted) -> Vec<Option<u64>> {
     let region = RegionOptions::new().read_only(true).open(mount.region());
     let options = MountOptions {
@@ -51,7 +51,7 @@ fn lost<T>(result: io::Result<T>, what: &str) -> Option<T> {
         Ok(value) => Some(value),
         Err(e) => {
             let errno = e.raw_os_error().unwrap_or(0);
-            // Where the bitmap is lost there is no free block that is known.
+            // Without the bitmap, no block is known to be free: ENOSPC.
             let fits = [
                 libc::EIO,
                 libc::EUCLEAN,
@@ -72,7 +72,7 @@ fn cut_at(cut: u64, options: &str, dog: &Watchdog) -> (u32, u32) {
     }
     mount.unmount();
     let places = places(&mount);
-    // Cold: nothing is in the page cache. The files are open.
+    // The page cache is cold. The files are open.
     mount.mount(options);
     let files: Vec<_> = (0..FILES)
         .map(|n| {
@@ -92,7 +92,7 @@ fn cut_at(cut: u64, options: &str, dog: &Watchdog) -> (u32, u32) {
             if places[n].is_some_and(|at| at + PAGE <= cut) {
                 read.as_ref().unwrap_or_else(|e| panic!("{what}: {e}"));
             }
-            // The page of the cut itself is there up to the cut.
+            // The page that contains the cut is valid up to the cut.
             let in_cut = places[n].is_some_and(|at| at < cut && cut < at + PAGE);
             match lost(read, &what) {
                 Some(()) if !in_cut => {
@@ -117,7 +117,7 @@ fn cut_at(cut: u64, options: &str, dog: &Watchdog) -> (u32, u32) {
     drop(files);
     mount.process();
     mount.unmount();
-    // As long as it was: mounted again, or refused by name.
+    // At its old length again: it can be mounted, or the error names the region.
     region.set_len(LEN).unwrap();
     let out = mount.run::<&str>([]);
     if out.status.success() {
@@ -141,7 +141,7 @@ fn file_sync(file: &File) -> io::Result<()> {
 }
 
 #[test]
-fn a_region_cut_at_many_lengths_under_the_mount() {
+fn region_truncated_under_mount_at_many_lengths() {
     if !mounted::available("regions cut under a mount") {
         return;
     }

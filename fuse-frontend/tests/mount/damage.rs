@@ -1,4 +1,4 @@
-//! Damage on the medium, as a mount shows it.
+//! Damage on the medium, as a mount reports it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use pramfs_tests::region::inode_home;
 use crate::{MIB, mounted, unmounted};
 
 #[test]
-fn a_directory_with_a_damaged_inode_can_be_listed() {
+fn directory_with_damaged_inode_lists_others() {
     let Some((mount, _dog)) = mounted("damaged inode", "") else {
         return;
     };
@@ -61,8 +61,8 @@ fn a_directory_with_a_damaged_inode_can_be_listed() {
     for n in (0..8).filter(|n| *n != 3) {
         fs::remove_file(dir.join(format!("file{n}"))).unwrap();
     }
-    // Listing has left no reference: all but the damaged one, which may have a
-    // leaf of 2 MiB, are freed.
+    // The listing leaks no reference: all files but the damaged one, which may have a leaf
+    // of 2 MiB, are freed.
     assert!(
         wait_until(|| before - free() < 512 + 64),
         "{} of {before}",
@@ -71,7 +71,7 @@ fn a_directory_with_a_damaged_inode_can_be_listed() {
 }
 
 #[test]
-fn a_mount_in_the_background_tells_of_damage() {
+fn background_mount_warns_of_damage() {
     let Some((mount, _dog)) = unmounted("damaged superblock") else {
         return;
     };
@@ -85,7 +85,7 @@ fn a_mount_in_the_background_tells_of_damage() {
 }
 
 #[test]
-fn a_mount_tells_that_there_is_nothing_to_fall_back_on() {
+fn mount_warns_of_damaged_backup_superblock() {
     let Some((mount, _dog)) = unmounted("damaged copy") else {
         return;
     };
@@ -98,7 +98,7 @@ fn a_mount_tells_that_there_is_nothing_to_fall_back_on() {
         said.contains("copy of the superblock is damaged") && said.contains("fsck.pramfs -p"),
         "{said}"
     );
-    // What is there is whole, and can be changed.
+    // The contents are intact and can be changed.
     fs::write(mount.at("file"), b"new").unwrap();
 }
 
@@ -122,7 +122,7 @@ fn log_of(mount: &Mounted) -> PathBuf {
     mount.path().with_file_name("log")
 }
 
-/// The mount in the foreground, with its log in a file.
+/// Mounts in the foreground, with the log in a file.
 fn logged(mount: &Mounted) -> Child {
     let log = fs::File::create(log_of(mount)).unwrap();
     let mut command = mount.command();
@@ -132,7 +132,7 @@ fn logged(mount: &Mounted) -> Child {
     child
 }
 
-/// Whether `/proc/mounts` has the mount as `rw` or `ro`.
+/// Returns whether `/proc/mounts` shows the mount as `rw` or `ro`.
 fn shown(mount: &Mounted) -> String {
     let line = mount.mounts_line().unwrap();
     let options = line.split(' ').nth(3).unwrap();
@@ -145,7 +145,7 @@ fn refused<T: std::fmt::Debug>(result: std::io::Result<T>, errno: i32) {
 }
 
 #[test]
-fn damage_makes_the_mount_read_only_when_no_file_is_open_for_writing() {
+fn damage_makes_mount_read_only_after_writers_close() {
     let Some((mount, _dog, ino)) = hurt("read-only after damage") else {
         return;
     };
@@ -158,7 +158,7 @@ fn damage_makes_the_mount_read_only_when_no_file_is_open_for_writing() {
     for _ in 0..3 {
         refused(fs::metadata(mount.at("dir/hurt")), libc::EUCLEAN);
     }
-    // At once, whatever the kernel knows.
+    // Changes fail at once, before the kernel knows.
     refused(writer.write_all_at(b"x", 0), libc::EROFS);
     refused(options().open(&whole), libc::EROFS);
     refused(fs::write(mount.at("new"), "x"), libc::EROFS);
@@ -169,12 +169,10 @@ fn damage_makes_the_mount_read_only_when_no_file_is_open_for_writing() {
     assert_eq!(shown(&mount), "rw");
     drop(writer);
     assert!(wait_until(|| shown(&mount) == "ro"), "{}", log());
-    assert!(wait_until(
-        || log().contains("is mounted read-only from here on")
-    ));
+    assert!(wait_until(|| log().contains("is now mounted read-only")));
     assert_eq!(fs::read(&whole).unwrap(), b"Unharmed");
     refused(options().open(&whole), libc::EROFS);
-    // Not by root either, until somebody has seen to it.
+    // Root cannot remount it read-write either, until the damage is repaired.
     let again = mount.run(["-o", "remount,rw"]);
     assert!(!again.status.success());
     assert_eq!(shown(&mount), "ro");
@@ -186,7 +184,7 @@ fn damage_makes_the_mount_read_only_when_no_file_is_open_for_writing() {
         .lines()
         .filter(|line| line.contains(": damage: "))
         .collect();
-    assert_eq!(damage.len(), 1, "met three times, told once: {log}");
+    assert_eq!(damage.len(), 1, "met three times, logged once: {log}");
     let region = mount.region();
     for part in [
         format!("{}: damage: \"/dir/hurt\" (inode {ino})", region.display()),
@@ -196,10 +194,10 @@ fn damage_makes_the_mount_read_only_when_no_file_is_open_for_writing() {
     }
 }
 
-/// The server has no time for anything but an answer: one thread, which writes
-/// dirty pages back while the superblock is remounted.
+/// The server has one thread, which must serve the write-back of dirty pages while the
+/// superblock is remounted.
 #[test]
-fn a_mount_with_one_thread_and_dirty_pages_becomes_read_only() {
+fn damage_with_one_thread_and_dirty_pages_goes_ro() {
     let Some((mount, _dog, _)) = hurt("one thread") else {
         return;
     };
@@ -228,10 +226,10 @@ fn a_mount_with_one_thread_and_dirty_pages_becomes_read_only() {
     assert!(wait_until(|| shown(&mount) == "ro"));
 }
 
-/// A server that an ordinary user has started, in a mount namespace where users
-/// may have /dev/fuse.
+/// A server started by an ordinary user, in a mount namespace where all users may open
+/// /dev/fuse.
 #[test]
-fn a_server_that_may_not_remount_says_so_once() {
+fn server_without_remount_right_warns_once() {
     let Some((mount, _dog, _)) = hurt("no right to remount") else {
         return;
     };
@@ -282,8 +280,8 @@ fn a_server_that_may_not_remount_says_so_once() {
 
 const PAGE: usize = 4096;
 
-/// A region with files of 40 pages that have lost those from 8 to 16, which a
-/// repair has marked; what the files held, and their inodes.
+/// Makes a region with files of 40 pages. Each has lost pages 8 to 16, which a repair has
+/// marked. Returns the original contents and the inodes.
 fn lost(
     test: &str,
     names: &[&str],
@@ -317,9 +315,9 @@ fn lost(
     Some((mount, dog, whole, inodes))
 }
 
-/// It is no new damage: the mount stays as it is.
+/// A marked lost range is not new damage: the mount stays read-write.
 #[test]
-fn what_was_lost_is_told_once_for_each_file_and_minute() {
+fn lost_range_is_logged_once_per_file_and_minute() {
     let Some((mount, _dog, whole, inodes)) = lost("lost, in the log", &["one", "two"]) else {
         return;
     };
@@ -360,9 +358,9 @@ fn what_was_lost_is_told_once_for_each_file_and_minute() {
     );
 }
 
-/// No zeros in a page cache.
+/// The page cache must not show zeros instead.
 #[test]
-fn what_was_lost_is_eio_through_the_kernel() {
+fn lost_range_reads_as_eio_through_kernel() {
     let Some((mount, _dog, whole, _)) = lost("lost range", &["file"]) else {
         return;
     };
@@ -388,7 +386,7 @@ fn what_was_lost_is_eio_through_the_kernel() {
             }
         }
     }
-    // Never more than what comes before it, and no zeros.
+    // A read returns at most the bytes before the lost range, and no zeros.
     let mut all = vec![0; 40 * PAGE];
     if let Ok(n) = file.read_at(&mut all, 0) {
         assert!(n <= 8 * PAGE && all[..n] == whole[..n], "{n}");
@@ -401,7 +399,7 @@ fn what_was_lost_is_eio_through_the_kernel() {
     assert_eq!(value[..n], *b"system.pramfs.lost\0");
     let set = rustix::fs::setxattr(&path, LIST, b"", rustix::fs::XattrFlags::empty());
     assert_eq!(set.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
-    // A part of a block is not written, a whole one is, and reads again.
+    // A partial write of a lost block fails; a full one succeeds and makes it readable.
     eio(file.write_at(b"part", 9 * PAGE as u64));
     eio(file.write_at(b"part", 12 * PAGE as u64 - 4));
     file.write_all_at(&whole[9 * PAGE..10 * PAGE], 9 * PAGE as u64)

@@ -1,4 +1,4 @@
-//! Contents: through the page cache and past it, appended, sparse, copied.
+//! File contents: cached and direct I/O, appends, sparse files, copies.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::{MIB, mounted, unmounted};
 
-/// Bytes that are different everywhere.
+/// Returns bytes that differ everywhere.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|n| (n.wrapping_mul(0x9e37_79b9).wrapping_add(seed) >> 11) as u8)
@@ -17,7 +17,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_in_both_cache_modes() {
+fn written_data_reads_back_in_both_cache_modes() {
     for mode in ["cache=auto", "cache=none"] {
         let Some((mount, _dog)) = mounted("cache modes", mode) else {
             return;
@@ -59,7 +59,7 @@ fn what_is_written_is_read_in_both_cache_modes() {
 }
 
 #[test]
-fn direct_and_cached_descriptors_see_each_other() {
+fn direct_and_cached_io_are_coherent() {
     let Some((mount, _dog)) = mounted("O_DIRECT", "") else {
         return;
     };
@@ -91,7 +91,7 @@ fn direct_and_cached_descriptors_see_each_other() {
 }
 
 #[test]
-fn appending_through_two_descriptors() {
+fn appends_through_two_descriptors_keep_all_lines() {
     for mode in ["cache=auto", "cache=none"] {
         let Some((mount, _dog)) = mounted("O_APPEND", mode) else {
             return;
@@ -125,7 +125,7 @@ fn appending_through_two_descriptors() {
 }
 
 #[test]
-fn a_file_without_a_name_lives_until_it_is_closed() {
+fn unlinked_open_file_lives_until_close() {
     let Some((mount, _dog)) = mounted("unlinked but open", "") else {
         return;
     };
@@ -164,7 +164,7 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 }
 
 #[test]
-fn holes() {
+fn sparse_file_reports_holes_and_reads_zeros() {
     let Some((mount, _dog)) = mounted("SEEK_HOLE", "") else {
         return;
     };
@@ -195,7 +195,7 @@ fn holes() {
 }
 
 #[test]
-fn fallocate_modes() {
+fn fallocate_modes_change_size_and_contents() {
     let Some((mount, _dog)) = mounted("fallocate", "") else {
         return;
     };
@@ -229,11 +229,14 @@ fn fallocate_modes() {
         fallocate(&file, FallocateFlags::empty(), 0, 1 << 40),
         Err(Errno::NOSPC)
     );
-    assert!(fs::read(&path).unwrap() == expected, "nothing half done");
+    assert!(
+        fs::read(&path).unwrap() == expected,
+        "the failed calls changed nothing"
+    );
 }
 
 #[test]
-fn copies_within_the_file_system() {
+fn copy_file_range_copies_within_mount() {
     let Some((mount, _dog)) = mounted("copy_file_range", "") else {
         return;
     };
@@ -261,7 +264,7 @@ fn copies_within_the_file_system() {
 }
 
 #[test]
-fn truncation() {
+fn truncate_shrinks_grows_and_zeroes() {
     let Some((mount, _dog)) = mounted("truncate", "") else {
         return;
     };
@@ -278,14 +281,14 @@ fn truncation() {
     expected.resize(200_000, 0);
     assert!(
         fs::read(&path).unwrap() == expected,
-        "what was cut off does not come back"
+        "truncated data does not come back"
     );
     File::create(&path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 0, "O_TRUNC");
 }
 
 #[test]
-fn a_full_region() {
+fn write_on_full_region_fails_with_enospc() {
     let Some((mount, _dog)) = mounted("ENOSPC", "") else {
         return;
     };
@@ -304,7 +307,7 @@ fn a_full_region() {
 }
 
 #[test]
-fn a_region_cut_short_under_the_mount_is_an_error_and_no_death() {
+fn region_truncated_under_mount_gives_eio() {
     let Some((mount, _dog)) = unmounted("truncated region") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! How a mount begins and ends.
+//! The start and the end of a mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use crate::{mounted, unmounted};
 
 #[test]
-fn the_background_mount_is_live_when_the_program_ends() {
+fn background_mount_is_live_when_command_returns() {
     let Some((mount, _dog)) = unmounted("background") else {
         return;
     };
@@ -49,9 +49,9 @@ fn the_background_mount_is_live_when_the_program_ends() {
     mount.process();
 }
 
-/// In the background as well, one line says that the medium is volatile.
+/// Without `-v`, one line warns that the medium is volatile.
 #[test]
-fn without_v_only_what_must_be_known_is_said() {
+fn mount_without_verbose_prints_only_warnings() {
     let Some((mount, _dog)) = unmounted("quiet") else {
         return;
     };
@@ -66,7 +66,7 @@ fn without_v_only_what_must_be_known_is_said() {
 }
 
 #[test]
-fn the_server_lets_go_of_the_terminal() {
+fn server_detaches_from_terminal() {
     let Some((mount, _dog)) = mounted("terminal", "") else {
         return;
     };
@@ -86,7 +86,7 @@ fn the_server_lets_go_of_the_terminal() {
 }
 
 #[test]
-fn the_server_keeps_no_descriptor_of_the_caller() {
+fn server_inherits_no_descriptors() {
     let Some((mount, _dog)) = unmounted("descriptors") else {
         return;
     };
@@ -106,9 +106,9 @@ fn the_server_keeps_no_descriptor_of_the_caller() {
     }
 }
 
-/// Whoever started it has gone before it could report.
+/// The parent exits before the server reports.
 #[test]
-fn a_server_that_nobody_listens_to_lets_go_of_its_streams() {
+fn server_detaches_when_parent_is_gone() {
     let Some((mount, _dog)) = unmounted("no listener") else {
         return;
     };
@@ -132,14 +132,14 @@ fn a_server_that_nobody_listens_to_lets_go_of_its_streams() {
 }
 
 #[test]
-fn umount_ends_the_server_and_the_region_can_be_mounted_at_once() {
+fn umount_then_mount_succeeds_at_once() {
     let Some((mount, _dog)) = mounted("umount", "") else {
         return;
     };
     for round in 0..5 {
         fs::write(mount.at(format!("file{round}")), round.to_string()).unwrap();
         unmount_when_free(&mount.path());
-        // Not waiting for the server: the next mount does.
+        // Does not wait for the server; the next mount does.
         mount.mount("");
     }
     for round in 0..5 {
@@ -155,7 +155,7 @@ fn umount_ends_the_server_and_the_region_can_be_mounted_at_once() {
 }
 
 #[test]
-fn fusermount_unmounts() {
+fn fusermount_unmounts_the_region() {
     let Some((mount, _dog)) = mounted("fusermount3 -u", "") else {
         return;
     };
@@ -194,7 +194,7 @@ fn sigterm_and_sigint_unmount_cleanly() {
 }
 
 #[test]
-fn sigterm_ends_a_mount_that_is_in_use() {
+fn sigterm_ends_busy_mount() {
     let Some((mount, _dog)) = mounted("SIGTERM while in use", "") else {
         return;
     };
@@ -203,14 +203,17 @@ fn sigterm_ends_a_mount_that_is_in_use() {
     mount.signal(Signal::TERM);
     mount.wait_for_end();
     assert!(!mount.is_mounted());
-    assert!(file.write_all(b"lost").is_err(), "the connection is cut");
+    assert!(
+        file.write_all(b"lost").is_err(),
+        "the connection is aborted"
+    );
     drop(file);
     mount.mount("");
     assert_eq!(fs::read(mount.at("file")).unwrap(), b"kept");
 }
 
 #[test]
-fn sighup_is_ignored() {
+fn server_ignores_sighup() {
     let Some((mount, _dog)) = mounted("SIGHUP", "") else {
         return;
     };
@@ -219,9 +222,9 @@ fn sighup_is_ignored() {
     fs::write(mount.at("file"), "still there").unwrap();
 }
 
-/// Whoever did not know them would be ended by each of these.
+/// The default action of each of these signals ends a process.
 #[test]
-fn signals_that_ask_for_nothing_are_ignored() {
+fn server_ignores_other_signals() {
     let Some((mount, _dog)) = mounted("ignored signals", "") else {
         return;
     };
@@ -240,15 +243,15 @@ fn signals_that_ask_for_nothing_are_ignored() {
         Signal::STKFLT,
     ] {
         mount.signal(signal);
-        // A process that is to end by a signal answers nothing more.
+        // A process with a fatal signal pending would not answer.
         fs::write(mount.at("file"), format!("{signal:?}")).unwrap();
         assert_eq!(mount.process(), server, "{signal:?}");
     }
 }
 
-/// But for want of anything else, at -1000 a memory cgroup would hang.
+/// -999 is the lowest safe score: at -1000 a memory cgroup with only the server would hang.
 #[test]
-fn the_server_is_not_what_is_ended_when_memory_runs_out() {
+fn server_lowers_its_oom_score() {
     let score = |process: &str| {
         let path = format!("/proc/{process}/oom_score_adj");
         fs::read_to_string(path).unwrap().trim().to_owned()
@@ -256,7 +259,7 @@ fn the_server_is_not_what_is_ended_when_memory_runs_out() {
     let Some((mount, _dog)) = mounted("oom_score_adj", "") else {
         return;
     };
-    // It takes CAP_SYS_RESOURCE, which a container may lack.
+    // This needs CAP_SYS_RESOURCE, which a container may lack.
     let may = Command::new("sh")
         .args(["-c", "echo -999 >/proc/self/oom_score_adj"])
         .stderr(Stdio::null())
@@ -265,14 +268,14 @@ fn the_server_is_not_what_is_ended_when_memory_runs_out() {
     let expected = match &*score("self") {
         "0" if may.success() => "-999".to_owned(),
         settled => {
-            pramfs_tests::skip::skipped("the OOM score cannot be lowered, or has been settled");
+            pramfs_tests::skip::skipped("the OOM score cannot be lowered, or is already set");
             settled.to_owned()
         }
     };
     let server = mount.process().as_raw_nonzero().to_string();
     assert_eq!(score(&server), expected);
     mount.unmount();
-    // What somebody has settled stays.
+    // A score that is already set stays.
     let status = Command::new("choom")
         .args(["-n", "300", "--"])
         .arg(crate::program())
@@ -287,7 +290,7 @@ fn the_server_is_not_what_is_ended_when_memory_runs_out() {
     assert_eq!(score(&server), "300");
 }
 
-/// By default, without `-v`.
+/// These lines are logged by default, without `-v`.
 #[test]
 fn unmounts_and_recoveries_are_logged() {
     let Some((mount, _dog)) = mounted("log", "") else {
@@ -321,7 +324,7 @@ fn unmounts_and_recoveries_are_logged() {
 }
 
 #[test]
-fn foreground() {
+fn foreground_mount_serves_until_unmounted() {
     let Some((mount, _dog)) = unmounted("foreground") else {
         return;
     };
@@ -345,7 +348,7 @@ fn foreground() {
 }
 
 #[test]
-fn read_only() {
+fn read_only_mount_refuses_changes() {
     let Some((mount, _dog)) = mounted("ro", "") else {
         return;
     };
@@ -371,7 +374,7 @@ fn read_only() {
 }
 
 #[test]
-fn remount_changes_the_flags_that_are_named() {
+fn remount_changes_only_named_flags() {
     let Some((mount, _dog)) = mounted("remount", "nosuid") else {
         return;
     };
@@ -390,15 +393,14 @@ fn remount_changes_the_flags_that_are_named() {
 }
 
 #[test]
-fn a_remount_changes_how_access_times_are_set() {
+fn remount_changes_atime_policy() {
     let Some((mount, _dog)) = mounted("access times", "relatime") else {
         return;
     };
     let (file, dir) = (mount.at("file"), mount.at("dir"));
     fs::write(&file, "x").unwrap();
     fs::create_dir(&dir).unwrap();
-    // Which of the two have an atime after they were read: where it is due, and
-    // a second time.
+    // Tells whether a read sets the atime: when it is due, and a second time.
     let set = |path: &Path, is_dir: bool| {
         let old = Timespec {
             tv_sec: 1_000_000_000,
@@ -415,7 +417,7 @@ fn a_remount_changes_how_access_times_are_set() {
                 (stat.st_atime, stat.st_atime_nsec)
             };
             let before = atime();
-            // Longer than a tick of the clock, in which nothing is due twice.
+            // Longer than a clock tick; within one tick no second update is due.
             std::thread::sleep(Duration::from_millis(30));
             if is_dir {
                 assert_eq!(fs::read_dir(path).unwrap().count(), 0);
@@ -435,7 +437,7 @@ fn a_remount_changes_how_access_times_are_set() {
         ("nodiratime", "rw,nodiratime,relatime,", ONCE, NEVER),
         ("strictatime", "rw,nodiratime,", EACH, NEVER),
         ("ro,noatime,diratime", "ro,noatime,", NEVER, NEVER),
-        // Nobody could be told while nothing was writable.
+        // While the mount is read-only, the server cannot be told the policy.
         ("relatime", "ro,relatime,", NEVER, NEVER),
         ("rw", "rw,relatime,", ONCE, ONCE),
     ] {
@@ -451,7 +453,7 @@ fn a_remount_changes_how_access_times_are_set() {
 }
 
 #[test]
-fn nosymfollow_is_taken_and_can_be_changed() {
+fn remount_changes_nosymfollow() {
     let Some((mount, _dog)) = mounted("nosymfollow", "nosymfollow") else {
         return;
     };
@@ -459,16 +461,16 @@ fn nosymfollow_is_taken_and_can_be_changed() {
     std::os::unix::fs::symlink("file", mount.at("link")).unwrap();
     let follow = || fs::read(mount.at("link")).map_err(|e| e.raw_os_error());
     assert_eq!(follow(), Err(Some(libc::ELOOP)));
-    // What is not named stays.
+    // Unnamed flags stay.
     assert!(mount.run(["-o", "remount,noatime"]).status.success());
     assert_eq!(follow(), Err(Some(libc::ELOOP)));
     assert!(mount.run(["-o", "remount,symfollow"]).status.success());
     assert_eq!(follow(), Ok(b"x".to_vec()));
 }
 
-/// The kernel answers syncfs(2) itself, and does not say so.
+/// The kernel answers syncfs(2) itself and reports success.
 #[test]
-fn syncfs_does_not_reach_the_server_and_fsync_does() {
+fn fsync_reaches_server_but_syncfs_does_not() {
     if !pramfs_tests::mounted::available("syncfs") {
         return;
     }
@@ -480,7 +482,7 @@ fn syncfs_does_not_reach_the_server_and_fsync_does() {
     let _dog = Watchdog::new("syncfs", Duration::from_secs(60));
     let mount = Mounted::formatted_in(disk, crate::program(), 64 << 20, &FormatOptions::default());
     mount.mount("durability=process");
-    // What the server has stored and the disk has not.
+    // Data stored by the server but not yet on the disk.
     let dirty = || {
         let path = format!("/proc/{}/smaps", mount.process().as_raw_nonzero());
         let region = mount.region();
@@ -502,14 +504,17 @@ fn syncfs_does_not_reach_the_server_and_fsync_does() {
     let written = dirty();
     assert!(written >= 4 << 10, "{written} KiB");
     rustix::fs::syncfs(File::open(mount.path()).unwrap()).unwrap();
-    assert!(dirty() >= 4 << 10, "syncfs reaches the server now: say so");
+    assert!(
+        dirty() >= 4 << 10,
+        "syncfs now reaches the server: update the documentation"
+    );
     file.sync_all().unwrap();
     assert!(dirty() < 1 << 10, "{} KiB", dirty());
 }
 
-/// A region is no more lasting than what its file system lies on.
+/// A region is only as durable as the medium below its file system.
 #[test]
-fn a_region_in_a_mount_is_as_volatile_as_the_medium_below() {
+fn nested_region_inherits_volatility_of_medium() {
     let Some((mount, _dog)) = mounted("volatile below", "") else {
         return;
     };
@@ -518,7 +523,7 @@ fn a_region_in_a_mount_is_as_volatile_as_the_medium_below() {
     let report = pramfs_medium::pmem::probe(&inner).unwrap();
     assert_eq!(report.kind, Some(SourceKind::File));
     assert_eq!(report.persistence, Some(Persistence::Machine));
-    // As the file behind a loop device.
+    // The same for the file behind a loop device.
     let device = Command::new("losetup")
         .args(["--find", "--show"])
         .arg(&inner)
@@ -533,9 +538,9 @@ fn a_region_in_a_mount_is_as_volatile_as_the_medium_below() {
     assert_eq!(report.unwrap().persistence, Some(Persistence::Machine));
 }
 
-/// As plain `fuse`, for what knows no other type.
+/// Type `fuse` without subtype, for programs that know no other type.
 #[test]
-fn a_mount_of_the_plain_type_is_remounted() {
+fn remount_of_plain_fuse_type_succeeds() {
     let Some((mount, _dog)) = mounted("plain type", "subtype=") else {
         return;
     };
@@ -557,10 +562,10 @@ fn a_mount_of_the_plain_type_is_remounted() {
     unmount_when_free(&second);
 }
 
-/// What a crash has left is on the medium once it is mounted, read-only too,
-/// and a mount that becomes writable is as good as one that was.
+/// A mount, even a read-only one, recovers the medium after a crash. A mount that becomes
+/// writable works like one mounted read-write.
 #[test]
-fn a_read_only_mount_becomes_writable() {
+fn remount_rw_makes_read_only_mount_writable() {
     let Some((mount, _dog)) = mounted("ro, then rw", "") else {
         return;
     };
@@ -574,7 +579,7 @@ fn a_read_only_mount_becomes_writable() {
     assert_eq!(fs::read(mount.at("kept")).unwrap(), b"before");
     let error = fs::write(mount.at("kept"), "x").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
-    // A file that was open before is the same after.
+    // A file opened before the remount stays valid.
     let kept = fs::File::open(mount.at("kept")).unwrap();
     let out = mount.run(["-o", "remount,rw"]);
     assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
@@ -598,10 +603,10 @@ fn a_read_only_mount_becomes_writable() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// Others may read a region that is mounted read-only, and it can be written
-/// when they are gone.
+/// Other processes may read a region that is mounted read-only. It can become writable when
+/// they have closed it.
 #[test]
-fn a_mount_becomes_writable_when_nobody_reads_the_region() {
+fn remount_rw_fails_while_region_has_readers() {
     let Some((mount, _dog)) = mounted("rw beside a reader", "ro") else {
         return;
     };
@@ -622,13 +627,13 @@ fn a_mount_becomes_writable_when_nobody_reads_the_region() {
             .read_only(true)
             .open(mount.region())
             .is_err(),
-        "a mount that writes has the region for itself"
+        "a read-write mount holds the region exclusively"
     );
 }
 
-/// With norecovery the process has the region open for reading only.
+/// With norecovery the server has opened the region read-only.
 #[test]
-fn a_mount_that_cannot_be_written_does_not_become_rw() {
+fn remount_rw_of_norecovery_mount_fails() {
     let Some((mount, _dog)) = mounted("remount,rw of ro", "ro,norecovery") else {
         return;
     };
@@ -639,14 +644,14 @@ fn a_mount_that_cannot_be_written_does_not_become_rw() {
     assert!(said.contains("mount it again"), "{said}");
     assert!(mount.mounts_line().unwrap().contains(" ro,"));
     mount.unmount();
-    // Asking changes nothing where it can be written.
+    // On a writable mount, the remount changes nothing.
     mount.mount("");
     assert!(mount.run(["-o", "remount,rw"]).status.success());
     assert_eq!(fs::metadata(mount.path()).unwrap().ctime_nsec(), before);
 }
 
 #[test]
-fn options_reach_the_kernel() {
+fn mount_options_reach_kernel() {
     let Some((mount, _dog)) = mounted(
         "options",
         "nodev,nosuid,noexec,nosymfollow,noatime,sync,dirsync,noallow_other,fsname=a pool",
@@ -673,7 +678,7 @@ fn options_reach_the_kernel() {
 }
 
 #[test]
-fn help_version_and_fake() {
+fn help_version_and_fake_do_not_mount() {
     let Some((mount, _dog)) = unmounted("help") else {
         return;
     };
@@ -688,7 +693,7 @@ fn help_version_and_fake() {
 }
 
 #[test]
-fn what_lies_under_or_over_the_mount_is_left_alone() {
+fn unmount_leaves_stacked_mounts_alone() {
     let Some((mount, _dog)) = unmounted("stacked mounts") else {
         return;
     };
@@ -709,7 +714,7 @@ fn what_lies_under_or_over_the_mount_is_left_alone() {
     mount.wait_for_end();
     assert!(top().starts_with("under "), "{}", top());
     unmount_when_free(&mount.path());
-    // What was covered could only be cut off, and is cleared by the next mount.
+    // The covered mount could only be aborted; the next mount clears it.
     assert!(top().contains(" fuse.pramfs "), "{}", top());
     mount.mount("");
     fs::write(mount.at("file"), "").unwrap();

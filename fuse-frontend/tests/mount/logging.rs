@@ -1,5 +1,5 @@
-//! The log of a server in the background: datagrams to `/dev/log`, as syslog(3)
-//! sends them. The test has that name to itself, in a mount namespace.
+//! The log of a background server: datagrams to `/dev/log`, as syslog(3) sends them. The
+//! test has its own `/dev/log` in a mount namespace.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
@@ -11,8 +11,8 @@ use pramfs_tests::mounted::Mounted;
 
 use crate::damage::hurt;
 
-/// Mounts in a namespace whose `/dev` has few devices, and the socket if there is
-/// one, looks for the damaged file, and waits for the end of the server.
+/// Mounts in a namespace whose `/dev` has few devices and the optional socket. Then looks
+/// up the damaged file, unmounts, and waits for the end of the server.
 const SCRIPT: &str = r#"
     mkdir "$DIR/dev" && mount -t tmpfs -o mode=755 none "$DIR/dev" || exit 77
     for device in fuse null zero random urandom; do
@@ -44,7 +44,7 @@ fn in_namespace(mount: &Mounted, dir: &Path) -> Command {
 }
 
 #[test]
-fn a_server_in_the_background_sends_each_line_to_the_system_log() {
+fn background_server_logs_each_line_to_syslog() {
     let Some((mount, _dog, ino)) = hurt("the system log") else {
         return;
     };
@@ -55,7 +55,7 @@ fn a_server_in_the_background_sends_each_line_to_the_system_log() {
         .unwrap();
     let mut script = in_namespace(&mount, dir.path()).spawn().unwrap();
     let patience = Instant::now() + Duration::from_secs(30);
-    // A socket that nobody reads takes ten lines.
+    // The queue of the socket holds ten lines, so it is read while the script runs.
     let (mut lines, mut bytes, mut status) = (Vec::new(), vec![0; 1 << 16], None);
     loop {
         match socket.recv(&mut bytes) {
@@ -65,7 +65,7 @@ fn a_server_in_the_background_sends_each_line_to_the_system_log() {
                     e.kind(),
                     ErrorKind::WouldBlock | ErrorKind::TimedOut
                 ));
-                // The last line comes after the region is free.
+                // The last line arrives after the region is free.
                 let said_all = lines.last().is_some_and(|l| l.contains("unmounted"));
                 let failed = status.is_some_and(|s: ExitStatus| !s.success());
                 if status.is_some() && said_all || failed || Instant::now() > patience {
@@ -81,7 +81,7 @@ fn a_server_in_the_background_sends_each_line_to_the_system_log() {
     }
     assert!(status.success(), "{status}: {lines:#?}");
 
-    // "<facility and severity>program[process]: text", and no line more.
+    // "<facility and severity>program[process]: text", one line each.
     let parts = lines.iter().map(|line| {
         let (head, text) = line.split_once(": ").unwrap();
         let (priority, who) = head.strip_prefix('<').unwrap().split_once('>').unwrap();
@@ -117,9 +117,9 @@ fn a_server_in_the_background_sends_each_line_to_the_system_log() {
     }
 }
 
-/// Nobody listens, and nobody can be told so.
+/// Without `/dev/log`, log lines are lost and the mount still works.
 #[test]
-fn a_server_without_a_system_log_serves_all_the_same() {
+fn background_server_without_syslog_serves() {
     let Some((mount, _dog, _)) = hurt("no system log") else {
         return;
     };

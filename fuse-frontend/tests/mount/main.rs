@@ -1,6 +1,6 @@
-//! `mount.pramfs` for real: the program is started, the kernel mounts, and
-//! ordinary system calls are made. As root, and where there is a /dev/fuse;
-//! anywhere else every test says that it was skipped.
+//! End-to-end tests of `mount.pramfs`: they start the program, the kernel mounts, and they
+//! make ordinary system calls. They need root and /dev/fuse; elsewhere every test reports
+//! that it was skipped.
 
 mod appends;
 mod attacks;
@@ -30,15 +30,15 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_mount-pramfs"))
 }
 
-/// A mount for one test, which is not allowed to hang; `None` where nothing
-/// can be mounted.
+/// Makes a mount for one test, with a watchdog against hangs. Returns `None` if nothing can
+/// be mounted.
 fn mounted(test: &str, options: &str) -> Option<(Mounted, Watchdog)> {
     let (mount, watchdog) = unmounted(test)?;
     mount.mount(options);
     Some((mount, watchdog))
 }
 
-/// As [`mounted`], but for the mount.
+/// As [`mounted`], but without mounting.
 fn unmounted(test: &str) -> Option<(Mounted, Watchdog)> {
     if !mounted::available(test) {
         return None;

@@ -43,7 +43,7 @@ fn names_of_255_bytes_of_any_value() {
 }
 
 #[test]
-fn hard_links() {
+fn hard_links_share_one_inode() {
     let Some((mount, _dog)) = mounted("hard links", "") else {
         return;
     };
@@ -67,7 +67,7 @@ fn hard_links() {
 }
 
 #[test]
-fn special_files() {
+fn mknod_makes_special_files() {
     let Some((mount, _dog)) = mounted("special files", "") else {
         return;
     };
@@ -104,7 +104,7 @@ fn special_files() {
     assert!(meta("plain").is_file());
     assert_eq!(meta("fifo").permissions().mode() & 0o777, 0o640);
 
-    // The null device works through a node of ours.
+    // The null device works through a node on the mount.
     mknodat(
         CWD,
         mount.at("null"),
@@ -117,7 +117,7 @@ fn special_files() {
 }
 
 #[test]
-fn symlinks() {
+fn symlinks_keep_their_targets() {
     let Some((mount, _dog)) = mounted("symlinks", "") else {
         return;
     };
@@ -137,7 +137,7 @@ fn symlinks() {
 }
 
 #[test]
-fn rename_with_flags() {
+fn rename_flags_replace_exchange_whiteout() {
     let Some((mount, _dog)) = mounted("rename flags", "") else {
         return;
     };
@@ -170,7 +170,7 @@ fn rename_with_flags() {
 }
 
 #[test]
-fn directories_move_and_keep_their_link_counts() {
+fn directory_rename_updates_link_counts() {
     let Some((mount, _dog)) = mounted("directory rename", "") else {
         return;
     };
@@ -202,8 +202,8 @@ fn readdir_is_stable_while_entries_vanish() {
     for n in 0..FILES {
         File::create_new(dir.join(format!("file{n:04}"))).unwrap();
     }
-    // Every second file is removed while a small buffer is read again and
-    // again; those that stay must all be seen, and none of all twice.
+    // Every second file is removed while the directory is read with a small buffer. All
+    // remaining files must be listed, and no file twice.
     let mut seen = HashSet::new();
     let mut next_to_go = 0;
     let fd = File::open(&dir).unwrap();
@@ -230,13 +230,13 @@ fn readdir_is_stable_while_entries_vanish() {
 }
 
 #[test]
-fn the_kernel_may_be_told_of_an_entry_and_ask_for_it_any_time() {
+fn lookup_counts_stay_exact_under_churn() {
     let Some((mount, _dog)) = mounted("lookup counts", "") else {
         return;
     };
-    // Walked with attributes (readdirplus), removed and made again under the
-    // same names, many times: a count that is off by one either keeps inodes
-    // for ever or lets go of one that the kernel still names.
+    // Lists with attributes (readdirplus), removes and recreates the same names many times.
+    // A lookup count that is off by one either leaks inodes or frees one that the kernel
+    // still uses.
     let free = || rustix::fs::statvfs(mount.path()).unwrap().f_ffree;
     fs::create_dir(mount.at("d")).unwrap();
     let before = free();
@@ -261,7 +261,7 @@ fn the_kernel_may_be_told_of_an_entry_and_ask_for_it_any_time() {
 }
 
 #[test]
-fn names_that_are_missing_are_remembered_and_forgotten() {
+fn negative_entries_are_cached_and_dropped() {
     let Some((mount, _dog)) = mounted("negative entries", "") else {
         return;
     };
@@ -279,7 +279,7 @@ fn names_that_are_missing_are_remembered_and_forgotten() {
 }
 
 #[test]
-fn the_root_is_the_same_from_everywhere() {
+fn root_inode_number_is_same_from_all_paths() {
     let Some((mount, _dog)) = mounted("root", "") else {
         return;
     };
@@ -304,7 +304,7 @@ fn the_root_is_the_same_from_everywhere() {
 }
 
 #[test]
-fn exclusive_creation() {
+fn exclusive_create_succeeds_once() {
     let Some((mount, _dog)) = mounted("O_EXCL", "") else {
         return;
     };

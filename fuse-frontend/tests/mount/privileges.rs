@@ -1,6 +1,5 @@
-//! What the process that serves a mount may do: docs/security.md, sections 2
-//! and 5. That a mount by root does all that it should with what is left, the
-//! other tests show: every mount of theirs is served so.
+//! The privileges of the server: docs/security.md, sections 2 and 5. The other tests show
+//! that a mount by root works with the kept privileges, because all their mounts use them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::{mounted, unmounted};
 
-/// A user of no name.
+/// A user without a name.
 const SOMEBODY: u32 = 4242;
 
 type Status = BTreeMap<String, String>;
@@ -28,7 +27,7 @@ fn status(text: &str) -> Status {
         .collect()
 }
 
-/// What `/proc` says of each thread of the process that serves.
+/// Returns the `/proc` status of each thread of the server.
 fn threads(mount: &Mounted) -> Vec<Status> {
     let tasks = format!("/proc/{}/task", mount.process().as_raw_nonzero());
     fs::read_dir(tasks)
@@ -46,7 +45,7 @@ fn ours() -> Status {
 }
 
 #[test]
-fn the_server_of_root_keeps_three_capabilities_on_all_threads() {
+fn root_server_keeps_three_capabilities() {
     let Some((mount, _dog)) = mounted("capabilities", "threads=4") else {
         return;
     };
@@ -78,7 +77,7 @@ fn the_server_of_root_keeps_three_capabilities_on_all_threads() {
 }
 
 #[test]
-fn the_server_of_root_has_the_filter_on_all_threads() {
+fn root_server_filters_syscalls_on_all_threads() {
     let Some((mount, _dog)) = mounted("filter", "threads=4") else {
         return;
     };
@@ -91,9 +90,9 @@ fn the_server_of_root_has_the_filter_on_all_threads() {
     }
 }
 
-/// The kernel gives the files about such a process to root's group.
+/// The kernel gives the `/proc` files of such a process to root's group.
 #[test]
-fn the_server_of_root_leaves_no_core_dump() {
+fn root_server_is_not_dumpable() {
     let Some((mount, _dog)) = unmounted("core dump") else {
         return;
     };
@@ -108,7 +107,7 @@ fn the_server_of_root_leaves_no_core_dump() {
 
 /// For debugging.
 #[test]
-fn sandbox_off_leaves_the_server_of_root_as_it_is() {
+fn sandbox_off_keeps_root_privileges() {
     let Some((mount, _dog)) = mounted("sandbox=off", "sandbox=off") else {
         return;
     };
@@ -121,7 +120,7 @@ fn sandbox_off_leaves_the_server_of_root_as_it_is() {
 }
 
 #[test]
-fn the_server_has_no_environment_of_its_caller() {
+fn server_clears_caller_environment() {
     let Some((mount, _dog)) = unmounted("environment") else {
         return;
     };
@@ -149,9 +148,9 @@ fn the_server_has_no_environment_of_its_caller() {
     assert!(server.wait().unwrap().success());
 }
 
-/// CAP_DAC_READ_SEARCH: it is root's mount, in somebody's home directory.
+/// CAP_DAC_READ_SEARCH: a mount by root in the home directory of another user.
 #[test]
-fn a_mount_in_a_directory_that_its_owner_alone_may_search_is_unmounted_by_a_signal() {
+fn sigterm_unmounts_below_private_directory() {
     let Some((mount, _dog)) = unmounted("a private directory") else {
         return;
     };
@@ -165,9 +164,9 @@ fn a_mount_in_a_directory_that_its_owner_alone_may_search_is_unmounted_by_a_sign
     mount.wait_for_end();
 }
 
-/// A program in a mount namespace of its own, in which each process sees its own
-/// user's processes only. (Those of a group would see all, and of root's group they
-/// do unless another one is named.)
+/// Runs a script in its own mount namespace, in which each process sees only the processes
+/// of its user. (Members of one group would see all; that is root's group unless `gid=`
+/// names another one.)
 fn under_hidepid(script: &str) -> Output {
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
@@ -178,10 +177,10 @@ fn under_hidepid(script: &str) -> Output {
         .expect("unshare")
 }
 
-/// CAP_SYS_PTRACE: a member of a group keeps the sgid bit of its file, and who is
-/// none does not, which takes a look at the caller's groups.
+/// CAP_SYS_PTRACE: only a member of the file's group keeps its sgid bit, so the server reads
+/// the groups of the caller.
 #[test]
-fn the_groups_of_a_caller_are_known_under_hidepid() {
+fn caller_groups_are_known_under_hidepid() {
     let Some((mount, _dog)) = unmounted("hidepid") else {
         return;
     };
@@ -209,10 +208,10 @@ fn the_groups_of_a_caller_are_known_under_hidepid() {
     }
 }
 
-/// As [`the_groups_of_a_caller_are_known_under_hidepid`], for capabilities, which
-/// count only in the server's own user namespace.
+/// As [`caller_groups_are_known_under_hidepid`], for capabilities, which
+/// count only in the user namespace of the server.
 #[test]
-fn the_capabilities_of_a_caller_are_known_under_hidepid() {
+fn caller_capabilities_are_known_under_hidepid() {
     let Some((mount, _dog)) = unmounted("hidepid") else {
         return;
     };
@@ -235,11 +234,11 @@ fn the_capabilities_of_a_caller_are_known_under_hidepid() {
     mount.wait_for_end();
 }
 
-/// What takes most system calls beside requests: files of their own for threads,
-/// mappings, room of the host, xattrs, discarding, remounts, and a medium that
-/// takes an msync.
+/// Covers the features with the most system calls besides requests: own descriptors of
+/// threads, mappings, space of the host, xattrs, discarding, remounts, and a medium that
+/// needs msync.
 #[test]
-fn a_mount_of_a_file_on_a_disk_works_under_the_filter() {
+fn mount_of_disk_file_works_under_filter() {
     let Some((_, _dog)) = unmounted("a file on a disk") else {
         return;
     };
@@ -281,7 +280,7 @@ fn expose(mount: &Mounted, owner: u32, mode: u32) {
 }
 
 #[test]
-fn a_region_that_others_may_write_is_mounted_without_suid_and_dev() {
+fn region_writable_by_others_mounts_nosuid_nodev() {
     let Some((mount, _dog)) = unmounted("a region of others") else {
         return;
     };
@@ -301,7 +300,7 @@ fn a_region_that_others_may_write_is_mounted_without_suid_and_dev() {
         let line = mount.mounts_line().unwrap();
         assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
         mount.unmount();
-        // Asked for, there is nothing to be said.
+        // If the options are given, no message is needed.
         let out = mount.run(["-o", "nosuid,nodev"]);
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success() && !said.contains("nosuid"), "{out:?}");
@@ -317,7 +316,7 @@ fn a_region_that_others_may_write_is_mounted_without_suid_and_dev() {
 }
 
 #[test]
-fn suid_and_dev_of_a_region_that_others_may_write_are_refused() {
+fn suid_or_dev_on_region_writable_by_others_fails() {
     let Some((mount, _dog)) = unmounted("suid of a region of others") else {
         return;
     };
@@ -332,10 +331,10 @@ fn suid_and_dev_of_a_region_that_others_may_write_are_refused() {
     }
 }
 
-/// The attack: somebody makes the region's file first, and writes a program with
-/// the set-user-ID bit of root into it.
+/// The attack: another user creates the region's file first, and writes a set-user-ID
+/// program of root into it.
 #[test]
-fn a_program_in_a_region_of_somebody_else_does_not_run_as_root() {
+fn suid_program_in_foreign_region_runs_without_root() {
     let Some((mount, _dog)) = unmounted("the attack") else {
         return;
     };
@@ -354,24 +353,23 @@ fn a_program_in_a_region_of_somebody_else_does_not_run_as_root() {
     };
     assert_eq!(run(), "4242\n");
     mount.unmount();
-    // As it was before, and is in a region of root's own.
+    // In a region that only root may write, the program runs as root.
     expose(&mount, 0, 0o600);
     mount.mount("");
     assert_eq!(run(), "0\n");
 }
 
-/// An ordinary user's server gives up nothing, since fusermount3 unmounts for it;
-/// but it has an environment of its own, and fusermount3 is not who is called so
-/// in PATH.
+/// The server of an ordinary user drops no privileges, because fusermount3 unmounts for it.
+/// But it has a clean environment and does not search PATH for fusermount3.
 #[test]
-fn the_server_of_an_ordinary_user_can_unmount_and_calls_no_program_by_path() {
+fn user_server_unmounts_without_searching_path() {
     let Some((mount, _dog)) = unmounted("an ordinary user") else {
         return;
     };
     if !Path::new("/usr/bin/fusermount3").exists() {
         return skipped("no fusermount3");
     }
-    // One that has a name, which fusermount3 asks for.
+    // A user with a name, which fusermount3 needs.
     const NOBODY: u32 = 65_534;
     let dir = mount.path().parent().unwrap().to_owned();
     for path in [&dir, &mount.path(), &mount.region()] {
@@ -387,7 +385,7 @@ fn the_server_of_an_ordinary_user_can_unmount_and_calls_no_program_by_path() {
     for program in ["mount.pramfs", "fusermount3"] {
         fs::set_permissions(at(program), fs::Permissions::from_mode(0o755)).unwrap();
     }
-    // /dev/fuse as it is elsewhere: for everybody.
+    // /dev/fuse accessible to all users, as on other machines.
     let script = format!(
         "mount -t tmpfs none /mnt
          mknod /mnt/fuse c 10 229

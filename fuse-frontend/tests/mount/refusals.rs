@@ -1,5 +1,5 @@
-//! What cannot be mounted, and how that is said: exit status, the name of the
-//! object, the cause, and what to do.
+//! Refused mounts and their messages: exit status, name of the object, cause, and what to
+//! do.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -29,7 +29,7 @@ fn refused(out: &Output, status: i32, says: &[&str]) {
 }
 
 #[test]
-fn unknown_options_by_name() {
+fn unknown_mount_options_are_named() {
     let Some((mount, _dog)) = unmounted("unknown option") else {
         return;
     };
@@ -52,7 +52,7 @@ fn unknown_options_by_name() {
 }
 
 #[test]
-fn mount_points() {
+fn unusable_mount_points_are_refused() {
     let Some((mount, _dog)) = unmounted("mount points") else {
         return;
     };
@@ -80,7 +80,7 @@ fn mount_points() {
 }
 
 #[test]
-fn mount_points_that_lead_nowhere() {
+fn unresolvable_mount_points_are_refused() {
     let Some((live, _dog)) = mounted("mount points in dead mounts", "") else {
         return;
     };
@@ -103,7 +103,7 @@ fn mount_points_that_lead_nowhere() {
         ("missing/below", "does not exist"),
         (&long, "too long"),
     ] {
-        // The way to the last name is shown as it is given, or resolved.
+        // The message shows the parent path as given, or resolved.
         let shown = if name == "link" { "file" } else { name };
         refused(
             &mount(&region, &at(name)),
@@ -111,7 +111,7 @@ fn mount_points_that_lead_nowhere() {
             &["mount point", shown, says],
         );
     }
-    // In a dead mount nothing can be mounted, and it is not cleared for that.
+    // Mounting inside a dead mount fails, and does not clear it.
     fs::create_dir(live.at("sub")).unwrap();
     live.crash();
     let dead = || fs::metadata(live.path()).err()?.raw_os_error();
@@ -126,7 +126,7 @@ fn mount_points_that_lead_nowhere() {
 }
 
 #[test]
-fn a_dead_mount_of_ours_is_cleared() {
+fn mount_clears_own_dead_mount() {
     let Some((mount, _dog)) = mounted("dead mount", "") else {
         return;
     };
@@ -140,12 +140,12 @@ fn a_dead_mount_of_ours_is_cleared() {
     assert!(said.contains("cleared the dead mount"), "{said}");
     assert_eq!(fs::read(mount.at("file")).unwrap(), b"kept");
     mount.unmount();
-    assert!(!mount.is_mounted(), "the corpse is gone, too");
+    assert!(!mount.is_mounted(), "the dead mount is gone as well");
 }
 
-/// By a mount of ours on that very directory, empty or not.
+/// Mounting the same region twice on one directory fails, whether it is empty or not.
 #[test]
-fn a_region_that_is_mounted_there_already() {
+fn mount_twice_on_same_directory_fails() {
     let Some((mount, _dog)) = mounted("mounted there", "") else {
         return;
     };
@@ -159,11 +159,10 @@ fn a_region_that_is_mounted_there_already() {
     again();
     fs::write(mount.at("file"), "").unwrap();
     again();
-    assert!(mount.at("file").exists(), "and the first mount goes on");
+    assert!(mount.at("file").exists(), "the first mount still works");
 }
 
-/// By a program that does not mount it, and by nobody any more.
-/// A read-only loop device of a region, detached at the end.
+/// A read-only loop device of a region, detached on drop.
 struct Protected(String);
 
 impl Protected {
@@ -183,7 +182,7 @@ impl Protected {
         ))
     }
 
-    /// Mounts it; gives status and words.
+    /// Mounts it. Returns status and output.
     fn mount(&self, mount: &pramfs_tests::mounted::Mounted, options: &str) -> (i32, String) {
         let out = Command::new(crate::program())
             .arg(&self.0)
@@ -207,7 +206,7 @@ impl Drop for Protected {
 }
 
 #[test]
-fn a_write_protected_device_is_mounted_read_only() {
+fn write_protected_device_mounts_read_only() {
     let Some((mount, _dog)) = mounted("write-protected", "") else {
         return;
     };
@@ -228,7 +227,7 @@ fn a_write_protected_device_is_mounted_read_only() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     unmount().unwrap();
     drop(device);
-    // Where that shows what is not on the medium, it has to be asked for.
+    // If recovery is needed, a read-only mount must be requested explicitly.
     mount.mount("");
     std::fs::write(mount.at("new"), "made").unwrap();
     mount.crash();
@@ -248,7 +247,7 @@ fn a_write_protected_device_is_mounted_read_only() {
 }
 
 #[test]
-fn a_region_in_use() {
+fn mount_of_region_in_use_fails() {
     let Some((mount, _dog)) = unmounted("busy region") else {
         return;
     };
@@ -266,7 +265,7 @@ fn a_region_in_use() {
 }
 
 #[test]
-fn regions_that_are_none() {
+fn mount_of_invalid_region_fails() {
     let Some((mount, _dog)) = unmounted("regions") else {
         return;
     };

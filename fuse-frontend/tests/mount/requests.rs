@@ -1,5 +1,5 @@
-//! System calls that ask for what cannot be, side by side with tmpfs: the same
-//! call on both has the same answer, down to the errno.
+//! Invalid and extreme system calls on a mount and on tmpfs: the same call has the same
+//! result on both, down to the errno.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -58,7 +58,7 @@ fn offsets() -> Vec<u64> {
 }
 
 #[test]
-fn offsets_and_lengths_have_the_answers_of_tmpfs() {
+fn extreme_offsets_and_lengths_match_tmpfs() {
     for options in ["cache=auto", "cache=none"] {
         let Some(both) = pair("offsets beside tmpfs", options) else {
             return;
@@ -111,7 +111,7 @@ fn offsets_and_lengths_have_the_answers_of_tmpfs() {
                         Ok((done, size(&file)))
                     });
                 }
-                // tmpfs has no such mode; the kernel's own checks are the same.
+                // tmpfs lacks this mode, but the kernel's own checks are the same.
                 let file = open(&both.mount.path());
                 let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
                 let done = rustix::fs::fallocate(&file, zero, at, len);
@@ -177,7 +177,7 @@ const CALLS: [Call; 17] = [
 ];
 
 #[test]
-fn names_have_the_answers_of_tmpfs() {
+fn calls_on_odd_names_match_tmpfs() {
     let Some(both) = pair("names beside tmpfs", "") else {
         return;
     };
@@ -247,7 +247,7 @@ fn names_have_the_answers_of_tmpfs() {
 }
 
 #[test]
-fn attribute_names_and_values_that_cannot_be() {
+fn invalid_xattr_names_and_values_fail() {
     let Some((mount, _dog)) = mounted("attributes that cannot be", "") else {
         return;
     };
@@ -283,9 +283,9 @@ fn attribute_names_and_values_that_cannot_be() {
     assert_eq!(got, Err(Errno::RANGE));
 }
 
-/// Times that no `struct stat` of the transport can show do no harm.
+/// Times that `fuser` cannot express do no harm.
 #[test]
-fn times_at_the_ends_of_time() {
+fn extreme_timestamps_keep_mount_usable() {
     let Some((mount, _dog)) = unmounted("the ends of time") else {
         return;
     };

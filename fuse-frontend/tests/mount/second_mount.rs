@@ -1,4 +1,4 @@
-//! A region that is mounted in several places at a time.
+//! A region mounted on several directories at a time.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,7 +23,7 @@ fn mount_also(mount: &Mounted, place: &Path, options: &str) -> Output {
         .unwrap()
 }
 
-/// A second directory that nothing is left mounted on.
+/// A second directory, unmounted on drop.
 struct Second(TempDir);
 
 impl Second {
@@ -51,9 +51,9 @@ impl Drop for Second {
     }
 }
 
-/// As at boot: whoever comes first mounts it, the others find it mounted.
+/// As at boot: the first process mounts it, the others find it mounted.
 #[test]
-fn mounts_of_one_region_at_the_same_time_all_work() {
+fn concurrent_mounts_of_one_region_all_succeed() {
     let Some((mount, _dog)) = unmounted("at the same time") else {
         return;
     };
@@ -80,7 +80,7 @@ fn mounts_of_one_region_at_the_same_time_all_work() {
 }
 
 #[test]
-fn a_second_directory_shows_the_same_file_system() {
+fn second_mount_shows_same_file_system() {
     let Some((mount, _dog)) = mounted("second place", "") else {
         return;
     };
@@ -99,9 +99,13 @@ fn a_second_directory_shows_the_same_file_system() {
     assert!(!mount.mounts_line().unwrap().contains("nosuid"));
 
     let out = mount_also(&mount, second.path(), "rw");
-    assert_eq!(out.status.code(), Some(32), "it is there already: {out:?}");
+    assert_eq!(
+        out.status.code(),
+        Some(32),
+        "already mounted there: {out:?}"
+    );
 
-    // Whichever goes first, the other one stays.
+    // After an unmount of one, the other stays.
     unmount_when_free(&mount.path());
     assert_eq!(fs::read(second.path().join("file")).unwrap(), b"seen");
     unmount_when_free(second.path());
@@ -109,7 +113,7 @@ fn a_second_directory_shows_the_same_file_system() {
 }
 
 #[test]
-fn all_directories_set_access_times_alike() {
+fn second_mount_inherits_atime_policy() {
     let Some((mount, _dog)) = mounted("access times of two", "strictatime,nodiratime") else {
         return;
     };
@@ -135,7 +139,7 @@ fn all_directories_set_access_times_alike() {
 }
 
 #[test]
-fn a_second_mount_is_as_writable_as_the_first() {
+fn second_mount_ro_of_rw_mount_fails() {
     let Some((mount, _dog)) = mounted("second, read-only", "") else {
         return;
     };
@@ -147,9 +151,9 @@ fn a_second_mount_is_as_writable_as_the_first() {
     assert!(second.options().is_none());
 }
 
-/// What is stored at once is a matter of the file system as a whole.
+/// `sync` and `dirsync` belong to the superblock.
 #[test]
-fn a_second_mount_that_asks_for_sync_gets_it_or_is_refused() {
+fn second_mount_sync_without_first_sync_fails() {
     let Some((mount, _dog)) = mounted("second mount, sync", "dirsync") else {
         return;
     };
@@ -167,7 +171,7 @@ fn a_second_mount_that_asks_for_sync_gets_it_or_is_refused() {
     let out = mount_also(&mount, second.path(), "dirsync");
     assert!(out.status.success(), "{out:?}");
     assert!(second.options().unwrap().contains("dirsync"));
-    // What the message says helps.
+    // The remount suggested by the message works.
     let out = mount.run(["-o", "remount,sync"]);
     assert!(out.status.success(), "{out:?}");
     let third = Second::new();
@@ -176,10 +180,10 @@ fn a_second_mount_that_asks_for_sync_gets_it_or_is_refused() {
     assert!(third.options().unwrap().contains("sync,dirsync"));
 }
 
-/// As it was mounted, and as it was remounted; what it does not forbid stays as
-/// asked for.
+/// Restrictions of the first mount and of its remounts apply; other options stay as
+/// requested.
 #[test]
-fn second_mount_keeps_what_the_first_forbids() {
+fn second_mount_keeps_restrictions_of_first() {
     let Some((mount, _dog)) = mounted("second mount, nosuid", "nosuid,nodev") else {
         return;
     };
@@ -198,12 +202,12 @@ fn second_mount_keeps_what_the_first_forbids() {
     let (options, said) = shown(&Second::new(), "nosuid,nodev,noexec");
     assert!(options.starts_with("rw,nosuid,nodev,noexec"), "{options}");
     assert_eq!(said, "");
-    // Whatever it becomes for the first, what it was mounted with is kept.
+    // After a remount of the first, its original restrictions still apply.
     assert!(mount.run(["-o", "remount,suid,noexec"]).status.success());
     let (options, said) = shown(&Second::new(), "rw");
     assert!(options.starts_with("rw,nosuid,nodev,noexec"), "{options}");
     assert!(said.contains("nosuid,nodev,noexec"), "{said}");
-    // Who may come in is a matter of the file system as a whole.
+    // `allow_other` belongs to the superblock.
     let second = Second::new();
     let out = mount_also(&mount, second.path(), "noallow_other");
     assert_eq!(out.status.code(), Some(32), "{out:?}");
@@ -211,9 +215,9 @@ fn second_mount_keeps_what_the_first_forbids() {
     assert!(second.options().is_none());
 }
 
-/// There is nothing to compare it with.
+/// No mount in this namespace can be compared with it.
 #[test]
-fn second_mount_of_what_another_namespace_has_is_refused() {
+fn second_mount_from_other_mount_namespace_fails() {
     let Some((mount, _dog)) = unmounted("second mount, other namespace") else {
         return;
     };
@@ -250,9 +254,9 @@ fn second_mount_of_what_another_namespace_has_is_refused() {
     mount.wait_for_end();
 }
 
-/// What is left of a mount whose process has died is none to share.
+/// A dead mount cannot be shared and does not block a new one.
 #[test]
-fn a_dead_mount_elsewhere_does_not_stand_in_the_way() {
+fn mount_with_dead_mount_elsewhere_succeeds() {
     let Some((mount, _dog)) = mounted("dead elsewhere", "") else {
         return;
     };
@@ -265,9 +269,9 @@ fn a_dead_mount_elsewhere_does_not_stand_in_the_way() {
     mount.detach();
 }
 
-/// A signal ends the file system, not one of its mounts.
+/// A signal ends the file system with all its mounts.
 #[test]
-fn sigterm_ends_all_mounts_of_the_region() {
+fn sigterm_ends_all_mounts_of_region() {
     let Some((mount, _dog)) = mounted("SIGTERM, two mounts", "") else {
         return;
     };

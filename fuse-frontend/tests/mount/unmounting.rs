@@ -1,4 +1,4 @@
-//! `umount.fuse.pramfs`: the same program by the name that umount(8) calls.
+//! `umount.fuse.pramfs`: the same program under the name of the umount(8) helper.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ fn is_free(mount: &Mounted) -> bool {
 
 /// As umount(8) calls it.
 #[test]
-fn the_region_is_free_when_umount_returns() {
+fn umount_returns_when_region_is_free() {
     let Some((mount, _dog)) = unmounted("umount helper") else {
         return;
     };
@@ -40,14 +40,14 @@ fn the_region_is_free_when_umount_returns() {
         assert!(out.status.success(), "{out:?}");
         assert!(out.stdout.is_empty() && out.stderr.is_empty(), "{out:?}");
         assert!(!mount.is_mounted());
-        assert!(is_free(&mount), "round {round}: somebody holds the region");
+        assert!(is_free(&mount), "round {round}: a process holds the region");
     }
 }
 
-/// Force is for a server that does not answer: the mount stays as long as it is
-/// in use, and nothing works in it any more. Nothing that had returned is lost.
+/// Force is for a server that does not answer. The mount stays while it is in use, but all
+/// its operations fail. No completed operation is lost.
 #[test]
-fn umount_with_force_ends_a_mount_that_is_in_use() {
+fn umount_force_aborts_busy_mount() {
     let Some((mount, _dog)) = mounted("umount -f", "") else {
         return;
     };
@@ -68,9 +68,9 @@ fn umount_with_force_ends_a_mount_that_is_in_use() {
     assert_eq!(fs::read(mount.at("file")).unwrap(), b"y");
 }
 
-/// Until the process lets go, however long that takes.
+/// It waits until the server releases the region, however long that takes.
 #[test]
-fn umount_waits_for_a_server_that_is_stopped() {
+fn umount_waits_for_stopped_server() {
     let Some((mount, _dog)) = mounted("umount helper waits", "") else {
         return;
     };
@@ -90,10 +90,10 @@ fn umount_waits_for_a_server_that_is_stopped() {
     assert!(is_free(&mount));
 }
 
-/// umount(8) without its helper does not wait; whoever opens the region next
-/// does, and is not told that it is in use.
+/// umount(8) without its helper does not wait. The next open of the region waits instead
+/// of failing as in use.
 #[test]
-fn a_region_that_was_just_unmounted_can_be_opened() {
+fn open_waits_for_region_being_released() {
     let Some((mount, _dog)) = mounted("open after umount", "") else {
         return;
     };
@@ -110,15 +110,15 @@ fn a_region_that_was_just_unmounted_can_be_opened() {
     });
 }
 
-/// A region in a mount, as an image of a disk in a file: what is below can be
-/// unmounted as soon as the umount(8) of the image has returned.
+/// A region on another mount, like a disk image in a file. The lower mount can be unmounted
+/// as soon as umount(8) of the image has returned.
 #[test]
-fn what_is_below_a_region_that_was_just_unmounted_can_be_unmounted() {
+fn unmount_below_unmounted_region_succeeds() {
     below(|image| Some(image.to_owned()), |_| ());
 }
 
 #[test]
-fn what_is_below_a_loop_device_that_was_just_unmounted_can_be_unmounted() {
+fn unmount_below_detached_loop_device_succeeds() {
     let losetup = |arg: &str, file: &Path| {
         let out = Command::new("losetup")
             .args(arg.split(' '))
@@ -139,7 +139,8 @@ fn what_is_below_a_loop_device_that_was_just_unmounted_can_be_unmounted() {
     );
 }
 
-/// `device` makes of an image what is mounted, and `detach` ends that.
+/// Mounts an image on a lower mount. `device` turns the image into the mounted device, and
+/// `detach` undoes that.
 fn below(device: impl Fn(&Path) -> Option<PathBuf>, detach: impl Fn(&Path)) {
     let Some((mount, _dog)) = mounted("umount below", "") else {
         return;
@@ -159,7 +160,7 @@ fn below(device: impl Fn(&Path) -> Option<PathBuf>, detach: impl Fn(&Path)) {
     assert!(out.status.success(), "{out:?}");
     let inner = *Mounted::processes_of(&image)
         .first()
-        .expect("who serves the image");
+        .expect("the server of the image");
     rustix::process::kill_process(inner, Signal::STOP).unwrap();
     rustix::mount::unmount(&point, UnmountFlags::empty()).unwrap();
     detach(&image);
@@ -168,16 +169,16 @@ fn below(device: impl Fn(&Path) -> Option<PathBuf>, detach: impl Fn(&Path)) {
         std::thread::sleep(Duration::from_millis(300));
         let early = helper.is_finished();
         rustix::process::kill_process(inner, Signal::CONT).unwrap();
-        assert!(!early, "it must wait for who serves the image");
+        assert!(!early, "it must wait for the server of the image");
         helper.join().unwrap()
     });
     assert!(out.status.success(), "{out:?}");
     assert!(!mount.is_mounted());
 }
 
-/// One that is mounted is refused at once.
+/// Opening a mounted region fails at once.
 #[test]
-fn a_region_that_is_mounted_is_not_waited_for() {
+fn open_of_mounted_region_fails_at_once() {
     let Some((mount, _dog)) = mounted("open while mounted", "") else {
         return;
     };
@@ -188,7 +189,7 @@ fn a_region_that_is_mounted_is_not_waited_for() {
 }
 
 #[test]
-fn umount_of_what_is_in_use_or_not_ours() {
+fn umount_of_busy_or_foreign_mount_fails() {
     let Some((mount, _dog)) = mounted("umount helper refuses", "") else {
         return;
     };
@@ -199,7 +200,7 @@ fn umount_of_what_is_in_use_or_not_ours() {
     assert!(said.contains("busy") && said.contains("fuser"), "{said}");
     assert!(mount.is_mounted());
 
-    // The lazy one does not wait for whoever has a file open.
+    // A lazy unmount does not wait for open files.
     assert!(umount(&mount, &["-l"]).status.success());
     assert!(!mount.is_mounted() && !is_free(&mount));
     drop(open);
@@ -210,10 +211,10 @@ fn umount_of_what_is_in_use_or_not_ours() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("not a mount of a pramfs region"));
 }
 
-/// What umount(8) does with `-r`: a remount that named read-only alone would lift
-/// all other flags, and with them what keeps a region of others from being root.
+/// `umount -r`: a remount with only the read-only flag would clear all other flags,
+/// including nosuid and nodev, which protect root from a region of another user.
 #[test]
-fn umount_with_read_only_of_what_is_in_use_keeps_the_flags_of_the_mount() {
+fn umount_read_only_of_busy_mount_keeps_flags() {
     let Some((mount, _dog)) = unmounted("umount -r") else {
         return;
     };
@@ -251,7 +252,7 @@ fn umount_with_read_only_of_what_is_in_use_keeps_the_flags_of_the_mount() {
 }
 
 #[test]
-fn umount_of_a_mount_whose_server_is_dead() {
+fn umount_of_dead_mount_succeeds() {
     let Some((mount, _dog)) = mounted("umount helper, dead server", "") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Where mkfs puts what a new file system starts with.
+//! Places the initial contents of a new file system.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::media::bitmap::GroupDesc;
 use crate::media::superblock::PAGE;
 use crate::types::{Bno, Ino};
 
-/// A file whose blocks are consecutive, with its pointer blocks.
+/// A file with consecutive blocks, and its pointer blocks.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub data: Bno,
@@ -18,7 +18,7 @@ pub(super) struct Tree {
     pub levels: Vec<(Bno, u64)>,
 }
 
-/// Every block that a new file system uses.
+/// All blocks that a new file system uses.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub block_descs: Tree,
@@ -38,8 +38,8 @@ struct Bump<'a> {
 }
 
 impl Bump<'_> {
-    /// `count` consecutive blocks that hold neither superblock copy, journal
-    /// nor the last block of a group, which is its bitmap.
+    /// Takes `count` consecutive blocks. They exclude the superblock copy, the journal
+    /// and the last block of each group, which is its bitmap.
     fn take(&mut self, count: u64) -> Result<Bno> {
         let per_group = self.geo.bits_per_group();
         let log2 = self.geo.block_log2;
@@ -57,7 +57,7 @@ impl Bump<'_> {
             let end = self.next + count;
             if end > self.geo.blocks {
                 return Err(Error::NotMountable(format!(
-                    "the region of {} bytes is too small for its own metadata; take fewer inodes (-N) or a larger region",
+                    "the region of {} bytes is too small for its own metadata; use fewer inodes (-N) or a larger region",
                     self.geo.blocks << log2
                 )));
             }
@@ -68,8 +68,8 @@ impl Bump<'_> {
                 self.next = *to;
                 continue;
             }
-            // A run may pass the end of a group only if it is longer than one:
-            // such tables are taken in pieces by `tree`.
+            // A run may cross the end of a group only if it is longer than a group.
+            // `tree` refuses such tables.
             let group_last = ((self.next / per_group + 1) * per_group).min(self.geo.blocks) - 1;
             if self.next <= group_last && end > group_last {
                 self.next = group_last + 1;
@@ -87,7 +87,7 @@ impl Bump<'_> {
     fn tree(&mut self, count: u64) -> Result<Tree> {
         if count >= self.geo.bits_per_group() {
             return Err(Error::NotMountable(format!(
-                "tables of {count} blocks do not fit one group; take larger blocks (-b) or fewer inodes (-N)"
+                "a table of {count} blocks does not fit in one group; use larger blocks (-b) or fewer inodes (-N)"
             )));
         }
         let data = self.take(count)?;
@@ -105,7 +105,8 @@ impl Bump<'_> {
 }
 
 impl Plan {
-    /// Places everything; `inodes` are preallocated in the inode table.
+    /// Places everything. `inodes` is the number of preallocated inodes in the inode
+    /// table.
     pub(super) fn new(geo: &Geometry, inodes: u64) -> Result<Plan> {
         let pages = [
             (0, PAGE),

@@ -1,9 +1,13 @@
-//! Making a file system: mkfs as a library call.
+//! Makes a file system: mkfs as a library call.
 //!
-//! Order: old magics are cleared and fenced first; then everything else is
-//! written and fenced; the magics of both pages are stored last. A crash
-//! leaves no file system or a whole one. Only what is used is initialised: the
-//! rest of the region is not touched.
+//! Order of stores:
+//!
+//! 1. Clear the magics of both superblock pages, then fence.
+//! 2. Write everything else, then fence.
+//! 3. Store the magics of both pages, then fence.
+//!
+//! A crash leaves no file system or a complete one. Only used blocks are
+//! initialised; the rest of the region is not touched.
 
 mod layout;
 mod options;
@@ -22,11 +26,11 @@ use crate::pmem::{Region, Unfenced};
 use crate::types::{Bno, Ino, Time};
 use layout::{Plan, Tree};
 
-/// Makes an empty file system in the region. What was there is lost; whether
-/// it may be is the caller's question (`probe_superblock`).
+/// Makes an empty file system in the region and destroys the previous contents. The
+/// caller checks for an existing file system (`probe_superblock`).
 ///
 /// # Errors
-/// [`crate::Error::NotMountable`] where the options do not fit the region.
+/// [`crate::Error::NotMountable`] if the options do not fit the region.
 pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo> {
     region.check_owner()?;
     let fixed = options.superblock(region.len())?;
@@ -34,9 +38,9 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     let plan = Plan::new(&geo, options.preallocate_inodes(&geo))?;
     let w = region.window();
 
-    // Old magics first, and nothing else with them: a crash in between leaves
-    // the old file system whole, or none. From here to the last store there is
-    // no file system.
+    // Clear the old magics first, under a separate fence: a crash leaves the old
+    // file system intact or none. From here to the last store the region has no file
+    // system.
     let mut pending = Unfenced::none();
     for page in [0, geo.copy_offset] {
         region.take_room(page, PAGE)?;
@@ -61,8 +65,8 @@ pub fn format(region: &Region, options: &FormatOptions) -> Result<SuperblockInfo
     f.block_bitmaps()?;
     f.inode_bitmap()?;
 
-    // Both pages without their magics, under one fence with all the rest: what
-    // a magic makes valid is there, whichever of the two a crash leaves.
+    // Write both pages without magics, under one fence with everything else. Each
+    // magic then validates complete contents, whichever of the two survives a crash.
     let mut page = f.page(&fixed);
     page[..8].fill(0);
     let pages = [geo.copy_offset, 0];
@@ -86,8 +90,8 @@ struct Formatter<'a> {
     time: Time,
 }
 
-/// Every store of the formatter goes out without a fence of its own: one fence
-/// before the superblock pages covers them all.
+/// No store of the formatter has its own fence. One fence, after the superblock
+/// pages without magics, covers all of them.
 impl Formatter<'_> {
     fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.region.take_room(offset, bytes.len() as u64)?;
@@ -118,7 +122,7 @@ impl Formatter<'_> {
         Ok(())
     }
 
-    /// Zeroed data blocks, and pointer blocks that name them.
+    /// Writes zeroed data blocks and the pointer blocks that name them.
     fn tree(&mut self, t: &Tree, ino: Ino) -> Result<()> {
         self.zero(t.data, t.count)?;
         let fan = 1u64 << self.geo.fan_log2;
@@ -208,7 +212,7 @@ impl Formatter<'_> {
         Ok(())
     }
 
-    /// Descriptors of groups that are not in use, in all of a table.
+    /// Fills a table with descriptors of unused groups.
     fn unused_groups(&mut self, kind: BitmapKind, t: &Tree, bits: u64) -> Result<()> {
         let groups = bits.div_ceil(self.geo.bits_per_group());
         let in_block = self.geo.block_size / GroupDesc::SIZE as u64;

@@ -1,4 +1,4 @@
-//! What a new file system is to be like.
+//! Options of a new file system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,17 +22,17 @@ use crate::types::{Ino, Time};
 pub struct FormatOptions {
     /// Label, up to 63 bytes of UTF-8.
     pub label: String,
-    /// uuid; random when `None`.
+    /// uuid; random if `None`.
     pub uuid: Option<[u8; 16]>,
-    /// Bytes of a block: 512, 1024, 2048 or 4096.
+    /// Block size: 512, 1024, 2048 or 4096 bytes.
     pub block_size: u32,
-    /// Most inodes; from `bytes_per_inode` when `None`.
+    /// Maximum number of inodes; derived from `bytes_per_inode` if `None`.
     pub max_inodes: Option<u64>,
-    /// Region bytes for each inode, by default 2048.
+    /// Bytes of the region per inode; 2048 if `None`.
     pub bytes_per_inode: Option<u64>,
-    /// Journal lanes; by the size of the region when `None`.
+    /// Number of journal lanes; derived from the size of the region if `None`.
     pub lanes: Option<u32>,
-    /// Features switched on or off by name, in addition to the usual ones.
+    /// Features to switch on or off by name, relative to the defaults.
     pub features: Vec<(String, bool)>,
     /// Owner of the root directory.
     pub root_uid: u32,
@@ -40,9 +40,9 @@ pub struct FormatOptions {
     pub root_gid: u32,
     /// Permission bits of the root directory.
     pub root_mode: u32,
-    /// Time of creation; the system's clock when `None`.
+    /// Time of creation; the system clock if `None`.
     pub time: Option<Time>,
-    /// Key of the name hash; random when `None`.
+    /// Key of the name hash; random if `None`.
     pub hash_seed: Option<[u8; 16]>,
 }
 
@@ -81,17 +81,18 @@ impl FormatOptions {
     }
 
     pub(super) fn preallocate_inodes(&self, geo: &Geometry) -> u64 {
-        // An explicit number is made at once, as far as it is cheap.
+        // Preallocate an explicit number of inodes, as far as this is cheap.
         match self.max_inodes {
             Some(n) => n.min(65_536).min((geo.blocks << geo.block_log2) / 16 / 256),
             None => 0,
         }
     }
 
-    /// The static superblock for a region of `len` bytes, without its CRC.
+    /// Computes the static superblock for a region of `len` bytes, without its CRC.
     ///
     /// # Errors
-    /// [`Error::NotMountable`] says which option does not fit and what would.
+    /// [`Error::NotMountable`] names the option that does not fit and the possible
+    /// values.
     pub fn superblock(&self, len: u64) -> Result<SuperStatic> {
         let no = |why: String| Err(Error::NotMountable(why));
         if !matches!(self.block_size, 512 | 1024 | 2048 | 4096) {
@@ -162,7 +163,7 @@ impl FormatOptions {
             inodes_max: inodes_max.min(1 << 40),
             blocks_per_group: self.block_size * 8,
             inodes_per_group: self.block_size * 8,
-            // Each lane may cut a 2 MiB leaf at the same time as the others.
+            // All lanes may split a 2 MiB leaf at the same time.
             reserve_blocks: (blocks / 64).clamp(2, u64::from(lanes) * 2),
             member_count: 1,
             ..SuperStatic::default()

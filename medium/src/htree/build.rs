@@ -1,4 +1,4 @@
-//! Building part of a tree from items, in blocks that nothing names yet.
+//! Builds part of a tree from items, in blocks that no pointer names yet.
 
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
@@ -14,18 +14,18 @@ use crate::media::record::EntryKind;
 use crate::types::Bno;
 use crate::volume::Tx;
 
-/// Slots of one level that share `depth` bits of the hash and are being filled.
+/// A range of slots to fill: slots of one level that share `depth` bits of the hash.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     /// Level of the slots; 0 is the root.
     pub level: u32,
     /// Number of the first slot in its level.
     pub first: u64,
-    /// Bits that their items share.
+    /// Number of hash bits that their items share.
     pub depth: u32,
 }
 
-/// Builds subtrees; counts the blocks that they take.
+/// Builds subtrees and counts their blocks.
 pub(super) struct Builder<'a, 'v> {
     pub tx: &'a mut Tx<'v>,
     pub tree: TreeRef,
@@ -44,8 +44,8 @@ impl Builder<'_, '_> {
         Ok(Bno(run.start))
     }
 
-    /// Fills `out`, the pointers of the slots of a place, with leaves for
-    /// `items`; divides where they do not fit `most` slots.
+    /// Fills `out`, the pointers of the slots of a place, with leaves for `items`.
+    /// Splits the items if they do not fit `most` slots.
     pub(super) fn fill(
         &mut self,
         items: &mut [Item],
@@ -78,7 +78,7 @@ impl Builder<'_, '_> {
         if out.len() > 1 {
             return self.halves(items, place, out);
         }
-        // The slots of this level are used up: a level more.
+        // A single slot cannot be split: add a level.
         let level = place.level + 1;
         let mut below = vec![0; 1 << geo.fan_log2];
         let first = place.first << geo.fan_log2;
@@ -136,7 +136,7 @@ impl Builder<'_, '_> {
         bytes[..LeafHeader::SIZE].copy_from_slice(header.as_bytes());
         for (i, slot) in items.iter().zip(places(items, used, shape)) {
             let (tag, at) = (LeafShape::TAGS_AT + slot, shape.slots_at + slot * SLOT);
-            // A few bytes each: less than a call for many costs.
+            // A few bytes each: the loop is cheaper than a call.
             for (n, tag) in bytes[tag..tag + i.slots].iter_mut().enumerate() {
                 *tag = if n == 0 { tag_of(i.hash) } else { TAG_NEXT };
             }
@@ -155,8 +155,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Parts items into those whose hashes have a bit clear and those that have it
-/// set.
+/// Partitions items into those with a hash bit clear and those with it set.
 fn divide(items: &mut [Item], bit: u64) -> (&mut [Item], &mut [Item]) {
     let mut clear = 0;
     for i in 0..items.len() {
@@ -168,9 +167,9 @@ fn divide(items: &mut [Item], bit: u64) -> (&mut [Item], &mut [Item]) {
     items.split_at_mut(clear)
 }
 
-/// The first slots of items in a new leaf: where look-up fetches first if there
-/// is much room; one after the other if there is little, so that what is free
-/// stays in one piece.
+/// Returns the first slots of items in a new leaf. A leaf with much room puts each
+/// item where a look-up fetches first. A leaf with little room packs the items, so
+/// that its free slots stay contiguous.
 fn places(items: &[Item], used: usize, shape: &LeafShape) -> SmallVec<[usize; TAG_BYTES]> {
     let mut slots = SmallVec::new();
     if used <= shape.slots * 5 / 8 {
@@ -195,8 +194,8 @@ fn places(items: &[Item], used: usize, shape: &LeafShape) -> SmallVec<[usize; TA
     slots
 }
 
-/// Puts new pointers into slots of the level where `spot` ended, the first of
-/// them slot `first` of that level.
+/// Puts new pointers into slots of the level where `spot` ended, starting at slot
+/// `first` of that level.
 pub(super) fn put_pointers(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
@@ -218,8 +217,8 @@ pub(super) fn put_pointers(
             new.as_bytes(),
         );
     }
-    // Too many for this record: the index block is written anew, and one
-    // pointer leads to it.
+    // Too many pointers for this record: write a new index block and put only the
+    // pointer to it into the record.
     let mut slots = read_index(tx, index)?;
     slots[slot as usize..slot as usize + new.len()].copy_from_slice(new);
     let block = Bno(tx.alloc_blocks(Some(index.0), 1, true)?.start);

@@ -1,4 +1,4 @@
-//! Counting what a tree owns and holds, as its inode does.
+//! Counts the blocks and items of a tree, for comparison with its inode.
 
 use super::leaf::depth_of;
 use super::walk::{check_run, read_index};
@@ -6,26 +6,26 @@ use super::{HASH_BITS, TreeRef};
 use crate::error::Result;
 use crate::media::htree::LeafHeader;
 use crate::media::pointer::Ptr;
-use crate::media::walk::EMPTY_TABLE;
 use crate::volume::Volume;
 
-/// What a tree owns.
+/// The blocks and items of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     /// Blocks: leaves and index blocks.
     pub blocks: u64,
-    /// Items, by the heads of the leaves; `None` where one of them is damaged.
+    /// Items according to the leaf headers; `None` if one of the headers is damaged.
     pub items: Option<u64>,
 }
 
-/// Counts the blocks and items of a tree, up to some more blocks than `most`, or
-/// than there are at all.
-/// Leaves are not read but for their heads. A leaf whose head is damaged counts
-/// for the slots that it stands in: what leads to it says so by itself.
+/// Counts the blocks and items of a tree. Stops soon after the number of blocks
+/// exceeds `most` or the number of blocks in the region.
+///
+/// Of a leaf it reads only the header. A leaf with a damaged header is counted once,
+/// for the consecutive slots that name it: the pointers alone identify the block.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`] where a pointer is damaged, an index block has no
-/// pointers, or a leaf does not stand in all of its slots; those of the region.
+/// [`crate::Error::Corrupt`] if a pointer is damaged, an index block has no
+/// pointers, or a slot of a leaf does not name the leaf; errors of the region.
 pub fn count(vol: &Volume, tree: &TreeRef, most: u64) -> Result<Count> {
     let mut c = Counter {
         vol,
@@ -48,8 +48,8 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// Counts what slot `index` of a level points to; `slots` begin with it.
-    /// Gives the number of slots that it fills.
+    /// Counts the subtree of slot `index` of a level, the first of `slots`. Returns
+    /// the number of slots that it fills.
     fn entry(&mut self, ptr: Ptr, level: u32, index: u64, slots: &[u64]) -> Result<usize> {
         let (tree, geo) = (self.tree, &self.vol.geo);
         if ptr.is_hole() || self.count.blocks > self.most {
@@ -71,11 +71,11 @@ impl Counter<'_> {
             return Ok(run);
         }
         if bits + geo.fan_log2 > HASH_BITS {
-            return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
+            return Err(tree.bad_pointer(level, index, "an index block past the last level"));
         }
         let below = read_index(self.vol, block)?;
         if below.iter().all(|w| *w == 0) {
-            return Err(tree.bad_pointer(level + 1, index << geo.fan_log2, EMPTY_TABLE));
+            return Err(tree.empty_table(level + 1, index << geo.fan_log2));
         }
         let mut slot = 0;
         while slot < below.len() {

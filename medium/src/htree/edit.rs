@@ -1,5 +1,5 @@
-//! Changing a leaf in place: what changes of a line is put into the record as
-//! it is written, and at the end the header with the renewed sum.
+//! Changes a leaf in place. Each write puts the changed words of a line into the
+//! record. The header with the new sum follows at the end.
 
 use std::mem::offset_of;
 
@@ -18,27 +18,27 @@ use crate::volume::Tx;
 /// Words of a line.
 type Line = [u64; LINE / 8];
 
-/// A change of one leaf that is being made up.
+/// A pending change of one leaf.
 pub(super) struct LeafEdit<'a, 'v> {
     tx: &'a mut Tx<'v>,
     base: u64,
     seed: u64,
-    /// The header as it was.
+    /// The header before the change.
     old: Line,
-    /// The sum with the lines put so far.
+    /// The sum after the changes put so far.
     sum: u64,
-    /// Items, as they will be.
+    /// Number of items after the change.
     pub items: u16,
-    /// Slots in use, likewise.
+    /// Number of slots in use after the change.
     pub used_slots: u16,
 }
 
 impl<'a, 'v> LeafEdit<'a, 'v> {
-    /// Begins a change of a leaf, as the transaction leaves it so far. It takes no
-    /// block.
+    /// Begins a change of a leaf in its current state in the transaction. Takes no
+    /// blocks.
     ///
     /// # Errors
-    /// Those of the region.
+    /// Errors of the region.
     #[inline]
     pub(super) fn begin(
         tx: &'a mut Tx<'v>,
@@ -61,17 +61,17 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
         })
     }
 
-    /// Changes bytes at an offset in the leaf, behind its header.
+    /// Changes bytes at an offset in the leaf, after its header.
     ///
     /// # Errors
-    /// Those of the region; a record that is full.
+    /// Errors of the region; a full record.
     pub(super) fn write(&mut self, mut at: usize, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let within = at % LINE;
             let (now, rest) = bytes.split_at(bytes.len().min(LINE - within));
             self.change(at, now.len(), |line| match now.as_chunks::<8>() {
-                // Items are whole words, and loaded soonest where they were
-                // stored so.
+                // Items are whole words. Storing words makes later loads of
+                // words fastest.
                 (words, []) if within.is_multiple_of(8) => {
                     for (to, from) in line[within / 8..].iter_mut().zip(words) {
                         *to = u64::from_le_bytes(*from);
@@ -85,7 +85,8 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
         Ok(())
     }
 
-    /// Changes the tags of so many slots: `first`, and behind it `next`.
+    /// Sets the tags of `count` slots: `first` for the first slot, `next` for the
+    /// others.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -115,7 +116,7 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
         })
     }
 
-    /// Puts what `f` changes of `n` bytes of one line into the record.
+    /// Applies `f` to `n` bytes of one line and puts the changed words into the record.
     #[inline]
     fn change(&mut self, at: usize, n: usize, f: impl FnOnce(&mut Line)) -> Result<()> {
         let (index, within) = (at / LINE, at % LINE);
@@ -134,13 +135,13 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
         )
     }
 
-    /// Renews the sum and puts the header into the record.
+    /// Updates the sum and puts the header into the record.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
     #[inline]
     pub(super) fn finish(self) -> Result<()> {
-        // The sum takes itself for zero.
+        // The sum is computed with its own field as zero.
         let mut old = self.old;
         old[SUM_WORD] = 0;
         let mut new = old;
@@ -162,18 +163,18 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
                     .store(self.base, new.as_bytes())?,
             );
         }
-        // Owner and prefix stand between what changes, and stay. A rename changes a
-        // leaf twice, and nothing but this the header.
+        // Owner and prefix lie between the changed words and stay the same. A rename
+        // changes a leaf twice, but only this function writes the header.
         let header = new[..=USED].as_bytes();
         self.tx.put_anew(EntryKind::Leaf, self.base, header)
     }
 }
 
-/// Word of the header that is the sum.
+/// Index of the header word with the sum.
 const SUM_WORD: usize = super::leaf::SUM_AT / 8;
-/// Words of it that change besides: the numbers of items and of slots in use.
+/// Indices of the other header words that change: number of items, slots in use.
 const COUNTS: usize = offset_of!(LeafHeader, items) / 8;
 const USED: usize = offset_of!(LeafHeader, used_slots) / 8;
-/// Where in their word the items stand; the slots stand lowest.
+/// Shift of the number of items in its word. The number of slots has shift 0.
 const ITEMS_SHIFT: usize = offset_of!(LeafHeader, items) % 8 * 8;
 const _: () = assert!(offset_of!(LeafHeader, used_slots).is_multiple_of(8));

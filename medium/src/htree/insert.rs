@@ -1,5 +1,5 @@
-//! Insertion: into free slots of the leaf, or else by writing the leaf anew,
-//! divided where it must be.
+//! Inserts items into free slots of the leaf. If they do not fit, rewrites the
+//! leaf and splits it if necessary.
 
 use zerocopy::IntoBytes;
 
@@ -16,21 +16,21 @@ use crate::media::htree::{ItemHeader, NAME_MAX, SLOT, TAG_NEXT};
 use crate::types::Bno;
 use crate::volume::Tx;
 
-/// Bytes that an item with its header, tags and sum takes in a record, beyond
-/// its own.
+/// Bytes of a record for the insertion of an item, beyond the bytes of the item:
+/// header, tags and sum.
 const IN_PLACE_ROOM: usize = 128;
-/// Bytes that most items fit.
+/// Size that is enough for most items, bytes.
 const SMALL_ITEM: usize = 64;
-/// Bytes that the entries of directories fit.
+/// Size that is enough for all directory entries, bytes.
 const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
 
-/// Inserts an item that is not there, and gives its hash: the readdir cookie.
-/// After an error the transaction must be dropped.
+/// Inserts a new item and returns its hash, which is the readdir cookie. After an
+/// error the caller must drop the transaction.
 ///
 /// # Errors
-/// [`Error::Exists`], [`Error::NoSpace`], [`Error::Corrupt`];
-/// [`Error::NameTooLong`] and [`Error::AttributeTooLarge`] where no leaf could
-/// hold the item.
+/// [`Error::Exists`], [`Error::NoSpace`], [`Error::Corrupt`]; [`Error::Invalid`] for
+/// an empty name; [`Error::NameTooLong`] and [`Error::AttributeTooLarge`] if no leaf
+/// could hold the item.
 pub fn insert(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
@@ -57,9 +57,9 @@ pub fn insert(
     insert_on(tx, tree, &cursor, name, kind, value)
 }
 
-/// As [`insert`] of a name of at most [`NAME_MAX`] bytes with a value that an
-/// item can have, which a [`Cursor`] leads to: the owner's lock has been held since
-/// that was found, and its tree has not been changed.
+/// As [`insert`], at a [`Cursor`] for the name. The name has at most [`NAME_MAX`]
+/// bytes, and the value fits an item. Since the cursor was made, the caller has held
+/// the owner's lock and has not changed the tree.
 ///
 /// # Errors
 /// As for [`insert`].
@@ -97,8 +97,8 @@ pub fn insert_on(
     Ok(hash)
 }
 
-/// As [`insert`] of a name of at most [`NAME_MAX`] bytes with a value of
-/// [`USUAL_ITEM`] at most, that was looked for and not found.
+/// As [`insert`], for a name that a look-up has not found. The name has at most
+/// [`NAME_MAX`] bytes, and the value at most [`USUAL_ITEM`].
 ///
 /// # Errors
 /// As for [`insert`].
@@ -123,7 +123,7 @@ pub fn insert_at(
     Ok(hash)
 }
 
-/// Puts an item into a leaf, or writes that anew.
+/// Puts an item into a leaf, or rewrites the leaf.
 #[inline]
 fn put_item(
     tx: &mut Tx<'_>,
@@ -134,14 +134,15 @@ fn put_item(
 ) -> Result<()> {
     let geo = &tx.volume().geo;
     let need = bytes.len().div_ceil(SLOT);
-    // Each line of it is an entry of its own.
+    // Each line of the item is a separate entry of the record.
     let in_place = bytes.len() * 9 / 8 + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
     match tags
         .find_free(need, home_of(hash, &geo.leaf), &geo.leaf)
         .filter(|_| in_place)
     {
         Some(slot) => {
-            // Where the wanted slots are taken it lies in other lines.
+            // If the preferred slots are taken, the item lies in lines that were
+            // not prefetched.
             let at = geo.leaf.slots_at + slot * SLOT;
             let lines = geo.offset(block) + at as u64;
             tx.volume().region.prefetch(lines);
@@ -158,7 +159,7 @@ fn put_item(
     Ok(())
 }
 
-/// Zeros, of which no more are made than an item needs.
+/// Zeroed space for an item, no larger than necessary.
 #[expect(clippy::large_enum_variant, reason = "it stays where it is made")]
 enum ItemRoom {
     Small([u8; SMALL_ITEM]),
@@ -166,7 +167,7 @@ enum ItemRoom {
     Large(Vec<u8>),
 }
 
-/// An item as in a leaf, a multiple of 8 bytes.
+/// Encodes an item as in a leaf, padded to a multiple of 8 bytes.
 #[inline]
 fn item_bytes<'a>(
     room: &'a mut ItemRoom,
@@ -202,7 +203,7 @@ fn item_bytes<'a>(
     bytes
 }
 
-/// Adds an item behind the bytes of an arena.
+/// Appends an item to an arena.
 fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
     let (at, slots) = (arena.len(), bytes.len().div_ceil(SLOT));
     arena.extend_from_slice(bytes);
@@ -210,7 +211,7 @@ fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
     Item { hash, at, slots }
 }
 
-/// Puts a first leaf where there is a hole.
+/// Replaces a hole by a leaf with one item.
 fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
     let spot = descend(tx, tree, hash)?;
@@ -221,8 +222,8 @@ fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u6
     };
     let mut count = 1;
     if spot.level > 0 {
-        // The largest aligned run of holes around the slot is the leaf's; it is
-        // never the whole index.
+        // The leaf gets the largest aligned run of holes around the slot, which is
+        // never the whole index block.
         let slots = read_index(tx, spot.index_block(spot.level))?;
         let slot = slot_of(geo, place.first) as usize;
         let fits = |n: usize| slots[slot & !(n - 1)..][..n].iter().all(|w| *w == 0);
@@ -235,7 +236,7 @@ fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u6
             return Err(tree.bad_pointer(
                 spot.level,
                 place.first,
-                "a hole where there can be none",
+                "a hole deeper than the hash allows",
             ));
         }
     }
@@ -257,8 +258,8 @@ fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u6
     Ok(hash)
 }
 
-/// Writes a leaf anew with one item more: as one leaf where its free slots are
-/// only scattered, divided otherwise.
+/// Rewrites a leaf with one more item. If the free slots suffice but are scattered,
+/// the result is one leaf. Otherwise the leaf is split.
 fn split_leaf(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
@@ -271,7 +272,7 @@ fn split_leaf(
     let mut image = Image::read(tx, block)?;
     let bad = |what| tree.bad_leaf(block, what);
     let depth = image.depth(geo, spot.level, hash).map_err(bad)?;
-    // What is written anew gets a new sum: damage would pass for what it was.
+    // The new leaves get new sums, which would hide damage: check the old sum first.
     let seed = tree.leaf_seed(geo, block);
     let mut items = image.whole_items(&geo.leaf, seed).map_err(bad)?;
     let bits = spot.level * geo.fan_log2;
@@ -288,7 +289,7 @@ fn split_leaf(
         check_run(tree, geo, spot.level, place.first, &out, run, block)?;
     }
     items.push(add_item(&mut image.bytes, bytes, hash));
-    // A leaf that is almost full would soon be written anew again.
+    // A leaf that is almost full would soon be rewritten again.
     let most = geo.leaf.slots * 7 / 8;
     let mut b = Builder {
         tx,

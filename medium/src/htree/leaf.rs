@@ -1,7 +1,7 @@
-//! Leaves: reading, checking and looking into them.
+//! Reads, checks and searches leaves.
 //!
-//! A leaf is checked whole when it is first used after a mount. Later uses read
-//! only the lines they need, and still check every length against its bounds.
+//! The first use of a leaf after a mount checks all of it. Later uses read only the
+//! lines they need, but still check every length against its bounds.
 
 use std::cell::Cell;
 
@@ -19,33 +19,33 @@ use crate::media::htree::{
 use crate::types::Bno;
 use crate::volume::Volume;
 
-/// Bytes of a line.
+/// Size of a line, bytes.
 pub(super) const LINE: usize = 64;
 /// Offset of the sum in a leaf.
 pub(super) const SUM_AT: usize = std::mem::offset_of!(LeafHeader, sum);
-/// Bytes that hold the tags of a leaf of any supported size.
+/// Space for the tags of a leaf of any supported size, bytes.
 pub(super) const TAG_BYTES: usize = 128;
 
 const _: () = assert!(LeafShape::new(4096).slots_at - LeafShape::TAGS_AT <= TAG_BYTES);
 
-/// Slots that an item takes.
+/// Returns the number of slots that an item takes.
 pub(super) const fn slots_for(value_len: usize, name_len: usize) -> usize {
     (ItemHeader::SIZE + value_len + name_len).div_ceil(SLOT)
 }
 
-/// The tag of an item with this hash.
+/// Returns the tag of an item with this hash.
 #[inline]
 pub(super) fn tag_of(hash: u64) -> u8 {
-    // 254 values, from the bits that are least used up by the way to the leaf.
+    // 254 values, from the bits that the path to the leaf uses last.
     (2 + ((((hash >> 8) & 0xffff) * 254) >> 16)) as u8
 }
 
-/// The slot where an item with this hash is put if it can be: the first of a
-/// line. A look-up fetches that line together with the tags. It is only a
-/// preference and nothing depends on it.
+/// Returns the preferred slot of an item with this hash, the first in a line. A
+/// look-up fetches that line together with the tags. Correctness does not depend on
+/// this slot.
 #[inline]
 pub(super) fn home_of(hash: u64, shape: &LeafShape) -> usize {
-    // Other bits than those of the tag.
+    // Bits that the tag does not use.
     (((hash >> 24) & 0xffff) as usize * shape.slots) >> 16 & !1
 }
 
@@ -54,7 +54,7 @@ pub(super) fn home_of(hash: u64, shape: &LeafShape) -> usize {
 pub(super) struct Tags([u8; TAG_BYTES]);
 
 impl Tags {
-    /// Those of a leaf without items.
+    /// The tags of a leaf without items.
     pub(super) const FREE: Tags = Tags([TAG_FREE; TAG_BYTES]);
 
     /// Reads the tags of the leaf at region offset `base`.
@@ -67,7 +67,7 @@ impl Tags {
         }
     }
 
-    /// The slots that have a tag, as bits.
+    /// Returns a mask of the slots with this tag.
     #[inline]
     pub(super) fn matching(&self, tag: u8, shape: &LeafShape) -> u128 {
         let mut mask = 0u128;
@@ -77,14 +77,15 @@ impl Tags {
         mask & ((1 << shape.slots) - 1)
     }
 
-    /// The first of `need` free slots in a row, at or after `home` or else
-    /// anywhere.
+    /// Finds `need` consecutive free slots, at or after `home` or else anywhere.
+    /// Returns the first of them.
     pub(super) fn find_free(&self, need: usize, home: usize, shape: &LeafShape) -> Option<usize> {
         find_run(self.matching(TAG_FREE, shape), need, home)
     }
 }
 
-/// The first of `need` bits in a row, at or after `home` or else anywhere.
+/// Finds `need` consecutive bits, at or after `home` or else anywhere. Returns the
+/// first of them.
 pub(super) fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize> {
     let mut have = 1;
     while have < need {
@@ -97,18 +98,19 @@ pub(super) fn find_run(mut mask: u128, need: usize, home: usize) -> Option<usize
     (mask != 0).then(|| mask.trailing_zeros() as usize)
 }
 
-/// An item that was found.
+/// The result of a look-up: an item.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ItemPos {
     /// First slot.
     pub slot: usize,
-    /// Its head.
+    /// Head.
     pub head: ItemHeader,
     /// Region offset of the item.
     pub at: u64,
 }
 
-/// Slots that an item takes by its head; an error where they leave the leaf.
+/// Returns the number of slots of an item according to its head. Fails if they
+/// extend past the end of the leaf.
 fn slots_of(
     tree: &TreeRef,
     shape: &LeafShape,
@@ -124,14 +126,14 @@ fn slots_of(
 }
 
 impl ItemPos {
-    /// Slots that it takes, all in the leaf.
+    /// Returns the number of its slots, which all lie in the leaf.
     pub(super) fn slots(&self) -> usize {
         slots_for(self.head.value_len.into(), self.head.name_len.into())
     }
 }
 
-/// Looks for a name among the items of a leaf. `ties` is told the tie-breaker
-/// of each item with the same hash.
+/// Looks for a name among the items of a leaf. Calls `ties` with the tie-breaker of
+/// each item that has the same hash.
 #[inline]
 pub(super) fn look_up<S: Source>(
     s: &S,
@@ -169,8 +171,8 @@ pub(super) fn look_up<S: Source>(
     Ok(None)
 }
 
-/// Whether the item at region offset `at`, whose slots lie in a leaf, has this
-/// name.
+/// Tells whether the item at region offset `at` has this name. Its slots lie in the
+/// leaf.
 #[inline]
 fn name_is<S: Source>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Result<bool> {
     let mut from = ItemHeader::SIZE + usize::from(head.value_len);
@@ -191,30 +193,30 @@ fn name_is<S: Source>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Res
 /// An item in a copy of a leaf.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
-    /// Whole hash.
+    /// Hash with its tie-breaker.
     pub hash: u64,
     /// Offset of its first byte in the copy.
     pub at: usize,
-    /// Slots that it takes.
+    /// Number of slots.
     pub slots: usize,
 }
 
 /// A copy of a leaf.
 #[derive(Debug)]
 pub struct Image {
-    /// Its bytes; items that are not stored yet may stand behind the block.
+    /// The bytes of the block. Items that are not stored yet may follow them.
     pub bytes: Vec<u8>,
 }
 
 thread_local! {
-    /// Memory of images that are gone: one that is read, one that is built.
+    /// Memory of dropped images, for reuse: one for reading, one for building.
     static SPARE: Cell<[Vec<u8>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        // Not when the thread ends: then there is no more use for it.
+        // Fails only when the thread ends, when the memory is no longer needed.
         let _ = SPARE.try_with(|s| {
             let [a, b] = s.take();
             s.set(if a.capacity() == 0 {
@@ -226,8 +228,8 @@ impl Drop for Image {
     }
 }
 
-/// The head of the item at `at`, its value and its name; `None` where these
-/// are not in the bytes.
+/// Returns head, value and name of the item at `at`, or `None` if they extend past
+/// the end of the bytes.
 pub fn item_parts(bytes: &[u8], at: usize) -> Option<(ItemHeader, &[u8], &[u8])> {
     let (head, rest) = ItemHeader::read_from_prefix(bytes.get(at..)?).ok()?;
     let value = rest.get(..head.value_len.into())?;
@@ -236,7 +238,7 @@ pub fn item_parts(bytes: &[u8], at: usize) -> Option<(ItemHeader, &[u8], &[u8])>
 }
 
 impl Image {
-    /// Of a leaf of so many bytes, which may be any.
+    /// Makes an image of `len` bytes with arbitrary contents.
     fn any(len: usize) -> Image {
         let mut bytes = SPARE
             .try_with(|s| {
@@ -249,14 +251,14 @@ impl Image {
         Image { bytes }
     }
 
-    /// All zeros.
+    /// Makes an image of zeros.
     pub fn zeroed(len: usize) -> Image {
         let mut image = Image::any(len);
         image.bytes.fill(0);
         image
     }
 
-    /// Copies a leaf.
+    /// Reads a copy of a leaf.
     pub fn read<S: Source>(s: &S, block: Bno) -> Result<Image> {
         let geo = &s.volume().geo;
         let mut image = Image::any(geo.leaf.block_size);
@@ -264,14 +266,14 @@ impl Image {
         Ok(image)
     }
 
-    /// Its header.
+    /// Returns the header.
     pub fn header(&self) -> LeafHeader {
         LeafHeader::read_from_prefix(&self.bytes)
             .map(|(h, _)| h)
             .unwrap_or_default()
     }
 
-    /// The sum over its lines.
+    /// Computes the sum over the lines.
     pub fn sum(&self, seed: u64) -> u64 {
         let Some((first, rest)) = self.bytes.as_chunks::<LINE>().0.split_first() else {
             return 0;
@@ -283,8 +285,7 @@ impl Image {
         sum
     }
 
-    /// Its items in the order of their slots. Whatever is odd about them is an
-    /// error.
+    /// Returns the items in the order of their slots. Any inconsistency is an error.
     pub fn items(&self, tree: &TreeRef, shape: &LeafShape) -> Result<Vec<Item>, &'static str> {
         let mut items = Vec::with_capacity(shape.slots);
         let tags = &self.bytes[LeafShape::TAGS_AT..shape.slots_at];
@@ -292,7 +293,7 @@ impl Image {
         while slot < shape.slots {
             match tags[slot] {
                 TAG_FREE => slot += 1,
-                TAG_NEXT => return Err("a slot continues nothing"),
+                TAG_NEXT => return Err("a continuation slot without an item"),
                 tag => {
                     let at = shape.slots_at + slot * SLOT;
                     let (head, value, name) = item_parts(&self.bytes[..shape.block_size], at)
@@ -326,14 +327,14 @@ impl Image {
             }
         }
         if tags[shape.slots..].iter().any(|&tree| tree != TAG_FREE) {
-            return Err("a slot in use that does not exist");
+            return Err("a tag in use past the last slot");
         }
         Ok(items)
     }
 
-    /// Its items in the order of their slots, where the sum says that it is as
-    /// it was stored: then it was checked before, and no more is looked at than
-    /// what keeps each item in slots of its own.
+    /// Returns the items in the order of their slots, if the sum fits. A leaf with a
+    /// correct sum is unchanged since it was stored and was checked before. This
+    /// function therefore checks only that no item exceeds its own slots.
     pub fn whole_items(
         &self,
         shape: &LeafShape,
@@ -369,14 +370,14 @@ impl Image {
         Ok(items)
     }
 
-    /// The depth, where it is possible for a leaf at `level` on the way of
+    /// Returns the depth if it is possible for a leaf at `level` on the path of
     /// `hash`.
     pub fn depth(&self, geo: &Geometry, level: u32, hash: u64) -> Result<u32, &'static str> {
         depth_of(&self.header(), geo, level, hash)
     }
 
-    /// Checks everything about a leaf at `level` on the way of `hash`; `deep`
-    /// also that each hash is that of its name.
+    /// Checks all of a leaf at `level` on the path of `hash`. If `deep`, also checks
+    /// that each hash is unique and matches its name.
     pub fn check(
         &self,
         tree: &TreeRef,
@@ -387,7 +388,7 @@ impl Image {
         let (block, level, hash) = at;
         let h = self.header();
         if h.magic != LEAF_MAGIC {
-            return Err("it is no leaf");
+            return Err("it is not a leaf");
         }
         if h.owner != tree.ino.0 {
             return Err("it belongs to another inode");
@@ -406,7 +407,7 @@ impl Image {
             return Err("the number of slots in use is wrong");
         }
         if items.iter().any(|i| prefix_of(i.hash, depth) != h.prefix) {
-            return Err("an item belongs into another leaf");
+            return Err("an item belongs in another leaf");
         }
         if deep {
             let mut hashes: Vec<_> = items.iter().map(|i| i.hash).collect();
@@ -426,7 +427,7 @@ impl Image {
     }
 }
 
-/// The depth of a leaf with this header; see [`Image::depth`].
+/// Returns the depth of a leaf with this header; see [`Image::depth`].
 pub(super) fn depth_of(
     h: &LeafHeader,
     geo: &Geometry,
@@ -439,7 +440,7 @@ pub(super) fn depth_of(
         _ => depth > (level - 1) * geo.fan_log2 && depth <= (level * geo.fan_log2).min(SPLIT_BITS),
     };
     if !possible || h.prefix != prefix_of(hash, depth) {
-        return Err("it does not belong where it stands");
+        return Err("it is in the wrong place");
     }
     Ok(depth)
 }
@@ -453,7 +454,7 @@ fn good_name(kind: TreeKind, name: &[u8]) -> bool {
     }
 }
 
-/// What a line adds to the sum of its leaf.
+/// Returns the contribution of a line to the sum of its leaf.
 #[inline]
 pub(super) fn plain_line_sum(seed: u64, index: usize, line: &[u8; LINE]) -> u64 {
     if index != 0 {
@@ -464,7 +465,7 @@ pub(super) fn plain_line_sum(seed: u64, index: usize, line: &[u8; LINE]) -> u64 
     line_sum(seed, 0, &first)
 }
 
-/// Checks a leaf on the medium, unless that has been done.
+/// Checks a leaf on the medium unless it has been checked before.
 #[inline]
 pub(super) fn verify(
     vol: &Volume,
@@ -494,7 +495,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_runs_are_found() {
+    fn find_free_returns_run_or_none() {
         let shape = LeafShape::new(4096);
         let mut tags = Tags([9; TAG_BYTES]);
         assert_eq!(tags.find_free(1, 0, &shape), None);

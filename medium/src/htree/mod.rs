@@ -1,22 +1,24 @@
 //! The hash tree that holds directories and extended attributes: an
 //! extendible-hash trie of blocks, keyed by SipHash-1-3 of the name.
 //!
-//! The root pointer, kept in the inode, names a leaf or an index block. An
-//! index block is an array of pointers and nothing else; each level of them
-//! uses up the next `fan_log2` bits of the 63-bit hash, from bit 62 downwards.
-//! A leaf whose items share `depth` bits stands in every slot of its index that
-//! begins with those bits; a slot without items is a hole. A tree that never had
-//! an item has no block at all; a directory that has lost its last one may keep
-//! its only leaf.
+//! The root pointer, stored in the inode, names a leaf or an index block. An
+//! index block is an array of pointers and nothing else. Each level of index
+//! blocks consumes the next `fan_log2` bits of the 63-bit hash, from bit 62
+//! downwards. A leaf whose items share `depth` bits is named by every slot of its
+//! index block that begins with those bits. A slot without items is a hole. A tree
+//! that never had an item has no blocks. A directory without entries may keep its
+//! only leaf.
 //!
-//! Invariants: every item lies in the leaf that its hash leads to; a hash,
-//! whose low 8 bits are a tie-breaker, occurs once in a tree and stays with its
-//! item for life, so that it serves as a readdir cookie; a block is renewed in
-//! place only by after-images in a record together with its sum, and divided
-//! only by writing new blocks.
+//! Invariants:
 //!
-//! Left to others: locks (the caller holds the owner's lock), writing the root
-//! and the number of blocks into the inode, and what a value means.
+//! - Every item lies in the leaf that its hash leads to.
+//! - The low 8 bits of a hash are a tie-breaker. A hash occurs once in a tree and
+//!   never changes during the life of its item, so it serves as a readdir cookie.
+//! - A leaf changes in place only by after-images in a record that also updates its
+//!   sum. A split writes new blocks.
+//!
+//! The caller holds the owner's lock, stores the root and the number of blocks in
+//! the inode, and interprets the values.
 
 mod build;
 mod count;
@@ -46,32 +48,32 @@ use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
 use crate::media::checksum::mix64;
 use crate::media::pointer::{LEAF, Ptr, PtrAt};
-use crate::media::walk::TO_FIXED;
+use crate::media::walk::{EMPTY_TABLE, TO_FIXED};
 use crate::types::{Bno, Ino};
 
 /// Bits of a hash.
 pub const HASH_BITS: u32 = 63;
-/// Bits of a hash that can tell leaves apart; those below are the tie-breaker.
+/// Bits of a hash that can distinguish leaves. The bits below are the tie-breaker.
 const SPLIT_BITS: u32 = 55;
 /// Bits of the tie-breaker, all set.
 pub const TIE_MASK: u64 = 0xff;
-/// Most levels of index blocks, with the smallest blocks (64 pointers).
+/// Maximum number of index-block levels, reached with the smallest blocks (64 pointers).
 const MAX_LEVELS: usize = (HASH_BITS / 6) as usize;
-/// Bytes of a record that are left to the caller (inodes and the like).
+/// Bytes of a record reserved for the caller (inodes, for example).
 const CALLER_ROOM: usize = 1000;
 
-/// What a tree holds. The checks of its pointers and leaves are seeded by it,
-/// so that the two trees of one inode cannot be taken for each other.
+/// The contents of a tree. The kind seeds the checks of pointers and leaves, so
+/// that the two trees of one inode cannot be mistaken for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeKind {
-    /// Entries of a directory; a value is an inode number of 8 bytes.
+    /// Entries of a directory. A value is an inode number of 8 bytes.
     Directory,
     /// Extended attributes.
     Xattrs,
 }
 
 impl TreeKind {
-    /// What the levels of its pointers count from; file maps count from 0.
+    /// Returns the number of the first pointer level. File maps count from 0.
     fn first_level(self) -> u32 {
         match self {
             TreeKind::Directory => 16,
@@ -80,22 +82,23 @@ impl TreeKind {
     }
 }
 
-/// A tree: its owner, and what the owner's inode says of it.
+/// A tree: its owner, and the state that the owner's inode stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeRef {
     /// Owner.
     pub ino: Ino,
-    /// What it holds.
+    /// Contents.
     pub kind: TreeKind,
-    /// Root pointer; renewed by changes, for the caller to store.
+    /// Root pointer. Changes update it, and the caller stores it.
     pub root: Ptr,
-    /// Blocks gained, or if negative lost, by the changes made through this
+    /// Number of blocks added (or, if negative, freed) by changes through this
     /// value.
     pub blocks: i64,
 }
 
 impl TreeRef {
-    /// Where the pointer of slot `index` of a level stands; level 0 is the root.
+    /// Returns the place of the pointer in slot `index` of a level. Level 0 is the
+    /// root.
     #[inline]
     fn at(&self, geo: &Geometry, level: u32, index: u64) -> PtrAt {
         PtrAt {
@@ -106,7 +109,8 @@ impl TreeRef {
         }
     }
 
-    /// Checks a pointer that is not a hole; its block lies in the region.
+    /// Checks a pointer that is not a hole and returns its block, which lies in the
+    /// region and outside the superblock pages and the journal.
     #[inline]
     pub fn open(&self, geo: &Geometry, ptr: Ptr, level: u32, index: u64) -> Result<Bno> {
         let b = ptr.block();
@@ -114,7 +118,7 @@ impl TreeRef {
             return Err(self.bad_pointer(level, index, "the check of the pointer does not fit"));
         }
         if b.0 >= geo.blocks {
-            return Err(self.bad_pointer(level, index, "the pointer leaves the region"));
+            return Err(self.bad_pointer(level, index, "the pointer leads outside the region"));
         }
         if geo.is_fixed(b.0, 1) {
             return Err(self.bad_pointer(level, index, TO_FIXED));
@@ -138,6 +142,16 @@ impl TreeRef {
         )
     }
 
+    /// An index block without pointers: it was lost.
+    #[cold]
+    fn empty_table(&self, level: u32, index: u64) -> Error {
+        Error::corrupt(
+            Damage::TreeEmpty,
+            format!("{}, pointer {index} of level {level}", self.name()),
+            EMPTY_TABLE,
+        )
+    }
+
     #[cold]
     fn bad_leaf(&self, block: Bno, what: &str) -> Error {
         Error::corrupt(
@@ -147,16 +161,16 @@ impl TreeRef {
         )
     }
 
-    /// Seed of the sum of a leaf. It names the block, so that a leaf in the
-    /// wrong place does not pass.
+    /// Returns the seed of the sum of a leaf. It depends on the block number, so that
+    /// a leaf in the wrong block is detected.
     pub fn leaf_seed(&self, geo: &Geometry, block: Bno) -> u64 {
         let owner = mix64(self.ino.0 ^ u64::from(self.kind.first_level()) << 58);
         mix64(geo.seed ^ owner).wrapping_add(mix64(block.0))
     }
 }
 
-/// The hash of a name: 63 bits, of which the low 8 are zero. It is at least
-/// 256, so that small cookies are free for other uses.
+/// Computes the hash of a name: 63 bits with the low 8 zero. The hash is at least
+/// 256, which leaves small cookies free for other uses.
 #[inline]
 pub fn name_hash(geo: &Geometry, name: &[u8]) -> u64 {
     let (k0, k1) = geo.hash_keys;
@@ -166,19 +180,19 @@ pub fn name_hash(geo: &Geometry, name: &[u8]) -> u64 {
     h.max(TIE_MASK + 1)
 }
 
-/// The first `bits` bits of a hash, as a number.
+/// Returns the first `bits` bits of a hash as a number.
 #[inline]
 fn first_bits(hash: u64, bits: u32) -> u64 {
     hash.checked_shr(HASH_BITS - bits).unwrap_or(0)
 }
 
-/// The first `bits` bits of a hash, in their place.
+/// Returns the first `bits` bits of a hash at their original position.
 #[inline]
 fn prefix_of(hash: u64, bits: u32) -> u64 {
     hash & !width(bits)
 }
 
-/// All the bits after the first `bits`.
+/// Returns a mask of all bits after the first `bits`.
 #[inline]
 fn width(bits: u32) -> u64 {
     (1u64 << (HASH_BITS - bits)) - 1

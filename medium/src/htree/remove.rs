@@ -1,4 +1,4 @@
-//! Removal, replacing of values, and taking a whole tree down in steps.
+//! Removes items, replaces values, and frees a whole tree in steps.
 //!
 //! Removal never takes a block, so it works in a full region.
 
@@ -18,16 +18,17 @@ use crate::media::pointer::Ptr;
 use crate::types::Bno;
 use crate::volume::Tx;
 
-/// Bytes of a record that the pointers of an unfinished step take: an entry of
-/// zeros for each level.
+/// Bytes of a record for the pointers of an unfinished step: one entry of zeros for
+/// each level.
 const STEP_ROOM: usize = (MAX_LEVELS + 1) * 16;
-/// Bytes of a record that the bit of a freed block takes at most.
+/// Maximum number of bytes of a record for the bit of a freed block.
 const BITS_ROOM: usize = 48;
 
-/// Removes an item; false when there is none. The last item of a leaf takes the
-/// leaf with it, and index blocks that become empty; only a directory that has
-/// come down to one leaf keeps that.
-/// After an error the transaction must be dropped.
+/// Removes an item. Returns false if it does not exist. Removing the last item of a
+/// leaf also frees the leaf and the index blocks that become empty. As an exception,
+/// a directory keeps a leaf that is its root.
+///
+/// After an error the caller must drop the transaction.
 ///
 /// # Errors
 /// [`Error::Corrupt`].
@@ -38,15 +39,15 @@ pub fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> 
     }
 }
 
-/// As [`remove`], of an item that was found and has not changed since.
+/// As [`remove`], for an item that was found and has not changed since.
 ///
 /// # Errors
 /// As for [`remove`].
 pub fn remove_found(tx: &mut Tx<'_>, tree: &mut TreeRef, found: &OccupiedEntry) -> Result<()> {
     let OccupiedEntry { level, block, hit } = found;
     let mut edit = LeafEdit::begin(tx, tree, *block)?;
-    // A directory that is emptied is often filled again: it keeps its only leaf
-    // until it is removed itself.
+    // An emptied directory is often refilled, so it keeps its only leaf until it is
+    // removed.
     let keep = tree.kind == TreeKind::Directory && *level == 0;
     if edit.items <= 1 && !keep {
         return free_leaf(tx, tree, *block, hit.head.hash());
@@ -90,7 +91,7 @@ fn free_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> Resu
     Ok(())
 }
 
-/// Whether an index block has a pointer outside of some slots.
+/// Tells whether an index block has a pointer outside the range `slots`.
 fn others(tx: &Tx<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
     let geo = &tx.volume().geo;
     for slot in (slots.end..1 << geo.fan_log2).chain(0..slots.start) {
@@ -110,11 +111,11 @@ fn free_block(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno) -> Result<()> {
     Ok(())
 }
 
-/// Replaces kind and value of an item by others of the same length, in place;
-/// false when there is no such name. The cookie stays.
+/// Replaces kind and value of an item in place. The new value has the same length.
+/// Returns false if the name does not exist. The cookie stays the same.
 ///
 /// # Errors
-/// [`Error::Invalid`] where the lengths differ, [`Error::Corrupt`].
+/// [`Error::Invalid`] if the lengths differ; [`Error::Corrupt`].
 pub fn set_value(
     tx: &mut Tx<'_>,
     tree: &TreeRef,
@@ -126,7 +127,7 @@ pub fn set_value(
         return Ok(false);
     };
     if usize::from(hit.head.value_len) != value.len() {
-        return Err(Error::Invalid("a value of another length"));
+        return Err(Error::Invalid("a value of a different length"));
     }
     let at = tx.volume().geo.leaf.slots_at + hit.slot * SLOT;
     let head = ItemHeader { kind, ..hit.head };
@@ -137,12 +138,12 @@ pub fn set_value(
     Ok(true)
 }
 
-/// Takes down as much of a tree as fits the record, and leaves a smaller tree;
-/// true when nothing is left. Values are not looked at, and neither are the
-/// leaves themselves: a damaged leaf goes like any other.
+/// Frees as much of a tree as fits the record and leaves a valid smaller tree.
+/// Returns true if nothing is left. Reads neither values nor leaves, so it frees a
+/// damaged leaf like any other.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where a pointer is damaged.
+/// [`Error::Corrupt`] if a pointer is damaged.
 pub fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
     let gone = take_down(tx, tree, tree.root, 0, 0)?;
     if gone {
@@ -151,8 +152,8 @@ pub fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
     Ok(gone)
 }
 
-/// Frees what slot `index` of a level points to; false where the record has no
-/// more room, with what has been freed below taken out.
+/// Frees the subtree of slot `index` of a level. Returns false if the record has no
+/// more room; the pointers to the blocks freed so far are then cleared.
 fn take_down(
     tx: &mut Tx<'_>,
     tree: &mut TreeRef,
@@ -168,15 +169,15 @@ fn take_down(
     let mut cleared = 0;
     if !ptr.is_leaf() {
         if (level + 1) * geo.fan_log2 > HASH_BITS {
-            return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
+            return Err(tree.bad_pointer(level, index, "an index block past the last level"));
         }
-        // One without pointers is damage everywhere else. Here it may be what an
-        // older version has left between two steps, and there is nothing below.
+        // Everywhere else an index block without pointers is damage. Here an older
+        // version may have left it between two steps, and nothing lies below it.
         let slots = read_index(tx, block)?;
         let mut last = None;
         for (slot, &w) in slots.iter().enumerate() {
             let (ptr, index) = (Ptr(w), index << geo.fan_log2 | slot as u64);
-            // A leaf stands in several slots and is freed once.
+            // Several slots can name one leaf, which is freed once.
             let again = ptr.is_leaf()
                 && last == Some(ptr.block())
                 && tree.open(geo, ptr, level + 1, index).is_ok();
@@ -191,8 +192,8 @@ fn take_down(
             return Ok(false);
         }
     }
-    // The index blocks above it go in the same record if this was the last: no
-    // record leaves one without pointers.
+    // If this is the last pointer, the same record must also free the index blocks
+    // above: no record leaves an index block without pointers.
     let above = level as usize * BITS_ROOM;
     if tx.room() < CALLER_ROOM + STEP_ROOM + above {
         clear(tx, block, cleared)?;

@@ -19,7 +19,7 @@ use crate::pmem::{HeapBackend, Region};
 use crate::volume::Volume;
 
 thread_local! {
-    /// Bits of the name hash that are kept, to make names collide.
+    /// Mask of the name hash. Clearing bits makes names collide.
     pub static HASH_MASK: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
@@ -105,7 +105,7 @@ fn list(vol: &Volume, tree: &TreeRef, from: u64, most: usize) -> Result<BTreeMap
     Ok(out)
 }
 
-/// Checks every block, and gives their number.
+/// Checks all blocks and returns their number.
 fn blocks(vol: &Volume, tree: &TreeRef) -> Result<i64> {
     let mut n = 0;
     visit_blocks(vol, tree, &mut |b, _| {
@@ -132,14 +132,15 @@ impl Rng {
     }
 }
 
-/// Free blocks, and those that became bitmaps of groups.
+/// Counts free blocks and blocks that became bitmaps of groups.
 fn free_blocks(vol: &Volume) -> u64 {
     vol.retire_pending().unwrap();
     let made = (0..vol.blocks.groups()).filter(|g| vol.blocks.is_made(vol.medium(), *g).unwrap());
     vol.free_blocks().0 + made.count() as u64
 }
 
-/// Random changes against a map of names; `names` of up to `longest` bytes.
+/// Compares random changes with a map of names. Uses `names` names of up to `longest`
+/// bytes.
 fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u64, longest: u64) {
     let mut rng = Rng(seed);
     let mut tree = empty_tree(kind);
@@ -152,7 +153,7 @@ fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u
         name
     };
     for step in 0..steps {
-        // The tree grows and shrinks in turns, down to nothing.
+        // The tree alternately grows and shrinks, down to nothing.
         let growing = (step / (steps / 4)).is_multiple_of(2);
         let name = name_of(rng.below(names));
         let value_len = if kind == TreeKind::Directory {
@@ -208,7 +209,7 @@ fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u
     for name in model.keys() {
         assert!(take(vol, &mut tree, name).unwrap());
     }
-    // A directory keeps its last leaf, and gives it up when it goes itself.
+    // A directory keeps its last leaf until it is removed itself.
     assert!(tree.blocks <= i64::from(kind == TreeKind::Directory));
     while !tree.root.is_hole() {
         let mut tx = vol.begin();
@@ -220,7 +221,7 @@ fn against_model(vol: &Volume, kind: TreeKind, seed: u64, steps: usize, names: u
 }
 
 #[test]
-fn a_tree_does_what_a_map_does() {
+fn tree_matches_btreemap_model() {
     for block_size in [512, 1024, 2048, 4096] {
         let vol = volume(block_size, 8 << 20);
         against_model(&vol, TreeKind::Directory, 1, 6000, 1500, 20);
@@ -230,8 +231,8 @@ fn a_tree_does_what_a_map_does() {
 }
 
 #[test]
-fn names_that_collide_are_told_apart() {
-    // Few different hashes, which share their first bits and their last.
+fn colliding_names_match_btreemap_model() {
+    // Few distinct hashes, which share their first and last bits.
     for (mask, names) in [(0x3f00, 500), (0b101 << 40 | 0b11 << 9, 200), (1 << 8, 24)] {
         HASH_MASK.set(mask);
         for block_size in [1024, 4096] {
@@ -243,7 +244,7 @@ fn names_that_collide_are_told_apart() {
 }
 
 #[test]
-fn too_many_equal_hashes_are_refused_and_nothing_is_lost() {
+fn insert_of_too_many_equal_hashes_fails_without_loss() {
     HASH_MASK.set(0);
     for (block_size, most) in [(512, 13), (4096, 122)] {
         let vol = volume(block_size, 1 << 20);
@@ -273,7 +274,7 @@ fn too_many_equal_hashes_are_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn hashes_leave_room_for_small_cookies() {
+fn name_hash_leaves_small_cookies_free() {
     let vol = volume(4096, 1 << 20);
     for i in 0..1000 {
         let h = name_hash(&vol.geo, format!("{i}").as_bytes());
@@ -285,7 +286,7 @@ fn hashes_leave_room_for_small_cookies() {
 }
 
 #[test]
-fn items_that_fit_no_leaf_are_refused() {
+fn insert_of_item_larger_than_leaf_fails() {
     let vol = volume(512, 1 << 20);
     let mut tree = empty_tree(TreeKind::Xattrs);
     let long = [b'x'; 256];
@@ -302,7 +303,7 @@ fn items_that_fit_no_leaf_are_refused() {
         Err(Error::AttributeTooLarge(401, 400))
     ));
     put(&vol, &mut tree, b"name", 1, &[0; 400]).unwrap();
-    // A value too large for one record goes the way of a division.
+    // A value too large for one record takes the path of a split.
     let vol = volume(4096, 1 << 20);
     let mut tree = empty_tree(TreeKind::Xattrs);
     put(&vol, &mut tree, b"small", 1, b"value").unwrap();
@@ -314,7 +315,7 @@ fn items_that_fit_no_leaf_are_refused() {
 }
 
 #[test]
-fn a_scan_goes_on_after_changes() {
+fn scan_shows_entries_once_despite_changes() {
     for block_size in [512, 4096] {
         let vol = volume(block_size, 8 << 20);
         let mut tree = dir();
@@ -351,7 +352,7 @@ fn a_scan_goes_on_after_changes() {
 }
 
 #[test]
-fn one_transaction_can_change_a_leaf_many_times() {
+fn one_tx_changes_leaf_many_times() {
     for block_size in [512, 4096] {
         let vol = volume(block_size, 8 << 20);
         let mut tree = dir();
@@ -362,7 +363,7 @@ fn one_transaction_can_change_a_leaf_many_times() {
             put(&vol, &mut tree, n.as_bytes(), 8, &[1; 8]).unwrap();
         }
         for round in 0..500 {
-            // As rename does: a new name, an old one gone, another one changed.
+            // Like a rename: insert a name, remove a name, change a value.
             let i = (mix64(round) % names.len() as u64) as usize;
             let new = format!("renamed-{round}");
             let old = std::mem::replace(&mut names[i], new.clone());
@@ -394,7 +395,7 @@ fn one_transaction_can_change_a_leaf_many_times() {
 }
 
 #[test]
-fn a_record_that_is_almost_full_still_divides_leaves() {
+fn leaf_split_works_with_nearly_full_record() {
     for block_size in [512, 4096] {
         let vol = volume(block_size, 8 << 20);
         let mut tx = vol.begin();
@@ -438,7 +439,7 @@ fn a_record_that_is_almost_full_still_divides_leaves() {
 }
 
 #[test]
-fn a_tree_built_and_emptied_in_one_transaction_takes_nothing() {
+fn tree_emptied_in_same_tx_uses_no_blocks() {
     let vol = volume(512, 1 << 20);
     let free = free_blocks(&vol);
     let mut tree = dir();
@@ -453,12 +454,12 @@ fn a_tree_built_and_emptied_in_one_transaction_takes_nothing() {
     drop(tx);
     assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
     assert_eq!(free_blocks(&vol), free);
-    // As the medium has it, too.
+    // The medium agrees after a remount.
     let Volume { region, geo, .. } = vol;
     assert_eq!(free_blocks(&mount(region, geo)), free);
 }
 
-/// Fills the region but for one block in fifty.
+/// Fills the region except for one block in fifty.
 fn scatter(vol: &Volume) {
     let mut apart = Vec::new();
     for i in 0.. {
@@ -479,7 +480,7 @@ fn scatter(vol: &Volume) {
 }
 
 #[test]
-fn a_tree_is_taken_down_in_steps() {
+fn free_step_frees_tree_in_several_steps() {
     for (block_size, files) in [(512, 4000), (1024, 3000), (4096, 30_000)] {
         let vol = volume(block_size, 128 << 20);
         scatter(&vol);
@@ -501,7 +502,7 @@ fn a_tree_is_taken_down_in_steps() {
             if gone {
                 break;
             }
-            // What is left still works.
+            // The rest of the tree still works.
             put(&vol, &mut tree, b"again", 8, &[1; 8]).unwrap();
             assert!(take(&vol, &mut tree, b"again").unwrap());
         }
@@ -512,13 +513,13 @@ fn a_tree_is_taken_down_in_steps() {
 }
 
 #[test]
-fn freeing_a_tree_in_steps_leaves_no_index_block_without_pointers() {
+fn free_step_leaves_no_empty_index_block() {
     let vol = volume(512, 1 << 20);
     let mut tx = vol.begin();
     let run = tx.alloc_blocks(None, 16, true).unwrap();
     tx.commit().unwrap();
     let mut steps = 0;
-    // Whatever room there is when a step begins, and so wherever it ends.
+    // Vary the room at the start of a step, and thereby the place where it ends.
     let most = vol.begin().room();
     for room in (1000..most).step_by(8) {
         let mut tree = empty_tree(TreeKind::Xattrs);
@@ -555,7 +556,7 @@ fn freeing_a_tree_in_steps_leaves_no_index_block_without_pointers() {
 }
 
 #[test]
-fn an_index_block_without_pointers_is_damage() {
+fn empty_index_block_is_corrupt() {
     let vol = volume(512, 1 << 20);
     for kind in [TreeKind::Directory, TreeKind::Xattrs] {
         let mut tree = empty_tree(kind);
@@ -581,16 +582,16 @@ fn an_index_block_without_pointers_is_damage() {
     }
 }
 
-/// A step of an older version could clear the last pointer and keep the block.
+/// A step of an older version could clear the last pointer but keep the block.
 #[test]
-fn freeing_a_tree_takes_an_index_block_that_an_older_version_has_emptied() {
+fn free_step_frees_empty_index_block_of_old_version() {
     let vol = volume(512, 4 << 20);
     let free = free_blocks(&vol);
     let mut tree = empty_tree(TreeKind::Directory);
     for i in 0..900 {
         put(&vol, &mut tree, format!("name-{i}").as_bytes(), 8, &[7; 8]).unwrap();
     }
-    // The first index block below the root, as that step leaves it.
+    // Bring the first index block below the root into the state that such a step left.
     let mut below = tree;
     let first = (0..64).find_map(|slot| {
         let at = vol.geo.offset(tree.root.block()) + slot * 8;
@@ -626,7 +627,7 @@ fn freeing_a_tree_takes_an_index_block_that_an_older_version_has_emptied() {
 }
 
 #[test]
-fn a_tree_is_counted_with_its_items() {
+fn count_returns_blocks_and_items() {
     let vol = volume(512, 1 << 20);
     let mut tree = dir();
     for i in 0..200u64 {
@@ -639,7 +640,8 @@ fn a_tree_is_counted_with_its_items() {
             );
         }
     }
-    // A line of pointers is missed, whether it is that of whole leaves or not.
+    // The count detects the loss of each line of pointers, whether or not the line
+    // covers whole leaves.
     let index = vol.geo.offset(tree.root.block());
     let w = vol.region.window();
     for line in 0..8 {
@@ -659,7 +661,7 @@ fn a_tree_is_counted_with_its_items() {
 }
 
 #[test]
-fn a_full_region_refuses_and_lets_go() {
+fn insert_in_full_region_fails_and_remove_works() {
     let vol = volume(512, 256 << 10);
     let mut tree = dir();
     let mut n = 0;
@@ -677,7 +679,7 @@ fn a_full_region_refuses_and_lets_go() {
     assert_eq!((tree.root, tree.blocks), (Ptr::HOLE, 0));
 }
 
-/// `file-000000` and so on, made without a look at memory.
+/// Returns `file-000000` and so on, without an allocation.
 fn numbered(mut i: u64) -> [u8; 11] {
     let mut name = *b"file-000000";
     for digit in name[5..].iter_mut().rev() {
@@ -688,7 +690,7 @@ fn numbered(mut i: u64) -> [u8; 11] {
 }
 
 #[test]
-fn a_large_directory_is_as_good_as_a_small_one() {
+fn large_directory_insert_find_scan_remove() {
     const FILES: u64 = 200_000;
     let vol = volume(4096, 64 << 20);
     let free = free_blocks(&vol);

@@ -1,5 +1,5 @@
-//! Reading: the way from the root to a leaf, look-up, scan, and the visit of
-//! every block.
+//! Reads a tree: the path from the root to a leaf, look-up, scan, and a visit of
+//! all blocks.
 
 use std::ops::ControlFlow;
 
@@ -11,20 +11,19 @@ use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT};
 use crate::media::pointer::Ptr;
-use crate::media::walk::EMPTY_TABLE;
 use crate::pmem::LINE;
 use crate::types::Bno;
 use crate::volume::{Tx, Volume};
 
-/// Where blocks are read: the medium as it is, or as a transaction leaves it.
+/// Source of blocks: the medium, or the medium with the changes of a transaction.
 pub trait Source {
-    /// The volume.
+    /// Returns the volume.
     fn volume(&self) -> &Volume;
-    /// One word.
+    /// Reads one word.
     fn word(&self, offset: u64) -> Result<u64>;
-    /// Copies bytes out.
+    /// Reads bytes.
     fn bytes(&self, offset: u64, into: &mut [u8]) -> Result<()>;
-    /// Copies a value out.
+    /// Reads a value.
     fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T>;
 }
 
@@ -66,34 +65,34 @@ impl Source for Tx<'_> {
     }
 }
 
-/// Where the way of a hash ends.
+/// The path of a hash and its end.
 #[derive(Debug)]
 pub(super) struct LeafPath {
-    /// Level of the pointer that was followed last; 0 is the root.
+    /// Level of the last pointer that was followed; 0 is the root.
     pub level: u32,
     /// The leaf; `None` for a hole.
     pub leaf: Option<Bno>,
-    /// Index blocks on the way: the slots of level k are in the k-th, from 1.
+    /// Index blocks on the path. The k-th (from 1) holds the slots of level k.
     path: [Bno; MAX_LEVELS],
 }
 
 impl LeafPath {
-    /// The index block whose slots are those of a level from 1.
+    /// Returns the index block that holds the slots of a level, 1 or greater.
     pub(super) fn index_block(&self, level: u32) -> Bno {
         self.path[level as usize - 1]
     }
 }
 
-/// Follows a hash to its leaf, and notes the way.
+/// Follows a hash to its leaf and records the path.
 pub(super) fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> {
     let mut path = [Bno(0); MAX_LEVELS];
     let (level, leaf) = find_leaf(s, tree, hash, |level, block| path[level as usize] = block)?;
     Ok(LeafPath { level, leaf, path })
 }
 
-/// Follows a hash to the level of its leaf, and the leaf; `None` for a hole. On
-/// the way `through` is told the level of each pointer to an index block, and
-/// that.
+/// Follows a hash to its leaf. Returns the level of the last pointer and the leaf,
+/// or `None` for a hole. Calls `through` with the level of each pointer to an index
+/// block and with that block.
 #[inline]
 pub(super) fn find_leaf<S: Source>(
     s: &S,
@@ -117,7 +116,7 @@ pub(super) fn find_leaf<S: Source>(
         }
         let bits = (level + 1) * geo.fan_log2;
         if bits > HASH_BITS || level as usize == MAX_LEVELS {
-            return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
+            return Err(tree.bad_pointer(level, index, "an index block past the last level"));
         }
         through(level, block);
         level += 1;
@@ -127,8 +126,9 @@ pub(super) fn find_leaf<S: Source>(
     }
 }
 
-/// An index block goes with its last leaf: one that has none was lost, and the
-/// zeros in it, that of slot `index` among them, are no holes.
+/// Checks that an index block has a pointer. An index block is freed with its last
+/// leaf, so an empty one was lost and its zeros, including slot `index`, are not
+/// holes.
 #[cold]
 fn has_pointers<S: Source>(
     s: &S,
@@ -137,25 +137,26 @@ fn has_pointers<S: Source>(
     block: Bno,
 ) -> Result<()> {
     if read_index(s, block)?.iter().all(|w| *w == 0) {
-        return Err(tree.bad_pointer(level, index, EMPTY_TABLE));
+        return Err(tree.empty_table(level, index));
     }
     Ok(())
 }
 
-/// The slot in its index block of slot `index` of a level.
+/// Returns the position of slot `index` of a level in its index block.
 #[inline]
 pub(super) fn slot_of(geo: &Geometry, index: u64) -> u64 {
     index & ((1 << geo.fan_log2) - 1)
 }
 
-/// The pointers of an index block.
+/// Reads the pointers of an index block.
 pub(super) fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
     let mut slots = vec![0; 1 << s.volume().geo.fan_log2];
     read_slots(s, block, 0, &mut slots)?;
     Ok(slots)
 }
 
-/// Pointers of an index block, from slot `from` on; no more than it has.
+/// Reads pointers of an index block from slot `from` on. Stops at the end of the
+/// block.
 pub(super) fn read_slots<S: Source>(s: &S, block: Bno, from: u64, into: &mut [u64]) -> Result<()> {
     let geo = &s.volume().geo;
     let most = (1usize << geo.fan_log2).saturating_sub(from as usize);
@@ -165,8 +166,8 @@ pub(super) fn read_slots<S: Source>(s: &S, block: Bno, from: u64, into: &mut [u6
     Ok(())
 }
 
-/// Asks for the lines of a leaf that a look-up and a change need: they are on
-/// their way together.
+/// Prefetches the lines of a leaf that a look-up and a change need, so that the
+/// loads overlap.
 #[inline]
 pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
     let shape = &vol.geo.leaf;
@@ -177,7 +178,7 @@ pub(super) fn fetch(vol: &Volume, base: u64, hash: u64) {
     }
 }
 
-/// An item, and where it stands.
+/// An item and its place.
 #[derive(Debug)]
 pub struct OccupiedEntry {
     /// Level of the pointer to the leaf.
@@ -186,18 +187,19 @@ pub struct OccupiedEntry {
     pub(super) hit: ItemPos,
 }
 
-/// Where a name would stand that is not there.
+/// The place for a name that does not exist.
 #[derive(Debug)]
 pub struct VacantEntry {
     /// Root of the tree that was searched.
     root: Ptr,
-    /// Hash of the name; its tie-breaker is one that is free.
+    /// Hash of the name, with a free tie-breaker.
     pub(super) hash: u64,
     pub(super) block: Bno,
 }
 
 impl Cursor {
-    /// The name leads to no leaf: it is not there if that hole is one.
+    /// Tells whether the name leads to a hole instead of a leaf. If the hole is
+    /// genuine, the name does not exist.
     #[inline]
     pub fn is_hole(&self) -> bool {
         self.leaf.is_none()
@@ -205,9 +207,9 @@ impl Cursor {
 }
 
 impl VacantEntry {
-    /// Whether a change may begin with this: since the name was looked for, the
-    /// owner's lock has been held and its tree has had no other change than the
-    /// removals of this transaction, which have left all blocks in place.
+    /// Tells whether an insertion can use this entry. Since the look-up, the caller
+    /// has held the owner's lock, and only the removals of this transaction have
+    /// changed the tree. The entry is valid if these removals have freed no block.
     #[inline]
     pub(super) fn holds(&self, tx: &Tx<'_>, tree: &TreeRef) -> bool {
         self.root == tree.root && !tx.frees()
@@ -224,7 +226,7 @@ impl Ties {
         self.0[usize::from(tie / 64)] |= 1 << (tie % 64);
     }
 
-    /// The first that none has.
+    /// Returns the first free tie-breaker.
     #[inline]
     pub(super) fn free(&self) -> Option<u64> {
         let part = self.0.iter().position(|tree| *tree != u64::MAX)?;
@@ -232,8 +234,8 @@ impl Ties {
     }
 }
 
-/// Looks for an entry of a directory that is likely not to be there; an error
-/// has the place for it, if there is one.
+/// Looks up a directory entry that probably does not exist. The inner error has the
+/// place for it, if there is one.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -259,7 +261,7 @@ pub fn find_dir_or_vacant(
     }
 }
 
-/// Looks a name up.
+/// Looks up a name.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -275,15 +277,15 @@ pub(super) fn find_in<S: Source>(
         .map(|((level, block), hit)| OccupiedEntry { level, block, hit }))
 }
 
-/// Where a name leads: its hash, and the leaf with its level; no leaf for a hole.
+/// The hash of a name and the leaf it leads to, with its level. A hole has no leaf.
 #[derive(Debug)]
 pub struct Cursor {
     pub(super) hash: u64,
     pub(super) leaf: Option<(u32, Bno)>,
 }
 
-/// Finds the leaf that a name leads to and has its lines fetched, to be looked
-/// at after something else has been done.
+/// Finds the leaf that a name leads to and prefetches its lines. The caller can do
+/// other work before it reads them.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -302,15 +304,15 @@ pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<Cursor
     })
 }
 
-/// The way of a name.
+/// The result of a search for a name.
 struct SearchResult {
     hash: u64,
-    /// Where it ends: level and leaf, if there is one.
+    /// Level and leaf at the end of the path; `None` for a hole.
     leaf: Option<(u32, Bno)>,
     hit: Option<ItemPos>,
 }
 
-/// Follows a name to its item; `ties` is told the tie-breaker of each item with
+/// Follows a name to its item. Calls `ties` with the tie-breaker of each item that has
 /// the same hash.
 #[inline]
 fn seek<S: Source>(
@@ -322,7 +324,7 @@ fn seek<S: Source>(
     seek_on(s, tree, &seek_leaf(s, tree, name)?, name, ties)
 }
 
-/// As [`seek`], of a name that a [`Cursor`] leads to.
+/// As [`seek`], from a [`Cursor`] for the name.
 #[inline]
 fn seek_on<S: Source>(
     s: &S,
@@ -352,8 +354,8 @@ fn seek_on<S: Source>(
     })
 }
 
-/// Whether a directory has no entries. Its owner counts them, but a damaged count
-/// must not pass for an empty directory.
+/// Tells whether a directory has no entries. Reads the tree rather than the count in
+/// the inode: a directory with a damaged count must not be mistaken for an empty one.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -362,7 +364,7 @@ pub fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
         return Ok(true);
     }
     let block = tree.open(&vol.geo, tree.root, 0, 0)?;
-    // An index goes with its last leaf.
+    // An index block is freed with its last leaf.
     if !tree.root.is_leaf() {
         return Ok(false);
     }
@@ -371,7 +373,8 @@ pub fn is_empty(vol: &Volume, tree: &TreeRef) -> Result<bool> {
     Ok(header.items == 0)
 }
 
-/// Looks a name up and shows the item to `f`. False when there is none.
+/// Looks up a name and calls `f` with the item. Returns false if the name does not
+/// exist.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -396,7 +399,7 @@ pub fn find(
 pub struct DirEntry {
     /// Inode number.
     pub ino: u64,
-    /// Where it stands.
+    /// Its place.
     pub found: OccupiedEntry,
 }
 
@@ -411,8 +414,8 @@ pub fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirE
     }
 }
 
-/// As [`find_dir`], of a name that a [`Cursor`] leads to: the owner's lock has been
-/// held since that was found, and its tree has not been changed.
+/// As [`find_dir`], from a [`Cursor`] for the name. Since the cursor was made, the
+/// caller has held the owner's lock and has not changed the tree.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -441,16 +444,16 @@ fn entry_of(vol: &Volume, tree: &TreeRef, found: OccupiedEntry) -> Result<DirEnt
     })
 }
 
-/// What [`scan`] shows items to: head, value, name.
+/// The callback of [`scan`]: head, value and name of an item.
 pub(super) type Show<'a> = dyn FnMut(&ItemHeader, &[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Shows the items after `from` to `f` (head, value, name), in ascending order
-/// of their hashes, until it breaks. What stays in the tree between calls is
-/// shown exactly once, whatever else is inserted and removed meanwhile. `hole` is
-/// asked at each hole whether it can be one.
+/// Calls `f` with the items after `from` (head, value, name), in ascending order of
+/// their hashes, until `f` breaks. An item that stays in the tree between calls is
+/// shown exactly once, whatever is inserted and removed in between. At each hole the
+/// scan calls `hole`, which fails if the hole cannot be genuine.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`]; those of `hole`.
+/// [`crate::Error::Corrupt`]; errors of `hole`.
 pub fn scan(
     vol: &Volume,
     tree: &TreeRef,
@@ -474,12 +477,12 @@ pub fn scan(
                 let depth = image.depth(geo, spot.level, next).map_err(bad)?;
                 let mut items = image.items(tree, &geo.leaf).map_err(bad)?;
                 items.sort_unstable_by_key(|i| i.hash);
-                // The leaf was checked when it was first read, and equal hashes
-                // were not looked for. Ascending order, which callers end their
-                // loops by, must not depend on what has become of it since.
+                // The first use of a leaf checks it, but not for equal hashes.
+                // Callers rely on the ascending order to end their loops. The order
+                // must not depend on later damage to the leaf.
                 let prefix = prefix_of(next, depth);
                 if items.iter().any(|i| prefix_of(i.hash, depth) != prefix) {
-                    return Err(bad("an item belongs into another leaf"));
+                    return Err(bad("an item belongs in another leaf"));
                 }
                 if items.windows(2).any(|w| w[0].hash == w[1].hash) {
                     return Err(bad("two items have the same hash"));
@@ -500,12 +503,12 @@ pub fn scan(
     Ok(())
 }
 
-/// Shows every block of the tree to `f` (block, whether it is a leaf), and
-/// checks all of it, whether checked before or not. An index block comes before
-/// what is below it.
+/// Calls `f` with every block of the tree (block, whether it is a leaf) and checks
+/// all of them, whether checked before or not. An index block comes before the
+/// blocks below it.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`] for the first damage; those of `f`.
+/// [`crate::Error::Corrupt`] for the first damage; errors of `f`.
 #[cfg(test)]
 pub fn visit_blocks(
     vol: &Volume,
@@ -515,8 +518,8 @@ pub fn visit_blocks(
     visit(vol, tree, tree.root, 0, 0, f).map(|_| ())
 }
 
-/// Visits what slot `index` of a level points to; gives the number of slots
-/// that it should fill.
+/// Visits the subtree of slot `index` of a level. Returns the number of slots that it
+/// should fill.
 #[cfg(test)]
 fn visit(
     vol: &Volume,
@@ -543,7 +546,7 @@ fn visit(
         return Ok(1 << (bits - image.depth(geo, level, hash).map_err(bad)?));
     }
     if bits + geo.fan_log2 > HASH_BITS {
-        return Err(tree.bad_pointer(level, index, "an index block where there can be none"));
+        return Err(tree.bad_pointer(level, index, "an index block past the last level"));
     }
     f(block, false)?;
     let slots = read_index(vol, block)?;
@@ -569,8 +572,8 @@ fn visit(
     Ok(1)
 }
 
-/// Checks that a leaf stands in all the slots that are its own: `run` of them
-/// from slot `first` of the level.
+/// Checks that all slots of a leaf name it: `run` slots from slot `first` of the
+/// level on.
 pub(super) fn check_run(
     tree: &TreeRef,
     geo: &Geometry,
@@ -586,7 +589,7 @@ pub(super) fn check_run(
     let own = slots
         .get(..run)
         .filter(|_| first.is_multiple_of(run as u64));
-    let own = own.ok_or_else(|| tree.bad_leaf(leaf, "it does not belong where it stands"))?;
+    let own = own.ok_or_else(|| tree.bad_leaf(leaf, "it is in the wrong place"))?;
     for (i, &w) in own.iter().enumerate() {
         let ptr = Ptr(w);
         let index = first + i as u64;
@@ -594,7 +597,7 @@ pub(super) fn check_run(
             return Err(tree.bad_pointer(
                 level,
                 index,
-                "it names another block than its neighbours",
+                "it names a different block from its neighbours",
             ));
         }
     }

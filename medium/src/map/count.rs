@@ -1,21 +1,23 @@
-//! Counting what a file map owns, as its inode does.
+//! Counts the blocks that a file map owns, for comparison with its inode.
 
 use zerocopy::IntoBytes;
 
 use super::{MapRef, fan};
 use crate::error::{Error, Result};
 use crate::media::pointer::Ptr;
-use crate::media::walk::EMPTY_TABLE;
 use crate::volume::Volume;
 
-/// Blocks that a map owns, pointer blocks included; `None` where there are more
-/// than `most`, or than there are at all: one block that many pointers lead to
-/// is counted for each. Pointer blocks are read and data is not. A pointer to a block of
-/// data counts for one, damaged or not, where another beside it is right.
+/// Counts the blocks that a map owns, including pointer blocks.
+///
+/// - Returns `None` if the count exceeds `most` or the number of blocks in the
+///   region. A block that several pointers name is counted for each of them.
+/// - Reads pointer blocks but no data.
+/// - Counts a pointer to a data block as one block even if it is damaged, provided
+///   that another pointer in the same pointer block is valid.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where a pointer above the lowest level is damaged, or a
-/// pointer block has no pointers, or none that fits; those of the region.
+/// [`Error::Corrupt`] if a pointer above the lowest level is damaged, or a pointer
+/// block has no pointers or no valid pointer; errors of the region.
 pub fn count(vol: &Volume, map: &MapRef, most: u64) -> Result<Option<u64>> {
     map.checked(&vol.geo)?;
     let mut counted = 0;
@@ -31,13 +33,13 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// Adds what a pointer owns; false where that is too much.
+    /// Adds the blocks that a pointer owns. Returns false if the total is too large.
     fn entry(&self, counted: &mut u64, ptr: Ptr, level: u32, first: u64) -> Result<bool> {
         let geo = &self.vol.geo;
         if ptr.is_hole() {
             return Ok(true);
         }
-        // What was lost is owned no more.
+        // A lost range owns no blocks.
         let at = self.map.at(geo, level, first);
         if ptr.is_lost(at) {
             return Ok(true);
@@ -75,8 +77,8 @@ impl Counter<'_> {
         Ok(true)
     }
 
-    /// One pointer that fits shows that a pointer block of the lowest level is
-    /// the right one: others of as many pointers are no replacement.
+    /// Checks that a pointer block of the lowest level belongs here, which one valid
+    /// pointer shows. A different block with the same number of pointers is rejected.
     fn belongs(&self, words: &[u64], first: u64) -> Result<()> {
         let geo = &self.vol.geo;
         let mut result = Ok(());
@@ -100,6 +102,6 @@ impl Counter<'_> {
 
     #[cold]
     fn lost(&self, first: u64) -> Error {
-        self.map.damaged(first, EMPTY_TABLE)
+        self.map.empty_table(first)
     }
 }

@@ -1,4 +1,4 @@
-//! Mapping blocks into a file.
+//! Maps blocks into a file.
 
 use smallvec::{SmallVec, smallvec};
 use zerocopy::IntoBytes;
@@ -17,16 +17,16 @@ fn flag(unwritten: bool) -> u64 {
     if unwritten { UNWRITTEN } else { 0 }
 }
 
-/// Bytes of a record that the bits of one run take at most.
+/// Returns the maximum number of bytes of a record for the bits of one run.
 fn bits_cost(blocks: u64) -> usize {
     (blocks.div_ceil(64) as usize + 1) * BIT_WORD
 }
 
-/// Blocks of a run whose cost [`plan`] need not know exactly.
+/// Largest run for which [`plan`] uses an upper bound of the cost, blocks.
 const LINEAR_BLOCKS: u64 = 16;
 
-/// Most that so many blocks can cost: new levels above the root, and two ways
-/// down to tables that are missing or all of whose pointers change.
+/// Returns the maximum cost of [`LINEAR_BLOCKS`] blocks: new levels above the root,
+/// and two paths to pointer blocks that are missing or change in all pointers.
 fn small_cost(height: u32) -> usize {
     bits_cost(LINEAR_BLOCKS)
         + 3 * height as usize * BIT_WORD
@@ -34,8 +34,8 @@ fn small_cost(height: u32) -> usize {
         + LINEAR_BLOCKS as usize * 8
 }
 
-/// How many blocks from `index` on, at most `max`, can be taken as one run and
-/// mapped by [`insert`] with the room that the record has left.
+/// Returns how many blocks from `index` on, at most `max`, [`insert`] can map as one
+/// run with the remaining room of the record.
 ///
 /// # Errors
 /// [`Error::Corrupt`], [`Error::TooLarge`].
@@ -50,7 +50,7 @@ pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
         .ok_or(Error::TooLarge(u64::MAX))?;
     let height = height_for(tx.volume(), last)?.max(map.height);
     let mut room = tx.room().saturating_sub(RESERVED_BYTES);
-    // A small run fits whatever the tree is like: no need to look.
+    // A small run always fits, whatever the shape of the tree.
     if max <= LINEAR_BLOCKS && room >= small_cost(height) {
         return Ok(max);
     }
@@ -71,7 +71,7 @@ pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
             let step = descend(tx, map, at, 0)?;
             (step.level, step.home.is_none_or(|b| tx.is_new(b)))
         };
-        // What the pointers cost beside the bits, and for each block.
+        // Cost of the pointers beyond the bits: once, and for each block.
         let (once, each) = match (level, new) {
             (0, true) => (0, 0),
             (0, false) => (8, 8),
@@ -83,7 +83,7 @@ pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
             count += piece;
             continue;
         }
-        // The cost grows with the number of blocks: search the last that fits.
+        // The cost grows with the number of blocks: find the largest number that fits.
         let (mut fits, mut not) = (0, piece);
         while fits + 1 < not {
             let mid = (fits + not) / 2;
@@ -98,7 +98,7 @@ pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
     Ok(count)
 }
 
-/// Whether [`insert_huge`] at `index` fits the record, with the bits of its run.
+/// Tells whether [`insert_huge`] at `index` fits the record, with the bits of its run.
 ///
 /// # Errors
 /// [`Error::TooLarge`].
@@ -108,16 +108,16 @@ pub fn plan_huge(tx: &Tx<'_>, map: &MapRef, index: u64) -> Result<bool> {
         .checked_add(span - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
     let levels = height_for(tx.volume(), last)?.max(map.height) as usize;
-    // New tables, their pointer, and the blocks.
+    // New pointer blocks, the pointer to them, and the data blocks.
     Ok(tx.room() >= RESERVED_BYTES + levels * BIT_WORD + ONE_WORD + bits_cost(span))
 }
 
-/// What a new pointer block has in the slots that it is not made for.
+/// The contents of the other slots of a new pointer block.
 #[derive(Debug, Clone, Copy)]
 enum Rest {
     Holes,
-    /// It takes the place of a mark of loss: marks of this level, of the block
-    /// that covers this file block.
+    /// Loss marks, because the block replaces a loss mark: of this level, in the
+    /// pointer block that covers this file block.
     Lost(u32, u64),
 }
 
@@ -131,7 +131,7 @@ impl Rest {
     }
 }
 
-/// A new pointer block with these pointers.
+/// Writes a new pointer block with these pointers.
 fn new_table(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
@@ -156,8 +156,7 @@ fn new_table(
     Ok(block)
 }
 
-/// Makes the tree high enough to have a block `last`, and at least `least`
-/// levels high.
+/// Grows the tree until it can hold a block `last` and has at least `least` levels.
 fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
@@ -177,8 +176,8 @@ fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> 
         root.open(geo, map.root, root.root_at(geo))?;
     }
     while map.height < height {
-        // The old root is entry 0 of the new one: its level and index, and so
-        // its check, stay what they were.
+        // The old root becomes entry 0 of the new one. Its level and index do not
+        // change, so its check stays valid.
         let old = [map.root.0];
         let table = new_table(tx, map, None, (0, &old), Rest::Holes)?;
         map.height += 1;
@@ -187,9 +186,8 @@ fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> 
     Ok(())
 }
 
-/// Puts `ptr`, of level `level`, in the place of the hole that covers `index`,
-/// through new pointer blocks where there are none. A mark of loss is a hole,
-/// too; what else it covers stays lost.
+/// Replaces the hole or loss mark that covers `index` by `ptr`, of level `level`. Adds
+/// the missing pointer blocks. The rest of a loss mark's range stays lost.
 fn graft(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
@@ -212,11 +210,12 @@ fn graft(
     put_pointer(tx, map, &step, index, ptr)
 }
 
-/// Maps the blocks of `run`, taken by this transaction, at `index` and on. All
-/// of them are holes, or were lost, and as many as [`plan`] allowed.
+/// Maps the blocks of `run`, taken by this transaction, from `index` on. All these
+/// file blocks are holes or lost, and their number is at most that of [`plan`].
 ///
 /// # Errors
-/// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
+/// [`Error::NoSpace`] if no block is left for a pointer block; [`Error::Corrupt`];
+/// [`Error::TooLarge`].
 pub fn insert(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
@@ -277,11 +276,11 @@ pub fn insert(
     Ok(())
 }
 
-/// As [`insert`], where the pointer block that covers all of the run is known,
-/// and that it has holes or marks of loss there.
+/// As [`insert`], for a known pointer block that covers all of the run and has holes
+/// or loss marks there.
 ///
 /// # Errors
-/// A record that is full.
+/// A full record.
 #[inline]
 pub fn insert_into(
     tx: &mut Tx<'_>,
@@ -298,11 +297,13 @@ pub fn insert_into(
     Ok(())
 }
 
-/// Maps an aligned run of 2 MiB as one leaf at `index`, a multiple of 512. One
-/// pointer says that the range is a hole, or it is past the end of the tree.
+/// Maps an aligned run of 2 MiB as one leaf at `index`, a multiple of 512. The range
+/// is a hole or lost under one pointer, or lies past the end of the tree.
 ///
 /// # Errors
-/// [`Error::NoSpace`] for a pointer block; [`Error::Corrupt`].
+/// [`Error::NoSpace`] if no block is left for a pointer block; [`Error::NotSupported`]
+/// for an unaligned run or a file system without 2 MiB leaves; [`Error::Corrupt`];
+/// [`Error::TooLarge`].
 pub fn insert_huge(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
@@ -319,7 +320,7 @@ pub fn insert_huge(
         || !index.is_multiple_of(span)
     {
         return Err(Error::NotSupported(
-            "a leaf of 2 MiB that is not aligned, or without the feature for it",
+            "a 2 MiB leaf that is unaligned, or a file system without the feature",
         ));
     }
     let last = index
@@ -333,8 +334,8 @@ pub fn insert_huge(
     );
     let step = descend(tx, map, index, 1)?;
     if !step.is_free() {
-        // A pointer block goes with its last pointer: this one has some, or has
-        // lost them.
+        // A pointer block is freed with its last pointer. This one has pointers, or
+        // they were lost.
         return Err(map.damaged(index, "it is mapped already"));
     }
     graft(tx, map, index, 1, ptr)?;
@@ -342,12 +343,12 @@ pub fn insert_huge(
     Ok(())
 }
 
-/// Makes unwritten blocks readable, `count` from `index` on, none of them a
-/// hole; what is written already stays so. A large leaf changes only whole.
-/// Returns for how many the record had room.
+/// Marks `count` blocks from `index` on as written. None of them is a hole. Blocks
+/// that are already written do not change. A huge leaf changes only as a whole.
+/// Returns the number of blocks for which the record had room.
 ///
 /// # Errors
-/// [`Error::Corrupt`]; a large leaf that is covered in part.
+/// [`Error::Corrupt`]; [`Error::NotSupported`] for a part of a huge leaf.
 pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
@@ -367,7 +368,7 @@ pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) ->
             let within = at & (fan(geo) - 1);
             if within != 0 || count - done < fan(geo) {
                 return Err(Error::NotSupported(
-                    "half of a 2 MiB leaf cannot become written",
+                    "only a whole 2 MiB leaf can become written",
                 ));
             }
             if step.ptr.is_unwritten() {
@@ -403,7 +404,7 @@ pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) ->
             geo.offset(table) + first * 8,
             words.as_mut_slice().as_mut_bytes(),
         )?;
-        // Only the range from the first to the last that changes.
+        // Store only the range from the first changed pointer to the last.
         let (mut from, mut to) = (usize::MAX, 0);
         for (i, w) in words.iter_mut().enumerate() {
             let (ptr, place) = (Ptr(*w), map.at(geo, 0, at + i as u64));
@@ -427,9 +428,10 @@ pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) ->
     Ok(done)
 }
 
-/// Cuts the large leaf that covers `index` into a pointer block with the
-/// pointers that `keep` (a range of its slots) names, flags kept; the caller
-/// frees what else the leaf had. Takes one block, from the reserve if need be.
+/// Replaces the huge leaf that covers `index` by a pointer block with the pointers
+/// that `keep` selects (a predicate over its slots). The flags stay the same. The
+/// caller frees the other blocks of the leaf. Takes one block, if necessary from the
+/// reserve.
 pub(super) fn cut(
     tx: &mut Tx<'_>,
     map: &mut MapRef,
@@ -451,15 +453,15 @@ pub(super) fn cut(
     Ok(Ptr::new(table, 0, map.at(geo, 1, index)))
 }
 
-/// Most pointer blocks that [`cut_lost`] takes at a level above the lowest: one,
-/// and two on the way down to each end.
+/// Returns the maximum number of pointer blocks that [`cut_lost`] takes at a level
+/// above the lowest: one at this level, and two at each level below, for the two ends.
 pub(super) fn lost_tables(level: u32) -> usize {
     2 * level as usize - 1
 }
 
-/// Cuts the mark of loss of level `level` whose first file block is `first`, and
-/// of which `from..to` is a part, into a pointer block: that part is holes, the
-/// rest stays lost. Takes blocks, from the reserve if need be.
+/// Replaces the loss mark of level `level` whose first file block is `first` by a
+/// pointer block. Its part `from..to` becomes a hole, and the rest stays lost. Takes
+/// blocks, if necessary from the reserve.
 pub(super) fn cut_lost(
     tx: &mut Tx<'_>,
     map: &mut MapRef,

@@ -1,4 +1,4 @@
-//! Which blocks hold which part of a file.
+//! Finds the blocks that hold a part of a file.
 
 use super::{MapRef, fan, slot};
 use crate::error::Result;
@@ -7,39 +7,39 @@ use crate::media::walk::Leaf;
 use crate::types::Bno;
 use crate::volume::Volume;
 
-/// A run of file blocks that lie one after the other in the region, or a hole.
+/// A run of file blocks that are consecutive in the region, a hole, or a lost range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First file block.
     pub index: u64,
-    /// File blocks.
+    /// Number of file blocks.
     pub count: u64,
-    /// Where the first is; `None` for a hole, and for what was lost.
+    /// Block of the first file block; `None` for a hole or a lost range.
     pub block: Option<Bno>,
     /// Allocated, reads as zeros.
     pub unwritten: bool,
-    /// What was there could not be brought back: no hole.
+    /// The range is lost: a repair could not recover it. It is not a hole.
     pub lost: bool,
-    /// The pointer block of the lowest level that covers its first block, if
+    /// The pointer block of the lowest level that covers the first file block, if
     /// there is one.
     pub table: Option<Bno>,
-    /// Of a hole: the first file block under the pointer that says so, or
-    /// [`BEYOND`]. What lies under it would be lost with that pointer.
+    /// For a hole: the first file block that its zero pointer covers, or [`BEYOND`].
+    /// Damage to that pointer would lose all file blocks that it covers.
     pub under: u64,
 }
 
-/// No pointer says it: the hole lies past what a tree of this height can hold.
+/// No pointer covers the hole: it lies past the capacity of a tree of this height.
 pub(super) const BEYOND: u64 = u64::MAX;
 
 impl Extent {
-    /// Whether nothing was ever there, by the file map.
+    /// Tells whether the extent is a hole rather than a lost range.
     #[inline]
     pub fn is_hole(&self) -> bool {
         self.block.is_none() && !self.lost
     }
 }
 
-/// The leaf, hole or mark of loss that covers `index` of a regular file.
+/// Returns the leaf, hole or loss mark that covers `index` of a regular file.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -48,7 +48,7 @@ pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
     map.checked(&vol.geo)?.look(vol.medium(), index)
 }
 
-/// The leaf or hole that covers `index`, where nothing can be marked as lost.
+/// Returns the leaf or hole that covers `index` in a map that cannot have loss marks.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -57,10 +57,10 @@ pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
     map.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
 }
 
-/// The extent that begins at `index`, of at most `max` blocks (at least one).
-/// Neighbours in one pointer block are merged, and holes whatever their size;
-/// what follows may still continue the extent. Only maps of regular
-/// files may have lost extents: a caller refuses them in any other.
+/// Returns the extent that begins at `index`, of at most `max` blocks (at least
+/// one). Merges neighbours in one pointer block, and holes of any size. The next
+/// extent may still continue this one. Only maps of regular files may have lost
+/// extents: the caller refuses them in any other map.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -80,7 +80,7 @@ pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
             under: if map.root.is_hole() { 0 } else { BEYOND },
         });
     }
-    // Down to the pointer block of the lowest level.
+    // Walk down to the pointer block of the lowest level.
     let (mut level, mut ptr) = (map.height, map.root);
     let mut home = None;
     let block = loop {
@@ -143,8 +143,8 @@ pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
     })
 }
 
-/// What was lost at `index`, as the pointer of level `level` says, which stands
-/// in `home` or is the root; with what its neighbours behind it say.
+/// Returns the lost extent at `index`. Its loss mark, of level `level`, is in `home`
+/// or is the root. Includes the loss marks that follow in `home`.
 #[cold]
 fn lost(
     vol: &Volume,
@@ -177,8 +177,8 @@ fn lost(
     })
 }
 
-/// The hole at `index`, whose pointer of level `level` is zero, and stands in
-/// `home` or is the root.
+/// Returns the hole at `index`. Its zero pointer, of level `level`, is in `home` or is
+/// the root.
 #[cold]
 fn hole(
     vol: &Volume,
@@ -193,7 +193,7 @@ fn hole(
     if let Some(table) = home {
         map.root()
             .has_pointers(vol.medium(), table, map.at(geo, level, index))?;
-        // The slots behind it are at hand.
+        // Read the following slots directly from the same pointer block.
         let mut next = slot(geo, level, index) + 1;
         while next < fan(geo)
             && end - index < max
@@ -220,17 +220,17 @@ fn hole(
     })
 }
 
-/// Where a part of a file lies: the blocks that one pointer of level 1 covers.
+/// The location of a part: the file blocks that one pointer of level 1 covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// In one piece, all of it written.
+    /// One contiguous, written leaf.
     Leaf(Bno),
-    /// Where the pointers of this block say.
+    /// A pointer block that names the data blocks.
     Table(Bno),
 }
 
-/// The part that holds file block `index`; `None` where it is a hole, is not
-/// written, was lost, or the tree is too low to have parts.
+/// Returns the part that holds file block `index`, or `None` if the part is a hole,
+/// unwritten or lost, or the tree is too low to have parts.
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
@@ -261,8 +261,8 @@ pub fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
     Ok(None)
 }
 
-/// The block of file block `index` by the pointer block of its part; `None`
-/// for a hole, where it is not written, and for what was lost, which has the
+/// Returns the block of file block `index` according to the pointer block of its
+/// part. Returns `None` for a hole, an unwritten block and a lost block, which has the
 /// same flag.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! Marks of loss in a file map: what a repair could not bring back.
+//! Loss marks in a file map: ranges that a repair could not recover.
 //!
-//! A mark stands in place of a pointer, owns nothing, and covers what that
+//! A loss mark replaces a pointer, owns no blocks, and covers the range that the
 //! pointer covered ([`Ptr::is_lost`]).
 
 use std::ops::ControlFlow;
@@ -16,12 +16,12 @@ use crate::volume::{Tx, Volume};
 /// Reads bytes of the region.
 type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 
-/// Calls `f` with first block and number of what each mark covers, in order of
-/// the file, until it breaks. Only pointer blocks are read. A pointer that
-/// cannot be right is passed over: who reads there is told.
+/// Calls `f` with the first file block and the number of blocks of each loss mark, in
+/// the order of the file, until `f` breaks. Reads only pointer blocks. Skips damaged
+/// pointers: a read of their range reports them.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`] for a height that cannot be; those of the region.
+/// [`crate::Error::Corrupt`] for an impossible height; errors of the region.
 pub fn lost_blocks(
     vol: &Volume,
     map: &MapRef,
@@ -31,7 +31,7 @@ pub fn lost_blocks(
     walk(&vol.geo, map, read, f)
 }
 
-/// Whether a map has a mark, as the record of a transaction leaves it.
+/// Tells whether a map has a loss mark after the changes of a transaction.
 ///
 /// # Errors
 /// As for [`lost_blocks`].
@@ -67,7 +67,8 @@ struct Walk<'a> {
     map: &'a MapRef,
     read: Read<'a>,
     f: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-    /// Pointer blocks that there still can be: a hostile tree has no end.
+    /// Number of pointer blocks that may still be read. It bounds the walk over a
+    /// hostile tree, which may have no end.
     left: u64,
 }
 

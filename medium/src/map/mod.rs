@@ -1,13 +1,17 @@
 //! The write side of the file map: a radix tree of block pointers whose leaves
 //! are single blocks or 2 MiB.
 //!
-//! Invariants: every pointer is checked before it is followed; a pointer block
-//! is reachable only when whole, and never without a pointer; pointers in use change through the record of a
-//! [`Tx`] and nothing else. After an error the transaction and the [`MapRef`]
-//! are dropped, and nothing has happened.
+//! Invariants:
 //!
-//! Left to others: the inode that holds the root (the caller puts it into the
-//! same record), its lock, and the contents of data blocks.
+//! - Every pointer is checked before it is followed.
+//! - A pointer block becomes reachable only when complete, and is never without a
+//!   pointer.
+//! - Pointers in use change only through the record of a [`Tx`].
+//! - After an error the caller drops the transaction and the [`MapRef`], and nothing
+//!   has changed.
+//!
+//! The caller locks the inode, puts it with the new root into the same record, and
+//! writes the data blocks.
 
 mod count;
 mod insert;
@@ -31,22 +35,22 @@ use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
 use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::record::EntryKind;
-use crate::media::walk::MapRoot;
+use crate::media::walk::{EMPTY_TABLE, MapRoot};
 use crate::types::{Bno, Ino};
 use crate::volume::{Tx, Volume};
 
-/// Bytes of a record that operations on the map leave free for what their
-/// caller adds: the inode, in up to two homes, and a slot of the orphan table.
+/// Bytes of a record that operations on the map reserve for their caller: the
+/// inode, in up to two homes, and a slot of the orphan table.
 pub const RESERVED_BYTES: usize = 560;
 /// Bytes that one changed word of a bitmap takes in a record.
 const BIT_WORD: usize = 24;
-/// Bytes that one pointer, or one range of zeros, takes in a record.
+/// Bytes that one pointer or one range of zeros takes in a record.
 const ONE_WORD: usize = 16;
-/// Largest shift of a file block's number: more levels than that are damage.
+/// Largest shift of a file block number. A map with more levels is damaged.
 const MAX_SHIFT: u32 = 57;
 
-/// The file map of an inode, with the changes that a transaction makes. It
-/// lives no longer than that transaction.
+/// The file map of an inode with the changes of a transaction. It does not outlive
+/// that transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapRef {
     /// Owner.
@@ -55,34 +59,34 @@ pub struct MapRef {
     pub root: Ptr,
     /// Levels of pointer blocks below it.
     pub height: u32,
-    /// Change of the number of blocks owned, pointer blocks included.
+    /// Change in the number of owned blocks, including pointer blocks.
     pub blocks: i64,
-    /// Marks of loss were taken away.
+    /// Loss marks were removed.
     pub healed: bool,
 }
 
-/// Where a walk down the tree has come to.
+/// The position of a walk down the tree.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     /// Level of `ptr`.
     level: u32,
-    /// Not opened yet.
+    /// The current pointer, not opened yet.
     ptr: Ptr,
-    /// The pointer block that holds `ptr`; `None`: it is the root.
+    /// The pointer block that holds `ptr`; `None` for the root.
     home: Option<Bno>,
-    /// `ptr` is a mark of loss.
+    /// `ptr` is a loss mark.
     lost: bool,
 }
 
 impl Step {
-    /// Nothing is mapped there.
+    /// Tells whether nothing is mapped there.
     fn is_free(&self) -> bool {
         self.ptr.is_hole() || self.lost
     }
 }
 
 impl MapRef {
-    /// For reading.
+    /// Returns the map for reading.
     #[inline]
     pub fn root(&self) -> MapRoot {
         MapRoot {
@@ -92,7 +96,7 @@ impl MapRef {
         }
     }
 
-    /// The root, with a height that can be right.
+    /// Returns the root after a check that its height is possible.
     #[inline]
     fn checked(&self, geo: &Geometry) -> Result<MapRoot> {
         if geo.fan_log2 * self.height > MAX_SHIFT {
@@ -120,6 +124,16 @@ impl MapRef {
         }
     }
 
+    /// A pointer block without pointers: it was lost.
+    #[cold]
+    fn empty_table(&self, index: u64) -> Error {
+        Error::corrupt(
+            Damage::MapEmpty,
+            format!("{}, block {index}", self.ino),
+            EMPTY_TABLE,
+        )
+    }
+
     #[cold]
     fn damaged(&self, index: u64, what: &str) -> Error {
         Error::corrupt(
@@ -130,19 +144,20 @@ impl MapRef {
     }
 }
 
-/// Slot of the entry of level `level` that covers `index`, in its pointer block.
+/// Returns the slot, in its pointer block, of the pointer of level `level` that covers
+/// `index`.
 #[inline]
 fn slot(geo: &Geometry, level: u32, index: u64) -> u64 {
     index >> (geo.fan_log2 * level) & (fan(geo) - 1)
 }
 
-/// Pointers of a block.
+/// Returns the number of pointers in a block.
 #[inline]
 fn fan(geo: &Geometry) -> u64 {
     1 << geo.fan_log2
 }
 
-/// A file may have a block `last`.
+/// Checks that a file may have a block `last`.
 #[inline]
 fn check_last(geo: &Geometry, last: u64) -> Result<()> {
     if last > geo.max_file_size() >> geo.block_log2 {
@@ -151,7 +166,7 @@ fn check_last(geo: &Geometry, last: u64) -> Result<()> {
     Ok(())
 }
 
-/// Levels that a map needs to have a block `last`.
+/// Returns the number of levels that a map with a block `last` needs.
 fn height_for(vol: &Volume, last: u64) -> Result<u32> {
     let geo = &vol.geo;
     check_last(geo, last)?;
@@ -163,7 +178,7 @@ fn height_for(vol: &Volume, last: u64) -> Result<u32> {
 }
 
 /// Walks down to the pointer of level `to` that covers `index`, or to the hole,
-/// leaf or mark of loss above it. `index` is within the capacity of the tree.
+/// leaf or loss mark above it. `index` is within the capacity of the tree.
 fn descend(tx: &Tx<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
@@ -194,7 +209,7 @@ fn descend(tx: &Tx<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
     Ok(step)
 }
 
-/// Stores words to consecutive slots of a pointer block.
+/// Stores words in consecutive slots of a pointer block.
 fn put_slots(tx: &mut Tx<'_>, block: Bno, first: u64, words: &[u64]) -> Result<()> {
     use zerocopy::IntoBytes;
     let place = tx.volume().geo.offset(block) + first * 8;
@@ -205,8 +220,7 @@ fn put_slots(tx: &mut Tx<'_>, block: Bno, first: u64, words: &[u64]) -> Result<(
     }
 }
 
-/// Stores the pointer of level `level` that covers `index`, where a walk found
-/// its place.
+/// Stores the pointer that covers `index` at the position of a walk.
 fn put_pointer(tx: &mut Tx<'_>, map: &mut MapRef, step: &Step, index: u64, ptr: Ptr) -> Result<()> {
     match step.home {
         None => map.root = ptr,

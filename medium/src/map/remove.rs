@@ -1,8 +1,8 @@
-//! Taking blocks out of a file.
+//! Removes blocks from a file.
 //!
-//! A call frees from the start of the range on, as much as one record holds,
-//! and says where to go on: after each record the range up to there is a hole
-//! and the rest is as it was. Pointer blocks go with their last pointer.
+//! A call frees from the start of the range as much as one record holds and returns
+//! where to continue. After each record the range up to that index is a hole, and
+//! the rest is unchanged. A pointer block is freed with its last pointer.
 
 use zerocopy::IntoBytes;
 
@@ -11,11 +11,10 @@ use super::{BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, fan, slot};
 use crate::alloc::Run;
 use crate::error::Result;
 use crate::media::pointer::Ptr;
-use crate::media::walk::EMPTY_TABLE;
 use crate::types::Bno;
 use crate::volume::Tx;
 
-/// Data blocks that are freed after one look at the room: two words of bits.
+/// Maximum number of data blocks freed per check of the room: two words of bits.
 const CHUNK: u64 = 64;
 
 struct Removal<'t, 'v> {
@@ -24,29 +23,29 @@ struct Removal<'t, 'v> {
     /// The range that becomes a hole.
     from: u64,
     to: u64,
-    /// Run of data blocks that is being gathered.
+    /// Run of data blocks collected so far.
     run: Run,
-    /// Room that is kept for the tables above.
+    /// Room reserved for the pointer blocks above.
     keep: usize,
 }
 
-/// What became of a pointer block.
+/// The result for a pointer block.
 struct Outcome {
-    /// First index that has not been looked at; the end of the block's range,
-    /// or of the removal's, when it has been done.
+    /// First index not processed. For a completed block: the end of its range or of
+    /// the removal.
     next: u64,
-    /// No pointer is left in it.
+    /// The block has no pointers left.
     empty: bool,
 }
 
-/// Makes a hole of the blocks `from..to` and frees them, as many as fit the
-/// record. A large leaf, or a mark of loss, that is covered in part is cut. None of the blocks, and
-/// none of the tables, was taken by this very transaction. Returns the index to go on from: `to` when
-/// all is done.
+/// Frees the blocks `from..to` and leaves a hole, as far as the record has room. A
+/// huge leaf or a loss mark that is covered in part is split. This transaction must
+/// not have taken any of the blocks or pointer blocks itself. Returns the index to
+/// continue from, which is `to` when all is done.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`]; [`crate::Error::NoSpace`] where a leaf is to be
-/// cut and even the reserve is used up.
+/// [`crate::Error::Corrupt`]; [`crate::Error::NoSpace`] if a leaf or loss mark must be
+/// split and even the reserve is used up.
 pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u64> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
@@ -57,7 +56,7 @@ pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u
         }
         return Ok(to);
     }
-    // At each level one range of zeros, and the block of a table that goes.
+    // For each level: one range of zeros, and the bit of a freed pointer block.
     let keep = RESERVED_BYTES + map.height as usize * (ONE_WORD + BIT_WORD);
     let (ptr, level) = (map.root, map.height);
     let mut r = Removal {
@@ -78,8 +77,8 @@ pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u
 }
 
 impl Removal<'_, '_> {
-    /// Handles one pointer, of level `level`, whose first index is `first`;
-    /// returns where to go on and what the pointer becomes.
+    /// Handles one pointer of level `level` with first index `first`. Returns where to
+    /// continue and the new pointer.
     fn entry(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
         let geo = &self.tx.volume().geo;
         let span = 1u64 << (geo.fan_log2 * level);
@@ -112,11 +111,11 @@ impl Removal<'_, '_> {
             len: 1,
         })?;
         self.map.blocks -= 1;
-        // An empty table is a hole to its end.
+        // An empty pointer block becomes a hole up to its end.
         Ok((out.next.max((first + span).min(self.to)), Ptr::HOLE))
     }
 
-    /// A mark of loss, which owns nothing: goes whole, or is cut.
+    /// Removes or splits a loss mark, which owns no blocks.
     #[cold]
     fn lost(&mut self, ptr: Ptr, level: u32, first: u64) -> Result<(u64, Ptr)> {
         let geo = &self.tx.volume().geo;
@@ -136,11 +135,11 @@ impl Removal<'_, '_> {
         Ok((to, Ptr::HOLE))
     }
 
-    /// A leaf of 2 MiB: goes whole, or is cut.
+    /// Removes or splits a leaf of 2 MiB.
     fn large(&mut self, ptr: Ptr, block: Bno, first: u64) -> Result<(u64, Ptr)> {
         let span = fan(&self.tx.volume().geo);
         self.flush()?;
-        // Its bits, those of a new table, and the pointer.
+        // The bits of its blocks, the bit of a new pointer block, and the pointer.
         let need = (span as usize / 64 + 3) * BIT_WORD + ONE_WORD;
         if self.tx.room() < self.keep + need {
             return Ok((self.from.max(first), ptr));
@@ -162,8 +161,8 @@ impl Removal<'_, '_> {
         Ok((first + b, left))
     }
 
-    /// Handles the pointers, of level `level`, of a pointer block whose first
-    /// index is `first`.
+    /// Handles the pointers of level `level` in a pointer block with first index
+    /// `first`.
     fn table(&mut self, block: Bno, level: u32, first: u64) -> Result<Outcome> {
         let geo = &self.tx.volume().geo;
         let (shift, slots) = (geo.fan_log2 * level, fan(geo) as usize);
@@ -172,7 +171,7 @@ impl Removal<'_, '_> {
         let words = &mut words[..slots];
         self.tx.read(place, words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
-            return Err(self.map.damaged(first, EMPTY_TABLE));
+            return Err(self.map.empty_table(first));
         }
         let a = if self.from > first {
             slot(geo, level, self.from) as usize
@@ -180,7 +179,7 @@ impl Removal<'_, '_> {
             0
         };
         let mut next = self.from.max(first);
-        // Slots whose word changes.
+        // Slots that become holes.
         let (mut low, mut high) = (usize::MAX, 0);
         let mut changed = None;
         for (i, word) in words.iter_mut().enumerate().skip(a) {
@@ -196,7 +195,7 @@ impl Removal<'_, '_> {
                 if left.is_hole() {
                     (low, high) = (low.min(i), i + 1);
                 } else if left != old {
-                    // A cut leaf; the range begins or ends in it.
+                    // A split leaf or loss mark: the range begins or ends in it.
                     self.tx_put(block, i, left)?;
                     changed = Some(i);
                 }
@@ -220,8 +219,8 @@ impl Removal<'_, '_> {
         super::put_slots(self.tx, block, slot as u64, &[ptr.0])
     }
 
-    /// Frees a data block, with others that lie beside it; false when the
-    /// record is full.
+    /// Frees a data block and collects adjacent ones. Returns false if the record is
+    /// full.
     fn free(&mut self, block: Bno) -> Result<bool> {
         if self.run.len > 0 && self.run.len < CHUNK && block.0 == self.run.start + self.run.len {
             self.run.len += 1;
@@ -238,8 +237,8 @@ impl Removal<'_, '_> {
         Ok(true)
     }
 
-    /// Hands the gathered run to the transaction. Its room was looked at when
-    /// it was begun.
+    /// Passes the collected run to the transaction. Its room was checked when the run
+    /// began.
     fn flush(&mut self) -> Result<()> {
         let run = std::mem::replace(&mut self.run, Run { start: 0, len: 0 });
         if run.len > 0 {

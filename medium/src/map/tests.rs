@@ -1,4 +1,4 @@
-//! The file map against a plain table, at every block size.
+//! Compares the file map with a plain table, at every block size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ struct Bed {
     map: MapRef,
     model: BTreeMap<u64, (u64, bool)>,
     rng: Rng,
-    /// Free blocks, blocks of the map and groups made: never changes.
+    /// Sum of free blocks, blocks of the map and groups made. It never changes.
     total: u64,
 }
 
@@ -89,7 +89,7 @@ impl Bed {
         vol.free_blocks().0 + made + self.map.blocks as u64
     }
 
-    /// 1 to 2^(log2 - 1), small ones more often.
+    /// Returns a random number from 1 to 2^(log2 - 1), more often a small one.
     fn small(&mut self, log2: u64) -> u64 {
         let n = self.rng.below(log2);
         1 + self.rng.below(1 << n)
@@ -115,7 +115,7 @@ impl Bed {
             let want = self.small(10);
             let unwritten = self.rng.below(3) == 0;
             let goal = (self.rng.below(2) == 0).then(|| self.rng.below(self.vol.geo.blocks));
-            // `run` does not see this transaction.
+            // `run` does not see the changes of this transaction.
             if new.iter().any(|(i, ..)| index.abs_diff(*i) < 1024) {
                 continue;
             }
@@ -236,7 +236,7 @@ impl Bed {
             );
             tx.commit().unwrap();
             self.map = map;
-            // What is done is done, and the rest is as it was.
+            // The range up to `next` is a hole, and the rest is unchanged.
             let gone: Vec<u64> = self.model.range(at..next).map(|(i, _)| *i).collect();
             for i in gone {
                 self.model.remove(&i);
@@ -349,29 +349,29 @@ fn model(block_size: u32, len: usize, steps: u32) {
 }
 
 #[test]
-fn the_map_equals_a_table_with_blocks_of_512() {
+fn map_matches_model_with_512_byte_blocks() {
     model(512, 6 << 20, 500);
 }
 
 #[test]
-fn the_map_equals_a_table_with_blocks_of_1024() {
+fn map_matches_model_with_1024_byte_blocks() {
     model(1024, 8 << 20, 500);
 }
 
 #[test]
-fn the_map_equals_a_table_with_blocks_of_2048() {
+fn map_matches_model_with_2048_byte_blocks() {
     model(2048, 16 << 20, 500);
 }
 
 #[test]
-fn the_map_equals_a_table_with_blocks_of_4096() {
+fn map_matches_model_with_4096_byte_blocks() {
     model(4096, 200 << 20, 700);
-    // One that is often full.
+    // A small region, which is often full.
     model(4096, 12 << 20, 500);
 }
 
 #[test]
-fn the_largest_file_has_its_last_block() {
+fn insert_of_last_block_of_largest_file_works() {
     for log2 in 9..=12 {
         let mut bed = Bed::new(1 << log2, 1 << 20, 1);
         let last = i64::MAX as u64 >> log2;
@@ -405,7 +405,7 @@ fn the_largest_file_has_its_last_block() {
 }
 
 #[test]
-fn a_full_region_can_still_cut_a_large_leaf() {
+fn remove_splits_huge_leaf_in_full_region() {
     let mut bed = Bed::new(4096, 8 << 20, 1);
     let mut map = bed.map;
     let mut tx = bed.vol.begin();
@@ -445,7 +445,7 @@ fn a_full_region_can_still_cut_a_large_leaf() {
 }
 
 #[test]
-fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
+fn flipped_pointer_byte_is_detected_or_harmless() {
     for (block_size, len) in [(512, 2 << 20), (4096, 16 << 20)] {
         let mut bed = Bed::new(block_size, len, 99);
         for _ in 0..12 {
@@ -479,8 +479,8 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
                 for flip in [1u64, 0x80, 0xff] {
                     w.store_u64_unflushed(place, old ^ flip << (byte % 8 * 8))
                         .unwrap();
-                    // A pointer, or a hole, that is not what it was is refused,
-                    // but for one in 65,536, which still cannot leave the region.
+                    // A changed pointer or hole is refused, except for one in
+                    // 65,536, which still cannot lead outside the region.
                     tested += 1;
                     if let Ok(leaf) = find(&bed.vol, &bed.map, index) {
                         assert!(leaf.block.is_none_or(|b| b.0 + leaf.count <= geo.blocks));
@@ -507,7 +507,7 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
                         remove(&mut tx, &mut map, index, index + 1),
                         Err(Error::Corrupt { .. })
                     ));
-                    // Its neighbours are not hurt.
+                    // The neighbours stay readable.
                     if let Some((i, b)) = bed.model.range(..index).next_back()
                         && level == 0
                     {
@@ -526,7 +526,7 @@ fn a_flipped_byte_of_a_pointer_block_is_found_or_does_no_harm() {
 }
 
 #[test]
-fn a_pointer_block_without_pointers_is_damage() {
+fn empty_pointer_block_is_corrupt() {
     let mut bed = Bed::new(512, 2 << 20, 5);
     for at in [0, 70] {
         let (mut map, mut tx) = (bed.map, bed.vol.begin());
@@ -556,7 +556,7 @@ fn a_pointer_block_without_pointers_is_damage() {
 }
 
 #[test]
-fn a_height_that_cannot_be_is_refused() {
+fn impossible_map_height_is_corrupt() {
     let vol = volume(4096, 1 << 20);
     for height in [7, 8, 64, 255] {
         let mut map = MapRef {
@@ -577,10 +577,10 @@ fn a_height_that_cannot_be_is_refused() {
     }
 }
 
-/// A forged image has one pointer block below many pointers: it would be read for
-/// each of them.
+/// A forged image has one pointer block below many pointers. Without a limit, the count
+/// would read it once for each of them.
 #[test]
-fn a_map_of_more_blocks_than_the_region_has_is_not_counted_to_its_end() {
+fn count_stops_at_blocks_of_region() {
     let mut bed = Bed::new(4096, 16 << 20, 1);
     let vol = bed.vol.clone();
     let mut tx = vol.begin();
@@ -595,7 +595,7 @@ fn a_map_of_more_blocks_than_the_region_has_is_not_counted_to_its_end() {
         let above = Ptr::new(shared, 0, bed.map.at(&vol.geo, 1, first));
         w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
             .unwrap();
-        // Slot i is right for the pointer block number i.
+        // Slot i is valid for pointer block number i.
         let below = Ptr::new(top, 0, bed.map.at(&vol.geo, 0, first + i));
         w.store_u64_unflushed(vol.geo.offset(shared) + i * 8, below.0)
             .unwrap();

@@ -1,18 +1,17 @@
-//! Walking a whole file map, for checks that count every block.
+//! Walks a whole file map, for checks that count every block.
 
 use zerocopy::IntoBytes;
 
 use super::{MapRef, fan};
 use crate::error::{Error, Result};
 use crate::media::pointer::Ptr;
-use crate::media::walk::EMPTY_TABLE;
 use crate::types::Bno;
 use crate::volume::Volume;
 
-/// What a walk over a file map meets.
+/// An object in a walk over a file map.
 #[derive(Debug)]
 pub enum Node {
-    /// A pointer block, before what it points to.
+    /// A pointer block. It comes before the blocks that it points to.
     Table {
         /// Level of its pointers.
         level: u32,
@@ -25,28 +24,28 @@ pub enum Node {
     Leaf {
         /// First file block.
         first: u64,
-        /// File blocks.
+        /// Number of file blocks.
         count: u64,
         /// First block.
         block: Bno,
         /// Allocated, reads as zeros.
         unwritten: bool,
     },
-    /// A pointer that cannot be right; what it covers is not visited.
+    /// A damaged pointer. The walk skips the range that it covers.
     Damaged {
-        /// Where the pointer is in the region; `None`: in the inode.
+        /// Offset of the pointer in the region; `None` for the root in the inode.
         place: Option<u64>,
-        /// What is wrong with it.
+        /// The fault.
         error: Error,
     },
 }
 
-/// Calls `f` with every pointer block and leaf, in order of the file, each
-/// pointer having been checked.
+/// Calls `f` with every pointer block and leaf, in the order of the file. Checks each
+/// pointer first.
 ///
 /// # Errors
-/// What `f` returns; [`Error::Corrupt`] for a height that cannot be, or a tree
-/// of more pointer blocks than the region has blocks; those of the region.
+/// Errors of `f`; errors of the region; [`Error::Corrupt`] for an impossible height,
+/// an empty pointer block, or more pointer blocks than the region has blocks.
 pub fn visit(vol: &Volume, map: &MapRef, f: &mut dyn FnMut(Node) -> Result<()>) -> Result<()> {
     map.checked(&vol.geo)?;
     let mut walk = Walk {
@@ -107,7 +106,7 @@ impl Walk<'_> {
             .region
             .read(geo.offset(block), words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
-            return Err(self.map.damaged(first, EMPTY_TABLE));
+            return Err(self.map.empty_table(first));
         }
         for (i, w) in words.into_iter().enumerate() {
             let first = first + ((i as u64) << (geo.fan_log2 * (level - 1)));

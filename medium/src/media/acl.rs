@@ -1,69 +1,70 @@
-//! POSIX ACLs as they stand in the values of `system.posix_acl_access` and
-//! `system.posix_acl_default`: the kernel's own format, of version 2.
+//! POSIX ACLs as values of `system.posix_acl_access` and
+//! `system.posix_acl_default`, in the kernel's format, version 2.
 //!
-//! A value is a 32-bit version and entries of 8 bytes: tag, permissions
-//! (16 bits each), and the user or group that a tag of a named one is about.
-//! What is read here is checked here; when a list applies is decided in `fs/`.
+//! A value is a 32-bit version and entries of 8 bytes: tag and permissions
+//! (16 bits each), and the id of a named user or group. This module parses and
+//! checks ACLs; `fs/` decides when an ACL applies.
 
 use crate::error::Error;
 use smallvec::SmallVec;
 
-/// Attribute of the list that decides who may do what.
+/// Attribute with the ACL that controls access to the object.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute of a directory: the list that what is made in it begins with.
+/// Attribute of a directory with the ACL that new objects in it inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// The only version of the format.
 pub const VERSION: u32 = 2;
-/// Bytes of an entry.
+/// Size of an entry, bytes.
 pub const ENTRY: usize = 8;
 
-/// Tag of the owner's entry.
+/// Tag of the entry of the owner.
 pub const USER_OBJ: u16 = 0x01;
-/// Tag of a named user's.
+/// Tag of the entry of a named user.
 pub const USER: u16 = 0x02;
-/// Tag of the owning group's.
+/// Tag of the entry of the owning group.
 pub const GROUP_OBJ: u16 = 0x04;
-/// Tag of a named group's.
+/// Tag of the entry of a named group.
 pub const GROUP: u16 = 0x08;
-/// Tag of the most that named users and all groups can have.
+/// Tag of the mask, which limits named users and all groups.
 pub const MASK: u16 = 0x10;
-/// Tag of everybody else's.
+/// Tag of the entry of all others.
 pub const OTHER: u16 = 0x20;
 
-/// The id of an entry that is about nobody in particular.
+/// The id in an entry without a named user or group.
 pub const NO_ID: u32 = u32::MAX;
 
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The class of users that the entry applies to.
     pub tag: u16,
     /// Read 4, write 2, execute 1.
     pub perm: u16,
-    /// The user or group of [`USER`] and [`GROUP`].
+    /// The user of a [`USER`] entry or the group of a [`GROUP`] entry.
     pub id: u32,
 }
 
-/// A list that is sound: in the order of the tags, the three base entries once
-/// each, and with a mask where somebody is named.
+/// A valid ACL: sorted by tag, with each of the three base entries once, and with
+/// a mask if it names a user or group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl(SmallVec<[AclEntry; 8]>);
 
-/// Why a value is no list.
+/// The reason why a value is not a valid ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AclFault {
-    /// Another version of the format.
+    /// The version of the format is unknown.
     Version,
-    /// What is wrong.
+    /// The value is malformed, with the reason.
     Wrong(&'static str),
 }
 
 impl Acl {
-    /// Reads a value; `None` for one without entries, which stands for no list.
+    /// Parses a value. Returns `None` for a value without entries, which means no
+    /// ACL.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the value is not a valid ACL.
     pub fn parse(value: &[u8]) -> Result<Option<Acl>, AclFault> {
         let (version, rest) = value
             .split_first_chunk::<4>()
@@ -72,7 +73,7 @@ impl Acl {
             return Err(AclFault::Version);
         }
         let (entries, []) = rest.as_chunks::<ENTRY>() else {
-            return Err(AclFault::Wrong("half an entry in an ACL"));
+            return Err(AclFault::Wrong("an ACL with an incomplete entry"));
         };
         if entries.is_empty() {
             return Ok(None);
@@ -95,7 +96,7 @@ impl Acl {
             let several = match e.tag {
                 USER_OBJ | GROUP_OBJ | MASK | OTHER => false,
                 USER | GROUP if e.id != NO_ID => true,
-                USER | GROUP => return Err("an ACL with an entry of nobody"),
+                USER | GROUP => return Err("an ACL with a user or group entry without an id"),
                 _ => return Err("an ACL with an unknown tag"),
             };
             if e.tag < last || e.tag == last && !several {
@@ -108,12 +109,12 @@ impl Acl {
             return Err("an ACL without owner, group or others");
         }
         if named && !has(MASK) {
-            return Err("an ACL that names somebody and has no mask");
+            return Err("an ACL that names a user or group and has no mask");
         }
         Ok(())
     }
 
-    /// The value that stands for it.
+    /// Encodes the ACL as an attribute value.
     pub fn encode(&self) -> SmallVec<[u8; 128]> {
         let mut out = SmallVec::from_slice(&VERSION.to_le_bytes());
         for e in &self.0 {
@@ -128,8 +129,8 @@ impl Acl {
         out
     }
 
-    /// The nine permission bits that show it, and whether they say all of it.
-    /// The group's are the mask's, where there is one.
+    /// Returns the nine permission bits that show the ACL, and whether they express
+    /// all of it. If a mask exists, the group bits are those of the mask.
     pub fn mode(&self) -> (u32, bool) {
         let (mut mode, mut all) = (0, true);
         let mut mask = None;
@@ -149,19 +150,19 @@ impl Acl {
         }
     }
 
-    /// What `chmod` makes of it.
+    /// Changes the ACL as `chmod` does.
     pub fn set_mode(&mut self, mode: u32) {
         self.on_classes(|perm, bits| *perm = bits, mode);
     }
 
-    /// What a new file of this mode has of a default list; the mode becomes
-    /// what both allow.
+    /// Turns a default ACL into the access ACL of a new file with this mode. Both
+    /// become the permissions that ACL and mode allow.
     pub fn narrow(&mut self, mode: &mut u32) {
         self.on_classes(|perm, bits| *perm &= bits, *mode);
         *mode = *mode & !0o777 | self.mode().0;
     }
 
-    /// The three entries that the bits of a mode stand for.
+    /// Calls `f` for the three entries that correspond to the bits of a mode.
     fn on_classes(&mut self, mut f: impl FnMut(&mut u16, u16), mode: u32) {
         let masked = self.0.iter().any(|e| e.tag == MASK);
         for e in &mut self.0 {
@@ -177,8 +178,12 @@ impl Acl {
     }
 }
 
-/// Whether an attribute of an inode of this mode is to be an ACL and is none:
-/// no list, not in line, or where there can be none.
+/// Tells whether an attribute has the name of an ACL but is not valid as one. It is
+/// invalid if
+///
+/// - an inode of this mode cannot have such an ACL,
+/// - the value is not in the item, or
+/// - the value is not a well-formed ACL with entries.
 pub fn fault(mode: u32, kind: u8, name: &[u8], value: &[u8]) -> bool {
     let format = mode & libc::S_IFMT;
     let possible = match name {
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_comes_back_as_it_was() {
+    fn acl_encode_restores_parsed_value() {
         for entries in [&BASE[..], &FULL] {
             assert_eq!(parsed(entries).encode().to_vec(), value(entries));
         }
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn parse_of_malformed_acl_fails() {
         let mut other = value(&BASE);
         other[0] = 1;
         assert_eq!(Acl::parse(&other), Err(AclFault::Version));
@@ -259,13 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_owner_mask_and_others() {
+    fn acl_mode_is_owner_mask_and_others() {
         assert_eq!(parsed(&BASE).mode(), (0o640, true));
         assert_eq!(parsed(&FULL).mode(), (0o751, false));
     }
 
     #[test]
-    fn chmod_changes_owner_mask_and_others() {
+    fn set_mode_changes_owner_mask_and_others() {
         let mut acl = parsed(&FULL);
         acl.set_mode(0o4624);
         let mut expected = FULL;
@@ -277,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_has_what_list_and_mode_allow() {
+    fn narrow_intersects_default_acl_and_mode() {
         let (mut acl, mut mode) = (parsed(&FULL), 0o102_666);
         acl.narrow(&mut mode);
         assert_eq!(mode, 0o102_640);

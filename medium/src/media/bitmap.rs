@@ -1,4 +1,4 @@
-//! Groups of a bitmap: one block of bits each, described out of line.
+//! Groups of a bitmap. Each has one block of bits and a descriptor in a table.
 
 use super::geometry::Geometry;
 use super::pointer::{Ptr, PtrAt};
@@ -7,27 +7,27 @@ use crate::types::{Bno, Ino};
 layout! {
     /// Describes one group of a bitmap.
     pub struct GroupDesc: 32 {
-        0x00 bitmap: u64 = "pointer to the block of bits; to block 0: group not in use yet, all free",
+        0x00 bitmap: u64 = "pointer to the bitmap block; to block 0: group not in use yet, all free",
         0x08 sum: u64 = "sum over the words of the bitmap",
         0x10 reserved_tail: [u64; 2] = "zero",
     }
 }
 
-/// What the first word of a descriptor says.
+/// The state of a group, from the first word of its descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupState {
-    /// All bits are clear, and there is no bitmap.
+    /// All bits are clear, and the group has no bitmap block.
     Unused,
-    /// The block of bits.
+    /// The group has this bitmap block.
     Bitmap(Bno),
-    /// Neither.
+    /// The word is neither.
     Damaged,
 }
 
 impl GroupDesc {
-    /// The descriptor of a group that is not in use yet. Its pointer leads to
-    /// no block and carries a check all the same: zeros, which failing memory
-    /// often turns into, do not pass for it.
+    /// Makes the descriptor of a group that is not in use yet. Its pointer leads
+    /// to no block but carries a check. Failing memory often reads as zeros, which
+    /// are therefore not mistaken for an unused group.
     pub fn unused(geo: &Geometry, kind: BitmapKind, group: u64) -> GroupDesc {
         GroupDesc {
             bitmap: Ptr::new(Bno(0), 0, kind.bitmap_at(geo, group)).0,
@@ -35,7 +35,7 @@ impl GroupDesc {
         }
     }
 
-    /// Reads a descriptor's first word.
+    /// Interprets the first word of a descriptor.
     pub fn state(geo: &Geometry, kind: BitmapKind, group: u64, word: u64) -> GroupState {
         let ptr = Ptr(word);
         match ptr.block() {
@@ -57,7 +57,7 @@ pub enum BitmapKind {
 }
 
 impl BitmapKind {
-    /// As in a record's entry.
+    /// Returns the code that a record's entry uses.
     pub fn code(self) -> u64 {
         match self {
             BitmapKind::Blocks => 1,
@@ -65,7 +65,7 @@ impl BitmapKind {
         }
     }
 
-    /// The internal inode whose file the descriptors are.
+    /// Returns the internal inode whose file holds the descriptors.
     pub fn owner(self) -> Ino {
         match self {
             BitmapKind::Blocks => Ino::BLOCK_GROUPS,
@@ -73,8 +73,8 @@ impl BitmapKind {
         }
     }
 
-    /// Where the bitmap pointer of a group stands. The index is marked, so that
-    /// it fits no file map.
+    /// Returns the place of a group's bitmap pointer. Bit 62 of the index is set,
+    /// so that the pointer fits no file map.
     pub fn bitmap_at(self, geo: &Geometry, group: u64) -> PtrAt {
         PtrAt {
             fs_seed: geo.seed,
@@ -84,7 +84,7 @@ impl BitmapKind {
         }
     }
 
-    /// From a record's entry.
+    /// Decodes the code in a record's entry.
     pub fn from_code(code: u64) -> Option<BitmapKind> {
         match code {
             1 => Some(BitmapKind::Blocks),

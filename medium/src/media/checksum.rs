@@ -1,28 +1,29 @@
 //! Checksums of the medium.
 //!
-//! * CRC32C over structures that are renewed whole (superblock, inode, record).
-//! * A *sum* over structures of which a small part changes at a time (bitmap
-//!   groups by words, htree leaves by 64-byte lines): the wrapping sum of a
-//!   keyed hash of each part with its index. Renewing one part costs that part.
-//!   The hash of a line is multilinear with odd keys, so that any change within
-//!   one word changes it for certain, and other changes escape with 2^-64.
+//! * CRC32C over structures that are rewritten as a whole (superblock, inode, record).
+//! * A *sum* over structures that change in small parts (bitmap groups by words,
+//!   htree leaves by 64-byte lines): the wrapping sum of a keyed hash of each part
+//!   with its index. The cost of an update depends only on the changed part. The
+//!   hash of a line is multilinear with odd keys. It detects every change within
+//!   one word and misses any other change with probability 2^-64.
 //! * A *check* of 16 or 12 bits inside a word that must change by one store.
 
-/// CRC32C of `bytes`, seeded.
+/// Computes the CRC32C of `bytes`, seeded.
 #[inline]
 pub fn crc(seed: u64, bytes: &[u8]) -> u32 {
     let before = (seed ^ (seed >> 32)) as u32;
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq") {
-        // SAFETY: the processor has both.
+        // SAFETY: the processor has both SSE4.2 and PCLMULQDQ, the only target
+        // features that `short::crc` requires.
         return unsafe { short::crc(before, bytes) };
     }
     crc32c::crc32c_append(before, bytes)
 }
 
-/// CRC32C of what is too short for the crate to part it: inodes and records. The
-/// instruction takes three cycles for a word and can begin one in each, so that
-/// three parts side by side take the time of one.
+/// CRC32C of inputs that are too short for the crate to divide: inodes and records.
+/// The instruction has a latency of three cycles and a throughput of one word per
+/// cycle, so three interleaved parts take the time of one.
 #[cfg(target_arch = "x86_64")]
 mod short {
     use std::arch::x86_64::{
@@ -30,16 +31,16 @@ mod short {
         _mm_cvtsi128_si64, _mm_xor_si128,
     };
 
-    /// The polynomial, its lowest bit that of the highest power.
+    /// The polynomial in reflected bit order.
     const POLY: u32 = 0x82f6_3b78;
-    /// Most words of a part.
+    /// Maximum number of words in a part.
     const MOST: usize = 64;
-    /// Fewest for which it is worth while.
+    /// Minimum number of words in a part for which three parts are faster.
     const LEAST: usize = 4;
 
-    /// For a part of so many words, what carries a CRC over it and over two of
-    /// them. A product of two such numbers is one power too high, and the
-    /// instruction that reduces it multiplies by another 32.
+    /// Factors, indexed by the number of words in a part, that carry a CRC over
+    /// one part and over two. The product of two such numbers is one power too
+    /// high, and the instruction that reduces it adds 32 powers.
     const CARRY: [[u32; 2]; MOST + 1] = {
         let mut all = [[0; 2]; MOST + 1];
         let (mut power, mut x) = (0, 1u32 << 31);
@@ -68,7 +69,8 @@ mod short {
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     pub(super) fn crc(before: u32, bytes: &[u8]) -> u32 {
         let mut crc = u64::from(!before);
-        // What was stored just now is loaded soonest where it was stored whole.
+        // Align the loads to the words of recent stores: such a load can be
+        // forwarded from the store buffer.
         let (mut words, rest) = match bytes.split_first_chunk::<4>() {
             Some((half, rest)) if bytes.as_ptr().addr() % 8 == 4 => {
                 crc = u64::from(_mm_crc32_u32(crc as u32, u32::from_le_bytes(*half)));
@@ -107,8 +109,8 @@ mod short {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): a bijection on 64
-/// bits.
+/// Applies the finaliser of SplitMix64 (Steele, Lea, Flood, 2014), a bijection on
+/// 64 bits.
 #[inline]
 pub const fn mix64(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -116,7 +118,7 @@ pub const fn mix64(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The inverse of [`mix64`].
+/// Applies the inverse of [`mix64`].
 #[inline]
 pub const fn unmix64(mut z: u64) -> u64 {
     z = (z ^ (z >> 31) ^ (z >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
@@ -126,8 +128,8 @@ pub const fn unmix64(mut z: u64) -> u64 {
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What word `index` of a bitmap adds to its group's sum. A zero word adds
-/// nothing, so that an all-free bitmap has the sum 0.
+/// Returns the contribution of word `index` of a bitmap to the sum of its group. A
+/// zero word contributes 0, so an all-free bitmap has the sum 0.
 #[inline]
 pub fn word_sum(seed: u64, index: u64, word: u64) -> u64 {
     if word == 0 {
@@ -137,14 +139,14 @@ pub fn word_sum(seed: u64, index: u64, word: u64) -> u64 {
     }
 }
 
-/// What a word is combined with before it is mixed.
+/// Returns the value that a word is combined with before mixing.
 #[inline]
 pub const fn word_base(seed: u64, index: u64) -> u64 {
     seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN))
 }
 
-/// What the words of a line are multiplied with: odd, so that a change of one
-/// word always shows.
+/// Factors of the words of a line. They are odd, so a change of one word always
+/// changes the hash.
 pub const LINE_KEYS: [u64; 8] = {
     let mut k = [0; 8];
     let mut i = 0;
@@ -155,19 +157,19 @@ pub const LINE_KEYS: [u64; 8] = {
     k
 };
 
-/// What the 64-byte line `index` adds to a sum.
+/// Returns the contribution of the 64-byte line `index` to a sum.
 #[inline]
 pub fn line_sum(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
     mix64(line_base(seed, index, line))
 }
 
-/// As [`line_sum`], of a line's words.
+/// As [`line_sum`], for a line given as words.
 #[inline]
 pub fn line_sum_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
     mix64(line_base_of(seed, index, line))
 }
 
-/// The sum of a line before it is mixed.
+/// Returns the hash of a line before mixing.
 #[inline]
 pub fn line_base(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
     let (words, _) = line.as_chunks::<8>();
@@ -178,7 +180,7 @@ pub fn line_base(seed: u64, index: u64, line: &[u8; 64]) -> u64 {
     )
 }
 
-/// As [`line_base`], of a line's words.
+/// As [`line_base`], for a line given as words.
 #[inline]
 pub fn line_base_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
     let mut h = word_base(seed, index);
@@ -188,7 +190,7 @@ pub fn line_base_of(seed: u64, index: u64, line: [u64; 8]) -> u64 {
     h
 }
 
-/// What a change of word `i` of a line adds to its [`line_base`].
+/// Returns the difference in [`line_base`] that a change of word `i` makes.
 #[inline]
 pub fn line_base_change(i: usize, old: u64, new: u64) -> u64 {
     new.wrapping_sub(old).wrapping_mul(LINE_KEYS[i])
@@ -204,7 +206,7 @@ pub fn seal(seed: u64, value: u64) -> u64 {
     v | (mix64(v ^ seed.rotate_left(17)) & 0xfff) << SEALED_BITS
 }
 
-/// Opens a sealed word; `None` when its check does not fit.
+/// Returns the value of a sealed word, or `None` if its check does not fit.
 #[inline]
 pub fn unseal(seed: u64, word: u64) -> Option<u64> {
     let v = word & ((1 << SEALED_BITS) - 1);
@@ -216,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crc_is_that_of_the_crate_whatever_its_length() {
+    fn crc_matches_crate_for_all_lengths() {
         let bytes: Vec<u8> = (0..5000u64).map(|i| mix64(i) as u8).collect();
         for len in (0..1600).chain([3072, 4000, 4096, 4900]) {
             for at in [0, 1, 4, 8] {
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_changes_a_line_sum() {
+    fn flipped_bit_changes_line_sum() {
         let mut line = [0x5a; 64];
         let good = line_sum(7, 3, &line);
         for bit in 0..512 {
@@ -239,11 +241,15 @@ mod tests {
             assert_ne!(line_sum(7, 3, &line), good, "bit {bit}");
             line[bit / 8] ^= 1 << (bit % 8);
         }
-        assert_ne!(line_sum(7, 4, &line), good, "a line in another place");
+        assert_ne!(
+            line_sum(7, 4, &line),
+            good,
+            "the same line at another index"
+        );
     }
 
     #[test]
-    fn sealed_words_open_and_flipped_ones_mostly_do_not() {
+    fn unseal_rejects_flipped_bits() {
         let w = seal(99, 123_456_789);
         assert_eq!(unseal(99, w), Some(123_456_789));
         let opened = (0..64)

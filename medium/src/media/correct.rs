@@ -1,11 +1,11 @@
-//! What a damaged byte was, as far as a checksum tells it.
+//! Corrects a single damaged byte with the help of a checksum.
 //!
-//! The sums over bitmaps and hash-tree leaves have 64 bits, the CRC of an inode
-//! has 32 over 252 bytes. Where one byte is wrong and the rest is right, each
-//! names that byte and its old value; that another value fits by chance has
-//! a probability below 2^-49 for the sums and 2^-15 for the CRC.
+//! The sums over bitmaps and hash-tree leaves have 64 bits; the CRC of an inode
+//! has 32 bits over 252 bytes. If exactly one byte is wrong, each of them
+//! identifies that byte and its old value. The probability that another value fits
+//! by chance is below 2^-49 for the sums and below 2^-15 for the CRC.
 //!
-//! Left to others: whether what is corrected makes sense.
+//! The caller checks whether the corrected contents are plausible.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -14,13 +14,13 @@ use super::checksum::{LINE_KEYS, crc, line_base, line_sum, mix64, unmix64, word_
 use super::inode::{DiskInode, INODE_SIZE};
 use crate::types::Ino;
 
-/// Whether two words differ, and in one byte only.
+/// Tells whether two words differ in exactly one byte.
 fn one_byte(a: u64, b: u64) -> bool {
     let x = a ^ b;
     x != 0 && (x.trailing_zeros() / 8 == 7 - x.leading_zeros() / 8)
 }
 
-/// The inverse of an odd number modulo 2^64.
+/// Returns the inverse of an odd number modulo 2^64.
 const fn inverse(k: u64) -> u64 {
     let mut x = k;
     let mut i = 0;
@@ -31,10 +31,11 @@ const fn inverse(k: u64) -> u64 {
     x
 }
 
-/// The words, by place and value, of which one would make the sum of a leaf of
-/// a hash tree fit again, if one byte is wrong; the sum is at `sum_at` in its
-/// first line. Of the last byte of a word only the line can be told, so that
-/// there may be as many answers as it has words: the contents must decide.
+/// Returns the candidates, as offset and value of a word, that correct a hash-tree
+/// leaf in which one byte is wrong. Each of them alone makes the sum fit. The sum
+/// is at `sum_at` in the first line. If the last byte of a word is wrong, the sum
+/// identifies only the line. There may then be one candidate for each of its
+/// words, and the caller must decide by the contents.
 pub fn leaf(bytes: &[u8], sum_at: usize, seed: u64) -> Vec<(usize, u64)> {
     let word = |b: &[u8], at: usize| {
         b[at..at + 8]
@@ -57,7 +58,7 @@ pub fn leaf(bytes: &[u8], sum_at: usize, seed: u64) -> Vec<(usize, u64)> {
         found.push((sum_at, total));
     }
     for (i, old) in sums.iter().enumerate() {
-        // What this line alone would have to add.
+        // The contribution this line must have if all other lines are right.
         let wanted = unmix64(stored.wrapping_sub(total).wrapping_add(*old));
         let off = wanted.wrapping_sub(line_base(seed, i as u64, &lines[i]));
         for (k, key) in LINE_KEYS.iter().enumerate() {
@@ -72,8 +73,9 @@ pub fn leaf(bytes: &[u8], sum_at: usize, seed: u64) -> Vec<(usize, u64)> {
     found
 }
 
-/// Corrects one byte of a bitmap whose sum does not fit, or finds that it is
-/// the sum that has a wrong byte. False: more than one is wrong.
+/// Corrects one byte of a bitmap whose sum does not fit. Returns true without a
+/// change if the sum itself has the wrong byte, and false if more than one byte is
+/// wrong.
 pub fn bitmap(words: &mut [u64], sum: u64, seed: u64) -> bool {
     let total = words
         .iter()
@@ -99,7 +101,7 @@ pub fn bitmap(words: &mut [u64], sum: u64, seed: u64) -> bool {
     false
 }
 
-/// By what one wrong byte changes the CRC: byte and bits.
+/// Maps each change of the CRC to the single wrong byte and its bits.
 fn inode_errors() -> &'static HashMap<u32, (u8, u8)> {
     static ALL: OnceLock<HashMap<u32, (u8, u8)>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -117,7 +119,7 @@ fn inode_errors() -> &'static HashMap<u32, (u8, u8)> {
     })
 }
 
-/// The inode with one byte corrected, if that makes its CRC fit.
+/// Returns the inode with one byte corrected, if that makes its CRC fit.
 pub fn inode(d: &DiskInode, fs_seed: u64, ino: Ino) -> Option<DiskInode> {
     use zerocopy::IntoBytes;
     let mut d = *d;
@@ -130,7 +132,7 @@ pub fn inode(d: &DiskInode, fs_seed: u64, ino: Ino) -> Option<DiskInode> {
     (d.crc == d.expected_crc(fs_seed, ino)).then_some(d)
 }
 
-/// Whether mixing can be undone; kept beside its use.
+// `leaf` and `bitmap` rely on `unmix64` being the inverse of `mix64`.
 const _: () = assert!(unmix64(mix64(0x1234_5678_9abc_def0)) == 0x1234_5678_9abc_def0);
 
 #[cfg(test)]
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn any_byte_of_a_leaf_comes_back() {
+    fn correct_restores_any_leaf_byte() {
         let mut good = noise(512);
         good[8..16].fill(0);
         let sum = good
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn any_byte_of_a_bitmap_comes_back() {
+    fn correct_restores_any_bitmap_byte() {
         let mut good: Vec<u64> = (0..64).map(mix64).collect();
         good[5] = 0;
         good[9] = 0x100;
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn any_byte_of_an_inode_comes_back() {
+    fn correct_restores_any_inode_byte() {
         let mut good = DiskInode::new_zeroed();
         good.as_mut_bytes().copy_from_slice(&noise(256));
         good.seal(3, Ino(77));

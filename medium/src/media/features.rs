@@ -1,17 +1,19 @@
 //! Feature masks: what a file system uses beyond the first version.
 //!
-//! Unknown `incompat` bits refuse the mount, unknown `ro_compat` bits allow a
-//! read-only one, unknown `compat` bits are no concern. Names are given for
-//! all of them, so that a refusal says what is missing.
+//! - An unknown `incompat` bit refuses the mount.
+//! - An unknown `ro_compat` bit allows a read-only mount.
+//! - An unknown `compat` bit is ignored.
+//!
+//! Reserved features have names too, so that a refusal says what is missing.
 
-/// Which of the three masks a feature stands in.
+/// The mask of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
     /// Any version may write.
     Compat,
-    /// A version that does not know it may read.
+    /// A version without the feature may read.
     RoCompat,
-    /// A version that does not know it must not mount.
+    /// A version without the feature must not mount.
     Incompat,
 }
 
@@ -24,7 +26,7 @@ pub struct Feature {
     pub mask: Mask,
     /// Bit in the mask.
     pub bit: u32,
-    /// Whether this version can use it; otherwise the bit is reserved.
+    /// Whether this version supports it. Otherwise the bit is reserved.
     pub supported: bool,
     /// What it means.
     pub doc: &'static str,
@@ -33,7 +35,7 @@ pub struct Feature {
 /// Leaves of 2 MiB in file maps (4 KiB blocks only).
 pub const HUGE_LEAVES: u64 = 1 << 0;
 
-/// All features with a name.
+/// All named features.
 pub const FEATURES: &[Feature] = &[
     feature(
         "huge_leaves",
@@ -110,12 +112,12 @@ const fn feature(
     }
 }
 
-/// A feature by its name.
+/// Returns the feature with this name.
 pub fn by_name(name: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|f| f.name == name)
 }
 
-/// Names of the bits of one mask, unknown ones as `bit N`.
+/// Returns the names of the bits of one mask. An unknown bit is `bit N`.
 pub fn names(mask: Mask, bits: u64) -> Vec<String> {
     (0..64)
         .filter(|b| bits & (1 << b) != 0)
@@ -128,7 +130,7 @@ pub fn names(mask: Mask, bits: u64) -> Vec<String> {
         .collect()
 }
 
-/// The bits of one mask that this version cannot use.
+/// Returns the bits of one mask that this version does not support.
 pub fn unsupported(mask: Mask, bits: u64) -> u64 {
     let known: u64 = FEATURES
         .iter()

@@ -1,4 +1,4 @@
-//! Where everything is, computed once from a valid superblock.
+//! Offsets and sizes of one file system, computed once from a valid superblock.
 
 use std::ops::Range;
 
@@ -7,18 +7,18 @@ use super::htree::LeafShape;
 use super::superblock::{PAGE, SuperStatic};
 use crate::types::Bno;
 
-/// Sizes and places of one file system.
+/// Offsets and sizes of one file system.
 #[derive(Debug, Clone)]
 pub struct Geometry {
     /// log2 of the block size.
     pub block_log2: u32,
-    /// Bytes of a block.
+    /// Block size, bytes.
     pub block_size: u64,
-    /// Blocks of the region.
+    /// Number of blocks in the region.
     pub blocks: u64,
-    /// log2 of the pointers in a block.
+    /// log2 of the number of pointers in a block.
     pub fan_log2: u32,
-    /// Seed of checks and checksums, from the uuid.
+    /// Seed of checks and checksums, derived from the uuid.
     pub seed: u64,
     /// Keys of the name hash.
     pub hash_keys: (u64, u64),
@@ -26,13 +26,13 @@ pub struct Geometry {
     pub copy_offset: u64,
     /// Offset of the journal.
     pub journal_offset: u64,
-    /// Bytes of the journal.
+    /// Length of the journal, bytes.
     pub journal_len: u64,
-    /// Lanes.
+    /// Number of journal lanes.
     pub lanes: u32,
-    /// Bytes of a slot.
+    /// Size of a record slot, bytes.
     pub slot_size: u64,
-    /// Inode numbers are below this.
+    /// Upper bound of inode numbers, exclusive.
     pub inodes_max: u64,
     /// Blocks kept for unlink and truncate.
     pub reserve_blocks: u64,
@@ -40,16 +40,16 @@ pub struct Geometry {
     pub huge_leaves: bool,
     /// Shape of htree leaves.
     pub leaf: LeafShape,
-    /// First block, and the one after the last, of both superblock pages and the
+    /// First block and end block (exclusive) of both superblock pages and of the
     /// journal. See [`is_fixed`](Self::is_fixed).
     fixed: [(u64, u64); 3],
 }
 
-/// Bytes of a lane's line with its `retired` word.
+/// Size of a lane's line, which holds its `retired` word, bytes.
 pub const LANE_LINE: u64 = 64;
 
 impl Geometry {
-    /// From a superblock that has been validated.
+    /// Computes the geometry from a validated superblock.
     pub fn new(sb: &SuperStatic) -> Geometry {
         let block_size = 1u64 << sb.block_size_log2;
         let blocks = |at: u64, len: u64| {
@@ -81,20 +81,20 @@ impl Geometry {
         }
     }
 
-    /// Byte offset of a block.
+    /// Returns the byte offset of a block.
     #[inline]
     pub fn offset(&self, b: Bno) -> u64 {
         b.0 << self.block_log2
     }
 
-    /// Blocks that are in use by being where they are: both superblock pages
-    /// and the journal.
+    /// Returns the blocks with a fixed use: both superblock pages and the journal.
     pub fn fixed_blocks(&self) -> [Range<u64>; 3] {
         self.fixed.map(|(first, end)| first..end)
     }
 
-    /// Whether one of `count` blocks from `first` on belongs to a superblock page
-    /// or the journal: no pointer of an object leads there. Block 0 does.
+    /// Tells whether one of `count` blocks from `first` on belongs to a superblock
+    /// page or the journal. No pointer of an object leads to such a block. Block 0
+    /// is one of them.
     #[inline]
     pub fn is_fixed(&self, first: u64, count: u64) -> bool {
         let [page, copy, journal] = self.fixed;
@@ -102,48 +102,48 @@ impl Geometry {
         meets(page) | meets(copy) | meets(journal)
     }
 
-    /// Bits of one bitmap block.
+    /// Returns the number of bits in a bitmap block.
     #[inline]
     pub fn bits_per_group(&self) -> u64 {
         self.block_size * 8
     }
 
-    /// Inodes of one block of the inode table.
+    /// Returns the number of inodes in a block of the inode table.
     #[inline]
     pub fn inodes_per_block(&self) -> u64 {
         self.block_size / super::inode::INODE_SIZE
     }
 
-    /// Bytes that the journal needs for so many lanes.
+    /// Returns the length of a journal with `lanes` lanes, bytes.
     pub fn journal_bytes(lanes: u64, slot_size: u64) -> u64 {
         (lanes * LANE_LINE).next_multiple_of(4096) + lanes * 2 * slot_size
     }
 
-    /// Offset of a lane's `retired` word. The word after it is its copy, whose
-    /// check has the seed [`retired_seed`](Self::retired_seed).
+    /// Returns the offset of a lane's `retired` word. Its copy is the next word.
+    /// [`retired_seed`](Self::retired_seed) gives the seeds of their checks.
     pub fn retired_offset(&self, lane: u32) -> u64 {
         self.journal_offset + u64::from(lane) * LANE_LINE
     }
 
-    /// Seed of the check of a lane's `retired` word (0) and of its copy (1). They
-    /// differ, so that one damage does not pass for both.
+    /// Returns the seed of the check of a lane's `retired` word (0) or of its
+    /// copy (1). The seeds differ, so that identical damage to both words is detected.
     pub fn retired_seed(&self, copy: u64) -> u64 {
         self.seed ^ copy.wrapping_neg()
     }
 
-    /// Offset of a record slot.
+    /// Returns the offset of a record slot.
     pub fn slot_offset(&self, lane: u32, slot: u32) -> u64 {
         self.journal_offset
             + (u64::from(self.lanes) * LANE_LINE).next_multiple_of(4096)
             + (u64::from(lane) * 2 + u64::from(slot)) * self.slot_size
     }
 
-    /// Largest size of a file, bytes.
+    /// Returns the largest size of a file, bytes.
     pub fn max_file_size(&self) -> u64 {
         i64::MAX as u64
     }
 
-    /// Most levels of pointer blocks that a file map can have.
+    /// Returns the largest number of pointer-block levels in a file map.
     pub fn max_height(&self) -> u32 {
         (63 - self.block_log2).div_ceil(self.fan_log2)
     }

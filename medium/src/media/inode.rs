@@ -1,38 +1,37 @@
 //! The inode: 256 bytes, four cache lines.
 //!
-//! Line 0 holds what almost every operation changes, so that such a change is
-//! one line in the journal and one flush at home.
+//! Line 0 holds the fields that almost every operation changes. Such a change
+//! therefore needs one line in the journal and one flush in place.
 
 use crate::types::Ino;
 use zerocopy::IntoBytes;
 
 use super::checksum::crc;
 
-/// Bytes of an inode.
+/// Size of an inode, bytes.
 pub const INODE_SIZE: u64 = 256;
-/// Longest symlink target that is kept in the inode.
+/// Longest symlink target stored in the inode, bytes.
 pub const INLINE_TARGET: usize = 96;
-/// Most links to one inode.
+/// Maximum number of links to one inode.
 pub const LINK_MAX: u32 = 1 << 30;
-/// `chattr` flags that are kept (`FS_*_FL`).
+/// `chattr` flags that are stored (`FS_*_FL`).
 pub const FLAGS_KEPT: u32 = 0x0000_00fb;
-/// `chattr +S`: what is written is durable when the call returns.
+/// `chattr +S`: writes are durable when the call returns.
 pub const FL_SYNC: u32 = 0x08;
-/// `chattr +i`: nothing changes.
+/// `chattr +i`: immutable.
 pub const FL_IMMUTABLE: u32 = 0x10;
-/// `chattr +a`: it only grows.
+/// `chattr +a`: append only.
 pub const FL_APPEND: u32 = 0x20;
-/// `chattr +d`: for backups to leave out.
+/// `chattr +d`: excluded from backups.
 pub const FL_NODUMP: u32 = 0x40;
 /// `chattr +A`: no access times.
 pub const FL_NOATIME: u32 = 0x80;
-/// Not one of `chattr`'s: a repair could not bring back some of the file's bytes,
-/// and has marked them in its map. A hint: the map decides.
+/// The file has lost ranges, which a repair has marked in its map. Not a `chattr`
+/// flag, and only a hint: the map decides.
 pub const FL_LOST: u32 = 1 << 31;
-/// Flags that a file or a directory takes over from the directory that it is
-/// made in.
+/// Flags that a new file or directory inherits from its parent directory.
 pub const FLAGS_INHERITED: u32 = FLAGS_KEPT & !(FL_IMMUTABLE | FL_APPEND);
-/// The same, for anything else.
+/// Flags that a new inode of any other type inherits.
 pub const FLAGS_INHERITED_SPECIAL: u32 = FL_NODUMP | FL_NOATIME;
 
 layout! {
@@ -40,11 +39,11 @@ layout! {
     pub struct DiskInode: 256 {
         0x00 crc: u32 = "CRC32C of bytes 4 to 255, seeded by file system and inode number",
         0x04 mode: u32 = "type and permission bits as in `st_mode`",
-        0x08 nlink: u32 = "names",
+        0x08 nlink: u32 = "link count",
         0x0c height: u8 = "levels of pointer blocks below `root`; 0: root is the data block",
         0x0d xattr_height: u8 = "reserved, zero",
         0x0e reserved_line0: u16 = "zero",
-        0x10 size: u64 = "bytes; of a directory: number of entries",
+        0x10 size: u64 = "bytes; directory: number of entries",
         0x18 blocks: u64 = "blocks owned: contents, pointer blocks, xattrs",
         0x20 mtime_sec: i64 = "modification, seconds",
         0x28 ctime_sec: i64 = "change, seconds",
@@ -53,7 +52,7 @@ layout! {
         0x38 change: u64 = "grows with every change",
         0x40 root: u64 = "pointer to the contents",
         0x48 xattr_root: u64 = "pointer to the htree of extended attributes",
-        0x50 generation: u64 = "LSN of the record that made it",
+        0x50 generation: u64 = "LSN of the record that created the inode",
         0x58 uid: u32 = "owner",
         0x5c gid: u32 = "group",
         0x60 atime_sec: i64 = "last read, seconds",
@@ -61,8 +60,8 @@ layout! {
         0x70 atime_nsec: u32 = "last read, nanoseconds",
         0x74 btime_nsec: u32 = "creation, nanoseconds",
         0x78 parent_or_rdev: u64 = "directory: inode of its parent; device: `dev_t`",
-        0x80 ino: u64 = "its own number",
-        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 31: parts were lost",
+        0x80 ino: u64 = "number of this inode",
+        0x88 flags: u32 = "chattr flags (`FS_*_FL`); bit 31: the file has lost ranges",
         0x8c project: u32 = "project id",
         0x90 sum_root: u64 = "reserved: data checksums",
         0x98 cow_root: u64 = "reserved: copy-on-write",
@@ -75,12 +74,12 @@ impl DiskInode {
         fs_seed ^ ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The CRC that these contents should have.
+    /// Computes the CRC of these contents.
     pub fn expected_crc(&self, fs_seed: u64, ino: Ino) -> u32 {
         crc(Self::seed(fs_seed, ino), &self.as_bytes()[4..])
     }
 
-    /// Renews the CRC.
+    /// Stores the current CRC in the structure.
     pub fn seal(&mut self, fs_seed: u64, ino: Ino) {
         self.crc = self.expected_crc(fs_seed, ino);
     }

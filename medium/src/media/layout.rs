@@ -1,4 +1,4 @@
-//! `layout!`: a structure, its offsets, and its table, from one list.
+//! `layout!`: a structure, its offsets and its documentation table from one list.
 
 /// One field of a structure on the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +22,12 @@ pub struct Table {
     pub name: &'static str,
     /// Size, bytes.
     pub size: usize,
-    /// In order of offsets.
+    /// Fields in ascending order of offset.
     pub fields: Vec<Field>,
 }
 
 impl Table {
-    /// The table as Markdown, the very text of `docs/format.md`.
+    /// Returns the table as Markdown, byte for byte as in `docs/format.md`.
     pub fn markdown(&self) -> String {
         let mut s = format!(
             "`{}`, {} bytes\n\n| offset | size | field | type | meaning |\n|---|---|---|---|---|\n",
@@ -43,8 +43,8 @@ impl Table {
     }
 }
 
-/// Declares a structure of the medium with every offset written down. A wrong
-/// offset, a forgotten field or hidden padding is a compile error.
+/// Declares a structure of the medium with explicit offsets. A wrong offset, a
+/// forgotten field or hidden padding is a compile error.
 #[macro_export]
 macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident : $size:literal {
@@ -64,7 +64,7 @@ macro_rules! layout {
         impl $name {
             /// Size on the medium, bytes.
             pub const SIZE: usize = $size;
-            /// The structure, field by field.
+            /// Returns the table of the structure, field by field.
             pub fn table() -> $crate::media::layout::Table {
                 $crate::media::layout::Table {
                     name: stringify!($name),

@@ -1,9 +1,9 @@
 //! The byte layout of the medium, and nothing else.
 //!
-//! Every structure is declared with its offsets by `layout!`, which checks
-//! them at compile time and yields the table that `docs/format.md` repeats.
-//! Integers are little-endian; there is no Rust enum, bool or pointer on the
-//! medium. What is read here is checked here; what it means is decided above.
+//! `layout!` declares every structure with its offsets, checks them at compile
+//! time and yields the table that `docs/format.md` repeats. Integers are
+//! little-endian. The medium holds no Rust enum, bool or pointer. This module
+//! checks what it reads; the layers above interpret it.
 
 #[macro_use]
 pub mod layout;
@@ -30,7 +30,7 @@ pub use pointer::{Ptr, PtrAt};
 pub use probe::{SuperblockInfo, probe_superblock};
 pub use superblock::{SuperDynamic, SuperStatic};
 
-/// Tables of every structure, in the order of `docs/format.md`.
+/// Returns the tables of all structures, in the order of `docs/format.md`.
 pub fn tables() -> Vec<layout::Table> {
     vec![
         SuperStatic::table(),

@@ -1,9 +1,9 @@
 //! Block pointers: one word with address, flags and a check.
 //!
-//! The check is seeded by file system, inode, level and index, so that a
-//! flipped or misplaced pointer is found before it is followed. It stands in
-//! for a checksum of the pointer block, which therefore needs no header and
-//! has a power of two of entries, as a page table has.
+//! The check is seeded by file system, inode, level and index. A corrupt or
+//! misplaced pointer is therefore detected before it is followed. The check
+//! replaces a checksum of the pointer block. The block needs no header, and its
+//! number of entries is a power of two, as in a page table.
 
 use super::checksum::mix64;
 use crate::types::{Bno, Ino};
@@ -13,16 +13,16 @@ const MEMBER_SHIFT: u32 = 40;
 const CHECK_SHIFT: u32 = 48;
 const LOW: u64 = (1 << CHECK_SHIFT) - 1;
 
-/// The pointer is a leaf above the lowest level: an extent of
-/// `fan-out ^ level` blocks; in an htree: a leaf block.
+/// The pointer is a leaf above the lowest level. In a file map it names an extent
+/// of `fan-out ^ level` blocks, in an htree a leaf block.
 pub const LEAF: u64 = 1 << 44;
-/// Allocated, but reads as zeros.
+/// The block is allocated but reads as zeros.
 pub const UNWRITTEN: u64 = 1 << 45;
-/// The block has other owners too (reserved).
+/// The block has more than one owner (reserved).
 pub const SHARED: u64 = 1 << 46;
 const FLAGS: u64 = LEAF | UNWRITTEN | SHARED;
 
-/// Where a pointer stands: what its check is seeded with.
+/// The place of a pointer, which seeds its check.
 #[derive(Debug, Clone, Copy)]
 pub struct PtrAt {
     /// Seed of the file system.
@@ -31,16 +31,16 @@ pub struct PtrAt {
     pub ino: Ino,
     /// Height of the tree below: 0 for a pointer to one data block.
     pub level: u32,
-    /// Number of this pointer among all of its level in the tree.
+    /// Index of this pointer among all pointers of its level in the tree.
     pub index: u64,
 }
 
-/// A block pointer as on the medium; zero is a hole.
+/// A block pointer as stored on the medium. Zero is a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ptr(pub u64);
 
 impl Ptr {
-    /// No block.
+    /// The pointer without a block.
     pub const HOLE: Ptr = Ptr(0);
 
     fn check(low: u64, at: PtrAt) -> u64 {
@@ -53,7 +53,7 @@ impl Ptr {
         mix64(low ^ at.fs_seed ^ place) >> CHECK_SHIFT
     }
 
-    /// A pointer to `block` with `flags`, for the place `at`.
+    /// Makes a pointer to `block` with `flags` for the place `at`.
     #[inline]
     pub fn new(block: Bno, flags: u64, at: PtrAt) -> Ptr {
         debug_assert!(block.0 < 1 << BLOCK_BITS && flags & !FLAGS == 0);
@@ -61,27 +61,28 @@ impl Ptr {
         Ptr(low | Self::check(low, at) << CHECK_SHIFT)
     }
 
-    /// What stands in place of a pointer whose blocks could not be brought back:
-    /// to block 0, which no file has, with a flag, so that it is no hole whatever
-    /// its check is.
+    /// Makes the loss mark for the place `at`. It replaces a pointer whose blocks
+    /// could not be recovered. It names block 0, which no file owns. Its flag
+    /// distinguishes it from a hole even if its check is zero.
     pub fn lost(at: PtrAt) -> Ptr {
         Ptr::new(Bno(0), UNWRITTEN, at)
     }
 
-    /// Whether it says that what it covers was lost. It leads nowhere.
+    /// Tells whether this is the loss mark for the place `at`. A loss mark leads
+    /// to no block.
     #[inline]
     pub fn is_lost(self, at: PtrAt) -> bool {
         self.0 & LOW == UNWRITTEN && self.fits(at)
     }
 
-    /// Whether it points nowhere.
+    /// Tells whether this is a hole.
     #[inline]
     pub fn is_hole(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the check fits the place and no unknown bit is set. Says
-    /// nothing about the block being in the region.
+    /// Tells whether the check fits the place and no unknown bit is set. Does not
+    /// check that the block lies in the region.
     #[inline]
     pub fn fits(self, at: PtrAt) -> bool {
         let low = self.0 & LOW;
@@ -89,25 +90,25 @@ impl Ptr {
             && self.0 >> CHECK_SHIFT == Self::check(low, at)
     }
 
-    /// The block.
+    /// Returns the block.
     #[inline]
     pub fn block(self) -> Bno {
         Bno(self.0 & ((1 << BLOCK_BITS) - 1))
     }
 
-    /// The flags.
+    /// Returns the flags.
     #[inline]
     pub fn flags(self) -> u64 {
         self.0 & FLAGS
     }
 
-    /// See [`LEAF`].
+    /// Tells whether [`LEAF`] is set.
     #[inline]
     pub fn is_leaf(self) -> bool {
         self.0 & LEAF != 0
     }
 
-    /// See [`UNWRITTEN`].
+    /// Tells whether [`UNWRITTEN`] is set.
     #[inline]
     pub fn is_unwritten(self) -> bool {
         self.0 & UNWRITTEN != 0
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pointer_fits_its_place_only() {
+    fn pointer_check_fits_only_its_own_place() {
         let at = PtrAt {
             fs_seed: 42,
             ino: Ino(17),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_pointer_is_one_in_its_place_only() {
+    fn lost_pointer_fits_only_its_own_place() {
         let at = PtrAt {
             fs_seed: 42,
             ino: Ino(17),

@@ -1,4 +1,4 @@
-//! Reading a superblock of unknown bytes: from raw to valid.
+//! Reads and validates a superblock from untrusted bytes.
 
 use super::checksum::unseal;
 use super::features::{self, Mask};
@@ -8,7 +8,7 @@ use super::superblock::*;
 use crate::error::{Error, Result};
 use crate::pmem::{Region, RegionView};
 
-/// A validated superblock with what a person wants to know of it.
+/// A validated superblock, with accessors for its readable form.
 #[derive(Debug, Clone)]
 pub struct SuperblockInfo {
     /// The static part.
@@ -17,41 +17,41 @@ pub struct SuperblockInfo {
     pub dynamic: SuperDynamic,
     /// Whether the page at offset 0 was damaged and the copy was used.
     pub from_copy: bool,
-    /// Whether the first page is sound and the copy is not: nothing is lost yet,
-    /// and there is nothing to fall back on.
+    /// Whether the first page is valid and the copy is damaged. Nothing is lost
+    /// yet, but no fallback is left.
     pub copy_damaged: bool,
 }
 
 impl SuperblockInfo {
-    /// The label as text.
+    /// Returns the label as text.
     pub fn label(&self) -> String {
         text(&self.fixed.label)
     }
-    /// The program that made the file system.
+    /// Returns the name of the program that made the file system.
     pub fn writer(&self) -> String {
         text(&self.fixed.writer)
     }
-    /// The uuid.
+    /// Returns the uuid.
     pub fn uuid(&self) -> uuid::Uuid {
         uuid::Uuid::from_bytes(self.fixed.uuid)
     }
-    /// Bytes of a block.
+    /// Returns the block size, bytes.
     pub fn block_size(&self) -> u32 {
         1 << self.fixed.block_size_log2
     }
-    /// Whether it was unmounted cleanly.
+    /// Tells whether the file system was unmounted cleanly.
     pub fn is_clean(&self) -> bool {
         self.dynamic.state == STATE_CLEAN
     }
-    /// Sizes and places.
+    /// Returns the offsets and sizes of the file system.
     pub fn geometry(&self) -> Geometry {
         Geometry::new(&self.fixed)
     }
-    /// LSN up to which records are dead; `None` where the word is damaged.
+    /// Returns the LSN up to which records are dead, or `None` if the word is damaged.
     pub fn checkpoint(&self) -> Option<u64> {
         unseal(self.geometry().seed, self.dynamic.checkpoint)
     }
-    /// Names of the features in use.
+    /// Returns the names of the features in use.
     pub fn features(&self) -> Vec<String> {
         let mut all = features::names(Mask::Compat, self.fixed.compat);
         all.extend(features::names(Mask::RoCompat, self.fixed.ro_compat));
@@ -60,18 +60,18 @@ impl SuperblockInfo {
     }
 }
 
-/// Bytes up to the first NUL, as text.
+/// Returns the bytes up to the first NUL as text.
 pub fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Reads and validates the superblock, from the copy where the first page is
-/// damaged. Unknown features are no error here; see [`check_features`].
+/// Reads and validates the superblock. If the first page is damaged, reads the
+/// copy. Unknown features are not an error here; see [`check_features`].
 ///
 /// # Errors
-/// [`Error::NotMountable`] says what is wrong with the first page;
-/// [`Error::Pmem`] in a forked child.
+/// [`Error::NotMountable`] if neither page is valid, with the fault of the first
+/// page; [`Error::Pmem`] in a forked child.
 pub fn probe_superblock<'r>(region: impl Into<RegionView<'r>>) -> Result<SuperblockInfo> {
     let region = region.into().region();
     region.check_owner()?;
@@ -90,7 +90,7 @@ pub fn probe_superblock<'r>(region: impl Into<RegionView<'r>>) -> Result<Superbl
     }
 }
 
-/// Refuses features that this version cannot use, by name.
+/// Refuses features that this version does not support, by name.
 ///
 /// # Errors
 /// [`Error::NotMountable`]; [`Error::ReadOnly`] where a read-only mount would do.
@@ -105,7 +105,7 @@ pub fn check_features(sb: &SuperStatic, read_only: bool) -> Result<()> {
     let bad = features::unsupported(Mask::RoCompat, sb.ro_compat);
     if bad != 0 && !read_only {
         return Err(Error::NotMountable(format!(
-            "the file system uses features that this version can only read past: {}; mount it read-only (-o ro) or use a newer pramfs",
+            "the file system uses features that this version can only mount read-only: {}; mount it with -o ro or use a newer pramfs",
             features::names(Mask::RoCompat, bad).join(", ")
         )));
     }
@@ -147,8 +147,9 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
     })
 }
 
-/// Whether the copy would do if the first page were lost. A label that a crash has
-/// cut short is no damage: the next mount that writes finishes it.
+/// Tells whether the copy could replace the first page. A different label is not
+/// damage: a crash can interrupt a change of the label, and the next read-write
+/// mount completes it.
 fn copy_is_sound(region: &Region, first: &SuperStatic) -> bool {
     let copy = region.read_pod::<SuperStatic>(first.copy_offset);
     copy.is_ok_and(|copy| {
@@ -212,7 +213,7 @@ fn check_geometry(sb: &SuperStatic, region_len: u64) -> Result<(), String> {
             sb.blocks_per_group, sb.inodes_per_group
         ));
     }
-    // Tables in memory grow with the number of inodes: no more than fit.
+    // Tables in memory grow with the number of inodes, which must fit the region.
     let first = crate::types::Ino::FIRST_FREE.0;
     if sb.inodes_max <= first || sb.inodes_max > sb.region_len / INODE_SIZE + first {
         return Err(format!("{} inodes", sb.inodes_max));

@@ -1,15 +1,15 @@
 //! Journal records: a header and entries of full after-images.
 //!
-//! An entry is one word (kind, length, place) and its payload. Everything in a
-//! record is covered by its CRC; what a hostile record may name is limited by
-//! [`EntryKind`] and the bounds that recovery checks.
+//! An entry is one word (kind, length, place) and its payload. The CRC of a record
+//! covers all of it. [`EntryKind`] and the bounds that recovery checks limit the
+//! places that a hostile record can name.
 
 use super::checksum::crc;
 use crate::types::Lsn;
 
 /// Magic of a record.
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"prec");
-/// Offset of the payload of a record: its first entry.
+/// Offset of the first entry in a record.
 pub const ENTRIES_AT: usize = RecordHeader::SIZE;
 
 layout! {
@@ -18,21 +18,21 @@ layout! {
         0x00 magic: u32 = "`prec`",
         0x04 crc: u32 = "CRC32C of the record from 0x08 to its end, seeded by file system",
         0x08 lsn: u64 = "log sequence number",
-        0x10 len: u32 = "bytes of the record, this header included",
-        0x14 entries: u32 = "entries",
-        0x18 lane: u32 = "lane it belongs to",
+        0x10 len: u32 = "length of the record with this header, bytes",
+        0x14 entries: u32 = "number of entries",
+        0x18 lane: u32 = "lane of the record",
         0x1c slot: u32 = "slot of the lane, 0 or 1",
     }
 }
 
 impl RecordHeader {
-    /// CRC of a record whose header is part of `record`.
+    /// Computes the CRC of a record. `record` includes the header.
     pub fn crc_of(fs_seed: u64, record: &[u8]) -> u32 {
         crc(fs_seed, &record[8..])
     }
 }
 
-/// What an entry changes.
+/// The kind of change that an entry makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -46,16 +46,16 @@ pub enum EntryKind {
     Desc = 4,
     /// Slot of the orphan or lease table.
     Slot = 5,
-    /// Payload: mask, then kind of bitmap and group. Sets bits in one word.
+    /// Sets bits in one word of a bitmap. Payload: mask, then kind of bitmap and group.
     SetBits = 6,
-    /// As `SetBits`; clears.
+    /// Clears bits. Payload as for `SetBits`.
     ClearBits = 7,
     /// Payload: number of words to fill with zeros.
     Zero = 8,
 }
 
 impl EntryKind {
-    /// From its code on the medium.
+    /// Decodes a code on the medium.
     #[inline]
     pub fn from_code(code: u64) -> Option<EntryKind> {
         Some(match code {
@@ -75,16 +75,16 @@ impl EntryKind {
 const PLACE_BITS: u32 = 49;
 const WORDS_BITS: u32 = 10;
 
-/// The word before a payload: place in words of 8 bytes (49 bits), payload in
-/// words (10 bits), kind (5 bits).
+/// The word before a payload: place in units of 8 bytes (49 bits), payload length
+/// in words (10 bits), kind (5 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryWord(pub u64);
 
 impl EntryWord {
-    /// Most payload words of one entry.
+    /// Maximum number of payload words in one entry.
     pub const MAX_WORDS: usize = (1 << WORDS_BITS) - 1;
 
-    /// An entry for the byte offset `offset`, a multiple of 8.
+    /// Makes the word of an entry for the byte offset `offset`, a multiple of 8.
     #[inline]
     pub fn new(kind: EntryKind, offset: u64, words: usize) -> EntryWord {
         debug_assert!(offset.is_multiple_of(8) && words <= Self::MAX_WORDS);
@@ -95,32 +95,32 @@ impl EntryWord {
         )
     }
 
-    /// Byte offset in the region.
+    /// Returns the byte offset in the region.
     #[inline]
     pub fn offset(self) -> u64 {
         (self.0 & ((1 << PLACE_BITS) - 1)) * 8
     }
 
-    /// Words of payload.
+    /// Returns the number of payload words.
     #[inline]
     pub fn words(self) -> usize {
         (self.0 >> PLACE_BITS & Self::MAX_WORDS as u64) as usize
     }
 
-    /// Kind; `None` for a code without meaning.
+    /// Returns the kind, or `None` for an unknown code.
     #[inline]
     pub fn kind(self) -> Option<EntryKind> {
         EntryKind::from_code(self.0 >> (PLACE_BITS + WORDS_BITS))
     }
 }
 
-/// Why a slot holds no valid record.
+/// The state of a record slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// Never written.
     Empty,
-    /// A record whose CRC fits.
+    /// A record with a correct CRC.
     Valid(Lsn),
-    /// Torn, or damaged.
+    /// Torn or damaged.
     Bad,
 }

@@ -1,9 +1,9 @@
 //! The superblock page: 4096 bytes at offset 0, and a copy.
 //!
-//! The static part is written by mkfs, but for the label, and has a CRC. The dynamic words
-//! change in a running file system, each by one 8-byte store, outside that
-//! CRC; those that matter carry a check of their own. The three internal
-//! inodes have the CRC of any inode.
+//! - The static part has a CRC. Only mkfs writes it, except for the label.
+//! - The dynamic words change in a running file system, each by one 8-byte
+//!   store, outside that CRC. The important ones carry their own check.
+//! - The three internal inodes have a CRC like any inode.
 
 use zerocopy::IntoBytes;
 
@@ -15,7 +15,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"PRAMFSrs");
 pub const VERSION: u32 = 1;
 /// Bytes of the superblock page.
 pub const PAGE: u64 = 4096;
-/// Where mkfs puts the copy.
+/// Offset at which mkfs puts the copy.
 pub const COPY_OFFSET: u64 = 64 << 10;
 /// Offset of the dynamic words in the page.
 pub const DYNAMIC_OFFSET: u64 = 0x200;
@@ -33,10 +33,10 @@ pub const STATE_CLEAN: u64 = 1;
 pub const STATE_ACTIVE: u64 = 2;
 
 layout! {
-    /// One region of the file system; this version has one.
+    /// One region of the file system. In this version a file system has exactly one.
     pub struct Member: 32 {
         0x00 uuid: [u8; 16] = "uuid of the region",
-        0x10 blocks: u64 = "blocks it holds",
+        0x10 blocks: u64 = "number of blocks in the region",
         0x18 reserved_flags: u64 = "zero",
     }
 }
@@ -46,21 +46,21 @@ layout! {
     pub struct SuperStatic: 512 {
         0x000 magic: u64 = "`PRAMFSrs`",
         0x008 version: u32 = "1",
-        0x00c block_size_log2: u32 = "9 to 12 (room to 16)",
-        0x010 compat: u64 = "features that do not matter to others",
-        0x018 ro_compat: u64 = "features that allow others to read",
-        0x020 incompat: u64 = "features that must be known",
+        0x00c block_size_log2: u32 = "9 to 12 (the layout allows up to 16)",
+        0x010 compat: u64 = "features that a version without them may ignore",
+        0x018 ro_compat: u64 = "features that a version without them may mount read-only",
+        0x020 incompat: u64 = "features that a version without them must not mount",
         0x028 uuid: [u8; 16] = "uuid, in the order of its text form",
         0x038 label: [u8; 64] = "UTF-8, zero-padded",
         0x078 hash_seed: [u8; 16] = "key of SipHash-1-3 for names",
-        0x088 region_len: u64 = "bytes",
-        0x090 blocks: u64 = "blocks",
-        0x098 copy_offset: u64 = "byte offset of the second superblock page",
+        0x088 region_len: u64 = "length of the region, bytes",
+        0x090 blocks: u64 = "number of blocks",
+        0x098 copy_offset: u64 = "byte offset of the superblock copy",
         0x0a0 journal_offset: u64 = "byte offset of the journal",
-        0x0a8 journal_len: u64 = "bytes of the journal",
-        0x0b0 lanes: u32 = "journal lanes",
-        0x0b4 slot_size: u32 = "bytes of a record slot",
-        0x0b8 inodes_max: u64 = "inode numbers are below this",
+        0x0a8 journal_len: u64 = "length of the journal, bytes",
+        0x0b0 lanes: u32 = "number of journal lanes",
+        0x0b4 slot_size: u32 = "size of a record slot, bytes",
+        0x0b8 inodes_max: u64 = "upper bound of inode numbers, exclusive",
         0x0c0 blocks_per_group: u32 = "bits of a block bitmap",
         0x0c4 inodes_per_group: u32 = "bits of an inode bitmap",
         0x0c8 reserve_blocks: u64 = "blocks kept for unlink and truncate",
@@ -68,7 +68,7 @@ layout! {
         0x0d8 created_nsec: u32 = "time of mkfs, nanoseconds",
         0x0dc member_count: u32 = "1",
         0x0e0 members: [Member; 4] = "regions of the file system",
-        0x160 writer: [u8; 32] = "program that made it, zero-padded",
+        0x160 writer: [u8; 32] = "program that made the file system, zero-padded",
         0x180 refcount_root: u64 = "reserved: reference-count tree",
         0x188 datasum_root: u64 = "reserved: data checksums",
         0x190 quota_root: u64 = "reserved: quota",
@@ -76,29 +76,29 @@ layout! {
         0x1a0 replica_uuid: [u8; 16] = "reserved: replica",
         0x1b0 replica_generation: u64 = "reserved: replica",
         0x1b8 reserved_tail: [u8; 68] = "zero",
-        0x1fc crc: u32 = "CRC32C of the 508 bytes before, seed 0",
+        0x1fc crc: u32 = "CRC32C of the preceding 508 bytes, seed 0",
     }
 }
 
 impl SuperStatic {
-    /// The CRC that these contents should have.
+    /// Computes the CRC of these contents.
     pub fn expected_crc(&self) -> u32 {
         crc(0, &self.as_bytes()[..SuperStatic::SIZE - 4])
     }
 
-    /// Renews the CRC.
+    /// Stores the current CRC in the structure.
     pub fn seal(&mut self) {
         self.crc = self.expected_crc();
     }
 }
 
 layout! {
-    /// What went wrong, and when.
+    /// An error, its time and its inode.
     pub struct ErrorMark: 32 {
         0x00 time_sec: i64 = "seconds since the epoch, 0 = no error",
         0x08 ino: u64 = "inode concerned, 0 = none",
-        0x10 errno: u32 = "errno given",
-        0x14 count: u32 = "errors up to then",
+        0x10 errno: u32 = "errno of the error",
+        0x14 count: u32 = "number of errors up to then",
         0x18 reserved_tail: u64 = "zero",
     }
 }
@@ -107,7 +107,7 @@ layout! {
     /// The dynamic words, at offset 0x200 of the page.
     pub struct SuperDynamic: 192 {
         0x00 state: u64 = "1 clean, 2 mounted or crashed",
-        0x08 mounts: u64 = "mount generation, counts read-write mounts",
+        0x08 mounts: u64 = "mount generation: number of read-write mounts",
         0x10 checkpoint: u64 = "sealed LSN: records up to it are dead",
         0x18 last_mount_sec: i64 = "time of the last read-write mount",
         0x20 reserved_head: [u64; 4] = "zero",

@@ -1,5 +1,5 @@
-//! Following a file map by reading only: which block holds block `index` of a
-//! file. The engine's own cursor (`map/`) builds on the same step.
+//! Reads a file map: finds the block that holds block `index` of a file. The
+//! write side (`map/`) uses the same checks.
 
 use crate::media::Medium;
 use zerocopy::IntoBytes;
@@ -10,15 +10,15 @@ use crate::error::{Damage, Error, Result};
 use crate::pmem::RegionView;
 use crate::types::{Bno, Ino};
 
-/// What is wrong with a pointer that would show, or let be written, what no
-/// object owns.
+/// The fault of a pointer through which a caller could read or write a superblock
+/// page or the journal, which no object owns.
 pub const TO_FIXED: &str = "the pointer leads to a superblock page or the journal";
 
-/// What is wrong with a pointer block that reads as zeros.
-pub const EMPTY_TABLE: &str = "the pointer block that it stands in has no pointers: it was lost";
+/// The fault of a pointer block that reads as zeros.
+pub const EMPTY_TABLE: &str = "the pointer block that holds it has no pointers: it was lost";
 
-/// What is wrong with a mark of loss in anything but a regular file.
-pub const NOT_LOST: &str = "it is marked as lost, and only contents of regular files can be";
+/// The fault of a loss mark outside the contents of a regular file.
+pub const NOT_LOST: &str = "it is marked as lost, but only contents of regular files can be";
 
 /// Root of a file map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,25 +36,25 @@ pub struct MapRoot {
 pub struct Leaf {
     /// First file block that the leaf (or hole) covers.
     pub first: u64,
-    /// File blocks that it covers.
+    /// Number of file blocks that it covers.
     pub count: u64,
-    /// First block; `None` for a hole, and for what was lost.
+    /// First block; `None` for a hole or a lost range.
     pub block: Option<Bno>,
     /// Allocated, reads as zeros.
     pub unwritten: bool,
-    /// What was there could not be brought back.
+    /// The range is lost: a repair could not recover it.
     pub lost: bool,
 }
 
 impl MapRoot {
-    /// File blocks that a tree of this height can hold.
+    /// Returns the number of file blocks that a tree of this height can hold.
     #[inline]
     pub fn capacity(&self, geo: &Geometry) -> u64 {
         1u64.checked_shl(geo.fan_log2 * self.height)
             .unwrap_or(u64::MAX)
     }
 
-    /// Where the root pointer stands.
+    /// Returns the place of the root pointer.
     #[inline]
     pub fn root_at(&self, geo: &Geometry) -> PtrAt {
         PtrAt {
@@ -65,11 +65,10 @@ impl MapRoot {
         }
     }
 
-    /// Checks a pointer that is not a hole and gives its block, which lies in
-    /// the region with all the blocks that the pointer covers, and outside of the
-    /// superblock pages and the journal. A mark of loss is an error here: who
-    /// reads files asks [`Ptr::is_lost`] then, which costs nothing where there
-    /// is none.
+    /// Checks a pointer that is not a hole and returns its block. All blocks that
+    /// the pointer covers lie in the region and outside the superblock pages and
+    /// the journal. A loss mark is an error here. A caller that reads files then
+    /// calls [`Ptr::is_lost`], so files without loss marks pay nothing.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -80,7 +79,7 @@ impl MapRoot {
         }
         let span = if ptr.is_leaf() {
             if at.level != 1 || !geo.huge_leaves || geo.block_log2 != 12 {
-                return Err(self.damaged(at, "a large leaf where there can be none"));
+                return Err(self.damaged(at, "a 2 MiB leaf where none is allowed"));
             }
             1u64 << geo.fan_log2
         } else {
@@ -88,7 +87,7 @@ impl MapRoot {
         };
         let b = ptr.block();
         if b.0 + span > geo.blocks || !b.0.is_multiple_of(span) {
-            return Err(self.damaged(at, "the pointer leaves the region"));
+            return Err(self.damaged(at, "the pointer leads outside the region"));
         }
         if geo.is_fixed(b.0, span) {
             return Err(self.damaged(at, TO_FIXED));
@@ -98,18 +97,23 @@ impl MapRoot {
 
     #[cold]
     fn damaged(&self, at: PtrAt, what: &str) -> Error {
+        self.damage(Damage::MapPointer, at, what)
+    }
+
+    #[cold]
+    fn damage(&self, kind: Damage, at: PtrAt, what: &str) -> Error {
         Error::corrupt(
-            Damage::MapPointer,
+            kind,
             format!("{}, pointer {} of level {}", self.ino, at.index, at.level),
             what,
         )
     }
 
-    /// The leaf that covers file block `index`, of a map in which nothing can be
-    /// marked as lost.
+    /// Returns the leaf that covers file block `index` in a map that cannot have
+    /// loss marks.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], also where it is marked as lost.
+    /// [`Error::Corrupt`], also for a loss mark.
     pub fn find<'r>(
         &self,
         region: impl Into<RegionView<'r>>,
@@ -129,7 +133,7 @@ impl MapRoot {
         Ok(leaf)
     }
 
-    /// The leaf that covers file block `index` of a regular file.
+    /// Returns the leaf that covers file block `index` of a regular file.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -196,17 +200,18 @@ impl MapRoot {
         }
     }
 
-    /// A pointer block goes with its last pointer: one that has none was lost,
-    /// and the zeros in it are no holes. `hole` is where one of them stands.
+    /// Checks that a pointer block has a pointer. A pointer block is freed with its
+    /// last pointer, so an empty one was lost and its zeros are not holes. `hole` is
+    /// the place of one of these zeros.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for such a block.
+    /// [`Error::Corrupt`] for an empty block.
     #[cold]
     pub fn has_pointers(&self, medium: Medium<'_>, table: Bno, hole: PtrAt) -> Result<()> {
         let Medium { region, geo } = medium;
         let (base, last) = (geo.offset(table), (1u64 << geo.fan_log2) - 1);
         let slot = hole.index & last;
-        // Most holes stand behind a pointer, where a file has grown.
+        // Most holes follow a pointer, at the end of a file that has grown.
         for near in [slot.saturating_sub(1), (slot + 1).min(last)] {
             if region.load_u64(base + near * 8)? != 0 {
                 return Ok(());
@@ -216,7 +221,7 @@ impl MapRoot {
         let words = &mut words[..=last as usize];
         region.read(base, words.as_mut_bytes())?;
         if words.iter().all(|w| *w == 0) {
-            return Err(self.damaged(hole, EMPTY_TABLE));
+            return Err(self.damage(Damage::MapEmpty, hole, EMPTY_TABLE));
         }
         Ok(())
     }

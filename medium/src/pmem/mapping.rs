@@ -145,9 +145,9 @@ impl Share {
 
 /// Maps a piece of a descriptor over a part of a reservation.
 ///
+/// # Safety
 /// No code accesses `at..at+len` of the reservation through an address taken before, unless
 /// it allows for changing contents.
-/// they took before, unless they allow for its contents to change.
 pub(super) unsafe fn map_over(
     reservation: &Reservation,
     at: usize,

@@ -121,28 +121,35 @@ impl Stitcher {
     /// # Errors
     /// [`PmemError::Os`] with ENOMEM; EINVAL for a length of zero.
     pub fn new(len: u64, congruent: u64) -> Result<Stitcher, PmemError> {
-        Stitcher::reserving(len, len, congruent)
+        Stitcher::reserving(len, len, congruent, REGION_UNIT)
     }
 
-    /// As [`new`](Self::new), and reserves `reserve` bytes of address space in all, into
-    /// which [`StitchedMap::extend`] grows the view.
+    /// As [`new`](Self::new), and reserves `reserve` bytes of address space in all, rounded
+    /// up to multiples of `unit`, into which [`StitchedMap::extend`] grows the view. `unit`
+    /// is the largest [unit](StitchSource::unit) of the sources.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn reserving(len: u64, reserve: u64, congruent: u64) -> Result<Stitcher, PmemError> {
+    pub fn reserving(
+        len: u64,
+        reserve: u64,
+        congruent: u64,
+        unit: u64,
+    ) -> Result<Stitcher, PmemError> {
         let all = len.max(reserve);
         let make = || {
             if len == 0 {
                 return Err(Errno::INVAL);
             }
-            Reservation::new(usize::try_from(all).map_err(|_| Errno::NOMEM)?, congruent)
+            let whole = all.checked_next_multiple_of(unit).ok_or(Errno::NOMEM)?;
+            Reservation::new(usize::try_from(whole).map_err(|_| Errno::NOMEM)?, congruent)
         };
         let range = make().map_err(|e| os("cannot reserve addresses for", all, e))?;
         let len = len.next_multiple_of(rustix::param::page_size() as u64);
         Ok(Stitcher {
             range,
             len,
-            unit: REGION_UNIT,
+            unit,
             pieces: Vec::new(),
             end: 0,
         })
@@ -194,6 +201,7 @@ impl Stitcher {
         Ok(StitchedMap {
             memory,
             len: self.len,
+            unit: self.unit,
             pieces: self.pieces,
             writable,
         })
@@ -228,6 +236,8 @@ pub enum Advice {
 pub struct StitchedMap {
     memory: Memory,
     len: u64,
+    /// The piece that the guard replaces on a fault: no mapping in the view is larger.
+    unit: u64,
     pieces: Vec<Piece>,
     writable: bool,
 }
@@ -252,6 +262,7 @@ impl StitchedMap {
         Ok(StitchedMap {
             memory: Memory::of_region(owner, region_offset, len)?,
             len,
+            unit: REGION_UNIT,
             pieces: vec![Piece {
                 at: 0,
                 len,
@@ -292,14 +303,20 @@ impl StitchedMap {
                 errno: libc::EOPNOTSUPP,
             });
         };
-        let new = len.next_multiple_of(rustix::param::page_size() as u64);
-        if new > range.len() as u64 {
-            return Err(PmemError::OutOfBounds {
-                offset: 0,
-                len: new,
-                region_len: range.len() as u64,
+        if source.unit > self.unit {
+            return Err(PmemError::Misaligned {
+                offset: self.unit,
+                align: source.unit,
             });
         }
+        let whole = len.checked_next_multiple_of(rustix::param::page_size() as u64);
+        let Some(new) = whole.filter(|new| *new <= range.len() as u64) else {
+            return Err(PmemError::OutOfBounds {
+                offset: 0,
+                len,
+                region_len: range.len() as u64,
+            });
+        };
         if new <= self.len {
             return Ok(());
         }
@@ -336,15 +353,21 @@ impl StitchedMap {
         }
     }
 
-    /// Advises the kernel about the use of a range, which is widened to whole pages.
+    /// Advises the kernel about the use of a range, which is widened to whole pages, to
+    /// huge pages where the source maps these only. A view in the mapping of the region
+    /// shares that mapping with others, so it takes [`Advice::WillNeed`] only.
     ///
     /// # Errors
     /// [`PmemError::OutOfBounds`]; errors of madvise(2).
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), PmemError> {
         self.at(offset, len)?;
-        let page = rustix::param::page_size() as u64;
+        if matches!(self.memory, Memory::Region { .. }) && advice != Advice::WillNeed {
+            return Ok(());
+        }
+        let page = self.unit.max(rustix::param::page_size() as u64);
         let start = offset / page * page;
-        let len = (offset + len).next_multiple_of(page) - start;
+        let end = (offset + len).next_multiple_of(page).min(self.len);
+        let len = end - start;
         let advice = match advice {
             Advice::Normal => Madvise::Normal,
             Advice::Random => Madvise::Random,

@@ -1,4 +1,4 @@
-//! Trees with damaged bytes: an error or the right answer, and never a panic.
+//! Trees with damaged bytes: an error or the right answer, never a panic.
 
 use super::*;
 use crate::alloc::Run;
@@ -6,7 +6,7 @@ use crate::htree::leaf::tag_of;
 use crate::media::htree::{LeafShape, SLOT};
 
 #[test]
-fn the_trees_of_one_inode_are_not_confused() {
+fn trees_of_one_inode_are_not_confused() {
     let vol = volume(4096, 1 << 20);
     let mut tree = dir();
     put(&vol, &mut tree, b"name", 8, &[1; 8]).unwrap();
@@ -18,7 +18,7 @@ fn the_trees_of_one_inode_are_not_confused() {
         find(&vol, &wrong, b"name", &mut |_, _| ()),
         Err(Error::Corrupt { .. })
     ));
-    // With a pointer that fits, the leaf still says whose it is.
+    // Even if the pointer fits, the leaf identifies its owner.
     let root = Ptr::new(tree.root.block(), LEAF, wrong.at(&vol.geo, 0, 0));
     vol.verified.forget(root.block());
     let wrong = TreeRef { root, ..wrong };
@@ -28,7 +28,8 @@ fn the_trees_of_one_inode_are_not_confused() {
     ));
 }
 
-/// Whatever is done to a damaged tree gives an error or the right answer.
+/// Runs all operations on a damaged tree. Each returns an error or the right answer.
+/// Returns whether one of them returned an error.
 fn use_damaged(vol: &Volume, tree: &TreeRef, names: &[String], all: usize) -> bool {
     let mut hurt = false;
     let mut note = |e: Error| {
@@ -75,7 +76,7 @@ fn use_damaged(vol: &Volume, tree: &TreeRef, names: &[String], all: usize) -> bo
 }
 
 #[test]
-fn no_flipped_byte_goes_unnoticed() {
+fn flipped_tree_byte_is_detected() {
     let vol = volume(512, 1 << 20);
     let mut tree = dir();
     let names: Vec<String> = (0..60).map(|i| format!("a name of its own, {i}")).collect();
@@ -118,8 +119,8 @@ fn no_flipped_byte_goes_unnoticed() {
 }
 
 #[test]
-fn damage_after_the_check_is_no_panic() {
-    // The checksum is not looked at again, the bounds are.
+fn damage_after_verification_does_not_panic() {
+    // Later uses check the bounds again, but not the checksum.
     let vol = volume(512, 1 << 20);
     let mut tree = dir();
     let names: Vec<String> = (0..11).map(|i| format!("{i}")).collect();
@@ -157,7 +158,7 @@ fn damage_after_the_check_is_no_panic() {
 }
 
 #[test]
-fn a_leaf_copied_to_another_block_is_found_out() {
+fn leaf_copied_to_other_block_is_detected() {
     let vol = volume(4096, 1 << 20);
     let mut tree = dir();
     put(&vol, &mut tree, b"name", 8, &[1; 8]).unwrap();
@@ -176,10 +177,10 @@ fn a_leaf_copied_to_another_block_is_found_out() {
     ));
 }
 
-/// Callers of a scan end their loops by its order, which therefore must not
-/// depend on a leaf still being what it was when it was checked.
+/// Callers of a scan rely on its order to end their loops. The order must therefore
+/// hold even if a leaf is damaged after it was checked.
 #[test]
-fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
+fn scan_of_damaged_leaf_ascends_or_fails() {
     let vol = volume(512, 1 << 20);
     let mut tree = dir();
     for i in 0..60 {
@@ -201,7 +202,7 @@ fn a_scan_ascends_or_fails_whatever_became_of_a_leaf() {
         leaves.iter().rfind(full).unwrap(),
     );
     let good = items(first);
-    // As another item of its leaf, and as one of another leaf.
+    // The hash of another item in the same leaf, and of an item in another leaf.
     for hash in [good[1].hash, items(last)[0].hash] {
         let base = vol.geo.offset(first);
         let mut bytes = vec![0; 512];

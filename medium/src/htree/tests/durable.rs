@@ -1,14 +1,13 @@
-//! What a tree stores outside of a record is on its way to the medium with it.
+//! Stores of a tree outside of a record are flushed before the record commits.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::pmem::{EventKind, LINE, SimBackend};
 
-/// An index block is written anew where the record has no room for its
-/// pointers.
+/// An index block is rewritten if the record has no room for its pointers.
 #[test]
-fn nothing_that_a_divided_leaf_stores_is_left_in_the_cache() {
+fn leaf_split_leaves_no_line_unflushed() {
     for block_size in [512, 4096] {
         let sim = SimBackend::new(4 << 20).unwrap();
         let region = Region::new("test", Box::new(sim.clone()));
@@ -22,7 +21,7 @@ fn nothing_that_a_divided_leaf_stores_is_left_in_the_cache() {
         let mut anew = 0;
         for i in 0..1500 {
             let mut tx = vol.begin();
-            // A record that is almost full.
+            // Make the record almost full.
             let full = (tx.room() - 1300) / 8 * 8;
             tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
             let mut u = tree;
@@ -44,7 +43,7 @@ fn nothing_that_a_divided_leaf_stores_is_left_in_the_cache() {
             }
             assert!(
                 dirty.is_empty(),
-                "blocks of {block_size}, name {i}: lines {dirty:x?} are stored and not flushed"
+                "blocks of {block_size}, name {i}: lines {dirty:x?} were stored and not flushed"
             );
             tree = u;
         }

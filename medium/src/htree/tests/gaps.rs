@@ -1,9 +1,9 @@
-//! Names that are put where they were looked for.
+//! Tests of vacant entries: insertion at the place that a look-up found.
 
 use super::*;
 
-/// Moves a name as a rename does; gives whether the place that was found before
-/// the removal was still good.
+/// Renames an entry as the engine does. Returns whether the vacant entry, found before
+/// the removal, was still valid.
 fn rename(vol: &Volume, tree: &mut TreeRef, old: &[u8], new: &[u8]) -> bool {
     let Ok(Some(from)) = find_dir(vol, tree, old) else {
         panic!("{old:?} is not there");
@@ -31,8 +31,8 @@ fn name(i: u64) -> Vec<u8> {
     name
 }
 
-/// Moves names about in a directory of so many; gives how many places were good
-/// and how many were not.
+/// Renames entries in a directory of `names` entries. Returns the number of valid and
+/// of invalid vacant entries.
 fn move_about(block_size: u32, names: u64, moves: u64) -> (usize, usize) {
     let vol = volume(block_size, 8 << 20);
     let mut tree = dir();
@@ -60,34 +60,34 @@ fn move_about(block_size: u32, names: u64, moves: u64) -> (usize, usize) {
 }
 
 #[test]
-fn a_name_goes_where_it_was_looked_for() {
+fn rename_uses_vacant_entry_of_lookup() {
     let (held, not) = move_about(4096, 400, 2000);
     assert!(held > 1900, "{held} and {not}");
 }
 
-/// Leaves that lose their last item go, and so do the places in them.
+/// A leaf is freed with its last item, which invalidates the vacant entries in it.
 #[test]
-fn a_place_in_a_leaf_that_goes_is_not_used() {
+fn vacant_entry_in_freed_leaf_is_not_used() {
     let (held, not) = move_about(512, 60, 4000);
     assert!(held > 1000 && not > 100, "{held} and {not}");
 }
 
 #[test]
-fn names_that_collide_have_places_of_their_own() {
+fn colliding_names_get_separate_vacant_entries() {
     HASH_MASK.set(0x7f << 56);
     let (held, not) = move_about(4096, 60, 1000);
     HASH_MASK.set(u64::MAX);
     assert!(held > 900, "{held} and {not}");
 }
 
-/// The place is that of a tree: another one has not got it.
+/// A vacant entry is valid only for the tree of its look-up.
 #[test]
-fn a_place_in_a_tree_that_was_planted_since_is_not_used() {
+fn vacant_entry_of_other_tree_is_not_used() {
     let vol = volume(4096, 4 << 20);
     let mut tree = dir();
     put(&vol, &mut tree, b"a", 8, &1u64.to_le_bytes()).unwrap();
     let Err(Some(vacant)) = find_dir_or_vacant(&vol, &tree, b"b").unwrap() else {
-        panic!("there is a leaf, and no such name in it");
+        panic!("the tree has a leaf, and the name does not exist");
     };
     let tx = vol.begin();
     assert!(vacant.holds(&tx, &tree) && !vacant.holds(&tx, &dir()));

@@ -312,7 +312,7 @@ fn huge_pages_of_tmpfs_are_mapped() {
 fn extend_that_fails_midway_leaves_the_view_and_can_be_repeated() {
     let region = RegionOptions::new().memfd("test", 1 << 20).unwrap();
     let source = StitchSource::of_region(&region).unwrap();
-    let mut stitcher = Stitcher::reserving(P, 64 * P, 0).unwrap();
+    let mut stitcher = Stitcher::reserving(P, 64 * P, 0, P).unwrap();
     stitcher.stitch(&source, 0, 8 * P, P, true).unwrap();
     let mut map = stitcher.finish().unwrap();
     let address = map.as_ptr();
@@ -324,7 +324,9 @@ fn extend_that_fails_midway_leaves_the_view_and_can_be_repeated() {
         assert_eq!((map.len(), map.is_writable()), (P, true));
         assert!(map.load::<u64>(P).is_err());
     }
-    map.extend(&source, 65 * P, [], true).unwrap_err();
+    for len in [65 * P, u64::MAX] {
+        map.extend(&source, len, [], true).unwrap_err();
+    }
     map.extend(&source, 4 * P, [(P, 20 * P, 2 * P)], true)
         .unwrap();
     assert_eq!((map.len(), map.as_ptr()), (4 * P, address));
