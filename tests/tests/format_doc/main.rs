@@ -1,9 +1,8 @@
-//! Holds `docs/format.md` against the code: its tables are those of the code,
-//! and a reader written from it alone reads what the engine writes.
+//! Compares `docs/format.md` with the code. The tables must equal those of the code,
+//! and a reader written only from the document must read the engine's images.
 //!
-//! `UPDATE_FORMAT_DOC=1 cargo test -p pramfs-tests --test format_doc` prints the
-//! tables anew into the document; a change of the format must then be seen in
-//! its diff.
+//! `UPDATE_FORMAT_DOC=1 cargo test -p pramfs-tests --test format_doc` regenerates the
+//! tables in the document. Its diff then shows every change of the format.
 
 mod reader;
 mod reads;
@@ -20,7 +19,7 @@ fn path() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/format.md"))
 }
 
-/// The tables that the document is to have, by name.
+/// Returns the tables that the document must have, by name.
 fn expected() -> Vec<(String, String)> {
     let structs = pramfs_medium::media::tables();
     let mut all: Vec<_> = structs
@@ -31,7 +30,7 @@ fn expected() -> Vec<(String, String)> {
     all
 }
 
-/// The document with these tables between the markers. Fails for a marker
+/// Replaces the tables between the markers of the document. Fails for a marker
 /// without a table and for a table without a marker.
 fn with_tables(text: &str, tables: &[(String, String)]) -> String {
     let mut out = String::new();
@@ -41,7 +40,7 @@ fn with_tables(text: &str, tables: &[(String, String)]) -> String {
         let name_at = at + BEGIN.len();
         let name = &rest[name_at..name_at + rest[name_at..].find(CLOSE).expect("an open marker")];
         let table = tables.iter().find(|(n, _)| n == name).unwrap_or_else(|| {
-            panic!("docs/format.md asks for a table \"{name}\" that there is not")
+            panic!("docs/format.md has a marker for the unknown table \"{name}\"")
         });
         let end_marker = format!("{END}{name}{CLOSE}");
         let end = rest
@@ -57,13 +56,13 @@ fn with_tables(text: &str, tables: &[(String, String)]) -> String {
         let times = seen.iter().filter(|s| *s == name).count();
         assert_eq!(
             times, 1,
-            "docs/format.md has the table \"{name}\" {times} times"
+            "docs/format.md has the table \"{name}\" {times} times, not once"
         );
     }
     out
 }
 
-/// The first lines that differ, as a diff shows them.
+/// Returns the differing lines in the form of a diff, at most 40 of each side.
 fn difference(old: &str, new: &str) -> Option<String> {
     if old == new {
         return None;
@@ -86,7 +85,7 @@ fn difference(old: &str, new: &str) -> Option<String> {
 }
 
 #[test]
-fn the_tables_of_the_document_are_those_of_the_code() {
+fn format_tables_match_code() {
     let text = std::fs::read_to_string(path()).expect("docs/format.md");
     let right = with_tables(&text, &expected());
     if std::env::var_os("UPDATE_FORMAT_DOC").is_some() {
@@ -95,15 +94,15 @@ fn the_tables_of_the_document_are_those_of_the_code() {
     }
     if let Some(diff) = difference(&text, &right) {
         panic!(
-            "docs/format.md is not what the code says, {diff}\n\
-             If the change of the format is meant, have the tables printed anew and look at the diff:\n\
+            "docs/format.md differs from the code, {diff}\n\
+             If the change of the format is intended, regenerate the tables and check the diff:\n\
              UPDATE_FORMAT_DOC=1 cargo test -p pramfs-tests --test format_doc"
         );
     }
 }
 
 #[test]
-fn a_table_that_differs_is_shown() {
+fn differing_table_is_shown_as_diff() {
     let marked = |body: &str| format!("a\n{BEGIN}x{CLOSE}\n{body}\n{END}x{CLOSE}\nb\n");
     let table = [("x".to_owned(), "| 1 |\n| 2 |\n".to_owned())];
     let right = with_tables(&marked("old"), &table);
@@ -113,9 +112,9 @@ fn a_table_that_differs_is_shown() {
     assert_eq!(diff, "at line 4:\n-| 3 |\n+| 2 |\n");
 }
 
-/// Places of the document that name a number of the code.
+/// Passages of the document outside the tables contain constants of the code.
 #[test]
-fn the_text_names_the_numbers_of_the_code() {
+fn format_text_matches_code_constants() {
     use pramfs_medium::media::{inode, superblock};
     let text = std::fs::read_to_string(path()).expect("docs/format.md");
     let facts = [
@@ -146,7 +145,7 @@ fn the_text_names_the_numbers_of_the_code() {
     for fact in facts {
         assert!(
             text.contains(&fact),
-            "docs/format.md does not say \"{fact}\""
+            "docs/format.md does not contain \"{fact}\""
         );
     }
 }

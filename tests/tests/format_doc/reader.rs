@@ -1,6 +1,6 @@
-//! A reader of the format, written from `docs/format.md`: it shares no code
-//! with the engine, verifies every checksum on its way, and panics at the
-//! first thing that is not as the document says.
+//! An independent reader of the format, written from `docs/format.md`. It shares no
+//! code with the engine, verifies every checksum that it meets, and panics at the
+//! first deviation from the document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -74,7 +74,7 @@ pub struct Reader<'a> {
     journal: (usize, usize),
     lanes: usize,
     slot_size: usize,
-    /// Blocks that something owns.
+    /// Blocks with an owner.
     owned: BTreeSet<u64>,
 }
 
@@ -84,11 +84,11 @@ struct Map {
     root: u64,
     height: u32,
     owner: u64,
-    /// Of a regular file: parts of it can be lost.
+    /// The map belongs to a regular file and may have lost ranges.
     file: bool,
 }
 
-/// An inode as the tree shows it.
+/// An inode with its contents, as found in the directory tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     pub ino: u64,
@@ -101,9 +101,9 @@ pub struct Node {
     pub mtime: (i64, u32),
     pub btime: (i64, u32),
     pub generation: u64,
-    /// Contents of a file, target of a symlink.
+    /// Contents of a file or target of a symlink.
     pub data: Vec<u8>,
-    /// File blocks that were lost.
+    /// Lost file blocks.
     pub lost: BTreeSet<u64>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -154,11 +154,11 @@ impl<'a> Reader<'a> {
 
     fn own(&mut self, block: u64, count: u64) {
         for b in block..block + count {
-            assert!(self.owned.insert(b), "block {b} has two owners");
+            assert!(self.owned.insert(b), "block {b} is multiply claimed");
         }
     }
 
-    /// Block and flags of a pointer that stands in its place.
+    /// Checks a pointer for its place and returns block and flags.
     fn pointer(&self, p: u64, ino: u64, level: u32, index: u64) -> (u64, u64) {
         let low = p & ((1 << 48) - 1);
         let place = ino
@@ -174,8 +174,8 @@ impl<'a> Reader<'a> {
         (p & ((1 << 40) - 1), low >> 44 & 3)
     }
 
-    /// All blocks of a file: file block, block, unwritten. Owns them. One that was
-    /// lost is block 0.
+    /// Returns all blocks of a file (file block, block, unwritten) and marks them as
+    /// owned. A lost block is block 0.
     fn map(&mut self, m: Map) -> Vec<(u64, u64, bool)> {
         let mut out = Vec::new();
         self.map_entry(m, m.root, m.height, 0, &mut out);
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The first bytes of a file.
+    /// Reads the first `len` bytes of a file.
     fn contents(&self, blocks: &[(u64, u64, bool)], len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         for &(index, block, unwritten) in blocks {
@@ -253,7 +253,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The file of an internal inode.
+    /// Reads the map of an internal inode.
     fn internal(&mut self, at: usize, ino: u64) -> Vec<(u64, u64, bool)> {
         let d = &self.bytes[at..at + 256];
         self.check_inode(d, ino);
@@ -268,7 +268,7 @@ impl<'a> Reader<'a> {
         map
     }
 
-    /// The bits that are set in a bitmap whose descriptors these are.
+    /// Returns the set bits of the bitmap with these descriptors.
     fn bitmap(&mut self, descs: &[(u64, u64, bool)], ino: u64, bits: u64) -> BTreeSet<u64> {
         let per_group = self.bs() as u64 * 8;
         let table = self.contents(descs, bits.div_ceil(per_group) as usize * 32);
@@ -294,14 +294,14 @@ impl<'a> Reader<'a> {
         set
     }
 
-    /// All items of a tree.
+    /// Returns all items of a tree.
     fn tree(&mut self, root: u64, ino: u64, first_level: u64) -> Vec<Item> {
         let mut out = Vec::new();
         self.tree_entry(root, (ino, first_level), 0, 0, &mut out);
         out
     }
 
-    /// Gives the number of slots that belong together.
+    /// Reads a subtree and returns the number of slots that name it.
     fn tree_entry(
         &mut self,
         p: u64,
@@ -428,7 +428,7 @@ impl<'a> Reader<'a> {
         out
     }
 
-    /// Everything, by path. A clean, unmounted region.
+    /// Reads all files of a clean, unmounted region, by path.
     pub fn files(&mut self) -> BTreeMap<Vec<u8>, Node> {
         assert_eq!(u64_at(self.bytes, 0x200), 1, "clean");
         unseal(self.s, u64_at(self.bytes, 0x210));
@@ -460,7 +460,7 @@ impl<'a> Reader<'a> {
         d
     }
 
-    /// The orphan table, which is empty, and the lease table.
+    /// Checks that the orphan table and the lease table are empty.
     fn orphans(&mut self, table: &BTreeMap<u64, u64>) {
         let d = self.inode(table, 3);
         let map = self.map(self.map_of(d, 3));
@@ -508,7 +508,7 @@ impl<'a> Reader<'a> {
                 let map = self.map(self.map_of(d, ino));
                 node.lost = map.iter().filter(|b| b.1 == 0).map(|b| b.0).collect();
                 let flagged = u32_at(d, 0x88) >> 31 != 0;
-                assert_eq!(flagged, !node.lost.is_empty(), "the hint of lost parts");
+                assert_eq!(flagged, !node.lost.is_empty(), "the hint of lost ranges");
                 node.data = self.contents(&map, node.size as usize);
             }
             10 if node.size <= 96 => node.data = d[0xa0..0xa0 + node.size as usize].to_vec(),
@@ -539,8 +539,8 @@ impl<'a> Reader<'a> {
         out.insert(path, node);
     }
 
-    /// The LSNs of the live records, after what the document calls a check of
-    /// every entry.
+    /// Returns the LSNs of the live records after the check of every entry that the
+    /// document describes.
     pub fn live_records(&self) -> Vec<u64> {
         let (at, _) = self.journal;
         let slots = at + (self.lanes * 64).next_multiple_of(4096);

@@ -1,4 +1,4 @@
-//! What the engine wrote, read by the reader of the document.
+//! Reads images of the engine with the independent reader.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 
 use crate::reader::{Node, Reader};
 
-/// Something of everything.
+/// Creates objects of all types.
 fn fill(fs: &Fs, block_size: u32) {
     let ctx = Credentials::new(1000, 100).with_umask(0o022);
     let dir = fs.mkdir(&ctx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
@@ -89,7 +89,7 @@ fn fill(fs: &Fs, block_size: u32) {
     }
 }
 
-/// The same by the engine.
+/// Reads all files through the engine.
 fn files(fs: &Fs) -> BTreeMap<Vec<u8>, Node> {
     let mut out = BTreeMap::new();
     let mut todo = vec![(Vec::new(), Ino::ROOT)];
@@ -138,7 +138,7 @@ fn files(fs: &Fs) -> BTreeMap<Vec<u8>, Node> {
 }
 
 #[test]
-fn a_reader_made_from_the_document_reads_what_the_engine_wrote() {
+fn independent_reader_reads_engine_image() {
     for block_size in [512, 1024, 2048, 4096] {
         let sim = formatted(24 << 20, &repeatable(block_size)).unwrap();
         let image = sim.image();
@@ -151,7 +151,7 @@ fn a_reader_made_from_the_document_reads_what_the_engine_wrote() {
         let fs = mount(&sim, quiet()).unwrap();
         fill(&fs, block_size);
         let expected = files(&fs);
-        // As a crash would leave it: the journal.
+        // The journal as a crash would leave it.
         let image = sim.image();
         let live = Reader::open(&image).live_records();
         assert!(
@@ -177,7 +177,7 @@ fn a_reader_made_from_the_document_reads_what_the_engine_wrote() {
 }
 
 #[test]
-fn a_reader_made_from_the_document_finds_what_a_repair_has_marked() {
+fn independent_reader_finds_ranges_marked_lost() {
     use pramfs_fsck::{Policy, RepairOptions, repair};
     use pramfs_medium::media::{DiskInode, probe_superblock};
     use pramfs_tests::region::{inode_home, region_of};
@@ -202,7 +202,7 @@ fn a_reader_made_from_the_document_finds_what_a_repair_has_marked() {
         let region = region_of(&sim);
         let geo = probe_superblock(&region).unwrap().geometry();
         let table = (d.root & ((1 << 40) - 1)) << geo.block_log2;
-        // Two of its pointers.
+        // Damage two pointers.
         for slot in [8, 19] {
             let at = table + slot * 8;
             region.window().store_unflushed(at, &[0x35; 8]).unwrap();

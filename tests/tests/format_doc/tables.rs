@@ -1,4 +1,4 @@
-//! The tables of `docs/format.md` that describe no structure.
+//! The tables of `docs/format.md` that are not those of structures.
 
 use std::fmt::{Display, Write};
 
@@ -16,7 +16,7 @@ use pramfs_medium::media::{Geometry, checksum, geometry, inode, pointer};
 
 use crate::reader;
 
-/// Name and text of each.
+/// Returns name and text of each table.
 pub fn others() -> Vec<(String, String)> {
     vec![
         ("constants".into(), constants()),
@@ -58,30 +58,38 @@ fn constants() -> String {
                 &"first word of a superblock page: `PRAMFSrs`",
             ]),
             row(&[&"`VERSION`", &VERSION, &"version of the format"]),
-            row(&[&"`PAGE`", &PAGE, &"bytes of a superblock page"]),
+            row(&[&"`PAGE`", &PAGE, &"size of a superblock page, bytes"]),
             row(&[
                 &"`COPY_OFFSET`",
                 &hex(COPY_OFFSET),
-                &"where mkfs puts the copy of it",
+                &"offset of the superblock copy that mkfs writes",
             ]),
             row(&[
                 &"`MIN_REGION`",
                 &hex(MIN_REGION),
-                &"bytes of the smallest region",
+                &"size of the smallest region, bytes",
             ]),
-            row(&[&"`STATE_CLEAN`", &STATE_CLEAN, &"`state`: unmounted"]),
+            row(&[&"`STATE_CLEAN`", &STATE_CLEAN, &"`state`: clean"]),
             row(&[
                 &"`STATE_ACTIVE`",
                 &STATE_ACTIVE,
-                &"`state`: mounted, or not unmounted",
+                &"`state`: mounted or crashed",
             ]),
-            row(&[&"`INODE_SIZE`", &inode::INODE_SIZE, &"bytes of an inode"]),
+            row(&[
+                &"`INODE_SIZE`",
+                &inode::INODE_SIZE,
+                &"size of an inode, bytes",
+            ]),
             row(&[
                 &"`INLINE_TARGET`",
                 &inode::INLINE_TARGET,
-                &"longest symlink target in the inode",
+                &"longest symlink target in the inode, bytes",
             ]),
-            row(&[&"`LINK_MAX`", &inode::LINK_MAX, &"most links to an inode"]),
+            row(&[
+                &"`LINK_MAX`",
+                &inode::LINK_MAX,
+                &"maximum links to an inode",
+            ]),
             row(&[&"`LEAF`", &hex(pointer::LEAF), &"flag of a pointer"]),
             row(&[
                 &"`UNWRITTEN`",
@@ -98,7 +106,7 @@ fn constants() -> String {
                 &hex(htree::LEAF_MAGIC.into()),
                 &"first bytes of a leaf: `hlf1`",
             ]),
-            row(&[&"`SLOT`", &htree::SLOT, &"bytes of a slot of a leaf"]),
+            row(&[&"`SLOT`", &htree::SLOT, &"size of a leaf slot, bytes"]),
             row(&[&"`TAG_FREE`", &htree::TAG_FREE, &"tag of a free slot"]),
             row(&[
                 &"`TAG_NEXT`",
@@ -118,7 +126,7 @@ fn constants() -> String {
             row(&[
                 &"`VALUE_MAX`",
                 &htree::VALUE_MAX,
-                &"longest value of an attribute",
+                &"longest value of an attribute, bytes",
             ]),
             row(&[
                 &"`RECORD_MAGIC`",
@@ -128,12 +136,12 @@ fn constants() -> String {
             row(&[
                 &"`LANE_LINE`",
                 &geometry::LANE_LINE,
-                &"bytes of a lane's line",
+                &"size of a lane's line, bytes",
             ]),
             row(&[
                 &"`SEALED_BITS`",
                 &checksum::SEALED_BITS,
-                &"bits of a sealed value",
+                &"width of a sealed value, bits",
             ]),
             row(&[&"`ROOT`", &Ino::ROOT.0, &"inode of the root directory"]),
             row(&[&"`ORPHANS`", &Ino::ORPHANS.0, &"inode of the orphan table"]),
@@ -141,7 +149,7 @@ fn constants() -> String {
             row(&[
                 &"`FIRST_FREE`",
                 &Ino::FIRST_FREE.0,
-                &"first inode of users' files",
+                &"first inode number of user files",
             ]),
             row(&[
                 &"`INODE_TABLE`",
@@ -151,43 +159,40 @@ fn constants() -> String {
             row(&[
                 &"`INODE_GROUPS`",
                 &hex(Ino::INODE_GROUPS.0),
-                &"number of that of the inode groups",
+                &"number of the internal inode of the inode-group table",
             ]),
             row(&[
                 &"`BLOCK_GROUPS`",
                 &hex(Ino::BLOCK_GROUPS.0),
-                &"number of that of the block groups",
+                &"number of the internal inode of the block-group table",
             ]),
         ],
     )
 }
 
-/// Payload and effect. A new kind does not compile without its row.
+/// Returns payload and effect of a kind. A new kind does not compile without a row.
 fn payload(kind: EntryKind) -> (&'static str, &'static str) {
     match kind {
         EntryKind::Inode => (
             "bytes",
-            "part of an inode, in the table or in a superblock page, becomes these",
+            "replaces part of an inode, in the table or in a superblock page",
         ),
-        EntryKind::Pointer => (
-            "words",
-            "pointers of a file map or an index block become these",
-        ),
-        EntryKind::Leaf => ("bytes", "part of a leaf of a hash tree becomes these"),
+        EntryKind::Pointer => ("words", "replaces pointers of a file map or an index block"),
+        EntryKind::Leaf => ("bytes", "replaces part of a leaf of a hash tree"),
         EntryKind::Desc => (
             "32 bytes, group word",
-            "a group descriptor becomes these bytes",
+            "replaces a group descriptor by the 32 bytes",
         ),
-        EntryKind::Slot => ("words", "slots of the orphan or lease table become these"),
+        EntryKind::Slot => ("words", "replaces slots of the orphan or lease table"),
         EntryKind::SetBits => (
             "mask, group word",
-            "these bits of one word of a bitmap are set",
+            "sets the bits of the mask in one word of a bitmap",
         ),
         EntryKind::ClearBits => (
             "mask, group word",
-            "these bits of one word of a bitmap are cleared",
+            "clears the bits of the mask in one word of a bitmap",
         ),
-        EntryKind::Zero => ("n", "n words become zero"),
+        EntryKind::Zero => ("n", "zeroes n words"),
     }
 }
 
@@ -216,7 +221,7 @@ fn features() -> String {
     )
 }
 
-/// A number of bytes that is a power of two or close to it.
+/// Formats a number of bytes in the largest unit that divides it.
 fn bytes(n: u128) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut at = 0;
@@ -248,16 +253,16 @@ fn limits() -> String {
         bytes((1u128 << (g.fan_log2 * height + g.block_log2)).min(1 << 63))
     };
     let cells = vec![
-        line("largest region by its pointers", &|g| {
+        line("largest region that pointers can address", &|g| {
             bytes(1u128 << (40 + g.block_log2))
         }),
-        // Descriptors of all groups, in fewer blocks than a group has.
-        line("largest region that mkfs makes, just below", &|g| {
+        // The descriptors of all groups take fewer blocks than a group has.
+        line("size of regions that mkfs makes, less than", &|g| {
             let groups = g.bits_per_group() * (g.block_size / 32);
             bytes(u128::from(groups * g.bits_per_group()) << g.block_log2)
         }),
         line("bits of a group", &|g| g.bits_per_group().to_string()),
-        line("bytes that a block group describes", &|g| {
+        line("bytes that a block group covers", &|g| {
             bytes(u128::from(g.bits_per_group()) << g.block_log2)
         }),
         line("descriptors in a block", &|g| {
@@ -279,7 +284,7 @@ fn limits() -> String {
         line("leaf: bytes of the largest item", &|g| {
             g.leaf.max_item().to_string()
         }),
-        line("largest attribute in line, value and name", &|g| {
+        line("largest attribute in the item, value and name", &|g| {
             (g.leaf.max_item().min(1024) - ItemHeader::SIZE).to_string()
         }),
         line("2 MiB leaves", &|g| {
@@ -313,7 +318,7 @@ fn vectors() -> String {
         index,
     };
     let ptr = |block, flags, at| word(pointer::Ptr::new(pramfs::inode::Bno(block), flags, at).0);
-    // The hash of a name is the cookie of its entry.
+    // Get the hash of a name from the cookie of its entry.
     let region = Region::new("test vectors", HeapBackend::boxed(4 << 20));
     format(&region, &options).expect("a usual size");
     let fs = Fs::open(
