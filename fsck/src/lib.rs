@@ -35,16 +35,14 @@
 mod bitmaps;
 mod claims;
 mod directory;
+mod findings;
 mod inodes;
-mod issue;
 mod journal;
 mod links;
 mod maps;
-mod messages;
 mod orphans;
 mod outcome;
 mod paths;
-mod remedy;
 mod repair;
 mod report;
 mod superblock;
@@ -60,7 +58,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use issue::{Issue, Page, Part, Severity};
+pub use findings::{Issue, Page, Part, Severity};
 pub use journal::LSNS_USED_UP;
 pub use outcome::{Done, Loss, Lost};
 pub use repair::{Answer, Ask, Policy, RepairOptions, repair};

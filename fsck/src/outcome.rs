@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::issue::{Issue, Part};
 use pramfs_medium::types::Ino;
 
 /// The action taken on a finding.
@@ -66,76 +65,6 @@ impl Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl Issue {
-    /// Returns the default action, used if the repair recorded no other.
-    pub(super) fn usually(&self) -> Done {
-        use Issue::*;
-        match self {
-            SuperblockDamaged { .. }
-            | SuperblocksDiffer
-            | LabelsDiffer
-            | CheckpointDamaged { .. }
-            | DynamicWordsDiffer
-            | InternalInodeDamaged { .. }
-            | InternalInodesDiffer { .. }
-            | RetiredWordDamaged { .. } => Done::Copied,
-            InternalInodeLost { .. } => Done::Corrected,
-            LiveRecords { .. } => Done::Replayed,
-            RecordsRefused { .. } => Done::Discarded,
-            LsnsUsedUp { .. } => Done::Renumbered,
-            ErrorsRecorded { .. }
-            | RecordTorn { .. }
-            | LaneDamaged { .. }
-            | BitsPastEnd { .. }
-            | InodeReserved { .. }
-            | OrphanSlotDamaged { .. }
-            | OrphanSlotWrong { .. }
-            | OrphanTwice { .. }
-            | LeasesLeft => Done::Cleared,
-            BlocksLeaked { .. } | InodeMissing { .. } => Done::Freed,
-            BlocksFree { .. } | ReservedInodeFree { .. } => Done::Marked,
-            BlockUsedTwice { .. } => Done::Separated,
-            InodeLeaked { .. } | OrphanNotEmpty { .. } | DirectoryLoop { .. } => Done::Moved,
-            DuplicateName { .. }
-            | DanglingEntry { .. }
-            | EntryReserved { .. }
-            | DirectoryNames { .. }
-            | AclDamaged { .. } => Done::Removed,
-            StateUnknown { .. }
-            | NotUnmounted
-            | BlockCount { .. }
-            | LostFlag { .. }
-            | BlocksMissing { .. }
-            | EntryCount { .. }
-            | LinkCount { .. }
-            | EntryType { .. }
-            | DirectoryParent { .. }
-            | NameOfOrphan { .. }
-            | AclMode { .. }
-            | InodeField { .. } => Done::Set,
-            MapPointer { part, .. } | MapHole { part, .. } | MapEmpty { part, .. }
-                if *part != Part::Contents =>
-            {
-                Done::Removed
-            }
-            MapPointer { .. } | MapHole { .. } | MapEmpty { .. } => Done::Cleared,
-            BadTarget { .. } | TargetChecksum { .. } => Done::Removed,
-            XattrItem { .. } | XattrChecksum { .. } => Done::Removed,
-            NoSuperblock { .. }
-            | UnknownFeatures { .. }
-            | Unreadable { .. }
-            | DescriptorMissing { .. }
-            | BitmapPointer { .. }
-            | BitmapSum { .. }
-            | InodeDamaged { .. }
-            | TreePointer { .. }
-            | TreeEmpty { .. }
-            | TreeLeaf { .. }
-            | EntriesMissing { .. } => Done::Rebuilt,
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::issue::{Issue, Severity};
+use super::findings::{Issue, Severity};
 use super::outcome::{Done, Loss};
 
 /// The outcome of a finding.

@@ -3,10 +3,10 @@
 
 mod any_bytes;
 mod clean;
-mod each;
+pub(crate) mod each;
 mod forged;
 mod many;
-mod plant;
+pub(crate) mod plant;
 mod repair;
 // Shared with the end-to-end tests, which see the library from outside.
 #[path = "../../tests/src/readable.rs"]

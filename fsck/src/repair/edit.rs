@@ -4,7 +4,7 @@
 use zerocopy::IntoBytes;
 
 use super::{GroupBits, Repairer};
-use crate::issue::{Issue, Part};
+use crate::findings::{Issue, Part};
 use crate::maps::run_at;
 use crate::outcome::{Done, Loss, Lost};
 use pramfs_medium::error::{Error, Result};

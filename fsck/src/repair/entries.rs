@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::Repairer;
 use super::gather::{Gathered, SUM_AT, SalvagedEntry, first_level};
-use crate::issue::Part;
+use crate::findings::Part;
 use crate::outcome::{Done, Lost};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::htree::{HASH_BITS, Image, TreeKind, TreeRef, item_parts, name_hash};

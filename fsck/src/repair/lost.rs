@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 
 use super::{Repairer, RoundState};
 use crate::claims::Claims;
-use crate::issue::Issue;
+use crate::findings::Issue;
 use crate::outcome::{Done, Lost};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::htree::{TreeKind, TreeRef};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::Repairer;
 use super::maps::Found;
-use crate::issue::{Issue, Part};
+use crate::findings::{Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::pointer::{LEAF, Ptr, PtrAt, SHARED, UNWRITTEN};

@@ -2,7 +2,7 @@
 
 use super::Repairer;
 use super::bitmaps::one_byte_off;
-use crate::issue::Part;
+use crate::findings::Part;
 use crate::outcome::{Done, Lost};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;

@@ -40,8 +40,8 @@ pub use policy::{Answer, Ask, Policy, RepairOptions};
 
 use super::bitmaps::GroupBits;
 use super::claims::Claims;
+use super::findings::{Issue, NEVER, Page, Severity};
 use super::inodes::Inodes;
-use super::issue::{Issue, Page, Severity};
 use super::maps::Extent;
 use super::outcome::{Done, Loss, Lost};
 use super::paths::Paths;
@@ -500,7 +500,7 @@ impl<'r> Run<'r> {
                 {
                     policy::DEFERRED
                 }
-                _ => policy::phase(&issue),
+                _ => issue.phase(),
             };
             if policy::marks_clean(&issue) {
                 clean_marks.push((phase, issue, Some(number)));
@@ -508,7 +508,7 @@ impl<'r> Run<'r> {
             }
             // Free or remove nothing whose references may be hidden.
             let open = open && !(roots && policy::needs_intact_roots(&issue));
-            if open && phase != policy::NEVER {
+            if open && phase != NEVER {
                 todo.push((phase, issue, Some(number).filter(|n| *n != usize::MAX)));
             }
         }
@@ -635,7 +635,7 @@ impl<'r> Run<'r> {
 impl Repairer<'_, '_> {
     /// Returns the action taken on the finding that was repaired last.
     fn done_about(&mut self, issue: &Issue) -> Done {
-        use super::issue::Part;
+        use super::findings::Part;
         use pramfs_medium::htree::TreeKind;
         let key = match issue {
             Issue::TreePointer { ino, part, .. }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::Repairer;
 use super::gather::SalvagedEntry;
+use crate::findings::Issue;
 use crate::inodes::NO_DIR;
-use crate::issue::Issue;
 use crate::outcome::Done;
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::name_hash;

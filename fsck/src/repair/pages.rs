@@ -3,7 +3,7 @@
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::Repairer;
-use crate::issue::{Issue, Page};
+use crate::findings::{Issue, Page};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::probe_superblock;
