@@ -170,6 +170,19 @@ impl Host {
         path
     }
 
+    /// Removes a file of [`fill`](Self::fill). It is truncated first: a process that
+    /// another thread is starting may have it open until it runs its program, and would
+    /// keep the bytes of a removed file.
+    ///
+    /// # Panics
+    /// If the file cannot be removed.
+    pub fn remove(&self, path: PathBuf) {
+        let file = File::options().write(true).open(&path);
+        file.and_then(|file| file.set_len(0))
+            .expect("the file is truncated");
+        std::fs::remove_file(path).expect("the file is removed");
+    }
+
     /// Bytes that it has left.
     ///
     /// # Panics

@@ -207,7 +207,7 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
     fs.setattr(&Credentials::ROOT, large, &size(MIB)).unwrap();
     fs.unlink(Ino::ROOT, b"large").unwrap();
     works(&fs, old);
-    fs::remove_file(other).unwrap();
+    host.remove(other);
     fs.append(&Credentials::ROOT, old, &vec![9; 8 << 20])
         .unwrap();
     clean(fs);
@@ -231,7 +231,7 @@ fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
         for name in &names {
             fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
         }
-        fs::remove_file(other).unwrap();
+        host.remove(other);
     }
     clean(fs);
 }
@@ -415,7 +415,7 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
     let written = fs.write(&Credentials::ROOT, zeros, 4 << 20, &[5; 100_000]);
     assert!(is_full(&written), "{written:?}");
     works(&fs, old);
-    fs::remove_file(other).unwrap();
+    host.remove(other);
     assert_eq!(
         fs.write(&Credentials::ROOT, zeros, 4 << 20, &[5; 100_000])
             .unwrap(),
@@ -434,7 +434,7 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
     }
     view.persist(0..8 << 20).unwrap();
     drop((view, file));
-    fs::remove_file(other).unwrap();
+    host.remove(other);
     clean(fs);
 }
 

@@ -163,9 +163,9 @@ fn damage_makes_mount_read_only_after_writers_close() {
     refused(options().open(&whole), libc::EROFS);
     refused(fs::write(mount.at("new"), "x"), libc::EROFS);
     assert_eq!(fs::read(&whole).unwrap(), b"Unharmed");
-    assert!(wait_until(|| log().contains(
-        "until the files that are open for writing are closed"
-    )));
+    assert!(wait_until(
+        || log().contains("until all files open for writing are closed")
+    ));
     assert_eq!(shown(&mount), "rw");
     drop(writer);
     assert!(wait_until(|| shown(&mount) == "ro"), "{}", log());

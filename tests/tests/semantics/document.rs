@@ -20,7 +20,15 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 /// macro that makes tests.
 fn tests(root: &Path) -> BTreeSet<String> {
     let mut files = Vec::new();
-    for dir in ["pramfs-rs", "fuse-frontend", "mkfs", "tests"] {
+    for dir in [
+        "medium",
+        "pramfs-rs",
+        "fsck",
+        "fuse-frontend",
+        "control",
+        "mkfs",
+        "tests",
+    ] {
         sources(&root.join(dir), &mut files);
     }
     let mut names = BTreeSet::new();

@@ -16,7 +16,7 @@ use crate::media::bitmap::GroupDesc;
 use crate::media::checksum::word_sum;
 
 impl BitmapSet {
-    /// Checks that the homes of a change of bits can be stored to, see [`Region::check`].
+    /// Checks that the homes of a change of bits can be stored to, see `Region::check`.
     ///
     /// # Errors
     /// Errors of the region, or damage of the group.
