@@ -31,10 +31,10 @@ const APPENDS: u64 = 4 * SOME;
 const SOME: u64 = 1024;
 
 /// An operation, done so many times; the time of that, without what comes before.
-type Work = fn(&Fs, u64) -> Result<Duration>;
+pub type Work = fn(&Fs, u64) -> Result<Duration>;
 
 /// The operations; a row of `compare` has the number of one of them.
-const OPERATIONS: &[(&str, Work)] = &[
+pub const OPERATIONS: &[(&str, Work)] = &[
     ("read 4 KiB", read),
     ("write 4 KiB", write),
     ("append 4 KiB", append),
@@ -79,18 +79,27 @@ pub fn run(args: &Args) -> Result<()> {
         if args.filter.as_ref().is_some_and(|f| !name.contains(f)) {
             continue;
         }
-        let (some, more) = (instructions(number, SOME)?, instructions(number, 3 * SOME)?);
-        let each = more.saturating_sub(some) as f64 / (2 * SOME) as f64;
+        let each = each(&std::env::current_exe()?, number)?;
         println!("{name:<20} {each:>12.1}");
     }
     Ok(())
 }
 
-/// What callgrind counts in a run of this program.
-fn instructions(number: usize, times: u64) -> Result<u64> {
+/// Counts the instructions of one operation in a build of this program.
+///
+/// # Errors
+/// If valgrind is missing or fails.
+pub fn each(program: &Path, number: usize) -> Result<f64> {
+    let some = instructions(program, number, SOME)?;
+    let more = instructions(program, number, 3 * SOME)?;
+    Ok(more.saturating_sub(some) as f64 / (2 * SOME) as f64)
+}
+
+/// What callgrind counts in a run of a program.
+fn instructions(program: &Path, number: usize, times: u64) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(std::env::current_exe()?)
+        .arg(program)
         .args(["count", "--only", &number.to_string(), &times.to_string()])
         .stdin(Stdio::null())
         .output()

@@ -12,6 +12,7 @@ mod raw_medium;
 mod reproductions;
 mod rows;
 mod scale;
+mod settings;
 #[allow(
     unsafe_code,
     reason = "mappings and raw system calls, each with its reason"
@@ -66,6 +67,8 @@ enum Cmd {
     Unmapped(Reproduction<reproductions::unmapped::Args>),
     /// Instructions of one operation of the engine, by valgrind.
     Count(count::Args),
+    /// What the settings of the compiler are worth: builds with each, instructions and time.
+    Settings(settings::Args),
     /// Throughput with 1, 2, 4, ... threads up to the processors, for each operation.
     Scale(Common),
     /// Put the results that there are into the tables of docs/benchmarks.md.
@@ -155,6 +158,10 @@ fn real_main() -> Result<ExitCode> {
         }),
         Cmd::Count(args) => {
             count::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cmd::Settings(args) => {
+            settings::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
         Cmd::Scale(common) => {

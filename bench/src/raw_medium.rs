@@ -20,7 +20,7 @@ pub const SIZE: u64 = 64 * MIB;
 /// The part where records go, and homes; data goes behind it.
 const RECORDS: u64 = MIB;
 
-/// What one operation does, as the test `fences_of_each_operation_are_within_budget`
+/// What one operation does, as the test `operations_stay_within_fence_budget`
 /// counts it.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {

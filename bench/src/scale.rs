@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thread_counts_double_up_to_the_processors() {
+    fn thread_counts_double_up_to_cpu_count() {
         assert_eq!(thread_counts(1), [1]);
         assert_eq!(thread_counts(2), [1, 2]);
         assert_eq!(thread_counts(12), [1, 2, 4, 8, 12]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn quantile_of_sorted_values_is_the_nearest_rank() {
+    fn quantile_is_nearest_rank() {
         let values = sorted(&[5.0, 1.0, 3.0]);
         assert_eq!((quantile(&values, 0.0), quantile(&values, 0.5)), (1.0, 3.0));
         assert!(quantile(&[], 0.5).is_nan());

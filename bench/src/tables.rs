@@ -179,7 +179,7 @@ mod tests {
     const TEXT: &str = "before\n<!-- bench:xip begin -->\nold\n<!-- bench:xip end -->\nafter\n";
 
     #[test]
-    fn a_block_is_replaced_and_nothing_else() {
+    fn replace_changes_only_named_block() {
         let once = replaced(TEXT, "xip", "| new |\n").unwrap().unwrap();
         assert_eq!(
             once,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn document_has_place_for_every_table() {
+    fn document_has_markers_of_every_table() {
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
         let text = std::fs::read_to_string(document).unwrap();
         for (name, _) in BLOCKS {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_could_not_be_measured_stay_in_the_table() {
+    fn unmeasured_rows_stay_in_table() {
         let rows: Vec<Value> = serde_json::from_str(
             r#"[{"work":"a|b","against":"c","ratio":2.5,"spread":[2.0,2.5],"floor":2.0,
                  "verdict":"met","ours_ns":350.0,"theirs_ns":2400.0,"machine":"a machine"},

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_round_by_round() {
+    fn ratios_compare_same_round() {
         // The machine slows down fourfold in the second round: no matter.
         let m = Measured {
             ops: 1,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_that_differs_takes_more_rounds() {
+    fn differing_control_adds_rounds() {
         let cx = Context::for_tests(4);
         for (control, rounds) in [(1000, 4), (1008, 4), (1200, 16)] {
             let side = |ns| Side::timed("", move |_, ops| Ok(Duration::from_nanos(ns * ops)));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn sides_share_seeds_and_take_turns() {
+    fn sides_share_seeds_and_alternate() {
         let cx = Context::for_tests(4);
         let log = std::cell::RefCell::new(Vec::new());
         let side = |name: &'static str| {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_is_dropped() {
+    fn report_keeps_every_row() {
         let mut report = Report::new("machine".into(), None);
         let group = Group {
             rows: ROWS,

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closing_line_is_read() {
+    fn dbench_closing_line_is_parsed() {
         let said = "\n Flush 2642 0.043 5.385\n\nThroughput 225.323 MB/sec  4 clients  4 procs  max_latency=74.647 ms\n";
         assert_eq!(parse(said), Some(225.323));
         assert_eq!(parse("Throughput 0 MB/sec"), None);

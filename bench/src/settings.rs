@@ -1,0 +1,320 @@
+//! `pramfs-bench settings`: what the settings of the compiler are worth.
+//!
+//! Each setting is a build of this program in a directory of its own. The instructions
+//! of the operations of `count` are counted in each. Their times are taken by turns: a
+//! round runs every build once for each operation, so that drift of the machine hits all
+//! of them. The ratio is that of the release profile's time to the build's time in the
+//! same round.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::count::{self, OPERATIONS, REGION};
+
+/// How often an operation is done in a round.
+const TIMES: u64 = 20_000;
+
+/// A setting: changes of the release profile, and flags for the compiler.
+struct Setting {
+    name: &'static str,
+    profile: &'static [(&'static str, &'static str)],
+    flags: &'static str,
+    profiled: bool,
+}
+
+const fn setting(
+    name: &'static str,
+    profile: &'static [(&'static str, &'static str)],
+    flags: &'static str,
+) -> Setting {
+    Setting {
+        name,
+        profile,
+        flags,
+        profiled: false,
+    }
+}
+
+/// The first is the base of all ratios.
+const SETTINGS: &[Setting] = &[
+    setting("release profile", &[], ""),
+    setting("opt-level=2", &[("OPT_LEVEL", "2")], ""),
+    setting("opt-level=s", &[("OPT_LEVEL", "s")], ""),
+    setting("lto=off", &[("LTO", "off")], ""),
+    setting("lto=fat", &[("LTO", "fat")], ""),
+    setting("codegen-units=1", &[("CODEGEN_UNITS", "1")], ""),
+    setting("codegen-units=16", &[("CODEGEN_UNITS", "16")], ""),
+    setting(
+        "lto=fat, codegen-units=1",
+        &[("LTO", "fat"), ("CODEGEN_UNITS", "1")],
+        "",
+    ),
+    setting("target-cpu=x86-64-v3", &[], "-Ctarget-cpu=x86-64-v3"),
+    setting("target-cpu=native", &[], "-Ctarget-cpu=native"),
+    Setting {
+        name: "profile-guided",
+        profile: &[],
+        flags: "",
+        profiled: true,
+    },
+];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only settings whose name contains one of these, and the release profile.
+    #[arg(long)]
+    filter: Vec<String>,
+    /// Rounds of the times.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+}
+
+/// A build, and what was measured of it.
+struct Build {
+    name: &'static str,
+    program: PathBuf,
+    took: Duration,
+    bytes: u64,
+    instructions: Vec<f64>,
+    /// For each operation, the times of the rounds.
+    times: Vec<Vec<Duration>>,
+}
+
+/// Builds with each setting, measures, and prints the tables.
+///
+/// # Errors
+/// If cargo or valgrind fails, and those of the engine.
+pub fn run(args: &Args) -> Result<()> {
+    let wanted = |s: &Setting| {
+        args.filter.is_empty()
+            || args
+                .filter
+                .iter()
+                .any(|part| s.name.contains(part.as_str()))
+    };
+    let mut builds = Vec::new();
+    for (number, setting) in SETTINGS.iter().enumerate() {
+        if number > 0 && !wanted(setting) {
+            continue;
+        }
+        eprintln!("settings: building: {}", setting.name);
+        match build(setting) {
+            Ok(build) => builds.push(build),
+            Err(why) if setting.profiled => {
+                println!("{}: *** SKIPPED: {why:#} ***", setting.name);
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    for build in &mut builds {
+        eprintln!("settings: counting: {}", build.name);
+        for number in 0..OPERATIONS.len() {
+            let each = count::each(&build.program, number)?;
+            build.instructions.push(each);
+        }
+    }
+    let region = PathBuf::from(format!("/dev/shm/pramfs-settings.{}", std::process::id()));
+    std::fs::write(&region, vec![0; REGION as usize])?;
+    let timed = time(&mut builds, &region, args.rounds);
+    std::fs::remove_file(&region)?;
+    timed?;
+    print!("{}", tables(&builds));
+    Ok(())
+}
+
+fn time(builds: &mut [Build], region: &Path, rounds: usize) -> Result<()> {
+    for round in 0..rounds {
+        eprintln!("settings: round {} of {rounds}", round + 1);
+        for number in 0..OPERATIONS.len() {
+            for build in &mut *builds {
+                let took = count::time_in(&build.program, region, number, TIMES)?;
+                build.times[number].push(took);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns where the builds of a setting lie: a file name of letters, digits and `-`.
+fn directory(setting: &Setting) -> PathBuf {
+    let name: String = (setting.name.chars())
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/settings")
+        .join(name)
+}
+
+fn build(setting: &Setting) -> Result<Build> {
+    let directory = directory(setting);
+    let program = directory.join("release/pramfs-bench");
+    let start = Instant::now();
+    if setting.profiled {
+        let profiles = directory.join("profiles");
+        let merged = directory.join("merged.profdata");
+        let tool = profdata()?;
+        let _ = std::fs::remove_dir_all(&profiles);
+        let flags = format!("-Cprofile-generate={}", profiles.display());
+        cargo(setting, &directory.join("instrumented"), &flags)?;
+        let instrumented = directory.join("instrumented/release/pramfs-bench");
+        for number in 0..OPERATIONS.len() {
+            let number = number.to_string();
+            done(Command::new(&instrumented).args(["count", "--only", &number, "20000"]))?;
+        }
+        done(
+            Command::new(tool)
+                .arg("merge")
+                .arg("-o")
+                .arg(&merged)
+                .arg(&profiles),
+        )?;
+        let flags = format!("-Cprofile-use={}", merged.display());
+        cargo(setting, &directory, &flags)?;
+    } else {
+        cargo(setting, &directory, setting.flags)?;
+    }
+    let bytes = std::fs::metadata(&program).with_context(|| program.display().to_string())?;
+    Ok(Build {
+        name: setting.name,
+        program,
+        took: start.elapsed(),
+        bytes: bytes.len(),
+        instructions: Vec::new(),
+        times: vec![Vec::new(); OPERATIONS.len()],
+    })
+}
+
+fn cargo(setting: &Setting, target: &Path, flags: &str) -> Result<()> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--locked", "-p", "pramfs-bench"]);
+    cargo.arg("--target-dir").arg(target);
+    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    cargo.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    cargo.env("RUSTFLAGS", flags);
+    for (key, value) in setting.profile {
+        cargo.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
+    }
+    done(&mut cargo)
+}
+
+fn done(command: &mut Command) -> Result<()> {
+    let said = format!("{command:?}");
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| said.clone())?;
+    ensure!(
+        output.status.success(),
+        "{said}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// Finds llvm-profdata of the compiler in use.
+fn profdata() -> Result<PathBuf> {
+    let output = Command::new("rustc")
+        .args(["--print", "target-libdir"])
+        .output()?;
+    let lib = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let tool = lib.join("../bin/llvm-profdata");
+    if !tool.exists() {
+        bail!("llvm-profdata is missing: rustup component add llvm-tools");
+    }
+    Ok(tool)
+}
+
+/// Returns the 10th percentile, the median and the 90th percentile.
+fn spread(mut ratios: Vec<f64>) -> (f64, f64, f64) {
+    ratios.sort_by(f64::total_cmp);
+    let at = |part: f64| ratios[((ratios.len() - 1) as f64 * part).round() as usize];
+    (at(0.1), at(0.5), at(0.9))
+}
+
+fn tables(builds: &[Build]) -> String {
+    let mut text = String::new();
+    let heads: String = OPERATIONS
+        .iter()
+        .map(|(name, _)| format!(" {name} |"))
+        .collect();
+    let rule = "---|".repeat(OPERATIONS.len());
+    let _ = writeln!(
+        text,
+        "Instructions:\n\n| setting | build, s | program, MiB |{heads}"
+    );
+    let _ = writeln!(text, "|---|---|---|{rule}");
+    for build in builds {
+        let _ = write!(
+            text,
+            "| {} | {} | {:.1} |",
+            build.name,
+            build.took.as_secs(),
+            build.bytes as f64 / f64::from(1 << 20)
+        );
+        for count in &build.instructions {
+            let _ = write!(text, " {count:.0} |");
+        }
+        text.push('\n');
+    }
+    let _ = writeln!(
+        text,
+        "\nSpeed, 1.00 is the release profile:\n\n| setting |{heads}"
+    );
+    let _ = writeln!(text, "|---|{rule}");
+    let Some(base) = builds.first() else {
+        return text;
+    };
+    for build in builds {
+        let _ = write!(text, "| {} |", build.name);
+        for (ours, base) in build.times.iter().zip(&base.times) {
+            let ratios = ours
+                .iter()
+                .zip(base)
+                .map(|(t, b)| b.as_secs_f64() / t.as_secs_f64());
+            let (low, median, high) = spread(ratios.collect());
+            let _ = write!(text, " {median:.2} ({low:.2} to {high:.2}) |");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_of_rounds_is_median_with_percentiles() {
+        let ratios = (0..=10).map(f64::from).collect();
+        assert_eq!(spread(ratios), (1.0, 5.0, 9.0));
+        assert_eq!(spread(vec![1.5]), (1.5, 1.5, 1.5));
+    }
+
+    #[test]
+    fn directory_of_every_setting_is_its_own() {
+        let mut all: Vec<_> = SETTINGS.iter().map(directory).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), SETTINGS.len());
+    }
+
+    #[test]
+    fn table_has_line_for_each_build() {
+        let build = |name, ms| Build {
+            name,
+            program: PathBuf::new(),
+            took: Duration::from_secs(60),
+            bytes: 3 << 20,
+            instructions: vec![100.0; OPERATIONS.len()],
+            times: vec![vec![Duration::from_millis(ms)]; OPERATIONS.len()],
+        };
+        let text = tables(&[build("base", 10), build("faster", 5)]);
+        assert!(text.contains("| faster | 60 | 3.0 | 100 |"), "{text}");
+        assert!(text.contains("| base | 1.00 (1.00 to 1.00) |"), "{text}");
+        assert!(text.contains("| faster | 2.00 (2.00 to 2.00) |"), "{text}");
+    }
+}
