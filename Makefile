@@ -21,7 +21,7 @@ target  = $(or $(CARGO_TARGET_DIR),target)/release
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize bench scale instructions build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
+.PHONY: help demo test test-suites test-programs test-load test-vm crash mutants sanitize loom bench scale instructions settings build install uninstall deps deps-test deps-bench fmt fmt-check clippy docs fuzz fuzz-smoke test-user check-msrv check-aarch64 check-deny publish-check
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ mutants: deps-test ## breaks the engine at each place that orders stores: the te
 sanitize: ## runs two threads on the engine, under Miri and ThreadSanitizer (nightly)
 	@scripts/sanitize.sh
 
+loom: ## explores the lock-free protocols under the memory model, whole and weakened
+	@scripts/loom.sh
+
 bench: deps-bench ## measures speed against the competitors, in one run
 	$(CARGO) run --release -p pramfs-bench -- run
 
@@ -65,6 +68,9 @@ scale: deps-bench ## measures throughput with 1, 2, 4, ... threads
 
 instructions: deps-bench ## counts the instructions of each operation with valgrind
 	$(CARGO) run --release -p pramfs-bench -- count
+
+settings: deps-bench ## measures what the settings of the compiler are worth (half an hour of builds)
+	$(CARGO) run --release -p pramfs-bench -- settings
 
 build: ## release build of all programs
 	$(CARGO) build --release -p pramfs-tools -p pramfs-fuse --bins
@@ -113,7 +119,7 @@ fmt-check:
 
 clippy: ## runs the lints, warnings denied
 	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) clippy -p pramfs -p pramfs-fsck --all-targets -- -D warnings
+	$(CARGO) clippy -p pramfs -p pramfs-fsck -p pramfs-loom --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --all-targets -- -D warnings
 	$(CARGO) clippy -p pramfs-tests --features mutants --test mutants -- -D warnings
 

@@ -43,7 +43,7 @@ echo "sanitize: $(rustc +"$nightly" --version)"
 
 # Code that reads without a lock, or stores concurrently with other threads.
 medium_units=(pmem::live::tests::parts)
-engine_units=(fs::extent_cache::tests::what fs::attr_cache::tests::what_is_read fs::inode_lock)
+engine_units=(fs::extent_cache::tests::extent_of_change_is_unseen fs::attr_cache::tests::concurrent_read_never_mixes fs::inode_lock)
 
 # A filter that matches no test would check nothing and succeed.
 has_units() {

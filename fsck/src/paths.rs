@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_too_long_or_looping_is_none() {
+    fn long_or_looping_path_yields_none() {
         let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
         for ino in 16..1016u64 {
             let above = if ino == 16 { Ino::ROOT.0 } else { ino - 1 };

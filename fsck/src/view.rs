@@ -193,7 +193,7 @@ mod tests {
     use pramfs_medium::pmem::HeapBackend;
 
     #[test]
-    fn changes_show_in_view_and_not_on_medium() {
+    fn changes_show_only_in_view() {
         let region = Region::new("test", HeapBackend::boxed(3 * 4096 + 512));
         region.window().store_unflushed(4090, &[1; 12]).unwrap();
         let mut v = View::new(&region);

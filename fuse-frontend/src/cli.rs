@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_simplest_line() {
+    fn minimal_command_line_is_parsed() {
         let invocation = run("mount.pramfs /r /m");
         assert_eq!(invocation.region, Path::new("/r"));
         assert_eq!(invocation.mountpoint, Path::new("/m"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn as_mount_8_calls_it() {
+    fn mount_8_command_line_is_parsed() {
         let invocation =
             run("/sbin/mount.fuse.pramfs /r /m -sfnv -t fuse.pramfs -o rw,noatime,frobnicate");
         assert!(invocation.fake, "-f is fake here");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn foreground_and_options_in_any_order() {
+    fn options_parse_in_any_order() {
         let invocation =
             run("mount.pramfs -f -o ro /r -o cache=none /m --backend native --durability process");
         assert_eq!(invocation.place, Place::Foreground);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_end_with_status_1_and_name_the_cause() {
+    fn wrong_command_line_exits_1_with_reason() {
         for (line, says) in [
             ("mount.pramfs", "REGION"),
             ("mount.pramfs /r", "MOUNTPOINT"),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remount_repeats_what_the_kernel_shows() {
+    fn remount_accepts_options_shown_by_kernel() {
         let invocation = run(
             "mount.fuse.pramfs /r /m -o rw,noatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro",
         );
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_no_failure() {
+    fn help_and_version_exit_0() {
         for (line, says) in [
             ("mount.pramfs -h", "cache=auto|none"),
             ("mount.pramfs -V", pramfs::VERSION),

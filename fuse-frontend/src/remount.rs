@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_are_not_named_stay() {
+    fn remount_keeps_unnamed_flags() {
         let given = [("ro".to_owned(), true), ("nosuid".to_owned(), false)];
         let flags = new_flags(&["rw,nosuid,nodev,relatime", "rw,user_id=0"], &given);
         assert_eq!(
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_ways_to_set_access_times_there_is_one() {
+    fn atime_flags_are_exclusive() {
         for (now, flag) in [
             ("rw,noatime", MountFlags::NOATIME),
             ("rw,relatime", MountFlags::RELATIME),

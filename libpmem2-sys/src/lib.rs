@@ -33,7 +33,7 @@ mod tests {
 
     /// Links, and the library is the one the constants were taken from.
     #[test]
-    fn the_library_answers() {
+    fn library_call_succeeds() {
         let mut cfg = core::ptr::null_mut();
         // SAFETY: `cfg` is a valid place for the new object, which is deleted
         // below and not used after that.
@@ -55,7 +55,7 @@ mod tests {
 
     /// Errors of the system come as negated errnos.
     #[test]
-    fn errors_have_two_ranges() {
+    fn error_codes_have_two_ranges() {
         let mut src = core::ptr::null_mut();
         // SAFETY: `src` is a valid place; -1 is no descriptor and is refused.
         let code = unsafe { pmem2_source_from_fd(&mut src, -1) };

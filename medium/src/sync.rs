@@ -10,3 +10,39 @@
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(miri)]
 pub use parking_lot_miri::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Atomics and fences. The model checker replaces them, see [`order`].
+pub mod atomic {
+    pub use std::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+}
+pub use std::sync::OnceLock;
+
+/// The orderings that a lock-free protocol relies on, by name.
+///
+/// Each function returns the ordering that it is named after. The name is for the model
+/// checker alone: `make loom` compiles the same sources with another `sync` module, weakens
+/// one named ordering after the other, and expects the protocol's model to fail each time.
+/// `docs/development.md` lists the protocols.
+pub mod order {
+    use super::atomic::Ordering;
+
+    /// [`Ordering::Acquire`].
+    #[inline(always)]
+    pub const fn acquire(_name: &'static str) -> Ordering {
+        Ordering::Acquire
+    }
+
+    /// [`Ordering::Release`].
+    #[inline(always)]
+    pub const fn release(_name: &'static str) -> Ordering {
+        Ordering::Release
+    }
+
+    /// [`Ordering::SeqCst`].
+    #[inline(always)]
+    pub const fn seq_cst(_name: &'static str) -> Ordering {
+        Ordering::SeqCst
+    }
+}

@@ -2,6 +2,7 @@
 //! in and out of the engine.
 
 use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
 
 /// Inode number. 2 is the root directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +34,97 @@ impl fmt::Display for Ino {
 /// Block number: the block starts at byte `number << block_size_log2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bno(pub u64);
+
+impl Bno {
+    /// Returns the block that is `n` blocks further.
+    #[inline]
+    pub const fn after(self, n: u64) -> Bno {
+        Bno(self.0 + n)
+    }
+}
+
+/// Number of a block within a file: the block holds the bytes from
+/// `number << block_size_log2` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileBlock(pub u64);
+
+impl FileBlock {
+    /// The end of every file.
+    pub const END: FileBlock = FileBlock(u64::MAX);
+}
+
+impl Add<u64> for FileBlock {
+    type Output = FileBlock;
+    #[inline]
+    fn add(self, blocks: u64) -> FileBlock {
+        FileBlock(self.0 + blocks)
+    }
+}
+
+impl AddAssign<u64> for FileBlock {
+    #[inline]
+    fn add_assign(&mut self, blocks: u64) {
+        self.0 += blocks;
+    }
+}
+
+impl Sub for FileBlock {
+    type Output = u64;
+    /// Returns the number of blocks between two.
+    #[inline]
+    fn sub(self, first: FileBlock) -> u64 {
+        self.0 - first.0
+    }
+}
+
+/// A run of consecutive blocks of the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockRun {
+    /// First block.
+    pub start: Bno,
+    /// Number of blocks.
+    pub len: u64,
+}
+
+impl BlockRun {
+    /// A run without blocks.
+    pub const EMPTY: BlockRun = BlockRun {
+        start: Bno(0),
+        len: 0,
+    };
+
+    /// Returns the run of one block.
+    #[inline]
+    pub const fn one(start: Bno) -> BlockRun {
+        BlockRun { start, len: 1 }
+    }
+
+    /// Returns the block after the last.
+    #[inline]
+    pub const fn end(self) -> Bno {
+        self.start.after(self.len)
+    }
+
+    /// Whether the block is in the run.
+    #[inline]
+    pub const fn contains(self, block: Bno) -> bool {
+        block.0.wrapping_sub(self.start.0) < self.len
+    }
+
+    /// Iterates over the blocks.
+    pub fn blocks(self) -> impl Iterator<Item = Bno> {
+        (self.start.0..self.end().0).map(Bno)
+    }
+}
+
+/// A run of consecutive inode numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InodeRun {
+    /// First number.
+    pub start: Ino,
+    /// How many.
+    pub len: u64,
+}
 
 /// Log sequence number of a journal record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_escapes_are_undone() {
+    fn kernel_escapes_are_decoded() {
         assert_eq!(unescape(r"/mnt/a\040b\134c"), r"/mnt/a b\c");
         assert_eq!(unescape(r"\04"), r"\04");
         assert_eq!(unescape(r"\999"), r"\999");

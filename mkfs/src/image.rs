@@ -234,10 +234,10 @@ impl<'a> Image<'a> {
                     continue;
                 }
             };
-            let end = (leaf.first.saturating_add(leaf.count)).min(groups.div_ceil(per_block));
+            let end = (leaf.first.0.saturating_add(leaf.count)).min(groups.div_ceil(per_block));
             if let Some(first) = leaf.block {
                 for b in block..end {
-                    let at = self.geo.offset(first) + ((b - leaf.first) << self.geo.block_log2);
+                    let at = self.geo.offset(first) + self.geo.bytes(b - leaf.first.0);
                     for group in b * per_block..((b + 1) * per_block).min(groups) {
                         let desc = self
                             .region
@@ -344,7 +344,7 @@ impl<'a> Image<'a> {
             ));
         };
         let offset = self.geo.offset(first)
-            + ((ino.0 / per_block - leaf.first) << self.geo.block_log2)
+            + self.geo.bytes(ino.0 / per_block - leaf.first.0)
             + ino.0 % per_block * DiskInode::SIZE as u64;
         let d: DiskInode = self.region.read_pod(offset)?;
         if d.crc != d.expected_crc(self.geo.seed, ino) || d.ino != ino.0 {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown() {
+    fn sizes_are_formatted() {
         assert_eq!(human(1 << 30), "1 GiB");
         assert_eq!(human(3 << 29), "1.5 GiB");
         assert_eq!(human(256 << 10), "256 KiB");

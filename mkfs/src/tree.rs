@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_calendar() {
         for (days, date) in [
             (0, (1970, 1, 1)),
             (-1, (1969, 12, 31)),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_taken_apart() {
+    fn paths_are_split_into_components() {
         assert_eq!(base(b"/a/b//"), b"b");
         assert_eq!(base(b"a"), b"a");
         assert_eq!(base(b"/"), b"");

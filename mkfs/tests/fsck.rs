@@ -28,7 +28,7 @@ fn flip(region: &Path, at: usize, bits: u8) {
 }
 
 #[test]
-fn a_sound_file_system_is_status_0_and_untouched() {
+fn fsck_of_clean_image_exits_0_without_change() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let before = fs::read(&region).unwrap();
@@ -43,7 +43,7 @@ fn a_sound_file_system_is_status_0_and_untouched() {
 }
 
 #[test]
-fn damage_is_named_and_left_with_n() {
+fn n_names_damage_without_repair() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     flip(&region, 0x60, 1);
@@ -58,7 +58,7 @@ fn damage_is_named_and_left_with_n() {
 }
 
 #[test]
-fn what_cannot_be_checked_is_status_8_and_wrong_usage_16() {
+fn unusable_region_exits_8_and_wrong_usage_16() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let a = fsck(&["-n", s(&dir.path().join("nothing"))]);
@@ -95,7 +95,7 @@ fn what_cannot_be_checked_is_status_8_and_wrong_usage_16() {
 }
 
 #[test]
-fn it_is_found_by_the_names_that_fsck_calls() {
+fn fsck_runs_under_names_used_by_fsck_8() {
     let dir = scratch();
     for name in ["fsck.pramfs", "fsck.fuse.pramfs"] {
         let link = dir.path().join(name);
@@ -127,7 +127,7 @@ fn damaged(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn y_mends_and_says_what_and_where() {
+fn y_repairs_and_reports_place() {
     // On tmpfs, and on an ordinary file, which takes an msync.
     let ordinary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let tmpfs = scratch();
@@ -160,7 +160,7 @@ fn y_mends_and_says_what_and_where() {
 }
 
 #[test]
-fn a_preen_skips_what_is_clean_and_mends_what_loses_nothing() {
+fn preen_skips_clean_and_repairs_without_loss() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let r = s(&region);
@@ -190,7 +190,7 @@ fn a_preen_skips_what_is_clean_and_mends_what_loses_nothing() {
 }
 
 #[test]
-fn questions_are_asked_at_a_terminal_only() {
+fn questions_need_terminal() {
     let dir = scratch();
     let region = damaged(dir.path());
     let r = s(&region);
@@ -218,7 +218,7 @@ fn questions_are_asked_at_a_terminal_only() {
 }
 
 #[test]
-fn lost_files_come_back_in_lost_and_found() {
+fn lost_files_reappear_in_lost_and_found() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let r = s(&region);
@@ -300,7 +300,7 @@ fn losses_are_listed_by_path_and_in_json() {
 }
 
 #[test]
-fn what_a_mount_recovers_by_itself_is_a_note() {
+fn mount_recoverable_state_is_only_note() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let fs = Fs::open(
@@ -335,7 +335,7 @@ fn what_a_mount_recovers_by_itself_is_a_note() {
 }
 
 #[test]
-fn another_kind_of_file_system_is_named_and_mkfs_is_not_advised() {
+fn fsck_names_foreign_fs_and_advises_no_mkfs() {
     let dir = scratch();
     let path = dir.path().join("other");
     fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
@@ -371,7 +371,7 @@ fn set_checkpoint(region: &Path, lsn: u64) {
 
 /// It stores words of the journal only, and at boot nobody adds `-f`.
 #[test]
-fn a_preen_that_only_counts_anew_is_status_1() {
+fn preen_that_only_recounts_exits_1() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     set_checkpoint(&region, pramfs_fsck::LSNS_USED_UP);
@@ -386,7 +386,7 @@ fn a_preen_that_only_counts_anew_is_status_1() {
 
 /// What it leaves is an error, what it stored is the replay.
 #[test]
-fn a_preen_that_only_replays_says_so() {
+fn preen_that_only_replays_reports_it() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let fs = Fs::open(

@@ -88,12 +88,12 @@ fn check(prefix: &str, helpers: &str) {
 }
 
 #[test]
-fn install_into_a_package_of_merged_usr_has_relative_links() {
+fn install_with_merged_usr_makes_relative_links() {
     check("/usr", "/usr/sbin");
 }
 
 #[test]
-fn install_below_usr_local_links_the_helpers_relatively() {
+fn install_in_usr_local_links_helpers_relatively() {
     check("/usr/local", "/usr/sbin");
     check("/usr/local", "/sbin");
 }

@@ -15,7 +15,7 @@ fn superblock(path: &std::path::Path) -> SuperblockInfo {
 }
 
 #[test]
-fn a_size_makes_a_sparse_file() {
+fn mkfs_with_size_creates_sparse_file() {
     let dir = scratch();
     let region = dir.path().join("r");
     let a = mkfs(["--json", region.to_str().unwrap(), "64M"])
@@ -31,7 +31,7 @@ fn a_size_makes_a_sparse_file() {
 }
 
 #[test]
-fn without_a_size_the_whole_file_is_taken() {
+fn mkfs_without_size_uses_whole_file() {
     let dir = scratch();
     let region = dir.path().join("r");
     fs::File::create(&region).unwrap().set_len(3 << 20).unwrap();
@@ -41,7 +41,7 @@ fn without_a_size_the_whole_file_is_taken() {
 }
 
 #[test]
-fn an_empty_file_is_filled() {
+fn mkfs_with_size_extends_empty_file() {
     let dir = scratch();
     let region = dir.path().join("r");
     fs::File::create(&region).unwrap();
@@ -50,7 +50,7 @@ fn an_empty_file_is_filled() {
 }
 
 #[test]
-fn the_smallest_region_at_every_block_size() {
+fn mkfs_accepts_minimum_size_per_block_size() {
     let dir = scratch();
     for block in ["512", "1024", "2048", "4096", "1K", "4k"] {
         let region = dir.path().join(block);
@@ -65,7 +65,7 @@ fn the_smallest_region_at_every_block_size() {
 }
 
 #[test]
-fn a_terabyte_takes_no_time_and_no_memory() {
+fn mkfs_of_terabyte_is_fast_and_sparse() {
     let dir = scratch();
     let region = dir.path().join("r");
     // The best of three: other tests run beside this one.
@@ -85,7 +85,7 @@ fn a_terabyte_takes_no_time_and_no_memory() {
 }
 
 #[test]
-fn label_uuid_and_root_are_as_asked() {
+fn mkfs_stores_label_uuid_and_root_options() {
     let dir = scratch();
     let region = dir.path().join("r");
     let uuid = "0a1b2c3d-4e5f-4071-8293-a4b5c6d7e8f9";
@@ -110,7 +110,7 @@ fn label_uuid_and_root_are_as_asked() {
 }
 
 #[test]
-fn the_root_belongs_to_who_makes_it() {
+fn root_directory_belongs_to_mkfs_caller() {
     let dir = scratch();
     let region = dir.path().join("r");
     let path = region.to_str().unwrap();
@@ -134,7 +134,7 @@ fn the_root_belongs_to_who_makes_it() {
 }
 
 #[test]
-fn uuids_are_random() {
+fn mkfs_generates_random_uuids() {
     let dir = scratch();
     let made = |name: &str, args: &[&str]| {
         let path = dir.path().join(name);
@@ -151,7 +151,7 @@ fn uuids_are_random() {
 }
 
 #[test]
-fn inodes_by_number_and_by_bytes() {
+fn mkfs_limits_inodes_by_count_and_ratio() {
     let dir = scratch();
     let count = |name: &str, args: &[&str]| {
         let path = dir.path().join(name);
@@ -172,7 +172,7 @@ fn inodes_by_number_and_by_bytes() {
 }
 
 #[test]
-fn features_are_switched_by_name() {
+fn mkfs_switches_features_by_name() {
     let dir = scratch();
     let features = |name: &str, args: &[&str]| {
         let path = dir.path().join(name);
@@ -202,7 +202,7 @@ fn features_are_switched_by_name() {
 }
 
 #[test]
-fn lanes_as_asked() {
+fn mkfs_stores_lane_count() {
     let dir = scratch();
     let region = dir.path().join("r");
     let a = mkfs(["--lanes", "3", "--json", region.to_str().unwrap(), "16M"])
@@ -212,7 +212,7 @@ fn lanes_as_asked() {
 }
 
 #[test]
-fn a_dry_run_writes_nothing() {
+fn mkfs_dry_run_writes_nothing() {
     let dir = scratch();
     let missing = dir.path().join("missing");
     let a = mkfs(["-n", missing.to_str().unwrap(), "1M"]).ok();
@@ -233,14 +233,14 @@ fn a_dry_run_writes_nothing() {
 }
 
 #[test]
-fn quiet_is_quiet() {
+fn mkfs_quiet_prints_nothing() {
     let dir = scratch();
     let a = mkfs(["-q", dir.path().join("r").to_str().unwrap(), "1M"]).ok();
     assert_eq!((a.out.as_str(), a.err.as_str()), ("", ""));
 }
 
 #[test]
-fn the_summary_names_what_was_made() {
+fn mkfs_summary_describes_file_system() {
     let dir = scratch();
     let region = dir.path().join("r");
     let a = mkfs(["-L", "demo", region.to_str().unwrap(), "1G"]).ok();
@@ -265,7 +265,7 @@ fn the_summary_names_what_was_made() {
 }
 
 #[test]
-fn volatile_memory_is_named_so() {
+fn mkfs_warns_of_volatile_memory() {
     let dir = scratch();
     if !dir.path().starts_with("/dev/shm") {
         skipped("there is no /dev/shm");
@@ -276,7 +276,7 @@ fn volatile_memory_is_named_so() {
 }
 
 #[test]
-fn discard_gives_memory_back() {
+fn mkfs_discard_frees_host_memory() {
     let dir = scratch();
     let region = dir.path().join("r");
     fs::write(&region, vec![1u8; 8 << 20]).unwrap();
@@ -286,14 +286,14 @@ fn discard_gives_memory_back() {
 }
 
 #[test]
-fn no_bar_and_no_escape_without_a_terminal() {
+fn mkfs_without_terminal_prints_no_escapes() {
     let dir = scratch();
     let a = mkfs([dir.path().join("r").to_str().unwrap(), "1M"]).ok();
     assert!(!a.out.contains('\x1b') && !a.err.contains('\x1b'));
 }
 
 #[test]
-fn version_and_help() {
+fn mkfs_prints_version_and_help() {
     let a = mkfs(["-V"]).ok();
     assert_eq!(
         a.out.trim(),

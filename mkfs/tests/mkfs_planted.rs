@@ -42,7 +42,7 @@ fn untouched(path: &Path, len: u64) {
 }
 
 #[test]
-fn mkfs_of_another_users_file_is_refused() {
+fn mkfs_of_other_users_file_fails() {
     if !root_or_skip("mkfs of another user's file") {
         return;
     }
@@ -65,7 +65,7 @@ fn mkfs_of_another_users_file_is_refused() {
 }
 
 #[test]
-fn mkfs_of_a_file_that_others_may_write_is_refused() {
+fn mkfs_of_file_writable_by_others_fails() {
     let dir = for_everybody();
     let me = rustix::process::geteuid().as_raw();
     for (mode, says) in [
@@ -87,7 +87,7 @@ fn mkfs_of_a_file_that_others_may_write_is_refused() {
 
 /// The group bits of a file with an ACL are its mask.
 #[test]
-fn mkfs_of_a_file_that_an_acl_lets_others_write_is_refused() {
+fn mkfs_of_file_writable_by_acl_fails() {
     let dir = for_everybody();
     let me = rustix::process::geteuid().as_raw();
     let path = planted(dir.path(), "region", 0, me, 0o600);
@@ -114,7 +114,7 @@ fn mkfs_of_a_file_that_an_acl_lets_others_write_is_refused() {
 }
 
 #[test]
-fn mkfs_by_way_of_another_users_link_is_refused() {
+fn mkfs_through_other_users_symlink_fails() {
     if !root_or_skip("mkfs by way of another user's link") {
         return;
     }
@@ -141,7 +141,7 @@ fn mkfs_by_way_of_another_users_link_is_refused() {
 
 /// The link is made by another user, in the place of a directory.
 #[test]
-fn mkfs_by_way_of_another_users_link_to_a_directory_is_refused() {
+fn mkfs_through_other_users_directory_link_fails() {
     if !root_or_skip("mkfs by way of another user's link to a directory") {
         return;
     }
@@ -185,7 +185,7 @@ fn mkfs_by_way_of_another_users_link_to_a_directory_is_refused() {
 }
 
 #[test]
-fn mkfs_by_way_of_a_link_that_leads_nowhere_is_refused() {
+fn mkfs_through_dangling_symlink_fails() {
     let dir = scratch();
     let link = dir.path().join("link");
     symlink("missing", &link).unwrap();
@@ -195,7 +195,7 @@ fn mkfs_by_way_of_a_link_that_leads_nowhere_is_refused() {
 
 /// Whatever the umask and the directory's default ACL say.
 #[test]
-fn a_new_region_has_the_mode_0600() {
+fn new_region_has_mode_0600() {
     for umask in ["000", "022", "777"] {
         let dir = scratch();
         let path = dir.path().join("region");
@@ -209,7 +209,7 @@ fn a_new_region_has_the_mode_0600() {
 
 /// What the library is told to create may be there as well, for a reason.
 #[test]
-fn create_of_what_others_may_write_is_refused() {
+fn library_create_of_file_writable_by_others_fails() {
     let dir = for_everybody();
     let me = rustix::process::geteuid().as_raw();
     let path = planted(dir.path(), "region", 0, me, 0o666);
@@ -232,7 +232,7 @@ fn create_of_what_others_may_write_is_refused() {
 }
 
 #[test]
-fn create_new_takes_nothing_that_exists() {
+fn create_new_of_existing_object_fails() {
     let dir = scratch();
     let me = rustix::process::geteuid().as_raw();
     let path = planted(dir.path(), "region", 0, me, 0o600);

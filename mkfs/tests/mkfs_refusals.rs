@@ -36,7 +36,7 @@ fn file(dir: &Path, name: &str, len: u64) -> std::path::PathBuf {
 }
 
 #[test]
-fn our_own_file_system() {
+fn mkfs_over_pramfs_needs_force() {
     let dir = scratch();
     let region = dir.path().join("r");
     mkfs(["-q", "-L", "keep", s(&region), "1M"]).ok();
@@ -55,7 +55,7 @@ fn our_own_file_system() {
 }
 
 #[test]
-fn the_question_is_answered_at_the_terminal() {
+fn mkfs_asks_question_at_terminal() {
     let dir = scratch();
     let region = made(dir.path(), "1M");
     // 4 is the key that ends the input.
@@ -81,7 +81,7 @@ fn the_question_is_answered_at_the_terminal() {
 
 /// What a script has on its standard input is left to the script.
 #[test]
-fn without_a_terminal_there_is_no_question() {
+fn mkfs_without_terminal_asks_nothing() {
     let dir = scratch();
     let region = made(dir.path(), "1M");
     let before = fs::read(&region).unwrap();
@@ -107,7 +107,7 @@ fn without_a_terminal_there_is_no_question() {
 }
 
 #[test]
-fn our_own_file_system_with_one_page_lost() {
+fn mkfs_over_pramfs_with_lost_page_needs_force() {
     let dir = scratch();
     for at in [0usize, 65536] {
         let region = dir.path().join(format!("r{at}"));
@@ -120,7 +120,7 @@ fn our_own_file_system_with_one_page_lost() {
 }
 
 #[test]
-fn our_own_file_system_damaged_and_cut() {
+fn mkfs_over_damaged_pramfs_needs_force() {
     let dir = scratch();
     let region = dir.path().join("r");
     mkfs(["-q", s(&region), "1M"]).ok();
@@ -138,7 +138,7 @@ fn our_own_file_system_damaged_and_cut() {
 }
 
 #[test]
-fn a_file_of_another_size() {
+fn mkfs_with_differing_size_needs_force() {
     let dir = scratch();
     let region = dir.path().join("r");
     fs::write(&region, vec![7u8; 2 << 20]).unwrap();
@@ -155,7 +155,7 @@ fn a_file_of_another_size() {
 }
 
 #[test]
-fn an_ext4_file_system() {
+fn mkfs_over_ext4_needs_force() {
     let Some(mkfs_ext4) = find_or_skip("mkfs.ext4") else {
         return;
     };
@@ -183,7 +183,7 @@ fn an_ext4_file_system() {
 }
 
 #[test]
-fn swap_space() {
+fn mkfs_over_swap_space_needs_force() {
     let (Some(mkswap), Some(_)) = (find_or_skip("mkswap"), find_or_skip("blkid")) else {
         return;
     };
@@ -194,7 +194,7 @@ fn swap_space() {
 }
 
 #[test]
-fn a_partition_table() {
+fn mkfs_over_partition_table_needs_force() {
     if find_or_skip("blkid").is_none() {
         return;
     }
@@ -209,7 +209,7 @@ fn a_partition_table() {
 }
 
 #[test]
-fn blkid_is_found_where_it_belongs() {
+fn blkid_is_run_by_absolute_path() {
     let (Some(mkfs_ext4), Some(_)) = (find_or_skip("mkfs.ext4"), find_or_skip("blkid")) else {
         return;
     };
@@ -226,7 +226,7 @@ fn blkid_is_found_where_it_belongs() {
 }
 
 #[test]
-fn without_blkid_unknown_data_is_not_overwritten() {
+fn mkfs_without_blkid_keeps_unknown_data() {
     if !root_or_skip("a mount namespace") {
         return;
     }
@@ -256,7 +256,7 @@ fn without_blkid_unknown_data_is_not_overwritten() {
 }
 
 #[test]
-fn a_region_in_use() {
+fn mkfs_of_region_in_use_fails() {
     let dir = scratch();
     let region = made(dir.path(), "1M");
     let held = RegionOptions::new().open(&region).unwrap();
@@ -273,7 +273,7 @@ fn a_region_in_use() {
 }
 
 #[test]
-fn a_file_behind_a_loop_device() {
+fn mkfs_of_file_behind_loop_device_fails() {
     if !root_or_skip("a loop device") {
         return;
     }
@@ -312,7 +312,7 @@ fn a_file_behind_a_loop_device() {
 }
 
 #[test]
-fn a_mounted_device() {
+fn mkfs_of_mounted_device_fails() {
     if !root_or_skip("a mount on a loop device") {
         return;
     }
@@ -346,7 +346,7 @@ fn a_mounted_device() {
 
 /// Any user can mount something under any name; root can, too, and means it.
 #[test]
-fn mount_of_another_user_under_the_regions_name_stops_nobody() {
+fn other_users_mount_source_does_not_block_mkfs() {
     if !root_or_skip("a mount of another user") {
         return;
     }
@@ -400,7 +400,7 @@ fn mount_of_another_user_under_the_regions_name_stops_nobody() {
 }
 
 #[test]
-fn sizes_that_no_file_system_can_have() {
+fn mkfs_of_impossible_size_fails() {
     let dir = scratch();
     let r = dir.path().join("r");
     for (size, words) in [
@@ -422,7 +422,7 @@ fn sizes_that_no_file_system_can_have() {
 }
 
 #[test]
-fn options_that_do_not_fit() {
+fn mkfs_with_invalid_options_fails() {
     let dir = scratch();
     let r = dir.path().join("r");
     let long = "x".repeat(64);
@@ -456,7 +456,7 @@ fn options_that_do_not_fit() {
 }
 
 #[test]
-fn things_that_hold_no_file_system() {
+fn mkfs_of_unsuitable_object_fails() {
     let dir = scratch();
     mkfs([s(dir.path())]).refused(&[s(dir.path()), "directory"]);
     mkfs(["-f", s(dir.path()), "1M"]).refused(&["directory"]);
@@ -480,7 +480,7 @@ fn things_that_hold_no_file_system() {
 }
 
 #[test]
-fn a_file_on_a_read_only_file_system() {
+fn mkfs_on_read_only_file_system_fails() {
     if !root_or_skip("a read-only mount") {
         return;
     }
@@ -503,7 +503,7 @@ fn a_file_on_a_read_only_file_system() {
 }
 
 #[test]
-fn a_file_of_somebody_else() {
+fn mkfs_of_inaccessible_file_fails() {
     if !root_or_skip("another user's view") {
         return;
     }
@@ -531,7 +531,7 @@ fn a_file_of_somebody_else() {
 }
 
 #[test]
-fn a_file_larger_than_its_file_system_can_hold() {
+fn mkfs_larger_than_host_file_limit_fails() {
     let dir = scratch();
     let r = dir.path().join("r");
     let a = mkfs([s(&r), "16384P"]);
@@ -545,7 +545,7 @@ fn a_file_larger_than_its_file_system_can_hold() {
 /// A file system on which nothing is left: an error, not a SIGBUS, and nothing
 /// is left behind.
 #[test]
-fn a_host_that_is_full() {
+fn mkfs_on_full_host_fails_and_leaves_nothing() {
     if !root_or_skip("a region on a full file system") {
         return;
     }
@@ -564,7 +564,7 @@ fn a_host_that_is_full() {
 }
 
 #[test]
-fn allocate_takes_all_the_room_at_once() {
+fn mkfs_allocate_reserves_whole_region() {
     let dir = scratch();
     let region = dir.path().join("r");
     mkfs([s(&region), "8M"]).ok();
@@ -574,7 +574,7 @@ fn allocate_takes_all_the_room_at_once() {
 }
 
 #[test]
-fn allocate_without_room_is_refused_and_leaves_nothing() {
+fn mkfs_allocate_without_room_leaves_nothing() {
     if !root_or_skip("a region larger than its file system") {
         return;
     }
@@ -592,7 +592,7 @@ fn allocate_without_room_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_host_with_less_room_than_the_region_is_told() {
+fn mkfs_warns_if_host_has_too_little_room() {
     if !root_or_skip("a region larger than its file system") {
         return;
     }

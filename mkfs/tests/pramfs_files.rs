@@ -55,7 +55,7 @@ fn tree(at: &Path) {
 }
 
 #[test]
-fn a_tree_goes_in_and_comes_out_the_same() {
+fn put_and_get_preserve_tree() {
     let dir = scratch();
     let region = made(dir.path(), "64M");
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -89,7 +89,7 @@ fn a_tree_goes_in_and_comes_out_the_same() {
 }
 
 #[test]
-fn the_root_itself_comes_out() {
+fn get_copies_root_directory() {
     let dir = scratch();
     let region = made(dir.path(), "16M");
     let (a, to) = (dir.path().join("a"), dir.path().join("to"));
@@ -101,7 +101,7 @@ fn the_root_itself_comes_out() {
 }
 
 #[test]
-fn extended_attributes_are_kept() {
+fn put_and_get_preserve_xattrs() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let file = dir.path().join("f");
@@ -127,7 +127,7 @@ fn extended_attributes_are_kept() {
 }
 
 #[test]
-fn nothing_is_overwritten_without_force() {
+fn put_and_get_overwrite_only_with_force() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
@@ -149,7 +149,7 @@ fn nothing_is_overwritten_without_force() {
 }
 
 #[test]
-fn wrong_paths_are_named() {
+fn wrong_paths_are_named_in_error() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let r = s(&region);
@@ -170,7 +170,7 @@ fn wrong_paths_are_named() {
 }
 
 #[test]
-fn listings() {
+fn ls_prints_short_long_and_json() {
     let dir = scratch();
     let region = made(dir.path(), "64M");
     let from = dir.path().join("t");
@@ -224,7 +224,7 @@ fn listings() {
 }
 
 #[test]
-fn extents_are_where_the_bytes_are() {
+fn extents_match_byte_offsets() {
     let dir = scratch();
     let region = made(dir.path(), "16M");
     let file = dir.path().join("f");
@@ -273,7 +273,7 @@ fn extents_are_where_the_bytes_are() {
 }
 
 #[test]
-fn a_region_in_use_is_refused_and_its_holder_named() {
+fn region_in_use_error_names_holder() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let held = RegionOptions::new().open(&region).unwrap();
@@ -310,7 +310,7 @@ fn a_region_in_use_is_refused_and_its_holder_named() {
 }
 
 #[test]
-fn looking_changes_no_byte() {
+fn read_commands_change_no_byte() {
     let dir = scratch();
     let region = made(dir.path(), "4M");
     let r = s(&region);
@@ -351,7 +351,7 @@ fn looking_changes_no_byte() {
 }
 
 #[test]
-fn output_to_a_closed_pipe_ends_quietly() {
+fn output_to_closed_pipe_ends_quietly() {
     let dir = scratch();
     let region = made(dir.path(), "16M");
     let big = dir.path().join("big");
@@ -363,7 +363,7 @@ fn output_to_a_closed_pipe_ends_quietly() {
 }
 
 #[test]
-fn trim_gives_memory_back() {
+fn trim_frees_host_memory() {
     let dir = scratch();
     let region = made(dir.path(), "64M");
     let big = dir.path().join("big");
@@ -392,7 +392,7 @@ fn trim_gives_memory_back() {
 /// What `fsck.pramfs` could not bring back, as `stat`, `extents`, `check` and each
 /// fsck show it.
 #[test]
-fn stat_lists_what_was_lost() {
+fn stat_lists_lost_ranges() {
     let dir = scratch();
     let region = made(dir.path(), "16M");
     let file = dir.path().join("f");
@@ -415,12 +415,12 @@ fn stat_lists_what_was_lost() {
     let table = table.expect("a block of pointers");
     raw[table + 64..table + 128].fill(0x35);
     fs::write(&region, &raw).unwrap();
-    let mended = run(FSCK, ["-y", s(&region)]);
-    assert_eq!(mended.status, 1, "{mended:?}");
-    assert!(mended.out.contains("marked as lost"), "{}", mended.out);
-    assert!(mended.out.contains("lost: /f: "), "{}", mended.out);
+    let repaired = run(FSCK, ["-y", s(&region)]);
+    assert_eq!(repaired.status, 1, "{repaired:?}");
+    assert!(repaired.out.contains("marked as lost"), "{}", repaired.out);
+    assert!(repaired.out.contains("lost: /f: "), "{}", repaired.out);
     let note = "note: /f: 32768 bytes at offset 32768 are lost; reads fail with EIO";
-    assert!(mended.out.contains(note), "{}", mended.out);
+    assert!(repaired.out.contains(note), "{}", repaired.out);
     // From then on it is no damage.
     let clean = run(FSCK, ["-n", s(&region)]).ok();
     assert!(

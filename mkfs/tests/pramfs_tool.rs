@@ -42,7 +42,7 @@ fn help_lists_every_subcommand() {
 }
 
 #[test]
-fn one_program_under_every_name() {
+fn one_program_serves_every_name() {
     let dir = scratch();
     let link = |name: &str, to: &str| {
         let path = dir.path().join(name);
@@ -58,7 +58,7 @@ fn one_program_under_every_name() {
 }
 
 #[test]
-fn completions_for_every_shell() {
+fn completions_exist_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let a = pramfs(["completions", shell]).ok();
         assert!(
@@ -70,7 +70,7 @@ fn completions_for_every_shell() {
 }
 
 #[test]
-fn info_says_what_mkfs_made() {
+fn info_matches_mkfs_options() {
     let dir = scratch();
     let region = dir.path().join("r");
     let r = region.to_str().unwrap();
@@ -105,7 +105,7 @@ fn info_says_what_mkfs_made() {
 }
 
 #[test]
-fn info_reads_the_copy() {
+fn info_reads_superblock_copy() {
     let dir = scratch();
     let region = made(dir.path(), "1M");
     let mut bytes = fs::read(&region).unwrap();
@@ -223,7 +223,7 @@ fn dump_names_damage() {
 }
 
 #[test]
-fn check_finds_a_sound_file_system_sound() {
+fn check_of_clean_image_finds_nothing() {
     let dir = scratch();
     let region = made(dir.path(), "16M");
     let r = region.to_str().unwrap();
@@ -307,7 +307,7 @@ fn check_reports_damage_as_fsck_does() {
 }
 
 #[test]
-fn the_doctor_knows_tmpfs() {
+fn doctor_reports_tmpfs() {
     let dir = scratch();
     if !dir.path().starts_with("/dev/shm") {
         skipped("there is no /dev/shm");
@@ -337,7 +337,7 @@ fn the_doctor_knows_tmpfs() {
 }
 
 #[test]
-fn the_doctor_knows_what_cannot_be_a_region() {
+fn doctor_reports_unusable_objects() {
     let dir = scratch();
     let socket = dir.path().join("socket");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -351,7 +351,7 @@ fn the_doctor_knows_what_cannot_be_a_region() {
 }
 
 #[test]
-fn doctor_of_a_directory_says_what_a_region_there_would_be() {
+fn doctor_of_directory_describes_new_region() {
     let dir = scratch();
     let path = dir.path().to_str().unwrap();
     let a = pramfs(["doctor", path]).ok();
@@ -363,7 +363,7 @@ fn doctor_of_a_directory_says_what_a_region_there_would_be() {
 }
 
 #[test]
-fn doctor_of_another_file_system_names_it_and_advises_no_mount() {
+fn doctor_names_foreign_fs_and_advises_no_mount() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = fs::File::create(&path).unwrap();

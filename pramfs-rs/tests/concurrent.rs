@@ -88,7 +88,7 @@ fn beside(other: impl FnOnce() + Send, mut work: impl FnMut()) {
 }
 
 #[test]
-fn reads_of_the_region_beside_stores_race_with_none() {
+fn region_reads_beside_stores_do_not_race() {
     let region = Region::new("two threads", HeapBackend::boxed(4096));
     // Words, parts of words, and lines: each way in beside each way out.
     let store = || {
@@ -116,7 +116,7 @@ fn reads_of_the_region_beside_stores_race_with_none() {
 }
 
 #[test]
-fn reads_of_an_open_file_beside_writes_see_one_of_them() {
+fn read_beside_writes_sees_one_write() {
     let fs = mounted();
     let (ours, theirs) = (file(&fs, "/f"), file(&fs, "/f"));
     ours.write_at(&[0; LEN], 0).unwrap();
@@ -137,7 +137,7 @@ fn reads_of_an_open_file_beside_writes_see_one_of_them() {
 }
 
 #[test]
-fn reads_of_an_open_file_beside_appends_and_truncation_end_where_it_ends() {
+fn read_beside_append_and_truncate_ends_at_size() {
     let fs = mounted();
     let (ours, theirs) = (file(&fs, "/f"), file(&fs, "/f"));
     let change = || {
@@ -156,7 +156,7 @@ fn reads_of_an_open_file_beside_appends_and_truncation_end_where_it_ends() {
 }
 
 #[test]
-fn what_is_lent_does_not_change_beside_writes() {
+fn lent_bytes_stay_stable_beside_writes() {
     let fs = mounted();
     let f = file(&fs, "/f");
     f.write_at(&[1; 512], 0).unwrap();
@@ -181,7 +181,7 @@ fn what_is_lent_does_not_change_beside_writes() {
 }
 
 #[test]
-fn lookups_beside_creates_renames_and_unlinks_find_whole_attributes() {
+fn lookup_beside_changes_finds_whole_attributes() {
     let fs = mounted();
     let change = || {
         for _ in 0..ROUNDS / 2 {
@@ -215,7 +215,7 @@ fn lookups_beside_creates_renames_and_unlinks_find_whole_attributes() {
 }
 
 #[test]
-fn two_writers_of_one_directory_leave_all_they_made() {
+fn two_writers_of_directory_keep_all_entries() {
     let fs = mounted();
     let make = |first: u8| {
         for i in 0..ROUNDS.min(20) {
@@ -239,7 +239,7 @@ fn two_writers_of_one_directory_leave_all_they_made() {
 /// Miri has no second mapping of a file.
 #[cfg(not(miri))]
 #[test]
-fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
+fn view_beside_file_io_does_not_race() {
     use pramfs::Access;
     use pramfs::pmem::RegionOptions;
 
@@ -272,7 +272,7 @@ fn a_view_beside_reads_and_writes_of_the_file_races_with_none() {
 /// One thread is enough.
 #[cfg_attr(miri, ignore)]
 #[test]
-fn a_reference_given_back_too_often_takes_none_of_a_handle() {
+fn excess_forget_keeps_handle_reference() {
     let fs = mounted();
     let f = file(&fs, "/f");
     f.write_at(&[5; 100], 0).unwrap();

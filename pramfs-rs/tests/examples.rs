@@ -45,7 +45,7 @@ fn place() -> tempfile::TempDir {
 }
 
 #[test]
-fn counts_go_on_from_run_to_run() {
+fn counts_continue_between_runs() {
     let _one = one_at_a_time();
     let dir = place();
     let path = dir.path().join("region");
@@ -82,7 +82,7 @@ fn start(path: &Path) -> Child {
 /// Killed again and again: the log only grows, and a count is at most the one
 /// record behind that the kill came between.
 #[test]
-fn killed_and_run_again() {
+fn log_survives_kill_and_rerun() {
     let _one = one_at_a_time();
     let dir = place();
     let path: PathBuf = dir.path().join("region");
@@ -132,7 +132,7 @@ fn mapped_bytes_go_to_sockets() {
 }
 
 #[test]
-fn the_twenty_lines_run() {
+fn twenty_lines_example_runs() {
     twenty_lines::main().unwrap();
 }
 
@@ -145,7 +145,7 @@ fn file_system() -> pramfs::FileSystem {
 }
 
 #[test]
-fn key_value_keeps_the_last_value_of_each_key() {
+fn key_value_keeps_last_value_of_each_key() {
     key_value::main().unwrap();
     let fs = file_system();
     let mut store = key_value::Store::open(&fs, "/store", 40).unwrap();
@@ -166,7 +166,7 @@ fn key_value_keeps_the_last_value_of_each_key() {
 }
 
 #[test]
-fn log_reader_sees_every_line_once_and_whole() {
+fn log_reader_sees_each_whole_line_once() {
     log_reader::main().unwrap();
     let seen = log_reader::run(&file_system(), 5000).unwrap();
     let expected: Vec<_> = (0..5000).map(|i| format!("event {i}\n")).collect();
@@ -174,7 +174,7 @@ fn log_reader_sees_every_line_once_and_whole() {
 }
 
 #[test]
-fn counters_go_on_from_the_sums_of_earlier_runs() {
+fn counters_continue_from_earlier_sums() {
     let _one = one_at_a_time();
     let dir = place();
     let path = dir.path().join("region");
@@ -183,7 +183,7 @@ fn counters_go_on_from_the_sums_of_earlier_runs() {
 }
 
 #[test]
-fn ported_program_does_what_it_did_on_std_fs() {
+fn ported_program_behaves_as_on_std_fs() {
     ported::main().unwrap();
     let fs = file_system();
     fs.create_dir_all("/logs/dir").unwrap();
@@ -206,7 +206,7 @@ fn ported_program_does_what_it_did_on_std_fs() {
 
 /// What a newcomer reads in one go.
 #[test]
-fn examples_of_the_documentation_fit_in_eighty_lines() {
+fn documented_examples_fit_in_80_lines() {
     for name in [
         "twenty_lines",
         "key_value",

@@ -38,7 +38,7 @@ macro_rules! assert_error {
 }
 
 #[test]
-fn open_options_that_contradict_are_refused() {
+fn contradictory_open_options_fail() {
     let fs = file_system();
     fs.write("f", "x").unwrap();
     for options in [
@@ -54,7 +54,7 @@ fn open_options_that_contradict_are_refused() {
 }
 
 #[test]
-fn open_of_a_missing_name_depends_on_create() {
+fn open_of_missing_name_needs_create() {
     let fs = file_system();
     assert_error!(fs.open("/f"), Error::NotFound);
     assert_error!(fs.open(""), Error::NotFound);
@@ -70,7 +70,7 @@ fn open_of_a_missing_name_depends_on_create() {
 }
 
 #[test]
-fn create_through_a_dangling_symlink_makes_its_target() {
+fn create_through_dangling_symlink_makes_target() {
     let fs = file_system();
     fs.create_dir("d").unwrap();
     fs.symlink("../target", "d/relative").unwrap();
@@ -89,7 +89,7 @@ fn create_through_a_dangling_symlink_makes_its_target() {
 }
 
 #[test]
-fn open_rights_limit_what_a_file_does() {
+fn open_rights_limit_file_operations() {
     let fs = file_system();
     fs.write("f", "0123456789").unwrap();
     let options = OpenOptions::new();
@@ -110,7 +110,7 @@ fn open_rights_limit_what_a_file_does() {
 }
 
 #[test]
-fn create_gives_owner_and_mode_less_the_umask() {
+fn create_sets_owner_and_mode_without_umask_bits() {
     let creator = Credentials::new(7, 8).with_umask(0o027);
     let fs = file_system().with_creator(creator);
     let options = OpenOptions::new().write(true).create(true);
@@ -135,7 +135,7 @@ fn create_gives_owner_and_mode_less_the_umask() {
 }
 
 #[test]
-fn create_dir_all_makes_what_is_missing() {
+fn create_dir_all_creates_missing_parents() {
     let fs = file_system();
     fs.create_dir_all("a/b/c").unwrap();
     fs.create_dir_all("/a/b/c/").unwrap();
@@ -154,7 +154,7 @@ fn create_dir_all_makes_what_is_missing() {
 }
 
 #[test]
-fn remove_file_and_remove_dir_refuse_each_others_objects() {
+fn remove_file_and_remove_dir_check_type() {
     let fs = file_system();
     fs.create_dir_all("d/e").unwrap();
     fs.write("f", "").unwrap();
@@ -174,7 +174,7 @@ fn remove_file_and_remove_dir_refuse_each_others_objects() {
 }
 
 #[test]
-fn remove_dir_all_removes_the_tree_and_follows_no_symlink() {
+fn remove_dir_all_follows_no_symlink() {
     let fs = file_system();
     fs.create_dir_all("keep").unwrap();
     fs.write("keep/me", "x").unwrap();
@@ -200,7 +200,7 @@ fn remove_dir_all_removes_the_tree_and_follows_no_symlink() {
 }
 
 #[test]
-fn rename_replaces_exchanges_or_refuses() {
+fn rename_replaces_exchanges_or_fails() {
     let fs = file_system();
     fs.write("a", "a").unwrap();
     fs.write("b", "b").unwrap();
@@ -229,7 +229,7 @@ fn rename_replaces_exchanges_or_refuses() {
 }
 
 #[test]
-fn links_share_an_inode_and_symlinks_hold_a_path() {
+fn links_share_inode_and_symlinks_hold_path() {
     let fs = file_system();
     fs.write("f", "x").unwrap();
     fs.hard_link("f", "g").unwrap();
@@ -249,7 +249,7 @@ fn links_share_an_inode_and_symlinks_hold_a_path() {
 }
 
 #[test]
-fn exists_tells_missing_from_other_errors() {
+fn exists_separates_missing_from_errors() {
     let fs = file_system();
     fs.write("f", "").unwrap();
     fs.symlink("nowhere", "dangling").unwrap();
@@ -263,7 +263,7 @@ fn exists_tells_missing_from_other_errors() {
 }
 
 #[test]
-fn metadata_set_by_path_and_by_file_is_shown() {
+fn metadata_set_by_path_or_file_is_returned() {
     let fs = file_system();
     fs.write("f", "12345").unwrap();
     fs.symlink("f", "s").unwrap();
@@ -295,7 +295,7 @@ fn metadata_set_by_path_and_by_file_is_shown() {
 }
 
 #[test]
-fn read_dir_gives_each_entry_once() {
+fn read_dir_returns_each_entry_once() {
     let fs = file_system();
     fs.create_dir("d").unwrap();
     for i in 0..500 {
@@ -322,7 +322,7 @@ fn read_dir_gives_each_entry_once() {
 }
 
 #[test]
-fn read_and_write_of_whole_files_take_any_size() {
+fn whole_file_read_and_write_take_any_size() {
     let fs = file_system();
     for len in [0, 1, 4095, 4096, 3 << 20] {
         let data: Vec<u8> = (0..len).map(|i: usize| (i % 251) as u8).collect();
@@ -338,7 +338,7 @@ fn read_and_write_of_whole_files_take_any_size() {
 }
 
 #[test]
-fn copy_takes_contents_and_mode() {
+fn copy_preserves_contents_and_mode() {
     let fs = file_system();
     fs.write("a", vec![7; 100_000]).unwrap();
     fs.set_permissions("a", Permissions::from_mode(0o4711))
@@ -358,7 +358,7 @@ fn copy_takes_contents_and_mode() {
 }
 
 #[test]
-fn xattrs_are_set_listed_and_removed_by_path() {
+fn xattrs_set_list_and_remove_by_path() {
     let fs = file_system();
     fs.write("f", "").unwrap();
     fs.set_xattr("f", "user.a", "1", XattrMode::Create).unwrap();
@@ -377,7 +377,7 @@ fn xattrs_are_set_listed_and_removed_by_path() {
 }
 
 #[test]
-fn read_exact_at_past_the_end_is_unexpected_eof() {
+fn read_exact_at_past_eof_is_unexpected_eof() {
     let fs = file_system();
     fs.write("f", "12345").unwrap();
     let file = fs.open("f").unwrap();
@@ -391,7 +391,7 @@ fn read_exact_at_past_the_end_is_unexpected_eof() {
 }
 
 #[test]
-fn file_position_is_shared_by_clones_and_not_by_cursors() -> io::Result<()> {
+fn file_position_is_shared_only_by_clones() -> io::Result<()> {
     let fs = file_system();
     let mut file = fs.create("f")?;
     let mut other = file.try_clone()?;
@@ -441,7 +441,7 @@ fn cursor_mixes_reads_lines_writes_and_seeks() -> io::Result<()> {
 }
 
 #[test]
-fn append_file_writes_at_the_end_whatever_its_position() -> io::Result<()> {
+fn append_file_writes_at_eof_at_any_position() -> io::Result<()> {
     let fs = file_system();
     fs.write("f", "start ")?;
     let options = OpenOptions::new().read(true).append(true);
@@ -476,7 +476,7 @@ fn io_error_keeps_kind_and_source() {
 }
 
 #[test]
-fn unmount_with_an_open_directory_gives_the_file_system_back() {
+fn unmount_with_open_directory_returns_file_system() {
     let fs = file_system();
     let entries = fs.read_dir("/").unwrap();
     let refused = fs.unmount().unwrap_err();
@@ -489,7 +489,7 @@ fn unmount_with_an_open_directory_gives_the_file_system_back() {
 }
 
 #[test]
-fn file_system_and_files_are_shared_by_threads() {
+fn file_system_and_files_are_thread_safe() {
     fn is_send_and_sync<T: Send + Sync>() {}
     is_send_and_sync::<FileSystem>();
     is_send_and_sync::<File>();
@@ -521,7 +521,7 @@ fn file_system_and_files_are_shared_by_threads() {
 
 /// The panic is the program's: the destructors of its handles end their operations well.
 #[test]
-fn panic_of_a_thread_with_open_files_leaves_the_file_system_in_use() {
+fn thread_panic_with_open_files_keeps_fs_usable() {
     let fs = file_system();
     std::thread::scope(|s| {
         let thread = s.spawn(|| {

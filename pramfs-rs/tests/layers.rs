@@ -72,7 +72,7 @@ fn height(layers: &[&[&str]], layer: &str) -> usize {
 }
 
 #[test]
-fn an_arrow_never_points_up() {
+fn layers_never_use_upper_layers() {
     for (of, layers) in CRATES {
         let files = files(of);
         assert!(files.len() > 10, "{of}: {} files", files.len());
@@ -98,7 +98,7 @@ fn an_arrow_never_points_up() {
 
 /// The other crates of the file system forbid it to the compiler.
 #[test]
-fn unsafe_code_stands_in_pmem_and_media_only() {
+fn unsafe_code_only_in_pmem_and_media() {
     for (layer, path) in files("medium") {
         if !["pmem", "media"].contains(&layer.as_str()) {
             assert!(

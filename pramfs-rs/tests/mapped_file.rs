@@ -25,7 +25,7 @@ fn mapped() -> (SimBackend, FileSystem, File, MappedFile) {
 }
 
 #[test]
-fn atomics_of_each_size_load_store_and_exchange() {
+fn atomics_of_each_size_load_store_exchange() {
     let (_sim, _fs, file, view) = mapped();
     view.store(1, 0xabu8).unwrap();
     view.store(2, 0xcdefu16).unwrap();
@@ -50,7 +50,7 @@ fn atomics_of_each_size_load_store_and_exchange() {
 }
 
 #[test]
-fn access_past_the_end_or_misaligned_is_refused() {
+fn access_past_end_or_misaligned_fails() {
     let (_sim, _fs, _file, view) = mapped();
     for at in [LEN, LEN - 7, u64::MAX, u64::MAX - 7] {
         assert!(
@@ -84,7 +84,7 @@ fn access_past_the_end_or_misaligned_is_refused() {
 }
 
 #[test]
-fn stores_through_a_mapping_for_reading_are_refused() {
+fn stores_through_read_only_mapping_fail() {
     let (_sim, _fs, file, view) = mapped();
     let read = file.map(0..LEN, Access::Read).unwrap();
     view.store(0, 5u32).unwrap();
@@ -106,7 +106,7 @@ struct Row {
 }
 
 #[test]
-fn values_are_copied_in_and_out() {
+fn mapped_values_round_trip() {
     let (_sim, _fs, _file, view) = mapped();
     let row = Row {
         key: 7,
@@ -134,7 +134,7 @@ fn flush_of_several_ranges_takes_one_fence() {
 }
 
 #[test]
-fn threads_count_without_loss() {
+fn concurrent_fetch_add_loses_nothing() {
     let (_sim, _fs, _file, view) = mapped();
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -162,7 +162,7 @@ fn threads_count_without_loss() {
 }
 
 #[test]
-fn extend_keeps_addresses_and_shows_the_file() {
+fn extend_keeps_addresses_and_shows_file() {
     let (_sim, fs, file, view) = mapped();
     drop(view);
     // From within a block, up to within a block, block by block and many at once.
@@ -198,7 +198,7 @@ fn extend_keeps_addresses_and_shows_the_file() {
 }
 
 #[test]
-fn extend_that_is_refused_leaves_the_view_as_before() {
+fn failed_extend_leaves_view_unchanged() {
     let (_sim, fs, file, view) = mapped();
     assert_eq!(view.reserved(), LEN);
     drop(view);
@@ -222,7 +222,7 @@ fn extend_that_is_refused_leaves_the_view_as_before() {
 }
 
 #[test]
-fn extended_view_for_reading_shows_holes_and_refuses_stores() {
+fn extended_read_only_view_shows_holes() {
     let (_sim, _fs, file, view) = mapped();
     drop(view);
     let mut view = file.map_reserved(0..LEN, 1 << 20, Access::Read).unwrap();
@@ -239,7 +239,7 @@ fn extended_view_for_reading_shows_holes_and_refuses_stores() {
 
 /// The blocks of every part stay the file's until the view is dropped.
 #[test]
-fn truncation_frees_the_blocks_of_an_extended_view_with_it() {
+fn truncated_blocks_are_freed_with_extended_view() {
     let (_sim, fs, file, view) = mapped();
     drop(view);
     let empty = {
@@ -265,7 +265,7 @@ fn truncation_frees_the_blocks_of_an_extended_view_with_it() {
 }
 
 #[test]
-fn advice_for_a_range_past_the_end_is_refused() {
+fn advice_past_end_of_view_fails() {
     let (_sim, _fs, _file, view) = mapped();
     for advice in [
         Advice::Normal,
@@ -280,7 +280,7 @@ fn advice_for_a_range_past_the_end_is_refused() {
 
 /// Bytes that `extend` grants must be the file's, also in a block that is mapped already.
 #[test]
-fn extend_into_a_last_block_that_changed_is_refused() {
+fn extend_into_changed_last_block_fails() {
     let (_sim, _fs, file, view) = mapped();
     drop(view);
     file.set_len(100).unwrap();

@@ -145,7 +145,7 @@ fn lines() -> Vec<String> {
 }
 
 #[test]
-fn public_items_are_those_of_the_list() {
+fn public_items_match_list() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("public-items.txt");
     let found = lines().concat();
     if std::env::var_os("PRAMFS_BLESS").is_some() {
@@ -166,7 +166,7 @@ fn public_items_are_those_of_the_list() {
 }
 
 #[test]
-fn upper_face_stays_small() {
+fn public_api_stays_small() {
     let upper = lines()
         .iter()
         .filter(|line| !line.starts_with("pramfs::inode::"))
@@ -182,7 +182,7 @@ fn upper_face_stays_small() {
 }
 
 #[test]
-fn item_of_a_line_is_its_kind_and_name() {
+fn item_of_line_is_kind_and_name() {
     let cases = [
         ("    pub fn open(&self) -> File {", Some(("fn", "open"))),
         ("pub const fn new() -> Self {", Some(("fn", "new"))),

@@ -12,7 +12,7 @@ fn text(path: impl AsRef<Path>) -> String {
 }
 
 #[test]
-fn the_readme_shows_the_twenty_lines() {
+fn readme_shows_twenty_lines_example() {
     let example = text("pramfs-rs/examples/twenty_lines.rs");
     let code = example
         .split_once("\n\n")
@@ -27,13 +27,13 @@ fn the_readme_shows_the_twenty_lines() {
 }
 
 #[test]
-fn the_readme_is_at_most_150_lines_long() {
+fn readme_has_at_most_150_lines() {
     let lines = text("README.md").lines().count();
     assert!(lines <= 150, "{lines} lines: docs/ has room for details");
 }
 
 #[test]
-fn documents_name_the_rust_version_of_the_manifest() {
+fn documents_name_manifest_rust_version() {
     let manifest = text("Cargo.toml");
     let (_, rest) = manifest.split_once("rust-version = \"").unwrap();
     let version = rest.split('"').next().unwrap();
@@ -92,7 +92,7 @@ fn pages(dir: &Path, into: &mut Vec<PathBuf>) {
 /// In /dev/shm everybody makes names: a region of root's that stands there may be
 /// somebody else's file.
 #[test]
-fn no_command_that_is_shown_makes_a_region_where_everybody_makes_names() {
+fn shown_commands_create_no_region_in_dev_shm() {
     let mut shown = vec![
         root().join("README.md"),
         root().join("scripts/demo.sh"),
@@ -132,7 +132,7 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn each_test_that_the_page_on_security_names_exists() {
+fn tests_named_in_security_doc_exist() {
     let mut files = Vec::new();
     for dir in [
         "pramfs-rs",
@@ -174,7 +174,7 @@ fn each_test_that_the_page_on_security_names_exists() {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn document_links_have_targets() {
     let mut all = Vec::new();
     pages(&root(), &mut all);
     assert!(all.len() >= 20, "{} pages", all.len());
@@ -202,7 +202,7 @@ fn links_lead_somewhere() {
 }
 
 #[test]
-fn every_document_can_be_reached_from_the_readme() {
+fn every_document_is_reachable_from_readme() {
     let linked = links(&text("README.md"));
     for entry in std::fs::read_dir(root().join("docs")).unwrap().flatten() {
         let name = format!("docs/{}", entry.file_name().into_string().unwrap());

@@ -52,7 +52,7 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn every_byte_reaches_a_tcp_peer() {
+fn send_delivers_every_byte_to_tcp_peer() {
     let fs = in_memory();
     let view = scattered(&fs).map(0..LEN as u64, Access::Read).unwrap();
     let (ours, mut theirs) = tcp_pair();
@@ -73,7 +73,7 @@ fn every_byte_reaches_a_tcp_peer() {
 }
 
 #[test]
-fn a_unix_socket_gets_a_copy_and_says_so() {
+fn send_to_unix_socket_reports_copy() {
     let fs = in_memory();
     let view = scattered(&fs).map(100..5000, Access::Read).unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -85,7 +85,7 @@ fn a_unix_socket_gets_a_copy_and_says_so() {
 }
 
 #[test]
-fn a_descriptor_that_is_full_takes_a_part_and_then_says_eagain() {
+fn send_to_full_descriptor_is_short_then_eagain() {
     let fs = in_memory();
     let view = scattered(&fs).map(0..LEN as u64, Access::Read).unwrap();
     for zerocopy in [false, true] {
@@ -106,7 +106,7 @@ fn a_descriptor_that_is_full_takes_a_part_and_then_says_eagain() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_an_error_and_no_signal() {
+fn send_to_closed_peer_fails_without_signal() {
     let fs = in_memory();
     let view = scattered(&fs).map(0..LEN as u64, Access::Read).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -136,7 +136,7 @@ fn a_peer_that_is_gone_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn ranges_are_checked() {
+fn send_checks_ranges() {
     let fs = in_memory();
     let view = scattered(&fs).map(0..4096, Access::Read).unwrap();
     let (ours, _theirs) = UnixStream::pair().unwrap();
@@ -158,7 +158,7 @@ fn ranges_are_checked() {
 /// The file behind the region is cut: EIO, whether the kernel or this process
 /// meets the missing page first.
 #[test]
-fn a_page_that_is_gone_is_eio() {
+fn send_of_truncated_page_fails_with_eio() {
     install_fault_guard().unwrap();
     let place = if Path::new("/dev/shm").is_dir() {
         "/dev/shm".into()

@@ -68,7 +68,7 @@ fn is_target(makefile: &str, name: &str) -> bool {
 }
 
 #[test]
-fn every_make_target_of_the_workflow_exists() {
+fn workflow_make_targets_exist() {
     let makefile = text("Makefile");
     let mut targets = Vec::new();
     for command in commands(&text(WORKFLOW)) {
@@ -91,7 +91,7 @@ fn every_make_target_of_the_workflow_exists() {
 }
 
 #[test]
-fn every_script_of_workflow_and_makefile_can_be_run() {
+fn workflow_and_makefile_scripts_are_executable() {
     use std::os::unix::fs::PermissionsExt as _;
     let mut scripts = 0;
     for page in [WORKFLOW, "Makefile"] {
@@ -117,7 +117,7 @@ fn every_script_of_workflow_and_makefile_can_be_run() {
 }
 
 #[test]
-fn every_action_is_pinned_and_has_least_permissions() {
+fn workflow_actions_are_pinned_with_least_rights() {
     let workflow = text(WORKFLOW);
     let mut actions = 0;
     for line in workflow.lines() {
@@ -144,7 +144,7 @@ fn every_action_is_pinned_and_has_least_permissions() {
 }
 
 #[test]
-fn every_make_target_that_documents_name_exists() {
+fn make_targets_named_in_documents_exist() {
     let makefile = text("Makefile");
     let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
     for dir in ["docs", ".github", ".github/ISSUE_TEMPLATE"] {

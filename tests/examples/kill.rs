@@ -3,11 +3,11 @@
 //! `tests/vm` runs it.
 //!
 //! ```text
-//! life begin DOOR RECORD SEED        makes their directories, in an empty file system
-//! life live  DOOR RECORD SEED [OPS]  works until killed, or OPS operations each
-//! life check DOOR RECORD SEED        compares, and prints what was counted
+//! life begin PLACE RECORD SEED        makes their directories, in an empty file system
+//! life live  PLACE RECORD SEED [OPS]  works until killed, or OPS operations each
+//! life check PLACE RECORD SEED        compares, and prints what was counted
 //! ```
-//! `DOOR` is a directory, on which a file system is mounted, or a region.
+//! `PLACE` is a directory, on which a file system is mounted, or a region.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,22 +15,22 @@ use std::process::ExitCode;
 use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
 use pramfs_tests::kill::Record;
-use pramfs_tests::stress::{EngineDoor, MountDoor, Target};
+use pramfs_tests::stress::{EngineAccess, MountAccess, Target};
 
 const WRITERS: u32 = 3;
 
-fn run<D: Target>(door: &D, what: &str, record: &Record, most: u64) -> Result<(), String> {
+fn run<D: Target>(access: &D, what: &str, record: &Record, most: u64) -> Result<(), String> {
     match what {
-        "begin" => record.begin(door),
+        "begin" => record.begin(access),
         "live" => std::thread::scope(|scope| {
             let lives: Vec<_> = (0..WRITERS)
-                .map(|w| scope.spawn(move || record.live(door, w, most)))
+                .map(|w| scope.spawn(move || record.live(access, w, most)))
                 .collect();
             let lived = lives.into_iter().map(|l| l.join().expect("a writer"));
             lived.collect()
         }),
         "check" => {
-            let outcome = record.check(door)?;
+            let outcome = record.check(access)?;
             println!("{outcome:?}");
             Ok(())
         }
@@ -39,22 +39,24 @@ fn run<D: Target>(door: &D, what: &str, record: &Record, most: u64) -> Result<()
 }
 
 fn work(args: &[String]) -> Result<(), String> {
-    let (what, door, record, seed, most) = match args {
-        [what, door, record, seed] => (what, door, record, seed, u64::MAX),
-        [what, door, record, seed, most] => {
+    let (what, access, record, seed, most) = match args {
+        [what, access, record, seed] => (what, access, record, seed, u64::MAX),
+        [what, access, record, seed, most] => {
             let most = most.parse().map_err(|e| format!("{most}: {e}"))?;
-            (what, door, record, seed, most)
+            (what, access, record, seed, most)
         }
-        _ => return Err("usage: life begin|live|check DOOR RECORD SEED [OPS]".into()),
+        _ => return Err("usage: life begin|live|check PLACE RECORD SEED [OPS]".into()),
     };
     let seed = seed.parse().map_err(|e| format!("{seed}: {e}"))?;
     let record = Record::new(Path::new(record), WRITERS, seed);
-    if Path::new(door).is_dir() {
-        return run(&MountDoor(door.into()), what, &record, most);
+    if Path::new(access).is_dir() {
+        return run(&MountAccess(access.into()), what, &record, most);
     }
-    let region = RegionOptions::new().open(door).map_err(|e| e.to_string())?;
+    let region = RegionOptions::new()
+        .open(access)
+        .map_err(|e| e.to_string())?;
     let fs = Fs::open(region, MountOptions::default()).map_err(|e| e.to_string())?;
-    let done = run(&EngineDoor(&fs), what, &record, most);
+    let done = run(&EngineAccess(&fs), what, &record, most);
     fs.close().map_err(|e| e.to_string()).and(done)
 }
 

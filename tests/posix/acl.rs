@@ -1,5 +1,5 @@
-//! POSIX ACLs: who may do what, what `chmod` and the umask do, and what a
-//! directory hands down (099 105 237 307 318 319 375 389 444 449).
+//! POSIX ACLs: access checks, the effect of `chmod` and the umask, and inheritance from a
+//! directory (xfstests 099 105 237 307 318 319 375 389 444 449).
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn state(n: &mut Transcript, what: &str, path: &Path) {
 }
 
 #[test]
-fn acls_are_enforced() {
+fn acl_entries_limit_access() {
     agree("ACLs enforced", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         n.call("make", make(&path, 0o600));
@@ -112,7 +112,7 @@ fn acls_are_enforced() {
 }
 
 #[test]
-fn the_mode_and_the_access_acl_are_one() {
+fn access_acl_and_mode_stay_in_step() {
     agree("ACL and mode", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         n.call("make", make(&path, 0o644));
@@ -134,7 +134,7 @@ fn the_mode_and_the_access_acl_are_one() {
 }
 
 #[test]
-fn a_default_acl_is_inherited_and_the_umask_ignored() {
+fn default_acl_is_inherited_and_replaces_umask() {
     agree("default ACLs", &[Tmpfs, Ext4], |dir, n| {
         for (at, perms) in [[7, 7, 5, 6, 7, 0], [7, 5, 5, 0, 5, 5], [6, 0, 0, 0, 0, 0]]
             .into_iter()
@@ -183,7 +183,7 @@ fn a_default_acl_is_inherited_and_the_umask_ignored() {
 }
 
 #[test]
-fn a_list_that_is_not_there_can_be_removed() {
+fn removal_of_missing_acl_matches_kernel() {
     agree("removing ACLs", &[Tmpfs, Ext4], |dir, n| {
         let (f, d, l) = (dir.join("f"), dir.join("d"), dir.join("l"));
         n.call("make", make(&f, 0o640));
@@ -210,7 +210,7 @@ fn path_bytes(path: &Path) -> &[u8] {
 }
 
 #[test]
-fn who_may_set_an_acl_and_which() {
+fn acl_set_checks_caller_and_value() {
     agree("setting ACLs", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         n.call("make", make(&path, 0o666));
@@ -255,9 +255,9 @@ fn who_may_set_an_acl_and_which() {
     });
 }
 
-/// 375: a list that somebody outside of the group sets takes sgid away.
+/// 375: setting an ACL clears sgid if the caller is not in the file's group.
 #[test]
-fn setting_an_acl_from_outside_of_the_group_takes_sgid_away() {
+fn acl_set_outside_group_clears_sgid() {
     agree("ACL and sgid", &[Tmpfs, Ext4], |dir, n| {
         for (at, gid) in [500, 700].into_iter().enumerate() {
             let path = dir.join(format!("f{at}"));
@@ -280,9 +280,9 @@ fn setting_an_acl_from_outside_of_the_group_takes_sgid_away() {
     });
 }
 
-/// 444: the mask of a directory's own list decides who may create in it.
+/// 444: the mask of a directory's ACL limits who may create in it.
 #[test]
-fn names_are_made_where_the_acl_of_the_directory_lets() {
+fn directory_acl_mask_limits_create() {
     agree("ACLs of directories", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         n.call("mkdir", errno(rustix::fs::mkdir(&d, Mode::RWXU)));

@@ -1,5 +1,5 @@
-//! chattr: what an immutable and an append-only file or directory refuses
-//! (079 277 424 545 553 555), and who may make them so.
+//! chattr: what an immutable or append-only file or directory refuses (xfstests 079 277
+//! 424 545 553 555), and who may set the flags.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn flags(path: &Path) -> Sys<IFlags> {
     errno(rustix::fs::ioctl_getflags(&fd))
 }
 
-/// As chattr(1): the flags that tmpfs and ext4 have for themselves stay.
+/// Sets flags as chattr(1) does: keeps those that only tmpfs or ext4 has.
 fn set(path: &Path, new: IFlags) -> Sys {
     let fd = open(path, OFlags::RDONLY)?;
     let ours = IFlags::IMMUTABLE | IFlags::APPEND | IFlags::NODUMP | IFlags::NOATIME;
@@ -45,8 +45,7 @@ fn times(atime: i64, mtime: i64) -> Timestamps {
     }
 }
 
-/// Everything that could be done to a file, in a directory with one called
-/// `other`.
+/// Tries every change of a file, in a directory that also contains `other`.
 fn on_file(path: &Path, n: &mut Transcript, what: &str) {
     let dir = path.parent().expect("a directory");
     let (new, other) = (dir.join("new"), dir.join("other"));
@@ -146,12 +145,12 @@ fn each(dir: &Path, n: &mut Transcript) {
 }
 
 #[test]
-fn an_immutable_or_append_only_file_refuses_what_it_has_to() {
+fn immutable_or_append_only_file_refuses_changes() {
     agree("chattr", &[Tmpfs, Ext4], each);
 }
 
 #[test]
-fn an_immutable_or_append_only_directory_keeps_its_names() {
+fn immutable_or_append_only_directory_keeps_names() {
     agree("chattr of directories", &[Tmpfs, Ext4], |dir, n| {
         for (name, new) in [("i", IFlags::IMMUTABLE), ("a", IFlags::APPEND)] {
             let d = dir.join(name);
@@ -196,7 +195,7 @@ fn an_immutable_or_append_only_directory_keeps_its_names() {
 }
 
 #[test]
-fn chattr_needs_the_right_to_it() {
+fn chattr_needs_owner_and_capability() {
     agree("chattr rights", &[Tmpfs, Ext4], |dir, n| {
         let path = file(dir, "d");
         let owner = Some(Uid::from_raw(500));
@@ -231,9 +230,9 @@ fn chattr_needs_the_right_to_it() {
     });
 }
 
-/// 277: a change of flags is one of the inode.
+/// 277: a change of flags is a change of the inode.
 #[test]
-fn chattr_sets_the_ctime() {
+fn chattr_sets_ctime() {
     agree("chattr and ctime", &[Tmpfs, Ext4], |dir, n| {
         let path = file(dir, "d");
         let ctime = || {
@@ -247,9 +246,9 @@ fn chattr_sets_the_ctime() {
     });
 }
 
-/// What was written before goes on being there, whoever has it open.
+/// Earlier writes stay, and a descriptor opened before cannot write any more.
 #[test]
-fn a_descriptor_from_before_can_write_no_more() {
+fn chattr_stops_writes_through_open_descriptor() {
     agree("chattr of an open file", &[Ext4], |dir, n| {
         let path = file(dir, "d");
         let fd = open(&path, OFlags::RDWR).expect("open");
@@ -272,7 +271,7 @@ fn a_descriptor_from_before_can_write_no_more() {
 }
 
 #[test]
-fn access_of_an_immutable_file_says_more_than_open() {
+fn access_of_immutable_file_differs_from_open() {
     agree("access of an immutable file", &[Ext4], |dir, n| {
         let path = file(dir, "d");
         n.call("immutable", set(&path, IFlags::IMMUTABLE));

@@ -1,5 +1,5 @@
-//! copy_file_range: within a file and across, short at the end, refused where
-//! the ranges overlap (430-434 553 564 565).
+//! copy_file_range: within a file and across files, short at EOF, refused for overlapping
+//! ranges (xfstests 430-434 553 564 565).
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -24,14 +24,14 @@ fn both(path: &Path) -> File {
         .expect("open")
 }
 
-/// A sum by which contents can be told apart.
+/// Length and checksum, to compare contents.
 fn sum(path: &Path) -> (usize, u32) {
     let bytes = fs::read(path).expect("read");
     (bytes.len(), crc32c::crc32c(&bytes))
 }
 
-/// One call, as the kernel makes of it what it likes: how far it got in all,
-/// until it says that there is no more.
+/// Repeats the call until it returns 0, since the kernel may copy less than asked.
+/// Returns the total.
 fn copy(from: &File, mut at: u64, to: &File, mut target: u64, len: usize) -> Sys<usize> {
     let mut done = 0;
     while done < len {
@@ -52,7 +52,7 @@ fn copy(from: &File, mut at: u64, to: &File, mut target: u64, len: usize) -> Sys
 }
 
 #[test]
-fn ranges_are_copied_within_a_file_and_across() {
+fn copy_range_works_within_and_across_files() {
     agree("copy_file_range", &[Tmpfs, Ext4], |dir, n| {
         let (a, b) = (dir.join("a"), dir.join("b"));
         fs::write(&a, pattern()).expect("a file");
@@ -72,7 +72,7 @@ fn ranges_are_copied_within_a_file_and_across() {
         step(n, &a, len + 5000, &b, 0, 100);
         step(n, &a, 0, &b, len + 50_000, 4096);
         step(n, &a, 0, &b, 0, 0);
-        // Within one file: to behind it, next to it, over itself.
+        // Within one file: to a distant range, an adjacent range, and onto itself.
         step(n, &a, 0, &a, len, 5000);
         step(n, &a, 0, &a, 4096, 4096);
         step(n, &a, 8192, &a, 4096, 4096);
@@ -83,8 +83,8 @@ fn ranges_are_copied_within_a_file_and_across() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_refused() {
-    // The files of ext4 end at 16 TiB, ours and those of tmpfs where offsets do.
+fn copy_range_of_invalid_arguments_fails() {
+    // Files of ext4 end at 16 TiB, those of pramfs and tmpfs at the largest offset.
     agree("copy_file_range refused", &[Tmpfs], |dir, n| {
         let (a, b) = (dir.join("a"), dir.join("b"));
         fs::write(&a, pattern()).expect("a file");
@@ -110,16 +110,15 @@ fn what_cannot_be_copied_is_refused() {
         n.call("from a directory", copy(&itself, 0, &write, 0, 10));
         n.call("too far", copy(&read, 0, &write, i64::MAX as u64 - 5, 100));
         n.call("beyond", copy(&read, 0, &write, i64::MAX as u64, 100));
-        // What may have been copied to the largest offset is a long read.
+        // A copy up to the largest offset would take long to read back.
         let size = fs::metadata(&b).expect("stat").len();
         n.note("left", (sum(&a), size));
     });
 }
 
-/// The holes of the source are zeros in the copy, and times are those of a
-/// write.
+/// Holes of the source become zeros in the copy. Times change as for a write.
 #[test]
-fn a_copy_is_a_write() {
+fn copy_range_has_effects_of_write() {
     agree("copy_file_range as a write", &[Tmpfs, Ext4], |dir, n| {
         let (a, b) = (dir.join("a"), dir.join("b"));
         let from = File::create(&a).expect("a file");
@@ -136,22 +135,22 @@ fn a_copy_is_a_write() {
     });
 }
 
-/// Holes take space in the copy: what was copied can be overwritten.
+/// Holes take space in the copy, so the copy can be overwritten.
 #[test]
-fn what_was_copied_has_its_space() {
+fn copy_range_allocates_holes() {
     agree("space of a copy", &[Tmpfs, Ext4], |dir, n| {
         let (a, b) = (dir.join("a"), dir.join("b"));
         let from = File::create(&a).expect("a file");
         from.set_len(20 << 20).expect("its size");
         std::os::unix::fs::FileExt::write_all_at(&from, &[7; 8192], 5 << 20).expect("write");
         fs::write(&b, "").expect("a file");
-        // More than one request of a mount copies.
+        // Large enough for several requests of a mount.
         n.note("copied", copy(&both(&a), 0, &both(&b), 0, 20 << 20));
         both(&b).sync_all().expect("fsync");
         n.note("left", sum(&b));
         let stat = rustix::fs::stat(&b).expect("stat");
         n.note("space", stat.st_blocks as u64 * 512 >= 20 << 20);
-        // Into the middle of what is there, and beyond its end.
+        // Into the middle of existing data, and beyond its end.
         n.note(
             "again",
             copy(&both(&a), 5 << 20, &both(&b), (20 << 20) - 100, 8192),
@@ -160,10 +159,10 @@ fn what_was_copied_has_its_space() {
     });
 }
 
-/// As much as there is space for, then ENOSPC; and the next copy that fits goes.
+/// Copies as much as fits, then fails with ENOSPC. The next copy that fits succeeds.
 #[test]
-fn a_copy_without_space_is_short() {
-    // ext4 keeps space back for what it has not placed yet.
+fn copy_range_without_space_is_short() {
+    // ext4 reserves space for delayed allocation.
     agree("copy without space", &[Tmpfs], |dir, n| {
         let (a, b, ballast) = (dir.join("a"), dir.join("b"), dir.join("ballast"));
         fs::write(&a, vec![0x5a; 8 << 20]).expect("a file");

@@ -1,5 +1,5 @@
-//! fallocate and truncate at every border: what is taken and what is refused,
-//! the size and each byte after it (008 009 012 071 086 092 228 255 350 511 688).
+//! fallocate and truncate at every boundary: the result, the size and each byte
+//! afterwards (xfstests 008 009 012 071 086 092 228 255 350 511 688).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use crate::Reference::{Ext4, Tmpfs};
 use crate::{Transcript, agree};
 
 const BLOCK: u64 = 4096;
-/// Leaves of a file map are so large, where space lies together.
+/// Size of a large leaf of a file map, used where space is contiguous.
 const LARGE: u64 = 2 << 20;
 
-/// The last block that a file can have; ext4's end at 16 TiB.
+/// The last block that a file can have. ext4 files end at 16 TiB.
 const LAST: (u64, u64) = (i64::MAX as u64 - BLOCK, BLOCK);
 
 fn new(dir: &std::path::Path) -> File {
@@ -27,7 +27,7 @@ fn new(dir: &std::path::Path) -> File {
         .expect("a file")
 }
 
-/// Size, and the runs of equal bytes.
+/// The size, and the runs of equal bytes.
 fn contents(file: &File) -> (u64, Vec<(u8, usize)>) {
     let size = file.metadata().expect("stat").len();
     let mut bytes = vec![0; size.min(8 << 20) as usize];
@@ -36,8 +36,8 @@ fn contents(file: &File) -> (u64, Vec<(u8, usize)>) {
     (size, runs.map(|run| (run[0], run.len())).collect())
 }
 
-/// Ranges by offset and length: at, before and behind borders of blocks, of
-/// what is written, and of what a file can have.
+/// Ranges by offset and length: at, before and after boundaries of blocks, of written
+/// data, and of the largest file.
 fn ranges(written: u64) -> [(u64, u64); 16] {
     [
         (0, 0),
@@ -78,7 +78,7 @@ fn each(
                 let what = format!("{flags:?} {offset}+{len} of {written}");
                 n.call(&what, errno(fallocate(&file, flags, offset, len)));
                 n.note(&what, contents(&file));
-                // What was made is a file like others.
+                // The resulting file is an ordinary one.
                 file.write_all_at(b"again", BLOCK - 2).expect("write");
                 n.note(&what, contents(&file));
             }
@@ -87,7 +87,7 @@ fn each(
 }
 
 #[test]
-fn fallocate_of_every_range_by_every_mode() {
+fn fallocate_modes_match_kernel_at_every_range() {
     use FallocateFlags as F;
     let both = [
         F::empty(),
@@ -102,9 +102,9 @@ fn fallocate_of_every_range_by_every_mode() {
     agree("fallocate", &[Ext4], |dir, n| each(dir, n, &both, but));
 }
 
-/// tmpfs has these not.
+/// tmpfs does not have these modes.
 #[test]
-fn ranges_are_zeroed_as_on_ext4() {
+fn zero_range_matches_ext4() {
     use FallocateFlags as F;
     let flags = [F::ZERO_RANGE, F::ZERO_RANGE | F::KEEP_SIZE];
     agree("ZERO_RANGE", &[Ext4], |dir, n| {
@@ -113,7 +113,7 @@ fn ranges_are_zeroed_as_on_ext4() {
 }
 
 #[test]
-fn truncation_shows_no_old_bytes() {
+fn truncate_then_extend_shows_zeros() {
     agree("truncate", &[Tmpfs, Ext4], |dir, n| {
         let sizes = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, LARGE, LARGE + 1];
         for written in [0, 10, 5000, LARGE + 5000] {

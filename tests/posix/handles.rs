@@ -1,6 +1,6 @@
-//! File handles (name_to_handle_at, open_by_handle_at), as an NFS server has
-//! them: they lead to the file whatever it is called and whoever has forgotten
-//! it, and never to another (426 467 477 756 777).
+//! File handles (name_to_handle_at, open_by_handle_at), as an NFS server uses them. A
+//! handle opens its file after a rename and after the inode has left the cache, and never
+//! another file (xfstests 426 467 477 756 777).
 
 use std::ffi::{CString, c_int};
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::Reference::{Ext4, Tmpfs};
 use crate::{agree, alone};
 
-/// `struct file_handle` with room for any.
+/// `struct file_handle` with room for a handle of any type.
 #[repr(C)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Handle {
@@ -29,8 +29,7 @@ fn handle(path: &Path) -> Handle {
         data: [0; 128],
     };
     let mut mount = 0;
-    // SAFETY: the path ends in a NUL, and the handle has the bytes that it
-    // says it has.
+    // SAFETY: the path ends in a NUL, and `handle.bytes` is the room that the handle has.
     let done = unsafe {
         libc::name_to_handle_at(
             libc::AT_FDCWD,
@@ -47,7 +46,7 @@ fn handle(path: &Path) -> Handle {
 fn open(mount: &Path, handle: &Handle, flags: c_int) -> Result<File, i32> {
     let dir = File::open(mount).expect("the mount point");
     let mut handle = handle.clone();
-    // SAFETY: the handle is one, and lives longer than the call.
+    // SAFETY: the handle was filled in by the kernel and outlives the call.
     let fd = unsafe {
         libc::open_by_handle_at(
             dir.as_raw_fd(),
@@ -58,7 +57,7 @@ fn open(mount: &Path, handle: &Handle, flags: c_int) -> Result<File, i32> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
     }
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: a new descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
@@ -75,7 +74,7 @@ fn contents(file: &File) -> Vec<u8> {
 }
 
 #[test]
-fn a_handle_leads_to_its_file_whatever_it_is_called() {
+fn handle_opens_file_after_rename_or_unlink() {
     agree("file handles", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         fs::create_dir(&d).expect("a directory");
@@ -112,9 +111,9 @@ fn a_handle_leads_to_its_file_whatever_it_is_called() {
     });
 }
 
-/// 756 777: a directory that is found by its handle has a path again.
+/// 756 777: a directory opened by its handle has a path again.
 #[test]
-fn a_directory_found_by_its_handle_has_its_place() {
+fn directory_opened_by_handle_has_path() {
     agree("handles of directories", &[Ext4], |dir, n| {
         fs::create_dir_all(dir.join("a/b/c")).expect("directories");
         fs::write(dir.join("a/b/c/f"), "x").expect("a file");
@@ -134,9 +133,9 @@ fn a_directory_found_by_its_handle_has_its_place() {
     });
 }
 
-/// 426 467 over a remount: number and generation are on the medium.
+/// 426 467 over a remount: inode number and generation are on the medium.
 #[test]
-fn handles_outlive_a_remount() {
+fn handles_stay_valid_after_remount() {
     alone("handles over a remount", "", |mount| {
         fs::create_dir(mount.at("d")).unwrap();
         for i in 0..200 {
@@ -151,7 +150,7 @@ fn handles_outlive_a_remount() {
         }
         mount.unmount();
         mount.mount("");
-        // Their numbers are used again.
+        // Their inode numbers are reused.
         for i in 0..100 {
             fs::write(mount.at(format!("d/new-{i}")), "new").unwrap();
         }

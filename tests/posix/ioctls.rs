@@ -1,5 +1,5 @@
-//! ioctls: FITRIM (260 288 537), the label (492), FS_IOC_SHUTDOWN (042 050 417
-//! 468 474 505), the other form of chattr, and those that nobody knows.
+//! ioctls: FITRIM (xfstests 260 288 537), the label (492), FS_IOC_SHUTDOWN (042 050 417
+//! 468 474 505), FS_IOC_FSSETXATTR, and unknown commands.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -21,11 +21,10 @@ const SHUTDOWN: u64 = 0x8004_587d;
 const GET_XFLAGS: u64 = 0x801c_581f;
 const SET_XFLAGS: u64 = 0x401c_5820;
 
-/// An ioctl with room for what any of them gives and takes.
+/// An ioctl with a buffer that is large enough for all of them.
 fn ioctl(path: &Path, cmd: u64, bytes: &mut [u8; 256]) -> Sys {
     let file = File::open(path).map_err(|e| e.raw_os_error().unwrap_or(0))?;
-    // SAFETY: the command's own length, in its number, is at most that of the
-    // buffer.
+    // SAFETY: the length encoded in the command is at most that of the buffer.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), cmd, bytes.as_mut_ptr()) };
     if done < 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
@@ -48,7 +47,7 @@ fn trim(path: &Path, range: [u64; 3]) -> Sys<u64> {
     Ok(len.unwrap_or(0))
 }
 
-/// As somebody who administers nothing.
+/// Runs without administrative capabilities.
 fn as_stranger<T>(work: impl FnOnce() -> T) -> T {
     let sets = capabilities(None).expect("capabilities of this thread");
     let mut fewer = sets;
@@ -60,7 +59,7 @@ fn as_stranger<T>(work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn unknown_ioctls_are_enotty() {
+fn unknown_ioctl_fails_with_enotty() {
     agree("unknown ioctls", &[Tmpfs], |dir, n| {
         fs::write(dir.join("f"), "x").expect("a file");
         for cmd in [0x5441, 0x8008_7a01, 0x4008_7a02, 0x7a03] {
@@ -87,10 +86,9 @@ fn fitrim_checks_its_range() {
     });
 }
 
-/// What was freed is memory of the host's again, whole huge pages of it; what
-/// is in use stays as it is.
+/// Freed space becomes memory of the host again, in whole huge pages. Blocks in use stay.
 #[test]
-fn fitrim_gives_memory_back() {
+fn fitrim_frees_host_memory() {
     alone("FITRIM and memory", "", |mount| {
         let used = || fs::metadata(mount.region()).unwrap().blocks() * 512;
         let bytes: Vec<u8> = (0..24u32 << 20).map(|i| (i / 4096) as u8).collect();
@@ -99,13 +97,12 @@ fn fitrim_gives_memory_back() {
         assert!(used() >= 32 << 20);
         fs::remove_file(mount.at("goes")).unwrap();
         assert!(used() >= 32 << 20, "by itself nothing is given back");
-        // The kernel's word that it has forgotten the file, and the trim, are two
-        // requests under way at the same time.
+        // FORGET and the trim are two requests that run at the same time.
         let given = || trim(&mount.path(), [0, u64::MAX, 0]).unwrap();
         assert!(wait_until(|| given() >= 40 << 20), "{}", given());
         assert!(used() < 16 << 20, "{} bytes are still used", used());
         assert!(fs::read(mount.at("stays")).unwrap() == bytes[..8 << 20]);
-        // And is there when it is needed again.
+        // The space is available when it is needed again.
         fs::write(mount.at("again"), &bytes).unwrap();
         mount.unmount();
         mount.mount("");
@@ -115,7 +112,7 @@ fn fitrim_gives_memory_back() {
 }
 
 #[test]
-fn the_mount_option_discard_gives_memory_back_by_itself() {
+fn discard_mount_frees_host_memory() {
     alone("discard", "discard", |mount| {
         let used = || fs::metadata(mount.region()).unwrap().blocks() * 512;
         let bytes: Vec<u8> = (0..24u32 << 20).map(|i| (i / 4096) as u8).collect();
@@ -124,8 +121,8 @@ fn the_mount_option_discard_gives_memory_back_by_itself() {
         let before = used();
         assert!(before >= 32 << 20);
         fs::remove_file(mount.at("goes")).unwrap();
-        // The kernel forgets the inode in its own time; what its records have
-        // freed is let go when they are dead, which statfs sees to.
+        // The kernel forgets the inode at some later time. Blocks freed by live records
+        // are released when those records are dead; statfs takes care of that.
         let given = || {
             rustix::fs::statvfs(mount.path()).unwrap();
             used() + (20 << 20) <= before
@@ -137,9 +134,9 @@ fn the_mount_option_discard_gives_memory_back_by_itself() {
     });
 }
 
-/// Blocks are trimmed while others are allocated and written: nobody loses any.
+/// Trims while other threads allocate and write: no blocks are lost.
 #[test]
-fn fitrim_takes_nothing_from_anybody() {
+fn fitrim_beside_writers_loses_nothing() {
     alone("FITRIM under load", "", |mount| {
         let root = mount.path();
         std::thread::scope(|s| {
@@ -167,7 +164,7 @@ fn fitrim_takes_nothing_from_anybody() {
 }
 
 #[test]
-fn the_label_is_read_and_set() {
+fn label_ioctls_get_and_set() {
     alone("the label", "", |mount| {
         let read = || {
             let mut bytes = [0xff; 256];
@@ -200,7 +197,7 @@ fn the_label_is_read_and_set() {
 }
 
 #[test]
-fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
+fn shutdown_stops_calls_and_loses_nothing() {
     alone("FS_IOC_SHUTDOWN", "", |mount| {
         let root = mount.path();
         fs::write(mount.at("f"), "written").unwrap();
@@ -221,7 +218,7 @@ fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
         eio("fsync", open.sync_all());
         drop(open);
         mount.unmount();
-        // As a crash leaves it: the next mount recovers.
+        // As after a crash: the next mount recovers.
         let open = || {
             pramfs::pmem::RegionOptions::new()
                 .open(mount.region())
@@ -239,10 +236,10 @@ fn after_a_shutdown_nothing_works_and_nothing_is_lost() {
     });
 }
 
-/// 623: a page of a mapping that is not in memory cannot be had any more: the
-/// process is told by SIGBUS, and does not hang.
+/// 623: a page of a mapping that is not in memory cannot be read any more. The process
+/// gets SIGBUS and does not hang.
 #[test]
-fn a_mapping_after_a_shutdown_ends_in_sigbus() {
+fn mapping_access_after_shutdown_raises_sigbus() {
     alone("a mapping after FS_IOC_SHUTDOWN", "", |mount| {
         fs::write(mount.at("f"), vec![7; 1 << 20]).unwrap();
         let python = Path::new("/usr/bin/python3");
@@ -250,7 +247,7 @@ fn a_mapping_after_a_shutdown_ends_in_sigbus() {
             pramfs_tests::skip::skipped("no python3: a mapping after FS_IOC_SHUTDOWN");
             return;
         }
-        // Maps, and touches the pages once it is told to.
+        // Maps, and touches the pages when it is told to.
         let program = "import mmap, sys\n\
             f = open(sys.argv[1], 'r+b')\n\
             m = mmap.mmap(f.fileno(), 0)\n\
@@ -258,7 +255,7 @@ fn a_mapping_after_a_shutdown_ends_in_sigbus() {
             sys.stdin.readline()\n\
             m[0] = 1\n\
             m[len(m) - 1] = 1\n";
-        // What reads ahead would bring pages in beforehand.
+        // Read-ahead would load the pages beforehand.
         mount.unmount();
         mount.mount("");
         let mut child = Command::new(python)
@@ -281,9 +278,9 @@ fn a_mapping_after_a_shutdown_ends_in_sigbus() {
     });
 }
 
-/// Anybody is root in a namespace of their own; there it counts for nothing.
+/// Any user is root in its own user namespace; that gives no rights here.
 #[test]
-fn root_of_another_namespace_administers_nothing() {
+fn root_of_user_namespace_cannot_administer() {
     alone("ioctls from a user namespace", "", |mount| {
         fs::write(mount.at("f"), "x").unwrap();
         let script = format!("fstrim {0} || chattr +i {0}/f", mount.path().display());
@@ -303,7 +300,7 @@ fn root_of_another_namespace_administers_nothing() {
 }
 
 #[test]
-fn fsxattr_and_chattr_are_the_same_flags() {
+fn fsxattr_and_chattr_share_flags() {
     agree("FS_IOC_FSGETXATTR", &[Ext4], |dir, n| {
         let path = dir.join("f");
         fs::write(&path, "x").expect("a file");

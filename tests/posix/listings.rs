@@ -1,5 +1,5 @@
-//! Listings of one directory, over and over, while it changes: what a kernel
-//! may keep of them is not to be seen (`docs/semantics.md`, Directories).
+//! Repeated listings of a directory that changes: the kernel's cache of listings must not
+//! be visible (`docs/semantics.md`, Directories).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,14 +21,14 @@ fn names(path: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_listing_shows_each_change_at_once() {
+fn listing_shows_change_at_once() {
     agree("listing after a change", &[Tmpfs, Ext4], |dir, n| {
         let (d, other) = (dir.join("d"), dir.join("other"));
         fs::create_dir(&d).expect("a directory");
         fs::create_dir(&other).expect("a directory");
         fs::write(other.join("from elsewhere"), "").expect("a file");
         let all = |what: &str, n: &mut crate::Transcript| {
-            // More than once: what is kept is kept by then.
+            // More than once, so that the kernel has cached the listing.
             for _ in 0..3 {
                 n.note(what, names(&d));
             }
@@ -70,20 +70,20 @@ fn a_listing_shows_each_change_at_once() {
     });
 }
 
-/// Reads some of a directory, has the entry at which that stopped removed, and
-/// the directory listed by others, and reads the rest. `keep`: entries that are
-/// left of it. How many of those it misses.
+/// Reads a part of a directory, removes the entry where the reader stopped, lists the
+/// directory from another descriptor, and reads the rest. `keep`: entries left in the
+/// rest. Returns how many of those the reader misses.
 fn interrupted(dir: &Path, keep: usize) -> usize {
     let d = dir.join(format!("d-{keep}"));
     fs::create_dir(&d).expect("a directory");
     for i in 0..500 {
         fs::write(d.join(format!("name-{i}")), "").expect("a file");
     }
-    // A kernel that keeps listings has this one now, and the next from that.
+    // A kernel that caches listings now has this one and serves the next from it.
     names(&d);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(&d, flags, Mode::empty()).expect("open the directory");
-    // Half of them with the buffer of a C library.
+    // Half of the runs use the buffer size of a C library.
     let mut room = vec![std::mem::MaybeUninit::uninit(); 8192];
     let mut stream = RawDir::new(fd, &mut room);
     let mut seen = BTreeSet::new();
@@ -101,7 +101,7 @@ fn interrupted(dir: &Path, keep: usize) -> usize {
     }
     // The rest of the buffer.
     while !next(&mut seen).expect("more entries") {}
-    // What it has seen goes, and of the rest all but a few.
+    // Removes the entries read so far, and all but a few of the others.
     for name in &seen {
         fs::remove_file(d.join(name)).expect("unlink");
     }
@@ -115,22 +115,22 @@ fn interrupted(dir: &Path, keep: usize) -> usize {
     }
     let mut found = BTreeSet::new();
     while next(&mut found).is_some() {}
-    // Names that have gone may be given still; those that are there must be.
+    // Removed names may still appear. Existing ones must.
     assert!(!left.is_empty(), "nothing is left to be missed");
     left.difference(&found).count()
 }
 
 #[test]
-fn who_is_in_the_middle_of_a_listing_misses_no_name() {
+fn listing_in_progress_misses_no_name() {
     agree("interrupted listing", &[Tmpfs, Ext4], |dir, n| {
-        // A large directory still, and one that has become small.
+        // One directory that is still large, and one that has become small.
         for keep in [200, 5] {
             n.note("missed", interrupted(dir, keep));
         }
     });
 }
 
-/// Inode number of `..` as a listing has it, and as it is.
+/// Inode number of `..`, from a listing and from stat.
 fn parent_in_listing(path: &Path) -> (u64, u64) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).expect("open the directory");
@@ -148,7 +148,7 @@ fn parent_in_listing(path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn a_directory_that_moves_lists_its_new_parent() {
+fn moved_directory_lists_new_parent() {
     for options in ["", "noatime"] {
         alone(&format!("moved directories, {options}"), options, |mount| {
             let [a, b] = ["a", "b"].map(|name| mount.at(name));
@@ -176,12 +176,12 @@ fn a_directory_that_moves_lists_its_new_parent() {
 }
 
 #[test]
-fn a_listing_sets_the_access_time_when_it_is_due() {
+fn listing_sets_due_atime() {
     let tick = || std::thread::sleep(Duration::from_millis(30));
     for (option, expected) in [
-        // After a change of the entries, again, after chmod, a new attribute
-        // and a move of the directory, and again; of the root, after a change,
-        // again, and after chmod.
+        // After a change of the entries, again, after chmod, a new attribute and a move
+        // of the directory, and again. For the root: after a change, again, and after
+        // chmod.
         (
             "relatime",
             [true, false, true, true, true, false, true, false, true],

@@ -1,4 +1,4 @@
-//! Locks and leases, which are the kernel's own (131 504 571 591).
+//! Locks and leases, which the kernel implements (xfstests 131 504 571 591).
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -19,10 +19,9 @@ fn open(path: &Path, write: bool) -> File {
         .expect("open")
 }
 
-/// A lock of a range by open file description; `None`: whether there could be
-/// one.
+/// Sets a lock of a range on an open file description. `None`: asks whether it is free.
 fn range(file: &File, kind: i32, start: i64, len: i64) -> Sys {
-    // SAFETY: all zeros is a lock.
+    // SAFETY: `flock` is valid with all bytes zero.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as i16;
     lock.l_whence = libc::SEEK_SET as i16;
@@ -36,7 +35,7 @@ fn range(file: &File, kind: i32, start: i64, len: i64) -> Sys {
 }
 
 #[test]
-fn locks_hold_among_descriptors() {
+fn locks_conflict_between_descriptors() {
     agree("locks", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "x").expect("a file");
@@ -83,12 +82,13 @@ fn lease(file: &File, kind: i32) -> Sys<i32> {
     Ok(done)
 }
 
-/// The answers of tmpfs and ext4: no file system but networked ones has a say.
+/// The answers match tmpfs and ext4: only network file systems implement leases
+/// themselves.
 #[test]
-fn leases_are_given_as_elsewhere() {
+fn leases_match_kernel() {
     agree("leases", &[Tmpfs, Ext4], |dir, n| {
-        // Files that nobody has had open: a child that another test is starting has
-        // a copy of each descriptor until it becomes the other program.
+        // Uses new files. A child that another test is starting has a copy of each
+        // descriptor until it executes its program.
         let fresh = |name: &str| {
             let path = dir.join(name);
             let (kind, mode) = (rustix::fs::FileType::RegularFile, rustix::fs::Mode::RWXU);
@@ -106,9 +106,9 @@ fn leases_are_given_as_elsewhere() {
     });
 }
 
-/// 504: a lock shows in /proc/locks with the inode that it is on.
+/// 504: /proc/locks shows a lock with the inode that it is on.
 #[test]
-fn locks_are_listed_with_their_inode() {
+fn proc_locks_shows_inode_of_lock() {
     agree("/proc/locks", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "x").expect("a file");

@@ -1,10 +1,9 @@
-//! Conformance: what a program sees on a mount is what it sees on the file
-//! systems of the kernel.
+//! Conformance: a program sees the same on a mount as on the file systems of the kernel.
 //!
-//! Each test does the same on a mount of pramfs, on a tmpfs and on an ext4 (in
-//! a loop device), notes what it saw, and compares the notes line by line.
-//! Where we differ, the test says so beside the line and why. One file for
-//! each operation or area; the numbers are those of xfstests about the same.
+//! Each test makes the same calls on a mount of pramfs, on a tmpfs and on an ext4 (in a
+//! loop device), notes the results, and compares the notes line by line. Where pramfs
+//! differs, the test states the difference and the reason beside the line. Each file
+//! covers an operation or an area; numbers are those of the xfstests cases about it.
 
 mod acl;
 mod chattr;
@@ -39,12 +38,12 @@ use tempfile::TempDir;
 
 pub use transcript::Transcript;
 
-/// How long a test may take on all of its file systems.
+/// Time limit of a test, on all of its file systems together.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of each file system.
 const SIZE: u64 = 64 << 20;
 
-/// A file system of the kernel to compare with.
+/// A file system of the kernel for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reference {
     /// tmpfs.
@@ -53,7 +52,7 @@ pub enum Reference {
     Ext4,
 }
 
-/// One of them, mounted, and unmounted at the end.
+/// A mounted reference, unmounted on drop.
 struct Kernels {
     dir: TempDir,
 }
@@ -100,7 +99,7 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        // A test that fails may leave files open.
+        // A failed test may leave files open.
         let gone = unmount(self.path(), UnmountFlags::empty())
             .or_else(|_| unmount(self.path(), UnmountFlags::DETACH));
         if let Err(error) = gone {
@@ -120,7 +119,7 @@ fn run(command: &mut Command) {
     );
 }
 
-/// Whether the references can be had here. Says loudly which cannot.
+/// Whether the references are available. Reports the missing ones.
 fn can_have(what: Reference, test: &str) -> bool {
     let tool = |name: &str| {
         let dirs = ["/sbin", "/usr/sbin", "/bin", "/usr/bin"];
@@ -138,19 +137,19 @@ fn can_have(what: Reference, test: &str) -> bool {
     false
 }
 
-/// The umask belongs to the process: one test at a time.
+/// The umask belongs to the process, so tests run one at a time.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work` on a mount and on the references, and compares what it notes.
-/// Does nothing, loudly, where nothing can be mounted.
+/// Runs `work` on a mount and on the references, and compares the notes. Skips the test,
+/// with a report, if nothing can be mounted.
 pub fn agree(test: &str, with: &[Reference], work: impl Fn(&Path, &mut Transcript)) {
     agree_with(test, "", with, work);
 }
 
-/// As [`agree`], on a mount with these options.
+/// Like [`agree`], on a mount with these options.
 pub fn agree_with(
     test: &str,
     options: &str,
@@ -186,7 +185,7 @@ pub fn agree_with(
     }
 }
 
-/// Does `work` on a mount only: for what the kernel's file systems have not.
+/// Runs `work` on a mount only: for features that the kernel's file systems lack.
 pub fn alone(test: &str, options: &str, work: impl FnOnce(&Mounted)) {
     if !available(test) {
         return;
@@ -196,8 +195,7 @@ pub fn alone(test: &str, options: &str, work: impl FnOnce(&Mounted)) {
     work(&Mounted::new(&program(), SIZE, options));
 }
 
-/// Maps a file shared: loads and stores go to the page cache, `sync_all` is
-/// fdatasync.
+/// Maps a file shared: loads and stores use the page cache, `sync_all` is fdatasync.
 fn map_file(path: &Path) -> Region {
     RegionOptions::new()
         .backend(BackendKind::Native)

@@ -1,6 +1,5 @@
-//! Shared and private mappings: what lies behind the end, what a punch and a
-//! truncation do to pages that are mapped, and who sees whose stores (030 246
-//! 393 438 452 469 567 729 758).
+//! Shared and private mappings: bytes past EOF, the effect of punch and truncate on
+//! mapped pages, and visibility of stores (xfstests 030 246 393 438 452 469 567 729 758).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,21 +29,21 @@ impl Map {
         Map::new(file, MapFlags::SHARED, ProtFlags::READ | ProtFlags::WRITE).expect("mmap")
     }
 
-    /// Bytes of a page that lies in the file.
+    /// Loads a byte of a page inside the file.
     fn load(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= LEN);
-        // SAFETY: in the mapping, by the assertion; read one by one, as others
-        // change them.
+        // SAFETY: the assertion keeps the address in the mapping. Bytes are read one by
+        // one, since other threads change them.
         (at..at + len)
             .map(|at| unsafe { self.0.add(at).read_volatile() })
             .collect()
     }
 
-    /// As [`load`](Self::load).
+    /// Like [`load`](Self::load).
     fn store(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= LEN);
         for (i, byte) in bytes.iter().enumerate() {
-            // SAFETY: in the mapping, by the assertion.
+            // SAFETY: the assertion keeps the address in the mapping.
             unsafe { self.0.add(at + i).write_volatile(*byte) };
         }
     }
@@ -57,7 +56,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping, to which nothing refers.
+        // SAFETY: the whole mapping, and no reference to it exists.
         unsafe { munmap(self.0.cast(), LEN) }.expect("munmap");
     }
 }
@@ -89,7 +88,7 @@ fn work(dir: &std::path::Path, n: &mut crate::Transcript) {
     file.set_len(LEN as u64).expect("truncate");
     n.note("cut and grown", (map.load(90, 20), map.load(4990, 20)));
 
-    // Stores, writes, and holes under them.
+    // Stores, writes, and holes below them.
     map.store(4096, b"stored");
     n.note("a store is read", read(&file, 4096, 6));
     file.write_all_at(b"written", 8192).expect("write");
@@ -101,7 +100,7 @@ fn work(dir: &std::path::Path, n: &mut crate::Transcript) {
     n.call("msync", map.sync());
     n.note("into the hole", read(&file, 4096, 20));
 
-    // A private mapping keeps what it has changed, and shows the rest.
+    // A private mapping keeps its own changes and shows the rest of the file.
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let private = Map::new(&file, MapFlags::PRIVATE, prot).expect("mmap");
     private.store(0, b"private");
@@ -109,7 +108,7 @@ fn work(dir: &std::path::Path, n: &mut crate::Transcript) {
     file.write_all_at(b"all see it", 3 * 4096).expect("write");
     n.note("a page not touched", private.load(3 * 4096, 10));
 
-    // Without a name, and by another one.
+    // Through the unlinked file, and through another name.
     std::fs::rename(&path, dir.join("g")).expect("rename");
     map.store(0, b"by another name");
     n.note(
@@ -122,19 +121,19 @@ fn work(dir: &std::path::Path, n: &mut crate::Transcript) {
     n.note("unlinked", read(&file, 0, 15));
 }
 
-/// tmpfs shows what was stored behind the end when the file grows over it.
+/// On tmpfs, bytes stored past EOF show when the file grows over them.
 #[test]
-fn a_mapping_shows_the_file_and_changes_it() {
+fn shared_mapping_is_coherent_with_file() {
     agree("mmap", &[Ext4], work);
 }
 
 #[test]
-fn a_mapping_without_the_page_cache_too() {
+fn shared_mapping_is_coherent_with_cache_none() {
     agree_with("mmap, cache=none", "cache=none", &[Ext4], work);
 }
 
 #[test]
-fn who_may_map_what() {
+fn mmap_checks_open_mode() {
     agree("rights to map", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, vec![1; LEN]).expect("a file");
@@ -162,8 +161,8 @@ fn who_may_map_what() {
                     n.call(format!("{open:?} {flags:?} {prot:?}"), done);
                 }
             }
-            // No file system here is DAX. (Which error comes first where it is
-            // not open for reading either is nobody's business.)
+            // No file system here is DAX. (If the file is not open for reading either,
+            // the order of the errors is not specified.)
             if open == OFlags::WRONLY {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! What was stored through a mapping and could not be written back: msync,
-//! fsync and close say so, and what they call good is stored.
+//! Stores through a mapping that cannot be written back: msync, fsync and close report
+//! the error, and a successful call means that the data is stored.
 
 use std::fs::{self, File};
 use std::os::fd::IntoRawFd;
@@ -26,7 +26,7 @@ const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 const MODES: [&str; 2] = ["cache=auto", "cache=none"];
 
-/// A shared mapping of the beginning of a file.
+/// A shared mapping of the start of a file.
 struct Map {
     at: *mut u8,
     len: usize,
@@ -45,25 +45,26 @@ impl Map {
 
     fn fill(&self, at: usize, len: usize, byte: u8) {
         assert!(at + len <= self.len);
-        // SAFETY: in the mapping, by the assertion; nothing refers to it.
+        // SAFETY: the assertion keeps the address in the mapping, and no reference to it
+        // exists.
         unsafe { self.at.add(at).write_bytes(byte, len) };
     }
 
     fn sync(&self, at: usize, len: usize) -> Sys {
         assert!(at + len <= self.len && at.is_multiple_of(PAGE));
-        // SAFETY: in the mapping, by the assertion.
+        // SAFETY: the assertion keeps the address in the mapping.
         errno(unsafe { msync(self.at.add(at).cast(), len, MsyncFlags::SYNC) })
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping, to which nothing refers.
+        // SAFETY: the whole mapping, and no reference to it exists.
         unsafe { munmap(self.at.cast(), self.len) }.expect("munmap");
     }
 }
 
-/// A region of 8 MiB, mounted so.
+/// A region of 8 MiB, mounted with these options.
 fn with_mount(test: &str, options: &str, work: impl FnOnce(&Mounted)) {
     if !available(test) {
         return;
@@ -79,26 +80,26 @@ fn open(path: &Path) -> File {
     options.open(path).expect("a file")
 }
 
-/// Closes a file, with what close(2) says.
+/// Closes a file and returns the result of close(2).
 fn close(file: File) -> Sys {
-    // SAFETY: nobody else has the descriptor.
+    // SAFETY: the descriptor has no other owner.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
     }
 }
 
-/// Leaves `left` bytes to what allocates, pointers aside.
+/// Leaves `left` bytes of free space for data, pointer blocks not counted.
 fn fill_up(mount: &Mounted, left: u64) {
     let free = statvfs(mount.path()).expect("statvfs").f_bavail * PAGE as u64;
     let ballast = open(&mount.at("ballast"));
     fallocate(&ballast, FallocateFlags::empty(), 0, free - left).expect("the ballast");
 }
 
-/// Steps of a page, of a request, between them and beyond: the write-back that
-/// finds the region full begins anywhere in a request.
+/// Steps of a page, of a request, between them and beyond, so that write-back meets the
+/// full region at any position in a request.
 #[test]
-fn what_msync_has_called_good_is_stored_when_the_region_fills_up() {
+fn successful_msync_means_stored_on_full_region() {
     for (mode, pages) in [
         (MODES[0], 1),
         (MODES[0], 7),
@@ -140,8 +141,8 @@ fn what_msync_has_called_good_is_stored_when_the_region_fills_up() {
     }
 }
 
-/// A file of which 1 MiB is a hole, for which there is no space, mapped and
-/// stored to: what is written back next fails.
+/// Maps a file with a hole of 1 MiB for which there is no space, and stores to it: the
+/// next write-back fails.
 fn dirty(mount: &Mounted) -> (File, Map) {
     let file = open(&mount.at("f"));
     file.set_len(MIB as u64).expect("a hole");
@@ -154,7 +155,7 @@ fn dirty(mount: &Mounted) -> (File, Map) {
 const TOLD: Sys = Err(libc::ENOSPC);
 
 #[test]
-fn a_failed_write_back_is_told_by_msync_once_to_each_descriptor() {
+fn write_back_error_is_reported_once_by_msync() {
     for mode in MODES {
         with_mount("msync", mode, |mount| {
             let (file, map) = dirty(mount);
@@ -172,12 +173,12 @@ fn a_failed_write_back_is_told_by_msync_once_to_each_descriptor() {
 }
 
 #[test]
-fn a_failed_write_back_is_told_by_fsync_once_to_each_descriptor() {
+fn write_back_error_is_reported_once_by_fsync() {
     for mode in MODES {
         with_mount("fsync", mode, |mount| {
             let (file, map) = dirty(mount);
             let other = open(&mount.at("f"));
-            // Unmapping writes back, and has nobody to tell.
+            // Unmapping writes back and has no caller to report to.
             drop(map);
             assert_eq!(errno(fsync(&file)), TOLD, "{mode}");
             assert_eq!(errno(fsync(&file)), Ok(()), "{mode}: it was told");
@@ -190,7 +191,7 @@ fn a_failed_write_back_is_told_by_fsync_once_to_each_descriptor() {
 }
 
 #[test]
-fn a_failed_write_back_is_told_by_close_where_nobody_was_told() {
+fn unreported_write_back_error_is_reported_by_close() {
     for mode in MODES {
         with_mount("close", mode, |mount| {
             let (file, map) = dirty(mount);
@@ -200,7 +201,7 @@ fn a_failed_write_back_is_told_by_close_where_nobody_was_told() {
             assert_eq!(errno(fsync(&other)), TOLD, "{mode}: a second descriptor");
             assert_eq!(close(other), Ok(()), "{mode}: it was told");
         });
-        // The mapping has the file, whether a descriptor does or not.
+        // The mapping holds the file, with or without a descriptor.
         with_mount("close before munmap", mode, |mount| {
             let (file, map) = dirty(mount);
             assert_eq!(close(file), TOLD, "{mode}: dirty when it is closed");
@@ -209,9 +210,9 @@ fn a_failed_write_back_is_told_by_close_where_nobody_was_told() {
     }
 }
 
-/// What has room is written, behind what has none as well.
+/// Stores the pages that have space, also those after a page that has none.
 #[test]
-fn a_failed_write_back_stores_the_pages_that_have_room() {
+fn failed_write_back_stores_pages_with_space() {
     for mode in MODES {
         with_mount("pages with room", mode, |mount| {
             let (path, quarter) = (mount.at("f"), 256 << 10);
@@ -244,10 +245,10 @@ fn a_failed_write_back_stores_the_pages_that_have_room() {
     }
 }
 
-/// Room that was allocated is there: what a program that stores through a
-/// mapping has to ask for.
+/// A program that stores through a mapping has to allocate the range first. Allocated
+/// pages can always be written back.
 #[test]
-fn pages_that_were_allocated_are_written_back_to_a_full_region() {
+fn write_back_of_allocated_pages_needs_no_space() {
     for mode in MODES {
         with_mount("allocated", mode, |mount| {
             let (path, len) = (mount.at("f"), 4 * MIB);
@@ -277,7 +278,7 @@ fn mount_again(mount: &Mounted, file: File, mode: &str) {
     mount.mount(mode);
 }
 
-/// Where the pointer block of a file of the root and its first data stand.
+/// Locations of the pointer block of a file in the root, and of its first data block.
 fn places(region: &Path, name: &str) -> (u64, u64) {
     let image = fs::read(region).expect("the region");
     let region = RegionOptions::new().read_only(true).open(region);
@@ -295,9 +296,9 @@ fn places(region: &Path, name: &str) -> (u64, u64) {
     (at, data[0].region_offset.expect("data"))
 }
 
-/// Whatever the reason: damage of the file's map, and a region that was cut.
+/// The cause does not matter: damage in the file's map, or a truncated region.
 #[test]
-fn a_write_back_that_meets_damage_is_told_by_msync() {
+fn write_back_into_damage_is_reported_by_msync() {
     for (mode, cut) in [
         (MODES[0], false),
         (MODES[1], false),

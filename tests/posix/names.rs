@@ -1,5 +1,5 @@
-//! Names: renameat2 with its flags (023-025 078 626), lost+found and `..`,
-//! O_TMPFILE, and open without leave to make (087 126 245 309).
+//! Names: renameat2 with its flags (xfstests 023-025 078 626), lost+found and `..`,
+//! O_TMPFILE, and open without permission to create (087 126 245 309).
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::{Transcript, agree};
 
 const KINDS: [&str; 5] = ["none", "file", "link", "empty", "tree"];
 
-/// A name of this kind.
+/// Creates an object of this kind.
 fn make(path: &Path, kind: &str) {
     match kind {
         "file" => fs::write(path, "x").expect("a file"),
@@ -23,7 +23,7 @@ fn make(path: &Path, kind: &str) {
     }
 }
 
-/// What a name is, and how many names it has.
+/// Type, link count and device number of a name.
 fn seen(path: &Path) -> Sys<(FileType, u64, u64)> {
     errno(rustix::fs::lstat(path)).map(|s| {
         (
@@ -35,7 +35,7 @@ fn seen(path: &Path) -> Sys<(FileType, u64, u64)> {
 }
 
 #[test]
-fn rename_of_everything_over_everything() {
+fn rename_of_each_type_over_each_matches_kernel() {
     agree("renameat2", &[Tmpfs, Ext4], |dir, n| {
         for flags in [
             RenameFlags::empty(),
@@ -75,7 +75,7 @@ fn rename_of_everything_over_everything() {
 }
 
 #[test]
-fn sticky_directories_keep_names_for_their_owners() {
+fn sticky_directory_lets_only_owners_remove() {
     agree("sticky directories", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         fs::create_dir(&d).expect("a directory");
@@ -109,9 +109,9 @@ fn sticky_directories_keep_names_for_their_owners() {
     });
 }
 
-/// A file system that is made has no lost+found: a repair makes one.
+/// A new file system has no lost+found. A repair creates it.
 #[test]
-fn lost_and_found_is_a_name_like_others() {
+fn lost_and_found_is_ordinary_name() {
     agree("lost+found", &[Tmpfs], |dir, n| {
         let path = dir.join("lost+found");
         n.note("at first", seen(&path));
@@ -121,7 +121,7 @@ fn lost_and_found_is_a_name_like_others() {
 }
 
 #[test]
-fn o_tmpfile_is_refused() {
+fn o_tmpfile_fails_as_unsupported() {
     agree("O_TMPFILE", &[Tmpfs, Ext4], |dir, n| {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let opened = errno(rustix::fs::open(dir, flags, Mode::RUSR));
@@ -166,7 +166,7 @@ fn open_flags(n: &mut Transcript, path: &Path) {
 }
 
 #[test]
-fn open_of_everything() {
+fn open_of_each_type_matches_kernel() {
     agree("open", &[Tmpfs, Ext4], |dir, n| {
         for kind in ["file", "link", "empty", "tree"] {
             let path = dir.join(kind);

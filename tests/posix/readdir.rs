@@ -1,5 +1,5 @@
-//! readdir: each name once, whatever goes on, and positions that mean
-//! something (257 310 637 676 736).
+//! readdir: each name once, despite concurrent changes, and usable positions (xfstests
+//! 257 310 637 676 736).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ fn open(path: &Path) -> std::os::fd::OwnedFd {
     rustix::fs::open(path, flags, Mode::empty()).expect("open the directory")
 }
 
-/// Names and positions behind them, by small calls, from a position on.
+/// Reads names and the positions after them, in small calls, from a position on.
 fn walk(path: &Path, from: Option<u64>, most: usize) -> Vec<(String, u64)> {
     let fd = open(path);
     if let Some(from) = from {
@@ -38,7 +38,7 @@ fn walk(path: &Path, from: Option<u64>, most: usize) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn every_name_is_given_once() {
+fn readdir_returns_each_name_once() {
     agree("readdir", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         fs::create_dir(&d).expect("a directory");
@@ -52,9 +52,9 @@ fn every_name_is_given_once() {
     });
 }
 
-/// 676: from any position the rest is what it was.
+/// 676: from any saved position, the remaining entries are the same.
 #[test]
-fn a_position_leads_back_to_where_it_was() {
+fn readdir_resumes_from_any_position() {
     agree("seekdir", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         fs::create_dir(&d).expect("a directory");
@@ -72,9 +72,9 @@ fn a_position_leads_back_to_where_it_was() {
     });
 }
 
-/// 637: a descriptor that is rewound sees what has been made meanwhile.
+/// 637: a rewound descriptor shows names created meanwhile.
 #[test]
-fn a_rewound_descriptor_sees_the_directory_as_it_is() {
+fn rewinddir_shows_current_entries() {
     agree("rewinddir", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         fs::create_dir(&d).expect("a directory");
@@ -102,9 +102,9 @@ fn a_rewound_descriptor_sees_the_directory_as_it_is() {
     });
 }
 
-/// 310: names that stay are given once while others come and go.
+/// 310: names that stay are returned once while others come and go.
 #[test]
-fn lasting_names_are_given_once_while_others_come_and_go() {
+fn readdir_returns_lasting_names_once_under_churn() {
     agree("readdir under change", &[Tmpfs], |dir, n| {
         let d = dir.join("d");
         fs::create_dir(&d).expect("a directory");

@@ -1,5 +1,4 @@
-//! SEEK_DATA and SEEK_HOLE: real holes are found where they are (285 436 445
-//! 448 490 539).
+//! SEEK_DATA and SEEK_HOLE find the real holes (xfstests 285 436 445 448 490 539).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +11,7 @@ use crate::{Transcript, agree};
 
 const BLOCK: u64 = 4096;
 
-/// What each of some offsets leads to.
+/// Seeks for data and for a hole from each offset.
 fn look(n: &mut Transcript, what: &str, file: &File, offsets: &[u64]) {
     for &at in offsets {
         n.note(
@@ -42,7 +41,7 @@ const OFFSETS: [u64; 12] = [
 ];
 
 #[test]
-fn data_and_holes_are_told_apart() {
+fn seek_separates_data_from_holes() {
     agree("SEEK_DATA and SEEK_HOLE", &[Tmpfs, Ext4], |dir, n| {
         let file = |name: &str| {
             let path = dir.join(name);
@@ -89,9 +88,9 @@ fn data_and_holes_are_told_apart() {
     });
 }
 
-/// A page that is changed in the page cache only is data as well.
+/// A page that is dirty in the page cache only counts as data too.
 #[test]
-fn what_has_just_been_written_is_data() {
+fn seek_sees_unwritten_back_page_as_data() {
     agree("SEEK_DATA of fresh pages", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         let f = File::options()

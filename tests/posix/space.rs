@@ -1,5 +1,5 @@
-//! Space that several writers share (371), reads and writes where offsets end
-//! (525), and owners as a user namespace sees them (317).
+//! Space shared by several writers (xfstests 371), reads and writes at the largest offset
+//! (525), and owners in a user namespace (317).
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,17 +22,16 @@ fn new(path: &Path) -> File {
         .expect("a file")
 }
 
-/// 371: a writer and one who allocates take turns with space that is enough for
-/// both; what one has given back is there for the other, and nobody hears of
-/// ENOSPC.
+/// 371: a writer and an allocator take turns with space that is enough for both. Space
+/// freed by one is available to the other, and neither gets ENOSPC.
 #[test]
-fn space_that_was_given_back_is_there_for_others() {
+fn freed_space_serves_concurrent_writer() {
     agree("write beside fallocate", &[Tmpfs], |dir, n| {
         let free = {
             let s = rustix::fs::statvfs(dir).expect("statvfs");
             s.f_bavail * s.f_frsize
         };
-        // Both together: nine tenths of what there is.
+        // Together they use nine tenths of the free space.
         let each = (free / 20 * 9) & !4095;
         let refused = std::thread::scope(|s| {
             let writer = s.spawn(|| {
@@ -67,10 +66,10 @@ fn space_that_was_given_back_is_there_for_others() {
     });
 }
 
-/// On a page of the kernel's, the lack of space shows when it is stored to; of
-/// ours, when it is written back.
+/// With a page of the kernel (tmpfs), the store finds the lack of space; with pramfs,
+/// write-back does.
 #[test]
-fn a_store_through_mmap_to_a_full_region_is_told_by_msync() {
+fn mmap_store_on_full_region_fails_in_msync() {
     alone("mmap on a full region", "", |mount| {
         let path = mount.at("f");
         let file = new(&path);
@@ -81,7 +80,7 @@ fn a_store_through_mmap_to_a_full_region_is_told_by_msync() {
         }
         let error = map.sync_all().expect_err("more than there is space for");
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-        // Whoever opens it after that is told nothing: it was told.
+        // A later open does not report the error again.
         drop(map);
         file.sync_all().expect_err("each descriptor is told once");
         file.sync_all().expect("it was told");
@@ -93,9 +92,9 @@ fn a_store_through_mmap_to_a_full_region_is_told_by_msync() {
     });
 }
 
-/// 525: nothing is there beyond the largest offset, and nothing breaks.
+/// 525: nothing exists beyond the largest offset, and nothing fails unexpectedly.
 #[test]
-fn offsets_end_at_the_largest() {
+fn io_at_maximum_offset_matches_kernel() {
     agree("the largest offset", &[Tmpfs], |dir, n| {
         let most = i64::MAX as u64;
         let file = new(&dir.join("f"));
@@ -119,15 +118,16 @@ fn offsets_end_at_the_largest() {
     });
 }
 
-/// 317: who is root in a user namespace makes files that are, outside of it, of
-/// who that is; and sees files of others there as nobody's.
+/// 317: files created by root of a user namespace belong, outside of it, to the user who
+/// maps to that root. Files of unmapped users appear as owned by nobody.
 #[test]
-fn owners_are_seen_by_a_namespace_in_its_own_way() {
+fn user_namespace_maps_file_owners() {
     agree("owners in a user namespace", &[Tmpfs, Ext4], |dir, n| {
         fs::write(dir.join("of-root"), "x").expect("a file");
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(dir, all).expect("chmod");
-        // Others come to the mount point only where they may pass what is above.
+        // Other users reach the mount point only if they may search the directories above
+        // it.
         let above = dir.parent().expect("a directory").to_owned();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&above, open).expect("chmod");

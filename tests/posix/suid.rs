@@ -1,5 +1,5 @@
-//! Set-user-id and set-group-id: what takes them away (193 355 673 683-687),
-//! and what a directory does with its group (314 633 696).
+//! Set-user-id and set-group-id: operations that clear them (xfstests 193 355 673
+//! 683-687), and the group of new files in a setgid directory (314 633 696).
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn open(path: &Path, flags: OFlags) -> Sys<std::os::fd::OwnedFd> {
     errno(rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))
 }
 
-/// Something that changes a file.
+/// An operation that changes a file.
 type Change = (&'static str, fn(&Path) -> Sys);
 
 const CHANGES: [Change; 7] = [
@@ -84,12 +84,12 @@ fn take_away(dir: &Path, n: &mut Transcript) {
 }
 
 #[test]
-fn a_change_by_somebody_else_takes_suid_and_sgid_away() {
+fn change_by_unprivileged_caller_clears_suid_sgid() {
     agree("suid", &[Tmpfs, Ext4], take_away);
 }
 
 #[test]
-fn without_the_page_cache_too() {
+fn change_with_cache_none_clears_suid_sgid() {
     agree_with("suid, cache=none", "cache=none", &[Tmpfs], take_away);
 }
 
@@ -99,10 +99,10 @@ fn file_capability() -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// Nobody keeps them, and not after several changes either, when a kernel may
-/// have stopped to look.
+/// Every caller's change clears them, also after several changes, when a kernel may have
+/// stopped checking.
 #[test]
-fn a_change_takes_file_capabilities_away() {
+fn change_clears_file_capabilities() {
     const NAME: &str = "security.capability";
     agree("file capabilities", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
@@ -127,9 +127,9 @@ fn a_change_takes_file_capabilities_away() {
     });
 }
 
-/// Those are no change by whoever has the page written back.
+/// Write-back is not a change by the process that triggers it.
 #[test]
-fn pages_written_back_take_no_file_capability_away() {
+fn write_back_keeps_file_capabilities() {
     for options in ["", "cache=none"] {
         let references: &[crate::Reference] = &[Tmpfs, Ext4];
         agree_with("capabilities and mmap", options, references, |dir, n| {
@@ -152,7 +152,7 @@ fn pages_written_back_take_no_file_capability_away() {
 }
 
 #[test]
-fn a_change_that_is_refused_takes_nothing_away() {
+fn failed_change_keeps_suid_sgid() {
     agree("suid and chattr +a", &[Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, vec![1; 20_000]).expect("a file");
@@ -168,7 +168,7 @@ fn a_change_that_is_refused_takes_nothing_away() {
 }
 
 #[test]
-fn a_new_owner_takes_suid_and_sgid_away() {
+fn chown_clears_suid_sgid() {
     agree("suid and chown", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "").expect("a file");
@@ -196,9 +196,9 @@ fn a_new_owner_takes_suid_and_sgid_away() {
     });
 }
 
-/// The rights of a program are not for whoever can see it to take away.
+/// A user who can see a program must not be able to remove its rights.
 #[test]
-fn a_chown_to_nobody_by_a_stranger_takes_nothing_away() {
+fn empty_chown_by_other_user_keeps_suid_sgid() {
     agree("suid and chown by a stranger", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "").expect("a file");
@@ -216,7 +216,7 @@ fn a_chown_to_nobody_by_a_stranger_takes_nothing_away() {
             }
             n.note(format!("{bits:o}"), mode(&path));
         }
-        // What the owner and root take away by it.
+        // The same call by root and by the owner, who may clear them.
         let owner = Some(Uid::from_raw(500));
         n.call("chown", errno(rustix::fs::chown(&path, owner, None)));
         for who in [Caller::ROOT, STRANGER] {
@@ -229,7 +229,7 @@ fn a_chown_to_nobody_by_a_stranger_takes_nothing_away() {
 }
 
 #[test]
-fn sgid_is_for_members_of_the_group() {
+fn chmod_outside_group_clears_sgid() {
     agree("sgid and chmod", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "").expect("a file");
@@ -243,7 +243,7 @@ fn sgid_is_for_members_of_the_group() {
 }
 
 #[test]
-fn a_setgid_directory_gives_its_group_and_no_right_with_it() {
+fn setgid_directory_passes_group_without_sgid_right() {
     agree("setgid directories", &[Tmpfs, Ext4], |dir, n| {
         let d = dir.join("d");
         n.call("mkdir", errno(rustix::fs::mkdir(&d, Mode::RWXU)));

@@ -1,5 +1,5 @@
-//! Times: of a file that a mapping has changed (080 215), atime by policy
-//! (003 192), and utimes (221 258 423 529 728).
+//! Times: after changes through a mapping (xfstests 080 215), atime by policy (003 192),
+//! and utimes (221 258 423 529 728).
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,14 +26,14 @@ fn times(path: &Path) -> [Time; 3] {
     ]
 }
 
-/// Which of the three have moved on.
+/// Which of the three times have advanced.
 fn moved(before: [Time; 3], after: [Time; 3]) -> [bool; 3] {
     [0, 1, 2].map(|i| after[i] > before[i])
 }
 
 /// 080 215: mtime and ctime after a store to a mapping.
 #[test]
-fn a_store_through_mmap_sets_mtime_and_ctime() {
+fn mmap_store_sets_mtime_and_ctime() {
     agree("mmap and mtime", &[Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, vec![1; 8192]).expect("a file");
@@ -58,7 +58,7 @@ fn a_store_through_mmap_sets_mtime_and_ctime() {
 }
 
 #[test]
-fn each_operation_moves_the_times_it_has_to() {
+fn operations_update_expected_times() {
     agree("times", &[Tmpfs, Ext4], |dir, n| {
         let (path, sub) = (dir.join("f"), dir.join("d"));
         std::fs::write(&path, "x").expect("a file");
@@ -69,7 +69,7 @@ fn each_operation_moves_the_times_it_has_to() {
             work();
             let after = [&path, &sub].map(|p| times(p));
             for i in 0..2 {
-                // atime has a test of its own.
+                // atime has its own test.
                 let [_, m, c] = moved(before[i], after[i]);
                 n.note(format!("{what} {i}"), (m, c));
             }
@@ -122,9 +122,9 @@ fn each_operation_moves_the_times_it_has_to() {
     });
 }
 
-/// Where all others set a time and we do not.
+/// Cases in which the other file systems set a time and pramfs does not.
 #[test]
-fn times_that_stay_where_others_set_them() {
+fn operations_that_keep_times_unlike_kernel() {
     agree("times that stay", &[Tmpfs, Ext4], |dir, n| {
         let (path, link, other) = (dir.join("f"), dir.join("l"), dir.join("g"));
         std::fs::write(&path, vec![1; 10_000]).expect("a file");
@@ -143,7 +143,7 @@ fn times_that_stay_where_others_set_them() {
                 (s.st_ctime, s.st_ctime_nsec as i64),
             ]
         };
-        // Which of the three it is about, and whether all are as they were.
+        // Compares one of the three times before and after the operation.
         let mut step = |what: &str, path: &Path, which: usize, why: &str, work: &dyn Fn()| {
             let before = of(path);
             tick();
@@ -171,7 +171,7 @@ fn times_that_stay_where_others_set_them() {
     });
 }
 
-/// Also where all is allocated, or nothing there is to punch.
+/// Also if everything is allocated already, or there is nothing to punch.
 #[test]
 fn fallocate_sets_mtime_and_ctime() {
     use rustix::fs::FallocateFlags as F;
@@ -204,7 +204,7 @@ fn fallocate_sets_mtime_and_ctime() {
 }
 
 #[test]
-fn utimes_by_whom_and_to_what() {
+fn utimes_checks_caller_and_value() {
     agree("utimes", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "x").expect("a file");
@@ -238,7 +238,7 @@ fn utimes_by_whom_and_to_what() {
                     errno(rustix::fs::utimensat(CWD, &path, &set, AtFlags::empty()))
                 });
                 n.call(format!("{uid} {sec} {a} {m}"), done);
-                // Those that are now are not the same on two file systems.
+                // The current times differ between two file systems.
                 let [at, mt, _] = times(&path);
                 let shown = |(sec, nsec): Time| if nsec < 100 { Some((sec, nsec)) } else { None };
                 n.note("atime and mtime", (shown(at), shown(mt)));
@@ -250,7 +250,7 @@ fn utimes_by_whom_and_to_what() {
 fn reads(path: &Path) -> bool {
     let before = times(path);
     tick();
-    // Past the page cache, which asks nobody.
+    // Bypasses the page cache: a cached read sends no request.
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).expect("open");
     let mut page = vec![0; 8192];
@@ -260,7 +260,7 @@ fn reads(path: &Path) -> bool {
 }
 
 #[test]
-fn access_times_go_by_the_mount_option() {
+fn atime_follows_mount_option() {
     for (option, expected) in [
         // After a write, again, and after another write.
         ("relatime", [true, false, true]),
@@ -281,9 +281,9 @@ fn access_times_go_by_the_mount_option() {
     }
 }
 
-/// A read-only open of what is nobody's to write tells nothing either.
+/// The rule also holds for a read-only open of a file that the caller cannot write.
 #[test]
-fn o_noatime_is_for_the_owner() {
+fn o_noatime_needs_owner() {
     agree_with("O_NOATIME", "strictatime", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         std::fs::write(&path, "x").expect("a file");

@@ -1,4 +1,4 @@
-//! What a test has seen, line by line.
+//! Records what a test has seen, line by line.
 
 use std::fmt::Debug;
 
@@ -6,7 +6,7 @@ use pramfs_tests::syscalls::Sys;
 
 use crate::Reference;
 
-/// See the module.
+/// A transcript of one file system.
 #[derive(Debug)]
 pub struct Transcript {
     who: Option<Reference>,
@@ -14,7 +14,7 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Those of our mount.
+    /// The transcript of our mount.
     pub fn ours() -> Transcript {
         Transcript {
             who: None,
@@ -22,7 +22,7 @@ impl Transcript {
         }
     }
 
-    /// Those of a file system of the kernel.
+    /// The transcript of a file system of the kernel.
     pub fn of(what: Reference) -> Transcript {
         Transcript {
             who: Some(what),
@@ -30,12 +30,12 @@ impl Transcript {
         }
     }
 
-    /// Notes a result: what was done, and what came of it.
+    /// Notes an operation and its result.
     pub fn note<T: Debug>(&mut self, what: impl Into<String>, result: T) {
         self.lines.push((what.into(), format!("{result:?}")));
     }
 
-    /// Notes a call that says nothing but whether it worked, errno by name.
+    /// Notes a call of which only success or errno matters; errno by name.
     pub fn call<T>(&mut self, what: impl Into<String>, result: Sys<T>) -> Option<T> {
         let (text, value) = match result {
             Ok(value) => ("done".to_owned(), Some(value)),
@@ -48,9 +48,8 @@ impl Transcript {
         value
     }
 
-    /// As [`call`](Self::call), where we are known to answer otherwise than
-    /// this reference: both answers are asserted, and the reason stands beside
-    /// them.
+    /// Like [`call`](Self::call), for a known difference from this reference: asserts
+    /// both answers. The reason stands beside them.
     pub fn differs<T>(
         &mut self,
         what: &str,
@@ -77,10 +76,10 @@ impl Transcript {
         self.lines.is_empty()
     }
 
-    /// Compares with those of another file system.
+    /// Compares with the transcript of another file system.
     ///
     /// # Panics
-    /// Where a line differs.
+    /// If a line differs.
     pub fn compare(&self, theirs: &Transcript, test: &str) {
         let mut wrong = Vec::new();
         for (a, b) in self.lines.iter().zip(&theirs.lines) {

@@ -1,5 +1,5 @@
-//! Extended attributes: many, large, listed whole (020 062 097 337 377 403 454
-//! 533 618 728).
+//! Extended attributes: many, large, and listed (xfstests 020 062 097 337 377 403 454 533
+//! 618 728).
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn all_types(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn attributes_of_every_type_of_file() {
+fn xattrs_of_each_file_type_match_kernel() {
     agree("attributes", &[Tmpfs, Ext4], |dir, n| {
         for path in all_types(dir) {
             for name in [
@@ -88,7 +88,7 @@ fn attributes_of_every_type_of_file() {
 }
 
 #[test]
-fn who_may_see_and_set_which() {
+fn xattr_access_depends_on_caller() {
     agree("rights to attributes", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         fs::write(&path, "x").expect("a file");
@@ -115,9 +115,9 @@ fn who_may_see_and_set_which() {
     });
 }
 
-/// 020: as many and as large as there is space for.
+/// 020: as many and as large as the space allows.
 #[test]
-fn a_thousand_attributes_and_one_of_64_kib() {
+fn file_holds_1000_xattrs_and_64_kib_value() {
     alone("many attributes", "", |mount| {
         let path = mount.at("f");
         fs::write(&path, "x").unwrap();
@@ -150,9 +150,9 @@ fn a_thousand_attributes_and_one_of_64_kib() {
     });
 }
 
-/// A descriptor leads to the same attributes as a name.
+/// A descriptor gives access to the same attributes as a name.
 #[test]
-fn attributes_by_descriptor() {
+fn xattr_calls_work_by_descriptor() {
     agree("fsetxattr", &[Tmpfs, Ext4], |dir, n| {
         let path = dir.join("f");
         fs::write(&path, "x").expect("a file");

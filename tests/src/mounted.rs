@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 /// How long anything may take that ought to take milliseconds: so long that only
 /// what will never be done takes longer, on a machine with whatever load.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether a file system can be mounted here. Says loudly if it cannot.
@@ -387,7 +387,7 @@ fn try_unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
 pub fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !done() {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             return false;
         }
         std::thread::sleep(PAUSE);

@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_is_seen_though_the_test_passes() {
+    fn skip_is_reported_by_passing_test() {
         let out = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "skip::tests::child_that_skips"])
             .env(CHILD, "1")

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_that_got_worse_or_better_is_told() {
+    fn suite_reports_worse_and_better_cases() {
         let list = expected("# why\na::b: the kernel\n\nc: not yet\n");
         assert_eq!(list.len(), 2);
         assert_eq!(list.judge(&["c", "a::b"]), None);
@@ -328,12 +328,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no reason is given")]
-    fn a_line_without_a_reason_is_refused() {
+    fn suite_rejects_expected_failure_without_reason() {
         expected("a::b: \n");
     }
 
     #[test]
-    fn a_program_is_run_and_judged() {
+    fn suite_judges_exit_status_of_program() {
         let limit = Duration::from_secs(20);
         let out = Run::script("words", "echo $1; echo $2 >&2", limit)
             .args(["one", "two"])
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not done after")]
-    fn a_program_that_does_not_end_is_killed() {
+    fn suite_kills_hanging_program() {
         let limit = Duration::from_millis(50);
         let _never = Run::new("sleep", "sleep", limit).arg("60").output();
     }

@@ -34,8 +34,8 @@ fn processor_time() -> Duration {
 
 impl Watchdog {
     /// Watches over `what`: the process ends when nothing was reported for
-    /// `patience`.
-    pub fn new(what: &str, patience: Duration) -> Watchdog {
+    /// `timeout`.
+    pub fn new(what: &str, timeout: Duration) -> Watchdog {
         let progress = Arc::new(AtomicU64::new(0));
         let (stop, stopped) = channel::<()>();
         let (seen_by_thread, what) = (Arc::clone(&progress), what.to_owned());
@@ -43,19 +43,19 @@ impl Watchdog {
             // Each processor counts on its own.
             let share = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
             let (mut seen, mut waited, mut since) = (0, 0, processor_time());
-            while stopped.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
                 let now = seen_by_thread.load(Ordering::Relaxed);
                 if now != seen {
                     (seen, waited, since) = (now, 0, processor_time());
                     continue;
                 }
                 waited += 1;
-                if waited >= WAITING || processor_time() - since >= patience * share {
+                if waited >= WAITING || processor_time() - since >= timeout * share {
                     eprintln!(
                         "watchdog: {what}: nothing has happened for {:?} (a deadlock?).\n\
                          To see where the threads stand, run it again and, while it hangs:\n\
                          \x20 gdb -p PID -batch -ex 'thread apply all bt'",
-                        patience * waited
+                        timeout * waited
                     );
                     std::process::abort();
                 }

@@ -1,4 +1,4 @@
-//! Bitmaps whose checksums fit and which lie.
+//! Bitmaps with matching checksums and wrong contents.
 
 use pramfs::{
     Error,
@@ -11,10 +11,10 @@ use pramfs_medium::media::{DiskInode, Ptr, probe_superblock};
 use pramfs_tests::region::{formatted, mount, quiet, region_of, repeatable};
 use zerocopy::IntoBytes;
 
-/// Superblocks, journal and the bitmap itself are nobody's to give out,
-/// whatever the bits say.
+/// Superblocks, the journal and the bitmap itself are never allocated, whatever the bits
+/// say.
 #[test]
-fn blocks_of_the_format_are_never_given_to_a_file() {
+fn allocator_never_uses_format_blocks() {
     for block_size in [512, 4096] {
         let sim = formatted(1 << 20, &repeatable(block_size)).expect("formatted");
         let region = region_of(&sim);

@@ -1,5 +1,5 @@
-//! Names of entries that cannot be, as a hostile image has them: they reach the
-//! terminal and the log of whoever looks, and move no cursor there.
+//! Impossible entry names, as a hostile image may contain them: messages on the terminal
+//! and in the log escape them, so that they cannot move the cursor.
 
 mod bad_support;
 
@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 
 const NAME: &[u8] = b"a\x1b[2Jb\nc";
 
-/// An image in whose directory the name leads to `ino`.
+/// An image with a directory whose entry points to `ino`.
 fn image(ino: Ino) -> (Vec<u8>, Ino) {
     let sim = formatted(SMALLEST, &repeatable(4096)).expect("formatted");
     let fs = mount(&sim, steady()).expect("mounted");
@@ -53,7 +53,7 @@ fn escaped<T: std::fmt::Debug>(result: pramfs::Result<T>) {
 }
 
 #[test]
-fn a_name_that_leads_nowhere_is_escaped_in_the_error() {
+fn error_escapes_name_of_missing_inode() {
     let (bytes, dir) = image(Ino(40));
     let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
     escaped(fs.lookup(dir, NAME));
@@ -62,7 +62,7 @@ fn a_name_that_leads_nowhere_is_escaped_in_the_error() {
 }
 
 #[test]
-fn an_impossible_entry_is_escaped_in_the_error() {
+fn error_escapes_impossible_entry() {
     let (bytes, dir) = image(Ino(5));
     let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
     escaped(entries(&fs, dir));

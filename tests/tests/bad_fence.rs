@@ -1,6 +1,6 @@
-//! A medium that cannot be written: fences that fail, as `msync` does on a full
-//! or broken disk. In a process of its own, since the first fault of a process
-//! changes what is asked.
+//! A medium that cannot be written: fences fail, as `msync` does on a full or broken
+//! disk. The tests run in their own process, since the first fault of a process changes
+//! the checks that follow it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use pramfs::{
 };
 use pramfs_tests::disk::{Drive, region_on};
 
-/// A disk whose fences fail when it is told to.
+/// A disk whose fences fail on request.
 #[derive(Debug, Default)]
 struct Told {
     broken: AtomicBool,
-    /// What it answers to who would give memory back; 0: nothing is wrong.
+    /// The errno for discard requests; 0: they succeed.
     refuses: AtomicI32,
 }
 
@@ -29,7 +29,7 @@ impl Drive for Told {
         true
     }
     fn discard(&self) -> std::io::Result<()> {
-        // As a host does that has something to do.
+        // As on a host that has work to do.
         std::thread::sleep(Duration::from_micros(200));
         match self.refuses.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -50,10 +50,10 @@ fn mounted() -> (Fs, Arc<Told>) {
     (Fs::open(region, options).unwrap(), disk)
 }
 
-/// The system says once that a write-out failed: the next that succeeds has
-/// written nothing of it.
+/// The system reports a failed write-back once. The next successful one has not written
+/// those pages.
 #[test]
-fn what_the_timer_could_not_write_is_not_forgotten() {
+fn failed_timer_flush_fails_next_record() {
     let (fs, disk) = mounted();
     let ctx = Credentials::ROOT;
     fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap();
@@ -61,13 +61,13 @@ fn what_the_timer_could_not_write_is_not_forgotten() {
     let e = fs.settle().unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     disk.broken.store(false, Ordering::Relaxed);
-    // Its slot would be taken by the second record from here.
+    // The second record from here would reuse its slot.
     let e = fs.create(&ctx, Ino::ROOT, b"other", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
 }
 
 #[test]
-fn what_cannot_be_written_is_not_called_durable() {
+fn operations_on_broken_disk_fail_with_eio() {
     let (fs, disk) = mounted();
     let ctx = Credentials::ROOT;
     let file = fs.create(&ctx, Ino::ROOT, b"file", 0o644).unwrap().ino;
@@ -81,16 +81,16 @@ fn what_cannot_be_written_is_not_called_durable() {
         .write(&Credentials::ROOT, file, 0, &[2; 4096])
         .unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
-    // With a record: nobody knows whether it is on the medium.
+    // With a record: it is unknown whether it is on the medium.
     let e = fs.create(&ctx, Ino::ROOT, b"other", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
 
-    // Whole again: what would follow that record waits for the next mount.
+    // The disk works again. Records that would follow wait for the next mount.
     disk.broken.store(false, Ordering::Relaxed);
     let e = fs.create(&ctx, Ino::ROOT, b"third", 0o644).unwrap_err();
     assert_eq!(e.errno(), libc::EIO, "{e}");
     assert!(fs.getattr(file).is_err());
-    // Nor is anything shown that the caches know.
+    // The caches serve nothing either.
     assert!(fs.getattr(other).is_err());
     for found in [
         fs.lookup(Ino::ROOT, b"directory"),
@@ -100,9 +100,9 @@ fn what_cannot_be_written_is_not_called_durable() {
     }
 }
 
-/// Trimming does not call given back what the host has kept.
+/// Trim does not report blocks as discarded if the host has kept them.
 #[test]
-fn a_host_that_takes_nothing_back_says_so() {
+fn trim_fails_if_host_keeps_pages() {
     let (fs, disk) = mounted();
     let free = fs.trim(0, u64::MAX, 0).unwrap();
     assert!(free > 3 << 20, "{free}");
@@ -114,7 +114,7 @@ fn a_host_that_takes_nothing_back_says_so() {
         disk.refuses.store(host, Ordering::Relaxed);
         let error = fs.trim(0, u64::MAX, 0).unwrap_err();
         assert_eq!(error.errno(), ours, "{error}");
-        // What was taken for it is free again.
+        // The blocks taken for the trim are free again.
         let file = fs
             .create(&Credentials::ROOT, Ino::ROOT, b"all", 0o644)
             .unwrap();
@@ -126,7 +126,7 @@ fn a_host_that_takes_nothing_back_says_so() {
         fs.unlink(Ino::ROOT, b"all").unwrap();
     }
     disk.refuses.store(0, Ordering::Relaxed);
-    // But for the directory's leaf and the reserve, which has been taken.
+    // Except for the leaf of the directory and the reserve, which is already taken.
     let again = fs.trim(0, u64::MAX, 0).unwrap();
     assert!(
         (free - (128 << 10)..=free).contains(&again),
@@ -135,10 +135,10 @@ fn a_host_that_takes_nothing_back_says_so() {
     fs.close().unwrap();
 }
 
-/// What is out for trimming is not missing to who needs it: here all that is
-/// free goes in one piece.
+/// Blocks that are being trimmed are not missing to an allocation. Here one trim takes
+/// all free blocks in one piece.
 #[test]
-fn nobody_is_refused_for_what_is_being_trimmed() {
+fn running_trim_fails_no_allocation() {
     let (fs, _disk) = mounted();
     let trims = AtomicU64::new(0);
     std::thread::scope(|s| {
@@ -156,7 +156,7 @@ fn nobody_is_refused_for_what_is_being_trimmed() {
             let written = fs.write(&Credentials::ROOT, file, 0, &[7; 100_000]);
             assert!(matches!(written, Ok(100_000)), "file {i}: {written:?}");
             i += 1;
-            // Not one by one: what a file before has left is at home.
+            // In batches: the blocks of earlier files are released by then.
             if i % 25 == 0 {
                 for i in i - 25..i {
                     fs.unlink(Ino::ROOT, i.to_string().as_bytes()).unwrap();

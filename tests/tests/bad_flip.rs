@@ -1,16 +1,14 @@
-//! Every byte of metadata in use of a 256 KiB image, flipped in turn.
+//! Flips each metadata byte in use of a 256 KiB image, one at a time.
 //!
-//! Each case copies an image, changes one byte, mounts it for writing, reads
-//! everything, writes, reads everything again, removes everything, and
-//! unmounts. What the byte cannot reach must be as it was and must work; what
-//! it may reach is as it was or is reported as damaged. A panic, a wrong byte,
-//! a lost name, a case that takes too long: each ends the test with the case's
-//! name.
+//! Each case copies an image, changes one byte, mounts it for writing, reads everything,
+//! writes, reads everything again, removes everything, and unmounts. Objects that the
+//! byte cannot affect must be unchanged and usable; objects that it may affect must be
+//! unchanged or reported as damaged. A panic, a wrong byte, a lost name or a timeout ends
+//! the test with the name of the case.
 //!
-//! By default each byte is flipped once, either whole or in one bit, by turns;
-//! of lines of 64 bytes that are all zero, in free slots and the like, four
-//! bytes are. `PRAMFS_FLIP=all` flips every byte in both ways.
-//! `PRAMFS_FLIP=N` takes each N-th case, for a quick look.
+//! By default each byte is flipped once, alternately all bits or one bit. In a line of 64
+//! zero bytes (free slots and the like), four bytes are flipped. `PRAMFS_FLIP=all` flips
+//! every byte in both ways. `PRAMFS_FLIP=N` runs each N-th case, for a quick look.
 
 mod bad_support;
 
@@ -30,15 +28,15 @@ use pramfs::{
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_tests::watchdog::Watchdog;
 
-/// A byte and what becomes of it.
+/// A byte and the result of flipping it.
 #[derive(Debug, Clone, Copy)]
 struct Flip {
     offset: u64,
     mask: u8,
 }
 
-/// An operation on something that the damage cannot reach works; otherwise it
-/// may fail, but only for what damage can be the reason of. True: it was done.
+/// An operation on an object that the damage cannot affect must succeed. Others may fail,
+/// but only with an error that damage explains. Returns whether it succeeded.
 fn done<T>(result: Result<T>, reached: bool, what: &str) -> Result<Option<T>, String> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -47,7 +45,7 @@ fn done<T>(result: Result<T>, reached: bool, what: &str) -> Result<Option<T>, St
     }
 }
 
-/// Writes to the objects under `/work` and makes new ones; `model` follows.
+/// Writes to the objects under `/work` and creates new ones. Keeps `model` up to date.
 fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
     let allocates = *reach != Reach::Nothing;
     let work = model
@@ -126,7 +124,7 @@ fn change(fs: &Fs, model: &mut Model, reach: &Reach) -> Result<(), String> {
             Ok(()) | Err(Error::NotFound) => {}
             Err(e) => {
                 done(Err::<(), _>(e), hit || allocates, "unlink of the new file")?;
-                // It stays, and is no part of the model.
+                // The file stays, and is not part of the model.
                 let Some(Body::Dir(names)) = model.objects.get_mut(&work).map(|o| &mut o.body)
                 else {
                     return Err("the directory is not in the model".into());
@@ -145,7 +143,7 @@ fn remove_all(fs: &Fs, model: &Model, reach: &Reach) -> Result<(), String> {
         let what = format!("removal of {}", String::from_utf8_lossy(name));
         if let Body::Dir(_) = model.objects[ino].body {
             match fs.rmdir(*dir, name) {
-                // What could not be removed is still in it.
+                // It still contains entries that could not be removed.
                 Err(Error::NotEmpty) if any => {}
                 other => _ = done(other, any, &what)?,
             }
@@ -154,7 +152,7 @@ fn remove_all(fs: &Fs, model: &Model, reach: &Reach) -> Result<(), String> {
             match fs.lookup(*dir, name) {
                 _ if removed.is_none() => {}
                 Err(Error::NotFound) => {}
-                // Its hole cannot be told from one that the damage made.
+                // Its hole cannot be told from a hole that the damage made.
                 Err(Error::Corrupt { .. }) if reach.hits(&[*dir]) => {}
                 found => return Err(format!("{what}: it is still there: {found:?}")),
             }
@@ -184,8 +182,8 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
     let Some(fs) = mounted(&bytes, reach)? else {
         return Ok(());
     };
-    // A damaged last record cannot be told from one that was being written when
-    // the power failed: then its operation has not happened.
+    // A damaged last record cannot be told from one in progress at the power failure: its
+    // operation has not happened.
     let whole = image.model.compare(&fs, reach);
     let older = image
         .without
@@ -203,7 +201,7 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
         .compare(&fs, reach)
         .map_err(|e| format!("after changes: {e}"))?;
     if flip.offset.is_multiple_of(4) {
-        // The process dies here; the next mount finds the same.
+        // The process dies here. The next mount finds the same state.
         let bytes = bytes_of(fs.region());
         if let Some(fs) = mounted(&bytes, reach).map_err(|e| format!("second {e}"))? {
             model
@@ -230,7 +228,7 @@ fn run(image: &Image, owner: Owner, reach: &Reach, flip: Flip) -> Result<(), Str
     Ok(())
 }
 
-/// The flips of an image by the rule of the module.
+/// The flips of an image by the rule in the head of this file.
 fn flips(image: &Image, anatomy: &Anatomy) -> Vec<Flip> {
     let how = std::env::var("PRAMFS_FLIP").unwrap_or_default();
     let mut out = Vec::new();
@@ -258,7 +256,7 @@ fn flips(image: &Image, anatomy: &Anatomy) -> Vec<Flip> {
 
 /// Runs the cases of an image on all processors.
 fn flip_all(image: &Image) {
-    let anatomy = Anatomy::of(&region_with(&image.bytes)).expect("the image is sound");
+    let anatomy = Anatomy::of(&region_with(&image.bytes)).expect("the image is undamaged");
     let cases = flips(image, &anatomy);
     println!(
         "{}: {} cases; bytes: {:?}",
@@ -313,26 +311,26 @@ fn flip_all(image: &Image) {
 }
 
 #[test]
-fn clean_image_with_large_blocks() {
+fn flipped_byte_in_clean_image_with_large_blocks() {
     flip_all(&image(4096, End::Clean).expect("the image is made"));
 }
 
 #[test]
-fn clean_image_with_small_blocks() {
+fn flipped_byte_in_clean_image_with_small_blocks() {
     flip_all(&image(512, End::Clean).expect("the image is made"));
 }
 
 #[test]
-fn image_of_a_killed_process() {
+fn flipped_byte_in_image_of_killed_process() {
     flip_all(&image(4096, End::Killed).expect("the image is made"));
 }
 
 #[test]
-fn image_of_a_killed_process_with_small_blocks() {
+fn flipped_byte_in_killed_image_with_small_blocks() {
     flip_all(&image(512, End::Killed).expect("the image is made"));
 }
 
 #[test]
-fn image_after_a_power_loss() {
+fn flipped_byte_in_image_after_power_loss() {
     flip_all(&image(1024, End::PowerLost).expect("the image is made"));
 }

@@ -1,13 +1,13 @@
-//! A region that is full: no free block, or no free inode.
+//! A full region: no free block, or no free inode.
 //!
-//! Each operation that needs one is tried until it is refused: ENOSPC, and
-//! everything that the file system shows is as it was. Each that frees goes
-//! through. What was freed can be used again, all of it, however often.
+//! Each operation that needs one is repeated until it fails with ENOSPC; everything
+//! visible must be unchanged then. Each operation that frees space succeeds. All freed
+//! space can be used again, any number of times.
 
 mod bad_support;
 
 use bad_support::model::CX;
-use bad_support::{bed::still, image::pattern};
+use bad_support::{fixture::still, image::pattern};
 use pramfs::format::FormatOptions;
 use pramfs::{
     Error, Fallocate, RenameFlags, Result, XattrMode,
@@ -20,10 +20,10 @@ use pramfs_tests::tree::Tree;
 
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 const HUGE: u64 = 2 << 20;
-/// Blocks of a file that is made shorter to have just so many free.
+/// Blocks of a file that is truncated to leave an exact number of free blocks.
 const BALLAST: u64 = 30;
 
-/// What is there before the region is filled, one of each that can shrink.
+/// Objects created before the region is filled, one of each kind that can shrink.
 struct Full {
     sim: SimBackend,
     fs: Fs,
@@ -84,7 +84,7 @@ fn size(size: u64) -> SetAttr {
     }
 }
 
-/// Fills the region to the last block: large files, then blocks one by one.
+/// Fills the region to the last block: first large files, then single blocks.
 fn fill(full: &Full) -> Vec<String> {
     let fs = &full.fs;
     let mut names = Vec::new();
@@ -100,7 +100,7 @@ fn fill(full: &Full) -> Vec<String> {
             }
         }
     }
-    // Blocks that are too few for a file and its name.
+    // Too few blocks for a file and its name are left.
     while fs
         .append(&CX, full.file, &vec![6; full.block as usize])
         .is_ok()
@@ -110,7 +110,7 @@ fn fill(full: &Full) -> Vec<String> {
 
 type Request = (&'static str, fn(&Full, u32) -> Result<()>);
 
-/// What needs space, if not the first time then soon: `n` counts the calls.
+/// Operations that need space, at the latest after some calls: `n` counts the calls.
 const TAKE: [Request; 19] = [
     ("create", |f, n| {
         let name = format!("create-{n:0100}");
@@ -206,7 +206,7 @@ fn unchanged(before: &Tree, fs: &Fs, what: &str) {
     assert!(*before == after, "{what}:\n{}", before.differences(&after));
 }
 
-/// Calls until it is refused for want of space, and says how often it was not.
+/// Repeats a call until it fails with ENOSPC. Returns the number of successes.
 #[track_caller]
 fn until_refused(full: &Full, what: &str, request: fn(&Full, u32) -> Result<()>) -> u32 {
     for n in 0..20_000 {
@@ -230,14 +230,13 @@ fn checked(full: Full, what: &str) -> Full {
 }
 
 #[test]
-fn each_operation_is_refused_on_a_full_region_and_has_done_nothing() {
+fn operation_on_full_region_fails_without_change() {
     for block_size in [512, 4096] {
         let mut full = make(block_size, None);
         fill(&full);
         for (what, request) in TAKE {
-            // What had room at the edges takes it; then it is refused, and
-            // what a refusal can leave (a level of a map, a bitmap of a group)
-            // is there.
+            // Partially used blocks absorb some calls before the failure. A failure can
+            // leave a map level or a bitmap of a group behind.
             let n = until_refused(&full, what, request);
             let before = Tree::of(&full.fs).unwrap();
             for _ in 0..3 {
@@ -263,10 +262,10 @@ fn each_operation_is_refused_on_a_full_region_and_has_done_nothing() {
     }
 }
 
-/// With so many blocks left that the operation gets some of what it needs, and
-/// not all: wherever it is refused, it has done nothing.
+/// With an exact number of blocks left, so that the operation gets some of its blocks but
+/// not all. A failure at any point changes nothing.
 #[test]
-fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
+fn operation_running_out_of_space_changes_nothing() {
     let mut halfway = 0;
     for block_size in [512, 4096] {
         for left in [1, 2, 3, 5, 9, 16] {
@@ -285,7 +284,7 @@ fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
                         tree
                     }
                 };
-                // All but the blocks: a level that a map has grown stays.
+                // Block counts may differ: a grown level of a map stays.
                 let without_blocks = |mut tree: Tree| {
                     tree.nodes.values_mut().for_each(|n| n.blocks = 0);
                     tree.free = 0;
@@ -315,9 +314,9 @@ fn each_operation_that_runs_out_on_its_way_has_done_nothing() {
     assert!(halfway > 60, "what is never refused proves nothing");
 }
 
-/// What frees works on a region without a free block, one by one.
+/// Operations that free space work without a free block, each on its own.
 #[test]
-fn what_frees_space_goes_through_on_a_full_region() {
+fn freeing_operations_succeed_on_full_region() {
     type Free = (&'static str, fn(&Full) -> Result<()>);
     const EXCHANGE: RenameFlags = RenameFlags {
         exchange: true,
@@ -371,23 +370,23 @@ fn what_frees_space_goes_through_on_a_full_region() {
     ];
     for block_size in [512, 1024, 4096] {
         for (what, request) in FREE {
-            // Each on a region of its own that is full: nothing that one has
-            // freed helps the next.
+            // Each runs on its own full region, so that no freed space helps the next
+            // one.
             let full = make(block_size, None);
             fill(&full);
             let before = full.fs.statfs().unwrap();
             request(&full).unwrap_or_else(|e| panic!("{what}, blocks of {block_size}: {e}"));
             let full = checked(full, what);
             let after = full.fs.statfs().unwrap();
-            // The table that a cut leaf needs is the most that may be missing.
+            // At most the table that a split leaf needs is missing.
             assert!(after.free + 1 >= before.free, "{what}");
         }
     }
 }
 
-/// Rounds of filling and emptying: the same is free after each.
+/// After each round of filling and emptying, the same amount is free.
 #[test]
-fn all_of_the_space_comes_back_however_often() {
+fn fill_and_empty_rounds_leak_no_space() {
     for block_size in [512, 1024, 2048, 4096] {
         let mut full = make(block_size, None);
         let start = full.fs.statfs().unwrap();
@@ -416,8 +415,8 @@ fn all_of_the_space_comes_back_however_often() {
             let s = full.fs.statfs().unwrap();
             rounds.push((s.free, s.available, s.free_inodes, names.len()));
             assert_eq!(s.free_inodes, start.free_inodes);
-            // What stays is metadata that the first round has made: bitmaps,
-            // the inode table, blocks of directories.
+            // Metadata created in the first round stays: bitmaps, the inode table, blocks
+            // of directories.
             assert!(
                 start.free - s.free < 12 + start.inodes * 256 / u64::from(block_size),
                 "round {round}: {} of {}",
@@ -430,9 +429,9 @@ fn all_of_the_space_comes_back_however_often() {
     }
 }
 
-/// `-N`: no free inode, and blocks in plenty.
+/// `-N`: no free inode, but many free blocks.
 #[test]
-fn without_a_free_inode_nothing_is_made_and_all_else_works() {
+fn create_without_free_inode_fails_and_rest_works() {
     for block_size in [512, 4096] {
         let full = make(block_size, Some(64));
         let free = full.fs.statfs().unwrap().free_inodes;
@@ -484,7 +483,7 @@ fn without_a_free_inode_nothing_is_made_and_all_else_works() {
             assert_eq!(result.expect_err(what).errno(), libc::ENOSPC, "{what}");
         }
         unchanged(&before, &full.fs, "without inodes");
-        // A name that exists is found to exist all the same.
+        // An existing name still gives EEXIST.
         let there = full.fs.create(&CX, full.dir, b"file", 0).unwrap_err();
         assert_eq!(there.errno(), libc::EEXIST);
 
@@ -504,7 +503,7 @@ fn without_a_free_inode_nothing_is_made_and_all_else_works() {
                 RenameFlags::default(),
             )
             .unwrap();
-        // Each that goes makes room for one, in whatever directory.
+        // Each removed file makes room for one, in any directory.
         for round in 0..3 {
             full.fs.unlink(Ino::ROOT, b"n0").unwrap();
             let made = full.fs.mkdir(&CX, full.dir, new, 0o755).unwrap();
@@ -512,7 +511,7 @@ fn without_a_free_inode_nothing_is_made_and_all_else_works() {
             full.fs.rmdir(full.dir, new).unwrap();
             full.fs.create(&CX, Ino::ROOT, b"n0", 0o644).unwrap();
         }
-        // One that is open keeps its inode until it is let go.
+        // An open file keeps its inode until it is closed.
         let open = full
             .fs
             .open_file(full.fs.lookup(Ino::ROOT, b"n1").unwrap().ino);

@@ -1,5 +1,5 @@
-//! Records with checksums that fit and contents that cannot be: a mount ends
-//! soon, with an error or without, and changes nothing that it must not.
+//! Records with valid checksums and impossible contents. A mount ends soon, with or
+//! without an error, and makes no forbidden change.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ fn with_record(len: usize, lsn: u64, body: &[u64], entries: u32) -> SimBackend {
 }
 
 #[test]
-fn a_number_that_leaves_none_for_the_next_record() {
+fn extreme_record_numbers_stay_usable() {
     let _dog = Watchdog::new("record numbers", Duration::from_secs(60));
     for lsn in [0, 1 << 52, u64::MAX - 1, u64::MAX] {
         let sim = with_record(1 << 20, lsn, &[], 0);
         let fs = mount(&sim, quiet()).unwrap_or_else(|e| panic!("LSN {lsn:#x}: {e}"));
         let ctx = pramfs::inode::Credentials::ROOT;
         fs.create(&ctx, Ino::ROOT, b"file", 0o644).expect("usable");
-        // As after a kill: what has returned is there.
+        // As after a kill: the completed operation must be there.
         std::mem::forget(fs);
         let again = mount(&sim, quiet()).unwrap_or_else(|e| panic!("LSN {lsn:#x}: {e}"));
         again.lookup(Ino::ROOT, b"file").expect("durable");
@@ -48,7 +48,7 @@ fn a_number_that_leaves_none_for_the_next_record() {
 }
 
 #[test]
-fn zeros_over_everything() {
+fn record_zeroing_past_region_is_not_replayed() {
     let _dog = Watchdog::new("zeros over everything", Duration::from_secs(60));
     let len = 16u64 << 20;
     let sim = formatted(len as usize, &repeatable(4096)).expect("formatted");

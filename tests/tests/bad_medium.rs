@@ -1,9 +1,9 @@
-//! Pages of the medium that fail: poison, in turn on every page in use.
+//! Failing pages of the medium (poison), on each page in use in turn.
 //!
-//! A page that raises SIGBUS is put in place of one of a healthy region, before
-//! the mount or while everything is in memory already; files are read, written,
-//! made and removed; then the page is healthy again, with what it held. What an
-//! operation has said to be done must be there, and a file whose bytes were not
+//! A page that raises SIGBUS replaces one of a healthy region, before the mount or while
+//! everything is cached. Files are read, written, created and removed; then the page is
+//! healthy again, with its old contents. Completed operations must be there, and files
+//! whose bytes were not hit must be unchanged.
 //! hit must be what it was.
 
 use std::collections::BTreeMap;
@@ -32,8 +32,8 @@ fn open(path: &Path) -> Region {
     options.open(path).expect("a region on tmpfs")
 }
 
-/// From here on the first access to a page of the mapping raises SIGBUS. The
-/// file keeps what it holds.
+/// From now on, the first access to a page of the mapping raises SIGBUS. The file keeps
+/// its contents.
 fn poison(region: &Region, page: u64) {
     let range = region.raw_range(page * PAGE, PAGE).expect("in the region");
     let at = range.cast::<libc::c_void>();
@@ -51,7 +51,7 @@ fn poison(region: &Region, page: u64) {
     }
 }
 
-/// A region with a file to be left alone, and a directory to work in.
+/// A region with an untouched file and a working directory.
 fn make(path: &Path) -> Ino {
     let file = File::create(path).expect("a file on tmpfs");
     file.set_len(LEN).expect("room on tmpfs");
@@ -86,11 +86,10 @@ fn name(i: u8) -> String {
     format!("file {i}")
 }
 
-/// What the operations that said so have done.
+/// Changes by the completed operations.
 #[derive(Default)]
 struct Done {
-    /// Files of `work`: their contents, or that they are gone. What failed is
-    /// not in it.
+    /// Files of `work`: contents, or removed. Failed operations are left out.
     files: BTreeMap<String, Option<Vec<u8>>>,
     errors: usize,
 }
@@ -110,13 +109,13 @@ impl Done {
     }
 }
 
-/// What a page that failed can be the reason of.
+/// Errors that a failed page explains.
 fn may_be(e: &Error) -> bool {
     let errnos = [libc::EIO, libc::EUCLEAN, libc::ENOSPC, libc::EROFS];
     errnos.contains(&e.errno())
 }
 
-/// A group of blocks that cannot be read has none to give: the write is short.
+/// A group of blocks that cannot be read has no free blocks: the write is short.
 fn all(written: usize, len: usize) -> Result<()> {
     if written == len {
         Ok(())
@@ -166,7 +165,7 @@ fn read(fs: &Fs, ino: Ino) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The page is healthy: everything that was said is true.
+/// The page is healthy again: every completed operation must be there.
 fn verify(path: &Path, victim: Ino, done: &Done, case: &str) {
     let fs = Fs::open(open(path), quiet()).unwrap_or_else(|e| panic!("{case}: mount: {e}"));
     let found = fs.lookup(Ino::ROOT, b"victim").map(|a| a.ino);
@@ -187,7 +186,7 @@ fn verify(path: &Path, victim: Ino, done: &Done, case: &str) {
         }
     }
     let (_, report) = pramfs_fsck::check_fs(fs, &Default::default()).expect(case);
-    // That there were errors is on record, as it should be.
+    // The superblock must have recorded the errors.
     let findings = report.findings.iter();
     let findings: Vec<_> = findings
         .filter(|f| f.issue.kind() != Damage::ErrorsRecorded)
@@ -196,7 +195,7 @@ fn verify(path: &Path, victim: Ino, done: &Done, case: &str) {
     assert!(findings.is_empty(), "{case}: {findings:#?}");
 }
 
-/// Pages that the healthy image has in use, and some that it has not.
+/// Pages that the healthy image uses, and some unused ones.
 fn pages(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).expect("the image");
     let used = |p: &u64| {
@@ -206,7 +205,7 @@ fn pages(path: &Path) -> Vec<u64> {
     (0..LEN / PAGE).filter(|p| used(p) || p % 16 == 0).collect()
 }
 
-/// A clock in whose hands the medium fails, when it is told to.
+/// A clock that makes the medium fail on request.
 #[derive(Debug)]
 struct Failing {
     sim: SimBackend,
@@ -226,7 +225,7 @@ impl Clock for Failing {
 }
 
 #[test]
-fn an_operation_that_fails_keeps_no_reference() {
+fn failed_operation_keeps_no_reference() {
     let sim = formatted(1 << 20, &repeatable(4096)).expect("formatted");
     let clock = Arc::new(Failing {
         sim: sim.clone(),
@@ -252,7 +251,7 @@ fn an_operation_that_fails_keeps_no_reference() {
     assert_eq!(fs.memory().referenced, 0);
 }
 
-/// A clock that shows what it was set to.
+/// A clock that is set by the test.
 #[derive(Debug, Default)]
 struct Set(AtomicI64);
 
@@ -266,7 +265,7 @@ impl Clock for Set {
 }
 
 #[test]
-fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
+fn failing_time_write_spares_other_files() {
     let _dog = Watchdog::new("times beside a failed page", Duration::from_secs(60));
     install_fault_guard().expect("a handler for SIGBUS");
     let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
@@ -278,7 +277,7 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
         ..quiet()
     };
     let fs = Fs::open(open(&path), options).expect("mounted");
-    // So many that the first and the last are in different pages of the table.
+    // So many files that the first and the last are in different pages of the table.
     let made: Vec<Ino> = (0..40)
         .map(|i| {
             let name = format!("many {i}");
@@ -289,7 +288,7 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
             ino
         })
         .collect();
-    // A time that stands nowhere else tells the page of the first.
+    // A unique time marks the page of the first.
     let mark = 0x0123_4567_89ab_i64;
     clock.0.store(mark, Ordering::Relaxed);
     let set = SetAttr {
@@ -298,7 +297,7 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
     };
     fs.setattr(&Credentials::ROOT, made[0], &set).expect("set");
     clock.0.store(2_000_000_000, Ordering::Relaxed);
-    // The record of that is overwritten in its slot.
+    // Its record is overwritten in its slot.
     for _ in 0..2 {
         fs.setattr(&Credentials::ROOT, made[39], &set).expect("set");
     }
@@ -325,11 +324,11 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
             .expect("overwritten");
     }
     poison(fs.region_to_damage(), home);
-    // The next inode of the page was not in memory: now the page is known to fail.
+    // The next inode of the page was not cached, so the page is now known to fail.
     fs.getattr(Ino(made[0].0 + 1)).expect_err("its page fails");
     let error = fs.sync().expect_err("the times of the first");
     assert_eq!(error.errno(), libc::EIO, "{error}");
-    // As after a kill: nothing is unmounted, and the page is healthy again.
+    // As after a kill: no unmount, and the page is healthy again.
     std::mem::forget(fs);
     let again = RegionOptions::new()
         .backend(BackendKind::Native)
@@ -342,7 +341,7 @@ fn times_of_other_files_are_written_though_those_of_one_cannot_be() {
 }
 
 #[test]
-fn a_page_that_fails_harms_nothing_but_itself() {
+fn failing_page_affects_only_itself() {
     let _dog = Watchdog::new("a page that fails", Duration::from_secs(300));
     install_fault_guard().expect("a handler for SIGBUS");
     let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
@@ -367,12 +366,12 @@ fn a_page_that_fails_harms_nothing_but_itself() {
             match Fs::open(region, quiet()) {
                 Ok(fs) => {
                     if mounted {
-                        // All of it is in the caches.
+                        // Everything is cached.
                         read(&fs, victim).expect(&case);
                         poison(fs.region_to_damage(), page);
                     }
                     use_it(&fs, &mut done);
-                    // It may not be able to say that it was unmounted.
+                    // The unmount may fail to mark the file system clean.
                     let _ = fs.close();
                 }
                 Err(e) if may_be(&e) => done.errors += 1,
@@ -391,10 +390,10 @@ fn a_page_that_fails_harms_nothing_but_itself() {
     assert!(worked > list.len() / 2, "hardly anything worked");
 }
 
-/// Far more pages than any list would hold: each is an error of who meets it, and
-/// everything else goes on.
+/// Far more failing pages than any list would hold. Each gives an error to its readers
+/// only; everything else works.
 #[test]
-fn pages_that_fail_count_each_for_itself_however_many_there_are() {
+fn many_failing_pages_are_handled_separately() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs at /dev/shm");
     let path = dir.path().join("region");
     let victim = make(&path);

@@ -1,16 +1,15 @@
-//! Names, paths, numbers and attributes that cannot be, for each operation
-//! that takes one.
+//! Impossible names, paths, inode numbers and attributes, for each operation that takes
+//! one.
 //!
-//! Each is answered with the errno that Linux gives, and a refusal has changed
-//! nothing: everything that the file system shows, times included, is as it
-//! was before.
+//! Each call fails with the errno of Linux and changes nothing: everything visible,
+//! including times, stays as before.
 
 mod bad_support;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use bad_support::bed::{BLOCK_SIZES, Bed, bed};
+use bad_support::fixture::{BLOCK_SIZES, Fixture, fixture};
 use bad_support::model::CX;
 
 use pramfs::{
@@ -18,7 +17,7 @@ use pramfs::{
     inode::{Fs, Ino, SetAttr, SetTime, Time},
 };
 
-type Named = (&'static str, fn(&Bed, &[u8]) -> Result<()>);
+type Named = (&'static str, fn(&Fixture, &[u8]) -> Result<()>);
 
 const REPLACE: RenameFlags = RenameFlags {
     noreplace: false,
@@ -38,7 +37,7 @@ const NOREPLACE: RenameFlags = RenameFlags {
     ..REPLACE
 };
 
-/// Operations that make, move or remove a name.
+/// Operations that create, move or remove a name.
 const CHANGES: [Named; 16] = [
     ("create", |b, n| b.fs.create(&CX, b.dir, n, 0o644).map(drop)),
     ("create with a reference", |b, n| {
@@ -88,7 +87,7 @@ const LOOKS: [Named; 2] = [
     }),
 ];
 
-/// Those of [`CHANGES`] that remove or ask for a name that must exist.
+/// The operations of [`CHANGES`] that need an existing name.
 const NEED_IT: [&str; 6] = [
     "unlink",
     "rmdir",
@@ -99,9 +98,9 @@ const NEED_IT: [&str; 6] = [
 ];
 
 #[test]
-fn names_that_cannot_be_are_refused_by_each_operation_that_takes_one() {
+fn operations_reject_invalid_names() {
     for block_size in [512, 4096] {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         let impossible: [(&[u8], i32); 10] = [
             (b"", libc::ENOENT),
             (b".", libc::EINVAL),
@@ -136,14 +135,14 @@ fn names_that_cannot_be_are_refused_by_each_operation_that_takes_one() {
 }
 
 #[test]
-fn names_of_255_bytes_do_for_each_operation_that_takes_one() {
+fn operations_accept_names_of_255_bytes() {
     for block_size in BLOCK_SIZES {
         for byte in [b'x', 0xff, 1] {
             let longest = [byte; 255];
             for (what, request) in CHANGES {
-                let b = bed(block_size);
+                let b = fixture(block_size);
                 if NEED_IT.contains(&what) {
-                    // Missing, it is not found; there, it is what it should be.
+                    // A missing name is not found; an existing one has the expected type.
                     b.refused(what, &[libc::ENOENT], |_| request(&b, &longest));
                     let at = if what == "exchange to" { b.sub } else { b.dir };
                     if what == "rmdir" {
@@ -159,13 +158,13 @@ fn names_of_255_bytes_do_for_each_operation_that_takes_one() {
     }
 }
 
-/// A directory where there is none, and inode numbers that name nothing.
+/// Non-directories in the place of directories, and unused inode numbers.
 #[test]
-fn objects_of_the_wrong_kind_and_numbers_that_name_nothing() {
-    let b = bed(4096);
+fn operations_reject_wrong_types_and_free_inodes() {
+    let b = fixture(4096);
     for (what, request) in CHANGES.iter().chain(&LOOKS) {
-        let in_a_file = Bed {
-            fs: bed(4096).fs,
+        let in_a_file = Fixture {
+            fs: fixture(4096).fs,
             dir: b.file,
             ..b
         };
@@ -204,7 +203,7 @@ fn objects_of_the_wrong_kind_and_numbers_that_name_nothing() {
             fs.readdir(ino, 0, &mut |_| std::ops::ControlFlow::Continue(()))
         });
     }
-    // Cookies that were never given are the end, or somewhere in between.
+    // Invalid cookies give the end of the directory, or some position in it.
     for cookie in [3, 255, 256, i64::MAX as u64, 1 << 63, u64::MAX] {
         let mut n = 0;
         b.fs.readdir(b.dir, cookie, &mut |_| {
@@ -224,9 +223,9 @@ fn objects_of_the_wrong_kind_and_numbers_that_name_nothing() {
 }
 
 #[test]
-fn symlink_targets_at_and_past_the_limits() {
+fn symlink_target_length_limits_hold() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         let refused = |target: &[u8], errno| {
             b.refused("symlink", &[errno], |fs| {
                 fs.symlink(&CX, b.dir, b"s", target)
@@ -247,9 +246,9 @@ fn symlink_targets_at_and_past_the_limits() {
 }
 
 #[test]
-fn attribute_names_and_values_at_and_past_the_limits() {
+fn xattr_name_and_value_limits_hold() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         let long = |len: usize| [&b"user."[..], &vec![b'n'; len - 5]].concat();
         let bad: [(Vec<u8>, i32); 13] = [
             (b"".to_vec(), libc::EOPNOTSUPP),
@@ -296,8 +295,8 @@ fn attribute_names_and_values_at_and_past_the_limits() {
 }
 
 #[test]
-fn times_and_flags_that_cannot_be() {
-    let b = bed(4096);
+fn invalid_times_and_flags_are_rejected() {
+    let b = fixture(4096);
     let bad = Time {
         sec: 0,
         nsec: 1_000_000_000,
@@ -350,7 +349,7 @@ fn times_and_flags_that_cannot_be() {
             fs.rename(&CX, b.dir, b"file", b.dir, b"link", flags)
         });
     }
-    // The ends of time are times.
+    // The extreme times are valid.
     for sec in [i64::MIN, -1, 0, i64::MAX] {
         let at = Time {
             sec,
@@ -369,8 +368,8 @@ fn times_and_flags_that_cannot_be() {
 }
 
 #[test]
-fn paths_that_lead_nowhere() {
-    let b = bed(4096);
+fn invalid_paths_are_rejected() {
+    let b = fixture(4096);
     let open = |path: &[u8]| {
         OpenOptions::new()
             .read(true)

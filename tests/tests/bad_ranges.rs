@@ -1,14 +1,14 @@
-//! Offsets, lengths and sizes at and past every limit, for each operation that
-//! takes one: of a block, of 2 MiB, 16 TiB, the largest file, and of the
+//! Offsets, lengths and sizes at and past every limit, for each operation that takes one:
+//! limits of a block, of 2 MiB, of 16 TiB, of the largest file, and of integer
 //! arithmetic.
 //!
-//! Each is answered with the errno that Linux gives, and a refusal has changed
-//! nothing. (A mount asks the same in `fuse-frontend/tests/mount/requests.rs`,
-//! side by side with tmpfs.)
+//! Each call fails with the errno of Linux and changes nothing.
+//! (`fuse-frontend/tests/mount/requests.rs` compares a mount with tmpfs for the same
+//! requests.)
 
 mod bad_support;
 
-use bad_support::bed::{BLOCK_SIZES, Bed, bed, bed_of, still};
+use bad_support::fixture::{BLOCK_SIZES, Fixture, bed_of, fixture, still};
 use bad_support::model::CX;
 use pramfs::Access;
 use pramfs::format::{FormatOptions, format};
@@ -40,9 +40,9 @@ fn offsets(block: u64) -> Vec<u64> {
 }
 
 #[test]
-fn reads_and_seeks_anywhere_change_nothing_and_end_with_the_file() {
+fn read_and_seek_at_any_offset_stop_at_eof() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         let size = b.fs.getattr(b.file).unwrap().size;
         let before = Tree::of(&b.fs).unwrap();
         for at in offsets(block_size.into()) {
@@ -81,9 +81,9 @@ fn reads_and_seeks_anywhere_change_nothing_and_end_with_the_file() {
 }
 
 #[test]
-fn writes_at_and_past_the_largest_offset() {
+fn write_at_and_past_maximum_offset() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         b.fs.write(&CX, b.file, LARGEST + 5, b"").unwrap();
         for at in offsets(block_size.into()) {
             for len in [1, 5, 9000] {
@@ -94,7 +94,7 @@ fn writes_at_and_past_the_largest_offset() {
                     });
                     continue;
                 }
-                // A file of its own, which goes again.
+                // Its own file, which is removed again.
                 let f = b.fs.create(&CX, b.dir, b"far", 0o644).unwrap().ino;
                 let n = b.fs.write(&CX, f, at, &bytes).unwrap() as u64;
                 assert_eq!(n, len.min(LARGEST - at), "{at} + {len}");
@@ -116,16 +116,16 @@ fn writes_at_and_past_the_largest_offset() {
 }
 
 #[test]
-fn sizes_at_and_past_the_limit() {
+fn truncate_at_and_past_size_limit() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         let to = |size| SetAttr {
             size: Some(size),
             ..SetAttr::default()
         };
         for size in offsets(block_size.into()) {
             if size > LARGEST {
-                // Nothing of the same request happens, either.
+                // No other part of the request takes effect either.
                 let set = SetAttr {
                     perm: Some(0o600),
                     ..to(size)
@@ -160,9 +160,9 @@ const MODES: [Fallocate; 5] = [
 ];
 
 #[test]
-fn fallocate_in_every_mode_at_and_past_the_limits() {
+fn fallocate_modes_at_and_past_limits() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         for at in offsets(block_size.into()) {
             for len in [0, 1, 5000, LARGEST, LARGEST + 1, u64::MAX] {
                 for mode in MODES {
@@ -174,10 +174,9 @@ fn fallocate_in_every_mode_at_and_past_the_limits() {
                     } else if past {
                         b.refused(&what, &[libc::EFBIG], request);
                     } else if len == LARGEST && mode != Fallocate::PunchHole {
-                        // As much as there can be: it does not fit, and all
-                        // that was taken on the way is given back. What stays
-                        // the first time are the levels that the file's map
-                        // has grown, and bitmaps of groups used first.
+                        // The largest possible amount: it does not fit, and all blocks
+                        // taken on the way are freed. The first time, grown map levels
+                        // and bitmaps of newly used groups stay.
                         let first = contents(&b);
                         assert_eq!(request(&b.fs).unwrap_err().errno(), libc::ENOSPC);
                         let before = contents(&b);
@@ -205,17 +204,17 @@ fn fallocate_in_every_mode_at_and_past_the_limits() {
     }
 }
 
-/// Everything but times, which a request that gives back may have set.
-fn contents(b: &Bed) -> Tree {
+/// Everything except times, which a failed request that frees blocks may set.
+fn contents(b: &Fixture) -> Tree {
     Tree::of(&b.fs).unwrap().timeless()
 }
 
-/// One block at each offset that a file can have, by each mode, and away with
-/// it: the blocks come back and the rest of the file is as it was.
+/// Allocates and punches one block at each offset that a file can have, in each mode. The
+/// blocks become free again and the rest of the file is unchanged.
 #[test]
-fn blocks_at_every_offset_are_allocated_and_punched() {
+fn block_at_each_offset_is_allocated_and_punched() {
     for block_size in BLOCK_SIZES {
-        let b = bed(block_size);
+        let b = fixture(block_size);
         let block = u64::from(block_size);
         for at in offsets(block).into_iter().filter(|at| *at < LARGEST) {
             let f = b.fs.create(&CX, b.dir, b"far", 0o644).unwrap().ino;
@@ -238,8 +237,8 @@ fn blocks_at_every_offset_are_allocated_and_punched() {
                 assert_eq!(back, [0]);
                 b.fs.fallocate(&CX, f, Fallocate::PunchHole, 0, LARGEST)
                     .unwrap();
-                // The block at the largest offset ends one byte past it, and
-                // so can never be punched whole.
+                // The block at the largest offset ends one byte past it, so it can never
+                // be punched as a whole.
                 let last = (at + len - 1) / block == LARGEST / block;
                 let left = b.fs.getattr(f).unwrap().blocks;
                 assert!(left == 0 || last, "{mode:?} {at}: {left}");
@@ -251,7 +250,7 @@ fn blocks_at_every_offset_are_allocated_and_punched() {
 }
 
 #[test]
-fn views_at_and_past_the_limits() {
+fn map_at_and_past_limits() {
     let region = RegionOptions::new().memfd("views", 8 << 20).unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     let b = bed_of(Fs::open(region, still()).unwrap());
@@ -273,7 +272,7 @@ fn views_at_and_past_the_limits() {
         let dir = |_: &Fs| b.fs.open_file(b.dir)?.map(0..1, access).map(drop);
         b.refused("a directory", &[libc::EISDIR, libc::EINVAL], dir);
     }
-    // A file of 8 EiB: there are not so many addresses, and not so many blocks.
+    // A file of 8 EiB exceeds the address space and the number of blocks.
     let huge = b.fs.create(&CX, b.dir, b"huge", 0o644).unwrap().ino;
     b.fs.write(&CX, huge, LARGEST - 1, b"x").unwrap();
     for end in [LARGEST, 1 << 60, 1 << 48] {

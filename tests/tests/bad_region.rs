@@ -1,9 +1,9 @@
-//! Regions that are none, and regions that cannot be had: what the library and
-//! every program say of them.
+//! Objects that are not regions, and regions that are unavailable: messages of the
+//! library and of every program.
 //!
-//! One table of bad things, and one of those who are asked to open them. Each
-//! answer names the thing and the cause, ends with the status of its program,
-//! and is no panic. Memory is another thing that can be missing.
+//! One table lists bad objects, another the programs that open them. Each message names
+//! the object and the cause, the program exits with its failure status, and nothing
+//! panics. Lack of memory is tested as well.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -30,8 +30,8 @@ use tempfile::TempDir;
 const MIB: u64 = 1 << 20;
 const NOBODY: u32 = 65_534;
 
-/// A process that is being started holds our descriptors for a moment, and
-/// with them the locks of regions that another test has open.
+/// A process being started briefly holds our descriptors, and with them the locks of
+/// regions that another test has open.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +53,7 @@ fn scratch() -> TempDir {
     dir
 }
 
-fn sound(path: &Path, len: u64) {
+fn formatted(path: &Path, len: u64) {
     let region = RegionOptions::new().create(path, len).unwrap();
     format(&region, &FormatOptions::default()).unwrap();
 }
@@ -76,9 +76,8 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// Everyone who can be asked to open a region: name, program, arguments before
-/// and after the region (`@` is a mount point, `%` a file that exists), and
-/// the status of a refusal.
+/// Every program that opens a region: name, program, arguments before and after the
+/// region (`@` is a mount point, `%` an existing file), and the exit status of a failure.
 type Asker = (
     &'static str,
     &'static str,
@@ -105,10 +104,10 @@ const ASKERS: [Asker; 16] = [
     ("get", "pramfs", &["get"], &["/file", "@"], 1),
     ("put", "pramfs", &["put"], &["%", "/"], 1),
 ];
-/// Of these the doctor says the same; all else it examines and advises on.
+/// The doctor rejects these in the same way. It examines the others and gives advice.
 const DOCTOR: Asker = ("doctor", "pramfs", &["doctor"], &[], 1);
 
-/// Who writes, and so is refused where others may read.
+/// Programs that write, and so fail where others may read.
 const WRITERS: [&str; 7] = [
     "mkfs",
     "mkfs -f",
@@ -124,7 +123,7 @@ struct Answer {
     said: String,
 }
 
-/// Asks a program, as another user if so.
+/// Runs a program, as another user if asked.
 fn ask(asker: &Asker, bin: &Path, region: &Path, dir: &Path, user: Option<u32>) -> Answer {
     let (_, name, before, after, _) = asker;
     let mut command = Command::new(bin.join(name));
@@ -166,9 +165,8 @@ fn check_refusal(who: &str, a: &Answer, status: i32, names: &str, causes: &[&str
     );
 }
 
-/// Something bad: its name in the directory, the errno of the library, words
-/// of which one says the cause, who is not refused, and whether the doctor
-/// refuses it.
+/// A bad object: its name in the directory, the errno of the library, words of which the
+/// message contains one, the programs that accept it, and whether the doctor rejects it.
 struct Bad {
     name: String,
     errno: i32,
@@ -188,7 +186,7 @@ fn bad(name: &str, errno: i32, causes: &'static [&'static str]) -> Bad {
 }
 
 #[test]
-fn what_cannot_be_a_region_is_named_by_everyone() {
+fn every_program_names_unusable_region() {
     let _one = one_at_a_time();
     let dog = Watchdog::new("bad regions", Duration::from_secs(60));
     let dir = scratch();
@@ -208,7 +206,7 @@ fn what_cannot_be_a_region_is_named_by_everyone() {
 
     let all = [
         Bad {
-            // What could be made in it is what the doctor looks at.
+            // The doctor examines the region that could be created in it.
             ..bad("directory", libc::EISDIR, &["directory"])
         },
         Bad {
@@ -241,7 +239,7 @@ fn what_cannot_be_a_region_is_named_by_everyone() {
             ..bad("odd", libc::EINVAL, &["multiple of 4096"])
         },
         Bad {
-            // The library opens it: what is in it is another matter.
+            // The library opens it; its contents are checked later.
             errno: 0,
             spared: &["mkfs SIZE"],
             ..bad("small", 0, &["too few", "smallest"])
@@ -290,7 +288,7 @@ fn what_cannot_be_a_region_is_named_by_everyone() {
         }
         if bad.doctor {
             let a = ask(&DOCTOR, &bin, &path, dir.path(), None);
-            // Of a directory that is missing it names that.
+            // For a missing directory, it names the directory.
             let name = bad.name.split('/').next().unwrap();
             let causes = [bad.causes, &["o such file"]].concat();
             check_refusal("doctor", &a, 1, name, &causes);
@@ -299,7 +297,7 @@ fn what_cannot_be_a_region_is_named_by_everyone() {
     }
 }
 
-/// Names, sizes and modes: what a refusal may not change.
+/// Names, sizes and modes, which a failure must not change.
 fn dir_listing(dir: &Path) -> Vec<(PathBuf, u64, u32)> {
     let mut list: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -314,12 +312,12 @@ fn dir_listing(dir: &Path) -> Vec<(PathBuf, u64, u32)> {
 }
 
 #[test]
-fn a_region_in_use_by_this_process_is_refused_to_everyone() {
+fn every_program_rejects_region_in_use() {
     let _one = one_at_a_time();
     let _dog = Watchdog::new("region in use", Duration::from_secs(60));
     let dir = scratch();
     let path = dir.path().join("used");
-    sound(&path, 4 * MIB);
+    formatted(&path, 4 * MIB);
     let fs = Fs::open(
         RegionOptions::new().open(&path).unwrap(),
         MountOptions::default(),
@@ -344,7 +342,7 @@ fn a_region_in_use_by_this_process_is_refused_to_everyone() {
             a.said
         );
     }
-    // The doctor may look, and says who has it.
+    // The doctor may examine it, and names the holder.
     let a = ask(&DOCTOR, &bin, &path, dir.path(), None);
     assert_eq!(a.status, Some(0), "{}", a.said);
     assert!(a.said.contains("in use"), "{}", a.said);
@@ -357,18 +355,18 @@ fn a_region_in_use_by_this_process_is_refused_to_everyone() {
     }
 }
 
-/// Unmounts at the end, whatever the test did.
+/// Unmounts on drop, whatever the test did.
 struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
-        // Mostly the test has done it.
+        // Usually the test has unmounted already.
         while rustix::mount::unmount(&self.0, UnmountFlags::DETACH).is_ok() {}
     }
 }
 
 #[test]
-fn a_region_on_a_read_only_file_system_can_be_read() {
+fn region_on_read_only_file_system_is_readable() {
     if !root_or_skip("a read-only mount") {
         return;
     }
@@ -380,7 +378,7 @@ fn a_region_on_a_read_only_file_system_can_be_read() {
     rustix::mount::mount("none", &on, "tmpfs", MountFlags::empty(), c"size=16m").unwrap();
     let _end = [Unmount(on.clone()), Unmount(dir.path().join("mnt"))];
     let path = on.join("region");
-    sound(&path, 4 * MIB);
+    formatted(&path, 4 * MIB);
     let fs = Fs::open(
         RegionOptions::new().open(&path).unwrap(),
         MountOptions::default(),
@@ -423,7 +421,7 @@ fn a_region_on_a_read_only_file_system_can_be_read() {
 }
 
 #[test]
-fn the_region_of_somebody_else_is_refused_by_name() {
+fn region_of_other_user_is_rejected_by_name() {
     if !root_or_skip("the view of another user") {
         return;
     }
@@ -431,14 +429,14 @@ fn the_region_of_somebody_else_is_refused_by_name() {
     let dog = Watchdog::new("somebody else", Duration::from_secs(60));
     let dir = scratch();
     let path = dir.path().join("private");
-    sound(&path, 4 * MIB);
+    formatted(&path, 4 * MIB);
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let locked = dir.path().join("locked");
     fs::create_dir(&locked).unwrap();
-    sound(&locked.join("private"), 4 * MIB);
+    formatted(&locked.join("private"), 4 * MIB);
     fs::set_permissions(&locked, Permissions::from_mode(0o700)).unwrap();
 
-    // The ids are the thread's own, and it ends.
+    // The ids belong to the thread, which ends here.
     let paths = [path.clone(), locked.join("private")];
     let seen = paths.clone();
     let refusals = std::thread::spawn(move || {
@@ -453,12 +451,13 @@ fn the_region_of_somebody_else_is_refused_by_name() {
         assert!(text.contains("private: ") && text.contains("permission denied"));
     }
 
-    // The programs may lie where that user cannot go.
+    // That user may not be able to reach the programs in place.
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
     for name in ["mkfs-pramfs", "mount-pramfs", "pramfs"] {
-        // By another program: a descriptor for writing of ours would be inherited
-        // by what other threads start, and what is open for writing cannot be run.
+        // Copied by another program: threads that start a process would pass on a
+        // descriptor of ours that is open for writing, and a file open for writing cannot
+        // be executed.
         let copied = Command::new("cp").arg(program(name)).arg(&bin).status();
         assert!(copied.unwrap().success(), "{name}");
     }
@@ -477,21 +476,21 @@ fn the_region_of_somebody_else_is_refused_by_name() {
 
 const LIMITED: &str = "PRAMFS_TEST_LIMITED_REGION";
 
-/// Address space for a region that does not fit: the library says so, and goes
-/// on with one that does.
+/// Lack of address space for a large region: the library reports it, and continues to
+/// work with a region that fits.
 #[test]
-fn a_region_larger_than_the_address_space_is_an_error_of_the_library() {
+fn region_beyond_address_space_fails_in_library() {
     if let Some(dir) = std::env::var_os(LIMITED) {
         return open_with_little_memory(Path::new(&dir));
     }
     let _one = one_at_a_time();
     let dir = scratch();
-    sound(&dir.path().join("large"), 4 << 30);
-    sound(&dir.path().join("small"), 4 * MIB);
+    formatted(&dir.path().join("large"), 4 << 30);
+    formatted(&dir.path().join("small"), 4 * MIB);
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args([
         "--exact",
-        "a_region_larger_than_the_address_space_is_an_error_of_the_library",
+        "region_beyond_address_space_fails_in_library",
         "--nocapture",
     ]);
     child.env(LIMITED, dir.path());
@@ -519,7 +518,7 @@ fn open_with_little_memory(dir: &Path) {
     }
     let e = RegionOptions::new().memfd("too much", 4 << 30).map(drop);
     assert_eq!(e.unwrap_err().errno(), libc::ENOMEM);
-    // What fits is served, and a view that does not is refused.
+    // A region that fits is served, and a view that does not fit fails.
     let region = RegionOptions::new().open(dir.join("small")).unwrap();
     let fs = Fs::open(region, MountOptions::default()).unwrap();
     let file = pramfs::OpenOptions::new()
@@ -537,16 +536,16 @@ fn open_with_little_memory(dir: &Path) {
     println!("as it should be");
 }
 
-/// The programs with little address space: an answer with a reason, a mount
-/// that lives or none, and never half of one.
+/// Programs with little address space report a reason, and leave either a working mount
+/// or none.
 #[test]
-fn programs_with_little_memory_say_so() {
+fn programs_with_little_address_space_report_it() {
     let _one = one_at_a_time();
     let dog = Watchdog::new("little memory", Duration::from_secs(60));
     let dir = scratch();
     let (large, small) = (dir.path().join("large"), dir.path().join("small"));
-    sound(&large, 4 << 30);
-    sound(&small, 4 * MIB);
+    formatted(&large, 4 << 30);
+    formatted(&small, 4 * MIB);
     let limited = |asker: &Asker, region: &Path, kib: u64| {
         let (_, name, before, after, _) = asker;
         let mut command = Command::new("sh");
@@ -571,8 +570,8 @@ fn programs_with_little_memory_say_so() {
     if !mounted::available("mounts with little memory") {
         return;
     }
-    // From too little for anything to enough: each ends with a live mount, or
-    // with a reason and without a mount.
+    // From far too little to enough: each run ends with a working mount, or with a reason
+    // and no mount.
     let mount = ASKERS.iter().find(|a| a.0 == "mount").unwrap();
     let mnt = dir.path().join("mnt");
     let _end = Unmount(mnt.clone());

@@ -1,7 +1,6 @@
-//! Superblocks that are truncated, empty, flipped, random, contradictory, or
-//! from another version: each is refused with a sentence that says why, or the
-//! copy serves. None ends in a panic, a hang, or more memory than the region
-//! has.
+//! Superblocks that are truncated, empty, flipped, random, contradictory, or from another
+//! version. Each is rejected with a reason, or the copy is used. None causes a panic, a
+//! hang, or use of more memory than the region has.
 
 mod bad_support;
 
@@ -23,7 +22,7 @@ use pramfs_tests::watchdog::Watchdog;
 const STATIC: usize = SuperStatic::SIZE;
 const COPY: usize = COPY_OFFSET as usize;
 
-fn sound() -> Image {
+fn clean_image() -> Image {
     image(4096, End::Clean).expect("the image is made")
 }
 
@@ -31,7 +30,7 @@ fn open(bytes: &[u8]) -> Result<Fs, Error> {
     Fs::open(region_with(bytes), steady())
 }
 
-/// The refusal of an image, which must be one of a mount.
+/// The rejection of an image, which must come from the mount.
 fn refusal(bytes: &[u8]) -> String {
     match open(bytes) {
         Ok(_) => panic!("it was mounted"),
@@ -43,7 +42,7 @@ fn refusal(bytes: &[u8]) -> String {
     }
 }
 
-/// Changes the static part in one page or both, with a CRC that fits.
+/// Changes the static part in one page or both, with a valid CRC.
 fn edit(bytes: &mut [u8], pages: &[usize], change: impl Fn(&mut [u8])) {
     for &page in pages {
         let part = &mut bytes[page..page + STATIC];
@@ -56,8 +55,8 @@ fn edit(bytes: &mut [u8], pages: &[usize], change: impl Fn(&mut [u8])) {
 const BOTH: [usize; 2] = [0, COPY];
 
 #[test]
-fn truncated_regions_are_refused_at_every_length() {
-    let image = sound();
+fn truncated_region_of_any_length_is_rejected() {
+    let image = clean_image();
     let full = image.bytes.len();
     let lengths = (1..full).step_by(1021).chain([
         8,
@@ -78,7 +77,7 @@ fn truncated_regions_are_refused_at_every_length() {
             "{len} bytes: {why}"
         );
     }
-    // A larger file system, cut to where a small one would fit.
+    // A larger file system, truncated to a length that a small one would have.
     let sim = pramfs_tests::region::formatted(1 << 20, &pramfs_tests::region::repeatable(4096))
         .expect("it is formatted");
     for len in [256 << 10, 300 << 10, (1 << 20) - 4096, (1 << 20) - 1] {
@@ -91,8 +90,8 @@ fn truncated_regions_are_refused_at_every_length() {
 }
 
 #[test]
-fn zeroed_superblocks() {
-    let image = sound();
+fn zeroed_superblocks_fall_back_or_are_rejected() {
+    let image = clean_image();
     let mut bytes = image.bytes.clone();
     bytes[..PAGE as usize].fill(0);
     let fs = open(&bytes).expect("the copy serves");
@@ -121,8 +120,8 @@ fn zeroed_superblocks() {
 }
 
 #[test]
-fn a_damaged_superblock_says_so() {
-    let mut bytes = sound().bytes;
+fn damaged_superblock_is_reported() {
+    let mut bytes = clean_image().bytes;
     for page in BOTH {
         bytes[page + 0x90] ^= 4;
     }
@@ -131,8 +130,8 @@ fn a_damaged_superblock_says_so() {
 }
 
 #[test]
-fn other_versions_and_features_are_named() {
-    let image = sound();
+fn unknown_versions_and_features_are_named() {
+    let image = clean_image();
     let with = |at: usize, value: &[u8]| {
         let mut bytes = image.bytes.clone();
         edit(&mut bytes, &BOTH, |s| {
@@ -146,7 +145,7 @@ fn other_versions_and_features_are_named() {
         "{why}"
     );
 
-    // incompat: refused, also for reading.
+    // incompat: rejected, also for reading.
     let foreign = with(0x20, &(1u64 | 1 << 2 | 1 << 40).to_le_bytes());
     let why = refusal(&foreign);
     assert!(
@@ -160,7 +159,7 @@ fn other_versions_and_features_are_named() {
     let e = Fs::open(region_with(&foreign), read_only.clone()).expect_err("refused");
     assert!(e.to_string().contains("bit 40"), "{e}");
 
-    // ro_compat: refused for writing only.
+    // ro_compat: rejected for writing only.
     let foreign = with(0x18, &(1u64 << 2 | 1 << 63).to_le_bytes());
     let why = refusal(&foreign);
     assert!(
@@ -178,15 +177,15 @@ fn other_versions_and_features_are_named() {
     assert_eq!(e.errno(), libc::EROFS);
     drop(fs);
 
-    // compat: no concern of ours.
+    // compat: ignored.
     let foreign = with(0x10, &u64::MAX.to_le_bytes());
     let fs = open(&foreign).expect("it can be written");
     fs.create(&CX, Ino::ROOT, b"x", 0o600)
         .expect("it can be written");
 }
 
-/// Mounts what may be nonsense, and uses it a little. It may be refused, and
-/// may turn out to be damaged.
+/// Mounts an image that may be nonsense, and uses it briefly. The mount may fail, and
+/// operations may report damage.
 fn try_to_use(bytes: &[u8]) -> bool {
     let region = region_with(bytes);
     let _ = probe_superblock(&region);
@@ -207,8 +206,8 @@ fn try_to_use(bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn every_field_at_its_limits_with_a_checksum_that_fits() {
-    let image = sound();
+fn superblock_fields_at_limits_with_valid_checksum() {
+    let image = clean_image();
     let dog = Watchdog::new("limits of superblock fields", Duration::from_secs(60));
     let (mut mounted, mut refused) = (0, 0);
     for at in (0..STATIC - 4).step_by(4) {
@@ -240,8 +239,8 @@ fn every_field_at_its_limits_with_a_checksum_that_fits() {
 }
 
 #[test]
-fn random_superblocks() {
-    let image = sound();
+fn random_superblocks_cause_no_panic() {
+    let image = clean_image();
     let mut random = Random::new(Random::seed_from_env("PRAMFS_BAD_SEED"));
     let dog = Watchdog::new("random superblocks", Duration::from_secs(60));
     for i in 0..2000 {
@@ -266,7 +265,7 @@ fn random_superblocks() {
                     }
                 });
             }
-            // Everything behind the static part.
+            // Everything after the static part.
             _ => {
                 random.fill(&mut bytes[STATIC..PAGE as usize]);
                 random.fill(&mut bytes[COPY + STATIC..COPY + PAGE as usize]);
@@ -278,7 +277,7 @@ fn random_superblocks() {
 }
 
 #[test]
-fn random_regions() {
+fn random_regions_are_rejected() {
     let mut random = Random::new(Random::seed_from_env("PRAMFS_BAD_SEED"));
     for _ in 0..50 {
         let mut bytes = vec![0; 256 << 10];

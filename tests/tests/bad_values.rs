@@ -1,12 +1,11 @@
-//! Values that cannot be right behind checksums that fit: what a hostile or
-//! broken writer leaves, and no checksum finds.
+//! Impossible values behind valid checksums, as a hostile or faulty writer leaves them.
+//! Checksums cannot detect them.
 //!
-//! Every field of an inode of each kind is set to the limits of its type and
-//! around the limits of the format, the inode is sealed again, and everything
-//! is tried with it: reads, writes, new names, moves, removals, the times that
-//! lag, the unmount. The same with pointers to where no pointer may lead. No
-//! case panics, hangs or fails the file system; what has another inode, and is
-//! not below this one, is as it was.
+//! Every field of an inode of each kind is set to the limits of its type and around the
+//! limits of the format, and the inode is sealed again. Then everything is tried with it:
+//! reads, writes, new names, moves, removals, lagging times, the unmount. The same is
+//! done with pointers to forbidden places. No case panics, hangs or fails the file
+//! system; objects with another inode that are not below this one stay unchanged.
 
 mod bad_support;
 
@@ -30,7 +29,7 @@ use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, PtrAt};
 use pramfs_tests::watchdog::Watchdog;
 
-/// A day after the image was made: relatime has something to do.
+/// A day after the image was made, so that relatime updates are due.
 const NOW: i64 = 1_700_200_000;
 const NEW: &[u8] = b"a new name";
 
@@ -42,11 +41,11 @@ fn options(atime: AtimePolicy) -> MountOptions {
     }
 }
 
-/// Where an inode is stored.
+/// Locations of an inode.
 fn homes(image: &Image, ino: Ino) -> (Geometry, Vec<usize>) {
     let region = region_with(&image.bytes);
     let geo = pramfs_medium::media::probe_superblock(&region)
-        .expect("the image is sound")
+        .expect("the image is undamaged")
         .geometry();
     let in_page = match ino {
         Ino::INODE_TABLE => Some(INODE_TABLE_OFFSET),
@@ -66,7 +65,7 @@ fn homes(image: &Image, ino: Ino) -> (Geometry, Vec<usize>) {
     let at = ino.0 * DiskInode::SIZE as u64;
     let leaf = map
         .find(&region, &geo, at >> geo.block_log2)
-        .expect("the table is sound");
+        .expect("the table is undamaged");
     let block = leaf.block.expect("the inode has a home");
     let home = geo.offset(block) + at % geo.block_size;
     (geo, vec![home as usize])
@@ -85,7 +84,7 @@ fn store(bytes: &mut [u8], homes: &[usize], mut d: DiskInode, geo: &Geometry, in
     }
 }
 
-/// The limits of a field of so many bytes, and of what the format makes of it.
+/// The limits of a field of this many bytes, and those of the format.
 fn limits(name: &str, size: usize, old: u64) -> Vec<u64> {
     let max = u64::MAX >> (64 - size * 8);
     let mut values = vec![0, 1, 2, 7, 10, 54, 64, 97, 255, 4096, 4097];
@@ -96,7 +95,7 @@ fn limits(name: &str, size: usize, old: u64) -> Vec<u64> {
     values.extend([max, max - 1, max >> 1, max.wrapping_sub(86_400)]);
     values.extend([old.wrapping_add(1), old.wrapping_sub(1), old << 1, !old]);
     if name == "mode" {
-        // Other types of file, with the permissions as they are.
+        // Other types of file, with the permissions unchanged.
         values.extend((0..16).map(|kind| old & 0o7777 | kind << 12));
     }
     for v in &mut values {
@@ -108,8 +107,8 @@ fn limits(name: &str, size: usize, old: u64) -> Vec<u64> {
     values
 }
 
-/// The model without what damage to `ino` may change: the inode itself, and
-/// what is below it.
+/// The model without the objects that damage to `ino` may change: the inode and
+/// everything below it.
 fn spared(model: &Model, ino: Ino) -> Model {
     let mut left = model.clone();
     let mut hit = vec![ino];
@@ -128,7 +127,7 @@ fn spared(model: &Model, ino: Ino) -> Model {
     left
 }
 
-/// Refusals are answers; a file system that has failed is not.
+/// A failed call is a valid answer; a failed file system is not.
 fn alive<T>(result: Result<T>, what: &str) -> Result<Option<T>, String> {
     match result {
         Ok(v) => Ok(Some(v)),
@@ -217,7 +216,7 @@ fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
         )?;
     }
     alive(fs.removexattr(ino, b"user.large"), "removexattr")?;
-    // As a directory.
+    // Uses the inode as a directory.
     alive(fs.create(&CX, ino, NEW, 0o644), "create")?;
     alive(fs.mkdir(&CX, ino, b"sub", 0o755), "mkdir")?;
     alive(
@@ -245,7 +244,7 @@ fn change(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
         fs.rename(&CX, Ino::ROOT, b"moved", ino, b"sub", flags(false, true)),
         "rename back",
     )?;
-    // As what has a name.
+    // Uses the inode as an object with a name.
     alive(fs.link(ino, Ino::ROOT, b"another"), "link")?;
     alive(fs.fsync(ino, false), "fsync")?;
     alive(fs.sync(), "sync")?;
@@ -281,8 +280,7 @@ fn remove(fs: &Fs, ino: Ino, at: &[(Ino, Vec<u8>)]) -> Result<(), String> {
     Ok(())
 }
 
-/// One case. `whole`: nothing but the inode is to be compared (it stands above
-/// everything).
+/// One case. `whole`: only the inode itself is compared (everything else is below it).
 fn run(image: &Image, bytes: &[u8], ino: Ino, atime: AtimePolicy) -> Result<bool, String> {
     let internal = ino.0 >= Ino::INODE_TABLE.0 || ino < Ino::FIRST_FREE;
     let others = (!internal).then(|| spared(&image.model, ino));
@@ -313,7 +311,7 @@ fn run(image: &Image, bytes: &[u8], ino: Ino, atime: AtimePolicy) -> Result<bool
     fs.hold(user).into_count();
     change(&fs, user, &at)?;
     same_files(&others, &fs)?;
-    // The process dies: what was written of it must do for the next mount.
+    // The process dies: the next mount must cope with what it has stored.
     let after = bytes_of(fs.region());
     remove(&fs, user, &at)?;
     alive(fs.close_now(), "close")?;
@@ -325,7 +323,7 @@ fn run(image: &Image, bytes: &[u8], ino: Ino, atime: AtimePolicy) -> Result<bool
     Ok(true)
 }
 
-/// Files only: directories have got and lost entries.
+/// Files only: the test has added and removed entries in directories.
 fn same_files(others: &Option<Model>, fs: &Fs) -> Result<(), String> {
     let Some(m) = others else { return Ok(()) };
     for (_, _, ino) in &m.names {
@@ -338,7 +336,7 @@ fn same_files(others: &Option<Model>, fs: &Fs) -> Result<(), String> {
     Ok(())
 }
 
-/// One inode of each kind, and what they are called in messages.
+/// One inode of each kind, and its name in messages.
 fn subjects(image: &Image) -> Vec<(String, Ino)> {
     let mut list = vec![
         ("the inode table".into(), Ino::INODE_TABLE),
@@ -367,7 +365,7 @@ fn subjects(image: &Image) -> Vec<(String, Ino)> {
     list
 }
 
-/// Runs cases and reports all that failed.
+/// Runs cases and reports all failures.
 fn all(what: &str, cases: impl IntoIterator<Item = Case>, image: &Image) {
     let dog = Watchdog::new(what, Duration::from_secs(30));
     let (mut failures, mut mounted, mut refused) = (Vec::new(), 0, 0);
@@ -392,7 +390,7 @@ fn all(what: &str, cases: impl IntoIterator<Item = Case>, image: &Image) {
     assert!(mounted > 50, "what is never mounted proves nothing");
 }
 
-/// Each `n`-th case, for the time they take; all with `PRAMFS_FLIP=all`.
+/// Each `n`-th case, to save time; all with `PRAMFS_FLIP=all`.
 fn each(n: usize) -> usize {
     match std::env::var("PRAMFS_FLIP") {
         Ok(how) if how == "all" => 1,
@@ -437,18 +435,18 @@ fn field_cases(image: &Image) -> impl Iterator<Item = Case> + '_ {
 }
 
 #[test]
-fn every_field_of_an_inode_at_its_limits_with_a_checksum_that_fits() {
+fn inode_fields_at_limits_with_valid_checksum() {
     let image = image(4096, End::Clean).expect("the image is made");
     let some = field_cases(&image).step_by(each(2));
     all("fields of inodes", some, &image);
 }
 
 #[test]
-fn every_field_of_an_inode_at_its_limits_with_small_blocks_and_a_live_journal() {
+fn inode_fields_at_limits_with_small_blocks_and_journal() {
     let image = image(512, End::Killed).expect("the image is made");
-    // The journal would bring home what it has of the inodes that it names.
-    let fs = Fs::open(region_with(&image.bytes), steady()).expect("it is sound");
-    fs.sync().expect("it is sound");
+    // Otherwise replay would overwrite the inodes that the journal holds.
+    let fs = Fs::open(region_with(&image.bytes), steady()).expect("it is undamaged");
+    fs.sync().expect("it is undamaged");
     let image = Image {
         bytes: bytes_of(fs.region()),
         ..image
@@ -458,11 +456,11 @@ fn every_field_of_an_inode_at_its_limits_with_small_blocks_and_a_live_journal() 
     all("fields of inodes, small blocks", some, &image);
 }
 
-/// Pointers with a check that fits, to where none may lead: out of the region,
-/// to the superblock, the journal, the inode itself, with flags that it cannot
-/// have. Only the root pointer of an inode: what is below has the same checks.
+/// Pointers with a valid check to forbidden places: outside of the region, to the
+/// superblock, the journal, the inode itself, and with forbidden flags. Only the root
+/// pointer of an inode is tried; lower pointers have the same checks.
 #[test]
-fn pointers_that_lead_out_of_the_region_with_a_check_that_fits() {
+fn forbidden_pointers_with_valid_check_are_damage() {
     for block_size in [4096, 512] {
         let image = image(block_size, End::Clean).expect("the image is made");
         let mut cases = Vec::new();
@@ -504,9 +502,9 @@ fn pointers_that_lead_out_of_the_region_with_a_check_that_fits() {
     }
 }
 
-/// What no file system can hold is damage of that inode, and says so.
+/// Values that no file system can hold are reported as damage of that inode.
 #[test]
-fn times_and_sizes_that_cannot_be_are_damage_of_their_inode() {
+fn impossible_times_and_sizes_are_inode_damage() {
     let image = image(4096, End::Clean).expect("the image is made");
     let find = |name: &[u8]| {
         let mut names = image.model.names.iter();
@@ -540,9 +538,9 @@ fn times_and_sizes_that_cannot_be_are_damage_of_their_inode() {
     }
 }
 
-/// Link counts at the limit refuse one more and lose none.
+/// A directory at the link limit rejects one more link and loses none.
 #[test]
-fn a_directory_with_as_many_links_as_can_be_refuses_another() {
+fn directory_at_link_limit_refuses_another() {
     let image = image(4096, End::Clean).expect("the image is made");
     let find = |name: &[u8]| {
         let mut names = image.model.names.iter();
@@ -572,10 +570,10 @@ fn a_directory_with_as_many_links_as_can_be_refuses_another() {
     }
 }
 
-/// A directory that counts no entries and has some is not taken for empty: its
-/// files would be lost, and found in the next directory of its number.
+/// A directory that counts zero entries but has some is not treated as empty: its files
+/// would be lost, and would appear in the next directory with its inode number.
 #[test]
-fn a_directory_is_not_empty_because_it_says_so() {
+fn directory_with_wrong_zero_count_is_not_empty() {
     let image = image(4096, End::Clean).expect("the image is made");
     let name_of = |wanted: &[u8]| {
         let mut names = image.model.names.iter();
@@ -588,7 +586,7 @@ fn a_directory_is_not_empty_because_it_says_so() {
         let (geo, homes) = homes(&image, dir);
         let mut d = inode_at(&image.bytes, homes[0]);
         d.size = 0;
-        // Nothing but the count is in the way of its removal.
+        // Only the count prevents its removal.
         d.nlink = 2;
         let mut bytes = image.bytes.clone();
         store(&mut bytes, &homes, d, &geo, dir);
@@ -603,7 +601,7 @@ fn a_directory_is_not_empty_because_it_says_so() {
         let tries = [fs.rmdir(parent, name), over(&fs)];
         for (i, tried) in tries.into_iter().enumerate() {
             let e = tried.expect_err("it is not empty");
-            // After damage has been met nothing is changed any more.
+            // After damage was detected, nothing is changed any more.
             let says = matches!(e, Error::ReadOnly(_)) || e.errno() == libc::EUCLEAN;
             assert!(
                 says && (i > 0 || e.to_string().contains("has entries")),

@@ -1,10 +1,10 @@
-//! Metadata that reads as zeros: a write that was lost, a page that was punched
-//! out of the region, a line of eight pointers; and pages that were exchanged.
+//! Metadata that reads as zeros (a lost write, a page punched out of the region, a zeroed
+//! line of eight pointers), and exchanged pages.
 //!
-//! A pointer of zero is a hole, and a hole has no check. So each page of
-//! metadata, and each line of it, is zeroed in turn, and everything is asked:
-//! the answer is what it was before, or an error. Nobody is shown zeros, misses
-//! a name, or gets a name that is there for a second file.
+//! A zero pointer is a hole, and a hole has no check. Each metadata page and each line is
+//! zeroed in turn, and every call is made: the answer is the same as before, or an error.
+//! No call returns zeros for data, misses a name, or allocates an existing file's blocks
+//! again.
 
 mod bad_support;
 
@@ -34,7 +34,7 @@ struct Image {
     bytes: Vec<u8>,
     geo: Geometry,
     model: Model,
-    /// Blocks that hold data, where zeros are as good as anything.
+    /// Data blocks, where zeros are valid contents.
     data: BTreeSet<usize>,
 }
 
@@ -130,7 +130,7 @@ fn image(block_size: u32) -> Image {
         let Body::File(size, _) = &o.body else {
             continue;
         };
-        for e in fs.file_extents(*ino, 0, *size).expect("it is sound") {
+        for e in fs.file_extents(*ino, 0, *size).expect("it is undamaged") {
             if let Some(at) = e.region_offset {
                 data.extend(
                     (at >> geo.block_log2) as usize..=((at + e.len - 1) >> geo.block_log2) as usize,
@@ -148,7 +148,7 @@ fn image(block_size: u32) -> Image {
 }
 
 impl Image {
-    /// Pieces of metadata of so many bytes that are not zero.
+    /// Nonzero metadata pieces of this many bytes.
     fn metadata(&self, piece: usize) -> Vec<usize> {
         (0..self.bytes.len() / piece)
             .map(|i| i * piece)
@@ -158,8 +158,7 @@ impl Image {
     }
 }
 
-/// Whether a call says that something is damaged; any other error is none that
-/// damage may lead to.
+/// Whether an error reports damage. Damage must not cause any other error.
 fn damaged<T>(result: Result<T>, what: &str) -> Result<Option<T>, String> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -168,7 +167,7 @@ fn damaged<T>(result: Result<T>, what: &str) -> Result<Option<T>, String> {
     }
 }
 
-/// Asks everything of an image; false where it is not even mounted.
+/// Makes every call on an image; false if it cannot be mounted.
 fn ask(bytes: &[u8], model: &Model) -> Result<bool, String> {
     let Ok(fs) = Fs::open(region_with(bytes), steady()) else {
         return Ok(false);
@@ -185,7 +184,7 @@ fn ask(bytes: &[u8], model: &Model) -> Result<bool, String> {
             match made {
                 Ok(()) => return Err(format!("{what} is there and was made again")),
                 Err(Error::Exists | Error::Corrupt { .. } | Error::NoSpace(_)) => {}
-                // Of a link, whose inode may be what is damaged.
+                // The damaged inode may be that of a link.
                 Err(Error::NotPermitted(_)) => {}
                 Err(e) => return Err(format!("{what}: {e}")),
             }
@@ -210,7 +209,7 @@ fn ask(bytes: &[u8], model: &Model) -> Result<bool, String> {
             &what,
         )?;
         for (at, bytes) in parts {
-            // The way without a lock.
+            // The path without a lock.
             if let Some(handle) = &handle {
                 let mut found = vec![0xee; bytes.len()];
                 for _ in 0..2 {
@@ -280,7 +279,7 @@ fn sweep<'a>(
 fn zeroed(block_size: u32, piece: usize) {
     let image = image(block_size);
     assert_eq!(ask(&image.bytes, &image.model), Ok(true), "as it is");
-    // Leaves are covered by sums, whatever their size.
+    // Sums cover leaves of any size.
     let bs = block_size as usize;
     let leaf = |at: usize| image.bytes[at - at % bs..].starts_with(b"hlf1");
     let mut nth = 0;
@@ -300,19 +299,19 @@ fn zeroed(block_size: u32, piece: usize) {
 }
 
 #[test]
-fn a_zeroed_block_of_metadata_gives_the_same_answer_or_an_error() {
+fn zeroed_metadata_block_gives_same_answer_or_error() {
     zeroed(512, 512);
     zeroed(4096, 4096);
 }
 
 #[test]
-fn a_zeroed_line_of_metadata_gives_the_same_answer_or_an_error() {
+fn zeroed_metadata_line_gives_same_answer_or_error() {
     zeroed(512, 64);
     zeroed(4096, 64);
 }
 
 #[test]
-fn swapped_blocks_of_metadata_give_the_same_answer_or_an_error() {
+fn swapped_metadata_gives_same_answer_or_error() {
     for block_size in [512, 4096] {
         let image = image(block_size);
         let bs = block_size as usize;
@@ -353,7 +352,7 @@ fn is_damage<T: std::fmt::Debug>(result: Result<T>, what: &str) {
 }
 
 #[test]
-fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
+fn zeroed_pointer_block_fails_every_call() {
     let image = image(4096);
     let (ino, _, d) = inode(&image, b"one-level");
     assert_eq!(d.height, 1);
@@ -400,14 +399,14 @@ fn a_file_with_a_zeroed_pointer_block_is_damaged_for_every_call() {
         .open(&fs, "/one-level");
     let file = file.expect("it opens");
     is_damage(file.read_at(&mut into, 0), "read of a handle");
-    // Its blocks cannot be found to be freed.
+    // Its blocks cannot be found, so they are not freed.
     drop(file);
     is_damage(fs.unlink(Ino::ROOT, b"one-level"), "unlink");
     assert_eq!(fs.lookup(Ino::ROOT, b"one-level").expect("lookup").ino, ino);
 }
 
 #[test]
-fn a_file_that_lost_a_line_of_pointers_is_freed_without_freeing_others() {
+fn free_of_file_with_lost_pointers_spares_others() {
     let image = image(4096);
     let (ino, _, d) = inode(&image, b"one-level");
     let table = Ptr(d.root).block().0 as usize * 4096;
@@ -416,10 +415,10 @@ fn a_file_that_lost_a_line_of_pointers_is_freed_without_freeing_others() {
     let fs = Fs::open(region_with(&bytes), steady()).expect("it mounts");
     let mut into = vec![0xaa; 4096];
     is_damage(fs.read(ino, 0, &mut into), "read");
-    // What is there is there.
+    // Existing data is readable.
     assert_eq!(fs.read(ino, 8 << 12, &mut into).expect("read"), 4096);
     assert!(into.iter().all(|b| b & 1 == 1));
-    // Behind the end there is nothing to be lost.
+    // Nothing is lost past EOF.
     fs.append(&CX, ino, b"more").expect("append");
     is_damage(fs.read(ino, 0, &mut into), "read");
     let free = fs.statfs().expect("statfs").free;
@@ -439,7 +438,7 @@ fn a_file_that_lost_a_line_of_pointers_is_freed_without_freeing_others() {
 }
 
 #[test]
-fn a_directory_without_a_root_is_damaged_if_it_counts_entries_or_blocks() {
+fn rootless_directory_with_counts_is_damage() {
     let image = image(512);
     let (dir, home, d) = inode(&image, b"many");
     for (size, blocks) in [(d.size, d.blocks), (d.size, 0), (0, d.blocks)] {
@@ -466,7 +465,7 @@ fn a_directory_without_a_root_is_damaged_if_it_counts_entries_or_blocks() {
             done => panic!("rmdir: {done:?}"),
         }
     }
-    // One that never had an entry is sound.
+    // A directory that never had an entry is valid.
     let mut bytes = image.bytes.clone();
     let (root, size, blocks) = (0, 0, 0);
     seal(
@@ -485,7 +484,7 @@ fn a_directory_without_a_root_is_damaged_if_it_counts_entries_or_blocks() {
 }
 
 #[test]
-fn a_file_without_a_root_is_damaged_if_it_counts_more_than_its_attributes_own() {
+fn rootless_file_with_data_blocks_is_damage() {
     let image = image(512);
     let (ino, home, d) = inode(&image, b"attributes");
     let mut bytes = image.bytes.clone();
@@ -500,15 +499,14 @@ fn a_file_without_a_root_is_damaged_if_it_counts_more_than_its_attributes_own() 
     let mut into = [0; 10];
     is_damage(fs.read(ino, 0, &mut into), "read");
     is_damage(fs.write(&CX, ino, 0, b"x"), "write");
-    // Its attributes are whole.
+    // Its attributes are intact.
     fs.getxattr(ino, b"user.large-1").expect("an attribute");
 }
 
-/// The pointer that leads to each block of the superblock pages and the journal
-/// is damage, with a check that fits: whoever follows it would show, or change,
-/// what belongs to nobody.
+/// A pointer with a valid check to a block of the superblock pages or the journal is
+/// damage. A reader that followed it would show, or change, file system structures.
 #[test]
-fn pointers_to_superblock_pages_and_the_journal_are_damage() {
+fn pointers_to_superblock_or_journal_are_damage() {
     for block_size in [512, 4096] {
         let image = image(block_size);
         let geo = &image.geo;
@@ -567,9 +565,9 @@ fn pointers_to_superblock_pages_and_the_journal_are_damage() {
     }
 }
 
-/// A large leaf may not reach into them either.
+/// A large leaf must not cover them either.
 #[test]
-fn a_large_leaf_that_covers_the_journal_is_damage() {
+fn large_leaf_over_journal_is_damage() {
     let image = image(4096);
     let (ino, _, d) = inode(&image, b"huge");
     assert_eq!(d.height, 2);

@@ -1,9 +1,9 @@
-//! What each operation costs the medium: fences, flushed lines, bytes, counted
-//! by the sim backend, and held against the budgets of `docs/consistency.md`.
+//! The cost of each operation on the medium (fences, flushed lines, bytes), counted by
+//! the sim backend and compared with the budgets of `docs/consistency.md`.
 //!
-//! Each row is one thread doing [`OPS`] operations of one kind; what a row has
-//! to prepare between them is not counted. The table that this prints stands in
-//! the document; `PRAMFS_BLESS=1` puts it there anew.
+//! For each row, one thread performs [`OPS`] operations of one kind; preparation between
+//! them is not counted. The resulting table stands in the document; `PRAMFS_BLESS=1`
+//! rewrites it there.
 
 use std::fmt::Write as _;
 
@@ -20,10 +20,10 @@ use pramfs_tests::watchdog::Watchdog;
 /// Operations of a row.
 const OPS: u64 = 100_000;
 const BLOCK: u64 = 4096;
-/// Bytes of the region of a row; only what is used takes memory.
+/// Size of the region of a row; only used pages take memory.
 const REGION: usize = 1 << 30;
 
-/// What the operations of one row cost.
+/// Cost of the operations of one row.
 #[derive(Debug, Default, Clone, Copy)]
 struct Cost {
     ops: u64,
@@ -56,13 +56,13 @@ impl Cost {
     }
 }
 
-/// One row of the table, and what it may cost.
+/// One row of the table, and its budget.
 struct Row {
     name: &'static str,
     cost: Cost,
-    /// Most fences as the mean.
+    /// Highest mean number of fences.
     mean: f64,
-    /// Most fences of one operation.
+    /// Highest number of fences of one operation.
     worst: u64,
 }
 
@@ -85,7 +85,7 @@ impl Row {
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// A list that names user 9, and has this mask.
+/// An ACL that names user 9, with this mask.
 fn list(mask: u8) -> Vec<u8> {
     let entries = [
         (1, 7, !0),
@@ -105,7 +105,7 @@ fn list(mask: u8) -> Vec<u8> {
 const HEAD: &str = "| operation | fences, mean | worst | lines flushed, mean | worst | bytes written, mean | worst | flushed twice |\n\
                     |---|---|---|---|---|---|---|---|";
 
-/// A file system and what has been counted on it.
+/// A file system and its counters.
 struct Bench {
     sim: SimBackend,
     fs: Fs,
@@ -156,7 +156,7 @@ fn name(i: u64) -> Vec<u8> {
     format!("file-{i:06}").into_bytes()
 }
 
-/// Runs one row in a file system of its own.
+/// Runs one row in its own file system.
 fn row(name: &'static str, mean: f64, worst: u64, run: impl FnOnce(&mut Bench)) -> Row {
     let mut b = Bench::new();
     run(&mut b);
@@ -180,7 +180,7 @@ fn data_rows(rows: &mut Vec<Row>) {
             b.count(|fs| fs.write(&Credentials::ROOT, f, at, &page));
         }
     }));
-    // A file of 64 MiB, again and again.
+    // A file of 64 MiB, over and over.
     let laps = |b: &mut Bench, prepare: &dyn Fn(&Bench, Ino)| {
         let f = b.file(b"f");
         for i in 0..OPS {
@@ -193,7 +193,7 @@ fn data_rows(rows: &mut Vec<Row>) {
     };
     rows.push(row("append 4 KiB, preallocated", 2.0, 2, |b| {
         let keep = Fallocate::Allocate { keep_size: true };
-        // Not in 2 MiB leaves: one becomes written whole, see below.
+        // Without 2 MiB leaves: such a leaf becomes written as a whole, see below.
         laps(b, &|b, f| {
             for at in (0..64 << 20).step_by(1 << 20) {
                 b.fs.fallocate(&Credentials::ROOT, f, keep, at, 1 << 20)
@@ -436,7 +436,7 @@ fn attribute_rows(rows: &mut Vec<Row>) {
             b.count(|fs| fs.setxattr(&Credentials::ROOT, f, ACCESS, &value, XattrMode::Set));
         }
     }));
-    // The attributes of each file are a leaf of their own: new data.
+    // The attributes of each file have their own leaf: new data.
     rows.push(row("create under a default ACL", 2.05, 4, |b| {
         let d = b.dir;
         let name_of = b"system.posix_acl_default";
@@ -475,8 +475,8 @@ fn attribute_rows(rows: &mut Vec<Row>) {
     }));
 }
 
-/// Two threads that take turns on one inode: each on a lane that was chosen for
-/// it, or as threads of a server do.
+/// Two threads that alternate on one inode: each on a fixed lane, or like threads of a
+/// server.
 fn turns_row(rows: &mut Vec<Row>, name: &'static str, fences: u64, lanes: Option<[u32; 2]>) {
     let mut row = row(name, fences as f64, fences, |b| {
         let f = b.file(b"f");
@@ -503,7 +503,7 @@ fn turns_row(rows: &mut Vec<Row>, name: &'static str, fences: u64, lanes: Option
                     to_first.send(()).unwrap();
                 }
             });
-            // A thread of its own: this one's lane has been chosen already.
+            // In a new thread, since the lane of this one is already chosen.
             s.spawn(move || {
                 choose(0);
                 chmod(0);
@@ -529,7 +529,7 @@ const DOC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/consistency.md")
 const BEGIN: &str = "<!-- the table of tests/tests/budget.rs -->";
 const END: &str = "<!-- end of the table -->";
 
-/// Puts the table into the document, or says where they differ.
+/// Writes the table into the document, or reports the differences.
 fn hold_against_document(table: &str) {
     let text = std::fs::read_to_string(DOC).unwrap();
     let (head, rest) = text.split_once(BEGIN).unwrap();
@@ -542,7 +542,7 @@ fn hold_against_document(table: &str) {
         std::fs::write(DOC, text).unwrap();
         return;
     }
-    // Fences are the promise; lines and bytes are information.
+    // Only fences have a budget; lines and bytes are information.
     let fences = |t: &str| -> Vec<String> {
         let row = |l: &str| l.split('|').skip(1).take(3).collect::<String>();
         t.trim().lines().map(row).collect()
@@ -555,7 +555,7 @@ fn hold_against_document(table: &str) {
 }
 
 #[test]
-fn fences_of_each_operation_are_within_budget() {
+fn operations_stay_within_fence_budget() {
     let _watchdog = Watchdog::new("the fence budgets", std::time::Duration::from_secs(1200));
     let mut rows = Vec::new();
     data_rows(&mut rows);

@@ -1,4 +1,4 @@
-//! Closing a file system with files and views open, and forking while it is.
+//! Closing a file system with open files and views, and forking with an open file system.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn reopen(path: &Path) -> pramfs::Result<Fs> {
     Fs::open(RegionOptions::new().open(path)?, MountOptions::default())
 }
 
-/// Every kind of call through handles of a file system that has ended.
+/// Every kind of call through handles of a closed file system.
 fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
     let mut word = [0; 8];
     let calls: [pramfs::Result<()>; 13] = [
@@ -71,7 +71,7 @@ fn all_fail(fs: Option<&Fs>, file: &File, view: &MappedFile) -> bool {
 }
 
 #[test]
-fn close_with_open_handles_gives_the_file_system_back() {
+fn close_with_open_handles_returns_file_system() {
     let dir = memory();
     let (path, fs) = make(&dir);
     let (file, view) = open_both(&fs);
@@ -86,7 +86,7 @@ fn close_with_open_handles_gives_the_file_system_back() {
     let CloseError::InUse { fs, handles: 2 } = error else {
         panic!("{error:?}");
     };
-    // It goes on.
+    // The file system still works.
     file.append(b"more").unwrap();
     view.store::<u64>(0, 1).unwrap();
     drop(file);
@@ -101,7 +101,7 @@ fn close_with_open_handles_gives_the_file_system_back() {
 }
 
 #[test]
-fn close_error_turned_into_an_error_ends_the_file_system() {
+fn close_error_converted_to_error_unmounts() {
     let dir = memory();
     let (_, fs) = make(&dir);
     let (file, view) = open_both(&fs);
@@ -111,7 +111,7 @@ fn close_error_turned_into_an_error_ends_the_file_system() {
 }
 
 #[test]
-fn close_now_with_an_open_view_refuses_stores_and_keeps_the_lock() {
+fn close_now_with_open_view_stops_stores_keeps_lock() {
     let dir = memory();
     let (path, fs) = make(&dir);
     let (file, view) = open_both(&fs);
@@ -135,10 +135,11 @@ fn close_now_with_an_open_view_refuses_stores_and_keeps_the_lock() {
     assert_eq!(u64::from_le_bytes(bytes[8..].try_into().unwrap()), 0x55);
 }
 
-/// Runs `work` in a forked child, which exits with 0 if that says true.
+/// Runs `work` in a forked child, which exits with 0 if `work` returns true.
 fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child runs `work` and exits; whatever locks of the test
-    // harness other threads held, neither prints nor panics on the way.
+    // SAFETY: the child runs only `work` and exits. Locks of the test harness that other
+    // threads held at the fork do not matter, since the child neither prints nor panics
+    // before.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
@@ -175,7 +176,7 @@ fn forked_child_is_refused(fs: Fs, path: &Path) {
         let (file, view) = handles.take().unwrap();
         let fs = fs.take().unwrap();
         let refused = all_fail(Some(&fs), &file, &view);
-        // Even by a pointer that the parent has taken, nothing reaches it.
+        // Even a pointer taken by the parent does not reach the region.
         // SAFETY: the view lives, and has this many bytes.
         unsafe { (raw as *mut u64).write_volatile(0xbad) };
         let closed = match fs.close() {
@@ -188,7 +189,7 @@ fn forked_child_is_refused(fs: Fs, path: &Path) {
         refused && closed
     });
     assert_eq!(wait(child), 0);
-    // The parent notices nothing.
+    // The parent is not affected.
     let (file, view) = handles.take().unwrap();
     let fs = fs.take().unwrap();
     assert_eq!(view.load::<u64>(0).unwrap(), 0x0707_0707_0707_0707);
@@ -205,22 +206,22 @@ fn forked_child_is_refused(fs: Fs, path: &Path) {
 }
 
 #[test]
-fn fork_with_an_open_file_system_refuses_every_call_of_the_child() {
+fn fork_child_calls_on_file_system_fail() {
     let dir = memory();
     let (path, fs) = make(&dir);
     forked_child_is_refused(fs, &path);
 }
 
 #[test]
-fn fork_on_a_page_granular_medium_refuses_every_call_of_the_child() {
+fn fork_child_calls_on_page_granular_medium_fail() {
     let dir = tempfile::tempdir().unwrap();
     let (path, fs) = make(&dir);
     forked_child_is_refused(fs, &path);
 }
 
-/// A daemon that opens the region, and forks before it makes anything of it.
+/// A daemon that opens the region and forks before it uses it.
 #[test]
-fn fork_with_an_open_region_refuses_to_make_check_or_mount_it_in_the_child() {
+fn fork_child_cannot_use_open_region() {
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
@@ -252,14 +253,14 @@ fn fork_with_an_open_region_refuses_to_make_check_or_mount_it_in_the_child() {
     fs.close().unwrap();
 }
 
-/// As with vm.overcommit_memory=2: there are no pages for what the child is to
-/// have in place of the region. It must not have the region for that.
+/// As with vm.overcommit_memory=2: no pages are available to replace the region in the
+/// child. The child must not keep the region instead.
 #[test]
-fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
+fn fork_without_memory_unmaps_region_in_child() {
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
-    // In a process of its own, since the limit is for all of one.
+    // In its own process, since the limit applies to a whole process.
     let limited = fork(|| {
         let fs = reopen(&path).unwrap();
         let (file, view) = open_both(&fs);
@@ -268,8 +269,8 @@ fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
             rlim_cur: cur,
             rlim_max: libc::RLIM_INFINITY,
         };
-        // SAFETY: the limit lives, and is for what is mapped from here on; the
-        // child takes no memory.
+        // SAFETY: the limit value is valid and applies to later mappings; the child
+        // allocates no memory.
         let child = unsafe {
             libc::setrlimit(libc::RLIMIT_DATA, &limit(4096));
             let child = libc::fork();
@@ -277,8 +278,8 @@ fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
             child
         };
         if child == 0 {
-            // SAFETY: the view lives, and has this many bytes; or the address has
-            // no page any more, and this ends the child.
+            // SAFETY: the view lives and has this many bytes; or the page is unmapped,
+            // and the access ends the child.
             unsafe {
                 (raw as *mut u64).write_volatile(0xbad);
                 libc::_exit(0);
@@ -295,13 +296,13 @@ fn fork_where_memory_is_refused_leaves_the_child_no_way_to_the_region() {
 }
 
 #[test]
-fn fork_whose_parent_ends_leaves_the_region_unlocked() {
+fn fork_child_holds_no_lock_after_parent_exit() {
     let dir = memory();
     let (path, fs) = make(&dir);
     fs.close().unwrap();
     let (quit, keep) = pipe();
     let (ready, say) = pipe();
-    // This parent opens the region, forks a child that stays, and is killed.
+    // This parent opens the region, forks a child that lives on, and is killed.
     let parent = fork(|| {
         let fs = reopen(&path).unwrap();
         let _handles = open_both(&fs);
@@ -336,7 +337,7 @@ fn fork_whose_parent_ends_leaves_the_region_unlocked() {
 }
 
 #[test]
-fn fork_child_opens_a_region_of_its_own() {
+fn fork_child_opens_own_region() {
     let (one, two) = (memory(), memory());
     let (_, fs) = make(&one);
     let child = fork(|| {

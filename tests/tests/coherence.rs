@@ -1,6 +1,6 @@
-//! Who sees whose bytes, and when: the table of coherence in
-//! `docs/semantics.md`, on a real mount. A mapping through the mount is made
-//! by opening the file as a region, which maps it shared.
+//! Visibility of writes between access paths: the coherence table in `docs/semantics.md`,
+//! on a real mount. To map a file through the mount, the tests open it as a region, which
+//! maps it shared.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -23,8 +23,8 @@ fn mounted(test: &str, options: &str) -> Option<(Mounted, Watchdog)> {
     available(test).then(|| (Mounted::new(&program(), 64 << 20, options), dog))
 }
 
-/// Maps a file of the mount: loads and stores go to the page cache, a fence
-/// only orders, `sync_all` is fdatasync.
+/// Maps a file of the mount: loads and stores use the page cache, a fence only orders,
+/// `sync_all` is fdatasync.
 fn mmap(path: &Path) -> Region {
     RegionOptions::new()
         .backend(BackendKind::Native)
@@ -71,7 +71,7 @@ fn direct(path: &Path) -> File {
 }
 
 #[test]
-fn mmap_through_the_mount_and_cached_reads_and_writes_see_each_other_at_once() {
+fn mmap_and_cached_io_are_coherent() {
     let Some((mount, _dog)) = mounted("mmap and cached I/O", "") else {
         return;
     };
@@ -87,7 +87,7 @@ fn mmap_through_the_mount_and_cached_reads_and_writes_see_each_other_at_once() {
 }
 
 #[test]
-fn a_direct_write_is_seen_by_mmap_and_a_store_by_direct_reads() {
+fn mmap_and_direct_io_are_coherent() {
     let Some((mount, _dog)) = mounted("mmap and O_DIRECT", "") else {
         return;
     };
@@ -104,9 +104,9 @@ fn a_direct_write_is_seen_by_mmap_and_a_store_by_direct_reads() {
     }
 }
 
-/// cache=none: every descriptor is direct, and mmap works all the same.
+/// cache=none: every descriptor is direct, and mmap still works.
 #[test]
-fn with_cache_none_mmap_works_and_is_coherent_with_reads_and_writes() {
+fn mmap_with_cache_none_is_coherent() {
     let Some((mount, _dog)) = mounted("mmap with cache=none", "cache=none") else {
         return;
     };
@@ -121,10 +121,10 @@ fn with_cache_none_mmap_works_and_is_coherent_with_reads_and_writes() {
     }
 }
 
-/// A store through mmap is in the page cache until msync, fsync or munmap; a
-/// write is on the medium when it returns.
+/// A store through mmap stays in the page cache until msync, fsync or munmap. A write is
+/// on the medium when it returns.
 #[test]
-fn a_store_through_mmap_survives_a_kill_after_msync() {
+fn mmap_store_survives_kill_after_msync() {
     let Some((mount, _dog)) = mounted("msync", "") else {
         return;
     };
@@ -143,10 +143,10 @@ fn a_store_through_mmap_survives_a_kill_after_msync() {
     );
 }
 
-/// One process has the region at a time: the direct API sees what the mount
-/// wrote when the mount has ended, and the other way round.
+/// One process has the region at a time. After the mount has ended, the direct API sees
+/// its writes, and vice versa.
 #[test]
-fn the_direct_api_and_the_mount_follow_each_other_and_never_overlap() {
+fn direct_api_and_mount_alternate_without_overlap() {
     let Some((mount, _dog)) = mounted("mount, then library", "") else {
         return;
     };
@@ -178,11 +178,11 @@ fn the_direct_api_and_the_mount_follow_each_other_and_never_overlap() {
 
 const CHILD: &str = "PRAMFS_TEST_LOCKED_FILE";
 
-/// Locks are the kernel's: they hold among the processes of this machine.
+/// The kernel implements locks; they work between processes of this machine.
 #[test]
-fn flock_and_fcntl_locks_hold_within_the_machine() {
+fn flock_and_fcntl_locks_hold_within_machine() {
     use rustix::fs::{FlockOperation, fcntl_lock, flock};
-    // The other process: tries for the record lock, and says how that went.
+    // The other process tries to take the record lock and reports the result.
     if let Some(path) = std::env::var_os(CHILD) {
         let file = cached(Path::new(&path));
         let got = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -196,13 +196,13 @@ fn flock_and_fcntl_locks_hold_within_the_machine() {
     flock(&one, FlockOperation::LockExclusive).unwrap();
     let busy = flock(&two, FlockOperation::NonBlockingLockShared);
     assert_eq!(busy, Err(Errno::WOULDBLOCK));
-    // Not by closing it: a child that another test is starting has a copy of the
-    // descriptor until it becomes the other program, and the lock lasts as long.
+    // Unlocks instead of closing: a child that another test is starting has a copy of the
+    // descriptor until it executes its program, and the lock would live as long.
     flock(&one, FlockOperation::Unlock).unwrap();
     flock(&two, FlockOperation::NonBlockingLockShared).unwrap();
     let other = || {
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "flock_and_fcntl_locks_hold_within_the_machine"])
+            .args(["--exact", "flock_and_fcntl_locks_hold_within_machine"])
             .env(CHILD, &path)
             .stdout(std::process::Stdio::null())
             .status();
@@ -214,9 +214,9 @@ fn flock_and_fcntl_locks_hold_within_the_machine() {
     assert_eq!(other(), 0);
 }
 
-/// What the mount does not have is refused with the errno that programs know.
+/// Unsupported calls fail with the errno that programs expect.
 #[test]
-fn what_is_not_supported_is_refused() {
+fn unsupported_calls_fail_with_known_errno() {
     use rustix::fs::{FallocateFlags, Mode, OFlags};
     let Some((mount, _dog)) = mounted("refusals", "") else {
         return;
@@ -242,8 +242,8 @@ fn what_is_not_supported_is_refused() {
     ];
     for (what, request) in REQUESTS {
         let mut argument = [0u64; 32];
-        // SAFETY: the argument is longer than any of these, with room for no
-        // extents and no files, as its zeros say.
+        // SAFETY: the argument is longer than any of these structures; its zeros say that
+        // there is room for no extents and no files.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), request, &mut argument) };
         assert_eq!(done, -1, "{what}");
     }
@@ -269,13 +269,13 @@ fn what_is_not_supported_is_refused() {
     let done = unsafe { libc::swapon(name.as_ptr(), 0) };
     assert_eq!((done, errno()), (-1, libc::EINVAL));
 
-    // Watching: an inode, but no more of the file system at a time, where file
-    // handles are to be told.
+    // fanotify: reports events of an inode, but not of a whole file system where file
+    // handles are requested.
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
-    // SAFETY: makes a descriptor, and touches no memory.
+    // SAFETY: creates a descriptor, and touches no memory.
     let watch = unsafe { libc::fanotify_init(flags, 0) };
     assert!(watch >= 0, "fanotify_init: {}", errno());
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let watch = unsafe { OwnedFd::from_raw_fd(watch) };
     let path = CString::new(mount.path().as_os_str().as_bytes()).unwrap();
     let mark = |extent| {

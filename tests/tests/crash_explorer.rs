@@ -1,5 +1,5 @@
-//! The crash explorer over all workloads of one and two operations: no image
-//! that a power failure could leave is unexplained.
+//! The crash explorer over all workloads of one and two operations: every possible image
+//! after a power failure must be explained.
 //!
 //! `make crash` goes further: more lines, three operations.
 
@@ -13,7 +13,7 @@ use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
+use pramfs_tests::crash::workload::{Fixture, Op, Workload, ops, sequences};
 use pramfs_tests::watchdog::Watchdog;
 
 const LIMITS: Limits = Limits {
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     torn: Torn::Edges,
 };
 
-/// Of a crash within a recovery.
+/// Limits of a crash within a recovery.
 const AGAIN: Limits = Limits {
     lines: 3,
     pairs: 10,
@@ -42,23 +42,23 @@ fn settings() -> Settings {
     }
 }
 
-/// A region that has room for the tree, in the least number of pages.
-fn bed(block_size: u32) -> Bed {
+/// The smallest region, in pages, that has room for the tree.
+fn fixture(block_size: u32) -> Fixture {
     let len = if block_size > 1024 { 512 } else { 256 } << 10;
-    Bed::new(block_size, len).unwrap()
+    Fixture::new(block_size, len).unwrap()
 }
 
 fn explore(
     name: &str,
     settings: &Settings,
-    bed: &Bed,
+    fixture: &Fixture,
     ops: &[Op],
     workloads: &[Workload],
 ) -> Summary {
     let watchdog = Watchdog::new(name, Duration::from_secs(120));
     let known = Arc::new(Known::default());
     let job = Job {
-        bed,
+        fixture,
         ops,
         workloads,
     };
@@ -72,9 +72,9 @@ fn explore(
 }
 
 #[test]
-fn every_image_of_one_operation_is_explained() {
+fn crash_images_of_one_operation_are_valid() {
     let (ops, mut settings) = (ops(), settings());
-    // The recovery of each distinct image, not only of each kind.
+    // Recovers each distinct image, not only each kind.
     settings.every_recovery = Some(AGAIN);
     for block_size in [512, 1024, 4096] {
         if block_size == 512 {
@@ -86,7 +86,7 @@ fn every_image_of_one_operation_is_explained() {
         }
         let all = sequences(&ops, 1, false, &|op| !op.map || block_size == 4096);
         let name = format!("one operation, blocks of {block_size}");
-        let summary = explore(&name, &settings, &bed(block_size), &ops, &all);
+        let summary = explore(&name, &settings, &fixture(block_size), &ops, &all);
         assert_eq!(summary.workloads, all.len() as u64);
         assert!(summary.images > 10_000, "{summary}");
         assert!(summary.recoveries > 100, "{summary}");
@@ -94,27 +94,33 @@ fn every_image_of_one_operation_is_explained() {
 }
 
 #[test]
-fn every_image_of_two_operations_is_explained() {
+fn crash_images_of_two_operations_are_valid() {
     let ops = ops();
     let all = sequences(&ops, 2, true, &|op| !op.map && !op.wide);
-    let summary = explore("two operations", &settings(), &bed(512), &ops, &all);
+    let summary = explore("two operations", &settings(), &fixture(512), &ops, &all);
     assert!(summary.workloads > 5000, "{summary}");
     assert!(summary.images > 1_000_000, "{summary}");
 }
 
 #[test]
-fn every_image_of_a_view_and_another_operation_is_explained() {
+fn crash_images_of_view_and_operation_are_valid() {
     let ops = ops();
     let mut all = sequences(&ops, 2, true, &|op| !op.lossy && !op.wide);
     all.retain(|w| w.steps.iter().any(|(op, _)| ops[*op].map));
-    let summary = explore("a view and another", &settings(), &bed(4096), &ops, &all);
+    let summary = explore(
+        "a view and another",
+        &settings(),
+        &fixture(4096),
+        &ops,
+        &all,
+    );
     assert!(summary.workloads > 200, "{summary}");
 }
 
-/// The explorer explains nothing away: with any rule of the journal switched
-/// off there is an image that it does not accept.
+/// The explorer detects mistakes: with each rule of the journal switched off, it finds an
+/// image that it rejects.
 #[test]
-fn a_broken_rule_leaves_an_image_that_nothing_explains() {
+fn explorer_detects_each_broken_journal_rule() {
     let on = Rules::default();
     let broken = [
         (
@@ -163,18 +169,18 @@ fn a_broken_rule_leaves_an_image_that_nothing_explains() {
     let ops = ops();
     let named = |name: &str| vec![Workload::parse(name, &ops).unwrap()];
     let two = sequences(&ops, 2, true, &|op| !op.map && !op.wide);
-    // What lane 1 left of /foo comes back once lane 0 has gone on from it.
+    // Lane 1's change of /foo is replayed after lane 0 has changed it again.
     let later = named("chmod /foo [lane 1]; chown /foo; create /A/new; mkdir /A/dir");
-    // The leaf that the first record changes and the second frees is among the
-    // few blocks that others find free: the replay of the first writes over
-    // what they have put there.
+    // The first record changes a leaf that the second frees. It is one of the few free
+    // blocks, so it is reused, and the replay of the first record overwrites the new
+    // contents.
     let freed = named(
         "setfacl -b /foo; removexattr /foo small; removexattr /foo large; \
          create /A/new [lane 1]; fallocate /A/bar [lane 1]",
     );
-    let (usual, full) = (bed(512), Bed::full(512, 256 << 10, 0).unwrap());
+    let (usual, full) = (fixture(512), Fixture::full(512, 256 << 10, 0).unwrap());
     for (name, rules) in broken {
-        let (bed, all) = match (rules.hand_over, rules.delayed_release) {
+        let (fixture, all) = match (rules.hand_over, rules.delayed_release) {
             (false, _) => (&usual, &later),
             (_, false) => (&full, &freed),
             _ => (&usual, &two),
@@ -185,7 +191,7 @@ fn a_broken_rule_leaves_an_image_that_nothing_explains() {
                 ..settings()
             };
             let job = Job {
-                bed,
+                fixture,
                 ops: &ops,
                 workloads: all,
             };
@@ -195,7 +201,7 @@ fn a_broken_rule_leaves_an_image_that_nothing_explains() {
             Ok(summary) => panic!("without {name} every image is explained: {summary}"),
             Err(e) => println!("without {name}:\n{e}\n"),
         }
-        // It is the rule, and not the workload.
+        // The rule is the cause, not the workload.
         if all.len() == 1
             && let Err(e) = explore(on)
         {
@@ -204,27 +210,27 @@ fn a_broken_rule_leaves_an_image_that_nothing_explains() {
     }
 }
 
-/// Each operation with so few blocks left that it is refused at the first
-/// allocation, the second, and so on; and then a crash in it.
+/// Each operation with so few blocks left that its first allocation fails, then its
+/// second, and so on; with a crash in it.
 #[test]
-fn every_image_of_an_operation_in_a_full_region_is_explained() {
+fn crash_images_on_full_region_are_valid() {
     let ops = ops();
     let all = sequences(&ops, 1, false, &|op| !op.map);
     let mut sum = Summary::default();
     for free in 0..6 {
-        let bed = Bed::full(512, 256 << 10, free).unwrap();
+        let fixture = Fixture::full(512, 256 << 10, free).unwrap();
         let name = format!("{free} blocks left");
-        sum += explore(&name, &settings(), &bed, &ops, &all);
+        sum += explore(&name, &settings(), &fixture, &ops, &all);
     }
     println!("{}", sum.row("one operation in a full region"));
     assert_eq!(sum.workloads, 6 * all.len() as u64);
     assert!(sum.refused > 30, "{sum}");
 }
 
-/// With no inode left, and with one: whatever makes an inode is refused, or
-/// takes the last one, be it one that was just freed.
+/// With no free inode, and with one: each operation that creates an inode fails, or takes
+/// the last one, even if it was freed just before.
 #[test]
-fn every_image_of_an_operation_without_inodes_is_explained() {
+fn crash_images_without_free_inodes_are_valid() {
     let ops = ops();
     let one = sequences(&ops, 1, false, &|op| !op.map);
     let names = [
@@ -239,21 +245,27 @@ fn every_image_of_an_operation_without_inodes_is_explained() {
     let two = sequences(&ops, 2, true, &about_inodes);
     let mut sum = Summary::default();
     for left in 0..2 {
-        let bed = Bed::few_inodes(512, 256 << 10, left).unwrap();
+        let fixture = Fixture::few_inodes(512, 256 << 10, left).unwrap();
         let all = if left == 0 { &one } else { &two };
-        sum += explore(&format!("{left} inodes left"), &settings(), &bed, &ops, all);
+        sum += explore(
+            &format!("{left} inodes left"),
+            &settings(),
+            &fixture,
+            &ops,
+            all,
+        );
     }
     println!("{}", sum.row("few inodes left"));
     assert!(sum.refused > 50 && sum.workloads > 250, "{sum}");
 }
 
-/// Two operations at the same time, on two threads and two lanes.
+/// Two concurrent operations, on two threads and two lanes.
 #[test]
-fn every_image_of_two_operations_in_flight_is_explained() {
+fn crash_images_of_concurrent_operations_are_valid() {
     let watchdog = Watchdog::new("two operations in flight", Duration::from_secs(120));
     let (ops, known) = (ops(), Arc::new(Known::default()));
     let touch = |_: &Summary| watchdog.touch();
-    match concurrent::run(&settings(), &known, (&bed(512), &ops), 1, &touch) {
+    match concurrent::run(&settings(), &known, (&fixture(512), &ops), 1, &touch) {
         Ok(sum) => {
             println!("in flight: {sum}\n{}", sum.row("two in flight"));
             assert!(sum.workloads > 800, "{sum}");

@@ -1,10 +1,9 @@
-//! Crashes while a file system grows what its own structures are kept in, and
-//! where a large leaf is cut: another group of blocks and of inodes, another
-//! block of the orphan table, a leaf of 2 MiB with a hole.
+//! Crashes while a file system extends its own structures, and while a large leaf is
+//! split: another group of blocks and of inodes, another block of the orphan table, a
+//! hole in a leaf of 2 MiB.
 //!
-//! Most workloads are too small for any of this. At every fence that the
-//! operation records, single lines and some combinations are lost; what is left
-//! is the state before or after.
+//! Most workloads are too small for these. At every fence of the operation, single lines
+//! and some combinations are lost; the image must show the state before or after.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ const LIMITS: Limits = Limits {
     torn: Torn::Edges,
 };
 
-/// Where each image takes a walk over thousands of files.
+/// For images whose walk covers thousands of files.
 const FEW: Limits = Limits {
     lines: 2,
     pairs: 0,
@@ -44,8 +43,7 @@ fn file(fs: &Fs, name: &str) -> Ino {
     made.unwrap().ino
 }
 
-/// Crashes everywhere in `run`. `grown` says of its events whether they are
-/// those that were meant.
+/// Crashes `run` at every fence. `grown` checks its events for the intended growth.
 fn crash(
     len: usize,
     format: &FormatOptions,
@@ -61,7 +59,7 @@ fn crash(
     let mut rec = Recorded::new(len, &format, Rules::default());
     setup(&rec.fs);
     let from = rec.now();
-    // What is free was checked with the rest.
+    // The check has compared the free space.
     let tidy = |tree: Tree| Tree {
         free: 0,
         free_inodes: 0,
@@ -87,7 +85,7 @@ fn crash(
             after.differences(&found)
         );
     };
-    // The oracle knows regions of one group.
+    // The oracle supports only regions with one group.
     let geo = rec.geometry();
     let images = if geo.blocks > geo.bits_per_group() {
         everywhere(machine, &events, &FEW, 7, &mut |moment, cut| {
@@ -103,7 +101,7 @@ fn crash(
     assert!(images > 20);
 }
 
-/// A block of zeros that was stored.
+/// Whether a block of zeros was stored.
 fn zeros(events: &[Event], len: usize) -> Option<u64> {
     let store = |e: &Event| matches!(e.kind, EventKind::NtStore | EventKind::Store);
     let zeroed = |e: &&Event| store(e) && e.bytes.len() == len && e.bytes.iter().all(|b| *b == 0);
@@ -111,9 +109,9 @@ fn zeros(events: &[Event], len: usize) -> Option<u64> {
 }
 
 #[test]
-fn a_crash_while_a_group_of_blocks_is_made() {
-    // 4096 blocks are the first group, 2048 the second, which keeps its bitmap
-    // in its last block.
+fn crash_during_block_group_init_recovers() {
+    // 4096 blocks are the first group, 2048 the second, which keeps its bitmap in its
+    // last block.
     let len = 3 << 20;
     crash(
         len,
@@ -142,7 +140,7 @@ fn a_crash_while_a_group_of_blocks_is_made() {
 }
 
 #[test]
-fn a_crash_while_a_group_of_inodes_is_made() {
+fn crash_during_inode_group_init_recovers() {
     crash(
         4 << 20,
         &FormatOptions {
@@ -159,7 +157,7 @@ fn a_crash_while_a_group_of_inodes_is_made() {
 }
 
 #[test]
-fn a_crash_while_the_orphan_table_grows() {
+fn crash_during_orphan_table_growth_recovers() {
     let unlink = |fs: &Fs, i: usize| {
         let name = format!("f{i}");
         fs.hold(file(fs, &name)).into_count();
@@ -179,7 +177,7 @@ fn a_crash_while_the_orphan_table_grows() {
 }
 
 #[test]
-fn a_crash_while_a_hole_is_cut_into_a_large_leaf() {
+fn crash_during_punch_in_large_leaf_recovers() {
     let huge = |fs: &Fs| {
         let f = file(fs, "f");
         let grow = Fallocate::Allocate { keep_size: false };

@@ -1,4 +1,4 @@
-//! A run of the crash explorer that was killed goes on where it was.
+//! A killed run of the crash explorer continues where it was.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -18,8 +18,8 @@ fn explorer(progress: &Path, more: &[&str]) -> Output {
         .expect("the explorer can be started")
 }
 
-/// Workloads, crash points and images of the part. How many images are unlike
-/// all others depends on what was forgotten with the killed process.
+/// Workloads, crash points and images of a part. The number of distinct images depends on
+/// the cache that the killed process has lost.
 fn counts(run: Output) -> Vec<u64> {
     let text = String::from_utf8(run.stdout).unwrap();
     assert!(run.status.success(), "{text}");
@@ -28,7 +28,7 @@ fn counts(run: Output) -> Vec<u64> {
     cells.map(|c| c.trim().parse().unwrap()).collect()
 }
 
-/// Workloads that are done, by the file.
+/// Completed workloads according to the file.
 fn done(progress: &Path) -> u64 {
     let text = std::fs::read_to_string(progress).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -36,7 +36,7 @@ fn done(progress: &Path) -> u64 {
 }
 
 #[test]
-fn resume_after_a_kill_reaches_the_same_counts() {
+fn resume_after_kill_reaches_same_counts() {
     let dir = tempfile::tempdir().unwrap();
     let whole = counts(explorer(&dir.path().join("whole"), &[]));
     assert!(whole[0] > 250, "{whole:?}");

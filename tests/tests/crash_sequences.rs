@@ -1,10 +1,9 @@
-//! Crashes in sequences of operations by several threads, two of which share a
-//! lane: whatever had returned is there, the operation in progress has happened
-//! or not, nothing else has changed.
+//! Crashes in sequences of operations by several threads, two of which share a lane:
+//! completed operations are there, the operation in progress has happened or not, and
+//! nothing else has changed.
 //!
-//! The operations run one at a time, each on a thread of its own choice, so
-//! that the state after each is known; what they leave unfenced, and on which
-//! thread, is what a crash finds.
+//! Operations run one at a time, each on its own thread, so the state after each is
+//! known. A crash finds their unfenced changes, made by different threads.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -38,7 +37,7 @@ fn directories(t: &Tree) -> Vec<Ino> {
     t.nodes.values().filter(is_dir).map(|n| n.id.0).collect()
 }
 
-/// A random operation that is one record, for a tree as it is.
+/// A random single-record operation, for the current tree.
 fn job(t: &Tree, r: &mut Random) -> (String, Job) {
     let ctx = Credentials::ROOT;
     let pick = |list: &[Ino], r: &mut Random| list[r.below(list.len() as u64) as usize];
@@ -150,8 +149,8 @@ fn job(t: &Tree, r: &mut Random) -> (String, Job) {
     (text, run)
 }
 
-/// Without what is free, which the growth of a table changes before the
-/// operation that needs it.
+/// Ignores free counts, which the growth of a table changes before the operation that
+/// needs it.
 fn shown(mut t: Tree) -> Tree {
     (t.free, t.free_inodes) = (0, 0);
     t
@@ -162,9 +161,9 @@ fn run(seed: u64, operations: usize) -> usize {
     let mut format = repeatable(512);
     format.lanes = Some(2);
     let mut rec = Recorded::new(LEN, &format, Rules::default());
-    // The states, and the moments at which they begin to be the only one.
+    // The states, and the point from which each is the only valid one.
     let mut states = vec![shown(Tree::of(&rec.fs).unwrap())];
-    let mut moments = vec![rec.now()];
+    let mut bounds = vec![rec.now()];
     let mut log = Vec::new();
     let sim = rec.sim.clone();
     let (fs, mut events) = (&rec.fs, Vec::new());
@@ -191,7 +190,7 @@ fn run(seed: u64, operations: usize) -> usize {
             events.append(&mut sim.take_record());
             states.push(shown(Tree::of(fs).unwrap()));
             events.append(&mut sim.take_record());
-            moments.push(moments[0] + events.len());
+            bounds.push(bounds[0] + events.len());
             if result.is_err() {
                 assert_eq!(
                     states[states.len() - 2],
@@ -203,14 +202,14 @@ fn run(seed: u64, operations: usize) -> usize {
     });
     rec.add(events);
 
-    let mut machine = rec.at(moments[0]);
-    let events: Vec<_> = rec.events()[moments[0]..].to_vec();
+    let mut machine = rec.at(bounds[0]);
+    let events: Vec<_> = rec.events()[bounds[0]..].to_vec();
     let (mut images, mut op) = (0, 0);
     let geo = rec.geometry();
     for (i, e) in events.iter().enumerate() {
         machine.run(e);
-        let moment = moments[0] + i + 1;
-        while op + 1 < moments.len() && moments[op + 1] <= moment {
+        let moment = bounds[0] + i + 1;
+        while op + 1 < bounds.len() && bounds[op + 1] <= moment {
             op += 1;
         }
         let candidates: Vec<(&str, Vec<u8>)> = match r.below(8) {
@@ -249,7 +248,7 @@ fn run(seed: u64, operations: usize) -> usize {
 }
 
 #[test]
-fn what_had_returned_is_there_after_a_crash_at_any_event() {
+fn completed_ops_survive_crash_at_any_event() {
     let seeds = match std::env::var("SEED").ok().and_then(|s| s.parse().ok()) {
         Some(seed) => vec![seed],
         None => (1..=4).collect(),

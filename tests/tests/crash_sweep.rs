@@ -1,8 +1,7 @@
 //! Crashes in each kind of operation on names and contents: see
-//! [`pramfs_tests::crash::sweep`]. Those on attributes are in
-//! `crash_sweep_attributes.rs`.
+//! [`pramfs_tests::crash::sweep`]. `crash_sweep_attributes.rs` covers attributes.
 //!
-//! The operations that are chains of records say what may be seen between.
+//! Operations that are chains of records declare the permitted intermediate states.
 
 use pramfs::{
     Fallocate, RenameFlags, XattrMode,
@@ -330,7 +329,7 @@ fn cases() -> Vec<Case> {
             |fs| {
                 let f = file(fs, "f", &pattern(3 * 512, 5));
                 file(fs, "beside", &pattern(512, 4));
-                // A place that another file had, and a pointer block.
+                // At an offset that another file used, and a pointer block.
                 file(fs, "old", &pattern(20 * 512, 3));
                 fs.append(&CX, f, &pattern(512, 6)).unwrap();
                 fs.unlink(Ino::ROOT, b"old").unwrap();
@@ -356,7 +355,7 @@ fn cases() -> Vec<Case> {
                     .unwrap();
             },
         ),
-        // Zeros around it, in place of what the block had before.
+        // Zeros around it replace the old contents of the block.
         Case::new(
             "write into a hole, to a block that was another file's",
             |fs| {
@@ -554,7 +553,7 @@ fn prefix(before: &Tree, found: &Tree, after: &Tree) -> bool {
             })
 }
 
-/// Appends to `/f`, each of which is there as a whole or not at all.
+/// Appends to `/f`, each of which is atomic.
 fn grown(before: &Tree, found: &Tree, after: &Tree, sizes: &[u64]) -> bool {
     found.nodes.keys().eq(after.nodes.keys())
         && found.nodes.iter().all(|(path, n)| {
@@ -569,6 +568,6 @@ fn grown(before: &Tree, found: &Tree, after: &Tree, sizes: &[u64]) -> bool {
 }
 
 #[test]
-fn a_crash_in_an_operation_leaves_the_state_before_or_after() {
+fn crash_in_operation_leaves_old_or_new_state() {
     sweep_all(&cases());
 }

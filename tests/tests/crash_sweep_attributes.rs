@@ -239,7 +239,7 @@ fn cases() -> Vec<Case> {
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// A list that allows what the mode says, and names user 9 if asked to.
+/// An ACL equal to the mode, with an entry for user 9 on request.
 fn list(mode: u32, named: bool) -> Vec<u8> {
     let digit = |shift: u32| (mode >> shift & 7) as u8;
     let nobody = u32::MAX;
@@ -267,6 +267,6 @@ fn set_list(fs: &Fs, ino: Ino, which: &str, mode: u32) {
 }
 
 #[test]
-fn a_crash_in_a_change_of_attributes_leaves_the_state_before_or_after() {
+fn crash_in_attr_change_leaves_old_or_new_state() {
     sweep_all(&cases());
 }

@@ -1,9 +1,9 @@
-//! Crashes while several threads work at the same time, on lanes of their own
-//! or shared, in one directory: of each thread's operations there is what had
-//! returned, its next one whole or not at all, and nothing later.
+//! Crashes while several threads work at the same time, on their own lanes or shared
+//! ones, in one directory. For each thread, completed operations are there, the next one
+//! is there as a whole or not at all, and nothing later is.
 //!
-//! The threads are not in step, so no two runs are alike; what each does is.
-//! A thread notes its progress in the unused part of a lane's line, where the
+//! The threads are not synchronized, so runs differ; the operations of each thread are
+//! fixed. A thread records its progress in the unused part of a lane's line, where the
 //! record shows it between the events of the operations.
 
 use std::collections::BTreeMap;
@@ -25,21 +25,21 @@ use pramfs_tests::watchdog::Watchdog;
 
 const THREADS: usize = 3;
 const OPERATIONS: usize = 60;
-/// So small that what is freed is soon taken again.
+/// Small, so that freed blocks are soon reused.
 const LEN: usize = 256 << 10;
 
-/// Where a thread notes how far it is: nothing else uses these words.
+/// Where a thread records its progress: nothing else uses these words.
 fn note(geo: &Geometry, thread: usize) -> u64 {
     geo.retired_offset(0) + 32 + thread as u64 * 8
 }
 
-/// The operation number `i` of a thread. Names are the thread's own.
+/// Operation number `i` of a thread. Names belong to one thread.
 fn operation(fs: &Fs, thread: usize, i: usize) {
     let ctx = Credentials::ROOT;
     let name = |n: usize| format!("{thread}-{}", n % 5).into_bytes();
     let find = |n: usize| fs.lookup(Ino::ROOT, &name(n)).map(|a| a.ino);
-    // What fails (a name that is there, or is not) changes nothing, and fails
-    // in each run alike.
+    // A failed call (an existing or missing name) changes nothing, and fails in every
+    // run.
     let k = i / 7;
     let _ = match i % 7 {
         0 => fs.create(&ctx, Ino::ROOT, &name(k), 0o600).map(drop),
@@ -77,7 +77,7 @@ fn operation(fs: &Fs, thread: usize, i: usize) {
     };
 }
 
-/// What a thread's names show, without what depends on the other threads.
+/// The visible state of a thread's names, without effects of other threads.
 type View = BTreeMap<Vec<u8>, (u64, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
 
 fn view(t: &Tree, thread: usize) -> View {
@@ -95,7 +95,7 @@ fn fresh(lanes: u32) -> Recorded {
     Recorded::new(LEN, &format, Rules::default())
 }
 
-/// What each thread's names show after each of its operations.
+/// The visible state of each thread's names after each of its operations.
 fn expected() -> Vec<Vec<View>> {
     (0..THREADS)
         .map(|thread| {
@@ -110,8 +110,8 @@ fn expected() -> Vec<Vec<View>> {
         .collect()
 }
 
-/// `chosen`: each thread keeps to a lane; otherwise it goes where a place was
-/// changed last, as everywhere but in tests.
+/// `chosen`: each thread keeps its lane; otherwise it uses the lane that last changed the
+/// place, as outside of tests.
 fn run(lanes: u32, chosen: bool, seed: u64, expected: &[Vec<View>]) -> usize {
     let mut rec = fresh(lanes);
     let from = rec.now();
@@ -183,7 +183,7 @@ fn run(lanes: u32, chosen: bool, seed: u64, expected: &[Vec<View>]) -> usize {
 }
 
 #[test]
-fn what_threads_had_done_is_there_after_a_crash_in_all_of_them() {
+fn completed_ops_of_threads_survive_crash() {
     let _watchdog = Watchdog::new("threads that crash together", Duration::from_secs(300));
     let expected = expected();
     for lanes in 1..=THREADS as u32 {

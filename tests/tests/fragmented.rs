@@ -1,5 +1,5 @@
-//! Regions whose free space is in single blocks: what has to fit one record is
-//! at its largest then.
+//! Regions whose free space consists of single blocks. Operations that must fit one
+//! record are largest there.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use pramfs::{
 use pramfs_tests::region::fresh;
 use pramfs_tests::watchdog::Watchdog;
 
-/// A file system with `free` blocks left, each with its bit in a word of its
-/// own.
+/// A file system with `free` free blocks, each with its bit in a different bitmap word.
 fn scattered(len: usize, block_size: u32, free: u64) -> Fs {
     let (_, fs) = fresh(len, block_size).expect("a file system");
     let fill = fs
@@ -43,10 +42,10 @@ fn scattered(len: usize, block_size: u32, free: u64) -> Fs {
     fs
 }
 
-/// Freeing the blocks of a file fills a record to where a large attribute does
-/// not fit any more.
+/// Freeing the blocks of a file fills a record until a large attribute does not fit any
+/// more.
 #[test]
-fn a_scattered_file_with_a_large_attribute_is_removed() {
+fn remove_of_scattered_file_with_large_xattr_works() {
     let _dog = Watchdog::new("scattered files", Duration::from_secs(120));
     let fs = scattered(96 << 20, 4096, 300);
     let ctx = Credentials::ROOT;
@@ -80,10 +79,10 @@ fn a_scattered_file_with_a_large_attribute_is_removed() {
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
-/// With small blocks the target of a symlink takes eight of them, which need
-/// not lie together.
+/// With small blocks, the target of a symlink takes eight blocks, which need not be
+/// contiguous.
 #[test]
-fn a_long_symlink_takes_single_blocks() {
+fn long_symlink_uses_scattered_blocks() {
     let fs = scattered(2 << 20, 512, 40);
     let target = "x".repeat(4095);
     let ctx = Credentials::ROOT;
@@ -101,9 +100,9 @@ fn a_long_symlink_takes_single_blocks() {
         .expect("emptied");
 }
 
-/// The next free number may lie where the inode table would have to grow.
+/// The next free inode number may lie where the inode table would have to grow.
 #[test]
-fn an_empty_file_can_take_the_place_of_another_in_a_full_region() {
+fn replacing_file_on_full_region_works() {
     let (_, fs) = fresh(1 << 20, 4096).expect("a file system");
     let ctx = Credentials::ROOT;
     let mut made = 0;

@@ -1,9 +1,9 @@
-//! Damage that hides data: pages and lines of metadata that read as zeros, and
-//! pairs of damages that need one another mended.
+//! Damage that hides data: metadata pages and lines that read as zeros, and pairs of
+//! damaged places of which one is needed to repair the other.
 //!
-//! Each file of the image has contents that say whose they are, so that what a
-//! repair loses is seen: every file reads as it did, or its loss is named by
-//! its path; nothing is given back without a word.
+//! The contents of each file identify it, so the test sees what a repair loses: every
+//! file reads as before, or its loss is reported by path. Nothing is freed without a
+//! message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,20 +23,20 @@ fn run(region: &pramfs::pmem::Region, policy: Policy) -> Report {
     repair(region, &RepairOptions::new(policy)).unwrap()
 }
 
-/// An image, what is in it, and its blocks by use.
-struct Sound {
+/// An image, its contents, and its blocks by use.
+struct Intact {
     image: Vec<u8>,
     tree: Tree,
     block: usize,
-    /// Blocks that hold bytes of files.
+    /// Blocks with file data.
     data: BTreeSet<usize>,
     /// Bytes of the journal.
     journal: std::ops::Range<usize>,
 }
 
-/// Files of several heights, a sparse one, directories with an index block,
-/// links, attributes in line and in blocks.
-fn varied(block: u32, len: usize) -> Sound {
+/// Files of several tree heights, a sparse one, directories with an index block, links,
+/// attributes in line and in blocks.
+fn varied(block: u32, len: usize) -> Intact {
     let sim = formatted(len, &repeatable(block)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
     let ctx = Credentials::ROOT;
@@ -99,7 +99,7 @@ fn varied(block: u32, len: usize) -> Sound {
     };
     let data = (0..image.len() / step).filter(is_data).collect();
     assert!(check(&region, &CheckOptions::default()).is_clean());
-    Sound {
+    Intact {
         image,
         tree,
         block: step,
@@ -108,8 +108,8 @@ fn varied(block: u32, len: usize) -> Sound {
     }
 }
 
-/// Whether a report tells of a loss of a path or of a directory above it, or
-/// the inode was moved to `lost+found`.
+/// Whether a report names the loss of a path or of a directory above it, or the move of
+/// the inode to `lost+found`.
 fn told(report: &Report, path: &[u8], ino: u64, now: &Tree) -> bool {
     let above = |lost: &[u8]| path.strip_prefix(lost).is_some_and(|r| r.starts_with(b"/"));
     let whole = |what: &Lost| matches!(what, Lost::Names { .. } | Lost::Name | Lost::File);
@@ -122,26 +122,26 @@ fn told(report: &Report, path: &[u8], ino: u64, now: &Tree) -> bool {
     report.lost.iter().any(lost) || now.iter().any(moved)
 }
 
-/// What of a repair's result nobody was told.
-fn silent(sound: &Sound, report: &Report, after: &[u8]) -> Vec<String> {
+/// Losses by a repair that the report does not mention.
+fn silent(intact: &Intact, report: &Report, after: &[u8]) -> Vec<String> {
     let Some(now) = tree(after) else {
         return vec!["it cannot be mounted".into()];
     };
     let mut out = Vec::new();
-    for path in sound.tree.keys() {
-        let one: Tree = BTreeMap::from([(path.clone(), sound.tree[path].clone())]);
+    for path in intact.tree.keys() {
+        let one: Tree = BTreeMap::from([(path.clone(), intact.tree[path].clone())]);
         let bad = worse(&one, &now);
-        if !bad.is_empty() && !told(report, path, sound.tree[path].ino, &now) {
+        if !bad.is_empty() && !told(report, path, intact.tree[path].ino, &now) {
             out.extend(bad);
         }
     }
     out
 }
 
-/// Repairs a damaged image both ways; what is wrong with that.
-fn judged(sound: &Sound, bad: &[u8]) -> Vec<String> {
+/// Repairs a damaged image in both modes. Returns the errors.
+fn judged(intact: &Intact, bad: &[u8]) -> Vec<String> {
     let mut wrong = Vec::new();
-    // A preen gives no data back, and loses no name that can be read.
+    // Preen frees no data, and loses no readable name.
     let region = copy_of(bad);
     let before = tree(bad).unwrap_or_default();
     let preen = run(&region, Policy::Preen);
@@ -157,9 +157,9 @@ fn judged(sound: &Sound, bad: &[u8]) -> Vec<String> {
     for image in [bad, &after] {
         let region = copy_of(image);
         let report = run(&region, Policy::Yes);
-        let mended = bytes_of(&region);
+        let repaired = bytes_of(&region);
         if !report.complete {
-            if mended != image {
+            if repaired != image {
                 wrong.push("given up, and changed".into());
             }
             continue;
@@ -168,7 +168,7 @@ fn judged(sound: &Sound, bad: &[u8]) -> Vec<String> {
         if !report.is_sound() || !again.is_clean() {
             wrong.push(format!("left:\n{report}\nfound again:\n{again}"));
         }
-        let silent = silent(sound, &report, &mended);
+        let silent = silent(intact, &report, &repaired);
         if let Some(first) = silent.first() {
             let lost: Vec<_> = report.lost.iter().map(|l| l.to_string()).collect();
             let said: String = format!("{lost:?}\n{report}").chars().take(3000).collect();
@@ -196,33 +196,33 @@ fn finish(cases: usize, failed: Vec<String>) {
 fn zeroed_metadata_is_never_lost_silently() {
     let (mut cases, mut failed) = (0, Vec::new());
     for (block, len) in [(512, 1 << 20), (4096, 4 << 20)] {
-        let sound = varied(block, len);
+        let intact = varied(block, len);
         let mut units = Vec::new();
-        for b in 0..sound.image.len() / sound.block {
-            if sound.data.contains(&b) {
+        for b in 0..intact.image.len() / intact.block {
+            if intact.data.contains(&b) {
                 continue;
             }
-            units.push((b * sound.block, sound.block));
-            // Lines of a region's metadata, not of its journal.
-            if !sound.journal.contains(&(b * sound.block)) {
+            units.push((b * intact.block, intact.block));
+            // Lines of metadata, journal excluded.
+            if !intact.journal.contains(&(b * intact.block)) {
                 units.extend(
-                    (0..sound.block)
+                    (0..intact.block)
                         .step_by(64)
-                        .map(|at| (b * sound.block + at, 64)),
+                        .map(|at| (b * intact.block + at, 64)),
                 );
             }
         }
-        units.retain(|(at, len)| sound.image[*at..at + len].iter().any(|b| *b != 0));
-        // Every block, and a fixed part of the lines.
+        units.retain(|(at, len)| intact.image[*at..at + len].iter().any(|b| *b != 0));
+        // Every block, and a fixed selection of the lines.
         let all = std::env::var_os("PRAMFS_FSCK").is_some();
         for (n, (at, len)) in units.into_iter().enumerate() {
             if len == 64 && n % 5 != 0 && !all {
                 continue;
             }
             cases += 1;
-            let mut bad = sound.image.clone();
+            let mut bad = intact.image.clone();
             bad[at..at + len].fill(0);
-            let wrong = judged(&sound, &bad);
+            let wrong = judged(&intact, &bad);
             if !wrong.is_empty() {
                 failed.push(format!(
                     "blocks of {block}, {len} bytes at {at:#x}: {}",
@@ -236,18 +236,18 @@ fn zeroed_metadata_is_never_lost_silently() {
 }
 
 #[test]
-fn two_damaged_places_are_mended_in_one_run() {
+fn two_damaged_places_are_repaired_in_one_run() {
     let (mut cases, mut failed) = (0, Vec::new());
     for (block, len) in [(512, 1 << 20), (4096, 4 << 20)] {
-        let sound = varied(block, len);
-        let mut places: Vec<usize> = (0x1000..sound.image.len())
-            .filter(|at| !sound.journal.contains(at))
-            .filter(|at| sound.image[*at] != 0 && !sound.data.contains(&(at / sound.block)))
+        let intact = varied(block, len);
+        let mut places: Vec<usize> = (0x1000..intact.image.len())
+            .filter(|at| !intact.journal.contains(at))
+            .filter(|at| intact.image[*at] != 0 && !intact.data.contains(&(at / intact.block)))
             .collect();
         places.extend(0x400..0x700);
         for round in 0..300 {
             let mut random = Random::new(u64::from(block) << 32 | round);
-            let mut bad = sound.image.clone();
+            let mut bad = intact.image.clone();
             let mut what = Vec::new();
             for _ in 0..2 {
                 let at = places[random.below(places.len() as u64) as usize];
@@ -258,7 +258,7 @@ fn two_damaged_places_are_mended_in_one_run() {
                 what.push(format!("{at:#x}"));
             }
             cases += 1;
-            let wrong = judged(&sound, &bad);
+            let wrong = judged(&intact, &bad);
             if !wrong.is_empty() {
                 failed.push(format!(
                     "blocks of {block}, round {round}, {what:?}: {}",
@@ -270,29 +270,29 @@ fn two_damaged_places_are_mended_in_one_run() {
     finish(cases, failed);
 }
 
-/// Two pages that stand in each other's place.
+/// Two exchanged pages.
 #[test]
 fn swapped_pages_are_never_lost_silently() {
     let (mut cases, mut failed) = (0, Vec::new());
-    let sound = varied(4096, 4 << 20);
-    let used: Vec<usize> = (1..sound.image.len() / 4096)
-        .filter(|b| !sound.journal.contains(&(b * 4096)))
+    let intact = varied(4096, 4 << 20);
+    let used: Vec<usize> = (1..intact.image.len() / 4096)
+        .filter(|b| !intact.journal.contains(&(b * 4096)))
         .filter(|b| {
-            sound.image[b * 4096..(b + 1) * 4096]
+            intact.image[b * 4096..(b + 1) * 4096]
                 .iter()
                 .any(|b| *b != 0)
         })
-        .filter(|b| !sound.data.contains(b))
+        .filter(|b| !intact.data.contains(b))
         .collect();
     for round in 0..150 {
         let mut random = Random::new(round);
         let pick = |r: &mut Random| used[r.below(used.len() as u64) as usize];
         let (a, b) = (pick(&mut random), pick(&mut random));
-        let mut bad = sound.image.clone();
-        bad[a * 4096..(a + 1) * 4096].copy_from_slice(&sound.image[b * 4096..(b + 1) * 4096]);
-        bad[b * 4096..(b + 1) * 4096].copy_from_slice(&sound.image[a * 4096..(a + 1) * 4096]);
+        let mut bad = intact.image.clone();
+        bad[a * 4096..(a + 1) * 4096].copy_from_slice(&intact.image[b * 4096..(b + 1) * 4096]);
+        bad[b * 4096..(b + 1) * 4096].copy_from_slice(&intact.image[a * 4096..(a + 1) * 4096]);
         cases += 1;
-        let wrong = judged(&sound, &bad);
+        let wrong = judged(&intact, &bad);
         if !wrong.is_empty() {
             failed.push(format!("pages {a} and {b}: {}", wrong.join("\n")));
         }
@@ -300,12 +300,12 @@ fn swapped_pages_are_never_lost_silently() {
     finish(cases, failed);
 }
 
-/// A byte of the pointer to the block bitmap and one of the inode table's map:
-/// each is mended without loss, and so are both, in one run.
+/// Damages a byte of the pointer to the block bitmap and one of the inode table's map.
+/// Each is repaired without loss, and so are both in one run.
 #[test]
-fn two_damaged_bytes_are_mended_in_one_run() {
-    let sound = varied(4096, 4 << 20);
-    let image = &sound.image;
+fn two_damaged_bytes_are_repaired_in_one_run() {
+    let intact = varied(4096, 4 << 20);
+    let image = &intact.image;
     let region = copy_of(image);
     let geo = probe_superblock(&region).unwrap().geometry();
     let map = |at: u64| {
@@ -337,25 +337,25 @@ fn two_damaged_bytes_are_mended_in_one_run() {
                 "{report}\nagain: {again}"
             );
             let now = tree(&bytes_of(&region)).unwrap();
-            assert_eq!(worse(&sound.tree, &now), [""; 0], "{report}");
+            assert_eq!(worse(&intact.tree, &now), [""; 0], "{report}");
             assert_eq!(report.lost, [], "{report}");
         }
     }
 }
 
-/// Record numbers near their end: a check tells, a repair begins anew, above
-/// the generation of every inode, and writing works.
+/// Record numbers near their maximum: a check reports it; a repair restarts them above
+/// the generation of every inode; writing works.
 #[test]
-fn used_up_record_numbers_are_told_and_begun_anew() {
+fn used_up_record_numbers_are_reported_and_restarted() {
     use pramfs_fsck::{Done, Issue};
     use pramfs_medium::media::checksum::{SEALED_BITS, seal};
-    let sound = varied(4096, 4 << 20);
+    let intact = varied(4096, 4 << 20);
     for newest in [
         (1u64 << SEALED_BITS) - 1,
         (1 << SEALED_BITS) - 5,
         1 << (SEALED_BITS - 1),
     ] {
-        let region = copy_of(&sound.image);
+        let region = copy_of(&intact.image);
         let geo = probe_superblock(&region).unwrap().geometry();
         for page in [0, geo.copy_offset] {
             let word = seal(geo.seed, newest).to_le_bytes();
@@ -379,7 +379,7 @@ fn used_up_record_numbers_are_told_and_begun_anew() {
         let _ = fs.close();
         let left = check(&region_of(&sim), &CheckOptions::default());
         assert!(left.issues().any(|i| i.code() == "lsns-used-up"), "{left}");
-        // Records that the last changes left are replayed first.
+        // Records of the last changes are replayed first.
         let report = run(&region_of(&sim), Policy::Preen);
         assert!(report.is_sound(), "{report}");
         assert!(check(&region_of(&sim), &CheckOptions::default()).is_clean());
@@ -400,22 +400,22 @@ fn used_up_record_numbers_are_told_and_begun_anew() {
         let old = fs.lookup(Ino::ROOT, b"one").unwrap().generation;
         let new = fs.create(&ctx, Ino::ROOT, b"new", 0o644).unwrap();
         assert!(new.generation > old && new.generation < 1 << 40);
-        assert_eq!(worse(&sound.tree, &tree(&image).unwrap()), [""; 0]);
+        assert_eq!(worse(&intact.tree, &tree(&image).unwrap()), [""; 0]);
     }
 }
 
 #[test]
 fn every_loss_is_named_by_path() {
-    let sound = varied(512, 1 << 20);
-    let region = copy_of(&sound.image);
-    let fs = Fs::open(copy_of(&sound.image), quiet()).unwrap();
+    let intact = varied(512, 1 << 20);
+    let region = copy_of(&intact.image);
+    let fs = Fs::open(copy_of(&intact.image), quiet()).unwrap();
     let ino = fs.lookup(Ino::ROOT, b"few").unwrap().ino;
     drop(fs);
-    // Its inode becomes noise.
+    // Random bytes overwrite its inode.
     let step = 256;
-    let at = (0..sound.image.len() / step)
+    let at = (0..intact.image.len() / step)
         .map(|i| i * step)
-        .find(|at| sound.image[at + 0x80..at + 0x88] == ino.0.to_le_bytes() && *at >= 0x1000)
+        .find(|at| intact.image[at + 0x80..at + 0x88] == ino.0.to_le_bytes() && *at >= 0x1000)
         .unwrap();
     region
         .window()
@@ -427,7 +427,8 @@ fn every_loss_is_named_by_path() {
         lost.iter().any(|l| l == "/few: the file is lost"),
         "{lost:?}"
     );
-    // Its nine blocks are kept, and the one of pointers: numbers may look so.
+    // Its nine blocks are kept, and the pointer block too, since its contents may be
+    // data.
     let bytes = kept_bytes(region, &report);
     assert_eq!(bytes.len(), 10 * 512);
     let whole: Vec<u8> = b"DATA of few; "
@@ -439,7 +440,7 @@ fn every_loss_is_named_by_path() {
     assert!(bytes.windows(9 * 512).any(|b| b == whole));
 }
 
-/// The bytes of the one file that a repair kept in `lost+found`.
+/// The bytes of the one file that a repair moved to `lost+found`.
 fn kept_bytes(region: pramfs::pmem::Region, report: &Report) -> Vec<u8> {
     let kept: Vec<_> = report
         .lost
@@ -459,14 +460,14 @@ fn kept_bytes(region: pramfs::pmem::Region, report: &Report) -> Vec<u8> {
     bytes
 }
 
-/// Where an inode stands.
+/// Location of an inode.
 fn home(image: &[u8], ino: Ino) -> usize {
     let here = |at: &usize| image[at + 0x80..at + 0x88] == ino.0.to_le_bytes();
     let mut all = (0x1000..image.len() - 256).step_by(256);
     all.find(here).expect("the inode")
 }
 
-/// An image with one file of these bytes in it, and where its root leads to.
+/// An image with one file of these bytes, and the target of its root pointer.
 fn with_file(block: u32, len: usize, bytes: &[u8]) -> (Vec<u8>, Ino, usize) {
     let sim = formatted(len, &repeatable(block)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
@@ -485,9 +486,9 @@ fn with_file(block: u32, len: usize, bytes: &[u8]) -> (Vec<u8>, Ino, usize) {
     (image, ino, root)
 }
 
-/// Numbers below the count of blocks read like pointers without a check.
+/// Numbers below the number of blocks look like pointers without a check.
 #[test]
-fn data_that_looks_like_pointers_is_kept_and_not_freed() {
+fn data_resembling_pointers_is_kept() {
     let numbers: Vec<u8> = (0..40 * 512u64 / 8)
         .flat_map(|n| (n % 1000 + 1).to_le_bytes())
         .collect();
@@ -509,7 +510,7 @@ fn data_that_looks_like_pointers_is_kept_and_not_freed() {
     assert_eq!(kept, numbers[8 * 512..16 * 512]);
 }
 
-/// A block of the file's pointers, by the slots that lead to it.
+/// A pointer block of the file, by the slots that lead to it.
 fn table(image: &[u8], block: usize, mut at: usize, slots: &[usize]) -> usize {
     for slot in slots {
         let word = image[at + slot * 8..at + slot * 8 + 8].try_into().unwrap();
@@ -518,7 +519,7 @@ fn table(image: &[u8], block: usize, mut at: usize, slots: &[usize]) -> usize {
     at
 }
 
-/// Each block of 512 bytes says which one of the file it is.
+/// Each block of 512 bytes contains its index in the file.
 fn numbered(blocks: usize) -> Vec<u8> {
     let line = |n: usize| format!("DATA of block {n:08}; ").into_bytes();
     (0..blocks)
@@ -533,21 +534,21 @@ fn read_back(region: pramfs::pmem::Region, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0; size as usize];
     let mut done = 0;
     while done < bytes.len() {
-        // What is lost may be an error.
+        // Lost ranges may give an error.
         let n = fs.read(ino, done as u64, &mut bytes[done..done + 512]);
         done += n.unwrap_or(512).max(1);
     }
     bytes
 }
 
-/// The search for what one empty block of pointers held refills another, which
-/// is then no longer empty.
+/// The search for the contents of one empty pointer block refills another, which is then
+/// no longer empty.
 #[test]
-fn two_empty_blocks_of_pointers_of_a_file_are_searched_for_at_once() {
+fn two_lost_pointer_blocks_of_file_are_found() {
     let bytes = numbered(4096 + 200);
     let (image, ino, root) = with_file(512, 8 << 20, &bytes);
     let mut bad = image.clone();
-    // Of pointers to data, and behind it one of pointers to such.
+    // A block with pointers to data, then one with pointers to such blocks.
     for slots in [&[0, 5][..], &[1]] {
         let at = table(&image, 512, root, slots);
         bad[at..at + 512].fill(0);
@@ -563,9 +564,9 @@ fn two_empty_blocks_of_pointers_of_a_file_are_searched_for_at_once() {
     assert!(now[384 * 512..] == bytes[384 * 512..], "{lost:?}");
 }
 
-/// The last block of pointers of a file may hold one or two.
+/// The last pointer block of a file may have only one or two entries.
 #[test]
-fn a_block_with_few_pointers_is_found() {
+fn pointer_block_with_few_entries_is_found() {
     for few in 1..4 {
         let bytes = numbered(64 * 3 + few);
         let (image, ino, root) = with_file(512, 1 << 20, &bytes);
@@ -579,10 +580,10 @@ fn a_block_with_few_pointers_is_found() {
     }
 }
 
-/// A pointer past correction becomes a hole, and the block of pointers behind it
-/// is found later.
+/// An uncorrectable pointer becomes a hole, and the pointer block behind it is found
+/// later.
 #[test]
-fn what_is_found_again_is_not_told_as_lost() {
+fn refound_pointer_block_is_not_reported_as_lost() {
     let bytes = numbered(300);
     let (image, ino, root) = with_file(512, 1 << 20, &bytes);
     let mut bad = image.clone();
@@ -593,7 +594,7 @@ fn what_is_found_again_is_not_told_as_lost() {
     assert!(report.is_sound(), "{report}");
     assert_eq!(report.lost, [], "{report}");
     assert!(read_back(region, ino) == bytes);
-    // With the block behind it, the range is lost, and told once.
+    // If the pointer block is zeroed too, the range is lost, and reported once.
     let at = table(&image, 512, root, &[2]);
     bad[at..at + 512].fill(0);
     let region = copy_of(&bad);
@@ -606,10 +607,10 @@ fn what_is_found_again_is_not_told_as_lost() {
     assert!(!lost.iter().any(blocks), "{lost:?}");
 }
 
-/// Blocks of a user's file are written as if they were pointers of that file, to
-/// what others have, or had.
+/// Data blocks of a user's file imitate pointer blocks of that file, with pointers to
+/// present or former blocks of other files.
 #[test]
-fn a_forged_block_of_pointers_gets_no_data_of_others() {
+fn forged_pointer_block_gets_no_foreign_data() {
     let sim = formatted(2 << 20, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
     let ctx = Credentials::ROOT;
@@ -647,7 +648,7 @@ fn a_forged_block_of_pointers_gets_no_data_of_others() {
         ("another's", blocks_of(&image, theirs)),
         ("free", blocks_of(&full, removed)),
     ] {
-        // The block of pointers itself has lost its owner, and says this.
+        // The pointer block itself has lost its owner, and is reported.
         let mut bad = image.clone();
         let at = table(&image, 512, root, &[1]);
         for (i, block) in (0..).zip(blocks) {

@@ -1,11 +1,11 @@
-//! Repairs of images that are damaged anyhow: every byte in turn, many places
-//! at once, images of the fuzz corpus with right checksums over wrong contents,
-//! and repairs that are cut off by a power failure.
+//! Repairs of damaged images: every byte in turn, many places at once, images of the fuzz
+//! corpus with valid checksums over wrong contents, and repairs interrupted by a power
+//! failure.
 //!
-//! After each one a check finds nothing, or the repair has said that it cannot
-//! and has not changed a byte; and what could be read before can be read as it
-//! was. `PRAMFS_FSCK=all` flips every byte of the image; otherwise a part of
-//! them, which another `PRAMFS_FSCK=N` shifts.
+//! After each repair, either a check finds nothing, or the repair has reported that it
+//! cannot repair the image and has not changed a byte. Everything readable before is
+//! readable and unchanged. `PRAMFS_FSCK=all` flips every byte of the image; otherwise the
+//! test flips some of them, and `PRAMFS_FSCK=N` shifts the selection.
 
 use pramfs::{
     XattrMode,
@@ -26,8 +26,8 @@ fn run(region: &pramfs::pmem::Region, policy: Policy) -> Result<Report, String> 
     repair(region, &RepairOptions::new(policy)).map_err(|e| e.to_string())
 }
 
-/// Repairs an image; what is wrong with the result.
-fn mended(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
+/// Repairs an image. Returns the errors of the result.
+fn repaired(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
     let region = copy_of(image);
     let looked = run(&region, Policy::No)?;
     if bytes_of(&region) != image {
@@ -44,7 +44,7 @@ fn mended(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
     }
     let full = report.left().any(|f| f.outcome == Outcome::NoSpace);
     if full && again.complete && again.findings.len() <= looked.findings.len() {
-        // Told, and not worse.
+        // Reported, and not worse than before.
         return Ok((after, report));
     }
     if !report.is_sound() || !again.is_clean() {
@@ -56,10 +56,10 @@ fn mended(image: &[u8]) -> Result<(Vec<u8>, Report), String> {
     Ok((after, report))
 }
 
-/// As [`mended`]; and what could be read is as it was.
+/// Like [`repaired`]; also requires that everything readable before is unchanged.
 fn harmless(image: &[u8]) -> Result<(Report, Tree), String> {
     let before = tree(image).unwrap_or_default();
-    let (after, report) = mended(image)?;
+    let (after, report) = repaired(image)?;
     if !report.complete {
         return Ok((report, before));
     }
@@ -72,7 +72,7 @@ fn harmless(image: &[u8]) -> Result<(Report, Tree), String> {
     }
 }
 
-/// The smallest region, with something of everything in it.
+/// The smallest region, with an object of each kind.
 fn small(block_size: u32) -> (Vec<u8>, Tree) {
     let len = SMALLEST << (block_size / 4096);
     let sim = formatted(len, &repeatable(block_size)).unwrap();
@@ -109,8 +109,8 @@ fn small(block_size: u32) -> (Vec<u8>, Tree) {
 }
 
 #[test]
-fn any_byte_may_be_damaged() {
-    let (image, sound) = small(512);
+fn repair_handles_any_damaged_byte() {
+    let (image, intact) = small(512);
     let choice = std::env::var("PRAMFS_FSCK").unwrap_or_default();
     let all = choice == "all";
     let first = choice.parse::<usize>().unwrap_or(0) % 7;
@@ -146,7 +146,7 @@ fn any_byte_may_be_damaged() {
             Err(e) => failed.push(format!("byte {at:#x} ^ {mask:#x}: {e}")),
             Ok((report, now)) => {
                 fatal += usize::from(!report.complete);
-                whole += usize::from(worse(&sound, &now).is_empty());
+                whole += usize::from(worse(&intact, &now).is_empty());
             }
         }
     }
@@ -162,8 +162,7 @@ fn any_byte_may_be_damaged() {
     );
 }
 
-/// Damage in many places at once: bits, bytes, blocks of noise, blocks that
-/// stand in another's place.
+/// Damages many places at once: bits, bytes, blocks of random bytes, exchanged blocks.
 fn spoil(image: &mut [u8], block: usize, random: &mut Random) {
     let len = image.len() as u64;
     for _ in 0..1 + random.below(6) {
@@ -191,7 +190,7 @@ fn spoil(image: &mut [u8], block: usize, random: &mut Random) {
 }
 
 #[test]
-fn many_places_may_be_damaged_at_once() {
+fn repair_handles_many_damaged_places() {
     let seed = std::env::var("PRAMFS_FSCK_SEED").map_or(1, |s| s.parse().unwrap());
     let mut failed = Vec::new();
     let mut fatal = 0;
@@ -217,10 +216,10 @@ fn many_places_may_be_damaged_at_once() {
     );
 }
 
-/// Wrong contents under right checksums: what a bug of the engine, or an
-/// enemy, could have written.
+/// Wrong contents with valid checksums, as a bug of the engine or an attacker could write
+/// them.
 #[test]
-fn images_of_the_fuzz_corpus_are_mended() {
+fn fuzz_corpus_images_are_repaired() {
     let mut failed = Vec::new();
     let mut fatal = 0;
     for base in &bases::ALL {
@@ -239,7 +238,7 @@ fn images_of_the_fuzz_corpus_are_mended() {
             }
             let region = copy_of(&bad);
             renew_checksums(&region, Repair::ALL);
-            match mended(&bytes_of(&region)) {
+            match repaired(&bytes_of(&region)) {
                 Ok((_, report)) => fatal += usize::from(!report.complete),
                 Err(e) => failed.push(format!("{}, round {round}: {e}", base.name)),
             }
@@ -254,10 +253,10 @@ fn images_of_the_fuzz_corpus_are_mended() {
     );
 }
 
-/// A power failure, or a kill, at any store of a repair: the next repair comes
-/// to the end, and nothing that could be read is lost on the way.
+/// A power failure or a kill at any store of a repair: the next repair completes it, and
+/// nothing readable is lost.
 #[test]
-fn a_repair_that_is_cut_off_is_done_by_the_next() {
+fn interrupted_repair_is_completed_by_next() {
     let mut cuts = 0;
     let mut failed = Vec::new();
     for (block_size, round) in [
@@ -294,11 +293,11 @@ fn a_repair_that_is_cut_off_is_done_by_the_next() {
             }
             for cut in [machine.least(), machine.most(), machine.random(&mut random)] {
                 cuts += 1;
-                // As the next mount would see it.
+                // The state that the next mount would find.
                 let seen = tree(&cut).unwrap_or_default();
                 let mut bad = worse(&before, &seen);
                 bad.truncate(3);
-                match mended(&cut) {
+                match repaired(&cut) {
                     Ok((after, report)) if report.complete => {
                         bad.extend(worse(&before, &tree(&after).unwrap_or_default()));
                     }
@@ -325,10 +324,10 @@ fn a_repair_that_is_cut_off_is_done_by_the_next() {
     );
 }
 
-/// A repair that takes many batches: leaves, index blocks and bits, and one
-/// directory that is made anew while another one's blocks are given back.
+/// A repair with many batches: leaves, index blocks and bits, and one directory that is
+/// rebuilt while the blocks of another are freed.
 #[test]
-fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
+fn interrupted_long_repair_is_completed_by_next() {
     // Just below 1 MiB there are two lanes: batches of 16 KiB.
     let sim = formatted((1 << 20) - 4096, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
@@ -350,7 +349,7 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
     let geo = fs.superblock().geometry();
     fs.close().unwrap();
     let mut bad = sim.image();
-    // In each leaf two counts are wrong, and in some index blocks two bytes of
+    // Each leaf has two wrong counts, and some index blocks have two damaged bytes in
     // several pointers.
     let mut leaves = 0;
     for block in bad.chunks_mut(512) {
@@ -385,7 +384,7 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
     );
     assert!(batches >= 3, "{batches} batches");
     let after = tree(&sim.image()).unwrap();
-    // All names that an undamaged half and believable items have.
+    // All names in the undamaged half and in items that pass the checks.
     assert!(
         after.len() >= before.len() && after.len() > 390,
         "{} of 393",
@@ -403,7 +402,7 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
         for cut in [machine.least(), machine.most(), machine.random(&mut random)] {
             cuts += 1;
             let mut bad = worse(&before, &tree(&cut).unwrap_or_default());
-            match mended(&cut) {
+            match repaired(&cut) {
                 Ok((image, report)) if report.complete => {
                     let now = tree(&image).unwrap_or_default();
                     bad.extend(worse(&before, &now));
@@ -429,12 +428,12 @@ fn a_long_repair_that_is_cut_off_is_done_by_the_next() {
     );
 }
 
-/// At each fence of a repair, every line alone and all but it, on
-/// the medium or not: what is left is no worse, and is mended to the same.
+/// At each fence of a repair, each unfenced line alone and all but it are on the medium
+/// or not. The result is no worse, and the next repair gives the same state.
 #[test]
-fn a_repair_that_loses_power_at_a_fence_is_done_by_the_next() {
-    // A directory to be made anew: pointers of its index are damaged beyond what
-    // a sum can mend.
+fn repair_after_power_loss_is_completed_by_next() {
+    // A directory to be rebuilt: pointers of its index are damaged beyond correction by a
+    // sum.
     let sim = formatted(SMALLEST, &repeatable(512)).unwrap();
     let fs = mount(&sim, quiet()).unwrap();
     for i in 0..110 {
@@ -477,7 +476,7 @@ fn a_repair_that_loses_power_at_a_fence_is_done_by_the_next() {
         &mut |moment, cut| {
             looked += 1;
             let mut bad = worse(&before, &tree(cut).unwrap_or_default());
-            match mended(cut) {
+            match repaired(cut) {
                 Ok((image, report)) if report.complete => {
                     bad.extend(worse(&after, &tree(&image).unwrap_or_default()));
                 }
@@ -495,17 +494,16 @@ fn a_repair_that_loses_power_at_a_fence_is_done_by_the_next() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
-/// A repair that fits the journal's slots is stored whole or not at all: at each
-/// of its fences, whichever lines are on the medium, all of what was found is
-/// found again or nothing is.
+/// A repair that fits the journal slots is atomic: at each of its fences, whichever lines
+/// are on the medium, the next check finds either all of the findings or none.
 #[test]
-fn a_repair_that_fits_a_batch_is_there_whole_or_not_at_all() {
+fn repair_of_one_batch_is_atomic() {
     let (mut bad, _) = small(512);
-    // One byte in each leaf of a directory: a change of its own for each.
+    // One byte in each leaf of a directory, so that each needs its own change.
     for block in bad.chunks_mut(512).filter(|b| b.starts_with(b"hlf1")) {
         block[0x20] ^= 0x33;
     }
-    // Slots that a cut has torn say so; nothing else may differ.
+    // Torn slots are reported; nothing else may differ.
     let found = |image: &[u8]| {
         let report = run(&copy_of(image), Policy::No).unwrap();
         assert!(report.complete, "{report}");
@@ -557,9 +555,9 @@ fn a_repair_that_fits_a_batch_is_there_whole_or_not_at_all() {
     assert!(seen[0] > 50 && seen[1] > 50, "{seen:?}");
 }
 
-/// What a kill in the middle of work leaves is replayed and then repaired.
+/// The state after a kill during work is replayed first and then repaired.
 #[test]
-fn the_journal_of_a_crash_is_replayed_first() {
+fn repair_replays_journal_first() {
     let (image, _) = small(1024);
     let sim = SimBackend::from_image(&image).unwrap();
     let fs: Fs = mount(&sim, quiet()).unwrap();
@@ -571,7 +569,7 @@ fn the_journal_of_a_crash_is_replayed_first() {
     let crashed = sim.image();
     drop(fs);
     let before = tree(&crashed).unwrap();
-    let (after, report) = mended(&crashed).unwrap();
+    let (after, report) = repaired(&crashed).unwrap();
     assert!(report.replayed > 0 && report.complete, "{report}");
     assert_eq!(worse(&before, &tree(&after).unwrap()), [""; 0]);
 }

@@ -1,7 +1,6 @@
-//! The time and the memory of a check and of a repair grow with what the file
-//! system holds:
-//! 1,000,000 files in under 5 seconds in a release build, and a
-//! tenth of them in the development build, whose bound is the same.
+//! Time and memory of a check and of a repair grow with the contents of the file system:
+//! 1,000,000 files take less than 5 seconds in a release build. The development build
+//! uses a tenth of the files with the same limit.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,24 +14,24 @@ use pramfs::{
 };
 use pramfs_fsck::{CheckOptions, Policy, RepairOptions, check, repair};
 
-/// Counts the bytes that are allocated, and the most that there were at once.
+/// Counts allocated bytes, and their maximum.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: it is the system's allocator; only numbers are kept beside it.
+// SAFETY: forwards to the system allocator and only keeps counters.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         MOST.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -40,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most memory that something has taken at once, besides what there was.
+/// The additional memory that `f` has allocated at its peak.
 fn most<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
@@ -56,8 +55,8 @@ const FILES: u64 = if cfg!(debug_assertions) {
 /// Seconds.
 const BOUND: f64 = 5.0;
 
-/// Half of the files in one directory, half in directories of 100; each tenth
-/// has a block.
+/// Half of the files in one directory, half in directories of 100; every tenth file has a
+/// block.
 fn filled(files: u64) -> Region {
     let options = RegionOptions::new();
     let region = options.memfd("fsck", files * 4096 + (64 << 20)).unwrap();
@@ -92,8 +91,8 @@ fn filled(files: u64) -> Region {
     region.unwrap()
 }
 
-/// Damages a byte of every seventeenth page, the first from 1000 on that is not
-/// zero: leaves, inodes, bitmaps. How many there were.
+/// Damages a byte of every seventeenth page, the first nonzero one from 1000 on: leaves,
+/// inodes, bitmaps. Returns the number of damaged pages.
 fn damage(region: &Region) -> u64 {
     let mut damaged = 0;
     let mut page = vec![0; 3096];
@@ -111,8 +110,8 @@ fn damage(region: &Region) -> u64 {
 }
 
 #[test]
-fn a_million_files_are_checked_and_repaired_in_seconds() {
-    // A tenth of them, to compare.
+fn fsck_of_million_files_takes_seconds() {
+    // A tenth of them, for comparison.
     let few = filled(FILES / 10);
     let (_, few_checked) = most(|| check(&few, &CheckOptions::default()));
     damage(&few);
@@ -146,13 +145,13 @@ fn a_million_files_are_checked_and_repaired_in_seconds() {
     assert!(report.is_sound(), "{left:#?}");
     assert!(check(&region, &CheckOptions::default()).is_clean());
     assert!(checked < BOUND, "the check took {checked:.2} s");
-    // Rounds of checks.
+    // Repeated checks.
     assert!(repaired < 6.0 * BOUND, "the repair took {repaired:.2} s");
-    // Tables that grow by doubling may have just done so.
+    // Tables that grow by doubling may just have grown.
     for (few, all) in [(few_checked, checked_in), (few_repaired, repaired_in)] {
         assert!(all < 20 * few, "{all} bytes, and {few} for a tenth");
     }
-    // 16 bytes for each inode, 48 for each directory, and what is of no number.
+    // 16 bytes for each inode, 48 for each directory, and a constant part.
     let bound = FILES as usize * 40 + (1 << 20);
     assert!(checked_in < bound, "{checked_in} bytes for {FILES} files");
 }

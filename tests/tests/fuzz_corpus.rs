@@ -1,10 +1,10 @@
-//! The corpus of the fuzz targets and changes of it, without a fuzzer.
+//! Runs the corpus of the fuzz targets, and changes of it, without a fuzzer.
 //!
-//! Each file of `fuzz/corpus/` goes through what the fuzz target of its folder
-//! does, and so do some thousand random changes of them, the same in every run.
-//! `PRAMFS_FUZZ_CASES` sets how many there are, `PRAMFS_FUZZ_SEED` which. A case
-//! that fails is left in the temporary folder, whose path the message has;
-//! `fuzz/README.md` says how it is made smaller.
+//! Each file of `fuzz/corpus/` runs through the fuzz target of its folder, and so do some
+//! thousand random changes of these files, the same in every run. `PRAMFS_FUZZ_CASES`
+//! sets their number, `PRAMFS_FUZZ_SEED` their seed. A failing case is saved in the
+//! temporary folder; the message contains its path. `fuzz/README.md` describes how to
+//! minimize it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +19,8 @@ use pramfs_tests::exercise::{image, ops};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 
-/// Longest time of one case.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of one case.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Corpus = Vec<(PathBuf, Vec<u8>)>;
 
@@ -46,14 +46,14 @@ fn number(variable: &str, usual: u64) -> u64 {
 
 /// Runs a case that must not end in a panic and must not take long.
 fn run<T>(name: &str, bytes: &[u8], f: impl Fn(&[u8]) -> T) -> T {
-    // Before it runs: a case that hangs ends the process.
+    // Saved before the run, since a case that hangs ends the process.
     let left = std::env::temp_dir().join("pramfs-fuzz-case");
     std::fs::write(&left, bytes).expect("the temporary folder can be written to");
     let start = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| f(bytes)));
     let took = start.elapsed();
     match result {
-        Ok(value) if took < PATIENCE => value,
+        Ok(value) if took < TIMEOUT => value,
         other => {
             let why = if other.is_ok() {
                 "took"
@@ -65,7 +65,7 @@ fn run<T>(name: &str, bytes: &[u8], f: impl Fn(&[u8]) -> T) -> T {
     }
 }
 
-/// As a fuzzer changes a case: bytes, whole parts, and the other parent's end.
+/// Changes a case as a fuzzer does: bytes, whole parts, and the end of another case.
 fn mutate(random: &mut Random, all: &Corpus) -> Vec<u8> {
     let any = |random: &mut Random| random.below(all.len() as u64) as usize;
     let mut bytes = all[any(random)].1.clone();
@@ -91,8 +91,7 @@ fn mutate(random: &mut Random, all: &Corpus) -> Vec<u8> {
     bytes
 }
 
-/// Most changes of an image are made to one that can be mounted, and get past
-/// its checksums.
+/// Aims most changes of an image at one that can be mounted, past its checksums.
 fn aim(random: &mut Random, bytes: &mut [u8]) {
     if let [base, repair, ..] = bytes
         && !random.one_in(4)
@@ -135,7 +134,7 @@ fn run_all<T: Ord + std::fmt::Debug>(
 }
 
 #[test]
-fn images() {
+fn fuzz_corpus_images_cause_no_panic() {
     run_all("image", 3000, aim, |bytes| match image(bytes) {
         Outcome::Refused => "refused",
         Outcome::Damaged => "damaged",
@@ -144,14 +143,14 @@ fn images() {
 }
 
 #[test]
-fn operations() {
+fn fuzz_corpus_operations_match_model() {
     run_all("ops", 250, |_, _| (), ops);
 }
 
-/// The repair stores what is right: a sound image stays as it is, and one whose
-/// checksums were all damaged is sound again.
+/// The repair restores valid checksums: a clean image stays unchanged, and one with only
+/// damaged checksums becomes clean.
 #[test]
-fn the_repair_leaves_sound_images_alone_and_mends_checksums() {
+fn repair_keeps_clean_images_and_fixes_checksums() {
     for base in &bases::ALL {
         use pramfs::pmem::{HeapBackend, Region};
         let image = base.image();
@@ -166,8 +165,8 @@ fn the_repair_leaves_sound_images_alone_and_mends_checksums() {
         };
         let differs = |a: &[u8]| (0..a.len()).find(|i| a[*i] != image[*i]);
         assert_eq!(differs(&after(image)), None, "{}: first byte", base.name);
-        // CRC of the static part, of the inode of the inode table, check of its
-        // root; seal of the checkpoint.
+        // CRC of the static part, CRC of the inode of the inode table, check of its root,
+        // seal of the checkpoint.
         let mut bytes = image.to_vec();
         for page in [0, 0x10000] {
             for at in [0x1fd, 0x401, 0x447, 0x217] {
@@ -179,7 +178,7 @@ fn the_repair_leaves_sound_images_alone_and_mends_checksums() {
 }
 
 #[test]
-fn every_byte_string_is_a_case() {
+fn every_byte_string_is_valid_fuzz_input() {
     let mut random = Random::new(3);
     for len in 0..300 {
         let mut bytes = vec![0; len];

@@ -1,4 +1,4 @@
-//! `docs/glossary.md` says where in the code each term lives: that is there.
+//! Places in the code that `docs/glossary.md` names for its terms exist.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn sources(dir: &Path, into: &mut String) {
 }
 
 #[test]
-fn each_place_that_the_glossary_names_exists() {
+fn places_named_in_glossary_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let library = ["pramfs-rs/src", "medium/src", "fsck/src"].map(|folder| root.join(folder));
     let mut text = String::new();

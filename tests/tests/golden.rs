@@ -1,8 +1,8 @@
-//! One image of each released version of the format: opened, checked, changed,
-//! reopened and checked again.
+//! Opens, checks, changes and reopens one image of each released version of the format.
 //!
-//! `golden/v1.img` was written by `PRAMFS_WRITE_GOLDEN=1 cargo test -p
-//! pramfs-tests --test golden`. An image of a released version is never
+//! `golden/v1.img` was written by `PRAMFS_WRITE_GOLDEN=1 cargo test -p pramfs-tests
+//! --test golden`. The image of a released version is never rewritten; a new version adds
+//! one.
 //! written again; a new version adds one.
 
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ fn text(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i * 7 % 251) as u8).collect()
 }
 
-/// What the image holds.
+/// Contents of the image.
 fn fill(fs: &Fs) {
     let root = Ino::ROOT;
     let dir = fs.mkdir(&CX, root, b"dir", 0o775).unwrap().ino;
@@ -96,20 +96,20 @@ fn expected() -> (SimBackend, Tree) {
     (sim, tree)
 }
 
-fn assert_sound(sim: &SimBackend) {
+fn assert_clean(sim: &SimBackend) {
     let report = check(&region_of(sim), &CheckOptions::default());
     assert!(report.is_clean(), "{report}");
 }
 
 #[test]
-fn the_image_of_version_1_is_read_changed_and_read_again() {
+fn version_1_image_is_readable_and_writable() {
     let (made, tree) = expected();
     if std::env::var_os("PRAMFS_WRITE_GOLDEN").is_some() {
         std::fs::write(path(), made.image()).unwrap();
     }
     let image = std::fs::read(path()).expect("the golden image is part of the repository");
     let sim = SimBackend::from_image(&image).unwrap();
-    assert_sound(&sim);
+    assert_clean(&sim);
 
     let fs = mount(&sim, options()).unwrap();
     let found = Tree::of(&fs).unwrap();
@@ -129,7 +129,7 @@ fn the_image_of_version_1_is_read_changed_and_read_again() {
     fs.mkdir(&CX, Ino::ROOT, b"new", 0o755).unwrap();
     let changed = Tree::of(&fs).unwrap();
     fs.close().unwrap();
-    assert_sound(&sim);
+    assert_clean(&sim);
 
     let fs = mount(&sim, options()).unwrap();
     let again = Tree::of(&fs).unwrap();
@@ -138,7 +138,7 @@ fn the_image_of_version_1_is_read_changed_and_read_again() {
 }
 
 #[test]
-fn mkfs_writes_the_static_superblock_of_the_golden_image() {
+fn mkfs_writes_golden_static_superblock() {
     let image = std::fs::read(path()).expect("the golden image is part of the repository");
     let sim = formatted(SMALLEST, &repeatable(4096)).unwrap();
     assert_eq!(image[..512], sim.image()[..512]);

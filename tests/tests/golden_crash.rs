@@ -1,15 +1,14 @@
-//! Images that commit f312d33 left, clean and crashed: they are recovered, repaired
-//! and changed by the engine of today, and must show what f312d33 itself found in
-//! them.
+//! Clean and crashed images from commit f312d33: the current engine recovers, repairs and
+//! changes them, and must show the tree that f312d33 itself found in them.
 //!
 //! `golden/f312d33-*.img` were written by this file, compiled into that commit, with
-//! `PRAMFS_WRITE_GOLDEN=1` (`setattr` took a context then); beside each stands, as text, the tree that f312d33 showed
-//! after it had mounted the image. They are never written again: an engine that
-//! cannot read them has changed the format or the journal.
+//! `PRAMFS_WRITE_GOLDEN=1` (`setattr` took a context then). Beside each image stands, as
+//! text, the tree that f312d33 showed after mounting it. The images are never rewritten:
+//! an engine that cannot read them has changed the format or the journal.
 //!
-//! A crashed image holds what was durable for certain at the crash (`least`), or
-//! that and a seeded half of the words that were on their way (`torn`). So it has
-//! live records in several lanes whose homes are old or half new.
+//! A crashed image holds the stores that were certainly durable at the crash (`least`),
+//! or those and a seeded half of the words in flight (`torn`). It has live records in
+//! several lanes, whose places hold old or partly new contents.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -62,7 +61,7 @@ fn ino(fs: &Fs, name: &[u8]) -> Ino {
     fs.lookup(Ino::ROOT, name).unwrap().ino
 }
 
-/// What is done, each step on the next lane. The image is taken after each.
+/// The steps, each on the next lane. An image is taken after each.
 const STEPS: &[(&str, Step)] = &[
     ("create", |fs| {
         let dir = fs.mkdir(&OWNER, Ino::ROOT, b"dir", 0o775).unwrap().ino;
@@ -140,7 +139,7 @@ const STEPS: &[(&str, Step)] = &[
     }),
     ("unlink", |fs| {
         let dir = ino(fs, b"dir");
-        // Still referred to: an orphan.
+        // Still open: an orphan.
         let file = fs.lookup(dir, b"file 05").unwrap().ino;
         fs.append(&Credentials::ROOT, file, &text(9000)).unwrap();
         fs.hold(file).into_count();
@@ -248,7 +247,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Only in commit f312d33.
+/// Only compiled in commit f312d33.
 fn write_golden() {
     for (name, image) in make() {
         let sim = SimBackend::from_image(&image).unwrap();
@@ -277,13 +276,13 @@ fn assert_clean(sim: &SimBackend, name: &str) {
 }
 
 #[test]
-fn mount_of_images_of_f312d33_shows_what_f312d33_showed() {
+fn mount_of_f312d33_images_shows_recorded_state() {
     for name in names() {
         let (sim, shown) = golden(&name);
         let fs = mount(&sim, options()).unwrap();
         let found = listing(&fs);
         assert_eq!(found, shown, "{name}");
-        // What was recovered can be worked on.
+        // The recovered file system is usable.
         let file = fs.create(&OWNER, Ino::ROOT, b"new", 0o644).unwrap().ino;
         fs.append(&Credentials::ROOT, file, &text(5000)).unwrap();
         fs.close().unwrap();
@@ -292,12 +291,12 @@ fn mount_of_images_of_f312d33_shows_what_f312d33_showed() {
 }
 
 #[test]
-fn fsck_of_images_of_f312d33_leaves_what_a_mount_shows() {
+fn fsck_of_f312d33_images_keeps_mount_view() {
     for name in names() {
         let (sim, shown) = golden(&name);
-        // Without a question: no more than the replay of the journal is to be done.
+        // Without questions: only the replay of the journal may be needed.
         let report = repair(&region_of(&sim), &RepairOptions::new(Policy::Preen)).unwrap();
-        // But for "not unmounted".
+        // Except for "not unmounted".
         assert!(report.is_sound(), "{name}: {report}");
         let fs = mount(&sim, options()).unwrap();
         assert_eq!(listing(&fs), shown, "{name}");
@@ -306,7 +305,7 @@ fn fsck_of_images_of_f312d33_leaves_what_a_mount_shows() {
     }
 }
 
-/// The images are worth something: most have records to replay.
+/// Most images have records to replay; otherwise they would test nothing.
 #[test]
 fn crashed_images_of_f312d33_have_live_records() {
     let mut replayed = 0;

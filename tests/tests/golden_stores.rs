@@ -1,12 +1,12 @@
-//! What each of some thousand operations stores, flushes and fences, event by event,
-//! held against the record of an earlier engine.
+//! Compares the stores, flushes and fences of some thousand operations, event by event,
+//! with the record of an earlier engine.
 //!
-//! `golden/stores-*.tsv` has a line for each operation: its number and kind, how many
-//! stores, flushes and fences it made, and a digest of all of them with their places
-//! and bytes. A change of the engine that is meant to leave the medium alone leaves
-//! these files alone. One that is not: `PRAMFS_BLESS=1` writes them anew, and the
-//! commit says which operations differ and why. A change of the generator of
-//! operations (`model::ops`) is blessed in a commit of its own.
+//! `golden/stores-*.tsv` has a line for each operation: number, kind, counts of stores,
+//! flushes and fences, and a digest of all of them with their places and bytes. A change
+//! of the engine that leaves the medium alone does not change these files. After any
+//! other change, `PRAMFS_BLESS=1` rewrites them, and the commit message names the
+//! operations that differ and the reason. A change of the generator of operations
+//! (`model::ops`) is blessed in a separate commit.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 /// Operations of a list, at most.
 const OPS: usize = 1000;
-/// Lists, each on a file system of its own.
+/// Number of lists, each on its own file system.
 const LISTS: usize = 6;
 
 fn fnv(digest: &mut u64, bytes: &[u8]) {
@@ -103,7 +103,7 @@ fn compare(name: &str, options: Options) {
 }
 
 #[test]
-fn operations_on_small_blocks_store_what_they_stored_before() {
+fn stores_on_small_blocks_match_golden_record() {
     let options = Options {
         region: 1 << 20,
         block_size: 512,
@@ -114,7 +114,7 @@ fn operations_on_small_blocks_store_what_they_stored_before() {
 }
 
 #[test]
-fn operations_on_usual_blocks_store_what_they_stored_before() {
+fn stores_on_default_blocks_match_golden_record() {
     let options = Options {
         region: 16 << 20,
         block_size: 4096,

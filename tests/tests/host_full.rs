@@ -1,5 +1,5 @@
-//! A sparse region on a host that has less room: ENOSPC for what needs room that
-//! there is not, and nothing else for anybody.
+//! A sparse region on a host with too little room: operations that need room fail with
+//! ENOSPC, and everything else works.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -25,7 +25,7 @@ fn ctx() -> Credentials<'static> {
     Credentials::ROOT
 }
 
-/// A sparse region, formatted and mounted, with a file that was there before.
+/// A sparse region, formatted and mounted, with an existing file.
 fn made(path: &Path, options: &FormatOptions) -> (Fs, Ino) {
     let region = RegionOptions::new().create(path, LEN).unwrap();
     format(&region, options).unwrap();
@@ -39,10 +39,10 @@ fn is_full<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::NoSpace(_)))
 }
 
-/// Writes files until there is no room; how many bytes that were.
+/// Writes files until there is no room. Returns their names and total size.
 fn fill(fs: &Fs, prefix: &str) -> (Vec<String>, u64) {
     let (mut names, mut bytes) = (Vec::new(), 0);
-    // Less than what gets a leaf of 2 MiB.
+    // Less than the size that gets a leaf of 2 MiB.
     for len in [600_000, 64 << 10, 4096] {
         for i in 0.. {
             let name = format!("{prefix}-{len}-{i}");
@@ -66,13 +66,13 @@ fn fill(fs: &Fs, prefix: &str) -> (Vec<String>, u64) {
     (names, bytes)
 }
 
-/// Everything that takes no room goes on.
+/// Every operation that takes no room works.
 fn works(fs: &Fs, old: Ino) {
     let mut bytes = vec![0; OLD.len()];
     assert_eq!(fs.read(old, 0, &mut bytes).unwrap(), OLD.len());
     assert!(bytes == OLD);
     assert_eq!(fs.lookup(Ino::ROOT, b"old").unwrap().ino, old);
-    // Where it stands, and its attributes.
+    // The location of the file, and its attributes.
     assert_eq!(
         fs.write(&Credentials::ROOT, old, 5000, &OLD[..9000])
             .unwrap(),
@@ -112,7 +112,7 @@ fn clean(fs: Fs) {
 }
 
 #[test]
-fn a_full_host_refuses_what_needs_room_and_nothing_else() {
+fn full_host_fails_only_operations_that_need_room() {
     let Some(host) = Host::tmpfs("a full tmpfs", "size=64m") else {
         return;
     };
@@ -120,7 +120,7 @@ fn a_full_host_refuses_what_needs_room_and_nothing_else() {
         let path = host.at("region");
         let (fs, old) = made(&path, &repeatable(block_size));
         let (names, bytes) = fill(&fs, "first");
-        // All that the host has is used, but for what a chunk leaves.
+        // The host is filled up to the rest of a chunk.
         let left = host.free();
         assert!(
             bytes > 52 * MIB,
@@ -133,7 +133,7 @@ fn a_full_host_refuses_what_needs_room_and_nothing_else() {
             fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
         }
         works(&fs, old);
-        // What was freed can be used again at once, and trimmed, by others.
+        // Freed room can be reused at once, and after a trim, by other programs.
         let left = host.free();
         fs.trim(0, u64::MAX, 0).unwrap();
         assert!(host.free() > left + 20 * MIB, "{} {left}", host.free());
@@ -151,7 +151,7 @@ fn a_full_host_refuses_what_needs_room_and_nothing_else() {
 }
 
 #[test]
-fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
+fn failed_op_on_full_host_changes_nothing() {
     let Some(host) = Host::tmpfs("operations on a full tmpfs", "size=40m") else {
         return;
     };
@@ -160,7 +160,7 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
     fs.append(&Credentials::ROOT, large, &vec![3; 4 << 20])
         .unwrap();
     let other = host.fill("other");
-    // Directories and empty files, until their inodes and names have no room.
+    // Directories and empty files, until no room is left for inodes and names.
     for (kind, dir) in [("file", false), ("dir", true)] {
         let full = (0..1_000_000).find_map(|i| {
             let name = format!("{kind}-{i:0200}");
@@ -199,7 +199,7 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
     )
     .unwrap();
     works(&fs, old);
-    // A leaf of 2 MiB is cut, which takes a block of the reserve.
+    // A leaf of 2 MiB is split, which takes a block of the reserve.
     let size = |size| SetAttr {
         size: Some(size),
         ..SetAttr::default()
@@ -214,7 +214,7 @@ fn each_operation_that_takes_room_on_a_full_host_has_done_nothing() {
 }
 
 #[test]
-fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
+fn host_filled_by_others_is_full_only_meanwhile() {
     let Some(host) = Host::tmpfs("a host that others fill", "size=64m") else {
         return;
     };
@@ -225,7 +225,7 @@ fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
             .unwrap();
         let other = host.fill("other");
         let (names, bytes) = fill(&fs, &format!("round-{round}"));
-        // Later rounds have what the ones before have freed.
+        // Later rounds use the room that earlier ones have freed.
         assert!(round > 0 || bytes <= 12 * MIB, "{bytes}");
         works(&fs, old);
         for name in &names {
@@ -236,9 +236,9 @@ fn a_host_that_another_program_fills_and_empties_is_full_as_long_as_it_is() {
     clean(fs);
 }
 
-/// A write goes as far as there is room, as in a region that is full.
+/// A write goes as far as there is room, as in a full region.
 #[test]
-fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
+fn write_on_full_host_is_short() {
     let Some(host) = Host::tmpfs("writes on a full tmpfs", "size=40m") else {
         return;
     };
@@ -259,7 +259,7 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
         fs.write(&Credentials::ROOT, holes, page * 4096, &[1; 4096])
             .unwrap();
     }
-    // The host has some left: all of it is used.
+    // The host has some room left, and all of it is used.
     let most = host.free();
     let n = fs
         .write(&Credentials::ROOT, large, 0, &vec![3; 64 << 20])
@@ -277,7 +277,7 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
         512 << 10
     );
     assert!(fs.getattr(half).unwrap().change > before);
-    // Blocks of the source, and its hole: as far as those of the target go.
+    // Blocks of the source, and its hole: only as far as blocks of the target exist.
     for from in [0, 2 * MIB] {
         let n = fs
             .copy_range(&Credentials::ROOT, (source, from), (half, 0), MIB)
@@ -288,7 +288,7 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
     assert_eq!(fs.read(half, 0, &mut found).unwrap(), 512 << 10);
     assert!(found[..512 << 10].iter().all(|b| *b == 0));
 
-    // Of pages that were mapped, those that have blocks.
+    // Of the mapped pages, those with blocks.
     let refused = fs.write_back(holes, 0, &[5; 4 * 4096]);
     assert!(is_full(&refused), "{refused:?}");
     let mut found = [0; 4 * 4096];
@@ -299,9 +299,9 @@ fn a_write_on_a_full_host_is_short_and_stores_what_needs_no_room() {
     clean(fs);
 }
 
-/// Others have what the host has, and not an operation that came to nothing.
+/// A failed operation leaves the room of the host to other programs.
 #[test]
-fn what_is_refused_for_want_of_room_takes_none() {
+fn failed_op_for_lack_of_room_takes_none() {
     let Some(host) = Host::tmpfs("a wish that is too large", "size=64m") else {
         return;
     };
@@ -323,7 +323,7 @@ fn what_is_refused_for_want_of_room_takes_none() {
     assert!(free - host.free() <= 4 * MIB, "{free} {}", host.free());
     assert_eq!(fs.getattr(old).unwrap().size, OLD.len() as u64);
     works(&fs, old);
-    // What there is room for.
+    // The part that there is room for.
     fs.fallocate(&Credentials::ROOT, old, allocate, 0, 40 * MIB)
         .unwrap();
     assert!(fill(&fs, "rest").1 > 8 * MIB);
@@ -331,9 +331,9 @@ fn what_is_refused_for_want_of_room_takes_none() {
     clean(fs);
 }
 
-/// A huge page of the host that reaches behind the end makes a file look whole.
+/// A huge page of the host that extends past EOF makes a file look fully allocated.
 #[test]
-fn a_hole_before_a_huge_page_behind_the_end_is_found() {
+fn hole_is_found_despite_huge_page_past_end() {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let Some(host) = Host::tmpfs("a tmpfs of huge pages", "size=64m,huge=always") else {
         return;
@@ -361,10 +361,10 @@ fn a_hole_before_a_huge_page_behind_the_end_is_found() {
     assert!(!is_hole(), "of {has} bytes");
 }
 
-/// What was committed is replayed, and files are removed, on a host without a
-/// page to give.
+/// Committed records are replayed and files are removed although the host has no free
+/// page.
 #[test]
-fn a_crash_on_a_full_host_is_recovered_there() {
+fn crash_on_full_host_recovers_on_full_host() {
     let Some(host) = Host::tmpfs("recovery on a full tmpfs", "size=48m") else {
         return;
     };
@@ -389,9 +389,9 @@ fn a_crash_on_a_full_host_is_recovered_there() {
     clean(fs);
 }
 
-/// Blocks that are in use, and whose pages of zeros a copy does not have.
+/// Blocks in use whose zero pages became holes in the copy.
 #[test]
-fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
+fn overwrite_of_sparse_copy_hole_takes_room_first() {
     let Some(host) = Host::tmpfs("a sparse copy on a full tmpfs", "size=96m") else {
         return;
     };
@@ -421,7 +421,7 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
             .unwrap(),
         100_000
     );
-    // A view has room for all that it shows before it is there.
+    // A view reserves room for its whole range when it is created.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -439,7 +439,7 @@ fn a_hole_of_a_sparse_copy_takes_room_before_it_is_overwritten() {
 }
 
 #[test]
-fn an_ordinary_file_on_a_full_disk_refuses_what_needs_room() {
+fn full_disk_fails_only_operations_that_need_room() {
     let Some(host) = Host::ext4("a full ext4", 64 << 20) else {
         return;
     };
@@ -464,20 +464,20 @@ fn child(test: &str, what: &str) -> Command {
     command
 }
 
-/// As a user: root has no quota.
+/// Runs as a user: root has no quota.
 #[test]
-fn a_quota_of_the_host_is_a_host_that_is_full() {
+fn exceeded_host_quota_acts_as_full_host() {
     const USER: u32 = 4242;
     if let Some(path) = std::env::var_os(CHILD) {
         let path = Path::new(&path);
         let (fs, old) = made(path, &repeatable(4096));
         let (names, bytes) = fill(&fs, "file");
         assert!((8 * MIB..16 * MIB).contains(&bytes), "{bytes}");
-        // It is not the host itself that is full.
+        // The host itself is not full.
         let host = rustix::fs::statvfs(path).unwrap();
         assert!(host.f_bavail * host.f_frsize > 24 * MIB);
         works(&fs, old);
-        // What was stored reaches the host: no page of it is refused later.
+        // All stores reach the host: no page is rejected later.
         fs.sync().unwrap();
         for name in &names {
             fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
@@ -488,7 +488,7 @@ fn a_quota_of_the_host_is_a_host_that_is_full() {
     for (kind, host) in Host::with_quota("a quota", USER, 16 * MIB) {
         let path = host.at("region");
         let out = child(
-            "a_quota_of_the_host_is_a_host_that_is_full",
+            "exceeded_host_quota_acts_as_full_host",
             path.to_str().unwrap(),
         )
         .uid(USER)
@@ -497,15 +497,15 @@ fn a_quota_of_the_host_is_a_host_that_is_full() {
         .unwrap();
         let said = String::from_utf8_lossy(&out.stdout);
         assert!(out.status.success(), "{kind}: {said}");
-        // tests/vm/guest.sh looks for it.
+        // tests/vm/guest.sh looks for this line.
         println!("a quota on {kind} was met");
     }
 }
 
-/// Programs that open a region get an error for a page that fails, and not a
-/// signal, unless they have asked for the signal.
+/// Programs that open a region get an error for a failing page, not a signal, unless they
+/// have asked for the signal.
 #[test]
-fn a_page_that_fails_is_an_error_without_asking_for_it() {
+fn failing_page_is_error_by_default() {
     if let Some(guard) = std::env::var_os(CHILD) {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("region");
@@ -517,14 +517,14 @@ fn a_page_that_fails_is_an_error_without_asking_for_it() {
         assert!(region.load_u64(8192).is_err());
         return;
     }
-    let test = "a_page_that_fails_is_an_error_without_asking_for_it";
+    let test = "failing_page_is_error_by_default";
     let run = |what| child(test, what).output().unwrap().status;
     assert!(run("guarded").success());
     assert_eq!(run("refused").signal(), Some(libc::SIGBUS));
 }
 
 #[test]
-fn a_mount_on_a_full_host_lists_reads_removes_and_trims() {
+fn mount_on_full_host_lists_reads_removes_trims() {
     if !mounted::available("a mount on a full host") {
         return;
     }

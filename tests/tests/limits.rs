@@ -1,8 +1,8 @@
-//! What must hold at the limits: names, links, depth, offsets, and directories
-//! and regions that are large.
+//! Guarantees at the limits: names, links, depth, offsets, and large directories and
+//! regions.
 //!
-//! The million files and the terabyte are for the release build; the
-//! development build takes fewer and says so.
+//! The release build uses a million files and a terabyte. The development build uses
+//! fewer and reports it.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use pramfs_tests::region::{fresh, quiet};
 const CX: Credentials<'_> = Credentials::new(0, 0);
 
 #[test]
-fn a_name_has_up_to_255_bytes_of_any_value_but_two() {
+fn names_take_up_to_255_bytes_except_slash_and_nul() {
     let (_sim, fs) = fresh(8 << 20, 4096).unwrap();
     for byte in 1..=255u8 {
         let name = [byte; 255];
@@ -37,7 +37,7 @@ fn a_name_has_up_to_255_bytes_of_any_value_but_two() {
 }
 
 #[test]
-fn a_file_has_65000_names() {
+fn file_takes_65000_hard_links() {
     let (_sim, fs) = fresh(64 << 20, 4096).unwrap();
     let file = fs.create(&CX, Ino::ROOT, b"0", 0o644).unwrap().ino;
     for i in 1..65_000 {
@@ -52,7 +52,7 @@ fn a_file_has_65000_names() {
 }
 
 #[test]
-fn a_path_may_be_ten_thousand_directories_deep() {
+fn path_may_be_10000_directories_deep() {
     let (_sim, fs) = fresh(128 << 20, 4096).unwrap();
     let mut chain = vec![Ino::ROOT];
     for _ in 0..10_000 {
@@ -69,7 +69,7 @@ fn a_path_may_be_ten_thousand_directories_deep() {
 }
 
 #[test]
-fn a_file_reaches_16_tib() {
+fn file_grows_to_16_tib() {
     let (_sim, fs) = fresh(4 << 20, 4096).unwrap();
     let file = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap().ino;
     let far = 16 << 40;
@@ -81,7 +81,7 @@ fn a_file_reaches_16_tib() {
     fs.close().unwrap();
 }
 
-/// A sparse file on tmpfs that goes away with the test.
+/// A sparse file on tmpfs that is removed with the test.
 struct Sparse(std::path::PathBuf);
 
 impl Sparse {
@@ -110,10 +110,9 @@ fn names(n: u32) -> impl Iterator<Item = String> {
     (0..n).map(|i| format!("file-{i:07}"))
 }
 
-/// A million files on a sparse terabyte; the mount after a kill takes less
-/// than 0.1 s.
+/// A million files on a sparse terabyte: the mount after a kill takes less than 0.1 s.
 #[test]
-fn a_mount_after_a_kill_takes_no_time() {
+fn mount_after_kill_is_fast() {
     let place = Sparse::new("mount");
     let region = RegionOptions::new().create(&place.0, 1 << 40).unwrap();
     let start = Instant::now();
@@ -124,8 +123,8 @@ fn a_mount_after_a_kill_takes_no_time() {
     for name in names(count()) {
         fs.create(&CX, dir, name.as_bytes(), 0o644).unwrap();
     }
-    // As a kill leaves it: nothing is closed, and a second mapping of the file
-    // sees what the medium has.
+    // As after a kill: nothing is closed, and a second mapping of the file sees the
+    // medium.
     let copy = RegionOptions::new().lock(false).open(&place.0).unwrap();
     let again = Fs::open(copy, MountOptions::default()).unwrap();
     let report = again.recovery();
@@ -137,12 +136,12 @@ fn a_mount_after_a_kill_takes_no_time() {
     assert!(report.time.as_millis() < 100, "{:?}", report.time);
     let last = format!("file-{:07}", count() - 1);
     again.lookup(dir, last.as_bytes()).unwrap();
-    // The first one believes that it is alone: it must not write any more.
+    // The first mount still considers itself the only one: it must not write any more.
     std::mem::forget(fs);
     again.close().unwrap();
 }
 
-/// KiB of ordinary memory that a process has.
+/// KiB of anonymous memory of a process.
 fn rss_anon(process: rustix::process::Pid) -> u64 {
     let path = format!("/proc/{}/status", process.as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
@@ -150,11 +149,11 @@ fn rss_anon(process: rustix::process::Pid) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The server of a million files on a sparse terabyte, mounted after a kill:
-/// its memory at rest, and after every file has been looked at.
+/// The server of a million files on a sparse terabyte, mounted after a kill: its memory
+/// when idle, and after every file has been looked up.
 #[test]
-fn a_mount_of_many_files_takes_little_memory() {
-    if !mounted::available("a_mount_of_many_files_takes_little_memory") {
+fn mount_of_million_files_uses_little_memory() {
+    if !mounted::available("mount_of_million_files_uses_little_memory") {
         return;
     }
     const CACHE: u64 = 16 << 20;
@@ -168,7 +167,7 @@ fn a_mount_of_many_files_takes_little_memory() {
     for name in names(count()) {
         fs.create(&CX, dir, name.as_bytes(), 0o644).unwrap();
     }
-    // As a kill leaves it.
+    // As after a kill.
     std::mem::forget(fs);
     let start = Instant::now();
     mount.mount(&format!("cache_mem={CACHE}"));
@@ -186,26 +185,26 @@ fn a_mount_of_many_files_takes_little_memory() {
     );
     assert_eq!(seen, u64::from(count()));
     assert!(idle < 64 << 10, "{idle} KiB idle");
-    // What the kernel refers to, and the buffers of the threads.
+    // Inodes referenced by the kernel, and the buffers of the threads.
     let bound = (CACHE + seen * 48 + (24 << 20)) >> 10;
     assert!(walked < bound, "{walked} KiB of {bound} after a walk");
     mount.unmount();
 }
 
-/// Creating in, and looking up in, a directory of a million costs hardly more
-/// than in one of a thousand.
+/// Create and lookup in a directory of a million entries cost little more than in one of
+/// a thousand.
 ///
-/// Leaves of a hash tree fill up together and are divided together, whenever
-/// their number has doubled. So creates are counted over a doubling: on the way
-/// from 500 to 1,000 entries, and on that from 500,000 to 1,000,000.
+/// Leaves of a hash tree fill up together and split together, each time their number has
+/// doubled. Creates are therefore measured over a doubling: from 500 to 1,000 entries,
+/// and from 500,000 to 1,000,000.
 #[test]
-fn a_large_directory_is_no_slower() {
+fn large_directory_is_as_fast_as_small() {
     const BATCH: u32 = 500;
     let place = Sparse::new("directory");
     let region = RegionOptions::new().create(&place.0, 8 << 30).unwrap();
-    // The first store to a page of tmpfs takes longer than a create. Both sides
-    // have their files in what is touched here, inodes (256 bytes each) and
-    // entries: two files for each that the large directory has in the end.
+    // The first store to a page of tmpfs takes longer than a create. Both sides use pages
+    // touched here, for inodes (256 bytes each) and entries: two files for each entry
+    // that the large directory has in the end.
     const BYTES_PER_FILE: u64 = 1400;
     region
         .populate(0, u64::from(count()) * BYTES_PER_FILE)
@@ -252,7 +251,7 @@ fn a_large_directory_is_no_slower() {
         create(large, &of_large);
         large_create.push(nanos(start));
     }
-    // Of names that were looked up before, and for the first time.
+    // Names that were looked up before, and new ones.
     let (mut small_find, mut large_find) = (vec![], vec![]);
     let (mut small_first, mut large_first) = (vec![], vec![]);
     let find = |dir, k: u32| {
@@ -275,7 +274,7 @@ fn a_large_directory_is_no_slower() {
         time(&mut small_find, &mut |i| find(small, random(i, BATCH)));
         time(&mut large_find, &mut |i| find(large, random(i, n / 2)));
     }
-    // Divisions are what a few of the batches are slow by: they count.
+    // Splits make a few of the batches slow, and must count.
     let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
     let middle = |times: &mut Vec<f64>| {
         times.sort_by(f64::total_cmp);
@@ -300,8 +299,8 @@ fn a_large_directory_is_no_slower() {
         find_nanos,
         first_nanos,
     );
-    // The promise is for the release build and a million files; a development
-    // build on a busy machine is only kept from growing with the directory.
+    // The guarantee holds for the release build and a million files. For a development
+    // build on a busy machine, only growth with the directory is limited.
     let (most_create, most_find) = if cfg!(debug_assertions) {
         (3.0, 10.0)
     } else {

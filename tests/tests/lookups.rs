@@ -1,6 +1,6 @@
-//! What `lookup` and `getattr` show beside changes of the same inodes and names:
-//! they take no lock where the caches know, and must still never show what was
-//! before a call that has returned, nor what is not so yet.
+//! Results of `lookup` and `getattr` beside changes of the same inodes and names. Cached
+//! answers take no lock, but must never show a state before a completed call, or a state
+//! that does not exist yet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn fresh() -> Fs {
     Fs::open(region, MountOptions::default()).unwrap()
 }
 
-/// Has the others stop, also where the changes ended in a panic.
+/// Stops the other threads, also after a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -31,13 +31,13 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Some tenths of a microsecond.
+/// Waits some tenths of a microsecond.
 fn pause(tenths: u64) {
     (0..tenths * 10).for_each(|_| std::hint::spin_loop());
 }
 
-/// One thread changes, others look; what is seen is checked where no change was
-/// under way from before the look until after it.
+/// One thread makes changes, others look. A result is checked if no change was in
+/// progress from before the look until after it.
 struct Steps {
     begun: AtomicU64,
     ended: AtomicU64,
@@ -62,7 +62,7 @@ impl Steps {
                     steps.begun.store(step, Ordering::SeqCst);
                     change(step);
                     steps.ended.store(step, Ordering::SeqCst);
-                    // Time for others to look at it, now and then.
+                    // Gives the others time to look, now and then.
                     pause(step % 16);
                 }
             });
@@ -84,7 +84,7 @@ impl Steps {
 }
 
 #[test]
-fn attributes_are_those_of_the_last_call() {
+fn attributes_reflect_last_call() {
     let fs = fresh();
     let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
     let change = |step| {
@@ -93,7 +93,7 @@ fn attributes_are_those_of_the_last_call() {
             ..SetAttr::default()
         };
         fs.setattr(&CX, file, &set).unwrap();
-        // Who made the change sees it.
+        // The thread that made the change sees it.
         assert_eq!(fs.getattr(file).unwrap().size, step);
     };
     let look = || {
@@ -106,9 +106,9 @@ fn attributes_are_those_of_the_last_call() {
 }
 
 #[test]
-fn a_name_leads_where_the_last_rename_put_it() {
+fn lookup_follows_last_rename() {
     let fs = fresh();
-    // Its number is lower than those of its directories, and so its lock is taken
+    // Its inode number is lower than those of its directories, so its lock is taken
     // before theirs.
     let file = fs.create(&CX, Ino::ROOT, b"file", 0o644).unwrap().ino;
     let dirs = [b"d0", b"d1"].map(|n| fs.mkdir(&CX, Ino::ROOT, n, 0o755).unwrap().ino);
@@ -158,7 +158,7 @@ fn a_name_leads_where_the_last_rename_put_it() {
 }
 
 #[test]
-fn a_name_leads_to_what_took_its_place() {
+fn lookup_finds_replacing_inode() {
     let fs = fresh();
     let number = AtomicU64::new(0);
     let first = fs.create(&CX, Ino::ROOT, b"name", 0o644).unwrap();
@@ -191,10 +191,9 @@ fn a_name_leads_to_what_took_its_place() {
     Steps::run(change, look, |_| number.load(Ordering::SeqCst));
 }
 
-/// Who has a reference keeps the inode, and an inode that nobody refers to any
-/// more is freed, whichever came first.
+/// A reference keeps the inode, and an unreferenced inode is freed, in either order.
 #[test]
-fn what_is_pinned_stays_and_what_is_not_is_freed() {
+fn referenced_inode_stays_and_others_are_freed() {
     let fs = fresh();
     let free = fs.statfs().unwrap().free_inodes;
     let stop = AtomicBool::new(false);
@@ -206,7 +205,7 @@ fn what_is_pinned_stays_and_what_is_not_is_freed() {
             while Instant::now() < until {
                 let made = fs.create(&CX, Ino::ROOT, b"name", 0o644).unwrap();
                 fs.write(&CX, made.ino, 0, b"bytes").unwrap();
-                // Known from here on.
+                // Cached from here on.
                 fs.lookup(Ino::ROOT, b"name").unwrap();
                 pause(rounds % 16);
                 fs.unlink(Ino::ROOT, b"name").unwrap();
@@ -235,9 +234,9 @@ fn what_is_pinned_stays_and_what_is_not_is_freed() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// Number 0 names nothing; it is what an empty place in a table holds.
+/// Number 0 is not an inode; empty table places hold it.
 #[test]
-fn number_zero_names_nothing() {
+fn inode_number_zero_names_nothing() {
     let fs = fresh();
     let none = |fs: &Fs| {
         assert!(matches!(fs.getattr(Ino(0)), Err(Error::Stale(_))));
@@ -246,7 +245,7 @@ fn number_zero_names_nothing() {
         }
     };
     none(&fs);
-    // Inodes come and go in the place that the number would have.
+    // Inodes come and go in the slot that the number would have.
     for i in 0..3000 {
         let name = format!("file {i}");
         let made = fs.create(&CX, Ino::ROOT, name.as_bytes(), 0o644).unwrap();

@@ -1,5 +1,5 @@
-//! What a repair cannot bring back of a file: marked in its map, EIO until it is
-//! written, shown by name, and never taken for anything else.
+//! Ranges of a file that a repair cannot restore: marked in its map, EIO until written,
+//! reported by name, and never mistaken for other data.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,13 +25,13 @@ const LIST: &[u8] = b"system.pramfs.lost";
 const FL_LOST: u32 = 1 << 31;
 const CX: Credentials<'_> = Credentials::new(0, 0);
 
-/// Bytes that say where in the file they are.
+/// Bytes that encode their offset in the file.
 fn bytes(len: usize) -> Vec<u8> {
     let word = |i: usize| (i as u64 / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..len).map(|i| word(i).to_le_bytes()[i % 8]).collect()
 }
 
-/// An image with a file of so many bytes, `/dir/file`.
+/// An image with a file of this length, `/dir/file`.
 fn image_of(block: u32, len: usize) -> (Vec<u8>, Ino) {
     let (sim, fs) = fresh(16 << 20, block).unwrap();
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
@@ -58,7 +58,7 @@ fn put_inode(image: &mut [u8], ino: Ino, f: impl FnOnce(&mut DiskInode)) {
     image[home..home + 256].copy_from_slice(d.as_bytes());
 }
 
-/// Where the pointer of a level that covers a file block stands.
+/// Location of the pointer of a level that covers a file block.
 fn slot_of(image: &[u8], ino: Ino, level: u32, index: u64) -> usize {
     let (geo, d) = (geometry(image), inode(image, ino));
     let (mut at, mut ptr) = (0, Ptr(d.root));
@@ -70,7 +70,7 @@ fn slot_of(image: &[u8], ino: Ino, level: u32, index: u64) -> usize {
     at
 }
 
-fn mend(image: &[u8]) -> (Region, Report) {
+fn repair_all(image: &[u8]) -> (Region, Report) {
     let region = copy_of(image);
     let report = repair(&region, &RepairOptions::new(Policy::Yes)).unwrap();
     assert!(report.is_sound(), "{report}");
@@ -106,14 +106,14 @@ fn list(fs: &Fs, ino: Ino) -> Option<String> {
     }
 }
 
-/// All that a file has lost.
+/// All lost ranges of a file.
 fn is_only(fs: &Fs, ino: Ino, range: Range<u64>) {
     let lost = fs.lost_ranges(ino).unwrap();
     assert_eq!(lost, std::slice::from_ref(&range));
 }
 
-/// Checks what an unmounted file system leaves.
-fn sound(fs: Fs) -> Report {
+/// Checks an unmounted file system.
+fn close_and_check(fs: Fs) -> Report {
     let report = pramfs_fsck::check_fs(fs, &CheckOptions::default())
         .unwrap()
         .1;
@@ -121,7 +121,7 @@ fn sound(fs: Fs) -> Report {
     report
 }
 
-/// A line of pointers that became noise, or zeros.
+/// A line of pointers overwritten by random bytes, or zeros.
 fn without_a_line(image: &[u8], ino: Ino, index: u64, noise: bool) -> Vec<u8> {
     let mut image = image.to_vec();
     let at = slot_of(&image, ino, 0, index) / 64 * 64;
@@ -133,13 +133,13 @@ fn without_a_line(image: &[u8], ino: Ino, index: u64, noise: bool) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
+fn lost_range_reads_eio_until_written() {
     for (block, noise) in [(512, true), (512, false), (4096, true), (4096, false)] {
         let step = block as usize;
         let len = 30 * step + 100;
         let (image, ino) = image_of(block, len);
         let whole = bytes(len);
-        let (region, report) = mend(&without_a_line(&image, ino, 8, noise));
+        let (region, report) = repair_all(&without_a_line(&image, ino, 8, noise));
         let done: Vec<_> = report.findings.iter().filter_map(|f| f.done).collect();
         assert!(done.contains(&Done::MarkedLost), "{report}");
         let lost: u64 = (report.lost.iter())
@@ -150,7 +150,7 @@ fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
             })
             .sum();
         assert_eq!(lost, 8 * u64::from(block), "{:?}", report.lost);
-        // A check tells it, and calls it no damage.
+        // A check reports it, but not as damage.
         for told in [&report, &check(&region, &CheckOptions::default())] {
             let [mark] = &told.marked[..] else {
                 panic!("{told}")
@@ -196,7 +196,7 @@ fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
             "{extents:?}"
         );
         assert_eq!((marked[0].file_offset, marked[0].len), (at, at));
-        // No damage that stops writing, and chattr shows and keeps what is its.
+        // Not damage that stops writing. chattr shows and keeps its own flags.
         assert_eq!(fs.getattr(ino).unwrap().flags, 0);
         let flags = SetAttr {
             flags: Some(0x80),
@@ -224,22 +224,22 @@ fn what_a_repair_cannot_bring_back_is_eio_until_it_is_written() {
         assert_eq!(out, whole);
         assert_eq!(list(&fs, ino), None);
         assert_eq!(fs.lost_ranges(ino).unwrap(), []);
-        assert_eq!(sound(fs).marked, []);
+        assert_eq!(close_and_check(fs).marked, []);
     }
 }
 
 #[test]
-fn a_part_of_a_lost_block_is_not_written() {
+fn partial_write_to_lost_block_fails() {
     let block = 4096u64;
     let (image, ino) = image_of(4096, 10 * 4096 + 700);
     // Blocks 8, 9 and 10, of which the last is not full.
-    let (region, report) = mend(&without_a_line(&image, ino, 8, true));
+    let (region, report) = repair_all(&without_a_line(&image, ino, 8, true));
     assert_eq!(report.marked.len(), 1, "{report}");
     let image = bytes_of(&region);
     let fs = open(region);
     let (at, size) = (8 * block, 10 * block + 700);
     let one = [7; 3 * 4096];
-    // Neither head nor tail of a block, nor in one.
+    // Neither the head nor the tail of a block, nor a part in the middle.
     for (at, len) in [(at, 10), (at + 10, 4086), (at + 1, 4094), (10 * block, 699)] {
         assert!(
             is_lost(fs.write(&CX, ino, at, &one[..len as usize])),
@@ -259,23 +259,23 @@ fn a_part_of_a_lost_block_is_not_written() {
     }
     assert!(is_lost(fs.fill(ino, 0, size)));
     is_only(&fs, ino, at..size);
-    // As much as goes, then the error.
+    // As much as possible, then the error.
     assert_eq!(
         fs.write(&CX, ino, 7 * block, &one[..2 * 4096 + 9]).unwrap(),
         8192
     );
     is_only(&fs, ino, 9 * block..size);
-    // What is written back from a page cache is written around it.
+    // Write-back from a page cache skips it.
     let mut out = [0; 4096];
     assert!(is_lost(fs.write_back(ino, 9 * block - 4, &one[..4 + 4095])));
     fs.read(ino, 9 * block - 4, &mut out[..4]).unwrap();
     assert_eq!(out[..4], [7; 4]);
-    // Up to the end of the file is all that there is of the last one.
+    // Up to EOF, which is the whole of the last block.
     assert_eq!(fs.write(&CX, ino, 10 * block, &one[..700]).unwrap(), 700);
     is_only(&fs, ino, 9 * block..10 * block);
-    sound(fs);
+    close_and_check(fs);
 
-    // A shorter file has less that is lost, a longer one no more.
+    // A shorter file has a smaller lost range; a longer one has no larger one.
     let fs = open(copy_of(&image));
     let cut = |size| {
         let size = SetAttr {
@@ -305,14 +305,14 @@ fn a_part_of_a_lost_block_is_not_written() {
     assert_eq!(list(&fs, ino), None);
     fs.read(ino, at, &mut out).unwrap();
     assert_eq!(out, [0; 4096]);
-    sound(fs);
+    close_and_check(fs);
 }
 
 #[test]
-fn what_was_lost_is_not_copied() {
+fn copy_of_lost_range_fails() {
     let block = 4096u64;
     let (image, ino) = image_of(4096, 20 * 4096);
-    let (region, _) = mend(&without_a_line(&image, ino, 8, true));
+    let (region, _) = repair_all(&without_a_line(&image, ino, 8, true));
     let fs = open(region);
     let to = fs.create(&CX, Ino::ROOT, b"to", 0o644).unwrap().ino;
     assert_eq!(
@@ -326,7 +326,7 @@ fn what_was_lost_is_not_copied() {
         block
     )));
     assert_eq!(fs.getattr(to).unwrap().size, 8 * block);
-    // To it: whole blocks only, of data and of zeros.
+    // Copying to it: whole blocks only, of data and of zeros.
     assert!(is_lost(fs.copy_range(&CX, (to, 0), (ino, 8 * block), 100)));
     assert_eq!(
         fs.copy_range(&CX, (to, 0), (ino, 8 * block), block + 100)
@@ -348,18 +348,18 @@ fn what_was_lost_is_not_copied() {
     fs.copy_range(&CX, (hole, 0), (ino, 9 * block), 7 * block)
         .unwrap();
     assert_eq!(list(&fs, ino), None);
-    sound(fs);
+    close_and_check(fs);
 }
 
 #[test]
-fn what_was_lost_cannot_be_mapped() {
+fn map_of_lost_range_fails() {
     use pramfs::{Access, OpenOptions};
     let block = 4096u64;
     let (image, ino) = image_of(4096, 20 * 4096);
-    let (mended, _) = mend(&without_a_line(&image, ino, 8, true));
+    let (repaired, _) = repair_all(&without_a_line(&image, ino, 8, true));
     let region = pramfs::pmem::RegionOptions::new();
     let region = region.memfd("lost", image.len() as u64).unwrap();
-    let bytes = bytes_of(&mended);
+    let bytes = bytes_of(&repaired);
     region.window().store_unflushed(0, &bytes).unwrap();
     let fs = open(region);
     let file = OpenOptions::new()
@@ -393,13 +393,13 @@ impl Model {
         self.bytes.len() as u64
     }
 
-    /// Whether a range has all of a block up to the end of the file.
+    /// Whether a range covers a block up to EOF.
     fn covers(&self, b: u64, from: u64, to: u64) -> bool {
         let (start, end) = (b * self.block, ((b + 1) * self.block).min(self.size()));
         start >= end || from <= start && end <= to
     }
 
-    /// How much of a write is done.
+    /// The part of a write that succeeds.
     fn write(&mut self, at: u64, from: &[u8]) -> Option<usize> {
         let end = at + from.len() as u64;
         let blocks = at / self.block..=(end - 1) / self.block;
@@ -418,8 +418,7 @@ impl Model {
         Some((end - at) as usize)
     }
 
-    /// Zeros in a range within the file; false where that takes a part of a lost
-    /// block.
+    /// Zeroes a range within the file; false if it covers only a part of a lost block.
     fn zero(&mut self, at: u64, end: u64) -> bool {
         let blocks = at / self.block..=(end - 1) / self.block;
         if blocks
@@ -472,9 +471,9 @@ impl Model {
     }
 }
 
-/// Damaged pointers of every level, in a tree three levels high.
+/// Damages pointers of every level, in a tree of three levels.
 #[test]
-fn marks_of_every_level_do_as_the_model() {
+fn lost_marks_of_every_level_match_model() {
     const BLOCKS: u64 = 4300;
     let block = 512u64;
     let (image, ino) = image_of(512, (BLOCKS * block) as usize - 100);
@@ -483,7 +482,8 @@ fn marks_of_every_level_do_as_the_model() {
         let mut random = Random::new(seed);
         let mut bad = image.clone();
         let level = (seed % 3) as u32;
-        // What it leads to goes, too: a block of pointers would be found.
+        // The block behind it is overwritten too: otherwise the repair would find the
+        // pointer block.
         let index = random.below(BLOCKS);
         let at = slot_of(&bad, ino, level, index);
         let below = Ptr(u64::from_le_bytes(bad[at..at + 8].try_into().unwrap())).block();
@@ -492,7 +492,7 @@ fn marks_of_every_level_do_as_the_model() {
             let from = (below.0 * block) as usize;
             bad[from..from + 512].fill(0x77);
         }
-        let (region, report) = mend(&bad);
+        let (region, report) = repair_all(&bad);
         let shift = 6 * level;
         let first = index >> shift << shift;
         let mut fs = open(region);
@@ -505,7 +505,7 @@ fn marks_of_every_level_do_as_the_model() {
             lost: lost.collect(),
             block,
         };
-        // Of what was below more than one level, blocks of pointers are found.
+        // Below more than one level, the repair finds the pointer blocks.
         let covered: BTreeSet<u64> = (first..(first + (1 << shift)).min(BLOCKS)).collect();
         let all = model.lost == covered;
         assert!(
@@ -581,24 +581,23 @@ fn marks_of_every_level_do_as_the_model() {
             }
         }
         model.holds(&fs, ino, "at the end");
-        // Written from end to end it has lost nothing.
+        // After writing from end to end, nothing is lost.
         let all = bytes(model.bytes.len().max(1));
         assert_eq!(fs.write(&CX, ino, 0, &all).unwrap(), all.len());
         assert_eq!(list(&fs, ino), None);
         fs.unlink(fs.lookup(Ino::ROOT, b"dir").unwrap().ino, b"file")
             .unwrap();
-        sound(fs);
+        close_and_check(fs);
     }
 }
 
-/// A crash at any moment of a write over lost blocks leaves them lost, or as
-/// they were written.
+/// A crash at any moment of a write over lost blocks leaves them lost or written.
 #[test]
-fn a_crash_in_a_write_over_lost_blocks_leaves_them_lost_or_written() {
+fn crash_in_write_over_lost_blocks_is_atomic() {
     for block in [512u32, 4096] {
         let step = block as usize;
         let (image, ino) = image_of(block, 20 * step);
-        let (region, _) = mend(&without_a_line(&image, ino, 8, true));
+        let (region, _) = repair_all(&without_a_line(&image, ino, 8, true));
         let image = bytes_of(&region);
         let geo = geometry(&image);
         let mut rec = Recorded::from_image(&image, Rules::default()).unwrap();
@@ -628,16 +627,16 @@ fn a_crash_in_a_write_over_lost_blocks_leaves_them_lost_or_written() {
                     assert!(moment < to);
                 }
                 assert_eq!(out[..8 * step], bytes(8 * step));
-                sound(fs);
+                close_and_check(fs);
             }
         }
         assert!(before > 0 && after > 0, "{before} {after}");
     }
 }
 
-/// A mark of loss is one in the contents of a file alone.
+/// A loss mark is valid only in the contents of a file.
 #[test]
-fn marks_of_loss_elsewhere_are_damage() {
+fn lost_marks_outside_file_data_are_damage() {
     let (sim, fs) = fresh(4 << 20, 512).unwrap();
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let ino = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
@@ -731,7 +730,7 @@ fn marks_of_loss_elsewhere_are_damage() {
     let at = (geo.offset(Ptr(table.root).block()) + index * 8) as usize;
     bad[at..at + 8].copy_from_slice(&mark(Ino::INODE_TABLE, 0, index).to_le_bytes());
     judged("inode table", &bad, &|fs| fs.getattr(large).map(drop));
-    // A flag of a file that nothing says anything of is no damage.
+    // The flag alone, without any lost range, is not damage.
     let bad = with(ino, &|d| d.flags |= FL_LOST);
     let fs = open(copy_of(&bad));
     assert_eq!(list(&fs, ino), None);

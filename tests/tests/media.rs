@@ -1,9 +1,9 @@
-//! The library on whatever holds a region. On any machine: a file on tmpfs and
-//! an ordinary one. `PRAMFS_TEST_MEDIA` names others, separated by colons:
-//! devices, or directories in which a file is made. The virtual machine of
-//! `tests/vm` runs it on an fsdax file, a pmem block device and a devdax device.
+//! The library on each kind of medium. On any machine: a file on tmpfs and an ordinary
+//! one. `PRAMFS_TEST_MEDIA` names others, separated by colons: devices, or directories in
+//! which a file is created. The virtual machine of `tests/vm` runs it on an fsdax file, a
+//! pmem block device and a devdax device.
 //!
-//! **What is on a device that is named is lost.**
+//! **The tests overwrite the named devices.**
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::kill::Record;
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
-use pramfs_tests::stress::EngineDoor;
+use pramfs_tests::stress::EngineAccess;
 use pramfs_tests::tree::Tree;
 use pramfs_tests::watchdog::Watchdog;
 
 const LEN: u64 = 32 << 20;
 const WRITERS: u32 = 2;
 
-/// A place for a region, and the directory that was made for it.
+/// A place for a region, and the directory created for it.
 struct Medium {
     path: PathBuf,
     _dir: Option<tempfile::TempDir>,
@@ -84,7 +84,7 @@ fn media() -> Vec<Medium> {
         .collect()
 }
 
-/// Runs on each medium, one test at a time: there is one device for all.
+/// Runs on each medium, one test at a time, since all share one device.
 fn on_each(test: &str, work: impl Fn(&Medium)) {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE
@@ -101,7 +101,7 @@ fn on_each(test: &str, work: impl Fn(&Medium)) {
     }
 }
 
-/// The backends that serve a medium.
+/// The backends that support a medium.
 fn backends(medium: &Medium) -> Vec<BackendKind> {
     let kind = medium
         .formatted(BackendKind::Native)
@@ -117,7 +117,7 @@ fn backends(medium: &Medium) -> Vec<BackendKind> {
 }
 
 #[test]
-fn what_is_stored_is_read_again_with_each_backend() {
+fn stored_data_is_readable_with_each_backend() {
     on_each("stores", |medium| {
         for backend in backends(medium) {
             let region = medium.formatted(backend);
@@ -155,32 +155,32 @@ fn what_is_stored_is_read_again_with_each_backend() {
 }
 
 #[test]
-fn writers_of_every_operation_find_what_they_did_after_an_unmount() {
+fn writers_find_all_operations_after_unmount() {
     on_each("writers", |medium| {
         for backend in backends(medium) {
             let logs = tempfile::tempdir().unwrap();
             let record = Record::new(logs.path(), WRITERS, 11);
             let fs = Fs::open(medium.formatted(backend), quiet()).unwrap();
-            record.begin(&EngineDoor(&fs)).unwrap();
+            record.begin(&EngineAccess(&fs)).unwrap();
             for w in 0..WRITERS {
-                record.live(&EngineDoor(&fs), w, 400).unwrap();
+                record.live(&EngineAccess(&fs), w, 400).unwrap();
             }
             fs.close().unwrap();
             medium.fsck();
             let region = medium.open(&RegionOptions::new().backend(backend));
             let fs = Fs::open(region, quiet()).unwrap();
             assert!(fs.recovery().was_clean);
-            let outcome = record.check(&EngineDoor(&fs)).unwrap();
+            let outcome = record.check(&EngineAccess(&fs)).unwrap();
             assert_eq!((outcome.returned, outcome.before), (800, WRITERS));
             fs.close().unwrap();
         }
     });
 }
 
-/// Where a fence writes pages out, it writes those that have changed. What lies
-/// in the page cache in larger pieces is written out whole.
+/// Where a fence writes pages back, it writes only changed ones. Larger pieces of the
+/// page cache are written as a whole.
 #[test]
-fn a_fence_writes_the_pages_that_have_changed() {
+fn fence_writes_only_changed_pages() {
     const PAGES: u64 = 4000;
     on_each("pages of a fence", |medium| {
         let region = medium.formatted(BackendKind::Native);
@@ -197,7 +197,8 @@ fn a_fence_writes_the_pages_that_have_changed() {
             pramfs_tests::skip::skipped("the kernel counts no bytes (/proc/thread-self/io)");
             return;
         };
-        // As a mount that writes does; who reads all, as fsck, is read ahead.
+        // As a writable mount does. For a sequential reader such as fsck, the kernel
+        // reads ahead.
         region.backend().advise_random();
         let w = region.window();
         for page in 0..PAGES {
@@ -213,7 +214,7 @@ fn a_fence_writes_the_pages_that_have_changed() {
 }
 
 #[test]
-fn a_view_is_the_medium() {
+fn view_aliases_medium() {
     on_each("views", |medium| {
         let fs = Fs::open(medium.formatted(BackendKind::Auto), quiet()).unwrap();
         let file = OpenOptions::new()
@@ -259,7 +260,7 @@ fn a_view_is_the_medium() {
 }
 
 #[test]
-fn one_process_has_it_and_readers_share_it() {
+fn region_has_one_writer_process_or_many_readers() {
     on_each("locks", |medium| {
         let writer = medium.formatted(BackendKind::Auto);
         let errno = |options: &RegionOptions| options.open(&medium.path).unwrap_err().errno();
@@ -269,7 +270,7 @@ fn one_process_has_it_and_readers_share_it() {
         drop(writer);
         let reader = medium.open(&RegionOptions::new().read_only(true));
         assert_eq!(errno(&RegionOptions::new()), libc::EBUSY);
-        // The kernel's claim on a block device is for one alone.
+        // The kernel grants a block device to one process only.
         let second = RegionOptions::new().read_only(true).open(&medium.path);
         assert_eq!(second.is_ok(), kind != Some(SourceKind::BlockDevice));
         drop((reader, second));
@@ -281,17 +282,17 @@ fn one_process_has_it_and_readers_share_it() {
 const CHILD: &str = "PRAMFS_TEST_MEDIA_CHILD";
 
 #[test]
-fn what_a_killed_program_leaves_is_recovered_read_only_first_and_then_for_good() {
-    let name = "what_a_killed_program_leaves_is_recovered_read_only_first_and_then_for_good";
+fn killed_process_image_recovers_ro_then_rw() {
+    let name = "killed_process_image_recovers_ro_then_rw";
     if let Ok(child) = std::env::var(CHILD) {
         let (region, logs) = child.split_once('\n').unwrap();
         let record = Record::new(Path::new(logs), WRITERS, 12);
         let region = RegionOptions::new().open(region).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();
-        let (record, door) = (&record, &EngineDoor(&fs));
+        let (record, access) = (&record, &EngineAccess(&fs));
         std::thread::scope(|scope| {
             for w in 0..WRITERS {
-                scope.spawn(move || record.live(door, w, u64::MAX).unwrap());
+                scope.spawn(move || record.live(access, w, u64::MAX).unwrap());
             }
         });
         return;
@@ -300,7 +301,7 @@ fn what_a_killed_program_leaves_is_recovered_read_only_first_and_then_for_good()
         let logs = tempfile::tempdir().unwrap();
         let record = Record::new(logs.path(), WRITERS, 12);
         let fs = Fs::open(medium.formatted(BackendKind::Auto), quiet()).unwrap();
-        record.begin(&EngineDoor(&fs)).unwrap();
+        record.begin(&EngineAccess(&fs)).unwrap();
         fs.close().unwrap();
         for _ in 0..3 {
             let mut child = Command::new(std::env::current_exe().unwrap())
@@ -342,7 +343,7 @@ fn what_a_killed_program_leaves_is_recovered_read_only_first_and_then_for_good()
             let fs = Fs::open(medium.open(&RegionOptions::new()), quiet()).unwrap();
             let found = Tree::of(&fs).unwrap();
             assert!(seen.nodes == found.nodes, "{}", seen.differences(&found));
-            println!("{:?}", record.check(&EngineDoor(&fs)).unwrap());
+            println!("{:?}", record.check(&EngineAccess(&fs)).unwrap());
             fs.close().unwrap();
             medium.fsck();
         }

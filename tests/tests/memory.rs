@@ -1,7 +1,7 @@
-//! Ordinary memory of a mounted file system: what docs/architecture.md says
-//! an inode, a reference and a bitmap take, measured.
+//! Anonymous memory of a mounted file system: measures the figures of
+//! docs/architecture.md for an inode, a reference and a bitmap.
 //!
-//! One test in one process: what it measures is the process.
+//! One test in one process, since it measures the whole process.
 
 use std::ops::ControlFlow;
 
@@ -11,8 +11,8 @@ use pramfs::{
 };
 use pramfs_tests::region::{formatted, mount, quiet, repeatable};
 
-/// Ordinary memory of this process, bytes. Regions are shared memory and do
-/// not count.
+/// Anonymous memory of this process, in bytes. Regions are shared memory and do not
+/// count.
 fn anonymous() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|l| l.starts_with("RssAnon:")).unwrap();
@@ -51,8 +51,8 @@ fn walk(fs: &Fs, dir: Ino, keep: bool) -> u64 {
 fn memory_of_inodes_references_and_bitmaps_is_bounded() {
     const FILES: u64 = 200_000;
     let sim = formatted(512 << 20, &repeatable(4096)).unwrap();
-    // A small cache: bitmaps and a bounded number of inodes, however many
-    // files are made and walked.
+    // A small cache: bitmaps and a bounded number of inodes, however many files are
+    // created and walked.
     let small = MountOptions {
         cache_bytes: 4 << 20,
         ..quiet()
@@ -76,7 +76,7 @@ fn memory_of_inodes_references_and_bitmaps_is_bounded() {
     assert!(used < 10 << 20, "{used} bytes");
     fs.close().unwrap();
 
-    // A cache that takes all of them, and not many more: what each costs.
+    // A cache just large enough for all of them: the cost of each.
     let large = MountOptions {
         cache_bytes: 160 << 20,
         ..quiet()

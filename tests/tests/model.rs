@@ -1,8 +1,7 @@
-//! The engine against the reference model: the same operations on both, the
-//! same results, the same tree.
+//! The engine against the reference model: the same operations on both must give the same
+//! results and the same tree.
 //!
-//! Each test runs for some seconds; `PRAMFS_TEST_CASES` sets the number of its
-//! cases instead.
+//! Each test runs for some seconds; `PRAMFS_TEST_CASES` sets a number of cases instead.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use pramfs_tests::model::{Op, Options, Runner, ops};
 use pramfs_tests::region::show_messages;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
 
-/// Time for one test where no number of cases is asked for.
+/// Time of one test if no number of cases is given.
 const USUAL: Duration = Duration::from_secs(5);
 
 fn cases_asked_for() -> Option<u32> {
@@ -41,7 +40,7 @@ fn run(options: Options, len: usize) {
     let mut runner = TestRunner::new(config);
     let (calls, full, failed) = (Cell::new(0), Cell::new(0), Cell::new(false));
     let result = runner.run(&ops(len), |list| {
-        // Once one has failed it is made smaller, whatever the time.
+        // After a failure, the case is minimized without a time limit.
         if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
             return Ok(());
         }
@@ -79,12 +78,12 @@ const LARGE: Options = Options {
 };
 
 #[test]
-fn smallest_region_blocks_of_512() {
+fn model_matches_smallest_region_with_512_byte_blocks() {
     run(SMALL, 120);
 }
 
 #[test]
-fn smallest_region_blocks_of_1024() {
+fn model_matches_smallest_region_with_1024_byte_blocks() {
     run(
         Options {
             block_size: 1024,
@@ -95,7 +94,7 @@ fn smallest_region_blocks_of_1024() {
 }
 
 #[test]
-fn smallest_region_blocks_of_2048() {
+fn model_matches_smallest_region_with_2048_byte_blocks() {
     run(
         Options {
             block_size: 2048,
@@ -106,7 +105,7 @@ fn smallest_region_blocks_of_2048() {
 }
 
 #[test]
-fn smallest_region_blocks_of_4096() {
+fn model_matches_smallest_region_with_4096_byte_blocks() {
     run(
         Options {
             block_size: 4096,
@@ -117,12 +116,12 @@ fn smallest_region_blocks_of_4096() {
 }
 
 #[test]
-fn large_region_blocks_of_4096() {
+fn model_matches_large_region_with_4096_byte_blocks() {
     run(LARGE, 150);
 }
 
 #[test]
-fn large_region_blocks_of_512() {
+fn model_matches_large_region_with_512_byte_blocks() {
     run(
         Options {
             block_size: 512,
@@ -134,7 +133,7 @@ fn large_region_blocks_of_512() {
 }
 
 #[test]
-fn large_region_blocks_of_1024() {
+fn model_matches_large_region_with_1024_byte_blocks() {
     run(
         Options {
             block_size: 1024,

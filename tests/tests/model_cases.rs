@@ -1,4 +1,4 @@
-//! What the reference model found, one short test for each.
+//! Cases found by the reference model, one short test for each.
 
 use std::ops::ControlFlow;
 
@@ -24,7 +24,7 @@ fn errno<T: std::fmt::Debug>(result: pramfs::Result<T>) -> i32 {
 }
 
 #[test]
-fn noreplace_is_judged_before_the_search_for_a_loop() {
+fn noreplace_is_checked_before_loop() {
     let fs = small();
     let a = fs.mkdir(&CX, Ino::ROOT, b"a", 0o755).unwrap();
     fs.create(&CX, a.ino, b"x", 0o644).unwrap();
@@ -45,14 +45,14 @@ fn noreplace_is_judged_before_the_search_for_a_loop() {
 }
 
 #[test]
-fn a_directory_moved_into_a_removed_one_is_no_damage() {
+fn move_into_removed_directory_is_not_damage() {
     let fs = small();
     let outer = fs.mkdir(&CX, Ino::ROOT, b"outer", 0o755).unwrap();
     let (held, inner) = fs.holding().mkdir(&CX, outer.ino, b"inner", 0o755).unwrap();
     fs.mkdir(&CX, Ino::ROOT, b"moved", 0o755).unwrap();
     fs.rmdir(outer.ino, b"inner").unwrap();
     fs.rmdir(Ino::ROOT, b"outer").unwrap();
-    // The number of the removed parent goes to a file.
+    // The inode number of the removed parent is reused for a file.
     fs.sync().unwrap();
     for i in 0..200u32 {
         let made = fs.create(&CX, Ino::ROOT, format!("f{i}").as_bytes(), 0o644);
@@ -67,7 +67,7 @@ fn a_directory_moved_into_a_removed_one_is_no_damage() {
 }
 
 #[test]
-fn a_flag_that_is_not_kept_changes_nothing() {
+fn unsupported_flag_changes_nothing() {
     let fs = small();
     let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
     fs.write(&CX, f.ino, 0, b"contents").unwrap();
@@ -81,7 +81,7 @@ fn a_flag_that_is_not_kept_changes_nothing() {
 }
 
 #[test]
-fn a_name_in_a_file_is_refused_as_such() {
+fn link_into_file_fails_with_enotdir() {
     let fs = small();
     let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
     assert_eq!(errno(fs.link(f.ino, f.ino, b"g")), libc::ENOTDIR);
@@ -89,7 +89,7 @@ fn a_name_in_a_file_is_refused_as_such() {
 }
 
 #[test]
-fn the_number_of_a_freed_inode_is_stale() {
+fn number_of_freed_inode_is_stale() {
     let fs = small();
     let (held, f) = fs.holding().create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
     fs.unlink(Ino::ROOT, b"f").unwrap();
@@ -102,7 +102,7 @@ fn the_number_of_a_freed_inode_is_stale() {
 }
 
 #[test]
-fn zeroing_a_range_without_space_zeroes_nothing() {
+fn zero_range_without_space_zeroes_nothing() {
     let fs = fresh(256 << 10, 4096).unwrap().1;
     let f = fs.create(&CX, Ino::ROOT, b"f", 0o644).unwrap();
     fs.write(&CX, f.ino, 0, &[7; 4096]).unwrap();
@@ -120,7 +120,7 @@ fn zeroing_a_range_without_space_zeroes_nothing() {
 }
 
 #[test]
-fn a_removed_directory_has_no_parent() {
+fn removed_directory_has_no_parent() {
     let fs = small();
     let a = fs.mkdir(&CX, Ino::ROOT, b"a", 0o755).unwrap();
     let (held, b) = fs.holding().mkdir(&CX, a.ino, b"b", 0o755).unwrap();

@@ -1,10 +1,9 @@
-//! The operations of the reference model by system calls, on a real mount and
-//! on a directory of tmpfs: the same answers, the same trees, also after the
-//! mount has been unmounted or killed.
+//! The operations of the reference model by system calls, on a real mount and on a
+//! directory of tmpfs: both must give the same answers and the same trees, also after an
+//! unmount or a kill.
 //!
-//! Each test runs for some seconds; `PRAMFS_TEST_CASES` sets the number of its
-//! cases instead. All cases of a test share a mount, each in a directory of its
-//! own.
+//! Each test runs for some seconds; `PRAMFS_TEST_CASES` sets a number of cases instead.
+//! All cases of a test share a mount, each in its own directory.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,14 +17,14 @@ use pramfs_tests::watchdog::Watchdog;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
 use rustix::fs::XattrFlags;
 
-/// Time for one test where no number of cases is asked for.
+/// Time of one test if no number of cases is given.
 const USUAL: Duration = Duration::from_secs(8);
 /// Operations of a case, at most.
 const LEN: usize = 100;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// A directory of tmpfs with user.* attributes (Linux 6.6), or why there is
-/// none, said loudly.
+/// A directory of tmpfs with user.* attributes (Linux 6.6), or `None` after reporting the
+/// reason.
 fn tmpfs(test: &str) -> Option<tempfile::TempDir> {
     let missing = |what: &str| {
         pramfs_tests::skip::skipped(format_args!("{what}: {test} has not been run"));
@@ -64,7 +63,7 @@ fn run_one(
         pair.finish()?;
         Ok(pair.calls)
     })();
-    // After a failure what can be removed is.
+    // After a failure, removes as much as possible.
     let removed = std::fs::remove_dir_all(&ours).and(std::fs::remove_dir_all(&theirs));
     let calls = result.map_err(TestCaseError::fail)?;
     removed.map_err(|e| TestCaseError::fail(format!("removing the case: {e}")))?;
@@ -90,7 +89,7 @@ fn run(test: &str, options: &str) {
     });
     let (cases, calls, failed) = (Cell::new(0), Cell::new(0), Cell::new(false));
     let result = runner.run(&ops(LEN), |list| {
-        // Once one has failed it is made smaller, whatever the time.
+        // After a failure, the case is minimized without a time limit.
         if asked.is_none() && !failed.get() && start.elapsed() > USUAL {
             return Ok(());
         }
@@ -117,11 +116,11 @@ fn run(test: &str, options: &str) {
 }
 
 #[test]
-fn a_mount_and_tmpfs_give_the_same_answers() {
+fn mount_matches_tmpfs() {
     run("a mount beside tmpfs", "");
 }
 
 #[test]
-fn a_mount_without_cache_and_tmpfs_give_the_same_answers() {
+fn mount_with_cache_none_matches_tmpfs() {
     run("a mount with cache=none beside tmpfs", "cache=none");
 }

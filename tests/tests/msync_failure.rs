@@ -1,7 +1,6 @@
-//! A disk under the page cache whose write-outs fail for a while. The system
-//! reports a failure once and takes the pages for clean from then on: what they
-//! held is written by no later msync. What had returned before must be found
-//! after the next mount all the same.
+//! A disk below the page cache whose write-back fails for a while. The system reports a
+//! failure once and treats the pages as clean from then on, so no later msync writes
+//! them. Completed operations must still be there after the next mount.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,15 +20,15 @@ use pramfs_tests::disk::{Drive, region_on};
 const PAGE: usize = 4096;
 const LEN: usize = 4 << 20;
 
-/// What the disk has, and what the page cache knows of it.
+/// Contents of the disk, and the state of the page cache.
 #[derive(Debug, Default)]
 struct State {
     on_disk: Mutex<Vec<u8>>,
     dirty: Mutex<BTreeSet<usize>>,
     /// Pages to be written by the next fence.
     flushed: Mutex<BTreeSet<usize>>,
-    /// Whether a fence writes nothing but those, or all between them, too, as one
-    /// msync does.
+    /// Whether a fence writes only those pages, or all between them too, as one msync
+    /// does.
     precise: AtomicBool,
     fails: AtomicBool,
     /// Two pages of new data cannot be stored.
@@ -85,9 +84,10 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) -> Result<()> {
     fs.setattr(&Credentials::ROOT, ino, &set).map(drop)
 }
 
-/// In `fails` a chmod of the sixth file to 0777 returns, and something is tried
-/// while nothing can be written; more records follow. The power fails, and what the disk has is mounted.
-fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &State)) {
+/// A chmod of the sixth file to 0777 completes. Then `fails` tries an operation while
+/// nothing can be written. More records follow, the power fails, and the contents of the
+/// disk are mounted.
+fn completed_ops_are_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &State)) {
     let state = Arc::new(State::default());
     *state.on_disk.lock() = vec![0; LEN];
     let region = region_on(state.clone(), LEN);
@@ -101,7 +101,7 @@ fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &St
     let inos: Vec<Ino> = (0..100).map(|i| make(i).unwrap().ino).collect();
     fs.write(&Credentials::ROOT, inos[50], 0, &[1; 4 * PAGE])
         .unwrap();
-    // Faults are asked for from here on, as after any that the process has had.
+    // From here on, fault checks run, as after any fault of the process.
     note_fault();
     state.precise.store(precise, Ordering::Relaxed);
     for perm in [0o600, 0o611, 0o622] {
@@ -116,7 +116,7 @@ fn what_had_returned_is_there(precise: bool, fails: impl FnOnce(&Fs, &[Ino], &St
             Err(e) => println!("a chmod after it: {e}"),
         }
     }
-    // Its retirements, too, must not call home what is not.
+    // Nor may its retirements declare stores in place that are not on the disk.
     fs.close().ok();
 
     let after = Region::new("the disk", HeapBackend::boxed(LEN));
@@ -136,10 +136,10 @@ fn overwrite(fs: &Fs, inos: &[Ino], state: &State) {
     assert_eq!(e.errno(), libc::EIO, "{e}");
 }
 
-/// An append that takes its lane, and then meets a page that takes no bytes.
+/// An append that takes its lane and then meets a page that accepts no bytes.
 fn append_to_nothing(fs: &Fs, inos: &[Ino], state: &State) {
     let file = fs.open_file(inos[50]).unwrap();
-    // It knows where it goes from the second on.
+    // From the second append on, the file knows where it grows.
     file.append(&[1; PAGE]).unwrap();
     chmod(fs, inos[90], 0o633).unwrap();
     chmod(fs, inos[90], 0o644).unwrap();
@@ -151,16 +151,16 @@ fn append_to_nothing(fs: &Fs, inos: &[Ino], state: &State) {
 }
 
 #[test]
-fn after_an_overwrite_that_failed() {
-    what_had_returned_is_there(false, overwrite);
+fn failed_overwrite_loses_no_completed_op() {
+    completed_ops_are_there(false, overwrite);
 }
 
 #[test]
-fn after_an_append_that_came_to_nothing() {
-    what_had_returned_is_there(true, append_to_nothing);
+fn failed_append_loses_no_completed_op() {
+    completed_ops_are_there(true, append_to_nothing);
 }
 
 #[test]
-fn after_an_append_that_came_to_nothing_and_took_its_neighbours_along() {
-    what_had_returned_is_there(false, append_to_nothing);
+fn failed_append_with_neighbours_loses_no_completed_op() {
+    completed_ops_are_there(false, append_to_nothing);
 }

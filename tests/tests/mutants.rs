@@ -1,12 +1,11 @@
-//! The mutation score of the crash tests: each place in the engine that
-//! flushes, streams or fences is broken, one at a time, and so are the places
-//! where other file systems had their mistakes; the explorer must find every
-//! one. `make mutants` runs it.
+//! The mutation score of the crash tests. Each place in the engine that flushes, streams
+//! or fences is broken, one at a time, and so are the places of known mistakes of other
+//! file systems. The explorer must detect every mutant. `make mutants` runs it.
 //!
-//! Places are found by running; a line of the engine that does such a thing and
-//! that nothing passes fails the test, too. `MUTANT=part-of-a-name` tries those
-//! alone, and `MUTANT=known` the mistakes of others. `MUTANT_TABLE=file` has the
-//! table of a whole run written there.
+//! Places are found by running. If a line of the engine flushes, streams or fences and no
+//! run reaches it, the test fails too. `MUTANT=part-of-a-name` tries the matching mutants
+//! only, and `MUTANT=known` the known mistakes. `MUTANT_TABLE=file` writes the table of a
+//! complete run to that file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,12 +21,12 @@ use pramfs_tests::crash::explorer::{Job, Settings, Stopped, run};
 use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
-use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
+use pramfs_tests::crash::workload::{Fixture, Op, Workload, ops, sequences};
 
-/// One part of the suite, from the cheapest to the dearest.
+/// One part of the suite, in order of cost.
 struct Stage {
     name: &'static str,
-    bed: Bed,
+    fixture: Fixture,
     what: What,
 }
 
@@ -55,9 +54,9 @@ fn settings() -> Settings {
     }
 }
 
-fn bed(block_size: u32) -> Bed {
+fn fixture(block_size: u32) -> Fixture {
     let len = if block_size > 1024 { 512 } else { 256 } << 10;
-    Bed::new(block_size, len).unwrap()
+    Fixture::new(block_size, len).unwrap()
 }
 
 fn stages(ops: &[Op]) -> Vec<Stage> {
@@ -67,12 +66,12 @@ fn stages(ops: &[Op]) -> Vec<Stage> {
     views.retain(|w| w.steps.iter().any(|(op, _)| ops[*op].map));
     let stage = |name, block_size, workloads| Stage {
         name,
-        bed: bed(block_size),
+        fixture: fixture(block_size),
         what: What::Workloads(workloads),
     };
     let in_flight = Stage {
         name: "two in flight",
-        bed: bed(512),
+        fixture: fixture(512),
         what: What::InFlight,
     };
     vec![
@@ -94,27 +93,27 @@ fn explore(stage: &Stage, ops: &[Op]) -> Result<(), Stopped> {
     match &stage.what {
         What::Workloads(workloads) => {
             let job = Job {
-                bed: &stage.bed,
+                fixture: &stage.fixture,
                 ops,
                 workloads,
             };
             run(&settings, &known, &job, &|_| ()).map(drop)
         }
         What::InFlight => {
-            concurrent::run(&settings, &known, (&stage.bed, ops), 1, &|_| ()).map(drop)
+            concurrent::run(&settings, &known, (&stage.fixture, ops), 1, &|_| ()).map(drop)
         }
     }
 }
 
-/// A test that runs as a process of its own.
+/// A test that runs as a separate process.
 struct Finder {
     name: &'static str,
     package: &'static str,
     arguments: &'static [&'static str],
 }
 
-/// Tests that crash what the explorer does not: mkfs, unmount, repairs, large
-/// directories and files, what grows.
+/// Tests that crash operations which the explorer does not cover: mkfs, unmount, repairs,
+/// large directories and files, growth.
 const OTHERS: [Finder; 5] = [
     Finder {
         name: "rules_recovery.rs",
@@ -133,7 +132,7 @@ const OTHERS: [Finder; 5] = [
     },
     Finder {
         name: "htree/tests/durable.rs",
-        package: "pramfs",
+        package: "pramfs-medium",
         arguments: &["--lib", "htree::tests::durable"],
     },
     Finder {
@@ -144,7 +143,7 @@ const OTHERS: [Finder; 5] = [
 ];
 
 impl Finder {
-    /// Whether the test is content.
+    /// Whether the test passes.
     fn run(&self, variable: &str, value: &str) -> bool {
         let done = Command::new(env!("CARGO"))
             .args(["test", "-q", "--features", "mutants", "-p", self.package])
@@ -159,9 +158,9 @@ impl Finder {
 /// A mutant: a place in the code, or a known mistake.
 enum Who {
     Known(Bug),
-    /// The explorer passes it.
+    /// The explorer reaches it.
     Explored(Site),
-    /// Only these other tests pass it; by its name.
+    /// Only these other tests reach it; by name.
     Elsewhere(String, Vec<&'static Finder>),
 }
 
@@ -183,7 +182,7 @@ impl Who {
         }
     }
 
-    /// What found it: the stage, and the story in short.
+    /// The stage that detected it, and the failure in short.
     fn hunt(&self, stages: &[Stage], ops: &[Op]) -> Option<(String, String)> {
         let mutant = match self {
             Who::Known(bug) => Mutant::Bug(*bug),
@@ -202,7 +201,7 @@ impl Who {
             choose(None);
             found
         };
-        // From the cheapest to the dearest.
+        // In order of cost.
         let (cheap, dear) = stages.split_at(2);
         explored(cheap)
             .or_else(|| by_others(OTHERS.iter(), &self.name()))
@@ -210,7 +209,7 @@ impl Who {
     }
 }
 
-/// The places that are passed, without the mistakes.
+/// The places that are reached, known mistakes excluded.
 fn passed(stages: &[Stage], ops: &[Op]) -> Vec<Who> {
     listen(true);
     for stage in &stages[..5] {
@@ -228,7 +227,9 @@ fn passed(stages: &[Stage], ops: &[Op]) -> Vec<Who> {
             "no mistake, and yet {} fails",
             test.name
         );
-        for line in std::fs::read_to_string(&notes).unwrap().lines() {
+        let noted = std::fs::read_to_string(&notes);
+        let noted = noted.unwrap_or_else(|e| panic!("{} runs no test: {e}", test.name));
+        for line in noted.lines() {
             if !explored.contains(line) {
                 others.entry(line.into()).or_default().push(test);
             }
@@ -251,7 +252,7 @@ fn roots() -> impl Iterator<Item = PathBuf> {
         .into_iter()
 }
 
-/// Lines of the engine that flush, stream or fence, and that nothing passes.
+/// Lines of the engine that flush, stream or fence, and that no run reaches.
 fn never_passed(mutants: &[Who]) -> Vec<String> {
     let names: Vec<String> = mutants.iter().map(Who::name).collect();
     let calls = [
@@ -265,7 +266,7 @@ fn never_passed(mutants: &[Who]) -> Vec<String> {
         ".write_new(",
         ".zero_new(",
     ];
-    // Its callers stand for it.
+    // Its callers are counted instead.
     let passes_on = ["volume/tx.rs", "fs/write_source.rs"];
     let mut missed = Vec::new();
     let mut folders: Vec<_> = roots().map(|root| (root.clone(), root)).collect();
@@ -273,7 +274,7 @@ fn never_passed(mutants: &[Who]) -> Vec<String> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let below = path.strip_prefix(&root).unwrap().display().to_string();
-            // Below the window, and what is no part of the engine.
+            // Below the window, and outside of the engine.
             if passes_on.contains(&&*below)
                 || below.contains("test")
                 || below.starts_with("pmem/") && below != "pmem/stitch.rs"
@@ -301,8 +302,7 @@ fn never_passed(mutants: &[Who]) -> Vec<String> {
     missed
 }
 
-/// What nothing can tell from no mistake: file, code of the line, what is
-/// mistaken there, and why.
+/// Equivalent mutants: file, code of the line, the mutation, and the reason.
 const EQUIVALENT: [(&str, &str, &str, &str); 1] = [(
     "journal/lane.rs",
     "let fenced = w.fence(homes);",
@@ -310,7 +310,7 @@ const EQUIVALENT: [(&str, &str, &str, &str); 1] = [(
     "the next store is the first of the two retired words, and the lower word counts",
 )];
 
-/// File, line and mistake of a mutant's name, and the text of the file.
+/// File, line and mutation from a mutant's name, and the text of the file.
 fn parts(name: &str) -> Option<(&str, usize, &str, String)> {
     let (at, what) = name.split_once(": ")?;
     let (file, line) = at.split_once(':')?;
@@ -318,7 +318,7 @@ fn parts(name: &str) -> Option<(&str, usize, &str, String)> {
     Some((file, line.parse().ok()?, what, text))
 }
 
-/// Function that a line is in.
+/// The function that contains a line.
 fn function(text: &str, line: usize) -> Option<&str> {
     let above: Vec<&str> = text.lines().take(line).collect();
     above.iter().rev().find_map(|l| {
@@ -332,8 +332,8 @@ fn function(text: &str, line: usize) -> Option<&str> {
     })
 }
 
-/// The name of a mutant that stays the same while lines are added elsewhere:
-/// file, function, and which of its kind in there.
+/// The name of a mutant, stable while lines are added elsewhere: file, function, and
+/// index among its kind in that function.
 fn lasting(name: &str, all: &[String]) -> String {
     let Some((file, line, what, text)) = parts(name) else {
         return name.into();
@@ -357,7 +357,7 @@ fn lasting(name: &str, all: &[String]) -> String {
     }
 }
 
-/// Why a mutant is no mistake, if it is none.
+/// The reason why a mutant is equivalent, if it is.
 fn equivalent(name: &str) -> Option<&'static str> {
     let (file, line, what, text) = parts(name)?;
     let code = text.lines().nth(line - 1)?.trim();
@@ -365,7 +365,7 @@ fn equivalent(name: &str) -> Option<&'static str> {
     EQUIVALENT.iter().find(same).map(|e| e.3)
 }
 
-/// Begins the document that holds the table.
+/// Start of the document that holds the table.
 const HEAD: &str = "# Mutants\n\
     \n\
     `make mutants` writes this file: do not edit it.\n\
@@ -375,7 +375,7 @@ const HEAD: &str = "# Mutants\n\
     mutant by failing. Places are named by file and function, not by line.\n\n";
 
 #[test]
-fn every_mutant_is_found() {
+fn mutants_are_detected() {
     let ops = ops();
     let stages = stages(&ops);
     let mut mutants: Vec<Who> = Bug::ALL.map(Who::Known).into();

@@ -1,9 +1,9 @@
-//! A region whose file is cut short while it is open: at every kind of length,
-//! under reads, writes, views and threads.
+//! A region whose file is truncated while it is open: to every kind of length, under
+//! reads, writes, views and threads.
 //!
-//! What lies before the cut is read as it was. Everything else is EIO, or
-//! EUCLEAN where zeros stand in for lost metadata. The process lives, the file
-//! system can be closed, and a file that is as long again does no harm either.
+//! Bytes before the new end read as before. Everything else gives EIO, or EUCLEAN where
+//! zeros replace lost metadata. The process lives, the file system can be closed, and
+//! extending the file again does no harm either.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,13 +31,13 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A file, its bytes, and where they lie.
+/// A file, its bytes, and their locations.
 struct Placed {
     ino: Ino,
     bytes: Vec<u8>,
     /// File offset, region offset, length.
     at: Vec<(u64, u64, u64)>,
-    /// Whether the way to its blocks stands in its inode.
+    /// Whether its inode holds the pointer to its blocks.
     direct: bool,
 }
 
@@ -48,7 +48,7 @@ struct Open {
     dir: Ino,
 }
 
-/// A file system on a file of its own, whose files are spread over the region.
+/// A file system in its own file, with contents spread over the region.
 fn open(path: &Path, backend: BackendKind, errors: ErrorPolicy) -> Open {
     let _ = std::fs::remove_file(path);
     let options = RegionOptions::new().backend(backend);
@@ -85,7 +85,7 @@ fn open(path: &Path, backend: BackendKind, errors: ErrorPolicy) -> Open {
     }
 }
 
-/// What a lost medium may answer.
+/// Errors that a truncated medium may give.
 #[track_caller]
 fn lost<T>(result: Result<T>, what: &str) -> Option<T> {
     match result {
@@ -99,7 +99,7 @@ fn lost<T>(result: Result<T>, what: &str) -> Option<T> {
     }
 }
 
-/// Reads all of it: what lies before the cut is as it was.
+/// Reads all of it: bytes before the new end are unchanged.
 fn look(o: &Open, cut: u64) -> (u32, u32) {
     let (mut whole, mut gone) = (0, 0);
     for f in &o.files {
@@ -116,7 +116,7 @@ fn look(o: &Open, cut: u64) -> (u32, u32) {
                 match lost(read, &what) {
                     Some(n) if there => {
                         let want = &f.bytes[(from + piece) as usize..][..n];
-                        // The page of the cut itself keeps what is before it.
+                        // The page that contains the new end keeps the bytes before it.
                         let kept = (cut.saturating_sub(at + piece) as usize).min(n);
                         assert!(found[..kept] == want[..kept], "{what}: other bytes");
                         whole += 1;
@@ -130,7 +130,7 @@ fn look(o: &Open, cut: u64) -> (u32, u32) {
     (whole, gone)
 }
 
-/// Everything else that can be asked, none of it with a panic.
+/// Makes every other call; none may panic.
 fn change(o: &Open, round: &str) {
     let fs = &o.fs;
     for (i, f) in o.files.iter().enumerate() {
@@ -147,7 +147,7 @@ fn change(o: &Open, round: &str) {
             fs.setxattr(&CX, ino, b"user.a", &[1; 3000], XattrMode::Set),
             "setxattr",
         );
-        // A name that was there is there, or lost: never missing.
+        // An existing name is found, or gives an error: it is never missing.
         let name = format!("f{i}");
         if round == "first" {
             lost(fs.lookup(o.dir, name.as_bytes()), "lookup");
@@ -179,7 +179,7 @@ fn lengths() -> Vec<u64> {
 }
 
 #[test]
-fn what_lies_before_the_cut_is_read_and_the_rest_is_an_error() {
+fn truncated_region_reads_prefix_and_fails_beyond() {
     install_fault_guard().unwrap();
     let dog = Watchdog::new("cut regions", Duration::from_secs(30));
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -194,11 +194,11 @@ fn what_lies_before_the_cut_is_read_and_the_rest_is_an_error() {
             (whole, gone) = (whole + a, gone + b);
             change(&o, "first");
             dog.touch();
-            // As long as it was, and zeros where it was cut.
+            // The old length again, with zeros after the truncation point.
             o.region.set_len(LEN).unwrap();
             change(&o, "second");
             lost(o.fs.close_now(), "close");
-            // Whatever is left is mounted, or refused with a reason.
+            // The rest is mounted, or rejected with a reason.
             match RegionOptions::new()
                 .open(&path)
                 .map(|r| Fs::open(r, quiet()))
@@ -221,7 +221,7 @@ fn what_lies_before_the_cut_is_read_and_the_rest_is_an_error() {
 }
 
 #[test]
-fn a_view_of_what_was_cut_off_is_an_error() {
+fn view_of_truncated_region_fails() {
     install_fault_guard().unwrap();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("region");
@@ -264,10 +264,10 @@ fn a_view_of_what_was_cut_off_is_an_error() {
     }
 }
 
-/// Threads that read, write and make files while the file is cut under them,
-/// and made longer again, and cut.
+/// Threads read, write and create files while the file is truncated, extended and
+/// truncated again.
 #[test]
-fn threads_live_through_a_cut() {
+fn threads_survive_region_truncation() {
     install_fault_guard().unwrap();
     let _dog = Watchdog::new("threads over a cut", Duration::from_secs(30));
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

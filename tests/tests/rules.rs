@@ -1,6 +1,6 @@
-//! The rules of the journal, each shown to be needed: the same run crashes once
-//! with the rule on, and everything that had returned is there; and once with
-//! the rule off, and it is not. `docs/consistency.md` has the rules.
+//! Shows that each rule of the journal is needed: the same run crashes once with the rule
+//! on, and all completed operations are there; and once with the rule off, and some are
+//! missing. `docs/consistency.md` has the rules.
 
 use pramfs::{
     FileType, Result,
@@ -32,18 +32,18 @@ fn chmod(fs: &Fs, ino: Ino, perm: u32) {
     fs.setattr(&CX, ino, &set).unwrap();
 }
 
-/// Enough records on this thread's lane that those before are overwritten.
+/// Writes enough records on this thread's lane to overwrite the earlier ones.
 fn pass_by(fs: &Fs, other: Ino) {
     (0..3).for_each(|i| chmod(fs, other, 0o600 + i));
 }
 
-/// Everything stored so far has reached the medium, and power fails.
+/// Everything stored so far reaches the medium, and the power fails.
 fn crash(mut rec: Recorded) -> Result<Fs> {
     recover(&rec.machine().most())
 }
 
-/// The rule that `off` switches off is needed for `run`, whose result says
-/// whether what had returned was there after a crash.
+/// Shows that `run` needs the rule switched off by `off`. The result of `run` tells
+/// whether the completed operations were there after a crash.
 fn needed(off: fn(&mut Rules), run: impl Fn(Rules) -> Result<(), String>) {
     let on = Rules::default();
     if let Err(what) = run(on) {
@@ -70,10 +70,10 @@ fn said(e: pramfs::Error) -> String {
 
 // ---- rule 1
 
-/// Lane 0 changes an inode and is quiet; lane 1 changes it again, and then so
-/// much else that its own record is gone.
+/// Lane 0 changes an inode and stays idle. Lane 1 changes it again, and then so much else
+/// that its own record is overwritten.
 #[test]
-fn rule_1_hand_over_an_older_record_does_not_undo_a_newer_one() {
+fn rule_1_hand_over_old_record_does_not_undo_new() {
     needed(
         |r| r.hand_over = false,
         |rules| {
@@ -90,9 +90,9 @@ fn rule_1_hand_over_an_older_record_does_not_undo_a_newer_one() {
     );
 }
 
-/// The same with a directory: its leaf and the sum over the leaf.
+/// The same with a directory: its leaf and the sum of the leaf.
 #[test]
-fn rule_1_hand_over_a_directory_stays_whole() {
+fn rule_1_hand_over_keeps_directory_consistent() {
     needed(
         |r| r.hand_over = false,
         |rules| {
@@ -120,9 +120,9 @@ fn rule_1_hand_over_a_directory_stays_whole() {
 
 // ---- rule 2
 
-/// Lane 0 frees an inode and its block and is quiet; lane 1 would take both.
+/// Lane 0 frees an inode and its block and stays idle; lane 1 would allocate both.
 #[test]
-fn rule_2_delayed_release_a_freed_inode_is_not_freed_again_under_its_new_owner() {
+fn rule_2_delayed_release_keeps_reused_inode() {
     needed(
         |r| r.delayed_release = false,
         |rules| {
@@ -144,7 +144,7 @@ fn rule_2_delayed_release_a_freed_inode_is_not_freed_again_under_its_new_owner()
             let fs = crash(rec).map_err(said)?;
             let found = fs.lookup(e, b"g").map_err(said)?.ino;
             expect(found, g, "the inode")?;
-            // Whoever comes now must not get what g has.
+            // Later allocations must not get the blocks of g.
             set_thread_lane(0);
             let h = fs.create(&CX, d, b"h", 0o600).map_err(said)?.ino;
             fs.append(&CX, h, &[3; 4096]).map_err(said)?;
@@ -155,9 +155,9 @@ fn rule_2_delayed_release_a_freed_inode_is_not_freed_again_under_its_new_owner()
     );
 }
 
-/// The same with a block alone, freed by a truncation.
+/// The same with a single block, freed by a truncation.
 #[test]
-fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
+fn rule_2_delayed_release_never_shares_freed_block() {
     needed(
         |r| r.delayed_release = false,
         |rules| {
@@ -165,7 +165,7 @@ fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
             let fs = &rec.fs;
             let make = |name: &[u8]| fs.create(&CX, Ino::ROOT, name, 0o600).unwrap().ino;
             let (a, b, c) = (make(b"a"), make(b"b"), make(b"c"));
-            // So full that what is freed is what is taken next.
+            // So full that freed blocks are allocated next.
             let free = fs.statfs().unwrap().available;
             fs.append(&CX, c, &vec![9; ((free - 4) << 12) as usize])
                 .unwrap();
@@ -209,9 +209,9 @@ fn rule_2_delayed_release_a_freed_block_is_not_given_to_two() {
 
 // ---- rule 3
 
-/// Lane 0 sets a bit of a word and is quiet; lane 1 sets another.
+/// Lane 0 sets a bit of a word and stays idle; lane 1 sets another.
 #[test]
-fn rule_3_bit_masks_replay_leaves_other_bits_of_the_word_alone() {
+fn rule_3_bit_masks_replay_keeps_other_bits() {
     needed(
         |r| r.bit_masks = false,
         |rules| {
@@ -238,14 +238,14 @@ fn rule_3_bit_masks_replay_leaves_other_bits_of_the_word_alone() {
 
 /// A removal that takes several records crashes between any two of them.
 #[test]
-fn rule_4_orphan_chain_what_a_cut_removal_left_is_freed_by_the_next_mount() {
+fn rule_4_orphan_chain_finishes_interrupted_removal() {
     needed(
         |r| r.orphan_chain = false,
         |rules| {
             let mut rec = fresh(rules);
             let empty = recovered_tree(&rec.machine().most()).map_err(said)?.free;
             let f = rec.fs.create(&CX, Ino::ROOT, b"f", 0o600).unwrap().ino;
-            // Attributes of their own blocks: one record each.
+            // Attributes in separate blocks: one record each.
             for i in 0..12u8 {
                 let name = format!("user.{i}");
                 let mode = pramfs::XattrMode::Create;
@@ -256,7 +256,7 @@ fn rule_4_orphan_chain_what_a_cut_removal_left_is_freed_by_the_next_mount() {
             let from = rec.now();
             rec.fs.unlink(Ino::ROOT, b"f").unwrap();
             let to = rec.now();
-            // What a file system keeps that has once had a file.
+            // Blocks that a file system keeps after its first file.
             let grown = empty - recovered_tree(&rec.machine().most()).map_err(said)?.free;
             let mut cut = 0;
             for moment in from..=to {
@@ -279,9 +279,9 @@ fn rule_4_orphan_chain_what_a_cut_removal_left_is_freed_by_the_next_mount() {
     );
 }
 
-/// The same for a file that was open when its last name went.
+/// The same for a file that was open when its last name was removed.
 #[test]
-fn rule_4_orphan_chain_an_open_file_without_names_is_freed_by_the_next_mount() {
+fn rule_4_orphan_chain_frees_unlinked_open_file() {
     needed(
         |r| r.orphan_chain = false,
         |rules| {
@@ -305,15 +305,15 @@ fn rule_4_orphan_chain_an_open_file_without_names_is_freed_by_the_next_mount() {
 
 // ---- rule 5
 
-/// Which bytes are record slots.
+/// The byte ranges of record slots.
 fn is_slot(geo: &Geometry, at: u64) -> bool {
     (geo.slot_offset(0, 0)..geo.journal_offset + geo.journal_len).contains(&at)
 }
 
-/// The record of an operation is torn while the homes of the one before are
-/// not fenced.
+/// The record of an operation is torn while the after-images of the previous one are not
+/// fenced in place.
 #[test]
-fn rule_5_two_slots_a_torn_record_leaves_the_operation_before_it() {
+fn rule_5_two_slots_torn_record_keeps_previous_op() {
     needed(
         |r| r.two_slots = false,
         |rules| {
@@ -331,7 +331,7 @@ fn rule_5_two_slots_a_torn_record_leaves_the_operation_before_it() {
             let record = rec.events()[from + at].clone();
             let mut random = Random::new(5);
             for round in 0..200 {
-                // All prefixes of the record, then any of its words.
+                // All prefixes of the record, then each of its words alone.
                 let prefix = record.offset + round * 8;
                 let end = record.offset + record.bytes.len() as u64;
                 let image = machine.words(|at, seq| {
@@ -357,10 +357,9 @@ fn rule_5_two_slots_a_torn_record_leaves_the_operation_before_it() {
 
 // ---- new data
 
-/// The record of an append is on the medium, of the other stores only what is
-/// certain.
+/// The record of an append is on the medium; of the other stores, only the certain ones.
 #[test]
-fn new_data_is_fenced_before_the_record_that_makes_it_reachable() {
+fn new_data_is_fenced_before_its_record() {
     needed(
         |r| r.data_fence = false,
         |rules| {
@@ -391,10 +390,9 @@ fn new_data_is_fenced_before_the_record_that_makes_it_reachable() {
     );
 }
 
-/// The same for what only the file system writes: the first leaf of a
-/// directory.
+/// The same for metadata that only the file system writes: the first leaf of a directory.
 #[test]
-fn new_metadata_is_fenced_before_the_record_that_makes_it_reachable() {
+fn new_metadata_is_fenced_before_its_record() {
     needed(
         |r| r.data_fence = false,
         |rules| {

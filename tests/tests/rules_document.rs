@@ -1,4 +1,4 @@
-//! `docs/consistency.md` names tests beside its promises: they exist.
+//! The tests that `docs/consistency.md` names beside its guarantees exist.
 
 const DOC: &str = include_str!("../../docs/consistency.md");
 
@@ -8,7 +8,7 @@ fn source(file: &str) -> String {
 }
 
 #[test]
-fn each_test_that_the_document_names_exists() {
+fn tests_named_in_consistency_doc_exist() {
     let mut named = 0;
     for quoted in DOC.split('`').skip(1).step_by(2) {
         let Some((file, test)) = quoted.split_once("::") else {
@@ -25,7 +25,7 @@ fn each_test_that_the_document_names_exists() {
 }
 
 #[test]
-fn each_test_of_the_rules_is_named_in_the_document() {
+fn rule_tests_are_named_in_consistency_doc() {
     for file in ["rules.rs", "rules_recovery.rs", "budget.rs"] {
         for test in source(file).split("#[test]\nfn ").skip(1) {
             let test = test.split('(').next().unwrap();
@@ -38,7 +38,7 @@ fn each_test_of_the_rules_is_named_in_the_document() {
 }
 
 #[test]
-fn each_case_of_the_crash_sweep_is_named_in_the_document() {
+fn crash_sweep_cases_are_named_in_consistency_doc() {
     let joined = DOC.split_whitespace().collect::<Vec<_>>().join(" ");
     let sweep = source("crash_sweep.rs") + &source("crash_sweep_attributes.rs");
     let mut cases = 0;

@@ -1,5 +1,5 @@
-//! Recovery, mkfs, mount and unmount: what they find after a crash, and what a
-//! crash in them leaves.
+//! Recovery, mkfs, mount and unmount: their results after a crash, and the results of a
+//! crash in them.
 
 use pramfs::format::format;
 use pramfs::{
@@ -54,8 +54,7 @@ fn is_slot(geo: &Geometry, at: u64) -> bool {
     (geo.slot_offset(0, 0)..geo.journal_offset + geo.journal_len).contains(&at)
 }
 
-/// The image in which the next record, begun by `run`, is torn after its
-/// header.
+/// An image in which the next record, started by `run`, is torn after its header.
 fn torn_by(rec: &mut Recorded, run: impl FnOnce(&Fs)) -> Vec<u8> {
     let from = rec.now();
     run(&rec.fs);
@@ -67,16 +66,16 @@ fn torn_by(rec: &mut Recorded, run: impl FnOnce(&Fs)) -> Vec<u8> {
         .words(|at, seq| seq == record.seq && at < record.offset + 32)
 }
 
-/// What the timer flushes is complete, since the record that follows does not
-/// flush it again; and the one after that takes the slot.
+/// The timer flushes completely, since the next record does not flush again and the one
+/// after it reuses the slot.
 #[test]
-fn what_an_idle_lane_has_left_is_flushed_whole() {
+fn idle_lane_changes_are_flushed_completely() {
     for settle in [false, true] {
         let mut rec = fresh();
         let before = rec.sim.counters();
         let first = create(&rec.fs, "first");
         if settle {
-            // The timer's thread, whose flushes no fence of ours completes.
+            // On the timer's thread, whose flushes our fences do not complete.
             on_another_thread(&rec.fs, 1, |fs| {
                 fs.settle().unwrap();
                 fs.settle().unwrap();
@@ -93,22 +92,22 @@ fn what_an_idle_lane_has_left_is_flushed_whole() {
     }
 }
 
-/// What a lane had freed is given to whoever asks once the lane is retired, by
-/// whichever thread: the retirement is durable before it says so.
+/// Blocks freed by a lane become available when the lane is retired, to any thread. The
+/// retirement is durable before it is visible.
 #[test]
-fn a_retirement_is_durable_before_its_blocks_go_to_others() {
+fn retirement_is_durable_before_blocks_are_reused() {
     let mut rec = fresh();
     let fs = &rec.fs;
     let file = create(fs, "file");
     let short = create(fs, "short");
     fs.write(&CX, short, 0, &[1; 3 * 4096]).unwrap();
-    // The last record of lane 0: its replay clears these blocks' bits.
+    // The last record of lane 0; its replay clears the bits of these blocks.
     let set = SetAttr {
         size: Some(0),
         ..SetAttr::default()
     };
     fs.setattr(&CX, short, &set).unwrap();
-    // A third thread, whose fences are its own, retires the lane and ends.
+    // A third thread retires the lane, with its own fences, and ends.
     on_another_thread(fs, 1, |fs| {
         fs.statfs().unwrap();
     });
@@ -117,7 +116,7 @@ fn a_retirement_is_durable_before_its_blocks_go_to_others() {
         while fs.write(&CX, file, at, &block).is_ok() {
             at += 4096;
         }
-        // Its records of those blocks are not in the journal any more.
+        // The journal no longer holds its records of those blocks.
         (0..3).for_each(|i| chmod(fs, file, 0o640 + i));
     });
     let image = rec.machine().least();
@@ -125,15 +124,15 @@ fn a_retirement_is_durable_before_its_blocks_go_to_others() {
     assert!(tree.nodes.len() > 2);
 }
 
-/// Two crashes in a row, each with a record torn in the same lane.
+/// Two consecutive crashes, each with a torn record in the same lane.
 #[test]
-fn a_torn_slot_is_emptied_and_two_of_them_are_no_damage() {
+fn torn_slots_of_two_crashes_are_not_damage() {
     for records in 0..2 {
         let mut rec = fresh();
         let f = create(&rec.fs, "f");
         (0..records).for_each(|i| chmod(&rec.fs, f, 0o640 + i));
         let image = torn_by(&mut rec, |fs| chmod(fs, f, 0o611));
-        // After each mount the lane begins with its first slot again.
+        // After each mount, the lane starts with its first slot again.
         for _ in 0..3 {
             let mut again = Recorded::from_image(&image, Rules::default()).unwrap();
             assert_eq!(again.fs.recovery().torn, 1);
@@ -150,9 +149,9 @@ fn a_torn_slot_is_emptied_and_two_of_them_are_no_damage() {
     }
 }
 
-/// Both slots of a lane unreadable is no crash: it is reported.
+/// Both slots of a lane unreadable cannot come from a crash: it is reported.
 #[test]
-fn two_unreadable_slots_of_a_lane_are_damage() {
+fn two_unreadable_slots_of_lane_are_damage() {
     let mut rec = fresh();
     let f = create(&rec.fs, "f");
     chmod(&rec.fs, f, 0o611);
@@ -165,8 +164,8 @@ fn two_unreadable_slots_of_a_lane_are_damage() {
     assert_eq!(fs.recovery().damage.len(), 1, "{:?}", fs.recovery().damage);
 }
 
-/// An image with live records in two lanes, a torn one, an unlinked file that
-/// was open, and a truncation that was cut short.
+/// An image with live records in two lanes, a torn one, an unlinked file that was open,
+/// and an interrupted truncation.
 fn eventful() -> Vec<u8> {
     let mut rec = fresh();
     let fs = &rec.fs;
@@ -198,7 +197,7 @@ const LIMITS: Limits = Limits {
 };
 
 #[test]
-fn a_crash_in_recovery_is_recovered_to_the_same_state() {
+fn crash_in_recovery_recovers_to_same_state() {
     let image = eventful();
     let expected = recovered_tree(&image).unwrap();
     let mut rec = Recorded::from_image(&image, Rules::default()).unwrap();
@@ -224,7 +223,7 @@ fn a_crash_in_recovery_is_recovered_to_the_same_state() {
 }
 
 #[test]
-fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
+fn crash_in_unmount_or_mount_loses_nothing() {
     let sim = SimBackend::from_image(&vec![STALE; LEN]).unwrap();
     let mut format_options = repeatable(4096);
     format_options.lanes = Some(2);
@@ -238,7 +237,7 @@ fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
     on_another_thread(&fs, 1, |fs| {
         create(fs, "g");
     });
-    // A lagging time, to be written by the unmount.
+    // A lagging time, which the unmount writes.
     fs.write(&CX, f, 0, &[2; 8]).unwrap();
     let mut events = sim.take_record();
     let mut machine = Machine::new(start);
@@ -267,9 +266,9 @@ fn a_crash_in_unmount_or_the_next_mount_loses_nothing() {
 }
 
 #[test]
-fn a_crash_in_mkfs_leaves_no_file_system_or_a_whole_one() {
-    // Over an older file system, whose parts must not show. Its last file is in
-    // the journal alone; and a record that is dead would bring back an old mode.
+fn crash_in_mkfs_leaves_none_or_whole_file_system() {
+    // Over an older file system, whose structures must not reappear. Its last file is in
+    // the journal only; and a dead record would restore an old mode.
     let mut rec = fresh();
     let old = create(&rec.fs, "old");
     chmod(&rec.fs, old, 0o611);
@@ -286,7 +285,7 @@ fn a_crash_in_mkfs_leaves_no_file_system_or_a_whole_one() {
     crash_in_mkfs(vec![STALE; LEN]);
 }
 
-/// Of a file of the file system before mkfs.
+/// A block of a file of the file system before mkfs.
 const OLD_MODE: u32 = 0o644;
 
 fn crash_in_mkfs(start: Vec<u8>) {
@@ -337,7 +336,7 @@ fn dynamic(image: &[u8], page: u64) -> SuperDynamic {
 }
 
 #[test]
-fn the_dynamic_words_of_the_superblock_are_kept_in_both_pages() {
+fn dynamic_superblock_words_are_kept_in_both_pages() {
     let mut rec = fresh();
     let copy = rec.geometry().copy_offset;
     let image = rec.machine().least();
@@ -351,12 +350,12 @@ fn the_dynamic_words_of_the_superblock_are_kept_in_both_pages() {
     assert_eq!(d, dynamic(&sim.image(), copy));
     assert_eq!(d.first_error.time_sec, 0);
 
-    // The first and the latest error stay noted.
+    // The first and the latest error stay recorded.
     let geo = probe_superblock(&region_of(&sim)).unwrap().geometry();
     let fs = mount(&sim, options(Rules::default())).unwrap();
     let f = create(&fs, "f");
     fs.close().unwrap();
-    // Its home: what holds its number where an inode has it.
+    // Its location: the place of an inode that holds its number.
     let mut image = sim.image();
     let journal = geo.journal_offset as usize..(geo.journal_offset + geo.journal_len) as usize;
     let home = (0..image.len())
@@ -379,10 +378,10 @@ fn the_dynamic_words_of_the_superblock_are_kept_in_both_pages() {
     }
 }
 
-/// A record that only the checkpoint makes dead: it stands in its slot since
-/// before a crash, and what it changed has changed since.
+/// A record that only the checkpoint makes dead: it has been in its slot since before a
+/// crash, and later operations have changed the same place.
 #[test]
-fn the_checkpoint_falls_back_to_the_copy() {
+fn checkpoint_falls_back_to_copy() {
     let mut rec = fresh();
     let (f, g) = (create(&rec.fs, "f"), create(&rec.fs, "g"));
     chmod(&rec.fs, f, 0o611);
@@ -406,7 +405,7 @@ fn the_checkpoint_falls_back_to_the_copy() {
             );
         }
     }
-    // Without any checkpoint nobody can say which records are dead.
+    // Without any checkpoint, it is unknown which records are dead.
     let mut image = image;
     for page in [0, copy] {
         image[at(page)] ^= 1;
@@ -415,10 +414,10 @@ fn the_checkpoint_falls_back_to_the_copy() {
     assert_eq!(e.errno(), libc::EUCLEAN, "{e}");
 }
 
-/// A fence completes the flushes of its own thread only: what one thread of a
-/// lane has flushed, the next one flushes again before it overwrites the record.
+/// A fence completes only the flushes of its own thread. The next thread of a lane
+/// flushes the changes of the previous one again before it overwrites the record.
 #[test]
-fn a_lane_of_two_threads_keeps_what_either_has_changed() {
+fn lane_of_two_threads_keeps_changes_of_both() {
     let mut rec = fresh();
     let (f, g) = (create(&rec.fs, "f"), create(&rec.fs, "g"));
     on_another_thread(&rec.fs, 0, |fs| chmod(fs, f, 0o611));
@@ -427,10 +426,9 @@ fn a_lane_of_two_threads_keeps_what_either_has_changed() {
     assert_eq!(fs.getattr(f).unwrap().perm, 0o611);
 }
 
-/// What a lane leaves unfenced is fenced by whoever takes one of its places
-/// over.
+/// A thread that takes over a place of another lane fences its unfenced changes.
 #[test]
-fn a_hand_over_fences_what_the_other_thread_has_left() {
+fn hand_over_fences_changes_of_other_thread() {
     let mut rec = fresh();
     let (f, g) = (create(&rec.fs, "f"), create(&rec.fs, "g"));
     on_another_thread(&rec.fs, 1, |fs| {
@@ -447,10 +445,10 @@ fn a_hand_over_fences_what_the_other_thread_has_left() {
     assert_eq!((a.uid, a.perm), (77, 0o611));
 }
 
-/// The number of an inode that was freed leads nowhere, also while its bit
-/// waits for the record to die; nor does one that is not committed yet.
+/// The number of a freed inode is stale at once, even while its bit waits until the
+/// record is dead. The number of an uncommitted inode is stale too.
 #[test]
-fn a_freed_inode_is_stale_at_once() {
+fn freed_inode_is_stale_at_once() {
     let rec = fresh();
     let f = create(&rec.fs, "f");
     rec.fs.append(&CX, f, &[1; 100]).unwrap();
@@ -463,11 +461,11 @@ fn a_freed_inode_is_stale_at_once() {
     assert_eq!(t.nodes.len(), 1);
 }
 
-/// The page that a mount looks at first is stored last, and each is fenced.
+/// The page that a mount reads first is stored last, and each page is fenced.
 #[test]
-fn a_change_of_the_label_is_whole_after_a_crash_and_finished_by_the_mount() {
+fn label_change_is_atomic_and_finished_by_mount() {
     let labels = ["before", "a longer one", "third"];
-    // Mounts, looks at the label, and uses what is there.
+    // Mounts, reads the label, and uses the contents.
     let label_of = |image: &[u8], at: &str| {
         let fs = recover(image).unwrap_or_else(|e| panic!("{at}: {e}"));
         let label = fs.label();
@@ -491,8 +489,8 @@ fn a_change_of_the_label_is_whole_after_a_crash_and_finished_by_the_mount() {
         let label = label_of(image, &at);
         assert!(labels[..2].contains(&&*label), "{at}: {label}");
     });
-    // A mount finds the first page torn and mends it; then the label changes once
-    // more, the copy first.
+    // A mount finds the first page torn and repairs it; then the label changes again,
+    // with the copy first.
     let mut torn = new;
     torn[60..512].copy_from_slice(&old[60..512]);
     let mut rec = Recorded::from_image(&torn, Rules::default()).unwrap();

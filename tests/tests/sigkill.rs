@@ -1,12 +1,10 @@
-//! Real deaths: processes that are killed with SIGKILL at random moments, and
-//! the file system they leave, against the logs that the writers kept outside
-//! of it. In one run the writers go through a mount and its server is killed,
-//! in the other they link the library and are killed themselves.
+//! Kills processes with SIGKILL at random moments, and compares the file system with logs
+//! that the writers keep outside of it. In one run, the writers use a mount and its
+//! server is killed; in the other, they link the library and are killed themselves.
 //!
-//! `PRAMFS_TEST_KILLS` is the number of deaths in each of the two, 100 where
-//! it is not set; `PRAMFS_TEST_KILLS_SEED` repeats the operations of a run
-//! and the moments that were chosen (what is done by then depends on the
-//! machine).
+//! `PRAMFS_TEST_KILLS` is the number of kills in each of the two runs, by default 100.
+//! `PRAMFS_TEST_KILLS_SEED` repeats the operations of a run and the chosen moments (the
+//! progress until then depends on the machine).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,13 +19,13 @@ use pramfs_tests::kill::{Outcome, Record};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::region::quiet;
-use pramfs_tests::stress::{EngineDoor, MountDoor, remove_all};
+use pramfs_tests::stress::{EngineAccess, MountAccess, remove_all};
 use pramfs_tests::watchdog::Watchdog;
 
 const SEED: &str = "PRAMFS_TEST_KILLS_SEED";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const WRITERS: u32 = 3;
-/// Deaths of one file system.
+/// Kills of one file system.
 const LIVES: u64 = 20;
 
 fn deaths() -> u64 {
@@ -48,8 +46,7 @@ fn directory() -> tempfile::TempDir {
         .unwrap()
 }
 
-/// The format of a file system, and its bytes: among them ones with little
-/// room, so that operations are refused.
+/// The format and size of a file system. Some have little space, so that operations fail.
 fn a_format(random: &mut Random) -> (u64, FormatOptions) {
     let len = [2 << 20, 6 << 20, 48 << 20][random.below(3) as usize];
     let block_size = [512, 1024, 4096, 4096][random.below(4) as usize];
@@ -63,38 +60,38 @@ fn a_format(random: &mut Random) -> (u64, FormatOptions) {
     (len, options)
 }
 
-/// One test at a time: a process that one of them starts has, for a moment, all
-/// descriptors of the other, and with them its region and its mount.
+/// One test at a time: a process started by one test briefly holds all descriptors of the
+/// other, and with them its region and its mount.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One file system and its record.
-struct Bed {
+struct Fixture {
     record: Record,
     logs: tempfile::TempDir,
     region: PathBuf,
 }
 
-impl Bed {
-    fn new(region: PathBuf, seed: u64) -> Bed {
+impl Fixture {
+    fn new(region: PathBuf, seed: u64) -> Fixture {
         let logs = directory();
         let record = Record::new(logs.path(), WRITERS, seed);
         let fs = open(&region);
-        record.begin(&EngineDoor(&fs)).unwrap();
+        record.begin(&EngineAccess(&fs)).unwrap();
         fs.close().unwrap();
-        Bed {
+        Fixture {
             record,
             logs,
             region,
         }
     }
 
-    /// What the death has left, seen by a program that links the library.
+    /// The state after the kill, seen by a program that links the library.
     fn check(&self) -> Result<Outcome, String> {
         let fs = open(&self.region);
-        let outcome = self.record.check(&EngineDoor(&fs));
+        let outcome = self.record.check(&EngineAccess(&fs));
         fs.close().unwrap();
         self.fsck();
         outcome
@@ -132,7 +129,7 @@ impl Summary {
         self.total += outcome;
     }
 
-    /// Prints it, and makes sure that the deaths met writers at work.
+    /// Prints the counts, and asserts that the kills met writers at work.
     fn end(self, what: &str) {
         println!(
             "{what}: {} deaths in {:.1} s: {:?}",
@@ -149,38 +146,38 @@ impl Summary {
     }
 }
 
-/// Waits so long that some deaths meet the start and most the work.
+/// Waits: some kills hit the start, most hit the work.
 fn moment(random: &mut Random) -> Duration {
     let most = if random.one_in(5) { 10_000 } else { 120_000 };
     Duration::from_micros(random.below(most))
 }
 
 #[test]
-fn what_had_returned_is_there_when_the_server_of_a_mount_is_killed() {
+fn completed_ops_survive_sigkill_of_server() {
     let test = "the server of a mount is killed";
     if !available(test) {
         return;
     }
     let _alone = alone();
     let seed = Random::seed_from_env(SEED);
-    let dog = Watchdog::new(&format!("{test}, {SEED}={seed}"), PATIENCE);
+    let dog = Watchdog::new(&format!("{test}, {SEED}={seed}"), TIMEOUT);
     let mut random = Random::new(seed);
     let mut summary = Summary::new();
     while summary.deaths < deaths() {
         let (len, options) = a_format(&mut random);
         let mount = Mounted::formatted(&program(), len, &options);
-        let bed = Bed::new(mount.region(), random.word());
+        let fixture = Fixture::new(mount.region(), random.word());
         let options = ["", "cache=none", "cache_mem=1M"][random.below(3) as usize];
         let context = format!("{SEED}={seed}, {len} bytes, options \"{options}\"");
         for _ in 0..LIVES.min(deaths() - summary.deaths) {
             dog.touch();
             mount.mount(options);
             let wait = moment(&mut random);
-            let door = MountDoor(mount.path());
-            let (record, door) = (&bed.record, &door);
+            let access = MountAccess(mount.path());
+            let (record, access) = (&fixture.record, &access);
             std::thread::scope(|scope| {
                 let writers: Vec<_> = (0..WRITERS)
-                    .map(|w| scope.spawn(move || record.live(door, w, u64::MAX)))
+                    .map(|w| scope.spawn(move || record.live(access, w, u64::MAX)))
                     .collect();
                 std::thread::sleep(wait);
                 mount.crash();
@@ -189,38 +186,38 @@ fn what_had_returned_is_there_when_the_server_of_a_mount_is_killed() {
                     lived.unwrap_or_else(|e| panic!("{context}: {e}"));
                 }
             });
-            // Through the mount, or by the library.
+            // Through the mount, or with the library.
             let outcome = if random.one_in(2) {
                 mount.mount(options);
-                let outcome = record.check(door);
+                let outcome = record.check(access);
                 mount.unmount();
-                bed.fsck();
+                fixture.fsck();
                 outcome
             } else {
                 while mount.is_mounted() {
                     mount.detach();
                 }
-                bed.check()
+                fixture.check()
             };
             summary.add(outcome.unwrap_or_else(|e| panic!("{context}: {e}")));
         }
-        leave_nothing(&bed);
+        leave_nothing(&fixture);
     }
     summary.end(test);
 }
 
-/// Everything can be removed, and then there is nothing.
-fn leave_nothing(bed: &Bed) {
-    let fs = open(&bed.region);
-    remove_all(&EngineDoor(&fs)).unwrap();
+/// Everything can be removed, and then the file system is empty.
+fn leave_nothing(fixture: &Fixture) {
+    let fs = open(&fixture.region);
+    remove_all(&EngineAccess(&fs)).unwrap();
     fs.close().unwrap();
-    bed.fsck();
+    fixture.fsck();
 }
 
-/// Region, logs and seed of a process that is to be killed.
+/// Region, logs and seed of a process to be killed.
 const CHILD: &str = "PRAMFS_TEST_KILLS_CHILD";
 
-/// Not a test by itself: what the killed process does.
+/// Helper process: the work of the process to be killed.
 fn live_as_child(child: &str) {
     let parts: Vec<&str> = child.split('\n').collect();
     let [region, logs, seed] = parts[..] else {
@@ -230,13 +227,13 @@ fn live_as_child(child: &str) {
     let region = RegionOptions::new().open(region).unwrap();
     // With its timer, unlike `quiet`.
     let fs = Fs::open(region, MountOptions::default()).unwrap();
-    let door = EngineDoor(&fs);
+    let access = EngineAccess(&fs);
     std::thread::scope(|scope| {
         for w in 0..WRITERS {
-            let (record, door) = (&record, &door);
+            let (record, access) = (&record, &access);
             scope.spawn(move || {
-                // A failure ends the process, or it would be taken for work.
-                if let Err(e) = record.live(door, w, u64::MAX) {
+                // A failure ends the process; otherwise it would be mistaken for work.
+                if let Err(e) = record.live(access, w, u64::MAX) {
                     eprintln!("{e}");
                     std::process::exit(3);
                 }
@@ -246,19 +243,19 @@ fn live_as_child(child: &str) {
 }
 
 #[test]
-fn what_had_returned_is_there_when_a_program_that_links_the_library_is_killed() {
-    let name = "what_had_returned_is_there_when_a_program_that_links_the_library_is_killed";
+fn completed_ops_survive_sigkill_of_library_user() {
+    let name = "completed_ops_survive_sigkill_of_library_user";
     if let Ok(child) = std::env::var(CHILD) {
         return live_as_child(&child);
     }
     let _alone = alone();
     let seed = Random::seed_from_env(SEED);
-    let dog = Watchdog::new(&format!("{name}, {SEED}={seed}"), PATIENCE);
+    let dog = Watchdog::new(&format!("{name}, {SEED}={seed}"), TIMEOUT);
     let mut random = Random::new(!seed);
     let mut summary = Summary::new();
     while summary.deaths < deaths() {
         let (len, options) = a_format(&mut random);
-        // Views need blocks of a page.
+        // Views need blocks of the page size.
         let options = FormatOptions {
             block_size: 4096,
             ..options
@@ -269,12 +266,12 @@ fn what_had_returned_is_there_when_a_program_that_links_the_library_is_killed() 
         format(&region, &options).unwrap();
         drop(region);
         let life_seed = random.word();
-        let bed = Bed::new(path, life_seed);
+        let fixture = Fixture::new(path, life_seed);
         let context = format!("{SEED}={seed}, {len} bytes");
         for _ in 0..LIVES.min(deaths() - summary.deaths) {
             dog.touch();
             let wait = moment(&mut random);
-            let (region, logs) = (bed.region.display(), bed.logs.path().display());
+            let (region, logs) = (fixture.region.display(), fixture.logs.path().display());
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", name, "--nocapture", "--test-threads=1"])
                 .env(CHILD, format!("{region}\n{logs}\n{life_seed}"))
@@ -288,78 +285,78 @@ fn what_had_returned_is_there_when_a_program_that_links_the_library_is_killed() 
                 std::os::unix::process::ExitStatusExt::signal(&status) == Some(libc::SIGKILL),
                 "{context}: the process ended by itself: {status}"
             );
-            let outcome = bed.check();
+            let outcome = fixture.check();
             summary.add(outcome.unwrap_or_else(|e| panic!("{context}: {e}")));
         }
-        leave_nothing(&bed);
+        leave_nothing(&fixture);
     }
     summary.end(name);
 }
 
-/// The check is no formality: of a region as it was a little earlier, of one
-/// with a changed byte, a lost name or a stranger it says so.
+/// The check detects errors: an older version of the region, a changed byte, a lost name,
+/// a foreign file.
 #[test]
-fn the_check_finds_what_is_missing_and_what_is_too_much() {
+fn kill_check_detects_missing_and_extra_state() {
     let _alone = alone();
     let dir = directory();
     let path = dir.path().join("region");
     let region = RegionOptions::new().create(&path, 16 << 20).unwrap();
     format(&region, &FormatOptions::default()).unwrap();
     drop(region);
-    let bed = Bed::new(path.clone(), 7);
+    let fixture = Fixture::new(path.clone(), 7);
     let live = |most| {
         let fs = open(&path);
         for w in 0..WRITERS {
-            bed.record.live(&EngineDoor(&fs), w, most).unwrap();
+            fixture.record.live(&EngineAccess(&fs), w, most).unwrap();
         }
         fs.close().unwrap();
     };
     live(300);
-    let outcome = bed.check().unwrap();
+    let outcome = fixture.check().unwrap();
     assert_eq!((outcome.returned, outcome.before), (900, 3));
     let earlier = std::fs::read(&path).unwrap();
     live(40);
     let now = std::fs::read(&path).unwrap();
     std::fs::write(&path, &earlier).unwrap();
-    let lost = bed.check().unwrap_err();
+    let lost = fixture.check().unwrap_err();
     assert!(lost.contains("neither the state before"), "{lost}");
 
     use pramfs_tests::stress::Target;
-    type Harm = fn(&EngineDoor<'_>);
+    type Harm = fn(&EngineAccess<'_>);
     let harms: [(&str, Harm); 4] = [
-        ("data differ from byte 5 on", |door| {
-            let root = door.root().unwrap();
-            let own = door.lookup(&root, b"w1").unwrap();
-            let file = door.list(&own).unwrap().into_iter().find_map(|name| {
-                let node = door.lookup(&own, &name).unwrap();
+        ("data differ from byte 5 on", |access| {
+            let root = access.root().unwrap();
+            let own = access.lookup(&root, b"w1").unwrap();
+            let file = access.list(&own).unwrap().into_iter().find_map(|name| {
+                let node = access.lookup(&own, &name).unwrap();
                 let mut byte = [0; 6];
-                (door.read(&node, 0, &mut byte) == Ok(6)).then_some((node, byte[5]))
+                (access.read(&node, 0, &mut byte) == Ok(6)).then_some((node, byte[5]))
             });
             let (node, byte) = file.expect("a file of six bytes");
-            door.write(&node, 5, &[!byte]).unwrap();
+            access.write(&node, 5, &[!byte]).unwrap();
         }),
-        ("is missing", |door| {
-            let own = door.lookup(&door.root().unwrap(), b"w2").unwrap();
-            let names = door.list(&own).unwrap();
-            let removed = names.iter().any(|name| door.unlink(&own, name).is_ok());
+        ("is missing", |access| {
+            let own = access.lookup(&access.root().unwrap(), b"w2").unwrap();
+            let names = access.list(&own).unwrap();
+            let removed = names.iter().any(|name| access.unlink(&own, name).is_ok());
             assert!(removed);
         }),
-        ("nobody has made these", |door| {
-            door.create(&door.root().unwrap(), b"stranger").unwrap();
+        ("nobody has made these", |access| {
+            access.create(&access.root().unwrap(), b"stranger").unwrap();
         }),
-        ("is there", |door| {
-            let own = door.lookup(&door.root().unwrap(), b"w0").unwrap();
-            door.mkdir(&own, b"more").unwrap();
+        ("is there", |access| {
+            let own = access.lookup(&access.root().unwrap(), b"w0").unwrap();
+            access.mkdir(&own, b"more").unwrap();
         }),
     ];
     for (expected, harm) in harms {
         std::fs::write(&path, &now).unwrap();
         let fs = open(&path);
-        harm(&EngineDoor(&fs));
+        harm(&EngineAccess(&fs));
         fs.close().unwrap();
-        let found = bed.check().unwrap_err();
+        let found = fixture.check().unwrap_err();
         assert!(found.contains(expected), "{expected}: {found}");
     }
     std::fs::write(&path, &now).unwrap();
-    assert_eq!(bed.check().unwrap().returned, 120);
+    assert_eq!(fixture.check().unwrap().returned, 120);
 }

@@ -1,10 +1,9 @@
-//! Threads of mixed operations over one small tree, and invariants during and
-//! after it: every byte read can be explained, link counts agree with the
-//! names, fsck finds nothing, a remount shows the same, all space comes back,
-//! nothing hangs.
+//! Threads of mixed operations over one small tree, and invariants during and after the
+//! run: every byte read can be explained, link counts match the names, fsck finds
+//! nothing, a remount shows the same, all space is freed, nothing hangs.
 //!
-//! `PRAMFS_STRESS_SECONDS` is the time of each test, `PRAMFS_STRESS_SEED`
-//! repeats the operations of a run (not their interleaving).
+//! `PRAMFS_STRESS_SECONDS` is the time of each test, `PRAMFS_STRESS_SEED` repeats the
+//! operations of a run (not their interleaving).
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,12 +16,12 @@ use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::mounted::{Mounted, available, program};
 use pramfs_tests::random::Random;
 use pramfs_tests::stress::{
-    EngineDoor, MountDoor, Plan, Target, Totals, assert_same, populate, remove_all, run, walk,
+    EngineAccess, MountAccess, Plan, Target, Totals, assert_same, populate, remove_all, run, walk,
 };
 use pramfs_tests::watchdog::Watchdog;
 
 const SEED: &str = "PRAMFS_STRESS_SEED";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn time() -> Duration {
     let asked = std::env::var("PRAMFS_STRESS_SECONDS").ok();
@@ -30,7 +29,7 @@ fn time() -> Duration {
 }
 
 fn watch(test: &str, seed: u64) -> Watchdog {
-    Watchdog::new(&format!("{test}, {SEED}={seed}"), PATIENCE)
+    Watchdog::new(&format!("{test}, {SEED}={seed}"), TIMEOUT)
 }
 
 fn print(totals: &Totals) {
@@ -47,38 +46,38 @@ fn check(region: &Region) {
 
 fn mount_options() -> MountOptions {
     MountOptions {
-        // The least there is: a thousand inodes.
+        // The minimum: a thousand inodes.
         cache_bytes: 1,
-        // Reading changes inodes, too.
+        // Reads change inodes too.
         atime: AtimePolicy::StrictAtime,
         ..MountOptions::default()
     }
 }
 
-/// As much of everything as there can be, and none of it again: tables and
-/// bitmaps have grown to their size.
+/// Creates the maximum of everything and removes it, so that tables and bitmaps have
+/// reached their size.
 fn grow_tables(fs: &Fs) -> u64 {
-    let door = EngineDoor(fs);
-    let (root, mut made, mut open) = (door.root().unwrap(), 0, Vec::new());
-    while let Ok(node) = door.create(&root, format!("{made}").as_bytes()) {
+    let access = EngineAccess(fs);
+    let (root, mut made, mut open) = (access.root().unwrap(), 0, Vec::new());
+    while let Ok(node) = access.create(&root, format!("{made}").as_bytes()) {
         made += 1;
         if open.len() < 500 {
             open.push(node);
         }
     }
     assert!(made > 100, "{made} inodes");
-    // With hundreds of inodes without names.
-    remove_all(&door).unwrap();
+    // With hundreds of unlinked inodes.
+    remove_all(&access).unwrap();
     drop(open);
-    let all = door.create(&root, b"all").unwrap();
+    let all = access.create(&root, b"all").unwrap();
     let mut at = 0;
-    while let Ok(n) = door.write(&all, at, &[1; 1 << 16]) {
+    while let Ok(n) = access.write(&all, at, &[1; 1 << 16]) {
         at += n as u64;
     }
     drop(all);
-    remove_all(&door).unwrap();
+    remove_all(&access).unwrap();
     drop(root);
-    door.sync().unwrap()
+    access.sync().unwrap()
 }
 
 struct Engine {
@@ -114,9 +113,9 @@ fn engine(test: &str, make: impl Fn(u64) -> Engine) {
     format(&region, &options).unwrap();
     let fs = Fs::open(region, mount_options()).unwrap();
     let free = grow_tables(&fs);
-    let door = EngineDoor(&fs);
-    populate(&door, plan.cold).unwrap();
-    let totals = run(&door, &plan, &dog).unwrap_or_else(|e| panic!("{e}\n{SEED}={seed}"));
+    let access = EngineAccess(&fs);
+    populate(&access, plan.cold).unwrap();
+    let totals = run(&access, &plan, &dog).unwrap_or_else(|e| panic!("{e}\n{SEED}={seed}"));
     print(&totals);
     for what in ["rename EXCHANGE", "store", "truncate", "setxattr", "rmdir"] {
         assert!(totals.done.contains_key(what), "no {what} was done");
@@ -131,19 +130,19 @@ fn engine(test: &str, make: impl Fn(u64) -> Engine) {
     } else {
         assert!(totals.full > 0, "the region was never full");
     }
-    let before = walk(&door).unwrap();
+    let before = walk(&access).unwrap();
     println!("{} names at the end", before.len());
     fs.close().unwrap();
     let open = || RegionOptions::new().open(&path).unwrap();
     check(&open());
     dog.touch();
     let fs = Fs::open(open(), mount_options()).unwrap();
-    let door = EngineDoor(&fs);
+    let access = EngineAccess(&fs);
     assert!(fs.recovery().was_clean);
-    assert_same(&before, &walk(&door).unwrap(), "a remount");
-    remove_all(&door).unwrap();
+    assert_same(&before, &walk(&access).unwrap(), "a remount");
+    remove_all(&access).unwrap();
     assert_eq!(
-        door.sync().unwrap(),
+        access.sync().unwrap(),
         free,
         "free blocks, at the end and before"
     );
@@ -152,7 +151,7 @@ fn engine(test: &str, make: impl Fn(u64) -> Engine) {
 }
 
 #[test]
-fn threads_on_the_engine_with_room() {
+fn engine_stress_with_free_space() {
     engine("stress of the engine", |seed| Engine {
         region: 384 << 20,
         inodes: 8192,
@@ -170,7 +169,7 @@ fn threads_on_the_engine_with_room() {
 }
 
 #[test]
-fn threads_on_the_engine_with_a_full_region() {
+fn engine_stress_on_full_region() {
     engine("stress of a full engine", |seed| Engine {
         region: 4 << 20,
         inodes: 1024,
@@ -187,9 +186,9 @@ fn threads_on_the_engine_with_a_full_region() {
     });
 }
 
-/// Two names, so that views, cuts and punches of one file meet.
+/// Two names, so that views, truncations and punches of one file meet.
 #[test]
-fn threads_on_the_engine_with_two_names() {
+fn engine_stress_on_two_names() {
     engine("stress of few files", |seed| Engine {
         region: 8 << 20,
         inodes: 1024,
@@ -226,8 +225,8 @@ fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
         let mut number = || parts.next().unwrap().parse::<u64>().unwrap();
         let (first, seed) = (number(), number());
         let dog = watch(test, seed);
-        let door = MountDoor(parts.next().unwrap().into());
-        match run(&door, &plan(seed, first, 200), &dog) {
+        let access = MountAccess(parts.next().unwrap().into());
+        match run(&access, &plan(seed, first, 200), &dog) {
             Ok(totals) => print(&totals),
             Err(e) => panic!("{e}\n{SEED}={seed}"),
         }
@@ -238,8 +237,8 @@ fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
     }
     let seed = Random::seed_from_env(SEED);
     let mount = Mounted::new(&program(), len, options);
-    let door = MountDoor(mount.path());
-    populate(&door, 200).unwrap();
+    let access = MountAccess(mount.path());
+    populate(&access, 200).unwrap();
     let children: Vec<_> = [1, 21]
         .map(|first| {
             Command::new(std::env::current_exe().unwrap())
@@ -266,33 +265,33 @@ fn on_a_mount(test: &str, name: &str, options: &str, len: u64) {
         );
     }
     let dog = watch(test, seed);
-    let before = walk(&door).unwrap();
+    let before = walk(&access).unwrap();
     println!("{} names at the end", before.len());
     mount.unmount();
     let open = || RegionOptions::new().open(mount.region()).unwrap();
     check(&open());
     dog.touch();
     mount.mount(options);
-    assert_same(&before, &walk(&door).unwrap(), "a remount");
-    remove_all(&door).unwrap();
+    assert_same(&before, &walk(&access).unwrap(), "a remount");
+    remove_all(&access).unwrap();
     mount.unmount();
     check(&open());
-    // What is left is the root, and tables.
+    // The root and the tables remain.
     let fs = Fs::open(open(), MountOptions::default()).unwrap();
-    assert!(walk(&EngineDoor(&fs)).unwrap().is_empty());
+    assert!(walk(&EngineAccess(&fs)).unwrap().is_empty());
     let s = fs.statfs().unwrap();
     assert!(s.free * 10 > s.blocks * 6, "space has not come back: {s:?}");
 }
 
 #[test]
-fn processes_on_a_mount() {
-    let name = "processes_on_a_mount";
+fn mount_stress_with_processes() {
+    let name = "mount_stress_with_processes";
     on_a_mount("stress of a mount", name, "", 64 << 20);
 }
 
 #[test]
-fn processes_on_a_full_mount_without_cache() {
-    let name = "processes_on_a_full_mount_without_cache";
+fn mount_stress_on_full_region_with_cache_none() {
+    let name = "mount_stress_on_full_region_with_cache_none";
     on_a_mount(
         "stress of a mount with cache=none",
         name,

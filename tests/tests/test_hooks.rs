@@ -1,5 +1,4 @@
-//! Doors for tests: what they open is not in the programs that are tested, and a
-//! build that has them says so.
+//! Test hooks: the tested programs do not contain them, and a build that does reports it.
 
 use pramfs_tests::mounted;
 
@@ -16,7 +15,7 @@ fn programs_under_test_have_no_test_hooks() {
 }
 
 #[test]
-fn version_of_a_library_with_test_hooks_says_testing() {
+fn library_version_with_test_hooks_says_testing() {
     // These tests are built with the feature, as `crash` and `recorded` need it.
     assert!(pramfs::VERSION.ends_with("+testing"), "{}", pramfs::VERSION);
 }

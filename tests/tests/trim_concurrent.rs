@@ -1,9 +1,9 @@
-//! A block device is trimmed beside what makes and removes directories, links
-//! and files on it: everything that was made is there until it is removed.
+//! Trims a block device while threads create and remove directories, links and files on
+//! it. Every object exists until it is removed.
 //!
-//! With `durability=process`, where the kernel reads ahead in large pieces. Linux
-//! 6.18 loses stores through a mapping to such a piece when a part of it is
-//! punched out; so a block device is given back by whole pieces.
+//! Uses `durability=process`, where the kernel reads ahead in large folios. Linux 6.18
+//! loses stores through a mapping to a large folio when a part of it is punched out, so
+//! blocks of a block device are discarded in whole folios.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ use pramfs_fsck::{self as fsck, CheckOptions};
 use pramfs_tests::random::Random;
 use pramfs_tests::watchdog::Watchdog;
 
-/// By pages, one of four runs of eight seconds lost something.
+/// With page-sized pieces, one of four runs of eight seconds lost data.
 const TIME: Duration = Duration::from_secs(12);
 const TARGET: [u8; 200] = [b'x'; 200];
 
@@ -28,7 +28,7 @@ const TARGET: [u8; 200] = [b'x'; 200];
 struct Loop(PathBuf);
 
 impl Loop {
-    /// `None` has been said loudly.
+    /// A loop device, or `None` after reporting the reason.
     fn over(image: &Path) -> Option<Loop> {
         let out = Command::new("losetup")
             .args(["--find", "--show"])
@@ -58,8 +58,8 @@ impl Drop for Loop {
     }
 }
 
-/// Directories of a thread, each with a file, a link and a pipe: made, looked
-/// at and removed, as `round` says. Gives what is not as it was made.
+/// Creates, checks and removes directories of a thread, each with a file, a link and a
+/// pipe, depending on `round`. Returns the objects that are not as created.
 fn round(fs: &Fs, thread: usize, round: u64) -> Result<(), String> {
     let ctx = Credentials::ROOT;
     let e = |e: pramfs::Error| format!("round {round}: {e}");
@@ -92,9 +92,9 @@ fn round(fs: &Fs, thread: usize, round: u64) -> Result<(), String> {
 }
 
 #[test]
-fn trimming_a_block_device_beside_changes_loses_nothing() {
+fn trim_of_block_device_beside_changes_loses_nothing() {
     let _dog = Watchdog::new("a trimmed block device", Duration::from_secs(120));
-    // On a disk; a loop device over tmpfs would do as well.
+    // On a disk; a loop device over tmpfs would work as well.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = dir.path().join("image");
     std::fs::File::create(&image)

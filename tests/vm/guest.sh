@@ -98,7 +98,7 @@ library() {
 quota() {
     local test said
     test=$(grep /host_full- $shared/tests | head -n 1)
-    said=$("$test" --exact a_quota_of_the_host_is_a_host_that_is_full --nocapture 2>&1) &&
+    said=$("$test" --exact exceeded_host_quota_acts_as_full_host --nocapture 2>&1) &&
         grep -q 'a quota on ext4 was met' <<<"$said" ||
         { printf '%s\n' "$said" && return 1; }
     grep 'was met' <<<"$said" | sed 's/^/   /'

@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_of_gaps_and_blocks_have_a_bound() {
+    fn gap_block_pairs_are_bounded() {
         for blocks in [0, 1, 1 << 10, 1 << 20, 1 << 31] {
             let gaps = most_gaps(blocks);
             assert!(

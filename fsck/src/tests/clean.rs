@@ -264,7 +264,7 @@ fn random_operations_leave_clean_file_system() {
 }
 
 #[test]
-fn large_directory_leaves_nothing_after_removal() {
+fn emptied_large_directory_frees_all_blocks() {
     for block_size in BLOCK_SIZES {
         let region = fresh(64 << 20, block_size);
         let fs = Fs::open(region, quiet()).unwrap();
@@ -317,7 +317,7 @@ fn huge_leaves_count_all_their_blocks() {
 }
 
 #[test]
-fn live_records_stop_the_check() {
+fn check_stops_at_live_records() {
     let sim = SimBackend::new(1 << 20).unwrap();
     let region = || Region::new("test", Box::new(sim.clone()));
     format(&region(), &options(1024)).unwrap();

@@ -561,7 +561,7 @@ fn failing_medium_is_reported_as_unreadable() {
 }
 
 #[test]
-fn every_kind_of_finding_has_a_case() {
+fn every_finding_has_test_case() {
     let known: BTreeSet<_> = Damage::ALL.iter().map(|kind| kind.code()).collect();
     // Planted by the test above and by a test of repairs.
     let mut planted = BTreeSet::from(["unreadable", "records-refused"]);

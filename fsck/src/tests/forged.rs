@@ -56,7 +56,7 @@ fn lose_table_block(p: &Plant, ino: Ino) {
 }
 
 #[test]
-fn forged_inode_in_file_is_not_an_inode_table_block() {
+fn forged_inode_in_file_is_not_table_block() {
     let p = Plant::new();
     let before = tree(&bytes_of(&p.region)).unwrap();
     let (ino, real, forged) = victim(&p);
@@ -75,7 +75,7 @@ fn forged_inode_in_file_is_not_an_inode_table_block() {
 }
 
 #[test]
-fn ambiguous_inode_table_blocks_are_not_used() {
+fn ambiguous_inode_table_blocks_are_skipped() {
     let p = Plant::new();
     let (ino, real, forged) = victim(&p);
     let block = lost_block(&p);

@@ -14,7 +14,7 @@ fn refused(list: &str) -> Refused {
 }
 
 #[test]
-fn nothing_said_means_the_defaults() {
+fn missing_options_give_defaults() {
     let settings = parsed("");
     assert_eq!(settings, MountSettings::default());
     assert_eq!(parsed(",,defaults,,"), MountSettings::default());
@@ -22,7 +22,7 @@ fn nothing_said_means_the_defaults() {
 }
 
 #[test]
-fn flags_and_their_opposites() {
+fn flags_and_opposites_are_parsed() {
     for (on, off, get) in [
         (
             "ro",
@@ -44,7 +44,7 @@ fn flags_and_their_opposites() {
 }
 
 #[test]
-fn access_times() {
+fn atime_options_are_parsed() {
     assert_eq!(parsed("noatime").atime, AtimePolicy::NoAtime);
     assert_eq!(parsed("strictatime").atime, AtimePolicy::StrictAtime);
     assert_eq!(parsed("norelatime").atime, AtimePolicy::StrictAtime);
@@ -63,7 +63,7 @@ fn access_times() {
 }
 
 #[test]
-fn choices() {
+fn choice_options_are_parsed() {
     assert_eq!(parsed("errors=continue").errors, ErrorPolicy::Continue);
     assert_eq!(parsed("errors=remount-ro").errors, ErrorPolicy::RemountRo);
     assert_eq!(parsed("errors=panic").errors, ErrorPolicy::Panic);
@@ -80,7 +80,7 @@ fn choices() {
 }
 
 #[test]
-fn what_is_to_be_synchronous_survives_a_power_failure() {
+fn sync_options_survive_power_failure() {
     for (list, durability) in [
         ("durability=process", Durability::Process),
         ("durability=process,sync", Durability::Power),
@@ -92,7 +92,7 @@ fn what_is_to_be_synchronous_survives_a_power_failure() {
 }
 
 #[test]
-fn numbers() {
+fn numeric_options_are_parsed() {
     assert_eq!(parsed("threads=1").threads, Some(1));
     assert_eq!(parsed("threads=64").threads, Some(64));
     assert_eq!(parsed("cache_mem=4096").cache_bytes, Some(4096));
@@ -120,14 +120,14 @@ fn numbers() {
 }
 
 #[test]
-fn who_may_come_in() {
+fn allow_other_option_is_parsed() {
     assert_eq!(parsed("").allow_other, None);
     assert_eq!(parsed("allow_other").allow_other, Some(true));
     assert_eq!(parsed("noallow_other").allow_other, Some(false));
 }
 
 #[test]
-fn other_switches() {
+fn boolean_options_are_parsed() {
     assert!(parsed("nonempty").nonempty);
     assert!(parsed("discard").discard && !parsed("discard,nodiscard").discard);
     assert!(parsed("norecovery,ro").no_recovery && parsed("ro,norecovery").read_only);
@@ -140,7 +140,7 @@ fn other_switches() {
 }
 
 #[test]
-fn what_fstab_needs_is_let_through() {
+fn fstab_only_options_are_accepted() {
     let list = "auto,noauto,nofail,_netdev,nouser,silent,loud,mand,nomand,iversion,noiversion,acl,user_xattr,\
                 comment=a b,x-systemd.automount,\
                 x-gvfs-name=P,X-mount.mkdir";
@@ -148,7 +148,7 @@ fn what_fstab_needs_is_let_through() {
 }
 
 #[test]
-fn a_user_mount_is_a_tame_one() {
+fn user_options_imply_nosuid_nodev_noexec() {
     for option in ["user", "user=joe", "users", "owner", "group"] {
         let settings = parsed(option);
         assert!(
@@ -172,7 +172,7 @@ fn unknown_options_are_refused_by_name() {
 }
 
 #[test]
-fn wrong_values_are_refused_with_the_right_ones() {
+fn wrong_values_are_refused_with_choices() {
     for (list, says) in [
         ("errors=sometimes", "errors=remount-ro"),
         ("errors", "errors=continue"),
@@ -194,7 +194,7 @@ fn wrong_values_are_refused_with_the_right_ones() {
 }
 
 #[test]
-fn the_owner_of_the_root_is_a_matter_for_mkfs() {
+fn root_owner_options_are_refused() {
     for list in ["uid=1000", "gid=1000", "mode=700", "uid"] {
         assert!(
             matches!(refused(list), Refused::Wrong(why) if why.contains("mkfs.pramfs")),
@@ -223,7 +223,7 @@ fn examples(row: &Row) -> Vec<String> {
 }
 
 #[test]
-fn every_row_accepts_its_values_and_names_them_when_it_refuses() {
+fn every_option_accepts_and_names_its_values() {
     for row in OPTIONS {
         for option in examples(row) {
             parsed(&option);
@@ -247,7 +247,7 @@ fn every_row_accepts_its_values_and_names_them_when_it_refuses() {
 }
 
 #[test]
-fn no_two_rows_share_a_name() {
+fn option_names_are_unique() {
     let mut names: Vec<_> = OPTIONS.iter().flat_map(|row| row.names).collect();
     let all = names.len();
     names.sort_unstable();
@@ -259,7 +259,7 @@ fn no_two_rows_share_a_name() {
 }
 
 #[test]
-fn remount_changes_what_the_table_says_and_nothing_else() {
+fn remount_changes_only_marked_options() {
     for row in OPTIONS {
         for option in examples(row) {
             let changes = !parsed(&option).flags_given.is_empty();
@@ -269,7 +269,7 @@ fn remount_changes_what_the_table_says_and_nothing_else() {
 }
 
 #[test]
-fn default_of_every_choice_is_its_first_value() {
+fn default_of_choice_is_first_value() {
     for row in OPTIONS {
         if let Takes::OneOf(choices) = &row.takes {
             let first = format!("{}={}", row.names[0], choices[0].value);
@@ -284,7 +284,7 @@ fn default_of_every_choice_is_its_first_value() {
 }
 
 #[test]
-fn help_shows_every_row_within_a_terminal_line() {
+fn help_lines_fit_terminal_width() {
     let help = help();
     for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
         assert!(
@@ -300,7 +300,7 @@ fn help_shows_every_row_within_a_terminal_line() {
 
 /// `PRAMFS_BLESS=1` writes the table of the document anew.
 #[test]
-fn document_has_the_table() {
+fn document_has_generated_option_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/mounting.md");
     let page = std::fs::read_to_string(path).unwrap();
     let (start, end) = ("<!-- options -->\n", "<!-- end of options -->");

@@ -155,7 +155,7 @@ fn umount_then_mount_succeeds_at_once() {
 }
 
 #[test]
-fn fusermount_unmounts_the_region() {
+fn fusermount_unmounts_region() {
     let Some((mount, _dog)) = mounted("fusermount3 -u", "") else {
         return;
     };

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_found_taken_and_freed() {
+    fn bitmap_finds_takes_and_frees_runs() {
         let mut g = Group::loaded(vec![0; 4].into(), 200, 4096, 0);
         assert_eq!(g.free(), 200);
         assert_eq!(g.find(0, 100), Some((0, 100)));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn aligned_runs_count_from_the_start_of_the_bitmap() {
+    fn aligned_runs_count_from_bitmap_start() {
         let mut g = Group::loaded(vec![0; 64].into(), 4096, 4096, 0);
         assert_eq!(g.find_aligned(0, 512, |_| true), Some(0));
         g.take(5, 1);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_cover_exactly_the_run() {
+    fn masks_cover_exactly_one_run() {
         for start in 0..130 {
             for len in 1..130 {
                 let mut bits = [0u64; 5];

@@ -14,39 +14,56 @@ mod pins;
 pub use bitmap::{BitmapSet, Bits, InitGroup};
 pub use pins::BlockPins;
 
-use crate::media::bitmap::BitmapKind;
+use crate::types::{BlockRun, InodeRun};
 use group::for_words;
 
 /// A run of blocks or inode numbers, or an orphan slot, that is being freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
-    /// Bits of a bitmap.
-    Bits {
-        /// Which bitmap.
-        kind: BitmapKind,
-        /// First bit.
-        start: u64,
-        /// How many.
-        len: u64,
-    },
+    /// Blocks.
+    Blocks(BlockRun),
+    /// Inode numbers.
+    Inodes(InodeRun),
     /// A slot of the orphan table.
     OrphanSlot(u32),
 }
 
-/// A run of consecutive blocks.
+/// A run of consecutive bits of a bitmap: blocks or inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// First block.
+pub struct BitRun {
+    /// First bit.
     pub start: u64,
-    /// Blocks.
+    /// Number of bits.
     pub len: u64,
+}
+
+impl From<BlockRun> for BitRun {
+    #[inline]
+    fn from(run: BlockRun) -> BitRun {
+        let BlockRun { start, len } = run;
+        BitRun {
+            start: start.0,
+            len,
+        }
+    }
+}
+
+impl From<InodeRun> for BitRun {
+    #[inline]
+    fn from(run: InodeRun) -> BitRun {
+        let InodeRun { start, len } = run;
+        BitRun {
+            start: start.0,
+            len,
+        }
+    }
 }
 
 /// A reserved run within one group of a bitmap, and the location of its bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Reserved {
     /// The run.
-    pub run: Run,
+    pub run: BitRun,
     /// Group.
     pub group: u64,
     /// Its first bit in the group.
@@ -62,7 +79,7 @@ pub enum Found {
     Taken(Reserved),
     /// These blocks are free, but the host has no room allocated for them. Nothing is
     /// reserved.
-    Roomless(Run),
+    Roomless(BitRun),
 }
 
 impl Reserved {

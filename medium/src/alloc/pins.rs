@@ -2,10 +2,11 @@
 //! its file is truncated or removed.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Run;
 use crate::sync::Mutex;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::order::{acquire, release};
+use crate::types::BlockRun;
 
 #[derive(Debug, Default)]
 struct State {
@@ -15,7 +16,7 @@ struct State {
     /// Longest run ever pinned: the distance to search back for an overlap.
     longest: u64,
     /// Freed while pinned.
-    parked: Vec<Run>,
+    parked: Vec<BlockRun>,
     next_id: u64,
 }
 
@@ -28,23 +29,26 @@ pub struct BlockPins {
 
 impl BlockPins {
     /// Pins runs and returns the id for [`unpin`](Self::unpin).
-    pub fn pin(&self, runs: &[Run]) -> u64 {
+    pub fn pin(&self, runs: &[BlockRun]) -> u64 {
         let mut st = self.state.lock();
         let id = st.next_id;
         st.next_id += 1;
         for r in runs {
             st.longest = st.longest.max(r.len);
-            st.pinned.insert((r.start, id), r.len);
+            st.pinned.insert((r.start.0, id), r.len);
         }
-        self.count.store(st.pinned.len(), Ordering::Release);
+        // The count may still be 0, if nothing is pinned. A caller that reads it then comes
+        // after the unpin before, whose stores are those that the lock shows here.
+        self.count.store(st.pinned.len(), release("pins-pinned"));
         id
     }
 
     /// Removes a pin. Returns the parked runs that no other pin covers.
-    pub fn unpin(&self, id: u64) -> Vec<Run> {
+    pub fn unpin(&self, id: u64) -> Vec<BlockRun> {
         let mut st = self.state.lock();
         st.pinned.retain(|(_, i), _| *i != id);
-        self.count.store(st.pinned.len(), Ordering::Release);
+        // Who reads 0 comes after the stores through the mapping.
+        self.count.store(st.pinned.len(), release("pins-unpinned"));
         let parked = std::mem::take(&mut st.parked);
         let (held, free) = parked.into_iter().partition(|r| Self::overlaps(&st, *r));
         st.parked = held;
@@ -52,14 +56,15 @@ impl BlockPins {
     }
 
     /// Whether no run is pinned. Sees every pin that was taken under a lock the caller now
-    /// holds.
+    /// holds. If true, the caller comes after all stores through mappings that are gone.
     pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.count.load(acquire("pins-empty")) == 0
     }
 
-    /// Whether the run may be freed now. Otherwise parks it.
-    pub fn free_or_park(&self, run: Run) -> bool {
-        if self.count.load(Ordering::Acquire) == 0 {
+    /// Whether the run may be freed now, and then comes after all stores to it through a
+    /// mapping. Otherwise parks it.
+    pub fn free_or_park(&self, run: BlockRun) -> bool {
+        if self.count.load(acquire("pins-free")) == 0 {
             return true;
         }
         let mut st = self.state.lock();
@@ -70,11 +75,11 @@ impl BlockPins {
         true
     }
 
-    fn overlaps(st: &State, run: Run) -> bool {
-        let from = run.start.saturating_sub(st.longest);
+    fn overlaps(st: &State, run: BlockRun) -> bool {
+        let from = run.start.0.saturating_sub(st.longest);
         st.pinned
-            .range((from, 0)..(run.start + run.len, 0))
-            .any(|((start, _), len)| start + len > run.start)
+            .range((from, 0)..(run.end().0, 0))
+            .any(|((start, _), len)| start + len > run.start.0)
     }
 }
 
@@ -85,7 +90,10 @@ mod tests {
     #[test]
     fn pinned_run_is_parked_until_last_unpin() {
         let pins = BlockPins::default();
-        let run = |start, len| Run { start, len };
+        let run = |start, len| BlockRun {
+            start: crate::types::Bno(start),
+            len,
+        };
         let a = pins.pin(&[run(10, 5), run(100, 1)]);
         let b = pins.pin(&[run(12, 1)]);
         assert!(pins.free_or_park(run(15, 3)) && pins.free_or_park(run(5, 5)));

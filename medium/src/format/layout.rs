@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
 use crate::media::bitmap::GroupDesc;
 use crate::media::superblock::PAGE;
-use crate::types::{Bno, Ino};
+use crate::types::{BlockRun, Bno, Ino};
 
 /// A file with consecutive blocks, and its pointer blocks.
 #[derive(Debug)]
@@ -28,13 +27,13 @@ pub(super) struct Plan {
     pub orphans: Bno,
     /// Block groups that get a bitmap.
     pub groups: Vec<u64>,
-    pub used: Vec<Run>,
+    pub used: Vec<BlockRun>,
 }
 
 struct Bump<'a> {
     geo: &'a Geometry,
     next: u64,
-    used: Vec<Run>,
+    used: Vec<BlockRun>,
 }
 
 impl Bump<'_> {
@@ -76,11 +75,9 @@ impl Bump<'_> {
                 continue;
             }
             self.next = end;
-            self.used.push(Run {
-                start: end - count,
-                len: count,
-            });
-            return Ok(Bno(end - count));
+            let start = Bno(end - count);
+            self.used.push(BlockRun { start, len: count });
+            return Ok(start);
         }
     }
 
@@ -116,8 +113,8 @@ impl Plan {
         let log2 = geo.block_log2;
         let used = pages
             .iter()
-            .map(|(at, len)| Run {
-                start: at >> log2,
+            .map(|(at, len)| BlockRun {
+                start: Bno(at >> log2),
                 len: len >> log2,
             })
             .collect();
@@ -139,22 +136,16 @@ impl Plan {
         let per_group = geo.bits_per_group();
         let groups: BTreeSet<u64> = used
             .iter()
-            .flat_map(|r| r.start / per_group..=(r.start + r.len - 1) / per_group)
+            .flat_map(|r| r.start.0 / per_group..=(r.end().0 - 1) / per_group)
             .collect();
         for g in &groups {
             let last = ((g + 1) * per_group).min(geo.blocks) - 1;
-            if used
-                .iter()
-                .any(|r| r.start <= last && last < r.start + r.len)
-            {
+            if used.iter().any(|r| r.contains(Bno(last))) {
                 return Err(Error::NotMountable(
                     "the region is too small for its own metadata".into(),
                 ));
             }
-            used.push(Run {
-                start: last,
-                len: 1,
-            });
+            used.push(BlockRun::one(Bno(last)));
         }
         Ok(Plan {
             block_descs,

@@ -253,7 +253,7 @@ impl Formatter<'_> {
             let len = (self.geo.blocks - first).min(per_group);
             let mut set = |b: u64| bits[(b - first) as usize / 64] |= 1 << (b % 64);
             for run in &self.plan.used {
-                (run.start.max(first)..(run.start + run.len).min(first + len)).for_each(&mut set);
+                (run.start.0.max(first)..run.end().0.min(first + len)).for_each(&mut set);
             }
             self.group(BitmapKind::Blocks, group, Bno(first + len - 1), &bits)?;
         }

@@ -6,13 +6,12 @@ use zerocopy::IntoBytes;
 use super::leaf::{Image, Item, SUM_AT, TAG_BYTES, find_run, home_of, tag_of};
 use super::walk::{LeafPath, read_index, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, SPLIT_BITS, TreeRef, prefix_of};
-use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::htree::{LEAF_MAGIC, LeafHeader, LeafShape, SLOT, TAG_NEXT};
 use crate::media::pointer::{LEAF, Ptr};
 use crate::media::record::EntryKind;
-use crate::types::Bno;
-use crate::volume::Tx;
+use crate::types::{BlockRun, Bno};
+use crate::volume::Plan;
 
 /// A range of slots to fill: slots of one level that share `depth` bits of the hash.
 #[derive(Debug, Clone, Copy)]
@@ -27,12 +26,12 @@ pub(super) struct Place {
 
 /// Builds subtrees and counts their blocks.
 pub(super) struct Builder<'a, 'v> {
-    pub tx: &'a mut Tx<'v>,
+    pub tx: &'a mut Plan<'v>,
     pub tree: TreeRef,
     /// Bytes that items refer to, each rounded up to whole slots.
     pub arena: &'a [u8],
     /// Block to allocate near.
-    pub goal: Option<u64>,
+    pub goal: Option<Bno>,
     /// Blocks taken.
     pub taken: i64,
 }
@@ -41,7 +40,7 @@ impl Builder<'_, '_> {
     fn take(&mut self) -> Result<Bno> {
         let run = self.tx.alloc_blocks(self.goal, 1, true)?;
         self.taken += 1;
-        Ok(Bno(run.start))
+        Ok(run.start)
     }
 
     /// Fills `out`, the pointers of the slots of a place, with leaves for `items`.
@@ -197,7 +196,7 @@ fn places(items: &[Item], used: usize, shape: &LeafShape) -> SmallVec<[usize; TA
 /// Puts new pointers into slots of the level where `spot` ended, starting at slot
 /// `first` of that level.
 pub(super) fn put_pointers(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     tree: &mut TreeRef,
     spot: &LeafPath,
     first: u64,
@@ -219,14 +218,11 @@ pub(super) fn put_pointers(
     }
     // Too many pointers for this record: write a new index block and put only the
     // pointer to it into the record.
-    let mut slots = read_index(tx, index)?;
+    let mut slots = read_index(&**tx, index)?;
     slots[slot as usize..slot as usize + new.len()].copy_from_slice(new);
-    let block = Bno(tx.alloc_blocks(Some(index.0), 1, true)?.start);
+    let block = tx.alloc_blocks(Some(index), 1, true)?.start;
     tx.write_new(geo.offset(block), slots.as_bytes())?;
-    tx.free_blocks(Run {
-        start: index.0,
-        len: 1,
-    })?;
+    tx.free_blocks(BlockRun::one(index))?;
     let above = first >> geo.fan_log2;
     let ptr = Ptr::new(block, 0, tree.at(geo, spot.level - 1, above));
     if spot.level == 1 {

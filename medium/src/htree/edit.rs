@@ -13,14 +13,14 @@ use crate::media::htree::{LeafHeader, LeafShape};
 use crate::media::record::EntryKind;
 use crate::pmem::mutants::has_bug;
 use crate::types::Bno;
-use crate::volume::Tx;
+use crate::volume::Record;
 
 /// Words of a line.
 type Line = [u64; LINE / 8];
 
 /// A pending change of one leaf.
 pub(super) struct LeafEdit<'a, 'v> {
-    tx: &'a mut Tx<'v>,
+    tx: &'a mut Record<'v>,
     base: u64,
     seed: u64,
     /// The header before the change.
@@ -41,13 +41,12 @@ impl<'a, 'v> LeafEdit<'a, 'v> {
     /// Errors of the region.
     #[inline]
     pub(super) fn begin(
-        tx: &'a mut Tx<'v>,
+        tx: &'a mut Record<'v>,
         tree: &TreeRef,
         block: Bno,
     ) -> Result<LeafEdit<'a, 'v>> {
         let geo = &tx.volume().geo;
         let (base, seed) = (geo.offset(block), tree.leaf_seed(geo, block));
-        tx.enter_if_allowed();
         let mut old = Line::default();
         tx.read(base, old.as_mut_bytes())?;
         Ok(LeafEdit {

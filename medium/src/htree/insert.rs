@@ -7,14 +7,13 @@ use super::build::{Builder, Place, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
 use super::walk::{
-    Cursor, Ties, VacantEntry, check_run, descend, read_index, read_slots, seek_leaf, slot_of,
+    LeafCursor, Ties, VacantEntry, check_run, descend, read_index, read_slots, seek_leaf, slot_of,
 };
 use super::{CALLER_ROOM, TreeRef, first_bits, prefix_of};
-use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::htree::{ItemHeader, NAME_MAX, SLOT, TAG_NEXT};
-use crate::types::Bno;
-use crate::volume::Tx;
+use crate::types::{BlockRun, Bno};
+use crate::volume::{Plan, Record};
 
 /// Bytes of a record for the insertion of an item, beyond the bytes of the item:
 /// header, tags and sum.
@@ -24,139 +23,237 @@ const SMALL_ITEM: usize = 64;
 /// Size that is enough for all directory entries, bytes.
 const USUAL_ITEM: usize = (ItemHeader::SIZE + 8 + NAME_MAX).next_multiple_of(8);
 
-/// Inserts a new item and returns its hash, which is the readdir cookie. After an
-/// error the caller must drop the transaction.
+/// A new item of a tree.
+#[derive(Debug, Clone, Copy)]
+pub struct NewItem<'a> {
+    /// Key.
+    pub name: &'a [u8],
+    /// Type of the value.
+    pub kind: u8,
+    /// Value.
+    pub value: &'a [u8],
+}
+
+impl NewItem<'_> {
+    /// Length as in a leaf, bytes.
+    #[inline]
+    fn len(&self) -> usize {
+        (ItemHeader::SIZE + self.value.len() + self.name.len()).next_multiple_of(8)
+    }
+}
+
+/// The place where an item can be inserted. Until the insertion the caller holds the
+/// owner's lock and does not change the tree.
+#[derive(Debug)]
+pub enum InsertionPoint {
+    /// Its leaf has room: the insertion allocates nothing.
+    InLeaf(FreeSlots),
+    /// Its leaf has to be written or rewritten: the insertion allocates blocks.
+    NewLeaf(NewLeaf),
+}
+
+/// Free slots of a leaf. See [`InsertionPoint`].
+#[derive(Debug)]
+pub struct FreeSlots {
+    /// Hash of the name, with a free tie-breaker.
+    hash: u64,
+    block: Bno,
+    /// Number of the first slot.
+    slot: usize,
+}
+
+/// A hole, or a leaf without room. See [`InsertionPoint`].
+#[derive(Debug)]
+pub struct NewLeaf {
+    /// Hash of the name, with a free tie-breaker.
+    hash: u64,
+    /// `None` for a hole.
+    leaf: Option<Bno>,
+}
+
+/// Finds the place for a new item.
 ///
 /// # Errors
-/// [`Error::Exists`], [`Error::NoSpace`], [`Error::Corrupt`]; [`Error::Invalid`] for
-/// an empty name; [`Error::NameTooLong`] and [`Error::AttributeTooLarge`] if no leaf
-/// could hold the item.
-pub fn insert(
-    tx: &mut Tx<'_>,
-    tree: &mut TreeRef,
-    name: &[u8],
-    kind: u8,
-    value: &[u8],
-) -> Result<u64> {
-    let vol = tx.volume();
-    let geo = &vol.geo;
+/// [`Error::Exists`]; [`Error::NoSpace`] if too many names have the same hash;
+/// [`Error::Corrupt`]; [`Error::Invalid`] for an empty name; [`Error::NameTooLong`] and
+/// [`Error::AttributeTooLarge`] if no leaf could hold the item.
+pub fn insertion_point(
+    tx: &Record<'_>,
+    tree: &TreeRef,
+    item: &NewItem<'_>,
+) -> Result<InsertionPoint> {
+    let geo = &tx.volume().geo;
+    let &NewItem { name, value, .. } = item;
     if name.is_empty() {
         return Err(Error::Invalid("an empty name"));
     }
     if name.len() > NAME_MAX {
         return Err(Error::NameTooLong(name.len(), NAME_MAX));
     }
-    let need = slots_for(value.len(), name.len());
-    if need > geo.leaf.slots {
+    if slots_for(value.len(), name.len()) > geo.leaf.slots {
         return Err(Error::AttributeTooLarge(
             value.len(),
             geo.leaf.max_item() - ItemHeader::SIZE - name.len(),
         ));
     }
-    let cursor = seek_leaf(tx, tree, name)?;
-    insert_on(tx, tree, &cursor, name, kind, value)
+    seek_leaf(tx, tree, name)?.insertion_point(tx, tree, item)
 }
 
-/// As [`insert`], at a [`Cursor`] for the name. The name has at most [`NAME_MAX`]
-/// bytes, and the value fits an item. Since the cursor was made, the caller has held
-/// the owner's lock and has not changed the tree.
+/// Inserts a new item and returns its hash, which is the readdir cookie. After an
+/// error the caller must drop the transaction.
 ///
 /// # Errors
-/// As for [`insert`].
-pub fn insert_on(
-    tx: &mut Tx<'_>,
-    tree: &mut TreeRef,
-    cursor: &Cursor,
-    name: &[u8],
-    kind: u8,
-    value: &[u8],
-) -> Result<u64> {
-    let vol = tx.volume();
-    let geo = &vol.geo;
-    let &Cursor { hash, leaf } = cursor;
-    let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
-    let Some((level, block)) = leaf else {
-        let bytes = item_bytes(room, hash, kind, name, value);
-        return insert_first_leaf(tx, tree, bytes, hash);
-    };
-    verify(vol, tree, block, level, hash)?;
-
-    let mut tags = Tags::FREE;
-    tags.read(tx, &geo.leaf, geo.offset(block))?;
-    let mut ties = Ties::default();
-    let found = look_up(tx, tree, block, &tags, hash, name, |tie| ties.note(tie))?;
-    if found.is_some() {
-        return Err(Error::Exists);
-    }
-    let Some(tie) = ties.free() else {
-        return Err(Error::NoSpace("too many names with the same hash"));
-    };
-    let hash = hash | tie;
-    let bytes = item_bytes(room, hash, kind, name, value);
-    put_item(tx, tree, (block, &tags), bytes, hash)?;
-    Ok(hash)
+/// As for [`insertion_point`], and [`Error::NoSpace`] if no block is free.
+pub fn insert(tx: &mut Plan<'_>, tree: &mut TreeRef, item: &NewItem<'_>) -> Result<u64> {
+    insertion_point(tx, tree, item)?.insert(tx, tree, item)
 }
 
-/// As [`insert`], for a name that a look-up has not found. The name has at most
-/// [`NAME_MAX`] bytes, and the value at most [`USUAL_ITEM`].
-///
-/// # Errors
-/// As for [`insert`].
-pub fn insert_at(
-    tx: &mut Tx<'_>,
-    tree: &mut TreeRef,
-    vacant: &VacantEntry,
-    name: &[u8],
-    kind: u8,
-    value: &[u8],
-) -> Result<u64> {
-    if !vacant.holds(tx, tree) {
-        return insert(tx, tree, name, kind, value);
+impl LeafCursor {
+    /// Finds the place for an item whose name leads here. The name has at most
+    /// [`NAME_MAX`] bytes, and the value fits an item. Since the cursor was made, the
+    /// caller has held the owner's lock and has not changed the tree.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NoSpace`] if too many names have the same hash;
+    /// [`Error::Corrupt`].
+    pub fn insertion_point(
+        &self,
+        tx: &Record<'_>,
+        tree: &TreeRef,
+        item: &NewItem<'_>,
+    ) -> Result<InsertionPoint> {
+        let vol = tx.volume();
+        let geo = &vol.geo;
+        let &LeafCursor { hash, leaf } = self;
+        let Some((level, block)) = leaf else {
+            return Ok(InsertionPoint::NewLeaf(NewLeaf { hash, leaf: None }));
+        };
+        verify(vol, tree, block, level, hash)?;
+        let mut tags = Tags::FREE;
+        tags.read(tx, &geo.leaf, geo.offset(block))?;
+        let mut ties = Ties::default();
+        let note = |tie| ties.note(tie);
+        if look_up(tx, tree, block, &tags, hash, item.name, note)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let Some(tie) = ties.free() else {
+            return Err(Error::NoSpace("too many names with the same hash"));
+        };
+        Ok(free_slots(tx, block, &tags, hash | tie, item))
     }
-    let geo = &tx.volume().geo;
-    let &VacantEntry { hash, block, .. } = vacant;
-    let mut tags = Tags::FREE;
-    tags.read(tx, &geo.leaf, geo.offset(block))?;
-    let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
-    let bytes = item_bytes(room, hash, kind, name, value);
-    put_item(tx, tree, (block, &tags), bytes, hash)?;
-    Ok(hash)
 }
 
-/// Puts an item into a leaf, or rewrites the leaf.
+impl VacantEntry {
+    /// Finds the place for an item of the name that was looked up. The name has at most
+    /// [`NAME_MAX`] bytes, and the value at most [`USUAL_ITEM`]. Since the look-up, the
+    /// caller has held the owner's lock, and only the removals of this transaction have
+    /// changed the tree. `None` if these removals have freed a block.
+    ///
+    /// # Errors
+    /// Errors of the region.
+    #[inline]
+    pub fn insertion_point(
+        &self,
+        tx: &Record<'_>,
+        tree: &TreeRef,
+        item: &NewItem<'_>,
+    ) -> Result<Option<InsertionPoint>> {
+        if self.root != tree.root || tx.frees() {
+            return Ok(None);
+        }
+        let geo = &tx.volume().geo;
+        let &VacantEntry { hash, block, .. } = self;
+        let mut tags = Tags::FREE;
+        tags.read(tx, &geo.leaf, geo.offset(block))?;
+        Ok(Some(free_slots(tx, block, &tags, hash, item)))
+    }
+}
+
+/// Looks for free slots in a leaf.
 #[inline]
-fn put_item(
-    tx: &mut Tx<'_>,
-    tree: &mut TreeRef,
-    (block, tags): (Bno, &Tags),
-    bytes: &[u8],
+fn free_slots(
+    tx: &Record<'_>,
+    block: Bno,
+    tags: &Tags,
     hash: u64,
-) -> Result<()> {
+    item: &NewItem<'_>,
+) -> InsertionPoint {
     let geo = &tx.volume().geo;
-    let need = bytes.len().div_ceil(SLOT);
+    let len = item.len();
     // Each line of the item is a separate entry of the record.
-    let in_place = bytes.len() * 9 / 8 + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
+    let in_place = len * 9 / 8 + IN_PLACE_ROOM + CALLER_ROOM <= tx.room();
     match tags
-        .find_free(need, home_of(hash, &geo.leaf), &geo.leaf)
+        .find_free(len.div_ceil(SLOT), home_of(hash, &geo.leaf), &geo.leaf)
         .filter(|_| in_place)
     {
         Some(slot) => {
             // If the preferred slots are taken, the item lies in lines that were
             // not prefetched.
-            let at = geo.leaf.slots_at + slot * SLOT;
-            let lines = geo.offset(block) + at as u64;
+            let lines = geo.offset(block) + (geo.leaf.slots_at + slot * SLOT) as u64;
             tx.volume().region.prefetch(lines);
-            tx.volume().region.prefetch(lines + bytes.len() as u64 - 1);
-            let mut edit = LeafEdit::begin(tx, tree, block)?;
-            edit.items = edit.items.wrapping_add(1);
-            edit.used_slots = edit.used_slots.wrapping_add(need as u16);
-            edit.set_tags(slot, need, tag_of(hash), TAG_NEXT)?;
-            edit.write(at, bytes)?;
-            edit.finish()?;
+            tx.volume().region.prefetch(lines + len as u64 - 1);
+            InsertionPoint::InLeaf(FreeSlots { hash, block, slot })
         }
-        None => split_leaf(tx, tree, block, bytes, hash)?,
+        None => InsertionPoint::NewLeaf(NewLeaf {
+            hash,
+            leaf: Some(block),
+        }),
     }
-    Ok(())
+}
+
+impl InsertionPoint {
+    /// Inserts the item and returns its hash.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Corrupt`].
+    #[inline]
+    pub fn insert(self, tx: &mut Plan<'_>, tree: &mut TreeRef, item: &NewItem<'_>) -> Result<u64> {
+        match self {
+            InsertionPoint::InLeaf(slots) => slots.insert(tx, tree, item),
+            InsertionPoint::NewLeaf(leaf) => leaf.insert(tx, tree, item),
+        }
+    }
+}
+
+impl FreeSlots {
+    /// Puts the item into the slots and returns its hash.
+    ///
+    /// # Errors
+    /// Errors of the region; a full record.
+    #[inline]
+    pub fn insert(self, tx: &mut Record<'_>, tree: &TreeRef, item: &NewItem<'_>) -> Result<u64> {
+        let FreeSlots { hash, block, slot } = self;
+        let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
+        let bytes = item_bytes(room, hash, item);
+        let need = bytes.len().div_ceil(SLOT);
+        let at = tx.volume().geo.leaf.slots_at + slot * SLOT;
+        let mut edit = LeafEdit::begin(tx, tree, block)?;
+        edit.items = edit.items.wrapping_add(1);
+        edit.used_slots = edit.used_slots.wrapping_add(need as u16);
+        edit.set_tags(slot, need, tag_of(hash), TAG_NEXT)?;
+        edit.write(at, bytes)?;
+        edit.finish()?;
+        Ok(hash)
+    }
+}
+
+impl NewLeaf {
+    /// Writes a leaf with the item, or leaves if one is too small, and returns the hash
+    /// of the item.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Corrupt`].
+    #[cold]
+    pub fn insert(self, tx: &mut Plan<'_>, tree: &mut TreeRef, item: &NewItem<'_>) -> Result<u64> {
+        let NewLeaf { hash, leaf } = self;
+        let room = &mut ItemRoom::Small([0; SMALL_ITEM]);
+        let bytes = item_bytes(room, hash, item);
+        match leaf {
+            Some(block) => split_leaf(tx, tree, block, bytes, hash)?,
+            None => insert_first_leaf(tx, tree, bytes, hash)?,
+        }
+        Ok(hash)
+    }
 }
 
 /// Zeroed space for an item, no larger than necessary.
@@ -169,13 +266,8 @@ enum ItemRoom {
 
 /// Encodes an item as in a leaf, padded to a multiple of 8 bytes.
 #[inline]
-fn item_bytes<'a>(
-    room: &'a mut ItemRoom,
-    hash: u64,
-    kind: u8,
-    name: &[u8],
-    value: &[u8],
-) -> &'a [u8] {
+fn item_bytes<'a>(room: &'a mut ItemRoom, hash: u64, item: &NewItem<'_>) -> &'a [u8] {
+    let &NewItem { name, kind, value } = item;
     let head = ItemHeader {
         hash_low: hash as u32,
         hash_high: (hash >> 32) as u32,
@@ -212,9 +304,9 @@ fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
 }
 
 /// Replaces a hole by a leaf with one item.
-fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<u64> {
+fn insert_first_leaf(tx: &mut Plan<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<()> {
     let geo = &tx.volume().geo;
-    let spot = descend(tx, tree, hash)?;
+    let spot = descend(&**tx, tree, hash)?;
     let mut place = Place {
         level: spot.level,
         first: first_bits(hash, spot.level * geo.fan_log2),
@@ -224,7 +316,7 @@ fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u6
     if spot.level > 0 {
         // The leaf gets the largest aligned run of holes around the slot, which is
         // never the whole index block.
-        let slots = read_index(tx, spot.index_block(spot.level))?;
+        let slots = read_index(&**tx, spot.index_block(spot.level))?;
         let slot = slot_of(geo, place.first) as usize;
         let fits = |n: usize| slots[slot & !(n - 1)..][..n].iter().all(|w| *w == 0);
         while count * 2 < slots.len() && fits(count * 2) {
@@ -240,7 +332,7 @@ fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u6
             ));
         }
     }
-    let goal = (spot.level > 0).then(|| spot.index_block(spot.level).0);
+    let goal = (spot.level > 0).then(|| spot.index_block(spot.level));
     let mut arena = Vec::new();
     let item = add_item(&mut arena, bytes, hash);
     let mut out = vec![0; count];
@@ -255,21 +347,21 @@ fn insert_first_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u6
     let taken = b.taken;
     put_pointers(tx, tree, &spot, place.first, &out)?;
     tree.blocks += taken;
-    Ok(hash)
+    Ok(())
 }
 
 /// Rewrites a leaf with one more item. If the free slots suffice but are scattered,
 /// the result is one leaf. Otherwise the leaf is split.
 fn split_leaf(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     tree: &mut TreeRef,
     block: Bno,
     bytes: &[u8],
     hash: u64,
 ) -> Result<()> {
     let geo = &tx.volume().geo;
-    let spot = descend(tx, tree, hash)?;
-    let mut image = Image::read(tx, block)?;
+    let spot = descend(&**tx, tree, hash)?;
+    let mut image = Image::read(&**tx, block)?;
     let bad = |what| tree.bad_leaf(block, what);
     let depth = image.depth(geo, spot.level, hash).map_err(bad)?;
     // The new leaves get new sums, which would hide damage: check the old sum first.
@@ -284,7 +376,7 @@ fn split_leaf(
     let mut out = vec![0; 1 << (bits - depth)];
     if spot.level > 0 {
         let index = spot.index_block(spot.level);
-        read_slots(tx, index, slot_of(geo, place.first), &mut out)?;
+        read_slots(&**tx, index, slot_of(geo, place.first), &mut out)?;
         let run = out.len();
         check_run(tree, geo, spot.level, place.first, &out, run, block)?;
     }
@@ -295,16 +387,13 @@ fn split_leaf(
         tx,
         tree: *tree,
         arena: &image.bytes,
-        goal: Some(block.0),
+        goal: Some(block),
         taken: 0,
     };
     b.fill(&mut items, place, &mut out, most)?;
     let taken = b.taken;
     put_pointers(tx, tree, &spot, place.first, &out)?;
-    tx.free_blocks(Run {
-        start: block.0,
-        len: 1,
-    })?;
+    tx.free_blocks(BlockRun::one(block))?;
     tree.blocks += taken - 1;
     Ok(())
 }

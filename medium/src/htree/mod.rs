@@ -32,14 +32,14 @@ mod walk;
 mod tests;
 
 pub use count::count;
-pub use insert::{insert, insert_at, insert_on};
+pub use insert::{FreeSlots, InsertionPoint, NewItem, NewLeaf, insert, insertion_point};
 pub use leaf::{Image, Item, item_parts};
 pub use remove::{free_step, remove, remove_found, set_value};
 #[cfg(test)]
 pub use walk::visit_blocks;
 pub use walk::{
-    Cursor, DirEntry, VacantEntry, find, find_dir, find_dir_on, find_dir_or_vacant, is_empty, scan,
-    seek_leaf,
+    DirEntry, LeafCursor, VacantEntry, find, find_dir, find_dir_on, find_dir_or_vacant, is_empty,
+    scan, seek_leaf,
 };
 
 use siphasher::sip::SipHasher13;

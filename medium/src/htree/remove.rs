@@ -11,12 +11,11 @@ use super::edit::LeafEdit;
 use super::leaf::depth_of;
 use super::walk::{OccupiedEntry, check_run, descend, find_in, read_index, read_slots, slot_of};
 use super::{CALLER_ROOM, HASH_BITS, MAX_LEVELS, TreeKind, TreeRef, first_bits, prefix_of};
-use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::htree::{ItemHeader, LeafHeader, SLOT, TAG_FREE};
 use crate::media::pointer::Ptr;
-use crate::types::Bno;
-use crate::volume::Tx;
+use crate::types::{BlockRun, Bno};
+use crate::volume::Record;
 
 /// Bytes of a record for the pointers of an unfinished step: one entry of zeros for
 /// each level.
@@ -32,7 +31,7 @@ const BITS_ROOM: usize = 48;
 ///
 /// # Errors
 /// [`Error::Corrupt`].
-pub fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> {
+pub fn remove(tx: &mut Record<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> {
     match find_in(tx, tree, name)? {
         Some(found) => remove_found(tx, tree, &found).map(|()| true),
         None => Ok(false),
@@ -43,7 +42,7 @@ pub fn remove(tx: &mut Tx<'_>, tree: &mut TreeRef, name: &[u8]) -> Result<bool> 
 ///
 /// # Errors
 /// As for [`remove`].
-pub fn remove_found(tx: &mut Tx<'_>, tree: &mut TreeRef, found: &OccupiedEntry) -> Result<()> {
+pub fn remove_found(tx: &mut Record<'_>, tree: &mut TreeRef, found: &OccupiedEntry) -> Result<()> {
     let OccupiedEntry { level, block, hit } = found;
     let mut edit = LeafEdit::begin(tx, tree, *block)?;
     // An emptied directory is often refilled, so it keeps its only leaf until it is
@@ -59,7 +58,7 @@ pub fn remove_found(tx: &mut Tx<'_>, tree: &mut TreeRef, found: &OccupiedEntry) 
 }
 
 /// Frees the leaf that a hash leads to.
-fn free_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> Result<()> {
+fn free_leaf(tx: &mut Record<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> Result<()> {
     let geo = &tx.volume().geo;
     let spot = descend(tx, tree, hash)?;
     let header: LeafHeader = tx.read_pod(geo.offset(block))?;
@@ -92,7 +91,7 @@ fn free_leaf(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno, hash: u64) -> Resu
 }
 
 /// Tells whether an index block has a pointer outside the range `slots`.
-fn others(tx: &Tx<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
+fn others(tx: &Record<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
     let geo = &tx.volume().geo;
     for slot in (slots.end..1 << geo.fan_log2).chain(0..slots.start) {
         if tx.load_u64(geo.offset(index) + slot * 8)? != 0 {
@@ -102,11 +101,8 @@ fn others(tx: &Tx<'_>, index: Bno, slots: Range<u64>) -> Result<bool> {
     Ok(false)
 }
 
-fn free_block(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno) -> Result<()> {
-    tx.free_blocks(Run {
-        start: block.0,
-        len: 1,
-    })?;
+fn free_block(tx: &mut Record<'_>, tree: &mut TreeRef, block: Bno) -> Result<()> {
+    tx.free_blocks(BlockRun::one(block))?;
     tree.blocks -= 1;
     Ok(())
 }
@@ -117,7 +113,7 @@ fn free_block(tx: &mut Tx<'_>, tree: &mut TreeRef, block: Bno) -> Result<()> {
 /// # Errors
 /// [`Error::Invalid`] if the lengths differ; [`Error::Corrupt`].
 pub fn set_value(
-    tx: &mut Tx<'_>,
+    tx: &mut Record<'_>,
     tree: &TreeRef,
     name: &[u8],
     kind: u8,
@@ -144,7 +140,7 @@ pub fn set_value(
 ///
 /// # Errors
 /// [`Error::Corrupt`] if a pointer is damaged.
-pub fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
+pub fn free_step(tx: &mut Record<'_>, tree: &mut TreeRef) -> Result<bool> {
     let gone = take_down(tx, tree, tree.root, 0, 0)?;
     if gone {
         tree.root = Ptr::HOLE;
@@ -155,7 +151,7 @@ pub fn free_step(tx: &mut Tx<'_>, tree: &mut TreeRef) -> Result<bool> {
 /// Frees the subtree of slot `index` of a level. Returns false if the record has no
 /// more room; the pointers to the blocks freed so far are then cleared.
 fn take_down(
-    tx: &mut Tx<'_>,
+    tx: &mut Record<'_>,
     tree: &mut TreeRef,
     ptr: Ptr,
     level: u32,
@@ -204,7 +200,7 @@ fn take_down(
 }
 
 /// Clears the first slots of an index block.
-fn clear(tx: &mut Tx<'_>, index: Bno, slots: usize) -> Result<()> {
+fn clear(tx: &mut Record<'_>, index: Bno, slots: usize) -> Result<()> {
     if slots == 0 {
         return Ok(());
     }

@@ -8,7 +8,6 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use super::*;
-use crate::alloc::Run;
 use crate::format::{FormatOptions, format};
 use crate::journal::Rules;
 use crate::media::DiskInode;
@@ -24,6 +23,10 @@ thread_local! {
 }
 
 const OWNER: Ino = Ino(77);
+
+fn item<'a>(name: &'a [u8], kind: u8, value: &'a [u8]) -> NewItem<'a> {
+    NewItem { name, kind, value }
+}
 
 fn options(block_size: u32) -> FormatOptions {
     FormatOptions {
@@ -72,7 +75,7 @@ fn dir() -> TreeRef {
 fn put(vol: &Volume, tree: &mut TreeRef, name: &[u8], kind: u8, value: &[u8]) -> Result<u64> {
     let mut tx = vol.begin();
     let mut new = *tree;
-    let cookie = insert(&mut tx, &mut new, name, kind, value)?;
+    let cookie = insert(&mut tx, &mut new, &item(name, kind, value))?;
     tx.commit()?;
     *tree = new;
     Ok(cookie)
@@ -369,7 +372,7 @@ fn one_tx_changes_leaf_many_times() {
             let old = std::mem::replace(&mut names[i], new.clone());
             let mut tx = vol.begin();
             let mut u = tree;
-            insert(&mut tx, &mut u, new.as_bytes(), 8, &[3; 8]).unwrap();
+            insert(&mut tx, &mut u, &item(new.as_bytes(), 8, &[3; 8])).unwrap();
             assert!(remove(&mut tx, &mut u, old.as_bytes()).unwrap());
             assert!(set_value(&mut tx, &u, new.as_bytes(), 4, &round.to_le_bytes()).unwrap());
             assert!(!remove(&mut tx, &mut u, old.as_bytes()).unwrap());
@@ -401,7 +404,7 @@ fn leaf_split_works_with_nearly_full_record() {
         let mut tx = vol.begin();
         let scratch = vol
             .geo
-            .offset(Bno(tx.alloc_blocks(None, 8, true).unwrap().start));
+            .offset(tx.alloc_blocks(None, 8, true).unwrap().start);
         tx.commit().unwrap();
         let free = free_blocks(&vol);
         let mut tree = dir();
@@ -410,7 +413,7 @@ fn leaf_split_works_with_nearly_full_record() {
             let full = (tx.room() - 1300) / 8 * 8;
             tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
             let mut u = tree;
-            insert(&mut tx, &mut u, &numbered(i), 8, &i.to_le_bytes()).unwrap();
+            insert(&mut tx, &mut u, &item(&numbered(i), 8, &i.to_le_bytes())).unwrap();
             if i % 3 == 2 {
                 assert!(remove(&mut tx, &mut u, &numbered(i - 1)).unwrap());
             }
@@ -445,7 +448,12 @@ fn tree_emptied_in_same_tx_uses_no_blocks() {
     let mut tree = dir();
     let mut tx = vol.begin();
     for i in 0..20 {
-        insert(&mut tx, &mut tree, format!("{i}").as_bytes(), 1, &[1; 8]).unwrap();
+        insert(
+            &mut tx,
+            &mut tree,
+            &item(format!("{i}").as_bytes(), 1, &[1; 8]),
+        )
+        .unwrap();
     }
     for i in 0..20 {
         assert!(remove(&mut tx, &mut tree, format!("{i}").as_bytes()).unwrap());
@@ -530,7 +538,7 @@ fn free_step_leaves_no_empty_index_block() {
         let mut first = true;
         while !tree.root.is_hole() {
             let mut tx = vol.begin();
-            let mut at = run.start << vol.geo.block_log2;
+            let mut at = vol.geo.offset(run.start);
             while first && tx.room() > room + 8 {
                 let len = (tx.room() - room - 8).min(256) & !7;
                 if len == 0 {
@@ -611,7 +619,9 @@ fn free_step_frees_empty_index_block_of_old_version() {
     }
     for leaf in leaves {
         let (start, len) = (leaf.0, 1);
-        tx.free_blocks(Run { start, len }).unwrap();
+        let start = Bno(start);
+        tx.free_blocks(crate::types::BlockRun { start, len })
+            .unwrap();
         below.blocks -= 1;
     }
     tx.put_zeros(vol.geo.offset(first.block()), 64).unwrap();

@@ -13,7 +13,7 @@ use crate::media::htree::{ItemHeader, LeafHeader, LeafShape, SLOT};
 use crate::media::pointer::Ptr;
 use crate::pmem::LINE;
 use crate::types::Bno;
-use crate::volume::{Tx, Volume};
+use crate::volume::{Record, Volume};
 
 /// Source of blocks: the medium, or the medium with the changes of a transaction.
 pub trait Source {
@@ -46,10 +46,10 @@ impl Source for Volume {
     }
 }
 
-impl Source for Tx<'_> {
+impl Source for Record<'_> {
     #[inline]
     fn volume(&self) -> &Volume {
-        Tx::volume(self)
+        Record::volume(self)
     }
     #[inline]
     fn word(&self, offset: u64) -> Result<u64> {
@@ -191,28 +191,18 @@ pub struct OccupiedEntry {
 #[derive(Debug)]
 pub struct VacantEntry {
     /// Root of the tree that was searched.
-    root: Ptr,
+    pub(super) root: Ptr,
     /// Hash of the name, with a free tie-breaker.
     pub(super) hash: u64,
     pub(super) block: Bno,
 }
 
-impl Cursor {
+impl LeafCursor {
     /// Tells whether the name leads to a hole instead of a leaf. If the hole is
     /// genuine, the name does not exist.
     #[inline]
     pub fn is_hole(&self) -> bool {
         self.leaf.is_none()
-    }
-}
-
-impl VacantEntry {
-    /// Tells whether an insertion can use this entry. Since the look-up, the caller
-    /// has held the owner's lock, and only the removals of this transaction have
-    /// changed the tree. The entry is valid if these removals have freed no block.
-    #[inline]
-    pub(super) fn holds(&self, tx: &Tx<'_>, tree: &TreeRef) -> bool {
-        self.root == tree.root && !tx.frees()
     }
 }
 
@@ -279,7 +269,7 @@ pub(super) fn find_in<S: Source>(
 
 /// The hash of a name and the leaf it leads to, with its level. A hole has no leaf.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct LeafCursor {
     pub(super) hash: u64,
     pub(super) leaf: Option<(u32, Bno)>,
 }
@@ -290,7 +280,7 @@ pub struct Cursor {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<Cursor> {
+pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<LeafCursor> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
     let (level, block) = find_leaf(s, tree, hash, |_, _| ())?;
@@ -298,7 +288,7 @@ pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<Cursor
         vol.verified.prefetch(block);
         fetch(vol, vol.geo.offset(block), hash);
     }
-    Ok(Cursor {
+    Ok(LeafCursor {
         hash,
         leaf: block.map(|block| (level, block)),
     })
@@ -324,17 +314,17 @@ fn seek<S: Source>(
     seek_on(s, tree, &seek_leaf(s, tree, name)?, name, ties)
 }
 
-/// As [`seek`], from a [`Cursor`] for the name.
+/// As [`seek`], from a [`LeafCursor`] for the name.
 #[inline]
 fn seek_on<S: Source>(
     s: &S,
     tree: &TreeRef,
-    cursor: &Cursor,
+    cursor: &LeafCursor,
     name: &[u8],
     ties: impl FnMut(u8),
 ) -> Result<SearchResult> {
     let vol = s.volume();
-    let &Cursor { hash, leaf } = cursor;
+    let &LeafCursor { hash, leaf } = cursor;
     let Some((level, block)) = leaf else {
         return Ok(SearchResult {
             hash,
@@ -414,7 +404,7 @@ pub fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirE
     }
 }
 
-/// As [`find_dir`], from a [`Cursor`] for the name. Since the cursor was made, the
+/// As [`find_dir`], from a [`LeafCursor`] for the name. Since the cursor was made, the
 /// caller has held the owner's lock and has not changed the tree.
 ///
 /// # Errors
@@ -422,7 +412,7 @@ pub fn find_dir(vol: &Volume, tree: &TreeRef, name: &[u8]) -> Result<Option<DirE
 pub fn find_dir_on(
     vol: &Volume,
     tree: &TreeRef,
-    cursor: &Cursor,
+    cursor: &LeafCursor,
     name: &[u8],
 ) -> Result<Option<DirEntry>> {
     let SearchResult { leaf, hit, .. } = seek_on(vol, tree, cursor, name, |_| ())?;

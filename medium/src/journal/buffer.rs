@@ -53,7 +53,7 @@ pub struct Entry<'a> {
 
 impl RecordBuf {
     /// Creates an empty record of at most `limit` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn new(limit: usize) -> RecordBuf {
         let limit = limit.min(MAX);
         let mut bytes = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_of_other_bytes_or_another_kind_changes_nothing() {
+    fn replace_of_unmatched_entry_changes_nothing() {
         let mut rec = RecordBuf::new(4096);
         assert!(!rec.replace(EntryKind::Leaf, 4096, &[9; 48]), "it is empty");
         assert!(rec.push(EntryKind::Leaf, 4096, &[1; 48]));

@@ -9,12 +9,12 @@ use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
 
 use super::buffer::RecordBuf;
+use super::dead::DeadLsn;
 use super::last_record::{LastRecord, RecordId};
 use super::lines::Lines;
 use crate::alloc::Freed;
 use crate::error::{Error, Result};
 use crate::media::Geometry;
-use crate::media::bitmap::BitmapKind;
 use crate::media::checksum::{SEALED_BITS, seal};
 use crate::pmem::{Region, Unfenced};
 use crate::sync::{Mutex, MutexGuard};
@@ -40,13 +40,7 @@ struct LaneState {
 const RETIRE_BATCH: usize = 16;
 
 fn is_number(f: &Freed) -> bool {
-    matches!(
-        f,
-        Freed::Bits {
-            kind: BitmapKind::Inodes,
-            ..
-        }
-    )
+    matches!(f, Freed::Inodes(_))
 }
 
 impl LaneState {
@@ -56,18 +50,11 @@ impl LaneState {
             self.pending.pop_front();
             match (reusable.last_mut(), f) {
                 // Consecutive frees are often consecutive numbers.
-                (
-                    Some(Freed::Bits {
-                        kind: BitmapKind::Inodes,
-                        start,
-                        len,
-                    }),
-                    Freed::Bits {
-                        kind: BitmapKind::Inodes,
-                        start: next,
-                        len: more,
-                    },
-                ) if *start + *len == next => *len += more,
+                (Some(Freed::Inodes(run)), Freed::Inodes(next))
+                    if run.start.0 + run.len == next.start.0 =>
+                {
+                    run.len += next.len;
+                }
                 _ => reusable.push(f),
             }
         }
@@ -79,7 +66,7 @@ impl LaneState {
 struct Lane {
     state: Mutex<LaneState>,
     /// Records of this lane up to this LSN are dead: replay never sees them.
-    dead: AtomicU64,
+    dead: DeadLsn,
 }
 
 /// The lanes of a mounted file system.
@@ -189,7 +176,7 @@ impl Journal {
                     pending: VecDeque::new(),
                     urgent: false,
                 }),
-                dead: AtomicU64::new(checkpoint),
+                dead: DeadLsn::new(checkpoint),
             })
         };
         Journal {
@@ -253,7 +240,7 @@ impl Journal {
     /// Whether replay can no longer see a record.
     #[inline]
     pub fn is_dead(&self, s: RecordId) -> bool {
-        self.lanes[s.lane as usize].dead.load(Ordering::Acquire) >= s.lsn
+        self.lanes[s.lane as usize].dead.covers(s.lsn)
     }
 
     /// Whether [`hand_over`](Self::hand_over) has something to do.
@@ -288,7 +275,7 @@ impl Journal {
         let l = &self.lanes[lane as usize];
         let mut st = l.state.lock();
         let newest = st.last[1];
-        if newest == 0 || l.dead.load(Ordering::Acquire) >= newest {
+        if newest == 0 || l.dead.covers(newest) {
             return Ok(SmallVec::new());
         }
         let w = region.window();
@@ -308,7 +295,7 @@ impl Journal {
         let _ = w.fence(retired);
         self.check_fences(region, &mut st)?;
         st.homes.clear();
-        l.dead.store(newest, Ordering::Release);
+        l.dead.raise(newest);
         let mut reusable = Reusable::new();
         st.free_dead(newest, &mut reusable);
         Ok(reusable)
@@ -437,12 +424,12 @@ impl Journal {
         }
         let dead = st.last[0];
         st.last = [st.last[1], lsn];
-        if dead > l.dead.load(Ordering::Relaxed) {
-            l.dead.store(dead, Ordering::Release);
+        if dead > l.dead.get() {
+            l.dead.raise(dead);
         }
         // This still runs behind the fence, where nothing waits for it. If the homes cannot
         // be stored, the lane frees nothing any more.
-        let dead = l.dead.load(Ordering::Relaxed);
+        let dead = l.dead.get();
         let mut reusable = Reusable::new();
         if self.rules.delayed_release {
             for f in freed {

@@ -4,9 +4,10 @@
 //! (by record N+2), because the fence of record N+1 completes them. After a crash, recovery
 //! therefore finds the record, its homes, or both.
 //!
-//! Not handled here: the contents of a record (`volume::Tx`), and the locks held meanwhile.
+//! Not handled here: the contents of a record (`volume::Record`), and the locks held meanwhile.
 
 mod buffer;
+mod dead;
 mod lane;
 mod last_record;
 mod lines;

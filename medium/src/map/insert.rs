@@ -7,11 +7,10 @@ use super::{
     BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, check_last, descend, fan, height_for, put_pointer,
     put_slots, slot,
 };
-use crate::alloc::Run;
 use crate::error::{Error, Result};
 use crate::media::pointer::{LEAF, Ptr, UNWRITTEN};
-use crate::types::Bno;
-use crate::volume::Tx;
+use crate::types::{BlockRun, Bno, FileBlock};
+use crate::volume::{Plan, Record};
 
 fn flag(unwritten: bool) -> u64 {
     if unwritten { UNWRITTEN } else { 0 }
@@ -39,7 +38,8 @@ fn small_cost(height: u32) -> usize {
 ///
 /// # Errors
 /// [`Error::Corrupt`], [`Error::TooLarge`].
-pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
+pub fn plan(tx: &Record<'_>, map: &MapRef, index: FileBlock, max: u64) -> Result<u64> {
+    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     if max == 0 {
         return Ok(0);
@@ -102,7 +102,8 @@ pub fn plan(tx: &Tx<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
 ///
 /// # Errors
 /// [`Error::TooLarge`].
-pub fn plan_huge(tx: &Tx<'_>, map: &MapRef, index: u64) -> Result<bool> {
+pub fn plan_huge(tx: &Record<'_>, map: &MapRef, index: FileBlock) -> Result<bool> {
+    let FileBlock(index) = index;
     let span = fan(&tx.volume().geo);
     let last = index
         .checked_add(span - 1)
@@ -133,14 +134,14 @@ impl Rest {
 
 /// Writes a new pointer block with these pointers.
 fn new_table(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     map: &mut MapRef,
     near: Option<Bno>,
     (first, words): (u64, &[u64]),
     rest: Rest,
 ) -> Result<Bno> {
     let geo = &tx.volume().geo;
-    let block = Bno(tx.alloc_blocks(near.map(|b| b.0), 1, true)?.start);
+    let block = tx.alloc_blocks(near, 1, true)?.start;
     let mut table = [0u64; 512];
     if let Rest::Lost(level, index) = rest {
         let shift = geo.fan_log2 * level;
@@ -157,7 +158,7 @@ fn new_table(
 }
 
 /// Grows the tree until it can hold a block `last` and has at least `least` levels.
-fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> {
+fn grow(tx: &mut Plan<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     check_last(geo, last)?;
@@ -189,7 +190,7 @@ fn grow(tx: &mut Tx<'_>, map: &mut MapRef, last: u64, least: u32) -> Result<()> 
 /// Replaces the hole or loss mark that covers `index` by `ptr`, of level `level`. Adds
 /// the missing pointer blocks. The rest of a loss mark's range stays lost.
 fn graft(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     map: &mut MapRef,
     index: u64,
     mut level: u32,
@@ -217,12 +218,13 @@ fn graft(
 /// [`Error::NoSpace`] if no block is left for a pointer block; [`Error::Corrupt`];
 /// [`Error::TooLarge`].
 pub fn insert(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     map: &mut MapRef,
-    index: u64,
-    run: Run,
+    index: FileBlock,
+    run: BlockRun,
     unwritten: bool,
 ) -> Result<()> {
+    let FileBlock(index) = index;
     if run.len == 0 {
         return Ok(());
     }
@@ -239,7 +241,7 @@ pub fn insert(
         let n = (run.len - done).min(fan(geo) - first);
         words.clear();
         for i in 0..n {
-            let block = Bno(run.start + done + i);
+            let block = run.start.after(done + i);
             words.push(Ptr::new(block, flag(unwritten), map.at(geo, 0, at + i)).0);
         }
         let step = descend(tx, map, at, 0)?;
@@ -283,14 +285,15 @@ pub fn insert(
 /// A full record.
 #[inline]
 pub fn insert_into(
-    tx: &mut Tx<'_>,
+    tx: &mut Record<'_>,
     map: &mut MapRef,
     table: Bno,
-    index: u64,
-    run: Run,
+    index: FileBlock,
+    run: BlockRun,
 ) -> Result<()> {
+    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
-    let word = |i| Ptr::new(Bno(run.start + i), 0, map.at(geo, 0, index + i)).0;
+    let word = |i| Ptr::new(run.start.after(i), 0, map.at(geo, 0, index + i)).0;
     let words: SmallVec<[u64; 16]> = (0..run.len).map(word).collect();
     put_slots(tx, table, slot(geo, 0, index), &words)?;
     map.blocks += run.len as i64;
@@ -305,18 +308,19 @@ pub fn insert_into(
 /// for an unaligned run or a file system without 2 MiB leaves; [`Error::Corrupt`];
 /// [`Error::TooLarge`].
 pub fn insert_huge(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     map: &mut MapRef,
-    index: u64,
-    run: Run,
+    index: FileBlock,
+    run: BlockRun,
     unwritten: bool,
 ) -> Result<()> {
+    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     let span = fan(geo);
     if !geo.huge_leaves
         || geo.block_log2 != 12
         || run.len != span
-        || !run.start.is_multiple_of(span)
+        || !run.start.0.is_multiple_of(span)
         || !index.is_multiple_of(span)
     {
         return Err(Error::NotSupported(
@@ -327,11 +331,7 @@ pub fn insert_huge(
         .checked_add(span - 1)
         .ok_or(Error::TooLarge(u64::MAX))?;
     grow(tx, map, last, 1)?;
-    let ptr = Ptr::new(
-        Bno(run.start),
-        LEAF | flag(unwritten),
-        map.at(geo, 1, index),
-    );
+    let ptr = Ptr::new(run.start, LEAF | flag(unwritten), map.at(geo, 1, index));
     let step = descend(tx, map, index, 1)?;
     if !step.is_free() {
         // A pointer block is freed with its last pointer. This one has pointers, or
@@ -349,7 +349,13 @@ pub fn insert_huge(
 ///
 /// # Errors
 /// [`Error::Corrupt`]; [`Error::NotSupported`] for a part of a huge leaf.
-pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) -> Result<u64> {
+pub fn set_written(
+    tx: &mut Plan<'_>,
+    map: &mut MapRef,
+    index: FileBlock,
+    count: u64,
+) -> Result<u64> {
+    let FileBlock(index) = index;
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     let capacity = root.capacity(geo);
@@ -433,7 +439,7 @@ pub fn set_written(tx: &mut Tx<'_>, map: &mut MapRef, index: u64, count: u64) ->
 /// caller frees the other blocks of the leaf. Takes one block, if necessary from the
 /// reserve.
 pub(super) fn cut(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     map: &mut MapRef,
     index: u64,
     leaf: Ptr,
@@ -463,7 +469,7 @@ pub(super) fn lost_tables(level: u32) -> usize {
 /// pointer block. Its part `from..to` becomes a hole, and the rest stays lost. Takes
 /// blocks, if necessary from the reserve.
 pub(super) fn cut_lost(
-    tx: &mut Tx<'_>,
+    tx: &mut Plan<'_>,
     map: &mut MapRef,
     (level, first): (u32, u64),
     (from, to): (u64, u64),

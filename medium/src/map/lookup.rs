@@ -4,14 +4,14 @@ use super::{MapRef, fan, slot};
 use crate::error::Result;
 use crate::media::pointer::Ptr;
 use crate::media::walk::Leaf;
-use crate::types::Bno;
+use crate::types::{Bno, FileBlock};
 use crate::volume::Volume;
 
 /// A run of file blocks that are consecutive in the region, a hole, or a lost range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First file block.
-    pub index: u64,
+    pub index: FileBlock,
     /// Number of file blocks.
     pub count: u64,
     /// Block of the first file block; `None` for a hole or a lost range.
@@ -25,7 +25,7 @@ pub struct Extent {
     pub table: Option<Bno>,
     /// For a hole: the first file block that its zero pointer covers, or [`BEYOND`].
     /// Damage to that pointer would lose all file blocks that it covers.
-    pub under: u64,
+    pub under: FileBlock,
 }
 
 /// No pointer covers the hole: it lies past the capacity of a tree of this height.
@@ -44,7 +44,8 @@ impl Extent {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+pub fn look(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
+    let FileBlock(index) = index;
     map.checked(&vol.geo)?.look(vol.medium(), index)
 }
 
@@ -53,7 +54,8 @@ pub fn look(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+pub fn find(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Leaf> {
+    let FileBlock(index) = index;
     map.checked(&vol.geo)?.find(&vol.region, &vol.geo, index)
 }
 
@@ -65,19 +67,20 @@ pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
+pub fn run(vol: &Volume, map: &MapRef, index: FileBlock, max: u64) -> Result<Extent> {
+    let FileBlock(index) = index;
     let geo = &vol.geo;
     let root = map.checked(geo)?;
     let max = max.max(1).min(u64::MAX - index);
     if index >= root.capacity(geo) {
         return Ok(Extent {
-            index,
+            index: FileBlock(index),
             count: max,
             block: None,
             unwritten: false,
             lost: false,
             table: None,
-            under: if map.root.is_hole() { 0 } else { BEYOND },
+            under: FileBlock(if map.root.is_hole() { 0 } else { BEYOND }),
         });
     }
     // Walk down to the pointer block of the lowest level.
@@ -106,13 +109,13 @@ pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
         let within = index & (fan(geo) - 1);
         let count = max.min(fan(geo) - within);
         return Ok(Extent {
-            index,
+            index: FileBlock(index),
             count,
             block: Some(Bno(block.0 + within)),
             unwritten,
             lost: false,
             table: None,
-            under: index,
+            under: FileBlock(index),
         });
     }
     let mut count = 1;
@@ -133,13 +136,13 @@ pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
         }
     }
     Ok(Extent {
-        index,
+        index: FileBlock(index),
         count,
         block: Some(block),
         unwritten,
         lost: false,
         table: home,
-        under: index,
+        under: FileBlock(index),
     })
 }
 
@@ -167,13 +170,13 @@ fn lost(
         }
     }
     Ok(Extent {
-        index,
+        index: FileBlock(index),
         count: max.min(end - index),
         block: None,
         unwritten: false,
         lost: true,
         table: home.filter(|_| level == 0),
-        under: index,
+        under: FileBlock(index),
     })
 }
 
@@ -203,20 +206,20 @@ fn hole(
         }
     }
     while end - index < max {
-        let leaf = look(vol, map, end)?;
+        let leaf = look(vol, map, FileBlock(end))?;
         if leaf.block.is_some() || leaf.lost {
             break;
         }
-        end = leaf.first.saturating_add(leaf.count);
+        end = leaf.first.0.saturating_add(leaf.count);
     }
     Ok(Extent {
-        index,
+        index: FileBlock(index),
         count: max.min(end - index),
         block: None,
         unwritten: false,
         lost: false,
         table: home.filter(|_| level == 0),
-        under: index >> shift << shift,
+        under: FileBlock(index >> shift << shift),
     })
 }
 
@@ -234,7 +237,8 @@ pub enum Part {
 ///
 /// # Errors
 /// [`crate::Error::Corrupt`].
-pub fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
+pub fn part(vol: &Volume, map: &MapRef, index: FileBlock) -> Result<Option<Part>> {
+    let FileBlock(index) = index;
     let geo = &vol.geo;
     let root = map.checked(geo)?;
     if map.height == 0 || index >= root.capacity(geo) {
@@ -268,7 +272,8 @@ pub fn part(vol: &Volume, map: &MapRef, index: u64) -> Result<Option<Part>> {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: u64) -> Result<Option<Bno>> {
+pub fn in_table(vol: &Volume, map: &MapRef, table: Bno, index: FileBlock) -> Result<Option<Bno>> {
+    let FileBlock(index) = index;
     let geo = &vol.geo;
     let at = geo.offset(table) + slot(geo, 0, index) * 8;
     let ptr = Ptr(vol.region.load_u64(at)?);

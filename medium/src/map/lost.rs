@@ -11,7 +11,8 @@ use super::{MapRef, fan};
 use crate::error::Result;
 use crate::media::Geometry;
 use crate::media::pointer::Ptr;
-use crate::volume::{Tx, Volume};
+use crate::types::FileBlock;
+use crate::volume::{Record, Volume};
 
 /// Reads bytes of the region.
 type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
@@ -25,17 +26,19 @@ type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 pub fn lost_blocks(
     vol: &Volume,
     map: &MapRef,
-    f: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    f: &mut dyn FnMut(FileBlock, u64) -> ControlFlow<()>,
 ) -> Result<()> {
     let read: Read<'_> = &mut |at, into| Ok(vol.region.read(at, into)?);
-    walk(&vol.geo, map, read, f)
+    walk(&vol.geo, map, read, &mut |first, count| {
+        f(FileBlock(first), count)
+    })
 }
 
 /// Tells whether a map has a loss mark after the changes of a transaction.
 ///
 /// # Errors
 /// As for [`lost_blocks`].
-pub fn is_any_lost(tx: &Tx<'_>, map: &MapRef) -> Result<bool> {
+pub fn is_any_lost(tx: &Record<'_>, map: &MapRef) -> Result<bool> {
     let mut any = false;
     let read: Read<'_> = &mut |at, into| tx.read(at, into);
     walk(&tx.volume().geo, map, read, &mut |_, _| {

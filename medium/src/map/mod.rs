@@ -6,7 +6,7 @@
 //! - Every pointer is checked before it is followed.
 //! - A pointer block becomes reachable only when complete, and is never without a
 //!   pointer.
-//! - Pointers in use change only through the record of a [`Tx`].
+//! - Pointers in use change only through the record of a [`Record`].
 //! - After an error the caller drops the transaction and the [`MapRef`], and nothing
 //!   has changed.
 //!
@@ -37,7 +37,7 @@ use crate::media::pointer::{Ptr, PtrAt};
 use crate::media::record::EntryKind;
 use crate::media::walk::{EMPTY_TABLE, MapRoot};
 use crate::types::{Bno, Ino};
-use crate::volume::{Tx, Volume};
+use crate::volume::{Record, Volume};
 
 /// Bytes of a record that operations on the map reserve for their caller: the
 /// inode, in up to two homes, and a slot of the orphan table.
@@ -179,7 +179,7 @@ fn height_for(vol: &Volume, last: u64) -> Result<u32> {
 
 /// Walks down to the pointer of level `to` that covers `index`, or to the hole,
 /// leaf or loss mark above it. `index` is within the capacity of the tree.
-fn descend(tx: &Tx<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
+fn descend(tx: &Record<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     let mut step = Step {
@@ -210,7 +210,7 @@ fn descend(tx: &Tx<'_>, map: &MapRef, index: u64, to: u32) -> Result<Step> {
 }
 
 /// Stores words in consecutive slots of a pointer block.
-fn put_slots(tx: &mut Tx<'_>, block: Bno, first: u64, words: &[u64]) -> Result<()> {
+fn put_slots(tx: &mut Record<'_>, block: Bno, first: u64, words: &[u64]) -> Result<()> {
     use zerocopy::IntoBytes;
     let place = tx.volume().geo.offset(block) + first * 8;
     if tx.is_new(block) {
@@ -221,7 +221,13 @@ fn put_slots(tx: &mut Tx<'_>, block: Bno, first: u64, words: &[u64]) -> Result<(
 }
 
 /// Stores the pointer that covers `index` at the position of a walk.
-fn put_pointer(tx: &mut Tx<'_>, map: &mut MapRef, step: &Step, index: u64, ptr: Ptr) -> Result<()> {
+fn put_pointer(
+    tx: &mut Record<'_>,
+    map: &mut MapRef,
+    step: &Step,
+    index: u64,
+    ptr: Ptr,
+) -> Result<()> {
     match step.home {
         None => map.root = ptr,
         Some(block) => {

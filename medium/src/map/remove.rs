@@ -8,23 +8,22 @@ use zerocopy::IntoBytes;
 
 use super::insert::{cut, cut_lost, lost_tables};
 use super::{BIT_WORD, MapRef, ONE_WORD, RESERVED_BYTES, fan, slot};
-use crate::alloc::Run;
 use crate::error::Result;
 use crate::media::pointer::Ptr;
-use crate::types::Bno;
-use crate::volume::Tx;
+use crate::types::{BlockRun, Bno, FileBlock};
+use crate::volume::Plan;
 
 /// Maximum number of data blocks freed per check of the room: two words of bits.
 const CHUNK: u64 = 64;
 
 struct Removal<'t, 'v> {
-    tx: &'t mut Tx<'v>,
+    tx: &'t mut Plan<'v>,
     map: &'t mut MapRef,
     /// The range that becomes a hole.
     from: u64,
     to: u64,
-    /// Run of data blocks collected so far.
-    run: Run,
+    /// BlockRun of data blocks collected so far.
+    run: BlockRun,
     /// Room reserved for the pointer blocks above.
     keep: usize,
 }
@@ -46,7 +45,13 @@ struct Outcome {
 /// # Errors
 /// [`crate::Error::Corrupt`]; [`crate::Error::NoSpace`] if a leaf or loss mark must be
 /// split and even the reserve is used up.
-pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u64> {
+pub fn remove(
+    tx: &mut Plan<'_>,
+    map: &mut MapRef,
+    from: FileBlock,
+    to: FileBlock,
+) -> Result<FileBlock> {
+    let (FileBlock(from), FileBlock(to)) = (from, to);
     let geo = &tx.volume().geo;
     let root = map.checked(geo)?;
     let end = to.min(root.capacity(geo));
@@ -54,7 +59,7 @@ pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u
         if map.root.is_hole() {
             map.height = 0;
         }
-        return Ok(to);
+        return Ok(FileBlock(to));
     }
     // For each level: one range of zeros, and the bit of a freed pointer block.
     let keep = RESERVED_BYTES + map.height as usize * (ONE_WORD + BIT_WORD);
@@ -64,7 +69,7 @@ pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u
         map,
         from,
         to: end,
-        run: Run { start: 0, len: 0 },
+        run: BlockRun::EMPTY,
         keep,
     };
     let (next, left) = r.entry(ptr, level, 0)?;
@@ -73,7 +78,7 @@ pub fn remove(tx: &mut Tx<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u
     if left.is_hole() {
         map.height = 0;
     }
-    Ok(if next >= end { to } else { next })
+    Ok(FileBlock(if next >= end { to } else { next }))
 }
 
 impl Removal<'_, '_> {
@@ -106,8 +111,8 @@ impl Removal<'_, '_> {
             return Ok((out.next, ptr));
         }
         self.flush()?;
-        self.tx.free_blocks(Run {
-            start: block.0,
+        self.tx.free_blocks(BlockRun {
+            start: block,
             len: 1,
         })?;
         self.map.blocks -= 1;
@@ -153,8 +158,8 @@ impl Removal<'_, '_> {
         } else {
             cut(self.tx, self.map, first, ptr, |i| i < a || i >= b)?
         };
-        self.tx.free_blocks(Run {
-            start: block.0 + a,
+        self.tx.free_blocks(BlockRun {
+            start: block.after(a),
             len: b - a,
         })?;
         self.map.blocks -= (b - a) as i64;
@@ -222,7 +227,7 @@ impl Removal<'_, '_> {
     /// Frees a data block and collects adjacent ones. Returns false if the record is
     /// full.
     fn free(&mut self, block: Bno) -> Result<bool> {
-        if self.run.len > 0 && self.run.len < CHUNK && block.0 == self.run.start + self.run.len {
+        if self.run.len > 0 && self.run.len < CHUNK && block == self.run.end() {
             self.run.len += 1;
             return Ok(true);
         }
@@ -230,8 +235,8 @@ impl Removal<'_, '_> {
         if self.tx.room() < self.keep + 2 * BIT_WORD {
             return Ok(false);
         }
-        self.run = Run {
-            start: block.0,
+        self.run = BlockRun {
+            start: block,
             len: 1,
         };
         Ok(true)
@@ -240,7 +245,7 @@ impl Removal<'_, '_> {
     /// Passes the collected run to the transaction. Its room was checked when the run
     /// began.
     fn flush(&mut self) -> Result<()> {
-        let run = std::mem::replace(&mut self.run, Run { start: 0, len: 0 });
+        let run = std::mem::replace(&mut self.run, BlockRun::EMPTY);
         if run.len > 0 {
             self.tx.free_blocks(run)?;
             self.map.blocks -= run.len as i64;

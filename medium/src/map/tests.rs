@@ -4,12 +4,60 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::alloc::Run;
 use crate::format::{FormatOptions, format};
 use crate::journal::{Rules, set_thread_lane};
 use crate::media::superblock::{BLOCK_GROUPS_OFFSET, INODE_GROUPS_OFFSET};
 use crate::media::{DiskInode, SuperStatic};
 use crate::pmem::{HeapBackend, Region};
+use crate::types::BlockRun;
+
+/// File blocks are plain numbers in these tests.
+mod plain {
+    use super::super as map;
+    use super::*;
+    use crate::media::walk::Leaf;
+    use crate::types::FileBlock;
+    use crate::volume::Plan;
+
+    pub fn run(vol: &Volume, map: &MapRef, index: u64, max: u64) -> Result<Extent> {
+        map::run(vol, map, FileBlock(index), max)
+    }
+    pub fn find(vol: &Volume, map: &MapRef, index: u64) -> Result<Leaf> {
+        map::find(vol, map, FileBlock(index))
+    }
+    pub fn plan(tx: &Record<'_>, map: &MapRef, index: u64, max: u64) -> Result<u64> {
+        map::plan(tx, map, FileBlock(index), max)
+    }
+    pub fn plan_huge(tx: &Record<'_>, map: &MapRef, index: u64) -> Result<bool> {
+        map::plan_huge(tx, map, FileBlock(index))
+    }
+    pub fn insert(
+        tx: &mut Plan<'_>,
+        map: &mut MapRef,
+        index: u64,
+        run: BlockRun,
+        unwritten: bool,
+    ) -> Result<()> {
+        map::insert(tx, map, FileBlock(index), run, unwritten)
+    }
+    pub fn insert_huge(
+        tx: &mut Plan<'_>,
+        map: &mut MapRef,
+        index: u64,
+        run: BlockRun,
+        unwritten: bool,
+    ) -> Result<()> {
+        map::insert_huge(tx, map, FileBlock(index), run, unwritten)
+    }
+    pub fn set_written(tx: &mut Plan<'_>, map: &mut MapRef, index: u64, count: u64) -> Result<u64> {
+        map::set_written(tx, map, FileBlock(index), count)
+    }
+    pub fn remove(tx: &mut Plan<'_>, map: &mut MapRef, from: u64, to: u64) -> Result<u64> {
+        let next = map::remove(tx, map, FileBlock(from), FileBlock(to))?;
+        Ok(next.0)
+    }
+}
+use plain::{find, insert, insert_huge, plan, plan_huge, remove, run, set_written};
 
 const INO: Ino = Ino(77);
 
@@ -50,7 +98,7 @@ impl Rng {
     }
 }
 
-struct Bed {
+struct Fixture {
     vol: Arc<Volume>,
     map: MapRef,
     model: BTreeMap<u64, (u64, bool)>,
@@ -59,8 +107,8 @@ struct Bed {
     total: u64,
 }
 
-impl Bed {
-    fn new(block_size: u32, len: usize, seed: u64) -> Bed {
+impl Fixture {
+    fn new(block_size: u32, len: usize, seed: u64) -> Fixture {
         let vol = Arc::new(volume(block_size, len));
         let map = MapRef {
             ino: INO,
@@ -69,15 +117,15 @@ impl Bed {
             blocks: 0,
             healed: false,
         };
-        let mut bed = Bed {
+        let mut fixture = Fixture {
             vol,
             map,
             model: BTreeMap::new(),
             rng: Rng(seed),
             total: 0,
         };
-        bed.total = bed.count();
-        bed
+        fixture.total = fixture.count();
+        fixture
     }
 
     fn count(&self) -> u64 {
@@ -109,7 +157,7 @@ impl Bed {
     fn insert(&mut self) {
         let (vol, mut map) = (self.vol.clone(), self.map);
         let mut tx = vol.begin();
-        let mut new: Vec<(u64, Run, bool)> = Vec::new();
+        let mut new: Vec<(u64, BlockRun, bool)> = Vec::new();
         for _ in 0..=self.rng.below(3) {
             let index = self.index();
             let want = self.small(10);
@@ -128,7 +176,7 @@ impl Bed {
             if n == 0 {
                 continue;
             }
-            let Ok(run) = tx.alloc_blocks(goal, n as u32, false) else {
+            let Ok(run) = tx.alloc_blocks(goal.map(Bno), n as u32, false) else {
                 break;
             };
             match insert(&mut tx, &mut map, index, run, unwritten) {
@@ -144,7 +192,7 @@ impl Bed {
             for i in 0..run.len {
                 assert!(
                     self.model
-                        .insert(index + i, (run.start + i, unwritten))
+                        .insert(index + i, (run.start.0 + i, unwritten))
                         .is_none()
                 );
             }
@@ -162,7 +210,7 @@ impl Bed {
         let near = self.rng.below(self.vol.geo.blocks);
         let mut tx = self.vol.begin();
         assert!(plan_huge(&tx, &map, index).unwrap());
-        let Some(run) = tx.alloc_aligned(near, 512).unwrap() else {
+        let Some(run) = tx.alloc_aligned(Bno(near), 512).unwrap() else {
             return;
         };
         match insert_huge(&mut tx, &mut map, index, run, unwritten) {
@@ -176,7 +224,7 @@ impl Bed {
         for i in 0..512 {
             assert!(
                 self.model
-                    .insert(index + i, (run.start + i, unwritten))
+                    .insert(index + i, (run.start.0 + i, unwritten))
                     .is_none()
             );
         }
@@ -198,7 +246,7 @@ impl Bed {
         let mut leaf = find(&self.vol, &self.map, index).unwrap();
         let mut count = 1;
         if leaf.count > 1 {
-            (index, count) = (leaf.first, leaf.count);
+            (index, count) = (leaf.first.0, leaf.count);
         }
         let most = self.rng.below(700);
         while count < most {
@@ -303,7 +351,7 @@ impl Bed {
         let (mut at, end) = (index, index + 300);
         while at < end {
             let e = run(&self.vol, &self.map, at, end - at).unwrap();
-            assert!(e.index == at && e.count > 0 && e.count <= end - at);
+            assert!(e.index.0 == at && e.count > 0 && e.count <= end - at);
             for i in 0..e.count {
                 let want = self.model.get(&(at + i)).copied();
                 assert_eq!(e.block.map(|b| (b.0 + i, e.unwritten)), want);
@@ -325,17 +373,17 @@ impl Bed {
 
 fn model(block_size: u32, len: usize, steps: u32) {
     for seed in 1..=3 {
-        let mut bed = Bed::new(block_size, len, 0x1234_5678_9abc * seed);
+        let mut fixture = Fixture::new(block_size, len, 0x1234_5678_9abc * seed);
         for i in 0..steps {
-            bed.step();
+            fixture.step();
             if i % 16 == 0 {
-                bed.check();
+                fixture.check();
             }
         }
-        bed.check();
-        bed.remove(0, u64::MAX);
+        fixture.check();
+        fixture.remove(0, u64::MAX);
         assert_eq!(
-            bed.map,
+            fixture.map,
             MapRef {
                 ino: INO,
                 root: Ptr::HOLE,
@@ -344,7 +392,7 @@ fn model(block_size: u32, len: usize, steps: u32) {
                 healed: false
             }
         );
-        bed.check();
+        fixture.check();
     }
 }
 
@@ -373,23 +421,23 @@ fn map_matches_model_with_4096_byte_blocks() {
 #[test]
 fn insert_of_last_block_of_largest_file_works() {
     for log2 in 9..=12 {
-        let mut bed = Bed::new(1 << log2, 1 << 20, 1);
+        let mut fixture = Fixture::new(1 << log2, 1 << 20, 1);
         let last = i64::MAX as u64 >> log2;
         for index in [last, 0] {
-            let mut map = bed.map;
-            let mut tx = bed.vol.begin();
+            let mut map = fixture.map;
+            let mut tx = fixture.vol.begin();
             assert_eq!(plan(&tx, &map, index, 1).unwrap(), 1);
             let run = tx.alloc_blocks(None, 1, true).unwrap();
             insert(&mut tx, &mut map, index, run, false).unwrap();
             tx.commit().unwrap();
-            bed.map = map;
-            bed.model.insert(index, (run.start, false));
+            fixture.map = map;
+            fixture.model.insert(index, (run.start.0, false));
         }
-        assert_eq!(bed.map.height, bed.vol.geo.max_height());
-        bed.check();
-        let mut tx = bed.vol.begin();
+        assert_eq!(fixture.map.height, fixture.vol.geo.max_height());
+        fixture.check();
+        let mut tx = fixture.vol.begin();
         let run = tx.alloc_blocks(None, 1, true).unwrap();
-        let mut map = bed.map;
+        let mut map = fixture.map;
         assert!(matches!(
             insert(&mut tx, &mut map, last + 1, run, false),
             Err(Error::TooLarge(_))
@@ -399,22 +447,29 @@ fn insert_of_last_block_of_largest_file_works() {
             Err(Error::TooLarge(_))
         ));
         drop(tx);
-        bed.remove(0, u64::MAX);
-        bed.check();
+        fixture.remove(0, u64::MAX);
+        fixture.check();
     }
 }
 
 #[test]
 fn remove_splits_huge_leaf_in_full_region() {
-    let mut bed = Bed::new(4096, 8 << 20, 1);
-    let mut map = bed.map;
-    let mut tx = bed.vol.begin();
-    let run = tx.alloc_aligned(0, 512).unwrap().unwrap();
+    let mut fixture = Fixture::new(4096, 8 << 20, 1);
+    let mut map = fixture.map;
+    let mut tx = fixture.vol.begin();
+    let run = tx.alloc_aligned(Bno(0), 512).unwrap().unwrap();
     insert_huge(&mut tx, &mut map, 512, run, false).unwrap();
     tx.commit().unwrap();
     drop(tx);
-    bed.map = map;
-    (0..512).for_each(|i| assert!(bed.model.insert(512 + i, (run.start + i, false)).is_none()));
+    fixture.map = map;
+    (0..512).for_each(|i| {
+        assert!(
+            fixture
+                .model
+                .insert(512 + i, (run.start.0 + i, false))
+                .is_none()
+        )
+    });
     let mut filler = MapRef {
         ino: Ino(78),
         root: Ptr::HOLE,
@@ -425,7 +480,7 @@ fn remove_splits_huge_leaf_in_full_region() {
     let mut index = 0;
     loop {
         let mut map = filler;
-        let mut tx = bed.vol.begin();
+        let mut tx = fixture.vol.begin();
         let n = plan(&tx, &map, index, 100).unwrap();
         let Ok(run) = tx.alloc_blocks(None, n as u32, false) else {
             break;
@@ -438,24 +493,24 @@ fn remove_splits_huge_leaf_in_full_region() {
         filler = map;
         index += run.len;
     }
-    bed.total -= filler.blocks as u64;
-    bed.remove(600, 601);
-    assert_eq!(bed.model.len(), 511);
-    bed.check();
+    fixture.total -= filler.blocks as u64;
+    fixture.remove(600, 601);
+    assert_eq!(fixture.model.len(), 511);
+    fixture.check();
 }
 
 #[test]
 fn flipped_pointer_byte_is_detected_or_harmless() {
     for (block_size, len) in [(512, 2 << 20), (4096, 16 << 20)] {
-        let mut bed = Bed::new(block_size, len, 99);
+        let mut fixture = Fixture::new(block_size, len, 99);
         for _ in 0..12 {
-            bed.insert();
+            fixture.insert();
             if block_size == 4096 {
-                bed.insert_huge();
+                fixture.insert_huge();
             }
         }
         let mut tables = Vec::new();
-        visit(&bed.vol, &bed.map, &mut |n| {
+        visit(&fixture.vol, &fixture.map, &mut |n| {
             if let Node::Table {
                 level,
                 first,
@@ -468,32 +523,32 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
         })
         .unwrap();
         assert!(tables.len() > 4);
-        let geo = bed.vol.geo.clone();
-        let w = bed.vol.region.window();
+        let geo = fixture.vol.geo.clone();
+        let w = fixture.vol.region.window();
         let (mut tested, mut escaped) = (0u32, 0u32);
         for (level, first, block) in tables {
             for byte in 0..geo.block_size {
                 let index = first + ((byte / 8) << (geo.fan_log2 * level));
                 let place = geo.offset(block) + byte / 8 * 8;
-                let old = bed.vol.region.load_u64(place).unwrap();
+                let old = fixture.vol.region.load_u64(place).unwrap();
                 for flip in [1u64, 0x80, 0xff] {
                     w.store_u64_unflushed(place, old ^ flip << (byte % 8 * 8))
                         .unwrap();
                     // A changed pointer or hole is refused, except for one in
                     // 65,536, which still cannot lead outside the region.
                     tested += 1;
-                    if let Ok(leaf) = find(&bed.vol, &bed.map, index) {
+                    if let Ok(leaf) = find(&fixture.vol, &fixture.map, index) {
                         assert!(leaf.block.is_none_or(|b| b.0 + leaf.count <= geo.blocks));
                         escaped += 1;
                         continue;
                     }
                     assert!(matches!(
-                        run(&bed.vol, &bed.map, index, 9),
+                        run(&fixture.vol, &fixture.map, index, 9),
                         Err(Error::Corrupt { .. })
                     ));
                     if byte % 41 == 0 {
                         let mut damaged = 0;
-                        visit(&bed.vol, &bed.map, &mut |n| {
+                        visit(&fixture.vol, &fixture.map, &mut |n| {
                             damaged += u32::from(
                                 matches!(n, Node::Damaged { place: Some(p), .. } if p == place),
                             );
@@ -502,17 +557,20 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
                         .map(|()| assert_eq!(damaged, 1))
                         .unwrap();
                     }
-                    let (mut map, mut tx) = (bed.map, bed.vol.begin());
+                    let (mut map, mut tx) = (fixture.map, fixture.vol.begin());
                     assert!(matches!(
                         remove(&mut tx, &mut map, index, index + 1),
                         Err(Error::Corrupt { .. })
                     ));
                     // The neighbours stay readable.
-                    if let Some((i, b)) = bed.model.range(..index).next_back()
+                    if let Some((i, b)) = fixture.model.range(..index).next_back()
                         && level == 0
                     {
                         assert_eq!(
-                            find(&bed.vol, &bed.map, *i).unwrap().block.is_some(),
+                            find(&fixture.vol, &fixture.map, *i)
+                                .unwrap()
+                                .block
+                                .is_some(),
                             b.0 != 0
                         );
                     }
@@ -521,37 +579,49 @@ fn flipped_pointer_byte_is_detected_or_harmless() {
             }
         }
         assert!(escaped <= 3 + tested / 16384, "{escaped} of {tested}");
-        bed.check();
+        fixture.check();
     }
 }
 
 #[test]
 fn empty_pointer_block_is_corrupt() {
-    let mut bed = Bed::new(512, 2 << 20, 5);
+    let mut fixture = Fixture::new(512, 2 << 20, 5);
     for at in [0, 70] {
-        let (mut map, mut tx) = (bed.map, bed.vol.begin());
+        let (mut map, mut tx) = (fixture.map, fixture.vol.begin());
         let run = tx.alloc_blocks(None, 3, true).unwrap();
         insert(&mut tx, &mut map, at, run, false).unwrap();
         tx.commit().unwrap();
-        bed.map = map;
+        fixture.map = map;
     }
-    assert_eq!(count(&bed.vol, &bed.map, 100).unwrap(), Some(3 + 3 + 3));
-    assert_eq!(count(&bed.vol, &bed.map, 8).unwrap(), None);
-    let table = run(&bed.vol, &bed.map, 70, 1).unwrap().table.unwrap();
-    let w = bed.vol.region.window();
+    assert_eq!(
+        count(&fixture.vol, &fixture.map, 100).unwrap(),
+        Some(3 + 3 + 3)
+    );
+    assert_eq!(count(&fixture.vol, &fixture.map, 8).unwrap(), None);
+    let table = run(&fixture.vol, &fixture.map, 70, 1)
+        .unwrap()
+        .table
+        .unwrap();
+    let w = fixture.vol.region.window();
     for slot in 0..64 {
-        let at = bed.vol.geo.offset(table) + slot * 8;
+        let at = fixture.vol.geo.offset(table) + slot * 8;
         w.store_u64_unflushed(at, 0).unwrap();
     }
     let corrupt = |e| matches!(e, Error::Corrupt { .. });
-    assert_eq!(run(&bed.vol, &bed.map, 0, 9).unwrap().count, 3);
+    assert_eq!(run(&fixture.vol, &fixture.map, 0, 9).unwrap().count, 3);
     for index in [64, 70, 127] {
-        assert!(corrupt(find(&bed.vol, &bed.map, index).unwrap_err()));
-        assert!(corrupt(run(&bed.vol, &bed.map, index, 1).unwrap_err()));
+        assert!(corrupt(
+            find(&fixture.vol, &fixture.map, index).unwrap_err()
+        ));
+        assert!(corrupt(
+            run(&fixture.vol, &fixture.map, index, 1).unwrap_err()
+        ));
     }
-    assert!(corrupt(run(&bed.vol, &bed.map, 5, 100).unwrap_err()));
-    assert!(corrupt(count(&bed.vol, &bed.map, 100).unwrap_err()));
-    let (mut map, mut tx) = (bed.map, bed.vol.begin());
+    assert!(corrupt(
+        run(&fixture.vol, &fixture.map, 5, 100).unwrap_err()
+    ));
+    assert!(corrupt(count(&fixture.vol, &fixture.map, 100).unwrap_err()));
+    let (mut map, mut tx) = (fixture.map, fixture.vol.begin());
     assert!(corrupt(remove(&mut tx, &mut map, 0, u64::MAX).unwrap_err()));
 }
 
@@ -581,25 +651,25 @@ fn impossible_map_height_is_corrupt() {
 /// would read it once for each of them.
 #[test]
 fn count_stops_at_blocks_of_region() {
-    let mut bed = Bed::new(4096, 16 << 20, 1);
-    let vol = bed.vol.clone();
+    let mut fixture = Fixture::new(4096, 16 << 20, 1);
+    let vol = fixture.vol.clone();
     let mut tx = vol.begin();
     let run = tx.alloc_blocks(None, 2, true).unwrap();
     tx.commit().unwrap();
-    let (top, shared) = (Bno(run.start), Bno(run.start + 1));
-    bed.map.height = 2;
-    bed.map.root = Ptr::new(top, 0, bed.map.at(&vol.geo, 2, 0));
+    let (top, shared) = (run.start, run.start.after(1));
+    fixture.map.height = 2;
+    fixture.map.root = Ptr::new(top, 0, fixture.map.at(&vol.geo, 2, 0));
     let w = vol.region.window();
     for i in 0..512u64 {
         let first = i << 9;
-        let above = Ptr::new(shared, 0, bed.map.at(&vol.geo, 1, first));
+        let above = Ptr::new(shared, 0, fixture.map.at(&vol.geo, 1, first));
         w.store_u64_unflushed(vol.geo.offset(top) + i * 8, above.0)
             .unwrap();
         // Slot i is valid for pointer block number i.
-        let below = Ptr::new(top, 0, bed.map.at(&vol.geo, 0, first + i));
+        let below = Ptr::new(top, 0, fixture.map.at(&vol.geo, 0, first + i));
         w.store_u64_unflushed(vol.geo.offset(shared) + i * 8, below.0)
             .unwrap();
     }
     assert!(512 * 513 > vol.geo.blocks);
-    assert_eq!(count(&vol, &bed.map, u64::MAX).unwrap(), None);
+    assert_eq!(count(&vol, &fixture.map, u64::MAX).unwrap(), None);
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::checksum::mix64;
 use super::htree::LeafShape;
 use super::superblock::{PAGE, SuperStatic};
-use crate::types::Bno;
+use crate::types::{Bno, FileBlock};
 
 /// Offsets and sizes of one file system.
 #[derive(Debug, Clone)]
@@ -85,6 +85,48 @@ impl Geometry {
     #[inline]
     pub fn offset(&self, b: Bno) -> u64 {
         b.0 << self.block_log2
+    }
+
+    /// Returns the size of so many blocks, bytes.
+    #[inline]
+    pub fn bytes(&self, blocks: u64) -> u64 {
+        blocks << self.block_log2
+    }
+
+    /// Returns the block of a file that holds the byte at an offset.
+    #[inline]
+    pub fn file_block(&self, offset: u64) -> FileBlock {
+        FileBlock(offset >> self.block_log2)
+    }
+
+    /// Returns the block of a file that begins at an offset, or after it.
+    #[inline]
+    pub fn file_block_from(&self, offset: u64) -> FileBlock {
+        FileBlock(offset.div_ceil(self.block_size))
+    }
+
+    /// Returns the number of blocks of a file that hold the bytes `start..end`, at least one.
+    #[inline]
+    pub fn blocks_of(&self, start: u64, end: u64) -> u64 {
+        self.file_block(end - 1) - self.file_block(start) + 1
+    }
+
+    /// Returns the number of pointers in a pointer block, and of blocks in a huge leaf.
+    #[inline]
+    pub fn fan(&self) -> u64 {
+        1 << self.fan_log2
+    }
+
+    /// Returns the slot of a block's pointer in its pointer block.
+    #[inline]
+    pub fn slot_of(&self, block: FileBlock) -> u64 {
+        block.0 & (self.fan() - 1)
+    }
+
+    /// Returns the offset of the first byte of a block of a file.
+    #[inline]
+    pub fn file_offset(&self, block: FileBlock) -> u64 {
+        block.0 << self.block_log2
     }
 
     /// Returns the blocks with a fixed use: both superblock pages and the journal.

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointer_check_fits_only_its_own_place() {
+    fn pointer_check_fits_only_its_location() {
         let at = PtrAt {
             fs_seed: 42,
             ino: Ino(17),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_pointer_fits_only_its_own_place() {
+    fn lost_pointer_fits_only_its_location() {
         let at = PtrAt {
             fs_seed: 42,
             ino: Ino(17),

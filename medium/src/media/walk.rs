@@ -8,7 +8,7 @@ use super::geometry::Geometry;
 use super::pointer::{Ptr, PtrAt};
 use crate::error::{Damage, Error, Result};
 use crate::pmem::RegionView;
-use crate::types::{Bno, Ino};
+use crate::types::{Bno, FileBlock, Ino};
 
 /// The fault of a pointer through which a caller could read or write a superblock
 /// page or the journal, which no object owns.
@@ -35,7 +35,7 @@ pub struct MapRoot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
     /// First file block that the leaf (or hole) covers.
-    pub first: u64,
+    pub first: FileBlock,
     /// Number of file blocks that it covers.
     pub count: u64,
     /// First block; `None` for a hole or a lost range.
@@ -143,7 +143,7 @@ impl MapRoot {
         if index >= self.capacity(geo) {
             let first = self.capacity(geo);
             return Ok(Leaf {
-                first,
+                first: FileBlock(first),
                 count: u64::MAX - first,
                 block: None,
                 unwritten: false,
@@ -165,7 +165,7 @@ impl MapRoot {
                     self.has_pointers(medium, table, at)?;
                 }
                 return Ok(Leaf {
-                    first,
+                    first: FileBlock(first),
                     count,
                     block: None,
                     unwritten: false,
@@ -175,7 +175,7 @@ impl MapRoot {
             let block = match self.open(geo, ptr, at) {
                 Err(_) if ptr.is_lost(at) => {
                     return Ok(Leaf {
-                        first,
+                        first: FileBlock(first),
                         count,
                         block: None,
                         unwritten: false,
@@ -186,7 +186,7 @@ impl MapRoot {
             };
             if level == 0 || ptr.is_leaf() {
                 return Ok(Leaf {
-                    first,
+                    first: FileBlock(first),
                     count,
                     block: Some(block),
                     unwritten: ptr.is_unwritten(),

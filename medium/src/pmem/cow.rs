@@ -10,27 +10,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
-use crate::sync::Mutex;
+use super::once_bits::OnceBits;
 
 #[derive(Debug)]
 pub(super) struct Cow {
     base: usize,
     unit: usize,
-    copied: Vec<AtomicU64>,
-    busy: Mutex<()>,
+    copied: OnceBits,
     failures: AtomicU64,
 }
 
 impl Cow {
     /// Handles a mapping of `len` bytes at `base`, both multiples of `unit`.
     pub(super) fn new(base: *mut u8, len: usize, unit: usize) -> Cow {
-        let units = len.div_ceil(unit);
-        let copied = (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Cow {
             base: base as usize,
             unit,
-            copied,
-            busy: Mutex::new(()),
+            copied: OnceBits::new(len.div_ceil(unit)),
             failures: AtomicU64::new(0),
         }
     }
@@ -46,27 +42,20 @@ impl Cow {
         let first = (ptr as usize - self.base) / self.unit;
         let last = (ptr as usize + len - 1 - self.base) / self.unit;
         (first..=last).all(|i| {
-            let (word, bit) = (&self.copied[i / 64], 1u64 << (i % 64));
-            if word.load(Ordering::Acquire) & bit != 0 {
-                return true;
-            }
-            let _busy = self.busy.lock();
-            if word.load(Ordering::Acquire) & bit != 0 {
-                return true;
-            }
-            // SAFETY: the unit lies in the mapping, by the caller's contract.
-            if let Err(e) = unsafe { copy_unit((self.base + i * self.unit) as *mut u8, self.unit) }
-            {
-                self.failures.fetch_add(1, Ordering::Release);
-                super::fault::note_fault();
-                tracing::error!(
-                    "cannot copy {} bytes of a read-only region privately: {e}",
-                    self.unit
-                );
-                return false;
-            }
-            word.fetch_or(bit, Ordering::Release);
-            true
+            self.copied.once(i, || {
+                // SAFETY: the unit lies in the mapping, by the caller's contract.
+                let copied =
+                    unsafe { copy_unit((self.base + i * self.unit) as *mut u8, self.unit) };
+                if let Err(e) = copied {
+                    self.failures.fetch_add(1, Ordering::Release);
+                    super::fault::note_fault();
+                    tracing::error!(
+                        "cannot copy {} bytes of a read-only region privately: {e}",
+                        self.unit
+                    );
+                }
+                copied.is_ok()
+            })
         })
     }
 

@@ -22,9 +22,10 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::error::PmemError;
+use super::fault_range::{Guarded, Happened, RangeCell};
 
 /// Maximum number of guarded mappings; further ones work unguarded.
 const SLOTS: usize = 4096;
@@ -32,11 +33,7 @@ const SLOTS: usize = 4096;
 #[repr(align(64))]
 struct Slot {
     taken: AtomicBool,
-    /// Odd while the three fields below change.
-    version: AtomicUsize,
-    start: AtomicUsize,
-    len: AtomicUsize,
-    unit: AtomicUsize,
+    range: RangeCell,
     faults: AtomicU64,
     /// One bit for each unit, set once it has faulted; null: no unit has faulted.
     bad: AtomicPtr<AtomicU64>,
@@ -44,38 +41,10 @@ struct Slot {
     all: AtomicBool,
 }
 
-/// A consistent copy of a guarded range.
-#[derive(Debug, Clone, Copy)]
-struct Guarded {
-    start: usize,
-    len: usize,
-    unit: usize,
-}
-
-impl Guarded {
-    fn holds(&self, addr: usize) -> bool {
-        addr >= self.start && addr - self.start < self.len
-    }
-
-    /// Returns the index of the unit that contains an address, or of the next unit.
-    fn index(&self, addr: usize) -> usize {
-        (addr / self.unit).saturating_sub(self.start / self.unit)
-    }
-
-    /// Returns the number of words in a bitmap of the units. The first and last word may be
-    /// partial.
-    fn words(&self) -> usize {
-        (self.len / self.unit + 2).div_ceil(64)
-    }
-}
-
 static TABLE: [Slot; SLOTS] = [const {
     Slot {
         taken: AtomicBool::new(false),
-        version: AtomicUsize::new(0),
-        start: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        unit: AtomicUsize::new(0),
+        range: RangeCell::new(),
         faults: AtomicU64::new(0),
         bad: AtomicPtr::new(std::ptr::null_mut()),
         all: AtomicBool::new(false),
@@ -84,15 +53,13 @@ static TABLE: [Slot; SLOTS] = [const {
 
 /// Set once a guarded page of this process has faulted. From then on every access checks
 /// for such pages.
-static HAPPENED: AtomicBool = AtomicBool::new(false);
+static HAPPENED: Happened = Happened::new();
 
 /// Whether any guarded page has faulted so far. Called after a load, the answer covers that
 /// load: the handler records the page before zeros replace it.
 #[inline]
 pub(super) fn happened() -> bool {
-    // Keeps the load in question before this one.
-    fence(Ordering::Acquire);
-    HAPPENED.load(Ordering::Relaxed)
+    HAPPENED.is_set_after_load()
 }
 
 /// Announces that a region has faulted. Backends are asked for
@@ -100,7 +67,7 @@ pub(super) fn happened() -> bool {
 /// whose count grows for a reason other than the SIGBUS guarded here, such as a failed
 /// write-back, calls this after it has counted.
 pub fn note_fault() {
-    HAPPENED.store(true, Ordering::Release);
+    HAPPENED.set();
 }
 
 /// The highest slot ever taken, plus one: bounds the handler's search.
@@ -132,7 +99,7 @@ impl Guard {
         slot.faults.store(0, Ordering::Relaxed);
         HIGH_WATER.fetch_max(i + 1, Ordering::Relaxed);
         // Last: from here on the handler finds the slot.
-        slot.set(Guarded {
+        slot.range.set(Guarded {
             start: base as usize,
             len,
             unit: unit.max(rustix::param::page_size()),
@@ -166,34 +133,9 @@ impl Drop for Guard {
 }
 
 impl Slot {
-    /// Only the owner of the slot may call this.
-    fn set(&self, range: Guarded) {
-        self.version.fetch_add(1, Ordering::Relaxed);
-        // A reader that sees a store below also sees the odd number.
-        fence(Ordering::Release);
-        self.start.store(range.start, Ordering::Relaxed);
-        self.len.store(range.len, Ordering::Relaxed);
-        self.unit.store(range.unit, Ordering::Relaxed);
-        self.version.fetch_add(1, Ordering::Release);
-    }
-
-    /// Returns the range, if any. A slot that is being changed names none; the guard of a
-    /// mapping that has just faulted does not change.
-    fn get(&self) -> Option<Guarded> {
-        let before = self.version.load(Ordering::Acquire);
-        let range = Guarded {
-            start: self.start.load(Ordering::Relaxed),
-            len: self.len.load(Ordering::Relaxed),
-            unit: self.unit.load(Ordering::Relaxed),
-        };
-        fence(Ordering::Acquire);
-        let same = before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before;
-        (same && range.start != 0).then_some(range)
-    }
-
     fn clear(&self) {
-        let words = self.get().map_or(0, |range| range.words());
-        self.set(Guarded {
+        let words = self.range.get().map_or(0, |range| range.words());
+        self.range.set(Guarded {
             start: 0,
             len: 0,
             unit: 0,
@@ -206,7 +148,7 @@ impl Slot {
     }
 
     fn covers(&self, start: usize, len: usize) -> bool {
-        let Some(range) = self.get() else {
+        let Some(range) = self.range.get() else {
             return false;
         };
         if self.all.load(Ordering::Acquire) {
@@ -380,7 +322,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
 /// Maps zeros over the page of a guarded mapping that holds `addr`.
 fn cover_page(addr: usize) -> bool {
     for slot in &TABLE[..HIGH_WATER.load(Ordering::Relaxed)] {
-        let Some(range) = slot.get().filter(|range| range.holds(addr)) else {
+        let Some(range) = slot.range.get().filter(|range| range.holds(addr)) else {
             continue;
         };
         let unit = range.unit;
@@ -390,7 +332,7 @@ fn cover_page(addr: usize) -> bool {
         // Record the page first: another thread may load from the zeros as soon as they are
         // mapped.
         slot.note(&range, addr);
-        HAPPENED.store(true, Ordering::Release);
+        HAPPENED.set();
         // SAFETY: the page lies in a mapping of this library (its guard lives, or the
         // faulting access would itself be outside any mapping). The users of the mapping
         // allow for changing contents, and count faults.
@@ -611,7 +553,7 @@ mod tests {
         const LONG: usize = 0x9_0000_0000;
         let found = |addr| {
             let mut slots = TABLE[..HIGH_WATER.load(Ordering::Relaxed)].iter();
-            slots.any(|slot| slot.get().is_some_and(|range| range.holds(addr)))
+            slots.any(|slot| slot.range.get().is_some_and(|range| range.holds(addr)))
         };
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {

@@ -21,11 +21,13 @@ mod cow;
 mod cpu;
 mod error;
 mod fault;
+mod fault_range;
 mod fork;
 mod heap;
 #[cfg(any(test, feature = "testing"))]
 pub mod huge_pool;
 mod hugepage;
+mod known_room;
 mod lent;
 #[cfg(feature = "libpmem2")]
 mod libpmem2;
@@ -37,6 +39,7 @@ pub mod mutants;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod native;
+mod once_bits;
 mod options;
 mod pages;
 mod probe;

@@ -3,7 +3,8 @@
 //!
 //! If the host has no room for a page of a sparse file, a store to the page raises SIGBUS,
 //! too late for an error. Room is therefore allocated before a block is. A bitmap records
-//! the known state: one bit for each page, in memory that is allocated when touched.
+//! the known state ([`KnownRoom`]): one bit for each page, in memory that is allocated when
+//! touched.
 //!
 //! Invariants:
 //! * A set bit means that the page exists and stays. Only [`HostRoom::discard`] removes
@@ -17,22 +18,19 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::atomic_table::AtomicTable;
 use super::error::PmemError;
+pub use super::known_room::{CHUNK, KnownRoom};
+use super::known_room::{PAGE, PAGE_LOG2};
 use super::mapping;
 use super::region::Region;
 use super::source::{Source, SourceKind};
 use crate::sync::RwLock;
 
-const PAGE_LOG2: u32 = 12;
-const PAGE: u64 = 1 << PAGE_LOG2;
-/// Unit in bytes in which room is taken and queried.
-pub const CHUNK: u64 = 2 << 20;
 /// Sizes to try if the host has no room for a whole chunk.
 const SMALLER_CHUNKS: [u64; 3] = [256 << 10, 32 << 10, PAGE];
 
@@ -52,137 +50,6 @@ impl HostSpace {
     pub fn missing(&self) -> u64 {
         let wanted = self.len.saturating_sub(self.taken);
         self.free.map_or(0, |free| wanted.saturating_sub(free))
-    }
-}
-
-/// The pages that are known to exist.
-#[derive(Debug)]
-pub struct KnownRoom {
-    /// Whether all pages exist.
-    all: AtomicBool,
-    pages: AtomicTable,
-    /// Chunks that have been queried.
-    asked: AtomicTable,
-    /// The host has refused room: only blocks with known room are allocated.
-    dry: AtomicBool,
-}
-
-impl KnownRoom {
-    fn new(len: u64, all: bool) -> Option<KnownRoom> {
-        let words =
-            |bits: u64| AtomicTable::new(bits.div_ceil(64) as usize, "the room of the host");
-        let known = KnownRoom {
-            all: AtomicBool::new(all),
-            pages: words(len.div_ceil(PAGE)),
-            asked: words(len.div_ceil(CHUNK)),
-            dry: AtomicBool::new(false),
-        };
-        (!known.pages.is_empty() && !known.asked.is_empty()).then_some(known)
-    }
-
-    /// Whether all of a range is known to exist.
-    #[inline]
-    pub fn has(&self, offset: u64, len: u64) -> bool {
-        if self.all.load(Ordering::Relaxed) {
-            return true;
-        }
-        let first = offset >> PAGE_LOG2;
-        let last = offset.saturating_add(len.saturating_sub(1)) >> PAGE_LOG2;
-        if first >> 6 != last >> 6 {
-            return self.has_many(first, last);
-        }
-        let mask = u64::MAX >> (63 - (last - first)) << (first & 63);
-        (self.pages.get((first >> 6) as usize))
-            .is_some_and(|w| w.load(Ordering::Relaxed) & mask == mask)
-    }
-
-    fn has_many(&self, first: u64, last: u64) -> bool {
-        self.missing(first, last + 1).is_none()
-    }
-
-    /// Returns the first page of a range that is not known to exist.
-    fn missing(&self, first: u64, end: u64) -> Option<u64> {
-        self.next(first, end, |word| !word)
-    }
-
-    /// Returns the bytes of those pages of a range that are not known to exist.
-    fn count_missing(&self, from: u64, end: u64) -> u64 {
-        let (mut page, end) = (from >> PAGE_LOG2, end.div_ceil(PAGE));
-        let mut missing = 0;
-        while let Some(first) = self.missing(page, end) {
-            page = self.next(first, end, |word| word).unwrap_or(end);
-            missing += page - first;
-        }
-        missing << PAGE_LOG2
-    }
-
-    /// Returns the first page of a range whose bit is set in the result of `of` for its
-    /// word.
-    fn next(&self, mut page: u64, end: u64, of: impl Fn(u64) -> u64) -> Option<u64> {
-        while page < end {
-            let word = self
-                .pages
-                .get((page >> 6) as usize)?
-                .load(Ordering::Relaxed);
-            let found = of(word) >> (page & 63);
-            if found != 0 {
-                page += u64::from(found.trailing_zeros());
-                return (page < end).then_some(page);
-            }
-            page = ((page >> 6) + 1) << 6;
-        }
-        None
-    }
-
-    /// Returns the first part of a range that is known to exist, as start and end.
-    pub fn part(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
-        let end = offset.saturating_add(len);
-        if self.all.load(Ordering::Relaxed) {
-            return Some((offset, end));
-        }
-        let (page, stop) = (offset >> PAGE_LOG2, end.div_ceil(PAGE));
-        let first = self.next(page, stop, |word| word)?;
-        let last = self.missing(first, stop).unwrap_or(stop);
-        Some((
-            (first << PAGE_LOG2).max(offset),
-            (last << PAGE_LOG2).min(end),
-        ))
-    }
-
-    /// Whether the host has refused, so that only existing pages can be used.
-    #[inline]
-    pub fn is_dry(&self) -> bool {
-        self.dry.load(Ordering::Relaxed)
-    }
-
-    fn change(words: &[AtomicU64], mut from: u64, end: u64, set: bool) {
-        while from < end {
-            let n = (64 - (from & 63)).min(end - from);
-            let mask = u64::MAX >> (64 - n) << (from & 63);
-            if let Some(word) = words.get((from >> 6) as usize) {
-                match set {
-                    true => word.fetch_or(mask, Ordering::Relaxed),
-                    false => word.fetch_and(!mask, Ordering::Relaxed),
-                };
-            }
-            from += n;
-        }
-    }
-
-    /// Notes that the whole pages inside the range exist.
-    fn note(&self, from: u64, end: u64) {
-        Self::change(&self.pages, from.div_ceil(PAGE), end >> PAGE_LOG2, true);
-    }
-
-    fn forget(&self, from: u64, end: u64) {
-        // First: a caller that finds it cleared queries each chunk again.
-        self.all.store(false, Ordering::Relaxed);
-        Self::change(&self.pages, from >> PAGE_LOG2, end.div_ceil(PAGE), false);
-    }
-
-    fn was_asked(&self, chunk: u64) -> bool {
-        let word = self.asked.get((chunk >> 6) as usize);
-        word.is_none_or(|w| w.load(Ordering::Acquire) >> (chunk & 63) & 1 != 0)
     }
 }
 
@@ -251,7 +118,7 @@ impl HostRoom {
             self.known.note(data, hole);
             at = hole.max(data + 1);
         }
-        KnownRoom::change(&self.known.asked, chunk, chunk + 1, true);
+        self.known.note_asked(chunk);
     }
 
     /// Takes room for a range. With `around`, takes whole chunks if the host has them, and
@@ -281,7 +148,7 @@ impl HostRoom {
             && let Some(free) = free_on(source.fd())
             && self.known.count_missing(first, end) > free
         {
-            self.known.dry.store(true, Ordering::Relaxed);
+            self.known.set_dry(true);
             return Err(Errno::NOSPC.into());
         }
         if !around {
@@ -297,7 +164,7 @@ impl HostRoom {
             }
             let refused = match self.claim(source, base, at, stop - at) {
                 Ok(()) => {
-                    self.known.dry.store(false, Ordering::Relaxed);
+                    self.known.set_dry(false);
                     continue;
                 }
                 Err(e) => e,
@@ -305,7 +172,7 @@ impl HostRoom {
             if !is_full(refused) {
                 return Err(refused.into());
             }
-            self.known.dry.store(true, Ordering::Relaxed);
+            self.known.set_dry(true);
             // Some pages may have been allocated.
             self.ask(source.fd(), chunk);
             if at > first {
@@ -389,7 +256,7 @@ impl HostRoom {
         let _alone = self.changing.write();
         self.known.forget(from, end);
         punch()?;
-        self.known.dry.store(false, Ordering::Relaxed);
+        self.known.set_dry(false);
         Ok(())
     }
 

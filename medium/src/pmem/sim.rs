@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn record_rebuilds_the_image() {
+    fn record_rebuilds_image() {
         let (sim, region) = pair(8192);
         let w = region.window();
         let _ = w.store(0, b"before").unwrap();

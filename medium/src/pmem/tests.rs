@@ -114,7 +114,7 @@ fn tmpfs_is_cache_line_granular() {
 }
 
 #[test]
-fn memfd_ends_with_the_process() {
+fn memfd_ends_with_process() {
     for (options, _) in backends() {
         let region = options.memfd("t", 1 << 20).unwrap();
         exercise(&region);
@@ -240,7 +240,7 @@ fn page_fences_cover_flushes_of_other_threads() {
 }
 
 #[test]
-fn read_only_never_writes_the_medium() {
+fn read_only_never_writes_medium() {
     for (dir, (options, _)) in [shm as fn() -> _, disk]
         .into_iter()
         .flat_map(|d| backends().into_iter().map(move |b| (d(), b)))
@@ -315,7 +315,7 @@ fn dax_can_be_required() {
 
 /// Needs a huge page of the pool; reports it if none is available.
 #[test]
-fn hugetlbfs_pages() {
+fn hugetlbfs_region_uses_huge_pages() {
     let Some(pool) = super::huge_pool::HugePool::borrow(2) else {
         return;
     };

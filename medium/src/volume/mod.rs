@@ -2,22 +2,24 @@
 //! system, and the transactions that change it.
 //!
 //! Invariants:
-//! * A volume changes only through [`Tx::commit`].
+//! * A volume changes only through [`Recording::commit`].
 //! * If a transaction is dropped, its reservations are released.
 //! * Whatever a record freed returns to the allocators through [`Volume::free`] only.
 //!
 //! Not handled here: inode locks, and the meaning of inodes and directories.
 
+mod plan;
+mod record;
 mod reserve;
 mod room;
-mod tx;
 mod verified;
 
+pub use plan::{Plan, Recording};
+pub use record::Record;
 pub use room::{RoomAsItIs, room_is_final};
-pub use tx::Tx;
 pub use verified::Verified;
 
-use crate::alloc::{BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved, Run};
+use crate::alloc::{BitRun, BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved};
 use crate::error::{Damage, Error, Result};
 use crate::journal::{Journal, LastRecord, Rules};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
@@ -27,7 +29,7 @@ use crate::media::walk::MapRoot;
 use crate::media::{Geometry, Medium};
 use crate::pmem::{PmemError, Region};
 use crate::sync::Mutex;
-use crate::types::Bno;
+use crate::types::{BlockRun, Bno};
 use reserve::Reserve;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::IntoBytes;
@@ -95,14 +97,15 @@ impl Volume {
     }
 
     /// Starts a transaction on the lane of this thread.
-    pub fn begin(&self) -> Tx<'_> {
-        Tx::new(self, self.journal.thread_lane())
+    pub fn begin(&self) -> Plan<'_> {
+        Plan::new(self, self.journal.thread_lane())
     }
 
     /// As [`begin`](Self::begin), for a change of `place`, whose lock is held. Chooses the
     /// cheapest lane.
-    pub fn begin_at(&self, place: &LastRecord) -> Tx<'_> {
-        Tx::new(self, self.journal.lane_for(place))
+    #[inline(always)]
+    pub fn begin_at(&self, place: &LastRecord) -> Plan<'_> {
+        Plan::new(self, self.journal.lane_for(place))
     }
 
     /// Returns the bitmap of a kind.
@@ -144,23 +147,12 @@ impl Volume {
 
     fn free_one(&self, freed: Freed, discard: bool) {
         match freed {
-            Freed::Bits {
-                kind: BitmapKind::Blocks,
-                start,
-                len,
-            } => {
-                let run = Run { start, len };
+            Freed::Blocks(run) => {
                 if self.pins.free_or_park(run) {
                     self.free_run(run, discard);
                 }
             }
-            Freed::Bits {
-                kind: BitmapKind::Inodes,
-                start,
-                len,
-            } => {
-                self.inodes.free_run(self.medium(), Run { start, len });
-            }
+            Freed::Inodes(run) => self.inodes.free_run(self.medium(), run.into()),
             Freed::OrphanSlot(slot) => self.orphan_slots.lock().push(slot),
         }
     }
@@ -172,9 +164,9 @@ impl Volume {
         }
     }
 
-    fn free_run(&self, run: Run, discard: bool) {
-        for b in run.start..run.start + run.len {
-            self.verified.forget(Bno(b));
+    fn free_run(&self, run: BlockRun, discard: bool) {
+        for block in run.blocks() {
+            self.verified.forget(block);
         }
         // Blocks put into the reserve have room, and keep it.
         if self.reserve.missing() > 0 && self.is_known_to_have_room(run) && self.reserve.refill(run)
@@ -182,16 +174,13 @@ impl Volume {
             return;
         }
         if discard {
-            let (at, len) = (
-                self.geo.offset(Bno(run.start)),
-                run.len << self.geo.block_log2,
-            );
+            let (at, len) = (self.geo.offset(run.start), run.len << self.geo.block_log2);
             // The blocks are free even if the host refuses the discard.
             if let Err(e) = self.region.window().discard(at, len) {
                 tracing::debug!(at, len, error = %e, "the host refused the discard");
             }
         }
-        self.blocks.free_run(self.medium(), run);
+        self.blocks.free_run(self.medium(), run.into());
     }
 
     /// Makes every record dead, so that everything freed can be reused. Returns whether
@@ -245,7 +234,7 @@ impl Volume {
                 let len = (self.geo.blocks - first).min(self.geo.bits_per_group());
                 (Bno(first + len - 1), Some((len - 1) as u32))
             }
-            BitmapKind::Inodes => (Bno(tx.alloc_blocks(None, 1, true)?.start), None),
+            BitmapKind::Inodes => (tx.alloc_blocks(None, 1, true)?.start, None),
         };
         let at = self.geo.offset(block);
         tx.zero_new(at, self.geo.block_size)?;
@@ -304,12 +293,13 @@ impl Volume {
     }
 
     /// Does not ask the host: a block of unknown state counts as having no room.
-    fn is_known_to_have_room(&self, run: Run) -> bool {
-        let (at, len) = (Bno(run.start), run.len << self.geo.block_log2);
-        self.region.is_known_to_have_room(self.geo.offset(at), len)
+    fn is_known_to_have_room(&self, run: BlockRun) -> bool {
+        let len = run.len << self.geo.block_log2;
+        self.region
+            .is_known_to_have_room(self.geo.offset(run.start), len)
     }
 
-    fn no_room(&self, run: Run) -> Error {
+    fn no_room(&self, run: BitRun) -> Error {
         let (offset, len) = (
             self.geo.offset(Bno(run.start)),
             run.len << self.geo.block_log2,

@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::alloc::Run;
 use crate::sync::Mutex;
+use crate::types::{BlockRun, Bno};
 
 #[derive(Debug)]
 pub(super) struct Reserve {
     want: u64,
-    held: Mutex<Vec<u64>>,
+    held: Mutex<Vec<Bno>>,
     /// Number of blocks that `held` lacks; changed under its lock.
     missing: AtomicU64,
 }
@@ -35,25 +35,25 @@ impl Reserve {
 
     /// Adds blocks to the reserve; false if it is full. A run longer than the missing
     /// number is left to the caller whole.
-    pub(super) fn refill(&self, run: Run) -> bool {
+    pub(super) fn refill(&self, run: BlockRun) -> bool {
         let mut held = self.held.lock();
         if held.len() as u64 + run.len > self.want {
             return false;
         }
-        held.extend(run.start..run.start + run.len);
+        held.extend(run.blocks());
         self.note(&held);
         true
     }
 
     /// Takes one block, for an operation that will free more.
-    pub(super) fn take(&self) -> Option<u64> {
+    pub(super) fn take(&self) -> Option<Bno> {
         let mut held = self.held.lock();
         let block = held.pop();
         self.note(&held);
         block
     }
 
-    fn note(&self, held: &[u64]) {
+    fn note(&self, held: &[Bno]) {
         let missing = self.want.saturating_sub(held.len() as u64);
         self.missing.store(missing, Ordering::Relaxed);
     }

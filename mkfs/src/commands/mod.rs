@@ -117,7 +117,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_command_line_is_sound() {
+    fn clap_definition_is_valid() {
         super::command_line().debug_assert();
     }
 }

@@ -423,7 +423,7 @@ mod tests {
     /// Whoever may write a directory above the source can exchange the file
     /// between the look at it and the opening of it.
     #[test]
-    fn a_file_that_was_exchanged_is_copied_with_its_own_mode_and_attributes() {
+    fn put_of_swapped_file_copies_its_own_metadata() {
         let region = RegionOptions::new().memfd("put", 8 << 20).unwrap();
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blkid_output_is_read() {
+    fn blkid_output_is_parsed() {
         let f = parse("DEVNAME=/x\nLABEL=my\\ disk\nUUID=12-34\nTYPE=ext4\nUSAGE=filesystem\n")
             .unwrap();
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_cannot_move_the_cursor() {
+    fn label_control_characters_are_escaped() {
         let f = Found {
             label: Some("a\u{1b}[2Jb".into()),
             ..Found::ours()

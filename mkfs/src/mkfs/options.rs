@@ -198,13 +198,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn clap_definition_is_valid() {
         use clap::CommandFactory;
         Options::command().debug_assert();
     }
 
     #[test]
-    fn features_are_read_in_order() {
+    fn features_are_parsed_in_order() {
         let o =
             Options::try_parse_from(["mkfs.pramfs", "-O", "none,huge_leaves,^quota", "r"]).unwrap();
         let list = o.feature_list();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_octal() {
+    fn mode_option_is_octal() {
         assert_eq!(octal("1777"), Ok(0o1777));
         for bad in ["8", "-1", "17777", "rwx", ""] {
             assert!(octal(bad).is_err(), "{bad}");

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_is_what_the_kernel_goes() {
+    fn path_walk_matches_kernel() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir_all(at("a/b")).unwrap();
@@ -302,7 +302,7 @@ mod tests {
 
     /// A descriptor's link in procfs has no text that leads there.
     #[test]
-    fn a_file_without_a_name_is_found_behind_its_descriptor() {
+    fn path_walk_opens_unnamed_file_by_descriptor() {
         use std::os::fd::AsRawFd;
         let file = tempfile::tempfile().unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -312,7 +312,7 @@ mod tests {
 
     /// Between the look and the making.
     #[test]
-    fn a_file_is_made_at_the_end_of_the_way_that_was_looked_at() {
+    fn file_is_created_at_end_of_checked_path() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at("place")).unwrap();

@@ -7,12 +7,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::fs::inode::InodeState;
 use crate::fs::{By, Engine, Handle};
-use pramfs_medium::alloc::Run;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
     Advice, Atom, Region, RegionOwner, StitchSource, StitchedMap, Stitcher, Unfenced,
 };
-use pramfs_medium::types::{FileExtent, Ino};
+use pramfs_medium::types::{BlockRun, Bno, FileExtent, Ino};
 
 /// What a view is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -594,11 +593,11 @@ impl Engine {
                 });
             }
             let log2 = self.vol.geo.block_log2;
-            let runs: Vec<Run> = extents
+            let runs: Vec<BlockRun> = extents
                 .iter()
                 .filter_map(|e| {
-                    e.region_offset.map(|at| Run {
-                        start: at >> log2,
+                    e.region_offset.map(|at| BlockRun {
+                        start: Bno(at >> log2),
                         len: e.len >> log2,
                     })
                 })
@@ -629,7 +628,7 @@ mod tests {
 
     /// Where the system maps whole huge pages only, as devdax does too.
     #[test]
-    fn on_huge_pages_what_lies_together_or_is_aligned_is_mapped() {
+    fn huge_page_region_maps_contiguous_or_aligned() {
         let Some(pool) = HugePool::borrow(16) else {
             return;
         };

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_converted_to_system_time_and_back_are_the_same() {
+    fn system_time_conversion_round_trips() {
         for (sec, nsec) in [
             (0, 0),
             (0, 999_999_999),

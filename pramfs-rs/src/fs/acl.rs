@@ -7,14 +7,15 @@
 //! Invariant: the mode and the access ACL of an inode agree ([`Acl::mode`]). An ACL
 //! that the mode alone can express is not stored.
 
-use super::inode::{Inode, InodeState, put_inode, touch_ctime};
+use super::change::Edit;
+use super::inode::{Inode, InodeState, touch_ctime};
 use super::{Engine, xattr};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::acl::{ACCESS, Acl, DEFAULT};
 use pramfs_medium::media::htree::VALUE_INLINE;
 use pramfs_medium::types::{FileType, Ino, XattrMode};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::volume::Plan;
 
 /// Which ACLs an inode has, if that is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Engine {
     #[inline]
     pub(super) fn inherit_acl(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         dir: &mut InodeState,
         d: &mut DiskInode,
         mode: u32,
@@ -78,7 +79,7 @@ impl Engine {
     #[cold]
     fn inherit(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         dir: &InodeState,
         d: &mut DiskInode,
         mode: u32,
@@ -102,19 +103,14 @@ impl Engine {
     }
 
     /// Adapts the access ACL of an inode to its new mode.
-    pub(super) fn chmod_acl(
-        &self,
-        tx: &mut Tx<'_>,
-        state: &mut InodeState,
-        new: &mut DiskInode,
-    ) -> Result<()> {
-        if state.disk.xattr_root == 0 || !self.lists(state)?.access {
+    pub(super) fn chmod_acl(&self, tx: &mut Plan<'_>, new: &mut Edit<'_>) -> Result<()> {
+        if new.before().disk.xattr_root == 0 || !self.lists(new.before_mut())?.access {
             return Ok(());
         }
-        let Some(mut acl) = self.acl(state, ACCESS)? else {
+        let Some(mut acl) = self.acl(new.before(), ACCESS)? else {
             return Ok(());
         };
-        let old = self.find_value(state, ACCESS)?;
+        let old = self.find_value(new.before(), ACCESS)?;
         acl.set_mode(new.mode);
         self.put_value(tx, new, ACCESS, &acl.encode(), old.as_ref())
     }
@@ -155,7 +151,7 @@ impl Engine {
         }
         let old = self.find_value(state, name)?;
         xattr::check_mode(old.is_some(), mode)?;
-        let mut new = state.disk;
+        let mut new = Edit::new(inode, state);
         if let Some(list) = acl.as_ref().filter(|_| name == ACCESS) {
             let (bits, all) = list.mode();
             new.mode = new.mode & !0o777 | bits;
@@ -166,7 +162,7 @@ impl Engine {
                 acl = None;
             }
         }
-        let mut tx = self.vol.begin_at(&inode.last_record);
+        let mut tx = self.begin(inode);
         tx.touch(&inode.last_record);
         match (&acl, &old) {
             (Some(acl), _) => {
@@ -176,13 +172,12 @@ impl Engine {
                 tx.allow_reserve();
                 self.take_value(&mut tx, &mut new, name, old)?;
             }
-            (None, None) if new.mode == state.disk.mode => return Ok(()),
+            (None, None) if new.mode == new.before().disk.mode => return Ok(()),
             (None, None) => {}
         }
         touch_ctime(&mut new, self.now());
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         state.acls = AclPresence::default();
         Ok(())
     }

@@ -9,7 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::inode::{Inode, put_inode, store_map, touch_mtime};
+use super::change::Edit;
+use super::inode::{Inode, store_map, touch_mtime};
 use super::read::check_file;
 use super::{Engine, Need};
 use crate::credentials::Credentials;
@@ -96,11 +97,10 @@ impl Engine {
             return Ok(None);
         };
         let size = state.disk.size;
-        let index = size >> geo.block_log2;
-        let slot = index & ((1 << geo.fan_log2) - 1);
-        let fits = (1..=MAX_APPEND_BLOCKS).contains(&blocks)
-            && slot != 0
-            && slot + blocks <= 1 << geo.fan_log2;
+        let index = geo.file_block(size);
+        let slot = geo.slot_of(index);
+        let fits =
+            (1..=MAX_APPEND_BLOCKS).contains(&blocks) && slot != 0 && slot + blocks <= geo.fan();
         let whole = (size | len) & (geo.block_size - 1) == 0;
         let plain =
             state.disk.flags & super::write::WRITE_FLAGS == 0 && state.orphan_slot.is_none();
@@ -115,25 +115,27 @@ impl Engine {
                 return Ok(None);
             }
         }
-        let mut tx = self.vol.begin_at(&inode.last_record);
-        let Ok(run) = tx.alloc_blocks(Some(next), blocks as u32, false) else {
-            return Ok(None);
-        };
-        if run.len != blocks {
-            return Ok(None);
-        }
-        tx.enter(&inode.last_record);
-        tx.write_new(geo.offset(Bno(run.start)), from)?;
         let mut map = state.map();
-        map::insert_into(&mut tx, &mut map, table, index, run)?;
-        let mut new = state.disk;
-        store_map(&mut new, &map);
-        new.size = size + len;
-        touch_mtime(&mut new, self.now());
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
-        append_cursor.put(state.records, table, run.start + run.len);
+        let end = {
+            let mut new = Edit::new(inode, state);
+            let mut tx = self.begin(inode);
+            let Ok(run) = tx.alloc_blocks(Some(Bno(next)), blocks as u32, false) else {
+                return Ok(None);
+            };
+            if run.len != blocks {
+                return Ok(None);
+            }
+            let mut record = tx.lock_lane(&[&inode.last_record]);
+            record.write_new(geo.offset(run.start), from)?;
+            map::insert_into(&mut record, &mut map, table, index, run)?;
+            store_map(&mut new, &map);
+            new.size = size + len;
+            touch_mtime(&mut new, self.now());
+            let new = new.stage(&mut record)?;
+            self.commit(record, [new])?;
+            run.end().0
+        };
+        append_cursor.put(state.records, table, end);
         Ok(Some(size))
     }
 
@@ -146,7 +148,7 @@ impl Engine {
         if !plain || state.disk.size == 0 || state.disk.size & (geo.block_size - 1) != 0 {
             return;
         }
-        let last = (state.disk.size - 1) >> geo.block_log2;
+        let last = geo.file_block(state.disk.size - 1);
         // The next append reports an error.
         if let Ok(e) = map::run(&self.vol, &state.map(), last, 1)
             && let (Some(table), Some(block)) = (e.table, e.block)
@@ -210,7 +212,7 @@ mod tests {
 
     /// Alternates appends with every other change of the place where the file grows.
     #[test]
-    fn a_file_grows_whatever_happens_between() {
+    fn append_alternates_with_other_size_changes() {
         let fs = small();
         let (file, other) = (open(&fs, "/file"), open(&fs, "/other"));
         let same = open(&fs, "/file");

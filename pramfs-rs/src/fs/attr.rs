@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::inode::{Inode, InodeState, put_inode, touch_ctime};
+use super::change::Edit;
+use super::inode::{Inode, InodeState, touch_ctime};
 use super::inode_lock::InodeGuard;
 use super::options::AtimePolicy;
 use super::{Engine, Need, chattr};
@@ -12,7 +13,7 @@ use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::inode::{FL_LOST, FL_NOATIME, FLAGS_KEPT};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::volume::Plan;
 
 /// Seconds after which relatime sets the atime in any case.
 pub(super) const DAY: i64 = 24 * 60 * 60;
@@ -48,7 +49,7 @@ impl Engine {
             let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
             state.alive(ino)?;
             state.may_set(set)?;
-            let change = Change {
+            let change = AttrChange {
                 set,
                 keeps_sgid,
                 now: self.now(),
@@ -63,12 +64,11 @@ impl Engine {
                 }
                 (None, _) if *set == SetAttr::default() => {}
                 (None, _) => {
-                    let mut new = state.disk;
-                    let mut tx = self.vol.begin_at(&inode.last_record);
-                    self.apply(&mut tx, &mut state, &mut new, &change)?;
-                    put_inode(&mut tx, &inode, &state, &mut new)?;
-                    tx.commit()?;
-                    state.committed(&new);
+                    let mut new = Edit::new(&inode, &mut state);
+                    let mut tx = self.begin(&inode);
+                    self.apply(&mut tx, &mut new, &change)?;
+                    let new = new.stage(&mut tx)?;
+                    self.commit(tx, [new])?;
                 }
             }
             Ok(state.attr(&self.vol.geo))
@@ -79,17 +79,16 @@ impl Engine {
     /// inode. Also puts the changed access ACL into the record.
     pub(super) fn apply(
         &self,
-        tx: &mut Tx<'_>,
-        state: &mut InodeState,
-        new: &mut DiskInode,
-        change: &Change<'_>,
+        tx: &mut Plan<'_>,
+        new: &mut Edit<'_>,
+        change: &AttrChange<'_>,
     ) -> Result<()> {
-        let &Change {
+        let &AttrChange {
             set,
             keeps_sgid,
             now,
         } = change;
-        let changed = with_owner_and_mode(state, set);
+        let changed = with_owner_and_mode(new.before(), set);
         (new.mode, new.uid, new.gid) = (changed.mode, changed.uid, changed.gid);
         if !keeps_sgid {
             new.mode &= !libc::S_ISGID;
@@ -109,7 +108,7 @@ impl Engine {
         }
         touch_ctime(new, set.ctime.unwrap_or(now));
         if set.perm.is_some() {
-            self.chmod_acl(tx, state, new)?;
+            self.chmod_acl(tx, new)?;
         }
         Ok(())
     }
@@ -117,13 +116,12 @@ impl Engine {
     /// Clears sgid of a locked file, before a change by a caller that may not keep sgid.
     #[cold]
     pub(super) fn drop_sgid(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        let mut new = state.disk;
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
         new.mode &= !libc::S_ISGID;
         touch_ctime(&mut new, self.now());
-        let mut tx = self.vol.begin_at(&inode.last_record);
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         Ok(())
     }
 
@@ -152,14 +150,14 @@ impl Engine {
             let mut state = inode.state.write();
             state.alive(ino)?;
             chattr::check_append(&state.disk)?;
-            let mut new = state.disk;
-            new.mode = without_suid(new.mode);
-            if new.mode != state.disk.mode {
+            let mode = without_suid(state.disk.mode);
+            if mode != state.disk.mode {
+                let mut new = Edit::new(&inode, &mut state);
+                let mut tx = self.begin(&inode);
+                new.mode = mode;
                 touch_ctime(&mut new, self.now());
-                let mut tx = self.vol.begin_at(&inode.last_record);
-                put_inode(&mut tx, &inode, &state, &mut new)?;
-                tx.commit()?;
-                state.committed(&new);
+                let new = new.stage(&mut tx)?;
+                self.commit(tx, [new])?;
             }
             self.drop_capability(&inode, &mut state)
         })
@@ -224,7 +222,7 @@ impl Engine {
 
 /// A change of attributes.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
+pub(super) struct AttrChange<'a> {
     set: &'a SetAttr,
     /// Whether sgid stays if it is set before or by the change.
     keeps_sgid: bool,

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_attributes_are_damaged_is_counted_once() {
+    fn file_with_damaged_attributes_is_counted_once() {
         let (fs, ino) = found(true);
         let root = Ptr(fs.iget(ino).unwrap().state.read().disk.xattr_root);
         let at = fs.vol.geo.offset(root.block());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_punch_where_there_is_no_hole_counts_nothing() {
+    fn punch_of_hole_counts_nothing() {
         let (fs, ino) = found(false);
         fs.fallocate(&Credentials::ROOT, ino, Fallocate::PunchHole, 0, BLOCK)
             .unwrap();

@@ -169,11 +169,8 @@ impl Engine {
     /// those that read as zeros without being stored. What was lost ends it.
     fn piece(&self, state: &InodeState, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
         let geo = &self.vol.geo;
-        let (mut index, last) = (
-            offset >> geo.block_log2,
-            (offset + len - 1) >> geo.block_log2,
-        );
-        let within = offset - (index << geo.block_log2);
+        let (mut index, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
+        let within = offset - geo.file_offset(index);
         let map = state.map();
         let mut first: Option<Option<u64>> = None;
         let mut blocks = 0;

@@ -154,7 +154,7 @@ impl Two {
 }
 
 #[test]
-fn copies_equal_vectors_at_every_block_size() {
+fn copy_matches_vec_at_every_block_size() {
     for block_size in [512, 1024, 2048, 4096] {
         let mut two = Two::new(block_size, 32 << 20);
         let seen = two.run(300);
@@ -166,7 +166,7 @@ fn copies_equal_vectors_at_every_block_size() {
 }
 
 #[test]
-fn copies_in_a_region_that_is_nearly_full_are_short_or_refused() {
+fn copy_in_nearly_full_region_is_short_or_fails() {
     let mut two = Two::new(4096, 2 << 20);
     let seen = two.run(600);
     assert!(
@@ -177,7 +177,7 @@ fn copies_in_a_region_that_is_nearly_full_are_short_or_refused() {
 
 /// What was copied has its space: holes too.
 #[test]
-fn a_copied_hole_takes_space_and_no_time() {
+fn copied_hole_allocates_blocks_and_stores_little() {
     let sim = SimBackend::new(64 << 20).unwrap();
     let handle = sim.clone();
     let fs = mount(Box::new(sim) as Box<dyn PmemBackend>, 4096);
@@ -209,7 +209,7 @@ fn a_copied_hole_takes_space_and_no_time() {
 /// Who is in which group is asked while nothing is locked: the answer may come
 /// by way of the files in question. Who is not, leaves no sgid.
 #[test]
-fn groups_are_asked_for_while_nothing_is_locked() {
+fn group_lookup_runs_unlocked() {
     let fs = mount(HeapBackend::boxed(4 << 20), 4096);
     let (f, g) = (new_file(&fs, b"f"), new_file(&fs, b"g"));
     fs.write(&Credentials::ROOT, g, 0, b"from").unwrap();

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use super::change::Edit;
 use super::completeness::Hole;
-use super::inode::{Inode, InodeState, add_link, put_inode, put_new_inode, store_map, touch_mtime};
+use super::entries::NewEntry;
+use super::inode::{Inode, InodeState, add_link, put_new_inode, store_map, touch_mtime};
 use super::inode_lock::InodeGuard;
 use super::names::TARGET_MAX;
 use super::orphan::dir_tree;
 use super::{By, Engine, Need, chattr, names};
 use crate::credentials::Credentials;
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::htree;
+use pramfs_medium::htree::{self, InsertionPoint};
+use pramfs_medium::journal::RecordId;
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::media::checksum::crc;
@@ -20,7 +23,7 @@ use pramfs_medium::media::inode::{
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::pmem::LINE;
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::volume::Plan;
 
 /// What a new inode is.
 pub(super) struct InodeTemplate<'a> {
@@ -188,7 +191,7 @@ impl Engine {
     }
 
     /// Puts a symlink's target into its inode or into blocks of its own.
-    fn put_target(&self, tx: &mut Tx<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
+    fn put_target(&self, tx: &mut Plan<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
         if target.is_empty() {
             return Ok(());
         }
@@ -208,11 +211,11 @@ impl Engine {
         };
         let mut rest = target;
         while !rest.is_empty() {
-            let done = (target.len() - rest.len()) as u64 >> geo.block_log2;
+            let done = geo.file_block((target.len() - rest.len()) as u64);
             let blocks = (rest.len() as u64).div_ceil(geo.block_size);
             let run = tx.alloc_blocks(None, blocks as u32, false)?;
-            let (now, more) = rest.split_at(rest.len().min((run.len << geo.block_log2) as usize));
-            tx.write_new(run.start << geo.block_log2, now)?;
+            let (now, more) = rest.split_at(rest.len().min(geo.bytes(run.len) as usize));
+            tx.write_new(geo.offset(run.start), now)?;
             map::insert(tx, &mut map, done, run, false)?;
             rest = more;
         }
@@ -253,7 +256,7 @@ impl Engine {
             // The next free number may lie where the table would have to grow; a
             // lower one does not.
             if near.is_none() && matches!(made, Err(Error::NoSpace(_))) {
-                near = Some(0);
+                near = Some(Ino(0));
                 continue;
             }
             return made;
@@ -269,27 +272,27 @@ impl Engine {
         name: &[u8],
         what: &InodeTemplate<'_>,
         by: Option<By>,
-        near: Option<u64>,
+        near: Option<Ino>,
     ) -> Result<Attr> {
         let now = self.now();
-        let mut new_dir = dir_state.disk;
+        let mut new_dir = Edit::new(dir, dir_state);
         // In front of the transaction, which goes first where something fails: to
         // leave the cache takes a lock, and that must not be waited for with a lane.
         let (early, late);
         let mut new_inode = None;
-        let mut tx = self.vol.begin_at(&dir.last_record);
+        let mut tx = self.begin(dir);
         // In a large directory the lines of the name's leaf take as long as all
         // that comes before the insertion.
         let cursor = htree::seek_leaf(&self.vol, &dir_tree(&new_dir), name)?;
         if cursor.is_hole() {
             // Or the name may be there, and get a second inode.
-            self.check_hole(dir_state, Hole::Contents)?;
+            self.check_hole(new_dir.before(), Hole::Contents)?;
         }
         // Whether the name exists is found out by its insertion; but that it
         // does goes before there being no inode for it.
         let ino = match tx.alloc_inode(near) {
-            Ok(ino) => Ino(ino),
-            Err(_) if self.entry(dir_state, name)?.is_some() => return Err(Error::Exists),
+            Ok(ino) => ino,
+            Err(_) if self.entry(new_dir.before(), name)?.is_some() => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
         let known = self.table.find_now(&self.vol, ino)?;
@@ -299,59 +302,55 @@ impl Engine {
             for line in 0..INODE_SIZE / LINE {
                 self.vol.region.prefetch(home + line * LINE);
             }
-            if what.target.is_empty() && dir_state.disk.xattr_root == 0 {
-                // Nothing but a leaf that is divided takes blocks.
-                tx.may_enter(&[&dir.last_record]);
-            }
         }
         // All that takes locks comes first: its generation is a locked
         // instruction, too. That is above the records that make room for it.
         if let Some(home) = known {
             early = Inode::empty(ino, home);
             let new = new_inode.insert(NewInode::new(self, &early));
-            self.fill_new(
-                caller,
-                &dir_state.disk,
-                what,
-                now,
-                (ino, &mut new.state.disk),
-            );
+            self.fill_new(caller, &new_dir, what, now, (ino, &mut new.state.disk));
         }
         // Whether the name exists goes before there being no room to grow.
-        self.add_entry_on(&mut tx, &mut new_dir, (name, &cursor), (ino.0, what.mode))?;
-        let new = match &mut new_inode {
-            Some(new) => new,
-            none => {
-                late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
-                let new = none.insert(NewInode::new(self, &late));
-                self.fill_new(
-                    caller,
-                    &dir_state.disk,
-                    what,
-                    now,
-                    (ino, &mut new.state.disk),
-                );
-                new
+        let entry = NewEntry::new(name, ino, what.mode);
+        let place = cursor.insertion_point(&tx, &dir_tree(&new_dir), &entry.item())?;
+        let plain = what.target.is_empty() && new_dir.xattr_root == 0;
+        let (mut record, new) = match (place, &mut new_inode) {
+            (InsertionPoint::InLeaf(slots), Some(new)) if plain => {
+                let mut record = tx.lock_lane(&[&dir.last_record]);
+                self.fill_slots(&mut record, &mut new_dir, slots, &entry)?;
+                (record, new)
+            }
+            (place, new) => {
+                self.add_entry_at(&mut tx, &mut new_dir, place, &entry)?;
+                let new = match new {
+                    Some(new) => new,
+                    none => {
+                        late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
+                        let new = none.insert(NewInode::new(self, &late));
+                        let d = &mut new.state.disk;
+                        self.fill_new(caller, &new_dir, what, now, (ino, d));
+                        new
+                    }
+                };
+                let d = &mut new.state.disk;
+                self.inherit_acl(&mut tx, new_dir.before_mut(), d, what.mode)?;
+                self.put_target(&mut tx, d, what.target)?;
+                (tx.end(), new)
             }
         };
         let d = &mut new.state.disk;
-        self.inherit_acl(&mut tx, dir_state, d, what.mode)?;
-        self.put_target(&mut tx, d, what.target)?;
-        put_new_inode(&mut tx, new.inode.home, ino, d)?;
+        put_new_inode(&mut record, new.inode.home, ino, d)?;
 
         if d.mode & libc::S_IFMT == libc::S_IFDIR {
             add_link(&mut new_dir)?;
         }
         touch_mtime(&mut new_dir, now);
-        put_inode(&mut tx, dir, dir_state, &mut new_dir)?;
+        let new_dir = new_dir.stage(&mut record)?;
 
         // The name is durable after this, but nobody can find it while the
         // directory is locked.
-        let made = new.commit(&mut tx, by);
-        if made.is_ok() {
-            dir_state.committed(&new_dir);
-        }
-        made
+        let id = self.commit(record, [new_dir])?;
+        Ok(new.committed(id, by))
     }
 }
 
@@ -378,18 +377,15 @@ impl<'a> NewInode<'a> {
         }
     }
 
-    /// Commits the record that makes it.
-    ///
-    /// # Errors
-    /// Those of the commit.
+    /// Keeps the inode, after the commit of the record that makes it.
     #[inline]
-    pub(super) fn commit(&mut self, tx: &mut Tx<'_>, by: Option<By>) -> Result<Attr> {
-        self.inode.last_record.set(tx.commit()?);
+    pub(super) fn committed(&mut self, id: RecordId, by: Option<By>) -> Attr {
+        self.inode.last_record.set(id);
         self.committed = true;
         if let Some(by) = by {
             self.engine.refs.add(self.inode.ino, 1, by);
         }
-        Ok(self.state.attr(&self.engine.vol.geo))
+        self.state.attr(&self.engine.vol.geo)
     }
 }
 
@@ -414,7 +410,7 @@ mod tests {
     /// The lane has been taken by then: it is let go of before the inode that came
     /// to nothing leaves the cache, and the next record finds it as it was.
     #[test]
-    fn what_fails_behind_the_insertion_of_its_name_leaves_nothing() {
+    fn create_failing_after_name_insert_leaves_nothing() {
         let region = Region::new("test", HeapBackend::boxed(4 << 20));
         format(&region, &FormatOptions::default()).unwrap();
         let fs = Fs::open(region, MountOptions::default()).unwrap();

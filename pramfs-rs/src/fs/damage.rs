@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damage_is_told_once_for_each_object_and_minute() {
+    fn damage_is_reported_once_per_object_and_minute() {
         let mut repeats = Repeats::default();
         assert_eq!(repeats.tell("a", 100), Some(0));
         assert_eq!(repeats.tell("a", 100), None);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_end_are_told_up_to_a_number() {
+    fn damage_reports_are_bounded_in_number() {
         let mut repeats = Repeats::default();
         let told = |repeats: &mut Repeats, now| {
             let all = (0..2 * OBJECTS).map(|n| format!("{now}, object {n}"));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_the_end_are_waited_for() {
+    fn waiter_wakes_on_damage_and_on_end() {
         let w = Writability::default();
         assert!(!w.wait_for_end(Duration::ZERO));
         w.become_at_least(Standing::Stopped);

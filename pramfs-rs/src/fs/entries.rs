@@ -9,10 +9,39 @@ use super::inode::{Inode, InodeState};
 use super::orphan::{dir_tree, store_tree};
 use super::{Engine, names};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{self, Cursor, DirEntry, VacantEntry};
+use pramfs_medium::htree::{self, DirEntry, FreeSlots, InsertionPoint, NewItem, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::Ino;
-use pramfs_medium::volume::Tx;
+use pramfs_medium::volume::{Plan, Record};
+
+/// A new entry of a directory.
+#[derive(Debug)]
+pub(super) struct NewEntry<'a> {
+    name: &'a [u8],
+    kind: u8,
+    ino: [u8; 8],
+}
+
+impl<'a> NewEntry<'a> {
+    /// Creates an entry for an inode of this number and mode.
+    #[inline]
+    pub(super) fn new(name: &'a [u8], ino: Ino, mode: u32) -> NewEntry<'a> {
+        NewEntry {
+            name,
+            kind: names::dt(mode),
+            ino: ino.0.to_le_bytes(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn item(&self) -> NewItem<'_> {
+        NewItem {
+            name: self.name,
+            kind: self.kind,
+            value: &self.ino,
+        }
+    }
+}
 
 impl Engine {
     /// A directory that can be searched and changed.
@@ -88,63 +117,52 @@ impl Engine {
         }
     }
 
-    /// Puts an entry into a directory, for an inode of this number and mode.
+    /// Puts an entry into a directory.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`].
     pub(super) fn add_entry(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         dir: &mut DiskInode,
-        name: &[u8],
-        (ino, mode): (u64, u32),
+        entry: &NewEntry<'_>,
     ) -> Result<()> {
-        self.add_entry_at(tx, dir, name, None, (ino, mode))
+        let place = htree::insertion_point(tx, &dir_tree(dir), &entry.item())?;
+        self.add_entry_at(tx, dir, place, entry)
     }
 
-    /// As [`add_entry`](Self::add_entry), of a name to which the way is known:
-    /// the directory has been locked exclusively since that was found, and `tx`
-    /// has done nothing to it.
+    /// As [`add_entry`](Self::add_entry), at a known place.
     ///
     /// # Errors
-    /// As for [`add_entry`](Self::add_entry).
-    pub(super) fn add_entry_on(
+    /// [`Error::NoSpace`].
+    #[inline]
+    pub(super) fn add_entry_at(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         dir: &mut DiskInode,
-        (name, cursor): (&[u8], &Cursor),
-        (ino, mode): (u64, u32),
+        place: InsertionPoint,
+        entry: &NewEntry<'_>,
     ) -> Result<()> {
         let mut tree = dir_tree(dir);
-        let (kind, value) = (names::dt(mode), ino.to_le_bytes());
-        htree::insert_on(tx, &mut tree, cursor, name, kind, &value)?;
+        place.insert(tx, &mut tree, &entry.item())?;
         store_tree(dir, &tree);
         dir.size = dir.size.saturating_add(1);
         Ok(())
     }
 
-    /// As [`add_entry`](Self::add_entry), of a name that was looked for and not
-    /// found; the directory has been locked exclusively since, and `tx` has done
-    /// no more to it than to remove entries.
+    /// As [`add_entry`](Self::add_entry), into free slots, which allocates nothing.
     ///
     /// # Errors
-    /// As for [`add_entry`](Self::add_entry).
+    /// Errors of the region; a full record.
     #[inline]
-    pub(super) fn add_entry_at(
+    pub(super) fn fill_slots(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Record<'_>,
         dir: &mut DiskInode,
-        name: &[u8],
-        vacant: Option<&VacantEntry>,
-        (ino, mode): (u64, u32),
+        slots: FreeSlots,
+        entry: &NewEntry<'_>,
     ) -> Result<()> {
-        let mut tree = dir_tree(dir);
-        let (kind, value) = (names::dt(mode), ino.to_le_bytes());
-        match vacant {
-            Some(vacant) => htree::insert_at(tx, &mut tree, vacant, name, kind, &value)?,
-            None => htree::insert(tx, &mut tree, name, kind, &value)?,
-        };
-        store_tree(dir, &tree);
+        slots.insert(tx, &dir_tree(dir), &entry.item())?;
         dir.size = dir.size.saturating_add(1);
         Ok(())
     }
@@ -152,7 +170,7 @@ impl Engine {
     /// Has an entry of a directory lead elsewhere.
     pub(super) fn replace_entry(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Record<'_>,
         dir: &DiskInode,
         name: &[u8],
         child: &DiskInode,
@@ -168,7 +186,7 @@ impl Engine {
     /// since it was found.
     pub(super) fn take_entry(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Record<'_>,
         dir: &mut DiskInode,
         entry: &DirEntry,
     ) -> Result<()> {

@@ -21,21 +21,23 @@
 //! counted. Who keeps something does so under a lock, and asks there whether it
 //! is still so; who looks, takes none.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
-use pramfs_medium::sync::Mutex;
+use pramfs_medium::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use pramfs_medium::sync::order::{acquire, release};
+use pramfs_medium::sync::{Mutex, OnceLock};
 use pramfs_medium::types::Bno;
 
 /// Parts of the first chunk; each further chunk has twice as many as the one
 /// before it.
-const FIRST: u64 = 512;
+const FIRST: u64 = if cfg!(loom) { 1 } else { 512 };
 /// Further chunks: with blocks of 4 KiB, all of them are the first 511 GiB of a
 /// file.
 const PART_TABLES: usize = 8;
 /// Bytes for the blocks of parts, at most: with blocks of 4 KiB, those of 8 GiB
 /// of a file.
 const MAX_BYTES: usize = 8 << 20;
+
+/// Words of a bit for each block of a part.
+const KNOWN: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// See the module. With blocks of 4 KiB: 16 KiB for the first GiB of a file, and
 /// 32 bytes for each 2 MiB behind that, up to the last that is read or twice as
@@ -84,7 +86,7 @@ struct Blocks {
     /// The [`Line`] on which those lie that are known.
     line: AtomicU64,
     /// A bit for each that is known, and lies on it.
-    known: [AtomicU64; 8],
+    known: [AtomicU64; KNOWN],
     /// Where each of the others lies.
     others: OnceLock<Box<[Place]>>,
 }
@@ -142,7 +144,7 @@ impl Blocks {
     #[inline]
     fn get(&self, within: usize) -> Option<Bno> {
         // The bit before the line: who set it had stored the line.
-        let bits = self.known.get(within / 64)?.load(Ordering::Acquire);
+        let bits = self.known.get(within / 64)?.load(acquire("extent-bit"));
         if bits >> (within % 64) & 1 != 0 {
             let line = StridedRun::of(self.line.load(Ordering::Relaxed));
             return Some(Bno(line.at(within).into()));
@@ -157,7 +159,7 @@ impl Blocks {
     fn note(&self, within: usize) {
         let bits = &self.known[within / 64];
         let with = bits.load(Ordering::Relaxed) | 1 << (within % 64);
-        bits.store(with, Ordering::Release);
+        bits.store(with, release("extent-bit-set"));
     }
 
     fn clear(&self) {
@@ -219,7 +221,7 @@ impl ExtentCache {
         } else {
             self.further_part(part)?
         };
-        if part.valid.load(Ordering::Acquire) != records.wrapping_add(1) {
+        if part.valid.load(acquire("extent-valid")) != records.wrapping_add(1) {
             return None;
         }
         if let Some(first) = part.leaf.get() {
@@ -257,7 +259,7 @@ impl ExtentCache {
         }
         // A reader of another number who meets any of what follows, and then asks
         // whether the inode is unchanged, sees the change that led to it.
-        fence(Ordering::Release);
+        fence(release("extent-after-change"));
         let Some(part) = self.part_to_keep(part) else {
             return;
         };
@@ -268,7 +270,7 @@ impl ExtentCache {
                 blocks.clear();
             }
             // Who sees this sees that there is nothing of before.
-            part.valid.store(valid, Ordering::Release);
+            part.valid.store(valid, release("extent-cleared"));
         }
         match what {
             CachedExtent::Leaf(_) => part.leaf.put(block),
@@ -320,7 +322,7 @@ mod tests {
     const BLOCKS: usize = 512;
 
     #[test]
-    fn a_word_counts_for_its_block_and_its_change_alone() {
+    fn cached_word_fits_only_its_block_and_change() {
         let cache = ExtentCache::default();
         assert_eq!(cache.get(7, 3, 0), None);
         let keep = |records, part, within, what| {
@@ -355,7 +357,7 @@ mod tests {
     /// reads: what is kept of a change is not believed to be of before it. Miri
     /// shows a reader old values of what is not ordered.
     #[test]
-    fn what_is_kept_of_a_change_is_not_met_before_the_change() {
+    fn extent_of_change_is_unseen_before_change() {
         use std::sync::atomic::AtomicBool;
 
         use zerocopy::FromZeros;
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_meet_and_what_has_no_room_is_not_kept() {
+    fn cache_parts_stay_apart_and_drop_overflow() {
         let cache = ExtentCache::default();
         let keep = |records, part, what| cache.put(records, part, (0, BLOCKS), what, || true);
         let parts = [0, 1, 511, 512, 513, 1535, 1536, 1537, 4095, 10_000];
@@ -434,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_parts_have_a_bound() {
+    fn blocks_per_cache_part_are_bounded() {
         let cache = ExtentCache::default();
         let keep = |part, within, block| {
             cache.put(
@@ -462,7 +464,7 @@ mod tests {
 
     /// In any order, on any line or none, what is known is what was kept.
     #[test]
-    fn blocks_are_known_whatever_their_distances() {
+    fn cache_returns_blocks_at_any_distance() {
         let order = |i: usize| (i * 77 + 13) % BLOCKS;
         let ways: [fn(usize) -> u32; 7] = [
             |i| 5 + i as u32,
@@ -498,7 +500,7 @@ mod tests {
 
     /// What an open file reads after its map has changed in each way.
     #[test]
-    fn a_reader_sees_every_change_of_the_map() {
+    fn reader_sees_every_map_change() {
         use crate::api::OpenOptions;
         use crate::{AtimePolicy, MountOptions, inode::Fs};
         use pramfs_medium::format::{FormatOptions, format};

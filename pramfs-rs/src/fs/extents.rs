@@ -41,22 +41,17 @@ impl Engine {
         let mut list: Vec<FileExtent> = Vec::new();
         let mut at = offset;
         while at < end {
-            let index = at >> geo.block_log2;
-            let extent = map::run(
-                &self.vol,
-                &state.map(),
-                index,
-                ((end - 1) >> geo.block_log2) - index + 1,
-            )?;
+            let index = geo.file_block(at);
+            let extent = map::run(&self.vol, &state.map(), index, geo.blocks_of(at, end))?;
             if extent.is_hole() {
                 self.check_hole(state, Hole::Contents)?;
             }
-            let stop = end.min((index + extent.count) << geo.block_log2);
+            let stop = end.min(geo.file_offset(index + extent.count));
             let next = FileExtent {
                 file_offset: at,
                 region_offset: extent
                     .block
-                    .map(|b| geo.offset(b) + (at - (index << geo.block_log2))),
+                    .map(|b| geo.offset(b) + (at - geo.file_offset(index))),
                 len: stop - at,
                 unwritten: extent.unwritten,
                 lost: extent.lost,

@@ -4,18 +4,17 @@
 //! the region fills up on the way, what the call had allocated is freed again.
 
 use super::attr::{lock_and_check_group, sgid};
+use super::change::Edit;
 use super::completeness::Hole;
-use super::inode::{
-    Inode, InodeState, put_inode, restore_times, store_healed, touch_ctime, touch_mtime,
-};
+use super::inode::{Inode, InodeState, restore_times, store_healed, touch_ctime, touch_mtime};
 use super::read::check_file;
 use super::{Engine, Need, chattr, room};
 use crate::credentials::Credentials;
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::types::{Bno, Fallocate, Ino};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::types::{Bno, Fallocate, FileBlock, Ino};
+use pramfs_medium::volume::Plan;
 
 /// What allocated blocks are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,15 +143,16 @@ impl Engine {
     ) -> Result<()> {
         let geo = &self.vol.geo;
         let before = state.disk;
-        let (mut index, last) = (offset >> geo.block_log2, (end - 1) >> geo.block_log2);
+        let (mut index, last) = (geo.file_block(offset), geo.file_block(end - 1));
         // Holes that this call has filled, to be given back.
-        let mut filled: Vec<(u64, u64)> = Vec::new();
+        let mut filled: Vec<(FileBlock, FileBlock)> = Vec::new();
         loop {
-            let mut tx = self.vol.begin_at(&inode.last_record);
+            let mut new = Edit::new(inode, state);
+            let mut tx = self.begin(inode);
             let mut step = Step {
                 engine: self,
-                state,
-                map: state.map(),
+                state: new.before(),
+                map: new.before().map(),
                 index,
                 last,
                 wanted,
@@ -170,12 +170,17 @@ impl Engine {
                 }
             };
             index = step.index;
-            let mut new = state.disk;
+            let Step {
+                map,
+                filled: now_filled,
+                ..
+            } = step;
             if done && extend && end > new.size {
-                self.zero_written(&mut tx, &step.map, new.size, end)?;
+                self.zero_written(&mut tx, &map, new.size, end)?;
                 new.size = end;
             }
-            if new.size == state.disk.size && tx.has_no_record() && step.map == state.map() {
+            let before = new.before();
+            if new.size == before.disk.size && tx.has_no_record() && map == before.map() {
                 tx.settle();
                 return if done {
                     Ok(())
@@ -185,15 +190,13 @@ impl Engine {
                     ))
                 };
             }
-            store_healed(&tx, &mut new, &step.map);
-            let now_filled = step.filled;
+            store_healed(&tx, &mut new, &map);
             match wanted {
                 State::Unwritten | State::Cleared => touch_mtime(&mut new, self.now()),
                 State::Zeroed => touch_ctime(&mut new, self.now()),
             }
-            put_inode(&mut tx, inode, state, &mut new)?;
-            tx.commit()?;
-            state.committed(&new);
+            let new = new.stage(&mut tx)?;
+            self.commit(tx, [new])?;
             filled.extend(now_filled);
             if done {
                 return Ok(());
@@ -207,47 +210,40 @@ impl Engine {
         &self,
         inode: &Inode,
         state: &mut InodeState,
-        first: u64,
-        end: u64,
+        first: FileBlock,
+        end: FileBlock,
         before: Option<&DiskInode>,
     ) -> Result<()> {
         let mut at = first;
         while at < end {
-            at = self.remove_step(
-                inode,
-                state,
-                self.vol.begin_at(&inode.last_record),
-                (at, end),
-                before,
-            )?;
+            let mut new = Edit::new(inode, state);
+            at = self.remove_step(self.begin(inode), &mut new, (at, end), before)?;
         }
         Ok(())
     }
 
     fn remove_step<'v>(
-        &'v self,
-        inode: &'v Inode,
-        state: &mut InodeState,
-        mut tx: Tx<'v>,
-        (at, end): (u64, u64),
+        &self,
+        mut tx: Plan<'v>,
+        new: &mut Edit<'v>,
+        (at, end): (FileBlock, FileBlock),
         before: Option<&DiskInode>,
-    ) -> Result<u64> {
-        let (mut map, mut new) = (state.map(), state.disk);
+    ) -> Result<FileBlock> {
+        let mut map = new.before().map();
         let next = map::remove(&mut tx, &mut map, at, end)?;
-        store_healed(&tx, &mut new, &map);
+        store_healed(&tx, new, &map);
         match before {
-            Some(before) => restore_times(&mut new, before),
-            None => touch_mtime(&mut new, self.now()),
+            Some(before) => restore_times(new, before),
+            None => touch_mtime(new, self.now()),
         }
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         Ok(next)
     }
 
     fn punch(&self, inode: &Inode, state: &mut InodeState, offset: u64, end: u64) -> Result<()> {
         let geo = &self.vol.geo;
-        let (first, last) = (offset.div_ceil(geo.block_size), end >> geo.block_log2);
+        let (first, last) = (geo.file_block_from(offset), geo.file_block(end));
         self.edges(state, offset, end)?;
         let map = state.map();
         // Among new holes those that are none would never be found.
@@ -260,14 +256,15 @@ impl Engine {
             }
             index += extent.count;
         }
-        let mut tx = self.vol.begin_at(&inode.last_record);
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
         if first > last {
             self.zero_written(&mut tx, &map, offset, end)?;
         } else {
-            self.zero_written(&mut tx, &map, offset, first << geo.block_log2)?;
-            self.zero_written(&mut tx, &map, last << geo.block_log2, end)?;
+            self.zero_written(&mut tx, &map, offset, geo.file_offset(first))?;
+            self.zero_written(&mut tx, &map, geo.file_offset(last), end)?;
         }
-        let next = self.remove_step(inode, state, tx, (first, last.max(first)), None)?;
+        let next = self.remove_step(tx, &mut new, (first, last.max(first)), None)?;
         self.remove_blocks(inode, state, next, last, None)
     }
 }
@@ -276,9 +273,9 @@ impl Engine {
     /// A range that is to read as zeros has no part of a block that was lost:
     /// what would be left of it must not read as zeros, too.
     fn edges(&self, state: &InodeState, offset: u64, end: u64) -> Result<()> {
-        let (log2, size) = (self.vol.geo.block_log2, state.disk.size);
-        for index in [offset >> log2, (end - 1) >> log2] {
-            let (first, last) = (index << log2, ((index + 1) << log2).min(size));
+        let (geo, size) = (&self.vol.geo, state.disk.size);
+        for index in [geo.file_block(offset), geo.file_block(end - 1)] {
+            let (first, last) = (geo.file_offset(index), geo.file_offset(index + 1).min(size));
             let part = offset > first || end < last;
             if part && first < size && map::look(&self.vol, &state.map(), index)?.lost {
                 return Err(self.lost(Ino(state.disk.ino), first.max(offset)));
@@ -295,18 +292,19 @@ struct Step<'a> {
     state: &'a InodeState,
     map: MapRef,
     /// Next block to look at.
-    index: u64,
+    index: FileBlock,
     /// Last block of the range.
-    last: u64,
+    last: FileBlock,
     wanted: State,
     /// Holes that this record fills.
-    filled: Vec<(u64, u64)>,
+    filled: Vec<(FileBlock, FileBlock)>,
 }
 
 impl Step<'_> {
     /// Goes on until the end of the range (true) or of the record's room.
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<bool> {
-        let span = 1u64 << self.engine.vol.geo.fan_log2;
+    fn run(&mut self, tx: &mut Plan<'_>) -> Result<bool> {
+        let geo = &self.engine.vol.geo;
+        let span = geo.fan();
         while self.index <= self.last {
             let extent = map::run(
                 &self.engine.vol,
@@ -324,20 +322,20 @@ impl Step<'_> {
                     if self.wanted == State::Zeroed {
                         // A mapping stores to what is written already.
                         let geo = &self.engine.vol.geo;
-                        let len = extent.count << geo.block_log2;
+                        let len = geo.bytes(extent.count);
                         self.engine.vol.region.need_room(geo.offset(block), len)?;
                     }
                     self.index += extent.count;
                 }
                 // Room that is promised is no reason to forget what was there.
                 None if extent.lost && self.wanted != State::Cleared => {
-                    let at = self.index << self.engine.vol.geo.block_log2;
+                    let at = self.engine.vol.geo.file_offset(self.index);
                     return Err(self.engine.lost(self.map.ino, at));
                 }
                 None => {
                     self.engine.may_fill(self.state, &extent)?;
                     // An aligned part is left for a 2 MiB leaf.
-                    let to_aligned = span - self.index % span;
+                    let to_aligned = span - geo.slot_of(self.index);
                     let count = match self.engine.vol.geo.huge_leaves {
                         true if to_aligned < span && extent.count >= to_aligned + span => {
                             to_aligned
@@ -354,7 +352,7 @@ impl Step<'_> {
         Ok(true)
     }
 
-    fn convert(&mut self, tx: &mut Tx<'_>, block: Bno, count: u64) -> Result<bool> {
+    fn convert(&mut self, tx: &mut Plan<'_>, block: Bno, count: u64) -> Result<bool> {
         let vol = &self.engine.vol;
         let geo = &vol.geo;
         let leaf = map::find(vol, &self.map, self.index)?;
@@ -363,26 +361,26 @@ impl Step<'_> {
             _ => (self.index, block, count),
         };
         let n = map::set_written(tx, &mut self.map, first, want)?;
-        tx.zero_new(geo.offset(at), n << geo.block_log2)?;
+        tx.zero_new(geo.offset(at), geo.bytes(n))?;
         self.index = self.index.max(first + n);
         Ok(n > 0)
     }
 
-    fn allocate(&mut self, tx: &mut Tx<'_>, count: u64, lost: bool) -> Result<bool> {
+    fn allocate(&mut self, tx: &mut Plan<'_>, count: u64, lost: bool) -> Result<bool> {
         let vol = &self.engine.vol;
         let geo = &vol.geo;
-        let span = 1u64 << geo.fan_log2;
+        let span = geo.fan();
         let goal = self.engine.goal(&self.map, self.index)?;
         let unwritten = self.wanted != State::Zeroed;
-        let left = (self.last - self.index + 1) << geo.block_log2;
-        let aligned = geo.huge_leaves && self.index.is_multiple_of(span);
+        let left = geo.bytes(self.last - self.index + 1);
+        let aligned = geo.huge_leaves && geo.slot_of(self.index) == 0;
         // Marks of loss may stand in a pointer block.
         let huge = aligned && count >= span && !lost;
         if huge && !map::plan_huge(tx, &self.map, self.index)? {
             return Ok(false);
         }
         let aligned = if huge {
-            tx.alloc_aligned(goal.unwrap_or(0), span as u32)
+            tx.alloc_aligned(goal.unwrap_or(Bno(0)), span as u32)
                 .map_err(room::request_all_room(left))?
         } else {
             None
@@ -405,7 +403,7 @@ impl Step<'_> {
             }
         };
         if !unwritten {
-            tx.zero_new(geo.offset(Bno(run.start)), run.len << geo.block_log2)?;
+            tx.zero_new(geo.offset(run.start), geo.bytes(run.len))?;
         }
         match self.filled.last_mut() {
             Some((_, end)) if *end == self.index => *end += run.len,

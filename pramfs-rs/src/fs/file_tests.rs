@@ -9,7 +9,7 @@ use pramfs_medium::format::{FormatOptions, format};
 use pramfs_medium::journal::set_thread_lane;
 use pramfs_medium::map::{self, Node};
 use pramfs_medium::pmem::{HeapBackend, PmemBackend, Region, SimBackend};
-use pramfs_medium::types::{Fallocate, FileExtent, Ino, SeekWhence, SetAttr};
+use pramfs_medium::types::{Fallocate, FileBlock, FileExtent, Ino, SeekWhence, SetAttr};
 
 /// What the region is full of before it is formatted: nobody may ever read it.
 const STALE: u8 = 0xd7;
@@ -87,7 +87,7 @@ impl Rng {
     }
 }
 
-struct Bed {
+struct Fixture {
     fs: Fs,
     ino: Ino,
     model: Vec<u8>,
@@ -97,7 +97,7 @@ struct Bed {
     record_id: u8,
 }
 
-impl Bed {
+impl Fixture {
     fn offset(&mut self) -> u64 {
         match self.rng.below(4) {
             0 => self.model.len() as u64,
@@ -344,7 +344,7 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
         let ino = new_file(&fs, b"file");
         fs.vol.retire_pending().unwrap();
         let before = free(&fs);
-        let mut bed = Bed {
+        let mut fixture = Fixture {
             fs,
             ino,
             model: Vec::new(),
@@ -353,15 +353,15 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
             record_id: 0,
         };
         for i in 0..steps {
-            bed.step();
+            fixture.step();
             if i % 8 == 0 {
-                bed.check();
+                fixture.check();
             }
         }
-        bed.check();
-        bed.fs.unlink(Ino::ROOT, b"file").unwrap();
-        bed.fs.vol.retire_pending().unwrap();
-        let after = free(&bed.fs);
+        fixture.check();
+        fixture.fs.unlink(Ino::ROOT, b"file").unwrap();
+        fixture.fs.vol.retire_pending().unwrap();
+        let after = free(&fixture.fs);
         assert!(
             after >= before - 2 && after <= before + 1,
             "{before} {after}"
@@ -370,33 +370,33 @@ fn model(block_size: u32, region: usize, most: u64, steps: u32) {
 }
 
 #[test]
-fn files_equal_vectors_with_blocks_of_512() {
+fn files_match_vec_with_512_byte_blocks() {
     model(512, 4 << 20, 300 << 10, 300);
 }
 
 #[test]
-fn files_equal_vectors_with_blocks_of_1024() {
+fn files_match_vec_with_1024_byte_blocks() {
     model(1024, 4 << 20, 700 << 10, 300);
 }
 
 #[test]
-fn files_equal_vectors_with_blocks_of_2048() {
+fn files_match_vec_with_2048_byte_blocks() {
     model(2048, 8 << 20, 1 << 20, 300);
 }
 
 #[test]
-fn files_equal_vectors_with_blocks_of_4096() {
+fn files_match_vec_with_4096_byte_blocks() {
     model(4096, 64 << 20, 10 << 20, 300);
 }
 
 #[test]
-fn files_equal_vectors_in_a_region_that_is_nearly_full() {
+fn files_match_vec_in_nearly_full_region() {
     model(512, 1 << 20, 700 << 10, 300);
     model(4096, 8 << 20, 8 << 20, 200);
 }
 
 #[test]
-fn a_write_past_the_largest_offset_is_refused_and_one_up_to_it_is_cut() {
+fn write_at_maximum_offset_is_short_or_fails() {
     let fs = mount(HeapBackend::boxed(4 << 20), 4096);
     let ino = new_file(&fs, b"file");
     let max = i64::MAX as u64;
@@ -444,7 +444,7 @@ fn a_write_past_the_largest_offset_is_refused_and_one_up_to_it_is_cut() {
 }
 
 #[test]
-fn a_full_region_gives_a_short_write_and_then_an_error() {
+fn write_in_full_region_is_short_then_enospc() {
     let fs = mount(HeapBackend::boxed(2 << 20), 4096);
     let ino = new_file(&fs, b"file");
     let big = vec![1; 4 << 20];
@@ -477,7 +477,7 @@ fn a_full_region_gives_a_short_write_and_then_an_error() {
 }
 
 #[test]
-fn large_aligned_files_lie_in_large_leaves() {
+fn large_aligned_file_uses_large_leaves() {
     let fs = mount(HeapBackend::boxed(32 << 20), 4096);
     let ino = new_file(&fs, b"file");
     for _ in 0..4 {
@@ -514,7 +514,7 @@ fn large_aligned_files_lie_in_large_leaves() {
 }
 
 #[test]
-fn a_truncation_that_a_crash_has_cut_short_is_finished() {
+fn mount_finishes_truncate_after_crash() {
     // Scattered blocks: two files that grow in turns.
     let backend = SimBackend::new(8 << 20).unwrap();
     let fs = mount(Box::new(backend), 512);
@@ -581,7 +581,10 @@ fn a_truncation_that_a_crash_has_cut_short_is_finished() {
             let word = {
                 let table = fs.iget(Ino::ORPHANS).unwrap();
                 let state = table.state.read();
-                let block = map::find(&fs.vol, &state.map(), 0).unwrap().block.unwrap();
+                let block = map::find(&fs.vol, &state.map(), FileBlock(0))
+                    .unwrap()
+                    .block
+                    .unwrap();
                 fs.vol
                     .region
                     .load_u64(fs.vol.geo.offset(block) + u64::from(slot) * 8)
@@ -610,7 +613,7 @@ fn cost(fs: &Fs, backend: &SimBackend, times: u64, mut f: impl FnMut(u64)) -> (f
 }
 
 #[test]
-fn file_operations_keep_their_budget_of_fences() {
+fn file_operations_stay_within_fence_budget() {
     let sim = SimBackend::new(64 << 20).unwrap();
     sim.recording(false);
     let fs = mount(Box::new(sim.clone()), 4096);

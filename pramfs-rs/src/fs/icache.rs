@@ -160,9 +160,12 @@ impl InodeCache {
     }
 
     /// Removes a deleted inode.
-    pub(crate) fn remove(&self, inode: &Arc<Inode>) {
+    pub(crate) fn remove(&self, inode: &Inode) {
         let mut shard = self.shard(inode.ino).write();
-        if shard.get(inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
+        if shard
+            .get(inode.ino)
+            .is_some_and(|i| std::ptr::eq(&**i, inode))
+        {
             shard.remove(inode.ino);
         }
     }

@@ -21,7 +21,7 @@ use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::types::{Attr, FileType, Ino, Time};
-use pramfs_medium::volume::{Tx, Volume};
+use pramfs_medium::volume::{Record, Volume};
 
 /// The times that are newer in memory than on the medium, by the rule for times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -244,7 +244,7 @@ pub(crate) fn map_of(d: &DiskInode) -> MapRef {
 
 /// Stores a changed file map in its inode, as the transaction leaves it. If no mark
 /// of a lost pointer is left, clears the inode's flag for lost ranges.
-pub(crate) fn store_healed(tx: &Tx<'_>, d: &mut DiskInode, map: &MapRef) {
+pub(crate) fn store_healed(tx: &Record<'_>, d: &mut DiskInode, map: &MapRef) {
     store_map(d, map);
     // A map that cannot be walked may still have marks.
     if map.healed && d.flags & FL_LOST != 0 && matches!(map::is_any_lost(tx, map), Ok(false)) {
@@ -290,13 +290,12 @@ pub(crate) fn touch_ctime(d: &mut DiskInode, now: Time) {
 }
 
 /// Puts the cache lines of a locked inode in which `new` differs from its home into
-/// the record, with a new CRC and change counter. After the commit the caller passes
-/// `new` to [`InodeState::committed`].
+/// the record, with a new CRC and change counter.
 ///
 /// # Errors
 /// The record is full.
 pub(crate) fn put_inode<'v>(
-    tx: &mut Tx<'v>,
+    tx: &mut Record<'v>,
     inode: &'v Inode,
     state: &InodeState,
     new: &mut DiskInode,
@@ -319,7 +318,7 @@ pub(crate) fn put_inode<'v>(
 /// # Errors
 /// The record is full.
 pub(crate) fn put_new_inode(
-    tx: &mut Tx<'_>,
+    tx: &mut Record<'_>,
     home: u64,
     ino: Ino,
     new: &mut DiskInode,
@@ -335,7 +334,7 @@ pub(crate) fn put_new_inode(
 /// # Errors
 /// The record is full.
 pub(crate) fn put_lines<'v>(
-    tx: &mut Tx<'v>,
+    tx: &mut Record<'v>,
     last_record: &'v LastRecord,
     homes: &[u64],
     ino: Ino,

@@ -12,15 +12,15 @@
 //! and the change counter moves before the lock is released.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
 use super::attr::DAY;
 use super::attr_cache::AttrSlot;
 use super::inode::InodeState;
 use pramfs_medium::map::MapRef;
 use pramfs_medium::media::pointer::Ptr;
-use pramfs_medium::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pramfs_medium::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
+use pramfs_medium::sync::order::{acquire, release};
+use pramfs_medium::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pramfs_medium::types::{FileType, Ino};
 
 /// The lock of an inode, see the module.
@@ -154,11 +154,12 @@ impl InodeLock {
     #[inline]
     pub(crate) fn snapshot(&self, ino: Ino) -> Option<Snapshot> {
         let p = &self.published;
-        let changes = p.changes.load(Ordering::Acquire);
+        // Pairs with the store in `InodeGuard::drop`: the fields are those of this counter,
+        // or later ones, which `validate` notices. A look at the lock only saves the effort.
+        let changes = p.changes.load(acquire("inode-snapshot"));
         if self.lock.is_locked_exclusive() {
             return None;
         }
-        fence(Ordering::Acquire);
         let height = p.height.load(Ordering::Relaxed);
         if height == NOT_A_FILE {
             return None;
@@ -182,11 +183,10 @@ impl InodeLock {
     #[inline]
     pub(crate) fn size_snapshot(&self) -> Option<SizeSnapshot> {
         let p = &self.published;
-        let changes = p.changes.load(Ordering::Acquire);
+        let changes = p.changes.load(acquire("inode-size-snapshot"));
         if self.lock.is_locked_exclusive() {
             return None;
         }
-        fence(Ordering::Acquire);
         if p.height.load(Ordering::Relaxed) == NOT_A_FILE {
             return None;
         }
@@ -204,13 +204,13 @@ impl InodeLock {
     pub(crate) fn validate(&self, changes: u64) -> bool {
         // Orders all loads since the snapshot before the two loads here. If one of
         // them saw a writer's store, that writer had taken the lock before.
-        fence(Ordering::Acquire);
+        fence(acquire("inode-validate-reads"));
         if self.lock.is_locked_exclusive() {
             return false;
         }
         // The lock before the counter: a writer that has released the lock by now
         // advanced the counter before.
-        fence(Ordering::Acquire);
+        fence(acquire("inode-validate-lock"));
         self.published.changes.load(Ordering::Relaxed) == changes
     }
 }
@@ -231,7 +231,7 @@ impl<'a> InodeGuard<'a> {
         // No store of the holder becomes visible before the lock does, or while the
         // attribute cache shows the inode. On x86 the locked instruction ensures
         // this, also for streaming stores.
-        fence(Ordering::Release);
+        fence(release("inode-locked"));
         InodeGuard {
             state,
             published: &lock.published,
@@ -262,7 +262,8 @@ impl Drop for InodeGuard<'_> {
         // Only the lock holder stores here. The lock is released afterwards: a thread
         // that sees it free sees the new counter.
         let changes = p.changes.load(Ordering::Relaxed);
-        p.changes.store(changes.wrapping_add(1), Ordering::Release);
+        p.changes
+            .store(changes.wrapping_add(1), release("inode-published"));
     }
 }
 

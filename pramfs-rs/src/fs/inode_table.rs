@@ -14,7 +14,7 @@ use pramfs_medium::media::inode::INODE_SIZE;
 use pramfs_medium::media::superblock::INODE_TABLE_OFFSET;
 use pramfs_medium::media::{DiskInode, Geometry};
 use pramfs_medium::sync::RwLock;
-use pramfs_medium::types::Ino;
+use pramfs_medium::types::{FileBlock, Ino};
 use pramfs_medium::volume::Volume;
 
 /// Blocks by which the table grows.
@@ -50,7 +50,7 @@ impl InodeTable {
     #[inline]
     fn known(&self, geo: &Geometry, ino: Ino) -> Option<u64> {
         let at = ino.0 * INODE_SIZE;
-        let (part, within) = part_of(geo, at >> geo.block_log2);
+        let (part, within) = part_of(geo, geo.file_block(at));
         match self.known.get(ALWAYS, part, within)? {
             CachedExtent::Block(block) => Some(geo.offset(block) + (at & (geo.block_size - 1))),
             CachedExtent::Leaf(_) => None,
@@ -59,12 +59,12 @@ impl InodeTable {
 
     fn find(&self, vol: &Volume, d: &DiskInode, ino: Ino) -> Result<Option<u64>> {
         let (geo, at) = (&vol.geo, ino.0 * INODE_SIZE);
-        let index = at >> geo.block_log2;
+        let index = geo.file_block(at);
         let Some(block) = map::find(vol, &map_of(d), index)?.block else {
             return Ok(None);
         };
         let (part, within) = part_of(geo, index);
-        let of = (within, 1 << geo.fan_log2);
+        let of = (within, geo.fan() as usize);
         self.known
             .put(ALWAYS, part, of, CachedExtent::Block(block), || true);
         Ok(Some(geo.offset(block) + at % geo.block_size))
@@ -116,8 +116,8 @@ impl InodeTable {
         if let Some(home) = self.find(vol, &inode, ino)? {
             return Ok(home);
         }
-        let index = (ino.0 * INODE_SIZE) >> geo.block_log2;
-        let last = (geo.inodes_max * INODE_SIZE).div_ceil(geo.block_size);
+        let index = geo.file_block(ino.0 * INODE_SIZE);
+        let last = geo.file_block_from(geo.inodes_max * INODE_SIZE);
         let mut map = map_of(&inode);
         if !self.complete.is_known() {
             // Inodes whose blocks were lost must not get new blocks.
@@ -139,7 +139,7 @@ impl InodeTable {
         map::insert(&mut tx, &mut map, index, run, false)?;
         let mut new = *inode;
         store_map(&mut new, &map);
-        new.size = new.size.max((index + run.len) << geo.block_log2);
+        new.size = new.size.max(geo.file_offset(index + run.len));
         let homes = [INODE_TABLE_OFFSET, geo.copy_offset + INODE_TABLE_OFFSET];
         put_lines(
             &mut tx,
@@ -160,7 +160,7 @@ impl InodeTable {
 
 /// Returns the part of the table that holds a block, and the block's place in it.
 #[inline]
-fn part_of(geo: &Geometry, index: u64) -> (u64, usize) {
-    let within = index & ((1 << geo.fan_log2) - 1);
-    (index >> geo.fan_log2, within as usize)
+fn part_of(geo: &Geometry, index: FileBlock) -> (u64, usize) {
+    let within = geo.slot_of(index);
+    (index.0 >> geo.fan_log2, within as usize)
 }

@@ -1,7 +1,9 @@
 //! link: adds a name to an inode.
 
+use super::change::Edit;
 use super::completeness::Hole;
-use super::inode::{add_link, put_inode, touch_ctime, touch_mtime};
+use super::entries::NewEntry;
+use super::inode::{add_link, touch_ctime, touch_mtime};
 use super::locks::LockSet;
 use super::orphan::dir_tree;
 use super::{By, Engine, Need, chattr, names};
@@ -60,31 +62,34 @@ impl Engine {
             return Err(Error::NotFound);
         }
         let now = self.now();
-        let (mut new, mut new_dir) = (child_state.disk, dir_state.disk);
-        if htree::seek_leaf(&self.vol, &dir_tree(&new_dir), name)?.is_hole() {
+        if htree::seek_leaf(&self.vol, &dir_tree(&dir_state.disk), name)?.is_hole() {
             self.check_hole(dir_state, Hole::Contents)?;
         }
-        let mut tx = self.vol.begin_at(&dir.last_record);
-        self.add_entry(&mut tx, &mut new_dir, name, (ino.0, new.mode))?;
+        let [Some(child_state), Some(dir_state)] = set.states_mut([Some(&inode), Some(&dir)])
+        else {
+            return Err(Error::Stale(ino));
+        };
+        let mut new = Edit::new(&inode, child_state);
+        let mut new_dir = Edit::new(&dir, dir_state);
+        let mut tx = self.begin(&dir);
+        let entry = NewEntry::new(name, ino, new.mode);
+        self.add_entry(&mut tx, &mut new_dir, &entry)?;
         touch_mtime(&mut new_dir, now);
-        put_inode(&mut tx, &dir, dir_state, &mut new_dir)?;
+        let new_dir = new_dir.stage(&mut tx)?;
         add_link(&mut new)?;
         touch_ctime(&mut new, now);
         if has_bug!(LinkCountUnfenced) {
             new.change += 1;
             new.seal(self.vol.geo.seed, ino);
-            tx.commit()?;
+            self.commit(tx, [new_dir, new.stage_freed()])?;
             drop(self.vol.region.window().store(inode.home, new.as_bytes())?);
         } else {
-            put_inode(&mut tx, &inode, child_state, &mut new)?;
-            tx.commit()?;
+            let new = new.stage(&mut tx)?;
+            self.commit(tx, [new_dir, new])?;
         }
         if let Some(by) = by {
             self.refs.add(ino, 1, by);
         }
-        set.state_mut(&dir)?.committed(&new_dir);
-        let child_state = set.state_mut(&inode)?;
-        child_state.committed(&new);
-        Ok(child_state.attr(&self.vol.geo))
+        Ok(set.state(&inode)?.attr(&self.vol.geo))
     }
 }

@@ -60,11 +60,21 @@ impl<'a> LockSet<'a> {
         }
     }
 
-    /// Returns the state of a member for a change.
-    pub(super) fn state_mut(&mut self, inode: &Inode) -> Result<&mut InodeState> {
-        match self.held.iter_mut().find(|(i, _)| i.ino == inode.ino) {
-            Some((_, state)) => Ok(state),
-            None => Err(Error::Stale(inode.ino)),
+    /// Returns the states of different members for a change. A state is `None` if its inode
+    /// is `None` or not a member.
+    #[inline]
+    pub(super) fn states_mut<const N: usize>(
+        &mut self,
+        inodes: [Option<&Arc<Inode>>; N],
+    ) -> [Option<&mut InodeState>; N] {
+        let mut states = [const { None }; N];
+        for (member, state) in &mut self.held {
+            let is_member =
+                |inode: &Option<&Arc<Inode>>| inode.is_some_and(|i| i.ino == member.ino);
+            if let Some(at) = inodes.iter().position(is_member) {
+                states[at] = Some(&mut **state);
+            }
         }
+        states
     }
 }

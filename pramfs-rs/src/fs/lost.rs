@@ -45,8 +45,8 @@ impl Engine {
         }
         let (block, size) = (self.vol.geo.block_size, state.disk.size);
         map::lost_blocks(&self.vol, &state.map(), &mut |first, count| {
-            let start = first.saturating_mul(block);
-            let end = (first + count).saturating_mul(block).min(size);
+            let start = first.0.saturating_mul(block);
+            let end = (first + count).0.saturating_mul(block).min(size);
             let full = ranges.len() == most;
             match ranges.last_mut() {
                 _ if start >= end => return ControlFlow::Break(()),

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::inode::{Inode, InodeState, Lazy, put_inode, store_map};
+use super::change::{Dropped, Edit, Staged};
+use super::inode::{Inode, InodeState, Lazy, store_map};
 use super::inode_lock::InodeGuard;
 use super::{By, Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
@@ -20,8 +21,8 @@ use pramfs_medium::media::checksum::{seal, unseal};
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::record::EntryKind;
 use pramfs_medium::pmem::PmemError;
-use pramfs_medium::types::{FileType, Ino};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::types::{FileBlock, FileType, Ino};
+use pramfs_medium::volume::{Plan, Record};
 
 /// Bytes of a slot.
 const SLOT: u64 = 8;
@@ -41,7 +42,7 @@ impl Engine {
     fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<u64> {
         let at = u64::from(slot) * SLOT;
         let geo = &self.vol.geo;
-        let leaf = map::find(&self.vol, &state.map(), at >> geo.block_log2)?;
+        let leaf = map::find(&self.vol, &state.map(), geo.file_block(at))?;
         let block = leaf.block.ok_or_else(|| {
             Error::corrupt(
                 Damage::MapHole,
@@ -82,7 +83,7 @@ impl Engine {
 
     /// Allocates a slot. Dropping the transaction frees it. The table grows in a
     /// separate record.
-    fn take_slot(&self, tx: &mut Tx<'_>) -> Result<u32> {
+    fn take_slot(&self, tx: &mut Plan<'_>) -> Result<u32> {
         if let Some(slot) = tx.take_orphan_slot() {
             return Ok(slot);
         }
@@ -92,20 +93,20 @@ impl Engine {
             return Ok(slot);
         }
         let geo = &self.vol.geo;
+        let mut map = state.map();
+        let mut new = Edit::new(&table, &mut state);
         let mut grow = self.vol.begin();
         grow.allow_reserve();
-        let mut map = state.map();
-        let first = state.disk.size >> geo.block_log2;
+        let old_size = new.size;
+        let first = geo.file_block(old_size);
         let run = grow.alloc_blocks(None, 1, true)?;
-        grow.zero_new(run.start << geo.block_log2, geo.block_size)?;
+        grow.zero_new(geo.offset(run.start), geo.block_size)?;
         map::insert(&mut grow, &mut map, first, run, false)?;
-        let mut new = state.disk;
         store_map(&mut new, &map);
         new.size += geo.block_size;
-        put_inode(&mut grow, &table, &state, &mut new)?;
-        grow.commit()?;
-        let slots = (state.disk.size / SLOT) as u32..(new.size / SLOT) as u32;
-        state.committed(&new);
+        let staged = new.stage(&mut grow)?;
+        self.commit(grow, [staged])?;
+        let slots = (old_size / SLOT) as u32..(new.size / SLOT) as u32;
         self.vol
             .free(slots.rev().map(pramfs_medium::alloc::Freed::OrphanSlot));
         tx.take_orphan_slot()
@@ -114,7 +115,7 @@ impl Engine {
 
     /// Puts an inode into the orphan table, in the transaction that removes its
     /// last name.
-    pub(super) fn put_orphan(&self, tx: &mut Tx<'_>, ino: Ino) -> Result<u32> {
+    pub(super) fn put_orphan(&self, tx: &mut Plan<'_>, ino: Ino) -> Result<u32> {
         if !self.vol.journal.rules.orphan_chain {
             return Ok(u32::MAX);
         }
@@ -130,7 +131,7 @@ impl Engine {
     }
 
     /// Clears a slot, in the transaction that frees the inode.
-    pub(super) fn clear_orphan(&self, tx: &mut Tx<'_>, slot: u32) -> Result<()> {
+    pub(super) fn clear_orphan(&self, tx: &mut Record<'_>, slot: u32) -> Result<()> {
         if slot == u32::MAX {
             return Ok(());
         }
@@ -143,7 +144,7 @@ impl Engine {
 
     /// Frees as many blocks of an inode as fit the record; true when none are
     /// left.
-    pub(super) fn free_some(&self, tx: &mut Tx<'_>, d: &mut DiskInode) -> Result<bool> {
+    pub(super) fn free_some(&self, tx: &mut Plan<'_>, d: &mut DiskInode) -> Result<bool> {
         let kind = FileType::from_mode(d.mode);
         if d.root != 0 {
             if kind == Some(FileType::Directory) {
@@ -155,8 +156,8 @@ impl Engine {
                 }
             } else {
                 let mut map = super::inode::map_of(d);
-                let end = map.root().capacity(&self.vol.geo);
-                let next = map::remove(tx, &mut map, 0, end)?;
+                let end = FileBlock(map.root().capacity(&self.vol.geo));
+                let next = map::remove(tx, &mut map, FileBlock(0), end)?;
                 store_map(d, &map);
                 if next < end {
                     return Ok(false);
@@ -170,35 +171,34 @@ impl Engine {
         Ok(true)
     }
 
-    /// Handles the removal of an inode's last name, in the same transaction. Frees
-    /// the inode if it has no references and fits the record, else makes it an
-    /// orphan. `new` is the inode with no links.
-    pub(super) fn drop_inode<'v>(
+    /// Handles the removal of an inode's last name, in the same transaction. Frees the
+    /// inode if it has no references and fits the record, else makes it an orphan.
+    pub(super) fn drop_inode<'e, 'v>(
         &self,
-        tx: &mut Tx<'v>,
-        inode: &'v Inode,
-        state: &InodeState,
-        new: &mut DiskInode,
-    ) -> Result<Dropped> {
+        tx: &mut Plan<'v>,
+        new: &'e mut Edit<'v>,
+    ) -> Result<Staged<'e, 'v>> {
+        let (inode, slot) = (new.inode(), new.before().orphan_slot);
         if !self.refs.has(inode.ino) {
             tx.allow_reserve();
             let done = (new.root == 0 && new.xattr_root == 0) || self.free_some(tx, new)?;
             if done {
                 // An unfinished truncation has a slot.
-                if let Some(slot) = state.orphan_slot {
+                if let Some(slot) = slot {
                     self.clear_orphan(tx, slot)?;
                 }
                 tx.touch(&inode.last_record);
-                tx.free_inode(inode.ino.0)?;
-                return Ok(Dropped::Gone);
+                tx.free_inode(inode.ino)?;
+                new.dropped = Some(Dropped::Gone);
+                return Ok(new.stage_freed());
             }
         }
-        let slot = match state.orphan_slot {
+        let slot = match slot {
             Some(slot) => slot,
             None => self.put_orphan(tx, inode.ino)?,
         };
-        put_inode(tx, inode, state, new)?;
-        Ok(Dropped::Orphan(slot))
+        new.dropped = Some(Dropped::Orphan(slot));
+        new.stage(tx)
     }
 
     /// Whether an inode has no references, blocks or orphan slot, so that freeing
@@ -213,33 +213,12 @@ impl Engine {
 
     /// Updates memory after a record has freed an inode that owned nothing.
     #[inline]
-    pub(super) fn remove_gone(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+    pub(super) fn remove_gone(&self, inode: &Inode, state: &mut InodeState) {
         state.disk.nlink = 0;
         state.lazy = Lazy::default();
         state.records += 1;
         state.gone = true;
         self.cache.remove(inode);
-    }
-
-    /// Updates memory after the commit of [`drop_inode`](Self::drop_inode).
-    pub(super) fn publish_drop(
-        &self,
-        inode: &Arc<Inode>,
-        state: &mut InodeState,
-        new: &DiskInode,
-        what: Dropped,
-    ) {
-        state.committed(new);
-        match what {
-            Dropped::Gone => {
-                state.gone = true;
-                self.cache.remove(inode);
-            }
-            Dropped::Orphan(slot) => {
-                state.orphan_slot = Some(slot);
-                self.orphans.lock().insert(inode.ino.0);
-            }
-        }
     }
 
     /// Frees an orphan without references by a chain of records. Each record
@@ -253,62 +232,61 @@ impl Engine {
     fn free_orphans(&self, inodes: &[Arc<Inode>]) -> Result<()> {
         let mut cores: SmallVec<[InodeGuard<'_>; 1]> =
             inodes.iter().map(|i| i.state.write()).collect();
-        let mut rest = inodes.iter().zip(&mut cores).peekable();
-        while let Some((first, _)) = rest.peek() {
-            let mut tx = self.vol.begin_at(&first.last_record);
-            tx.allow_reserve();
-            let mut freed: SmallVec<[_; 1]> = SmallVec::new();
+        let mut at = 0;
+        while at < inodes.len() {
+            let mut freed: SmallVec<[Edit<'_>; 1]> = SmallVec::new();
             let mut smaller = None;
-            while let Some((inode, state)) = rest.peek_mut() {
-                let inode: &Arc<Inode> = inode;
+            let mut tx = self.begin(&inodes[at]);
+            tx.allow_reserve();
+            for (inode, state) in inodes[at..].iter().zip(&mut cores[at..]) {
                 let held = state.disk.nlink != 0 || self.refs.has(inode.ino);
                 let (false, false, Some(slot)) = (state.gone, held, state.orphan_slot) else {
-                    rest.next();
+                    at += 1;
                     continue;
                 };
                 if !tx.has_no_record() && tx.room() < MIN_ROOM {
                     break;
                 }
                 tx.touch(&inode.last_record);
-                let mut new = state.disk;
+                let mut new = Edit::new(inode, state);
                 if !self.free_some(&mut tx, &mut new)? {
-                    put_inode(&mut tx, inode, state, &mut new)?;
                     smaller = Some(new);
                     break;
                 }
                 self.clear_orphan(&mut tx, slot)?;
-                tx.free_inode(inode.ino.0)?;
-                freed.extend(rest.next().map(|(inode, state)| (inode, state, new)));
+                tx.free_inode(inode.ino)?;
+                new.dropped = Some(Dropped::Gone);
+                freed.push(new);
+                at += 1;
             }
-            if tx.has_no_record() {
+            if freed.is_empty() && smaller.is_none() {
                 return Ok(());
             }
+            let numbers: SmallVec<[Ino; FREE_BATCH]> =
+                freed.iter().map(|new| new.inode().ino).collect();
+            let smaller = match &mut smaller {
+                Some(new) => Some(new.stage(&mut tx)?),
+                None => None,
+            };
+            let staged = freed.iter_mut().map(Edit::stage_freed).chain(smaller);
             // Before the commit, after which the numbers can be reused.
-            self.mark(&freed, false);
-            if let Err(e) = tx.commit() {
-                self.mark(&freed, true);
+            self.mark(&numbers, false);
+            if let Err(e) = self.commit(tx, staged) {
+                self.mark(&numbers, true);
                 return Err(e);
-            }
-            for (inode, state, new) in freed {
-                state.gone = true;
-                state.committed(&new);
-                self.cache.remove(inode);
-            }
-            if let (Some(new), Some((_, state))) = (smaller, rest.peek_mut()) {
-                state.committed(&new);
             }
         }
         Ok(())
     }
 
     /// Adds inodes to the set of orphans, or removes them.
-    fn mark<T>(&self, freed: &[(&Arc<Inode>, T, DiskInode)], orphans: bool) {
+    fn mark(&self, freed: &[Ino], orphans: bool) {
         let mut set = self.orphans.lock();
-        for (inode, ..) in freed {
+        for ino in freed {
             if orphans {
-                set.insert(inode.ino.0);
+                set.insert(ino.0);
             } else {
-                set.remove(&inode.ino.0);
+                set.remove(&ino.0);
             }
         }
     }
@@ -421,15 +399,6 @@ impl Engine {
 fn is_small(inode: &Inode) -> bool {
     let state = inode.state.try_read();
     state.is_some_and(|c| c.disk.blocks <= SMALL_FILE_BLOCKS && c.disk.xattr_root == 0)
-}
-
-/// The outcome for an inode without names.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Dropped {
-    /// Freed in the same record.
-    Gone,
-    /// In the orphan table, in this slot.
-    Orphan(u32),
 }
 
 /// Returns the htree of a directory.

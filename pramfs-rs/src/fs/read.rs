@@ -192,8 +192,8 @@ impl Engine {
         still: impl FnOnce() -> bool,
     ) {
         let geo = &self.vol.geo;
-        let index = offset >> geo.block_log2;
-        let within = (index & ((1 << geo.fan_log2) - 1)) as usize;
+        let index = geo.file_block(offset);
+        let within = geo.slot_of(index) as usize;
         let one = (offset & (geo.block_size - 1)) + len as u64 <= geo.block_size;
         let known = match map::part(&self.vol, map, index) {
             Ok(Some(Part::Leaf(first))) => CachedExtent::Leaf(first),
@@ -205,8 +205,8 @@ impl Engine {
             }
             _ => return,
         };
-        let part = index >> geo.fan_log2;
-        extents.put(records, part, (within, 1 << geo.fan_log2), known, still);
+        let part = index.0 >> geo.fan_log2;
+        extents.put(records, part, (within, geo.fan() as usize), known, still);
     }
 
     #[inline]
@@ -253,8 +253,8 @@ impl Engine {
             if !self.vol.pins.is_empty() {
                 return Ok(None);
             }
-            let (log2, map) = (self.vol.geo.block_log2, state.map());
-            let (first, last) = (offset >> log2, (offset + len - 1) >> log2);
+            let (geo, map) = (&self.vol.geo, state.map());
+            let (first, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
             let extent = map::run(&self.vol, &map, first, last - first + 1)?;
             let Some(block) = extent.block.filter(|_| !extent.unwritten) else {
                 return Ok(None);
@@ -262,13 +262,13 @@ impl Engine {
             // A run ends at its pointer block; the next run may continue it.
             let mut count = extent.count;
             while first + count <= last {
-                let extent = map::run(&self.vol, &map, first + count, last - first - count + 1)?;
-                if extent.unwritten || extent.block.is_none_or(|b| b.0 != block.0 + count) {
+                let extent = map::run(&self.vol, &map, first + count, last - (first + count) + 1)?;
+                if extent.unwritten || extent.block.is_none_or(|b| b != block.after(count)) {
                     return Ok(None);
                 }
                 count += extent.count;
             }
-            let at = self.vol.geo.offset(block) + (offset - (first << log2));
+            let at = geo.offset(block) + (offset - geo.file_offset(first));
             f(self.vol.region.lend(at, len)?);
             Ok(Some(len as usize))
         })
@@ -292,10 +292,10 @@ impl Engine {
         let mut done = 0;
         while !into.is_empty() {
             let within = offset & (geo.block_size - 1);
-            let index = offset >> geo.block_log2;
+            let index = geo.file_block(offset);
             let blocks = (within + into.len() as u64).div_ceil(geo.block_size);
             let extent = map::run(&self.vol, map, index, blocks)?;
-            let bytes = (extent.count << geo.block_log2) - within;
+            let bytes = geo.bytes(extent.count) - within;
             let n = usize::try_from(bytes).map_or(into.len(), |n| n.min(into.len()));
             let (now, rest) = into.split_at_mut(n);
             match extent.block {

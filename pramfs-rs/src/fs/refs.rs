@@ -1,13 +1,14 @@
 //! References to inodes from outside the engine.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
 use rustc_hash::FxHashMap;
 
 use pramfs_medium::sync::Mutex;
+use pramfs_medium::sync::atomic::{AtomicU64, Ordering, fence};
+use pramfs_medium::sync::order::seq_cst;
 use pramfs_medium::types::Ino;
 
-const SHARDS: usize = 64;
+/// The model checker takes few.
+const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// The kind of a reference. References of one kind cannot be released as the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl Refs {
         // One thread adds a reference and then checks whether the inode is still
         // shown (`fs/attr_cache.rs`). Another hides it and then checks for
         // references. With both fences at least one sees the other.
-        fence(Ordering::SeqCst);
+        fence(seq_cst("refs-add"));
     }
 
     /// Releases up to `n` references; true when none of any kind are left.
@@ -94,7 +95,7 @@ impl Refs {
     /// caller has observed.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         // See `add`.
-        fence(Ordering::SeqCst);
+        fence(seq_cst("refs-has"));
         self.len() != 0 && self.shard(ino).lock().contains_key(&ino.0)
     }
 

@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use zerocopy::FromZeros;
 
+use super::change::{Edit, Staged};
 use super::create::{InodeTemplate, NewInode};
-use super::inode::{
-    Inode, InodeState, add_link, put_inode, put_new_inode, touch_ctime, touch_mtime,
-};
+use super::entries::NewEntry;
+use super::inode::{Inode, add_link, put_new_inode, touch_ctime, touch_mtime};
 use super::locks::LockSet;
-use super::orphan::Dropped;
+use super::orphan::dir_tree;
 use super::{Engine, Need, chattr, names};
 use crate::credentials::Credentials;
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{DirEntry, VacantEntry};
+use pramfs_medium::htree::{self, DirEntry, InsertionPoint, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::pmem::mutants::has_bug;
-use pramfs_medium::types::{FileType, Ino, RenameFlags};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::types::{FileType, Ino, RenameFlags, Time};
+use pramfs_medium::volume::{Plan, Record};
 
 /// Maximum depth that the search for a loop follows. An undamaged tree does not
 /// reach it in practice; it bounds the search in a damaged tree that has a loop.
@@ -35,6 +36,48 @@ struct Ends<'a> {
     source: &'a Arc<Inode>,
     target: Option<&'a Arc<Inode>>,
 }
+
+/// The directories and the inode of a move.
+struct Moved<'e, 'v> {
+    from: &'e mut Edit<'v>,
+    /// `None` within one directory.
+    to: Option<&'e mut Edit<'v>>,
+    source: &'e mut Edit<'v>,
+}
+
+impl<'e, 'v> Moved<'e, 'v> {
+    /// Puts them into the record, with their new times, counts and parent.
+    fn stage<'r>(self, tx: &mut Record<'r>, now: Time) -> Result<StagedMove<'e, 'v>>
+    where
+        'v: 'r,
+    {
+        let Moved {
+            from,
+            mut to,
+            source,
+        } = self;
+        if source.before().is_dir()
+            && let Some(to) = &mut to
+        {
+            add_link(to)?;
+            from.nlink = from.nlink.saturating_sub(1);
+            source.parent_or_rdev = to.inode().ino.0;
+        }
+        touch_mtime(from, now);
+        let mut staged = SmallVec::new();
+        staged.push(from.stage(tx)?);
+        if let Some(to) = to {
+            touch_mtime(to, now);
+            staged.push(to.stage(tx)?);
+        }
+        touch_ctime(source, now);
+        staged.push(source.stage(tx)?);
+        Ok(staged)
+    }
+}
+
+/// The inodes of a move, and its target.
+type StagedMove<'e, 'v> = SmallVec<[Staged<'e, 'v>; 4]>;
 
 impl Engine {
     /// Renames an entry. Moving it and replacing the target are one atomic change.
@@ -249,49 +292,52 @@ impl Engine {
     }
 
     fn exchange_locked(&self, ends: &Ends<'_>, set: &mut LockSet<'_>) -> Result<()> {
-        let target = ends.target.ok_or(Error::NotFound)?;
         let now = self.now();
-        let (mut new_source, mut new_target) =
-            (set.state(ends.source)?.disk, set.state(target)?.disk);
-        let mut from = set.state(ends.from)?.disk;
-        let across = ends.from.ino != ends.to.ino;
-        let mut to = set.state(ends.to)?.disk;
-        let mut tx = self.vol.begin_at(&ends.from.last_record);
-        self.replace_entry(&mut tx, &from, ends.name, &new_target)?;
-        self.replace_entry(&mut tx, &to, ends.new_name, &new_source)?;
-        let is_dir = |d: &DiskInode| d.mode & libc::S_IFMT == libc::S_IFDIR;
-        if across {
-            if is_dir(&new_source) {
-                new_source.parent_or_rdev = ends.to.ino.0;
+        let states = set.states_mut([
+            Some(ends.from),
+            Some(ends.to),
+            Some(ends.source),
+            ends.target,
+        ]);
+        // Within one directory `from` serves for both ends.
+        let ([Some(from), to, Some(source), Some(target)], Some(target_inode)) =
+            (states, ends.target)
+        else {
+            return Err(Error::Stale(ends.from.ino));
+        };
+        let mut from = Edit::new(ends.from, from);
+        let mut to = to.map(|to| Edit::new(ends.to, to));
+        let mut source = Edit::new(ends.source, source);
+        let mut target = Edit::new(target_inode, target);
+        let mut tx = self.begin(ends.from);
+        self.replace_entry(&mut tx, &from, ends.name, &target)?;
+        self.replace_entry(
+            &mut tx,
+            to.as_deref().unwrap_or(&from),
+            ends.new_name,
+            &source,
+        )?;
+        if let Some(to) = &mut to {
+            if source.before().is_dir() {
+                source.parent_or_rdev = ends.to.ino.0;
                 from.nlink = from.nlink.saturating_sub(1);
-                add_link(&mut to)?;
+                add_link(to)?;
             }
-            if is_dir(&new_target) {
-                new_target.parent_or_rdev = ends.from.ino.0;
+            if target.before().is_dir() {
+                target.parent_or_rdev = ends.from.ino.0;
                 to.nlink = to.nlink.saturating_sub(1);
                 add_link(&mut from)?;
             }
-            touch_mtime(&mut to, now);
-            put_inode(&mut tx, ends.to, set.state(ends.to)?, &mut to)?;
+            touch_mtime(to, now);
         }
+        let to = to.as_mut().map(|to| to.stage(&mut tx)).transpose()?;
         touch_mtime(&mut from, now);
-        put_inode(&mut tx, ends.from, set.state(ends.from)?, &mut from)?;
-        touch_ctime(&mut new_source, now);
-        touch_ctime(&mut new_target, now);
-        put_inode(
-            &mut tx,
-            ends.source,
-            set.state(ends.source)?,
-            &mut new_source,
-        )?;
-        put_inode(&mut tx, target, set.state(target)?, &mut new_target)?;
-        tx.commit()?;
-        set.state_mut(ends.from)?.committed(&from);
-        if across {
-            set.state_mut(ends.to)?.committed(&to);
-        }
-        set.state_mut(ends.source)?.committed(&new_source);
-        set.state_mut(target)?.committed(&new_target);
+        let from = from.stage(&mut tx)?;
+        touch_ctime(&mut source, now);
+        touch_ctime(&mut target, now);
+        let source = source.stage(&mut tx)?;
+        let target = target.stage(&mut tx)?;
+        self.commit(tx, to.into_iter().chain([from, source, target]))?;
         Ok(())
     }
 
@@ -303,33 +349,41 @@ impl Engine {
         whiteout: bool,
     ) -> Result<Option<Ino>> {
         let now = self.now();
-        let across = ends.from.ino != ends.to.ino;
-        let mut new_source = set.state(ends.source)?.disk;
         let source_is_dir = set.state(ends.source)?.is_dir();
-        let mut new_target = None;
+        // The target may be the directory that holds the source: not empty.
         if let Some(target) = ends.target {
-            let state = set.state(target)?;
-            match (source_is_dir, state.is_dir()) {
-                (true, _) => self.check_empty_dir(state)?,
+            let target = set.state(target)?;
+            match (source_is_dir, target.is_dir()) {
+                (true, _) => self.check_empty_dir(target)?,
                 (false, true) => return Err(Error::IsDirectory),
                 (false, false) => {}
             }
-            new_target = Some(state.disk);
         }
-        let mut tx = self.vol.begin_at(&ends.from.last_record);
-        if new_target.is_some() {
+        let states = set.states_mut([
+            Some(ends.from),
+            Some(ends.to),
+            Some(ends.source),
+            ends.target,
+        ]);
+        // Within one directory `from` serves for both ends.
+        let [Some(from), to, Some(source), target] = states else {
+            return Err(Error::Stale(ends.from.ino));
+        };
+        let mut from = Edit::new(ends.from, from);
+        let mut to = to.map(|to| Edit::new(ends.to, to));
+        let mut source = Edit::new(ends.source, source);
+        let mut target = match (ends.target, target) {
+            (Some(inode), Some(state)) => Some(Edit::new(inode, state)),
+            _ => None,
+        };
+        let whiteout_inode;
+        let mut tx = self.begin(ends.from);
+        if target.is_some() {
             tx.allow_reserve();
         }
-        let mut from = set.state(ends.from)?.disk;
-        // In one directory `from` serves for both ends.
-        let mut to = if across {
-            Some(set.state(ends.to)?.disk)
-        } else {
-            None
-        };
 
         // The old name first: the new one may reuse its slots.
-        let whiteout_inode = if whiteout {
+        whiteout_inode = if whiteout {
             Some(self.put_whiteout(caller, &mut tx, &mut from, ends.name, now)?)
         } else {
             self.take_entry(&mut tx, &mut from, ends.entry)?;
@@ -338,102 +392,94 @@ impl Engine {
         let mut vacant = ends.vacant;
         if has_bug!(RenameRemovesFirst) && whiteout_inode.is_none() {
             vacant = None;
-            put_inode(&mut tx, ends.from, set.state(ends.from)?, &mut from)?;
-            tx.commit()?;
-            tx = self.vol.begin_at(&ends.from.last_record);
+            let from = from.stage(&mut tx)?;
+            self.commit(tx, [from])?;
+            tx = self.begin(ends.from);
         }
-        let dest = to.as_mut().unwrap_or(&mut from);
-        if new_target.is_some() {
-            self.replace_entry(&mut tx, dest, ends.new_name, &new_source)?;
-        } else {
-            if whiteout_inode.is_none() {
-                tx.may_enter(&[
-                    &ends.from.last_record,
-                    &ends.to.last_record,
-                    &ends.source.last_record,
-                ]);
-            }
-            self.add_entry_at(
-                &mut tx,
-                dest,
-                ends.new_name,
-                vacant,
-                (new_source.ino, new_source.mode),
-            )?;
-        }
-        if source_is_dir {
-            if new_target.is_some() {
+        let mut orphan = None;
+        let (record, staged) = if let Some(target) = &mut target {
+            let dest = to.as_mut().unwrap_or(&mut from);
+            self.replace_entry(&mut tx, dest, ends.new_name, &source)?;
+            if source_is_dir {
                 dest.nlink = dest.nlink.saturating_sub(1);
             }
-            if across {
-                add_link(dest)?;
-                from.nlink = from.nlink.saturating_sub(1);
-                new_source.parent_or_rdev = ends.to.ino.0;
-            }
-        }
-        touch_mtime(&mut from, now);
-        put_inode(&mut tx, ends.from, set.state(ends.from)?, &mut from)?;
-        if let Some(to) = &mut to {
-            touch_mtime(to, now);
-            put_inode(&mut tx, ends.to, set.state(ends.to)?, to)?;
-        }
-        touch_ctime(&mut new_source, now);
-        put_inode(
-            &mut tx,
-            ends.source,
-            set.state(ends.source)?,
-            &mut new_source,
-        )?;
-
-        let mut dropped = None;
-        if let (Some(target), Some(new_target)) = (ends.target, &mut new_target) {
-            touch_ctime(new_target, now);
-            new_target.nlink = if source_is_dir {
+            let moved = Moved {
+                from: &mut from,
+                to: to.as_mut(),
+                source: &mut source,
+            };
+            let mut staged = moved.stage(&mut tx, now)?;
+            touch_ctime(target, now);
+            target.nlink = if source_is_dir {
                 0
             } else {
-                new_target.nlink.saturating_sub(1)
+                target.nlink.saturating_sub(1)
             };
-            let state = set.state(target)?;
-            if new_target.nlink == 0 {
-                dropped = Some(self.drop_inode(&mut tx, target, state, new_target)?);
+            let target = if target.nlink == 0 {
+                self.drop_inode(&mut tx, target)?
             } else {
-                put_inode(&mut tx, target, state, new_target)?;
+                target.stage(&mut tx)?
+            };
+            orphan = target.orphan();
+            staged.push(target);
+            (tx.end(), staged)
+        } else {
+            let dest = to.as_mut().unwrap_or(&mut from);
+            let entry = NewEntry::new(ends.new_name, ends.source.ino, source.mode);
+            let tree = dir_tree(dest);
+            let place = match vacant {
+                Some(vacant) => vacant.insertion_point(&tx, &tree, &entry.item())?,
+                None => None,
+            };
+            let place = match place {
+                Some(place) => place,
+                None => htree::insertion_point(&tx, &tree, &entry.item())?,
+            };
+            let mut record = match place {
+                InsertionPoint::InLeaf(slots) if whiteout_inode.is_none() => {
+                    let mut record = tx.lock_lane(&[
+                        &ends.from.last_record,
+                        &ends.to.last_record,
+                        &ends.source.last_record,
+                    ]);
+                    self.fill_slots(&mut record, dest, slots, &entry)?;
+                    record
+                }
+                place => {
+                    self.add_entry_at(&mut tx, dest, place, &entry)?;
+                    tx.end()
+                }
+            };
+            let moved = Moved {
+                from: &mut from,
+                to: to.as_mut(),
+                source: &mut source,
+            };
+            let staged = moved.stage(&mut record, now)?;
+            (record, staged)
+        };
+        match &whiteout_inode {
+            Some(inode) => {
+                let mut whiteout = NewInode::new(self, inode);
+                whiteout.committed(self.commit(record, staged)?, None);
+            }
+            None => {
+                self.commit(record, staged)?;
             }
         }
-        match whiteout_inode {
-            Some(whiteout_inode) => {
-                NewInode::new(self, &whiteout_inode).commit(&mut tx, None)?;
-            }
-            None => drop(tx.commit()?),
-        }
-        set.state_mut(ends.from)?.committed(&from);
-        if let Some(to) = to {
-            set.state_mut(ends.to)?.committed(&to);
-        }
-        set.state_mut(ends.source)?.committed(&new_source);
-        if let (Some(target), Some(new_target)) = (ends.target, new_target) {
-            let state: &mut InodeState = set.state_mut(target)?;
-            match dropped {
-                Some(what) => self.publish_drop(target, state, &new_target, what),
-                None => state.committed(&new_target),
-            }
-        }
-        Ok(match (dropped, ends.target) {
-            (Some(Dropped::Orphan(_)), Some(target)) => Some(target.ino),
-            _ => None,
-        })
+        Ok(orphan)
     }
 
     /// Replaces an entry with a whiteout.
     fn put_whiteout(
         &self,
         caller: &Credentials<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         dir: &mut DiskInode,
         name: &[u8],
-        now: pramfs_medium::types::Time,
+        now: Time,
     ) -> Result<Arc<Inode>> {
-        let ino = Ino(tx.alloc_inode(None)?);
+        let ino = tx.alloc_inode(None)?;
         let home = self.table.home_or_grow(&self.vol, ino)?;
         let mode = FileType::CharDevice.mode_bits();
         let mut d = DiskInode::new_zeroed();

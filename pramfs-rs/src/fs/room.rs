@@ -214,7 +214,7 @@ mod tests {
     use pramfs_medium::journal::set_thread_lane;
     use pramfs_medium::map;
     use pramfs_medium::pmem::{BackendKind, Region, RegionOptions};
-    use pramfs_medium::types::{Bno, Fallocate, Ino};
+    use pramfs_medium::types::{Fallocate, FileBlock, Ino};
 
     const MIB: u64 = 1 << 20;
 
@@ -319,7 +319,7 @@ mod tests {
         let file = file.unwrap().ino;
         fs.append(&Credentials::ROOT, file, &[1; 4096]).unwrap();
         let state = fs.iget(file).unwrap().state.read().map();
-        let first = map::run(&fs.vol, &state, 0, 1).unwrap();
+        let first = map::run(&fs.vol, &state, FileBlock(0), 1).unwrap();
         let at = fs.vol.geo.offset(first.block.unwrap());
         fs.vol.region.window().discard(at, 4096).unwrap();
         fs.trim(0, u64::MAX, 0).unwrap();
@@ -329,11 +329,7 @@ mod tests {
         let mut tx = fs.vol.begin();
         tx.allow_reserve();
         if let Ok(run) = tx.alloc_blocks(None, 1, true) {
-            assert!(
-                fs.vol
-                    .region
-                    .has_room(fs.vol.geo.offset(Bno(run.start)), 4096)
-            );
+            assert!(fs.vol.region.has_room(fs.vol.geo.offset(run.start), 4096));
         }
     }
 

@@ -8,7 +8,7 @@ use super::read::check_file;
 use super::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map::{self, Extent};
-use pramfs_medium::types::Bno;
+use pramfs_medium::types::FileBlock;
 use pramfs_medium::types::{Ino, SeekWhence};
 
 impl Engine {
@@ -23,16 +23,11 @@ impl Engine {
             let inode = self.iget_user(ino)?;
             let state = inode.state.read();
             check_file(&inode, &state)?;
-            let (size, log2) = (state.disk.size, self.vol.geo.block_log2);
+            let (size, geo) = (state.disk.size, &self.vol.geo);
             let mut at = offset;
             while at < size {
-                let index = at >> log2;
-                let extent = map::run(
-                    &self.vol,
-                    &state.map(),
-                    index,
-                    ((size - 1) >> log2) - index + 1,
-                )?;
+                let index = geo.file_block(at);
+                let extent = map::run(&self.vol, &state.map(), index, geo.blocks_of(at, size))?;
                 if extent.is_hole() {
                     self.check_hole_of(&inode, &state)?;
                 }
@@ -40,12 +35,12 @@ impl Engine {
                 let data = !extent.is_hole() && !extent.unwritten;
                 if data && !extent.lost && map::find(&self.vol, &state.map(), index)?.count > 1 {
                     if let Some(found) = self.first_block(&extent, wanted)? {
-                        return Ok(at.max(found << log2));
+                        return Ok(at.max(geo.file_offset(found)));
                     }
                 } else if data == wanted {
                     return Ok(at);
                 }
-                at = (index + extent.count) << log2;
+                at = geo.file_offset(index + extent.count);
             }
             match whence {
                 SeekWhence::Hole if offset < size => Ok(size),
@@ -56,13 +51,13 @@ impl Engine {
 
     /// Returns the first file block of a written extent that has nonzero bytes (if
     /// `data`) or only zeros. Reads at most one huge leaf.
-    fn first_block(&self, extent: &Extent, data: bool) -> Result<Option<u64>> {
+    fn first_block(&self, extent: &Extent, data: bool) -> Result<Option<FileBlock>> {
         let Some(first) = extent.block else {
             return Ok(None);
         };
         let mut bytes = vec![0; self.vol.geo.block_size as usize];
         for nth in 0..extent.count {
-            let at = self.vol.geo.offset(Bno(first.0 + nth));
+            let at = self.vol.geo.offset(first.after(nth));
             self.vol.region.read(at, &mut bytes)?;
             if bytes.iter().any(|byte| *byte != 0) == data {
                 return Ok(Some(extent.index + nth));

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::inode::{Inode, InodeState, Lazy, put_inode};
+use super::change::Edit;
+use super::inode::{Inode, InodeState, Lazy};
 use super::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::Ino;
@@ -13,11 +14,10 @@ impl Engine {
         if state.gone || !(state.lazy.mtime || state.lazy.atime) {
             return Ok(());
         }
-        let mut tx = self.vol.begin_at(&inode.last_record);
-        let mut new = state.disk;
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         Ok(())
     }
 

@@ -4,19 +4,20 @@
 //! not all fit, further records free the rest. Meanwhile the file has a slot in the
 //! orphan table, so that after a crash the next mount continues.
 
-use super::attr::Change;
-use super::inode::{Inode, InodeState, put_inode, restore_times, store_healed, touch_mtime};
+use super::attr::AttrChange;
+use super::change::Edit;
+use super::inode::{Inode, InodeState, restore_times, store_healed, touch_mtime};
 use super::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
 use pramfs_medium::media::DiskInode;
-use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::types::{FileBlock, FileType, Ino};
 
 /// The other changes in the record of a new size.
 enum Also<'a> {
     Nothing,
     TimesOf(&'a DiskInode),
-    Change(&'a Change<'a>),
+    Change(&'a AttrChange<'a>),
 }
 
 impl Engine {
@@ -38,7 +39,7 @@ impl Engine {
         inode: &Inode,
         state: &mut InodeState,
         size: u64,
-        change: &Change<'_>,
+        change: &AttrChange<'_>,
     ) -> Result<()> {
         self.resize(inode, state, size, Also::Change(change))
     }
@@ -69,33 +70,33 @@ impl Engine {
             return Err(Error::TooLarge(size));
         }
         self.finish_truncate(inode, state)?;
-        let mut tx = self.vol.begin_at(&inode.last_record);
-        let mut new = state.disk;
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
         new.size = size;
         touch_mtime(&mut new, self.now());
         match also {
             Also::Nothing => {}
             Also::TimesOf(before) => restore_times(&mut new, before),
             // First, so that freeing blocks uses the rest of the record.
-            Also::Change(change) => self.apply(&mut tx, state, &mut new, change)?,
+            Also::Change(change) => self.apply(&mut tx, &mut new, change)?,
         }
-        let mut map = state.map();
+        let old_size = new.before().disk.size;
+        let mut map = new.before().map();
         let mut slot = None;
         let mut done = true;
-        if size > state.disk.size {
-            self.zero_written(&mut tx, &map, state.disk.size, size)?;
+        if size > old_size {
+            self.zero_written(&mut tx, &map, old_size, size)?;
         } else {
-            done = map::remove(&mut tx, &mut map, size.div_ceil(geo.block_size), u64::MAX)?
-                == u64::MAX;
+            done = map::remove(&mut tx, &mut map, geo.file_block_from(size), FileBlock::END)?
+                == FileBlock::END;
             store_healed(&tx, &mut new, &map);
             // A file without a name has a slot already.
-            if !done && state.orphan_slot.is_none() {
+            if !done && new.before().orphan_slot.is_none() {
                 slot = Some(self.put_orphan(&mut tx, inode.ino)?);
             }
         }
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         if slot.is_some() {
             state.orphan_slot = slot;
         }
@@ -155,20 +156,20 @@ impl Engine {
     /// a chain of records. The last one clears the slot if the file has a name.
     #[cold]
     fn free_past_end(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        let mut from = state.disk.size.div_ceil(self.vol.geo.block_size);
+        let mut from = self.vol.geo.file_block_from(state.disk.size);
         loop {
-            let mut tx = self.vol.begin_at(&inode.last_record);
-            let (mut map, mut new) = (state.map(), state.disk);
-            from = map::remove(&mut tx, &mut map, from, u64::MAX)?;
+            let mut map = state.map();
+            let mut new = Edit::new(inode, state);
+            let mut tx = self.begin(inode);
+            from = map::remove(&mut tx, &mut map, from, FileBlock::END)?;
             store_healed(&tx, &mut new, &map);
-            let done = from == u64::MAX;
-            let slot = state.orphan_slot.filter(|_| done && new.nlink > 0);
+            let done = from == FileBlock::END;
+            let slot = (new.before().orphan_slot).filter(|_| done && new.nlink > 0);
             if let Some(slot) = slot {
                 self.clear_orphan(&mut tx, slot)?;
             }
-            put_inode(&mut tx, inode, state, &mut new)?;
-            tx.commit()?;
-            state.committed(&new);
+            let new = new.stage(&mut tx)?;
+            self.commit(tx, [new])?;
             if slot.is_some() {
                 state.orphan_slot = None;
             }

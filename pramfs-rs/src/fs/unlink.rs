@@ -2,14 +2,25 @@
 
 use std::sync::Arc;
 
+use super::change::Edit;
 use super::completeness::Hole;
-use super::inode::{Inode, InodeState, put_inode, touch_ctime, touch_mtime};
-use super::orphan::{Dropped, dir_tree};
+use super::inode::{Inode, InodeState, touch_ctime, touch_mtime};
+use super::orphan::dir_tree;
 use super::{Engine, Need, chattr, names};
 use pramfs_medium::error::{Damage, Error, Result};
 use pramfs_medium::htree::{self, DirEntry};
 use pramfs_medium::types::Ino;
-use pramfs_medium::volume::Tx;
+use pramfs_medium::volume::Plan;
+
+/// A name to remove, with its locked inodes.
+struct Removal<'v> {
+    dir: &'v Inode,
+    dir_state: &'v mut InodeState,
+    child: &'v Inode,
+    child_state: &'v mut InodeState,
+    /// Whether the caller removes a directory.
+    directory: bool,
+}
 
 impl Engine {
     /// Removes a name of a file that is not a directory.
@@ -45,12 +56,13 @@ impl Engine {
                 None => {
                     let mut dir_state = dir.state.write();
                     self.check_dir(dir, &dir_state)?;
-                    let child;
+                    // A transaction ends before the locks of its inodes are released.
+                    let (child, mut child_state);
                     // Prefetches the lines of the name's leaf while the transaction
                     // begins.
                     let tree = dir_tree(&dir_state.disk);
                     let cursor = htree::seek_leaf(&self.vol, &tree, name)?;
-                    let mut tx = self.vol.begin_at(&dir.last_record);
+                    let mut tx = self.begin(dir);
                     let Some(entry) = htree::find_dir_on(&self.vol, &tree, &cursor, name)? else {
                         self.check_absent(&dir_state, &tree, name)?;
                         return Err(Error::NotFound);
@@ -59,11 +71,17 @@ impl Engine {
                     match child.state.try_write() {
                         // On a damaged medium a removal by another name may have freed
                         // it.
-                        Some(child_state) if child_state.gone => continue,
-                        Some(mut child_state) => {
-                            let what = (&entry, directory);
-                            let pair = (dir, &mut *dir_state, &child, &mut *child_state);
-                            (self.remove_locked(&mut tx, pair, what)?, None)
+                        Some(found) if found.gone => continue,
+                        Some(found) => {
+                            child_state = found;
+                            let removal = Removal {
+                                dir,
+                                dir_state: &mut dir_state,
+                                child: &child,
+                                child_state: &mut child_state,
+                                directory,
+                            };
+                            (self.remove_locked(&mut tx, removal, &entry)?, None)
                         }
                         None => (None, Some(child.clone())),
                     }
@@ -92,10 +110,17 @@ impl Engine {
                     match self.entry(dir_state, name)? {
                         None => return Err(Error::NotFound),
                         Some(entry) if entry.ino == child.ino.0 && !child_state.gone => {
-                            let mut tx = self.vol.begin_at(&dir.last_record);
-                            let what = (&entry, directory);
-                            let pair = (dir, &mut **dir_state, &child, &mut **child_state);
-                            (self.remove_locked(&mut tx, pair, what)?, None)
+                            let removal = Removal {
+                                dir,
+                                dir_state,
+                                child: &child,
+                                child_state,
+                                directory,
+                            };
+                            (
+                                self.remove_locked(&mut self.begin(dir), removal, &entry)?,
+                                None,
+                            )
                         }
                         Some(_) => continue,
                     }
@@ -124,16 +149,18 @@ impl Engine {
     }
 
     fn remove_locked<'v>(
-        &'v self,
-        tx: &mut Tx<'v>,
-        (dir, dir_state, child, child_state): (
-            &'v Arc<Inode>,
-            &mut InodeState,
-            &'v Arc<Inode>,
-            &mut InodeState,
-        ),
-        (entry, directory): (&DirEntry, bool),
+        &self,
+        tx: &mut Plan<'v>,
+        removal: Removal<'v>,
+        entry: &DirEntry,
     ) -> Result<Option<Ino>> {
+        let Removal {
+            dir,
+            dir_state,
+            child,
+            child_state,
+            directory,
+        } = removal;
         chattr::check_write(&dir_state.disk)?;
         chattr::check_write(&child_state.disk)?;
         if directory {
@@ -142,48 +169,39 @@ impl Engine {
             return Err(Error::IsDirectory);
         }
         let now = self.now();
-        let mut new_dir = dir_state.disk;
         tx.allow_reserve();
+        let mut new_dir = Edit::new(dir, dir_state);
+        touch_mtime(&mut new_dir, now);
+        if directory {
+            new_dir.nlink = new_dir.nlink.saturating_sub(1);
+        }
         let last = directory || child_state.disk.nlink <= 1;
         if last && self.owns_nothing(child, child_state) {
-            tx.may_enter(&[&dir.last_record, &child.last_record]);
-            self.take_entry(tx, &mut new_dir, entry)?;
-            touch_mtime(&mut new_dir, now);
-            if directory {
-                new_dir.nlink = new_dir.nlink.saturating_sub(1);
-            }
-            put_inode(tx, dir, dir_state, &mut new_dir)?;
-            tx.touch(&child.last_record);
-            tx.free_inode(child.ino.0)?;
-            tx.commit()?;
-            dir_state.committed(&new_dir);
+            let mut record = tx.lock_lane(&[&dir.last_record, &child.last_record]);
+            self.take_entry(&mut record, &mut new_dir, entry)?;
+            let new_dir = new_dir.stage(&mut record)?;
+            record.touch(&child.last_record);
+            record.free_inode(child.ino)?;
+            self.commit(record, [new_dir])?;
             self.remove_gone(child, child_state);
             return Ok(None);
         }
-        let mut new = child_state.disk;
-        self.take_entry(tx, &mut new_dir, entry)?;
-        touch_mtime(&mut new_dir, now);
+        let mut new = Edit::new(child, child_state);
         touch_ctime(&mut new, now);
-        if directory {
-            new_dir.nlink = new_dir.nlink.saturating_sub(1);
-            new.nlink = 0;
-        } else {
-            new.nlink = new.nlink.saturating_sub(1);
-        }
-        put_inode(tx, dir, dir_state, &mut new_dir)?;
-        let dropped = if new.nlink == 0 {
-            Some(self.drop_inode(tx, child, child_state, &mut new)?)
-        } else {
-            put_inode(tx, child, child_state, &mut new)?;
-            None
+        new.nlink = match directory {
+            true => 0,
+            false => new.nlink.saturating_sub(1),
         };
-        tx.commit()?;
-        dir_state.committed(&new_dir);
-        match dropped {
-            Some(what) => self.publish_drop(child, child_state, &new, what),
-            None => child_state.committed(&new),
-        }
-        Ok(matches!(dropped, Some(Dropped::Orphan(_))).then_some(child.ino))
+        self.take_entry(tx, &mut new_dir, entry)?;
+        let new_dir = new_dir.stage(tx)?;
+        let new = if new.nlink == 0 {
+            self.drop_inode(tx, &mut new)?
+        } else {
+            new.stage(tx)?
+        };
+        let orphan = new.orphan();
+        self.commit(tx.end(), [new_dir, new])?;
+        Ok(orphan)
     }
 
     /// Checks that a locked directory is empty. A zero count alone is not enough: its

@@ -10,20 +10,19 @@
 
 use super::ExtentCache;
 use super::attr::{lock_and_check_group, sgid};
+use super::change::Edit;
 use super::completeness::Hole;
-use super::inode::{Inode, InodeState, put_inode, store_healed, touch_mtime};
+use super::inode::{Inode, InodeState, store_healed, touch_mtime};
 use super::read::check_file;
 use super::write_source::WriteSource;
 use super::{Engine, Need, chattr, room};
 use crate::credentials::Credentials;
-use pramfs_medium::alloc::Run;
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::journal::LastRecord;
 use pramfs_medium::map::{self, Extent, MapRef};
 use pramfs_medium::media::inode::{FL_APPEND, FL_IMMUTABLE, FL_SYNC};
 use pramfs_medium::pmem::PmemError;
-use pramfs_medium::types::{Bno, Ino};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::types::{BlockRun, Bno, FileBlock, Ino};
+use pramfs_medium::volume::{Plan, Record};
 
 /// Minimum append, in bytes, that gets a 2 MiB leaf at an aligned end of file even
 /// if it does not fill the leaf.
@@ -296,7 +295,7 @@ impl Engine {
         let geo = &self.vol.geo;
         let within = offset & (geo.block_size - 1);
         let blocks = (within + from.len() as u64).div_ceil(geo.block_size);
-        let extent = map::run(&self.vol, &state.map(), offset >> geo.block_log2, blocks)?;
+        let extent = map::run(&self.vol, &state.map(), geo.file_block(offset), blocks)?;
         let Some(block) = extent
             .block
             .filter(|_| !extent.unwritten && extent.count == blocks)
@@ -341,60 +340,88 @@ impl Engine {
         offset: u64,
         from: S,
     ) -> Result<usize> {
+        let mut len = from.len();
+        loop {
+            match self.try_write_some(inode, state, offset, from.part(0..len))? {
+                Attempt::Written(n) => return Ok(n),
+                Attempt::WrittenInPlace(n) => {
+                    self.overwritten(inode, state);
+                    return Ok(n);
+                }
+                Attempt::TooMuch { less } => len = less,
+            }
+        }
+    }
+
+    fn try_write_some<S: WriteSource>(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        offset: u64,
+        from: S,
+    ) -> Result<Attempt> {
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
         let mut w = Writer {
             engine: self,
-            state,
-            last_record: &inode.last_record,
-            tx: self.vol.begin_at(&inode.last_record),
-            map: state.map(),
-            size: state.disk.size,
+            state: new.before(),
+            map: new.before().map(),
+            size: new.before().disk.size,
             offset,
             from,
             pos: offset,
             last: None,
             tried: 0,
         };
-        if offset > state.disk.size {
-            self.zero_written(&mut w.tx, &w.map, state.disk.size, offset)?;
+        if offset > w.size {
+            self.zero_written(&mut tx, &w.map, w.size, offset)?;
         }
-        match w.fill() {
-            Ok(()) => {}
-            // No space for a pointer block. Drop the record and write again up to the
-            // failed block, or half of the blocks that were tried.
-            Err(e) if (w.pos > offset || w.tried > 1) && room::is_out_of_space(&e) => {
-                let half = (w.tried / 2) << self.vol.geo.block_log2;
-                let less = if w.pos > offset {
-                    w.pos - offset
+        let filled = w.fill(&mut tx);
+        let (done, tried) = (w.pos - offset, w.tried);
+        let filled = filled.and_then(|last| match last {
+            None => Ok(tx.end()),
+            Some(last) => {
+                // The lane stays locked while the bytes are stored, so only for few.
+                let mut record = tx.lock_lane(&[&inode.last_record]);
+                w.store_last(&mut record, &last)?;
+                Ok(record)
+            }
+        });
+        let mut record = match filled {
+            Ok(record) => record,
+            // No space for a pointer block. The record is dropped. The next attempt ends
+            // at the failed block, or has half of the blocks.
+            Err(e) if (done > 0 || tried > 1) && room::is_out_of_space(&e) => {
+                let half = self.vol.geo.bytes(tried / 2);
+                let less = if done > 0 {
+                    done
                 } else {
                     half.min(from.len() as u64 / 2)
                 };
-                drop(w);
-                return self.write_some(inode, state, offset, from.part(0..less.max(1) as usize));
+                return Ok(Attempt::TooMuch {
+                    less: less.max(1) as usize,
+                });
             }
             Err(e) => return Err(e),
+        };
+        let Writer { pos, map, size, .. } = w;
+        if pos <= size && map == new.before().map() && record.has_no_record() {
+            record.settle();
+            return Ok(Attempt::WrittenInPlace((pos - offset) as usize));
         }
-        let pos = w.pos;
-        if pos <= state.disk.size && w.map == state.map() && w.tx.has_no_record() {
-            w.tx.settle();
-            drop(w);
-            self.overwritten(inode, state);
-        } else {
-            let mut new = state.disk;
-            store_healed(&w.tx, &mut new, &w.map);
-            new.size = new.size.max(pos);
-            touch_mtime(&mut new, self.now());
-            put_inode(&mut w.tx, inode, state, &mut new)?;
-            w.tx.commit()?;
-            state.committed(&new);
-        }
-        Ok((pos - offset) as usize)
+        store_healed(&record, &mut new, &map);
+        new.size = new.size.max(pos);
+        touch_mtime(&mut new, self.now());
+        let new = new.stage(&mut record)?;
+        self.commit(record, [new])?;
+        Ok(Attempt::Written((pos - offset) as usize))
     }
 
     /// Zeroes the parts of a byte range that lie in written blocks. The caller makes
     /// the range visible afterwards, or is changing it to zeros.
     pub(super) fn zero_written(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Record<'_>,
         map: &MapRef,
         from: u64,
         to: u64,
@@ -402,19 +429,11 @@ impl Engine {
         let geo = &self.vol.geo;
         let mut at = from;
         while at < to {
-            let index = at >> geo.block_log2;
-            let extent = map::run(
-                &self.vol,
-                map,
-                index,
-                ((to - 1) >> geo.block_log2) - index + 1,
-            )?;
-            let end = to.min((index + extent.count) << geo.block_log2);
+            let index = geo.file_block(at);
+            let extent = map::run(&self.vol, map, index, geo.blocks_of(at, to))?;
+            let end = to.min(geo.file_offset(index + extent.count));
             if let Some(block) = extent.block.filter(|_| !extent.unwritten) {
-                tx.zero_new(
-                    geo.offset(block) + (at - (index << geo.block_log2)),
-                    end - at,
-                )?;
+                tx.zero_new(geo.offset(block) + (at - geo.file_offset(index)), end - at)?;
             }
             at = end;
         }
@@ -429,7 +448,7 @@ impl Engine {
         if extent.lost {
             return Ok(());
         }
-        let end = state.disk.size.div_ceil(self.vol.geo.block_size);
+        let end = self.vol.geo.file_block_from(state.disk.size);
         if extent.under >= end && state.disk.root != 0 {
             return Ok(());
         }
@@ -438,13 +457,23 @@ impl Engine {
 
     /// Returns the block after the one that holds file block `index - 1`, so that
     /// the file continues there.
-    pub(super) fn goal(&self, map: &MapRef, index: u64) -> Result<Option<u64>> {
-        let Some(before) = index.checked_sub(1) else {
+    pub(super) fn goal(&self, map: &MapRef, index: FileBlock) -> Result<Option<Bno>> {
+        let Some(before) = index.0.checked_sub(1).map(FileBlock) else {
             return Ok(None);
         };
         let leaf = map::look(&self.vol, map, before)?;
-        Ok(leaf.block.map(|b| b.0 + (before - leaf.first) + 1))
+        Ok(leaf.block.map(|b| b.after(before - leaf.first + 1)))
     }
+}
+
+/// The outcome of an attempt to write with one record.
+enum Attempt {
+    /// So many bytes are written.
+    Written(usize),
+    /// So many bytes are written, all in written blocks: no record was needed.
+    WrittenInPlace(usize),
+    /// Nothing is written. So many bytes may fit.
+    TooMuch { less: usize },
 }
 
 /// The part of a write that goes into one record.
@@ -452,9 +481,6 @@ struct Writer<'a, 'c, S> {
     engine: &'a Engine,
     /// The inode before.
     state: &'c InodeState,
-    /// The last record of the inode.
-    last_record: &'a LastRecord,
-    tx: Tx<'a>,
     map: MapRef,
     /// Size of the file before.
     size: u64,
@@ -464,9 +490,28 @@ struct Writer<'a, 'c, S> {
     /// Everything before this is written.
     pos: u64,
     /// The block after the last that was written.
-    last: Option<u64>,
+    last: Option<Bno>,
     /// Number of blocks allocated last, before their pointers were.
     tried: u64,
+}
+
+/// The last blocks of a write, which are taken but not stored: few blocks with a known
+/// pointer block.
+struct LastRun {
+    table: Bno,
+    /// File block of the first.
+    first: FileBlock,
+    run: BlockRun,
+}
+
+/// How far one step of a write went.
+enum Step {
+    /// The blocks are stored.
+    Stored,
+    /// The blocks are taken, and the rest of the write allocates nothing.
+    Last(LastRun),
+    /// The record is full, or the region is full and some bytes have been written.
+    Full,
 }
 
 impl<S: WriteSource> Writer<'_, '_, S> {
@@ -474,16 +519,58 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         self.offset + self.from.len() as u64
     }
 
-    /// Writes until the end of the range or until the record is full.
-    fn fill(&mut self) -> Result<()> {
+    /// Stores the bytes for the file blocks `first..end` at `block` and following.
+    fn store(
+        &mut self,
+        tx: &mut Record<'_>,
+        block: Bno,
+        first: FileBlock,
+        end: FileBlock,
+    ) -> Result<()> {
+        let geo = &self.engine.vol.geo;
+        let (start, stop) = (geo.file_offset(first), geo.file_offset(end).min(self.end()));
+        let bytes = self
+            .from
+            .part((self.pos - self.offset) as usize..(stop - self.offset) as usize);
+        let at = geo.offset(block) + (self.pos - start);
+        let pending = bytes.store(&self.engine.vol.region, at)?;
+        tx.stored_new(pending);
+        self.last = Some(block.after(end - first));
+        self.pos = stop;
+        Ok(())
+    }
+
+    /// As [`store`](Self::store), and zeroes the rest of the blocks.
+    fn store_whole(
+        &mut self,
+        tx: &mut Record<'_>,
+        block: Bno,
+        first: FileBlock,
+        end: FileBlock,
+    ) -> Result<()> {
+        let geo = &self.engine.vol.geo;
+        let base = geo.offset(block);
+        let (from, to) = (geo.file_offset(first), geo.file_offset(end));
+        let stop = to.min(self.end());
+        if self.pos > from {
+            tx.zero_new(base, self.pos - from)?;
+        }
+        if stop < to {
+            tx.zero_new(base + (stop - from), to - stop)?;
+        }
+        self.store(tx, block, first, end)
+    }
+
+    /// Takes and stores blocks until the end of the range or until the record is full.
+    fn fill(&mut self, tx: &mut Plan<'_>) -> Result<Option<LastRun>> {
         let geo = &self.engine.vol.geo;
         while self.pos < self.end() {
-            let index = self.pos >> geo.block_log2;
-            let mut blocks = ((self.end() - 1) >> geo.block_log2) - index + 1;
-            let aligned = geo.huge_leaves && index.is_multiple_of(1 << geo.fan_log2);
+            let index = geo.file_block(self.pos);
+            let mut blocks = geo.blocks_of(self.pos, self.end());
+            let aligned = geo.huge_leaves && geo.slot_of(index) == 0;
             if aligned && self.end() - self.pos >= HUGE_APPEND {
                 // Look at the whole 2 MiB range: a huge leaf needs all of it a hole.
-                blocks = blocks.max(1 << geo.fan_log2);
+                blocks = blocks.max(geo.fan());
             }
             let mut extent = map::run(&self.engine.vol, &self.map, index, blocks)?;
             if extent.lost {
@@ -495,27 +582,37 @@ impl<S: WriteSource> Writer<'_, '_, S> {
                     return Err(self.engine.lost(self.map.ino, self.pos));
                 }
             }
-            let more = match extent.block {
+            let step = match extent.block {
                 Some(block) if !extent.unwritten => {
-                    self.store(block, index, index + extent.count)?;
-                    true
+                    self.store(tx, block, index, index + extent.count)?;
+                    Step::Stored
                 }
-                Some(_) => self.convert(&extent)?,
+                Some(_) => self.convert(tx, &extent)?,
                 None => {
                     self.engine.may_fill(self.state, &extent)?;
-                    self.allocate(&extent, aligned)?
+                    self.allocate(tx, &extent, aligned)?
                 }
             };
-            if !more {
-                if self.pos == self.offset {
+            match step {
+                Step::Stored => {}
+                Step::Last(last) => return Ok(Some(last)),
+                Step::Full if self.pos == self.offset => {
                     return Err(Error::NotSupported(
                         "a write that does not fit a journal record",
                     ));
                 }
-                break;
+                Step::Full => break,
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Stores the last blocks, and their pointers.
+    fn store_last(&mut self, tx: &mut Record<'_>, last: &LastRun) -> Result<()> {
+        let &LastRun { table, first, run } = last;
+        // The bytes first: the rest overlaps their write-back.
+        self.store_whole(tx, run.start, first, first + run.len)?;
+        map::insert_into(tx, &mut self.map, table, first, run)
     }
 
     /// Returns how many of the lost blocks this write covers completely, up to the
@@ -523,102 +620,68 @@ impl<S: WriteSource> Writer<'_, '_, S> {
     /// had been written.
     #[cold]
     fn rewritable_lost_blocks(&self, extent: &Extent) -> u64 {
-        let log2 = self.engine.vol.geo.block_log2;
-        let start = extent.index << log2;
+        let geo = &self.engine.vol.geo;
+        let start = geo.file_offset(extent.index);
         if self.offset > start && start < self.size {
             return 0;
         }
         let end = match self.end() {
-            end if end >= self.size => end.div_ceil(1 << log2),
-            end => end >> log2,
+            end if end >= self.size => geo.file_block_from(end),
+            end => geo.file_block(end),
         };
         // Blocks past the end of the file held no data.
-        let past = self.size.div_ceil(1 << log2);
-        let end = if past <= extent.index { u64::MAX } else { end };
-        extent.count.min(end.saturating_sub(extent.index))
+        let past = geo.file_block_from(self.size);
+        let end = if past <= extent.index {
+            FileBlock::END
+        } else {
+            end
+        };
+        extent.count.min(end.0.saturating_sub(extent.index.0))
     }
 
-    /// Stores the bytes for the file blocks `first..end` at `block` and following.
-    fn store(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
-        let geo = &self.engine.vol.geo;
-        let (start, stop) = (
-            first << geo.block_log2,
-            (end << geo.block_log2).min(self.end()),
-        );
-        let bytes = self
-            .from
-            .part((self.pos - self.offset) as usize..(stop - self.offset) as usize);
-        let at = geo.offset(block) + (self.pos - start);
-        let pending = bytes.store(&self.engine.vol.region, at)?;
-        self.tx.stored_new(pending);
-        self.last = Some(block.0 + (end - first));
-        self.pos = stop;
-        Ok(())
-    }
-
-    /// As [`store`](Self::store), and zeroes the rest of the blocks.
-    fn store_whole(&mut self, block: Bno, first: u64, end: u64) -> Result<()> {
-        let geo = &self.engine.vol.geo;
-        let base = geo.offset(block);
-        let (from, to) = (first << geo.block_log2, end << geo.block_log2);
-        let stop = to.min(self.end());
-        if self.pos > from {
-            self.tx.zero_new(base, self.pos - from)?;
-        }
-        if stop < to {
-            self.tx.zero_new(base + (stop - from), to - stop)?;
-        }
-        self.store(block, first, end)
-    }
-
-    /// Writes to unwritten blocks; false if the record is full.
-    fn convert(&mut self, extent: &Extent) -> Result<bool> {
+    /// Writes to unwritten blocks.
+    fn convert(&mut self, tx: &mut Plan<'_>, extent: &Extent) -> Result<Step> {
         let geo = &self.engine.vol.geo;
         let leaf = map::find(&self.engine.vol, &self.map, extent.index)?;
         let Some(block) = leaf.block else {
-            return Ok(false);
+            return Ok(Step::Full);
         };
         if leaf.count > 1 {
             // A 2 MiB leaf becomes written as a whole.
-            if map::set_written(&mut self.tx, &mut self.map, leaf.first, leaf.count)? == 0 {
-                return Ok(false);
+            if map::set_written(tx, &mut self.map, leaf.first, leaf.count)? == 0 {
+                return Ok(Step::Full);
             }
-            self.store_whole(block, leaf.first, leaf.first + leaf.count)?;
-            return Ok(true);
+            self.store_whole(tx, block, leaf.first, leaf.first + leaf.count)?;
+            return Ok(Step::Stored);
         }
-        let blocks = ((self.end() - 1) >> geo.block_log2) - extent.index + 1;
-        let n = map::set_written(
-            &mut self.tx,
-            &mut self.map,
-            extent.index,
-            extent.count.min(blocks),
-        )?;
+        let blocks = geo.file_block(self.end() - 1) - extent.index + 1;
+        let n = map::set_written(tx, &mut self.map, extent.index, extent.count.min(blocks))?;
         if n == 0 {
-            return Ok(false);
+            return Ok(Step::Full);
         }
-        self.store_whole(block, extent.index, extent.index + n)?;
-        Ok(true)
+        self.store_whole(tx, block, extent.index, extent.index + n)?;
+        Ok(Step::Stored)
     }
 
     /// Returns the preferred block for a hole: the one after the preceding block.
     #[inline]
-    fn goal(&self, extent: &Extent) -> Result<Option<u64>> {
+    fn goal(&self, extent: &Extent) -> Result<Option<Bno>> {
         let Engine { vol, .. } = self.engine;
         // Its pointer is usually in the same pointer block.
         if let Some(table) = extent.table
-            && extent.index & ((1 << vol.geo.fan_log2) - 1) != 0
-            && let Some(block) = map::in_table(vol, &self.map, table, extent.index - 1)?
+            && vol.geo.slot_of(extent.index) != 0
+            && let Some(block) =
+                map::in_table(vol, &self.map, table, FileBlock(extent.index.0 - 1))?
         {
-            return Ok(Some(block.0 + 1));
+            return Ok(Some(block.after(1)));
         }
         self.engine.goal(&self.map, extent.index)
     }
 
-    /// Writes to a hole; false if the record is full, or if the region is full and
-    /// some bytes have been written.
-    fn allocate(&mut self, extent: &Extent, aligned: bool) -> Result<bool> {
+    /// Writes to a hole.
+    fn allocate(&mut self, tx: &mut Plan<'_>, extent: &Extent, aligned: bool) -> Result<Step> {
         let geo = &self.engine.vol.geo;
-        let span = 1u64 << geo.fan_log2;
+        let span = geo.fan();
         let goal = match self.last {
             Some(next) => Some(next),
             None => self.goal(extent)?,
@@ -627,56 +690,56 @@ impl<S: WriteSource> Writer<'_, '_, S> {
         let huge = aligned
             && !extent.lost
             && extent.count >= span
-            && (left >= span << geo.block_log2 || left >= HUGE_APPEND && self.pos >= self.size)
-            && map::plan_huge(&self.tx, &self.map, extent.index)?;
+            && (left >= geo.bytes(span) || left >= HUGE_APPEND && self.pos >= self.size)
+            && map::plan_huge(tx, &self.map, extent.index)?;
         let huge = match huge {
-            true => (self.tx.alloc_aligned(goal.unwrap_or(0), span as u32))
+            true => (tx.alloc_aligned(goal.unwrap_or(Bno(0)), span as u32))
                 .map_err(room::request_room_or_less(&self.engine.vol.region, left))?,
             false => None,
         };
         if let Some(run) = huge {
             self.tried = span;
-            map::insert_huge(&mut self.tx, &mut self.map, extent.index, run, false)?;
+            map::insert_huge(tx, &mut self.map, extent.index, run, false)?;
             // Blocks of the leaf past the last block written stay undefined.
-            let end = (self.end().div_ceil(geo.block_size)).min(extent.index + span);
-            self.store_whole(Bno(run.start), extent.index, end)?;
-            return Ok(true);
+            let end = geo.file_block_from(self.end()).min(extent.index + span);
+            self.store_whole(tx, run.start, extent.index, end)?;
+            return Ok(Step::Stored);
         }
-        let blocks = ((self.end() - 1) >> geo.block_log2) - extent.index + 1;
+        let blocks = geo.file_block(self.end() - 1) - extent.index + 1;
         let n = map::plan(
-            &self.tx,
+            tx,
             &self.map,
             extent.index,
             extent.count.min(blocks).min(u64::from(u32::MAX)),
         )?;
         if n == 0 {
-            return Ok(false);
+            return Ok(Step::Full);
         }
-        let run = match self.tx.alloc_blocks(goal, n as u32, false) {
+        let run = match tx.alloc_blocks(goal, n as u32, false) {
             Ok(run) => run,
-            Err(e) if self.pos > self.offset && room::is_out_of_space(&e) => return Ok(false),
+            Err(e) if self.pos > self.offset && room::is_out_of_space(&e) => return Ok(Step::Full),
             Err(e) => return Err(room::request_room_or_less(&self.engine.vol.region, left)(e)),
         };
         self.tried = run.len;
         self.map.healed |= extent.lost;
-        let left = span - (extent.index & (span - 1));
-        let Run { start, len } = run;
+        let left = span - geo.slot_of(extent.index);
+        let BlockRun { start, len } = run;
         let (first, end) = (extent.index, extent.index + len);
         match extent.table {
             Some(table) if len <= left => {
-                // The lane stays locked while the bytes are stored, so only for few.
-                if end << geo.block_log2 >= self.end() && len <= super::append::MAX_APPEND_BLOCKS {
-                    self.tx.enter(self.last_record);
+                // The caller locks the lane while it stores them, so only for few.
+                if geo.file_offset(end) >= self.end() && len <= super::append::MAX_APPEND_BLOCKS {
+                    return Ok(Step::Last(LastRun { table, first, run }));
                 }
                 // The bytes first: the rest overlaps their write-back.
-                self.store_whole(Bno(start), first, end)?;
-                map::insert_into(&mut self.tx, &mut self.map, table, first, run)?;
+                self.store_whole(tx, start, first, end)?;
+                map::insert_into(tx, &mut self.map, table, first, run)?;
             }
             _ => {
-                map::insert(&mut self.tx, &mut self.map, first, run, false)?;
-                self.store_whole(Bno(start), first, end)?;
+                map::insert(tx, &mut self.map, first, run, false)?;
+                self.store_whole(tx, start, first, end)?;
             }
         }
-        Ok(true)
+        Ok(Step::Stored)
     }
 }

@@ -8,11 +8,13 @@ use zerocopy::IntoBytes;
 
 use super::acl::is_acl;
 use super::attr::lock_and_check_group;
+use super::change::Edit;
 use super::completeness::Hole;
-use super::inode::{Inode, InodeState, put_inode, touch_ctime};
+use super::inode::{Inode, InodeState, touch_ctime};
 use super::{Engine, Need, chattr, lost};
 use crate::credentials::Credentials;
 use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::htree::NewItem;
 use pramfs_medium::htree::{self, TreeKind, TreeRef};
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
@@ -23,8 +25,8 @@ use pramfs_medium::media::htree::{
 };
 use pramfs_medium::media::pointer::Ptr;
 use pramfs_medium::media::walk::MapRoot;
-use pramfs_medium::types::{FileType, Ino, XattrMode};
-use pramfs_medium::volume::Tx;
+use pramfs_medium::types::{FileBlock, FileType, Ino, XattrMode};
+use pramfs_medium::volume::Plan;
 
 /// Maximum list of names, bytes: the limit of the kernel.
 const LIST_MAX: usize = 65_536;
@@ -264,14 +266,13 @@ impl Engine {
         (name, value): (&[u8], &[u8]),
         old: Option<&Stored>,
     ) -> Result<()> {
-        let mut tx = self.vol.begin_at(&inode.last_record);
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
         tx.touch(&inode.last_record);
-        let mut new = state.disk;
         self.put_value(&mut tx, &mut new, name, value, old)?;
         touch_ctime(&mut new, self.now());
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         Ok(())
     }
 
@@ -279,7 +280,7 @@ impl Engine {
     /// any.
     pub(super) fn put_value(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         new: &mut DiskInode,
         name: &[u8],
         value: &[u8],
@@ -293,6 +294,11 @@ impl Engine {
             (BLOCKS, large.insert(value).as_bytes())
         };
         let mut tree = xattr_tree(new);
+        let item = NewItem {
+            name,
+            kind,
+            value: stored,
+        };
         match old {
             Some((k, v)) => {
                 if *k == BLOCKS {
@@ -300,11 +306,11 @@ impl Engine {
                 }
                 if v.len() != stored.len() || !htree::set_value(tx, &tree, name, kind, stored)? {
                     htree::remove(tx, &mut tree, name)?;
-                    htree::insert(tx, &mut tree, name, kind, stored)?;
+                    htree::insert(tx, &mut tree, &item)?;
                 }
             }
             None => {
-                htree::insert(tx, &mut tree, name, kind, stored)?;
+                htree::insert(tx, &mut tree, &item)?;
             }
         }
         store(new, &tree);
@@ -314,7 +320,7 @@ impl Engine {
     /// Removes an attribute from the tree of an inode.
     pub(super) fn take_value(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         new: &mut DiskInode,
         name: &[u8],
         (kind, value): &Stored,
@@ -358,15 +364,14 @@ impl Engine {
         name: &[u8],
     ) -> Result<()> {
         let old = self.find_value(state, name)?.ok_or(Error::NoAttribute)?;
-        let mut tx = self.vol.begin_at(&inode.last_record);
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
         tx.allow_reserve();
         tx.touch(&inode.last_record);
-        let mut new = state.disk;
         self.take_value(&mut tx, &mut new, name, &old)?;
         touch_ctime(&mut new, self.now());
-        put_inode(&mut tx, inode, state, &mut new)?;
-        tx.commit()?;
-        state.committed(&new);
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
         if is_acl(name) {
             Engine::forget_acls(state);
         }
@@ -384,7 +389,7 @@ impl Engine {
 
     fn put_large(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         d: &mut DiskInode,
         name: &[u8],
         value: &[u8],
@@ -399,17 +404,15 @@ impl Engine {
             if done == blocks {
                 break;
             }
-            let want = map::plan(tx, &map, done, blocks - done)?;
+            let want = map::plan(tx, &map, FileBlock(done), blocks - done)?;
             if want == 0 {
                 break;
             }
             let run = tx.alloc_blocks(None, want as u32, false)?;
-            let from = (done << geo.block_log2) as usize;
-            let to = value
-                .len()
-                .min(((done + run.len) << geo.block_log2) as usize);
-            tx.write_new(run.start << geo.block_log2, &value[from..to])?;
-            map::insert(tx, &mut map, done, run, false)?;
+            let from = geo.bytes(done) as usize;
+            let to = value.len().min(geo.bytes(done + run.len) as usize);
+            tx.write_new(geo.offset(run.start), &value[from..to])?;
+            map::insert(tx, &mut map, FileBlock(done), run, false)?;
             done += run.len;
         }
         if done != blocks {
@@ -423,7 +426,7 @@ impl Engine {
 
     fn free_large(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         d: &mut DiskInode,
         ino: Ino,
         name: &[u8],
@@ -431,8 +434,8 @@ impl Engine {
     ) -> Result<()> {
         let large = parse_large(self, ino, stored)?;
         let mut map = map_of_value(self, &large, ino, name);
-        let end = map.root().capacity(&self.vol.geo);
-        if map::remove(tx, &mut map, 0, end)? < end {
+        let end = FileBlock(map.root().capacity(&self.vol.geo));
+        if map::remove(tx, &mut map, FileBlock(0), end)? < end {
             return Err(Error::NoSpace(
                 "the blocks of an attribute do not fit one record",
             ));
@@ -447,7 +450,7 @@ impl Engine {
     /// frees it.
     pub(super) fn free_some_xattrs(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Plan<'_>,
         d: &mut DiskInode,
         fresh: bool,
     ) -> Result<bool> {

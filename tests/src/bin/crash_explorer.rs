@@ -20,7 +20,7 @@ use pramfs_tests::crash::images::Limits;
 use pramfs_tests::crash::machine::Torn;
 use pramfs_tests::crash::oracle::Known;
 use pramfs_tests::crash::report::Summary;
-use pramfs_tests::crash::workload::{Bed, Op, Workload, ops, sequences};
+use pramfs_tests::crash::workload::{Fixture, Op, Workload, ops, sequences};
 use pramfs_tests::random::Random;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,7 @@ impl Progress {
 /// One part of the run.
 struct Phase {
     name: String,
-    bed: Bed,
+    fixture: Fixture,
     workloads: Vec<Workload>,
     settings: Settings,
 }
@@ -149,9 +149,9 @@ fn limits(args: &Args) -> Limits {
     }
 }
 
-fn bed(block_size: u32) -> Result<Bed> {
+fn fixture(block_size: u32) -> Result<Fixture> {
     let len = if block_size > 1024 { 512 } else { 256 } << 10;
-    Bed::new(block_size, len).map_err(|e| anyhow!("the first tree cannot be made: {e}"))
+    Fixture::new(block_size, len).map_err(|e| anyhow!("the first tree cannot be made: {e}"))
 }
 
 fn settings(args: &Args, limits: Limits, recovery: Option<Limits>) -> Settings {
@@ -196,7 +196,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
         let w = Workload::parse(name, ops).map_err(|e| anyhow!(e))?;
         return Ok(vec![Phase {
             name: name.clone(),
-            bed: bed(args.block_size)?,
+            fixture: fixture(args.block_size)?,
             workloads: vec![w],
             settings: settings(all, all),
         }]);
@@ -205,7 +205,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
     for block_size in [512, 1024, 2048, 4096] {
         phases.push(Phase {
             name: format!("one operation, blocks of {block_size}"),
-            bed: bed(block_size)?,
+            fixture: fixture(block_size)?,
             workloads: sequences(ops, 1, false, &|op| !op.map || block_size == 4096),
             settings: Settings {
                 every_recovery: Some(again),
@@ -214,10 +214,10 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
         });
     }
     for free in 0..6 {
-        let bed = Bed::full(512, 256 << 10, free);
+        let fixture = Fixture::full(512, 256 << 10, free);
         phases.push(Phase {
             name: format!("one operation, {free} blocks left"),
-            bed: bed.map_err(|e| anyhow!("a full region cannot be made: {e}"))?,
+            fixture: fixture.map_err(|e| anyhow!("a full region cannot be made: {e}"))?,
             workloads: sequences(ops, 1, false, &|op| !op.map),
             settings: settings(all, again),
         });
@@ -227,7 +227,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
             let w = sequences(ops, 2, true, &|op| !op.map || block_size == 4096);
             phases.push(Phase {
                 name: format!("two operations, blocks of {block_size}"),
-                bed: bed(block_size)?,
+                fixture: fixture(block_size)?,
                 workloads: sample(w, 300),
                 settings: Settings {
                     every_recovery: Some(again).filter(|_| !briefly(args) || args.every_recovery),
@@ -239,7 +239,7 @@ fn phases(args: &Args, ops: &[Op]) -> Result<Vec<Phase>> {
     if args.length >= 3 {
         phases.push(Phase {
             name: "three operations on metadata".into(),
-            bed: bed(512)?,
+            fixture: fixture(512)?,
             workloads: sample(sequences(ops, 3, true, &|op| op.metadata), 1000),
             settings: settings(all, again),
         });
@@ -266,7 +266,7 @@ fn phase(
     while done < p.workloads.len() {
         let chunk = &p.workloads[done..(done + CHUNK).min(p.workloads.len())];
         let job = Job {
-            bed: &p.bed,
+            fixture: &p.fixture,
             ops,
             workloads: chunk,
         };
@@ -296,10 +296,10 @@ const IN_FLIGHT: &str = "two operations in flight";
 fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
     let settings = settings(args, limits(args), None);
     if let Some(name) = &args.workload {
-        let bed = bed(args.block_size)?;
-        return concurrent::again(&settings, (&bed, ops), name).map_err(|e| anyhow!(e));
+        let fixture = fixture(args.block_size)?;
+        return concurrent::again(&settings, (&fixture, ops), name).map_err(|e| anyhow!(e));
     }
-    let bed = bed(512)?;
+    let fixture = fixture(512)?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -310,7 +310,7 @@ fn in_flight(args: &Args, ops: &[Op]) -> Result<Result<Summary, Stopped>> {
         ));
     };
     let runs = if args.quick { 1 } else { 20 };
-    let found = concurrent::run(&settings, &Arc::default(), (&bed, ops), runs, &shown);
+    let found = concurrent::run(&settings, &Arc::default(), (&fixture, ops), runs, &shown);
     bar.finish_and_clear();
     Ok(found)
 }

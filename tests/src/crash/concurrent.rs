@@ -18,7 +18,7 @@ use super::oracle::{Known, Oracle, Still, options};
 use super::report::{Counterexample, Summary, lines};
 use super::scheduler::Scheduler;
 use super::state::{Expected, Promise, State};
-use super::workload::{Action, Bed, Op, START};
+use super::workload::{Action, Fixture, Op, START};
 use crate::random::Random;
 use crate::region;
 
@@ -40,7 +40,7 @@ struct Order {
 pub fn run(
     settings: &Settings,
     known: &Arc<Known>,
-    (bed, ops): (&Bed, &[Op]),
+    (fixture, ops): (&Fixture, &[Op]),
     interleavings: u64,
     progress: &(dyn Fn(&Summary) + Sync),
 ) -> Result<Summary, Stopped> {
@@ -53,7 +53,7 @@ pub fn run(
     }
     let mut total = spread(settings.threads, &pairs, progress, &|| {
         set_thread_lane(0);
-        let mut explorer = Pairs::new(settings, known, bed);
+        let mut explorer = Pairs::new(settings, known, fixture);
         move |i, pair: &[&Op; 2]| {
             // Other pairs have other interleavings.
             let first = settings.seed.wrapping_add(i as u64 * interleavings);
@@ -71,7 +71,7 @@ pub fn run(
 /// What of the name is no operation; and the image that no order explains.
 pub fn again(
     settings: &Settings,
-    (bed, ops): (&Bed, &[Op]),
+    (fixture, ops): (&Fixture, &[Op]),
     name: &str,
 ) -> Result<Result<Summary, Stopped>, String> {
     let op = |name: &str| {
@@ -83,7 +83,7 @@ pub fn again(
         .ok_or("two operations, with | between them")?;
     let (a, b) = (op(a)?, op(b)?);
     set_thread_lane(0);
-    let mut pairs = Pairs::new(settings, &Arc::default(), bed);
+    let mut pairs = Pairs::new(settings, &Arc::default(), fixture);
     Ok(pairs.explore([a, b], settings.seed..settings.seed + 1))
 }
 
@@ -97,11 +97,11 @@ const GIVE_BLOCKS: [&str; 5] = [
     "fsync",
 ];
 
-/// Explores pairs on a bed.
+/// Explores pairs on a fixture.
 #[derive(Debug)]
 struct Pairs<'a> {
     settings: &'a Settings,
-    bed: &'a Bed,
+    fixture: &'a Fixture,
     oracle: Oracle,
 }
 
@@ -131,14 +131,14 @@ const REFUSALS: [i32; 8] = [
 ];
 
 /// False where the operation was refused.
-fn carry_out(fs: &Fs, bed: &Bed, actions: &[Action]) -> Result<bool, String> {
+fn carry_out(fs: &Fs, fixture: &Fixture, actions: &[Action]) -> Result<bool, String> {
     for a in actions {
         let done = match a {
             Action::Label(label) => fs.set_label(label),
             Action::Trim => fs.trim(0, u64::MAX, 0).map(drop),
             Action::Call(_) | Action::Map { .. } => {
                 let call = a.as_call().ok_or("no call stands for it")?;
-                bed.follower.engine(fs, &call)
+                fixture.follower.engine(fs, &call)
             }
         };
         match done {
@@ -151,12 +151,12 @@ fn carry_out(fs: &Fs, bed: &Bed, actions: &[Action]) -> Result<bool, String> {
 }
 
 impl<'a> Pairs<'a> {
-    fn new(settings: &'a Settings, known: &Arc<Known>, bed: &'a Bed) -> Self {
-        let mut oracle = Oracle::new(known, &bed.image).expect("the bed is a file system");
+    fn new(settings: &'a Settings, known: &Arc<Known>, fixture: &'a Fixture) -> Self {
+        let mut oracle = Oracle::new(known, &fixture.image).expect("the fixture is a file system");
         oracle.record = false;
         Pairs {
             settings,
-            bed,
+            fixture,
             oracle,
         }
     }
@@ -184,16 +184,16 @@ impl<'a> Pairs<'a> {
     /// One after the other, each on a thread with its lane.
     fn order(&mut self, first: usize, actions: &[Vec<Action>; 2]) -> Result<Order, String> {
         let words = |e: pramfs::Error| e.to_string();
-        let sim = SimBackend::from_image(&self.bed.image).map_err(|e| e.to_string())?;
+        let sim = SimBackend::from_image(&self.fixture.image).map_err(|e| e.to_string())?;
         let fs = region::mount(&sim, mount_options(self.settings)).map_err(words)?;
         let mut states = vec![self.state(&sim, &fs)?];
         let mut done = [false; 2];
         for who in [first, 1 - first] {
-            let bed = self.bed;
+            let fixture = self.fixture;
             done[who] = std::thread::scope(|s| {
                 let run = || {
                     set_thread_lane(who as u32);
-                    carry_out(&fs, bed, &actions[who])
+                    carry_out(&fs, fixture, &actions[who])
                 };
                 s.spawn(run).join().map_err(|_| "a panic".to_owned())?
             })?;
@@ -215,7 +215,7 @@ impl<'a> Pairs<'a> {
         let name = format!("{} | {}", ops[0].name, ops[1].name);
         let mut story = Counterexample {
             workload: name.clone(),
-            block_size: self.bed.block_size,
+            block_size: self.fixture.block_size,
             moment: "at no moment".into(),
             lines: Vec::new(),
             problem: String::new(),
@@ -227,7 +227,7 @@ impl<'a> Pairs<'a> {
                 ..story.clone()
             }))
         };
-        let f = &self.bed.follower;
+        let f = &self.fixture.follower;
         let (Some(a), Some(b)) = (ops[0].actions(f), ops[1].actions(f)) else {
             counts.left_out = 1;
             return Ok(counts);
@@ -255,7 +255,7 @@ impl<'a> Pairs<'a> {
                 );
             }
             counts.workloads += 1;
-            let mut machine = Machine::new(self.bed.image.to_vec());
+            let mut machine = Machine::new(self.fixture.image.to_vec());
             machine.run_all(&run.events[..run.start]);
             for (i, e) in run.events.iter().enumerate().skip(run.start) {
                 let returned = run.returned.map(|r| r <= i);
@@ -291,19 +291,19 @@ impl<'a> Pairs<'a> {
     }
 
     fn run(&mut self, actions: &[Vec<Action>; 2], seed: u64) -> Result<Run, String> {
-        let sim = SimBackend::from_image(&self.bed.image).map_err(|e| e.to_string())?;
+        let sim = SimBackend::from_image(&self.fixture.image).map_err(|e| e.to_string())?;
         let turns = Scheduler::new(&sim, seed);
         sim.recording(true);
         let fs =
             Fs::open(turns.region(), mount_options(self.settings)).map_err(|e| e.to_string())?;
         let start = turns.events();
-        let bed = self.bed;
+        let fixture = self.fixture;
         let results = std::thread::scope(|s| {
             let threads = [0, 1].map(|who| {
                 let (turns, fs, actions) = (&turns, &fs, &actions[who]);
                 s.spawn(move || {
                     set_thread_lane(who as u32);
-                    turns.run(who, || carry_out(fs, bed, actions))
+                    turns.run(who, || carry_out(fs, fixture, actions))
                 })
             });
             threads.map(|t| t.join().map_err(|_| "a panic in flight".to_owned()))

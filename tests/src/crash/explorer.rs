@@ -20,7 +20,7 @@ use super::machine::Machine;
 use super::oracle::{Known, Oracle, Recovered, StateId, Still, Verdict, options};
 use super::report::{Counterexample, Summary, lines};
 use super::state::{Expected, Promise, State};
-use super::workload::{Bed, Op, START, Workload, act};
+use super::workload::{Fixture, Op, START, Workload, act};
 use crate::random::Random;
 use crate::region;
 
@@ -43,11 +43,11 @@ pub struct Settings {
     pub threads: usize,
 }
 
-/// What to explore: workloads on a bed.
+/// What to explore: workloads on a fixture.
 #[derive(Debug, Clone)]
 pub struct Job<'a> {
     /// Where they start.
-    pub bed: &'a Bed,
+    pub fixture: &'a Fixture,
     /// Operations that they name.
     pub ops: &'a [Op],
     /// The workloads.
@@ -192,7 +192,8 @@ struct At<'a> {
 impl<'a> Worker<'a> {
     fn new(settings: &'a Settings, known: &Arc<Known>, job: &'a Job<'a>) -> Worker<'a> {
         set_thread_lane(0);
-        let oracle = || Oracle::new(known, &job.bed.image).expect("the bed is a file system");
+        let oracle =
+            || Oracle::new(known, &job.fixture.image).expect("the fixture is a file system");
         let (mut oracle, mut inner) = (oracle(), oracle());
         oracle.record = settings.recovery.is_some();
         inner.record = settings.recovery.is_some();
@@ -209,7 +210,7 @@ impl<'a> Worker<'a> {
     fn failure(&self, at: &At<'_>, lines: Vec<String>, problem: String) -> Stopped {
         Box::new(Counterexample {
             workload: at.name.to_owned(),
-            block_size: self.job.bed.block_size,
+            block_size: self.job.fixture.block_size,
             moment: at.moment.clone(),
             lines,
             problem,
@@ -250,7 +251,7 @@ impl<'a> Worker<'a> {
 
     /// False where an operation does not apply.
     fn run(&mut self, w: &Workload, name: &str) -> Result<bool, Stopped> {
-        let bed = self.job.bed;
+        let fixture = self.job.fixture;
         let mut at = At {
             name,
             moment: "nowhere: the workload itself goes wrong".into(),
@@ -265,13 +266,13 @@ impl<'a> Worker<'a> {
             },
             ..options(&clock)
         };
-        let sim =
-            SimBackend::from_image(&bed.image).map_err(|e| self.failure(&at, vec![], wrong(&e)))?;
+        let sim = SimBackend::from_image(&fixture.image)
+            .map_err(|e| self.failure(&at, vec![], wrong(&e)))?;
         sim.recording(true);
         let fs =
             region::mount(&sim, mount_options).map_err(|e| self.failure(&at, vec![], wrong(&e)))?;
-        let mut machine = Machine::new(bed.image.to_vec());
-        let mut f = bed.follower.clone();
+        let mut machine = Machine::new(fixture.image.to_vec());
+        let mut f = fixture.follower.clone();
         let mut now = START + 1000;
         for (i, &(op, lane)) in w.steps.iter().enumerate() {
             let last = i + 1 == w.steps.len();
@@ -322,7 +323,8 @@ impl<'a> Worker<'a> {
                 let after = self.expected(&fs, &f, &end, &at)?;
                 f.compare(&fs)
                     .map_err(|e| self.failure(&at, vec![], format!("before any crash: {e}")))?;
-                let aim = (refused && bed.full).then(|| promise.aim(&before, action, f.model.now));
+                let aim =
+                    (refused && fixture.full).then(|| promise.aim(&before, action, f.model.now));
                 let allowed = Allowed {
                     before: Some(&before),
                     promise: &promise,

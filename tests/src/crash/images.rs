@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn few_lines_are_combined_in_every_way() {
+    fn few_lines_yield_every_combination() {
         let m = machine(|r| {
             let w = r.window();
             // Two prefixes beside nothing; any of three words.
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn non_temporal_stores_that_follow_each_other_come_in_any_order() {
+    fn nt_stores_persist_in_any_order() {
         let m = machine(|r| {
             let w = r.window();
             drop(
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn many_lines_come_alone_in_pairs_and_without_a_pair() {
+    fn many_lines_yield_singles_and_pairs() {
         let m = machine(|r| {
             for line in 0..10 {
                 r.window().store_u64_unflushed(line * 64, 7).unwrap();

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_certain_after_flush_and_fence_only() {
+    fn store_is_durable_only_after_flush_and_fence() {
         let events = recorded(|r| {
             let w = r.window();
             w.store_u64_unflushed(0, 1).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_covers_its_own_thread() {
+    fn fence_covers_only_its_thread() {
         let events = recorded(|r| {
             let p = r.window().store(0, &[1; 8]).unwrap();
             std::thread::scope(|s| {
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_holds_a_prefix_and_a_torn_store_any_words() {
+    fn line_keeps_store_prefix_and_any_torn_words() {
         let events = recorded(|r| {
             let w = r.window();
             let a = w.store(0, &[1; 16]).unwrap();

@@ -19,7 +19,7 @@ use crate::random::Random;
 thread_local!(static ME: Cell<Option<usize>> = const { Cell::new(None) });
 
 /// After so long the other is taken to wait for a lock.
-const PATIENCE: Duration = Duration::from_micros(500);
+const TIMEOUT: Duration = Duration::from_micros(500);
 
 #[derive(Debug)]
 struct Table {
@@ -93,7 +93,7 @@ impl Scheduler {
     /// Until it is my turn, or the other seems to wait for me.
     fn wait(&self, table: &mut parking_lot::MutexGuard<'_, Table>, me: usize) {
         while table.turn != me && !table.finished[1 - me] {
-            if self.inner.changed.wait_for(table, PATIENCE).timed_out() {
+            if self.inner.changed.wait_for(table, TIMEOUT).timed_out() {
                 table.turn = me;
             }
         }

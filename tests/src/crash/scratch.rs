@@ -228,7 +228,7 @@ mod tests {
     use crate::crash::Machine;
 
     #[test]
-    fn stores_are_noted_recorded_and_undone() {
+    fn scratch_records_and_undoes_stores() {
         let scratch = Scratch::new(4 * PAGE);
         let base = vec![7; 4 * PAGE];
         scratch.load(&base);

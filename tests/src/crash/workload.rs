@@ -401,7 +401,7 @@ pub fn ops() -> Vec<Op> {
 
 /// A formatted tree from which workloads start.
 #[derive(Debug, Clone)]
-pub struct Bed {
+pub struct Fixture {
     /// Bytes of a block.
     pub block_size: u32,
     /// The region, cleanly unmounted.
@@ -422,7 +422,7 @@ struct Room {
 /// When the tree was made, and the time of the first operation.
 pub const START: i64 = 1_700_000_000;
 
-impl Bed {
+impl Fixture {
     /// The usual one: `/foo` (which is `/A/link` too) of 1300 bytes with a small
     /// and a large attribute, `/A/foo` of 600 bytes with blocks for 3000,
     /// `/A/bar` empty, `/A/sub/`, `/B/` with a default
@@ -430,35 +430,35 @@ impl Bed {
     ///
     /// # Errors
     /// Those of the engine, and where the model differs.
-    pub fn new(block_size: u32, len: usize) -> Result<Bed, String> {
-        Bed::with(block_size, len, Room::default())
+    pub fn new(block_size: u32, len: usize) -> Result<Fixture, String> {
+        Fixture::with(block_size, len, Room::default())
     }
 
     /// The same in a region in which so many blocks are left to be had.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn full(block_size: u32, len: usize, blocks: u64) -> Result<Bed, String> {
+    pub fn full(block_size: u32, len: usize, blocks: u64) -> Result<Fixture, String> {
         let room = Room {
             blocks: Some(blocks),
             inodes: None,
         };
-        Bed::with(block_size, len, room)
+        Fixture::with(block_size, len, room)
     }
 
     /// The same in a region in which so many inodes are left to be had.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn few_inodes(block_size: u32, len: usize, inodes: u64) -> Result<Bed, String> {
+    pub fn few_inodes(block_size: u32, len: usize, inodes: u64) -> Result<Fixture, String> {
         let room = Room {
             blocks: None,
             inodes: Some(inodes),
         };
-        Bed::with(block_size, len, room)
+        Fixture::with(block_size, len, room)
     }
 
-    fn with(block_size: u32, len: usize, room: Room) -> Result<Bed, String> {
+    fn with(block_size: u32, len: usize, room: Room) -> Result<Fixture, String> {
         let format = FormatOptions {
             lanes: Some(2),
             max_inodes: room.inodes.map(|_| 16),
@@ -534,7 +534,7 @@ impl Bed {
         f.full = full;
         fs.close().map_err(|e| e.to_string())?;
         f.model.end_of_mount();
-        Ok(Bed {
+        Ok(Fixture {
             block_size,
             image: Arc::new(sim.image()),
             follower: f,

@@ -83,40 +83,40 @@ impl Found {
     ///
     /// # Errors
     /// What cannot be read, and link counts that do not fit the names.
-    pub fn see<D: Target>(door: &D, writer: Option<u32>) -> Result<Found, Blind> {
+    pub fn see<D: Target>(access: &D, writer: Option<u32>) -> Result<Found, Blind> {
         let mut out = BTreeMap::new();
         let mut names: BTreeMap<u64, (Vec<u8>, u64, u64)> = BTreeMap::new();
         let mut of_path = BTreeMap::new();
         let blind = |path: &[u8], e: i32| Blind {
-            died: is_death(door, e),
+            died: is_death(access, e),
             what: format!("{}: errno {e}", path.escape_ascii()),
         };
-        let root = door.root().map_err(|e| blind(b"/", e))?;
+        let root = access.root().map_err(|e| blind(b"/", e))?;
         let mut left = vec![(Vec::new(), root)];
         while let Some((path, dir)) = left.pop() {
             let mut directories = 0;
-            for name in door.list(&dir).map_err(|e| blind(&path, e))? {
+            for name in access.list(&dir).map_err(|e| blind(&path, e))? {
                 let path = [&path[..], b"/", &name].concat();
                 if writer.is_some_and(|w| !is_for(&path, w)) {
                     continue;
                 }
                 let blind = |e| blind(&path, e);
-                let node = door.lookup(&dir, &name).map_err(blind)?;
-                let about = door.about(&node).map_err(blind)?;
+                let node = access.lookup(&dir, &name).map_err(blind)?;
+                let about = access.about(&node).map_err(blind)?;
                 let data = match about.kind {
                     FileType::Regular => {
                         let mut bytes = vec![0; about.size as usize];
-                        let n = door.read(&node, 0, &mut bytes).map_err(blind)?;
+                        let n = access.read(&node, 0, &mut bytes).map_err(blind)?;
                         bytes.truncate(n);
                         bytes
                     }
-                    FileType::Symlink => door.readlink(&node).map_err(blind)?,
+                    FileType::Symlink => access.readlink(&node).map_err(blind)?,
                     _ => Vec::new(),
                 };
                 let mut xattrs = BTreeMap::new();
                 if matches!(about.kind, FileType::Regular | FileType::Directory) {
-                    for name in door.list_xattrs(&node).map_err(blind)? {
-                        let value = door.get_xattr(&node, &name).map_err(blind)?;
+                    for name in access.list_xattrs(&node).map_err(blind)? {
+                        let value = access.get_xattr(&node, &name).map_err(blind)?;
                         xattrs.insert(name, value);
                     }
                 }
@@ -142,7 +142,7 @@ impl Found {
                     of_path.insert(path, about.id);
                 }
             }
-            let nlink = door.about(&dir).map_err(|e| blind(&path, e))?.nlink;
+            let nlink = access.about(&dir).map_err(|e| blind(&path, e))?.nlink;
             // Of a part of a tree they cannot be told.
             if writer.is_none() && nlink != directories + 2 {
                 return Err(Blind {

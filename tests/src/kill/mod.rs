@@ -2,7 +2,7 @@
 //! system, and the check of a file system against such a log.
 //!
 //! A *life* is one run of some writers over a file system, through either
-//! door, until it is killed. Each writer has a directory of its own and names
+//! access, until it is killed. Each writer has a directory of its own and names
 //! of its own in a directory that all share. Which operation comes next
 //! follows from a seed and from what the writer has, so that the log needs
 //! only what each call returned: its length says how many did. After the death
@@ -74,26 +74,26 @@ impl std::ops::AddAssign for Outcome {
 /// EIO says so only where nothing is answered any more. The kernel gives it to
 /// a request that a server was reading when it was killed: copying into a page
 /// of the server's that is not there yet fails once the signal is pending.
-fn is_death<D: Target>(door: &D, errno: i32) -> bool {
+fn is_death<D: Target>(access: &D, errno: i32) -> bool {
     match errno {
         libc::ENOTCONN | libc::ECONNABORTED => true,
-        libc::EIO => !is_alive(door),
+        libc::EIO => !is_alive(access),
         _ => false,
     }
 }
 
 /// Whether the server answers. One that has been killed may still answer one
 /// request for each of its threads: returning from the next ends the thread.
-fn is_alive<D: Target>(door: &D) -> bool {
+fn is_alive<D: Target>(access: &D) -> bool {
     const MORE_THAN_THREADS: u32 = 256;
     static ASKED: AtomicU64 = AtomicU64::new(0);
     (0..MORE_THAN_THREADS).all(|_| {
         // A name that nobody has, and that no cache of the kernel's knows.
         let n = ASKED.fetch_add(1, Ordering::Relaxed);
         let name = format!("is anybody there {n}");
-        let answer = door
+        let answer = access
             .root()
-            .and_then(|root| door.lookup(&root, name.as_bytes()));
+            .and_then(|root| access.lookup(&root, name.as_bytes()));
         matches!(answer, Ok(_) | Err(libc::ENOENT))
     })
 }
@@ -113,12 +113,12 @@ impl Record {
     ///
     /// # Errors
     /// What fails, in words.
-    pub fn begin<D: Target>(&self, door: &D) -> Result<(), String> {
+    pub fn begin<D: Target>(&self, access: &D) -> Result<(), String> {
         let errno = |e: i32| format!("the directories of the writers: errno {e}");
-        let root = door.root().map_err(errno)?;
-        door.mkdir(&root, COMMON).map_err(errno)?;
+        let root = access.root().map_err(errno)?;
+        access.mkdir(&root, COMMON).map_err(errno)?;
         for writer in 0..self.writers {
-            door.mkdir(&root, &home(writer)).map_err(errno)?;
+            access.mkdir(&root, &home(writer)).map_err(errno)?;
             self.save(writer, &State::new())
                 .map_err(|e| self.broken(writer, &e))?;
         }
@@ -131,8 +131,8 @@ impl Record {
     /// # Errors
     /// What it finds at its start that is not what the last check has left,
     /// and calls that fail for no reason.
-    pub fn live<D: Target>(&self, door: &D, writer: u32, most: u64) -> Result<(), String> {
-        self.live_while(door, writer, |n| n < most)
+    pub fn live<D: Target>(&self, access: &D, writer: u32, most: u64) -> Result<(), String> {
+        self.live_while(access, writer, |n| n < most)
     }
 
     /// As [`live`](Self::live), until the file system is gone, or until
@@ -142,13 +142,13 @@ impl Record {
     /// As for [`live`](Self::live).
     pub fn live_while<D: Target>(
         &self,
-        door: &D,
+        access: &D,
         writer: u32,
         go_on: impl Fn(u64) -> bool,
     ) -> Result<(), String> {
         let mut state = self.load(writer).map_err(|e| self.broken(writer, &e))?;
         let expected = Found::of(&state, writer);
-        match Found::see(door, Some(writer)) {
+        match Found::see(access, Some(writer)) {
             Ok(found) if found == expected => {}
             Ok(found) => {
                 let what = expected.differences(&found);
@@ -166,9 +166,9 @@ impl Record {
         let mut held = Vec::new();
         for n in (0..).take_while(|n| go_on(*n)) {
             let op = self.next(writer, &state, n);
-            let returned = match op.perform(door, &state, writer, &mut held) {
+            let returned = match op.perform(access, &state, writer, &mut held) {
                 Ok(count) => count,
-                Err(e) if is_death(door, e) => return Ok(()),
+                Err(e) if is_death(access, e) => return Ok(()),
                 Err(libc::ENOSPC) => -i64::from(libc::ENOSPC),
                 Err(e) => {
                     return Err(format!("writer {writer}, operation {n}: {op:?}: errno {e}"));
@@ -187,9 +187,9 @@ impl Record {
     ///
     /// # Errors
     /// What is missing or cannot be explained.
-    pub fn check<D: Target>(&self, door: &D) -> Result<Outcome, String> {
+    pub fn check<D: Target>(&self, access: &D) -> Result<Outcome, String> {
         let mut outcome = Outcome::default();
-        let mut found = Found::see(door, None).map_err(|e| e.what)?;
+        let mut found = Found::see(access, None).map_err(|e| e.what)?;
         let mut next = Vec::new();
         for writer in 0..self.writers {
             let mut state = self.load(writer).map_err(|e| self.broken(writer, &e))?;

@@ -232,25 +232,25 @@ impl Op {
     /// An errno.
     pub fn perform<D: Target>(
         &self,
-        door: &D,
+        access: &D,
         state: &State,
         writer: u32,
         held: &mut Vec<D::Node>,
     ) -> Sys<i64> {
-        let dir = |id| directory(door, state, writer, id);
-        let node = |name: &Name| door.lookup(&dir(name.0)?, &name.1);
+        let dir = |id| directory(access, state, writer, id);
+        let node = |name: &Name| access.lookup(&dir(name.0)?, &name.1);
         match self {
-            Op::Create((d, n)) => door.create(&dir(*d)?, n).map(drop),
-            Op::Mkdir((d, n)) => door.mkdir(&dir(*d)?, n),
-            Op::Fifo((d, n)) => door.mknod(&dir(*d)?, n, libc::S_IFIFO | 0o600),
-            Op::Symlink((d, n), to) => door.symlink(&dir(*d)?, n, to),
-            Op::Link(from, (d, n)) => door.link(&node(from)?, &dir(*d)?, n),
+            Op::Create((d, n)) => access.create(&dir(*d)?, n).map(drop),
+            Op::Mkdir((d, n)) => access.mkdir(&dir(*d)?, n),
+            Op::Fifo((d, n)) => access.mknod(&dir(*d)?, n, libc::S_IFIFO | 0o600),
+            Op::Symlink((d, n), to) => access.symlink(&dir(*d)?, n, to),
+            Op::Link(from, (d, n)) => access.link(&node(from)?, &dir(*d)?, n),
             Op::Unlink((d, n), hold) => {
                 if !hold {
-                    return door.unlink(&dir(*d)?, n).map(|()| 0);
+                    return access.unlink(&dir(*d)?, n).map(|()| 0);
                 }
                 let open = node(&(*d, n.clone()))?;
-                door.unlink(&dir(*d)?, n)?;
+                access.unlink(&dir(*d)?, n)?;
                 let is_file = matches!(at(state, &(*d, n.clone())).body, Body::File(_));
                 let last = state
                     .names()
@@ -259,10 +259,10 @@ impl Op {
                     == 1;
                 if is_file && last {
                     // Nobody sees it; it must not be in anybody's way either.
-                    match door.write(&open, 5000, &[0xdd; 9000]) {
+                    match access.write(&open, 5000, &[0xdd; 9000]) {
                         Ok(_) | Err(libc::ENOSPC) => {}
                         // The unlink itself has returned, and stands.
-                        Err(e) if super::is_death(door, e) => {}
+                        Err(e) if super::is_death(access, e) => {}
                         Err(e) => return Err(e),
                     }
                 }
@@ -272,17 +272,19 @@ impl Op {
                 }
                 Ok(())
             }
-            Op::Rmdir((d, n)) => door.rmdir(&dir(*d)?, n),
+            Op::Rmdir((d, n)) => access.rmdir(&dir(*d)?, n),
             Op::Rename((d, n), (to, new), flags) => {
-                door.rename((&dir(*d)?, n), (&dir(*to)?, new), *flags)
+                access.rename((&dir(*d)?, n), (&dir(*to)?, new), *flags)
             }
             Op::Store(name, offset, new) if D::VIEWS => {
                 let words = new.0.as_chunks().0.iter().copied();
                 let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
-                match door.store(&node(name)?, *offset, &words, true) {
+                match access.store(&node(name)?, *offset, &words, true) {
                     // Small blocks have no views, devdax those of whole 2 MiB leaves.
                     Err(libc::EINVAL | libc::EOPNOTSUPP) => {
-                        return door.write(&node(name)?, *offset, &new.0).map(|n| n as i64);
+                        return access
+                            .write(&node(name)?, *offset, &new.0)
+                            .map(|n| n as i64);
                     }
                     stored => stored?,
                 }
@@ -290,22 +292,24 @@ impl Op {
             }
             // Through a mount a write has to do for a mapping.
             Op::Write(name, offset, new) | Op::Store(name, offset, new) => {
-                return door.write(&node(name)?, *offset, &new.0).map(|n| n as i64);
+                return access
+                    .write(&node(name)?, *offset, &new.0)
+                    .map(|n| n as i64);
             }
             Op::Append(name, new) => {
-                return door.append(&node(name)?, &new.0).map(|n| n as i64);
+                return access.append(&node(name)?, &new.0).map(|n| n as i64);
             }
-            Op::Truncate(name, size) => door.truncate(&node(name)?, *size),
+            Op::Truncate(name, size) => access.truncate(&node(name)?, *size),
             Op::Fallocate(name, what, from, len) => {
-                door.fallocate(&node(name)?, *what, *from, *len)
+                access.fallocate(&node(name)?, *what, *from, *len)
             }
-            Op::Chmod(name, perm) => door.chmod(&node(name)?, *perm),
-            Op::Utimes(name, mtime) => door.utimes(&node(name)?, *mtime),
+            Op::Chmod(name, perm) => access.chmod(&node(name)?, *perm),
+            Op::Utimes(name, mtime) => access.utimes(&node(name)?, *mtime),
             Op::SetXattr(name, xattr, value) => {
-                door.set_xattr(&node(name)?, xattr, &value.0, XattrMode::Set)
+                access.set_xattr(&node(name)?, xattr, &value.0, XattrMode::Set)
             }
-            Op::RemoveXattr(name, xattr) => door.remove_xattr(&node(name)?, xattr),
-            Op::Fsync(name) => door.fsync(&node(name)?),
+            Op::RemoveXattr(name, xattr) => access.remove_xattr(&node(name)?, xattr),
+            Op::Fsync(name) => access.fsync(&node(name)?),
         }
         .map(|()| 0)
     }
@@ -348,16 +352,16 @@ fn put(old: &mut Vec<u8>, offset: u64, new: &[u8]) {
     }
 }
 
-fn directory<D: Target>(door: &D, state: &State, writer: u32, id: u32) -> Sys<D::Node> {
+fn directory<D: Target>(access: &D, state: &State, writer: u32, id: u32) -> Sys<D::Node> {
     let name = match id {
         OWN => home(writer),
         SHARED => COMMON.to_vec(),
         id => {
             let (up, name) = state.parent(id).expect("a directory of the state");
-            return door.lookup(&directory(door, state, writer, up)?, name);
+            return access.lookup(&directory(access, state, writer, up)?, name);
         }
     };
-    door.lookup(&door.root()?, &name)
+    access.lookup(&access.root()?, &name)
 }
 
 /// A name that is not taken.

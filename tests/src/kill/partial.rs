@@ -81,7 +81,7 @@ mod tests {
     use super::is_part;
 
     #[test]
-    fn a_part_is_made_of_whole_words_and_a_prefix() {
+    fn partial_store_has_whole_words_and_prefix() {
         let (old, new) = ([1; 20], [2; 30]);
         let with = |len: usize, twos: &[(usize, usize)]| {
             let mut found = old.to_vec();

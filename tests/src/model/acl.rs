@@ -40,7 +40,7 @@ fn parse(value: &[u8]) -> Result<Vec<Entry>, Failure> {
         .collect();
     let count = |tag| entries.iter().filter(|e| e.0 == tag).count();
     let named = count(2) + count(8);
-    let sound = entries.is_sorted_by_key(|e| e.0)
+    let valid = entries.is_sorted_by_key(|e| e.0)
         && entries
             .iter()
             .all(|e| matches!(e.0, 1 | 2 | 4 | 8 | 16 | 32) && e.1 < 8)
@@ -51,7 +51,7 @@ fn parse(value: &[u8]) -> Result<Vec<Entry>, Failure> {
         && count(GROUP) == 1
         && count(OTHERS) == 1
         && (count(MASK) == 1 || count(MASK) == 0 && named == 0);
-    if sound || entries.is_empty() {
+    if valid || entries.is_empty() {
         Ok(entries)
     } else {
         fail(libc::EINVAL)
@@ -83,7 +83,7 @@ fn digits(entries: &mut [Entry]) -> [&mut u16; 3] {
         };
         found[digit] = Some(perm);
     }
-    found.map(|p| p.expect("a sound list has all three"))
+    found.map(|p| p.expect("a valid list has all three"))
 }
 
 fn mode_of(entries: &mut [Entry]) -> u32 {
@@ -100,7 +100,7 @@ pub(super) fn inherit(node: &mut Node, dir: &Node, asked: u32) {
     if matches!(node.body, super::state::Body::Symlink(_)) {
         return;
     }
-    let mut entries = parse(list).expect("what was set is sound");
+    let mut entries = parse(list).expect("stored ACLs are valid");
     if node.is_dir() {
         node.xattrs.insert(DEFAULT.to_vec(), list.clone());
     }
@@ -117,7 +117,7 @@ pub(super) fn inherit(node: &mut Node, dir: &Node, asked: u32) {
 pub(super) fn chmod(node: &mut Node) {
     let perm = node.perm;
     if let Some(list) = node.xattrs.get_mut(ACCESS) {
-        let mut entries = parse(list).expect("what was set is sound");
+        let mut entries = parse(list).expect("stored ACLs are valid");
         for (p, shift) in digits(&mut entries).into_iter().zip([6, 3, 0]) {
             *p = (perm >> shift & 7) as u16;
         }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_was_written_and_zeros_elsewhere() {
+    fn sparse_reads_written_bytes_and_zeros() {
         let mut s = Sparse::default();
         s.write(250, b"hello, world");
         s.write(i64::MAX as u64 - 3, b"end");

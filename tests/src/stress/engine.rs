@@ -15,7 +15,7 @@ const CX: Credentials<'_> = Credentials::new(0, 0);
 
 /// A way to the engine.
 #[derive(Debug)]
-pub struct EngineDoor<'f>(pub &'f Fs);
+pub struct EngineAccess<'f>(pub &'f Fs);
 
 fn sys<T>(result: Result<T>) -> Sys<T> {
     result.map_err(|e| {
@@ -27,7 +27,7 @@ fn sys<T>(result: Result<T>) -> Sys<T> {
     })
 }
 
-impl Target for EngineDoor<'_> {
+impl Target for EngineAccess<'_> {
     type Node = InodeRef;
     const WHOLE: bool = true;
     const VIEWS: bool = true;

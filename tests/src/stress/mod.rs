@@ -2,7 +2,7 @@
 //!
 //! * [`pattern`]: contents that say what they are, so that a byte of another
 //!   file, of another place or of half a write is found by whoever reads it.
-//! * `door`: what a worker can do, on the engine directly or by system calls.
+//! * `access`: what a worker can do, on the engine directly or by system calls.
 //! * `worker`: one thread: operations on what all share, and on files of its
 //!   own whose every byte it knows.
 //! * [`walk`]: the whole tree at the end, and its removal.
@@ -15,8 +15,8 @@ mod target;
 mod walk;
 mod worker;
 
-pub use engine::EngineDoor;
-pub use mount::MountDoor;
+pub use engine::EngineAccess;
+pub use mount::MountAccess;
 pub use target::{About, Target};
 pub use walk::{Summary, assert_same, remove_all, walk};
 pub use worker::{COLD, Plan, Totals, populate, run};

@@ -12,9 +12,9 @@ use crate::syscalls::{self as sys, Sys, errno, path_of};
 
 /// A way to a directory of a mount.
 #[derive(Debug)]
-pub struct MountDoor(pub PathBuf);
+pub struct MountAccess(pub PathBuf);
 
-impl Target for MountDoor {
+impl Target for MountAccess {
     type Node = OwnedFd;
     /// The page cache copies without a lock.
     const WHOLE: bool = false;

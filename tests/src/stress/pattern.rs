@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_moved_and_torn_words_are_found() {
+    fn pattern_detects_foreign_moved_and_torn_words() {
         let good = bytes(1, 512, 512, How::Written, 3, 9);
         verify(1, 512, &good, true).unwrap();
         verify(1, 512, &[0; 512], true).unwrap();

@@ -27,7 +27,7 @@ impl<N> Own<N> {
         w: &mut Worker<'_, D>,
         most: usize,
     ) -> Result<bool, String> {
-        let (door, full) = (w.door, [libc::ENOSPC]);
+        let (access, full) = (w.access, [libc::ENOSPC]);
         let at = w.random.below(most as u64) as usize;
         let len = 1 + w.random.below(20_000) as usize;
         let end = at + len;
@@ -36,7 +36,7 @@ impl<N> Own<N> {
             0..=4 => {
                 let mut new = vec![0; len];
                 w.random.fill(&mut new);
-                let n = door.write(&self.node, at as u64, &new);
+                let n = access.write(&self.node, at as u64, &new);
                 if let Some(n) = w.sort("write", n, &full)? {
                     self.grow(at + n);
                     self.bytes[at..at + n].copy_from_slice(&new[..n]);
@@ -45,19 +45,20 @@ impl<N> Own<N> {
             5 if self.bytes.len() < most => {
                 let mut new = vec![0; len];
                 w.random.fill(&mut new);
-                let n = door.append(&self.node, &new);
+                let n = access.append(&self.node, &new);
                 if let Some(n) = w.sort("append", n, &full)? {
                     self.bytes.extend(&new[..n]);
                 }
             }
             6 | 7 => {
-                let done = door.truncate(&self.node, at as u64);
+                let done = access.truncate(&self.node, at as u64);
                 if w.sort("truncate", done, &[])?.is_some() {
                     self.bytes.resize(at, 0);
                 }
             }
             8 => {
-                let done = door.fallocate(&self.node, Fallocate::PunchHole, at as u64, len as u64);
+                let done =
+                    access.fallocate(&self.node, Fallocate::PunchHole, at as u64, len as u64);
                 if w.sort("punch", done, &full)?.is_some() {
                     let range = range(self.bytes.len());
                     self.bytes[range].fill(0);
@@ -65,7 +66,7 @@ impl<N> Own<N> {
             }
             9 => {
                 let what = Fallocate::ZeroRange { keep_size: false };
-                let done = door.fallocate(&self.node, what, at as u64, len as u64);
+                let done = access.fallocate(&self.node, what, at as u64, len as u64);
                 if w.sort("zero", done, &full)?.is_some() {
                     self.grow(end);
                     self.bytes[at..end].fill(0);
@@ -76,7 +77,7 @@ impl<N> Own<N> {
                 let what = Fallocate::Allocate { keep_size };
                 // Now and then enough for a leaf of 2 MiB.
                 let len = if w.random.one_in(3) { most } else { len };
-                let done = door.fallocate(&self.node, what, at as u64, len as u64);
+                let done = access.fallocate(&self.node, what, at as u64, len as u64);
                 if w.sort("fallocate", done, &full)?.is_some() && !keep_size {
                     self.grow(at + len);
                 }
@@ -87,7 +88,7 @@ impl<N> Own<N> {
                 let words: Vec<u64> = (0..count).map(|_| w.random.word()).collect();
                 if count > 0 {
                     let persist = w.random.one_in(2);
-                    let stored = door.store(&self.node, from as u64, &words, persist);
+                    let stored = access.store(&self.node, from as u64, &words, persist);
                     if w.sort("store", stored, &full)?.is_some() {
                         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
                         self.bytes[from..from + bytes.len()].copy_from_slice(&bytes);
@@ -122,7 +123,7 @@ impl<N> Own<N> {
         at: usize,
         len: usize,
     ) -> Result<(), String> {
-        let about = w.door.about(&self.node);
+        let about = w.access.about(&self.node);
         let about = w.sort("getattr", about, &[])?.ok_or("no attributes")?;
         let expected = (self.bytes.len() as u64, u64::from(self.name.is_some()));
         if (about.size, about.nlink) != expected {
@@ -132,7 +133,7 @@ impl<N> Own<N> {
             ));
         }
         let mut got = vec![0xee; len];
-        let n = w.door.read(&self.node, at as u64, &mut got);
+        let n = w.access.read(&self.node, at as u64, &mut got);
         let n = w.sort("read", n, &[])?.unwrap_or(0);
         let expected = &self.bytes[at.min(self.bytes.len())..(at + len).min(self.bytes.len())];
         if got[..n] == *expected {

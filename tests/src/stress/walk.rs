@@ -31,21 +31,21 @@ pub struct Summary {
 ///
 /// # Errors
 /// What cannot be explained.
-pub fn walk<D: Target>(door: &D) -> Result<BTreeMap<Vec<u8>, Summary>, String> {
+pub fn walk<D: Target>(access: &D) -> Result<BTreeMap<Vec<u8>, Summary>, String> {
     let mut out = BTreeMap::new();
     let mut names: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let root = door.root().map_err(|e| format!("the root: errno {e}"))?;
+    let root = access.root().map_err(|e| format!("the root: errno {e}"))?;
     let mut left = vec![(Vec::new(), root)];
     while let Some((path, dir)) = left.pop() {
         let shown = || path.escape_ascii().to_string();
         let wrong = |e: i32| format!("{}: errno {e}", shown());
         let mut directories = 0;
-        for name in door.list(&dir).map_err(wrong)? {
+        for name in access.list(&dir).map_err(wrong)? {
             let path = [&path[..], b"/", &name].concat();
             let what = |e: i32| format!("{}: errno {e}", path.escape_ascii());
-            let node = door.lookup(&dir, &name).map_err(what)?;
-            let summary =
-                summary(door, &node, &path).map_err(|e| format!("{}: {e}", path.escape_ascii()))?;
+            let node = access.lookup(&dir, &name).map_err(what)?;
+            let summary = summary(access, &node, &path)
+                .map_err(|e| format!("{}: {e}", path.escape_ascii()))?;
             if summary.kind == FileType::Directory {
                 directories += 1;
                 left.push((path.clone(), node));
@@ -56,7 +56,7 @@ pub fn walk<D: Target>(door: &D) -> Result<BTreeMap<Vec<u8>, Summary>, String> {
                 return Err(format!("{} is listed twice", path.escape_ascii()));
             }
         }
-        let nlink = door.about(&dir).map_err(wrong)?.nlink;
+        let nlink = access.about(&dir).map_err(wrong)?.nlink;
         if nlink != directories + 2 {
             return Err(format!(
                 "{}: {nlink} links with {directories} directories in it",
@@ -92,13 +92,13 @@ pub fn assert_same(
     assert!(differences.is_empty(), "{context}:{differences}");
 }
 
-fn summary<D: Target>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, String> {
+fn summary<D: Target>(access: &D, node: &D::Node, path: &[u8]) -> Result<Summary, String> {
     let what = |e: i32| format!("errno {e}");
-    let about = door.about(node).map_err(what)?;
+    let about = access.about(node).map_err(what)?;
     let contents = match about.kind {
         FileType::Regular => {
             let mut bytes = vec![0; about.size as usize];
-            let n = door.read(node, 0, &mut bytes).map_err(what)?;
+            let n = access.read(node, 0, &mut bytes).map_err(what)?;
             if n as u64 != about.size {
                 return Err(format!("{n} of {} bytes were read", about.size));
             }
@@ -109,7 +109,7 @@ fn summary<D: Target>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, 
             crc32c::crc32c(&bytes)
         }
         FileType::Symlink => {
-            let target = door.readlink(node).map_err(what)?;
+            let target = access.readlink(node).map_err(what)?;
             if !is_target(&target) {
                 return Err(format!("it leads to {}", target.escape_ascii()));
             }
@@ -119,8 +119,8 @@ fn summary<D: Target>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, 
     };
     let mut xattrs = BTreeMap::new();
     if matches!(about.kind, FileType::Regular | FileType::Directory) {
-        for name in door.list_xattrs(node).map_err(what)? {
-            let value = door.get_xattr(node, &name).map_err(what)?;
+        for name in access.list_xattrs(node).map_err(what)? {
+            let value = access.get_xattr(node, &name).map_err(what)?;
             xattrs.insert(name, crc32c::crc32c(&value));
         }
     }
@@ -142,16 +142,16 @@ fn summary<D: Target>(door: &D, node: &D::Node, path: &[u8]) -> Result<Summary, 
 ///
 /// # Errors
 /// An errno.
-pub fn remove_all<D: Target>(door: &D) -> Sys {
-    empty(door, &door.root()?)
+pub fn remove_all<D: Target>(access: &D) -> Sys {
+    empty(access, &access.root()?)
 }
 
-fn empty<D: Target>(door: &D, dir: &D::Node) -> Sys {
-    for name in door.list(dir)? {
-        match door.unlink(dir, &name) {
+fn empty<D: Target>(access: &D, dir: &D::Node) -> Sys {
+    for name in access.list(dir)? {
+        match access.unlink(dir, &name) {
             Err(libc::EISDIR) => {
-                empty(door, &door.lookup(dir, &name)?)?;
-                door.rmdir(dir, &name)?;
+                empty(access, &access.lookup(dir, &name)?)?;
+                access.rmdir(dir, &name)?;
             }
             other => other?,
         }

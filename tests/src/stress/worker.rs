@@ -56,12 +56,12 @@ pub struct Totals {
 ///
 /// # Errors
 /// What went wrong.
-pub fn populate<D: Target>(door: &D, files: u64) -> Sys {
-    let root = door.root()?;
-    door.mkdir(&root, COLD)?;
-    let dir = door.lookup(&root, COLD)?;
+pub fn populate<D: Target>(access: &D, files: u64) -> Sys {
+    let root = access.root()?;
+    access.mkdir(&root, COLD)?;
+    let dir = access.lookup(&root, COLD)?;
     for i in 0..files {
-        door.create(&dir, format!("{i}").as_bytes())?;
+        access.create(&dir, format!("{i}").as_bytes())?;
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ pub fn populate<D: Target>(door: &D, files: u64) -> Sys {
 ///
 /// # Errors
 /// The first thing that cannot be explained.
-pub fn run<D: Target>(door: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, String> {
+pub fn run<D: Target>(access: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, String> {
     let (stop, start) = (AtomicBool::new(false), Instant::now());
     let progress: Vec<AtomicU64> = (0..plan.threads).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ pub fn run<D: Target>(door: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, S
                 scope.spawn(move || {
                     // A thread that panics stops the others, too.
                     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        Worker::new(door, &plan, id)?.work(stop, progress)
+                        Worker::new(access, &plan, id)?.work(stop, progress)
                     }));
                     let result = result.unwrap_or_else(|_| Err("it panicked".into()));
                     if result.is_err() {
@@ -120,7 +120,7 @@ pub fn run<D: Target>(door: &D, plan: &Plan, dog: &Watchdog) -> Result<Totals, S
 
 /// A thread.
 pub(super) struct Worker<'d, D: Target> {
-    pub(super) door: &'d D,
+    pub(super) access: &'d D,
     pub(super) id: u64,
     pub(super) random: Random,
     number: u32,
@@ -146,17 +146,17 @@ fn target(n: u64) -> Vec<u8> {
 }
 
 impl<'d, D: Target> Worker<'d, D> {
-    fn new(door: &'d D, plan: &Plan, id: u64) -> Result<Self, String> {
+    fn new(access: &'d D, plan: &Plan, id: u64) -> Result<Self, String> {
         let what = |e: i32| format!("its directory: errno {e}");
-        let root = door.root().map_err(what)?;
+        let root = access.root().map_err(what)?;
         let name = format!("own-{id}").into_bytes();
-        match door.mkdir(&root, &name) {
+        match access.mkdir(&root, &name) {
             Ok(()) | Err(libc::EEXIST) => {}
             Err(e) => return Err(what(e)),
         }
-        let own_dir = door.lookup(&root, &name).map_err(what)?;
+        let own_dir = access.lookup(&root, &name).map_err(what)?;
         Ok(Worker {
-            door,
+            access,
             id,
             random: Random::new(plan.seed ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             number: 0,
@@ -216,7 +216,7 @@ impl<'d, D: Target> Worker<'d, D> {
 
     /// A directory: the root or one a few levels below it.
     fn dir(&mut self) -> Result<D::Node, String> {
-        let root = self.door.root();
+        let root = self.access.root();
         let mut at = self.sort("root", root, &[])?.ok_or("no root")?;
         for _ in 0..self.random.below(3) {
             let name = self.name();
@@ -230,11 +230,11 @@ impl<'d, D: Target> Worker<'d, D> {
     }
 
     fn find(&mut self, dir: &D::Node, name: &[u8]) -> Result<Option<(D::Node, About)>, String> {
-        let found = self.door.lookup(dir, name);
+        let found = self.access.lookup(dir, name);
         let Some(node) = self.sort("lookup", found, &[libc::ENOENT])? else {
             return Ok(None);
         };
-        let about = self.door.about(&node);
+        let about = self.access.about(&node);
         Ok(self.sort("getattr", about, &[])?.map(|a| (node, a)))
     }
 
@@ -282,50 +282,50 @@ impl<'d, D: Target> Worker<'d, D> {
         if self.random.one_in(2)
             && let Some((node, _)) = self.file()?
         {
-            let cut = self.door.truncate(&node, 0);
+            let cut = self.access.truncate(&node, 0);
             self.sort("truncate", cut, &[])?;
             return Ok(());
         }
         let (dir, name) = (self.dir()?, self.name());
-        let gone = self.door.unlink(&dir, &name);
+        let gone = self.access.unlink(&dir, &name);
         self.sort("unlink", gone, &[libc::ENOENT, libc::EISDIR])?;
         Ok(())
     }
 
     fn change_names(&mut self) -> Result<(), String> {
         use libc::{EEXIST, EINVAL, EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY, EPERM};
-        let (door, dir, name) = (self.door, self.dir()?, self.name());
+        let (access, dir, name) = (self.access, self.dir()?, self.name());
         let new = [EEXIST, ENOENT, ENOSPC];
         match self.random.below(12) {
             0..=2 => {
-                let made = door.create(&dir, &name);
+                let made = access.create(&dir, &name);
                 if let Some(node) = self.sort("create", made, &new)? {
                     self.write_to(&node)?;
                 }
             }
             3 => {
-                let made = door.mkdir(&dir, &name);
+                let made = access.mkdir(&dir, &name);
                 self.sort("mkdir", made, &new)?;
             }
             4 => {
                 let kinds = [libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR];
                 let kind = kinds[self.random.below(3) as usize];
-                let made = door.mknod(&dir, &name, kind | 0o600);
+                let made = access.mknod(&dir, &name, kind | 0o600);
                 self.sort("mknod", made, &new)?;
             }
             5 => {
-                let made = door.symlink(&dir, &name, &target(self.random.below(1000)));
+                let made = access.symlink(&dir, &name, &target(self.random.below(1000)));
                 self.sort("symlink", made, &new)?;
             }
             6 => {
                 if let Some((node, _)) = self.any()? {
-                    let made = door.link(&node, &dir, &name);
+                    let made = access.link(&node, &dir, &name);
                     // A directory, or one whose last name has gone meanwhile.
                     self.sort("link", made, &[EEXIST, ENOENT, ENOSPC, EPERM])?;
                 }
             }
             7 | 8 => {
-                let gone = door.unlink(&dir, &name);
+                let gone = access.unlink(&dir, &name);
                 self.sort("unlink", gone, &[ENOENT, EISDIR])?;
             }
             9 if self.random.one_in(8) => {
@@ -337,7 +337,7 @@ impl<'d, D: Target> Worker<'d, D> {
                 }
             }
             9 => {
-                let gone = door.rmdir(&dir, &name);
+                let gone = access.rmdir(&dir, &name);
                 self.sort("rmdir", gone, &[ENOENT, ENOTDIR, ENOTEMPTY])?;
             }
             _ => {
@@ -354,7 +354,7 @@ impl<'d, D: Target> Worker<'d, D> {
                     exchange: flags.1,
                     whiteout: flags.2,
                 };
-                let done = door.rename((&dir, &name), (&to, &new_name), flags);
+                let done = access.rename((&dir, &name), (&to, &new_name), flags);
                 let allowed = [EEXIST, EINVAL, EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY];
                 self.sort(what, done, &allowed)?;
             }
@@ -365,9 +365,9 @@ impl<'d, D: Target> Worker<'d, D> {
     /// Empties a directory that others fill meanwhile.
     fn prune(&mut self, dir: &D::Node) -> Result<(), String> {
         use libc::{EISDIR, ENOENT, ENOTDIR, ENOTEMPTY};
-        let names = self.door.list(dir);
+        let names = self.access.list(dir);
         for name in self.sort("readdir", names, &[ENOENT])?.unwrap_or_default() {
-            let gone = self.door.unlink(dir, &name);
+            let gone = self.access.unlink(dir, &name);
             if self.sort("unlink", gone, &[ENOENT, EISDIR])?.is_some() {
                 continue;
             }
@@ -375,7 +375,7 @@ impl<'d, D: Target> Worker<'d, D> {
                 && about.kind == FileType::Directory
             {
                 self.prune(&node)?;
-                let gone = self.door.rmdir(dir, &name);
+                let gone = self.access.rmdir(dir, &name);
                 self.sort("rmdir", gone, &[ENOENT, ENOTDIR, ENOTEMPTY])?;
             }
         }
@@ -384,7 +384,7 @@ impl<'d, D: Target> Worker<'d, D> {
 
     /// Some units with words that say where they belong.
     fn write_to(&mut self, node: &D::Node) -> Result<(), String> {
-        let about = self.door.about(node);
+        let about = self.access.about(node);
         let Some(about) = self.sort("getattr", about, &[])? else {
             return Ok(());
         };
@@ -392,7 +392,7 @@ impl<'d, D: Target> Worker<'d, D> {
         let len = (1 + self.random.below(40)) * UNIT;
         let number = self.next_number();
         let bytes = pattern::bytes(about.id, at, len, How::Written, self.id, number);
-        let written = self.door.write(node, at, &bytes);
+        let written = self.access.write(node, at, &bytes);
         self.sort("write", written, &[libc::ENOSPC])?;
         Ok(())
     }
@@ -401,7 +401,7 @@ impl<'d, D: Target> Worker<'d, D> {
         let Some((node, about)) = self.file()? else {
             return Ok(());
         };
-        let (door, full) = (self.door, [libc::ENOSPC]);
+        let (access, full) = (self.access, [libc::ENOSPC]);
         let at = self.random.below(self.plan.units) * UNIT;
         let len = (1 + self.random.below(80)) * UNIT;
         match self.random.below(16) {
@@ -409,30 +409,30 @@ impl<'d, D: Target> Worker<'d, D> {
             6 | 7 => {
                 // Otherwise it grows without end.
                 if about.size > self.plan.units * UNIT * 2 {
-                    let cut = door.truncate(&node, at);
+                    let cut = access.truncate(&node, at);
                     self.sort("truncate", cut, &[])?;
                 }
                 let number = self.next_number();
                 let bytes = pattern::bytes(about.id, 0, len, How::Appended, self.id, number);
-                let appended = door.append(&node, &bytes);
+                let appended = access.append(&node, &bytes);
                 self.sort("append", appended, &full)?;
             }
             8 | 9 => {
-                let cut = door.truncate(&node, at);
+                let cut = access.truncate(&node, at);
                 self.sort("truncate", cut, &[])?;
             }
             10 => {
                 let keep_size = self.random.one_in(2);
-                let done = door.fallocate(&node, Fallocate::Allocate { keep_size }, at, len);
+                let done = access.fallocate(&node, Fallocate::Allocate { keep_size }, at, len);
                 self.sort("fallocate", done, &full)?;
             }
             11 | 12 => {
-                let done = door.fallocate(&node, Fallocate::PunchHole, at, len);
+                let done = access.fallocate(&node, Fallocate::PunchHole, at, len);
                 self.sort("punch", done, &full)?;
             }
             13 => {
                 let keep_size = self.random.one_in(2);
-                let done = door.fallocate(&node, Fallocate::ZeroRange { keep_size }, at, len);
+                let done = access.fallocate(&node, Fallocate::ZeroRange { keep_size }, at, len);
                 self.sort("zero", done, &full)?;
             }
             _ => {
@@ -444,7 +444,7 @@ impl<'d, D: Target> Worker<'d, D> {
                     .collect();
                 if D::VIEWS && !words.is_empty() {
                     let persist = self.random.one_in(2);
-                    let stored = door.store(&node, at, &words, persist);
+                    let stored = access.store(&node, at, &words, persist);
                     // EINVAL: it has been cut meanwhile.
                     self.sort("store", stored, &[libc::ENOSPC, libc::EINVAL])?;
                 }
@@ -461,20 +461,20 @@ impl<'d, D: Target> Worker<'d, D> {
             FileType::Regular => {
                 let at = self.random.below(self.plan.units) * UNIT;
                 let mut bytes = vec![0xee; ((1 + self.random.below(100)) * UNIT) as usize];
-                let got = self.door.read(&node, at, &mut bytes);
+                let got = self.access.read(&node, at, &mut bytes);
                 let n = self.sort("read", got, &[])?.unwrap_or(0);
                 pattern::verify(about.id, at, &bytes[..n], D::WHOLE)
                     .map_err(|e| format!("read of {n} bytes at {at}: {e}"))
             }
             FileType::Symlink => {
-                let got = self.door.readlink(&node);
+                let got = self.access.readlink(&node);
                 match self.sort("readlink", got, &[])? {
                     Some(t) if !is_target(&t) => Err(format!("a link to {}", t.escape_ascii())),
                     _ => Ok(()),
                 }
             }
             FileType::Directory => {
-                let got = self.door.list(&node);
+                let got = self.access.list(&node);
                 // The kernel lists no directory that has been removed.
                 let mut names = self
                     .sort("readdir", got, &[libc::ENOENT])?
@@ -498,22 +498,22 @@ impl<'d, D: Target> Worker<'d, D> {
         let Some((node, about)) = self.any()? else {
             return Ok(());
         };
-        let door = self.door;
+        let access = self.access;
         let xattrs = matches!(about.kind, FileType::Regular | FileType::Directory);
         let n = self.random.below(XATTRS);
         let name = format!("user.{n}").into_bytes();
         match self.random.below(8) {
             0 if about.kind != FileType::Symlink => {
                 let perm = 0o600 | self.random.below(64) as u32;
-                let done = door.chmod(&node, perm);
+                let done = access.chmod(&node, perm);
                 self.sort("chmod", done, &[])?;
             }
             1 => {
-                let done = door.utimes(&node, self.random.below(1 << 40) as i64);
+                let done = access.utimes(&node, self.random.below(1 << 40) as i64);
                 self.sort("utimes", done, &[])?;
             }
             2 if xattrs => {
-                let done = door.fsync(&node);
+                let done = access.fsync(&node);
                 self.sort("fsync", done, &[])?;
             }
             3..=5 if xattrs => {
@@ -521,18 +521,18 @@ impl<'d, D: Target> Worker<'d, D> {
                     + self.random.below(10) as usize;
                 let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace]
                     [self.random.below(3) as usize];
-                let done = door.set_xattr(&node, &name, &vec![len as u8; len], mode);
+                let done = access.set_xattr(&node, &name, &vec![len as u8; len], mode);
                 let allowed = [libc::ENOSPC, libc::EEXIST, libc::ENODATA];
                 self.sort("setxattr", done, &allowed)?;
             }
             6 if xattrs => {
-                let done = door.remove_xattr(&node, &name);
+                let done = access.remove_xattr(&node, &name);
                 self.sort("removexattr", done, &[libc::ENODATA])?;
             }
             _ if xattrs => {
-                let got = door.list_xattrs(&node);
+                let got = access.list_xattrs(&node);
                 for name in self.sort("listxattr", got, &[])?.unwrap_or_default() {
-                    let got = door.get_xattr(&node, &name);
+                    let got = access.get_xattr(&node, &name);
                     let value = self.sort("getxattr", got, &[libc::ENODATA])?;
                     let value = value.unwrap_or_default();
                     if value.iter().any(|b| *b != value.len() as u8) {
@@ -568,7 +568,7 @@ impl<'d, D: Target> Worker<'d, D> {
 
     fn make_own(&mut self, name: &[u8]) -> Result<Option<Own<D::Node>>, String> {
         // What is there is of a file that was let go.
-        let gone = self.door.unlink(&self.own_dir, name);
+        let gone = self.access.unlink(&self.own_dir, name);
         let in_use = self.own.iter().any(|o| o.name.as_deref() == Some(name));
         if in_use {
             // It lives on without a name.
@@ -577,14 +577,14 @@ impl<'d, D: Target> Worker<'d, D> {
             }
         }
         self.sort("unlink", gone, &[libc::ENOENT])?;
-        let made = self.door.create(&self.own_dir, name);
+        let made = self.access.create(&self.own_dir, name);
         let Some(node) = self.sort("create", made, &[libc::ENOSPC])? else {
             return Ok(None);
         };
         let mut name = Some(name.to_vec());
         if self.random.one_in(2) {
             let gone = self
-                .door
+                .access
                 .unlink(&self.own_dir, name.as_deref().unwrap_or(b""));
             self.sort("unlink", gone, &[])?;
             name = None;
@@ -593,7 +593,7 @@ impl<'d, D: Target> Worker<'d, D> {
     }
 
     fn cold(&mut self) -> Result<(), String> {
-        let root = self.door.root();
+        let root = self.access.root();
         let root = self.sort("root", root, &[])?.ok_or("no root")?;
         let dir = self.find(&root, COLD)?.ok_or("no directory cold")?.0;
         let name = format!("{}", self.random.below(self.plan.cold.max(1)));
@@ -601,7 +601,7 @@ impl<'d, D: Target> Worker<'d, D> {
             None if self.plan.cold == 0 => Ok(()),
             Some((node, a)) if (a.kind, a.nlink, a.size) == (FileType::Regular, 1, 0) => {
                 if self.random.one_in(4) {
-                    let done = self.door.chmod(&node, 0o600);
+                    let done = self.access.chmod(&node, 0o600);
                     self.sort("chmod", done, &[])?;
                 }
                 Ok(())
@@ -611,7 +611,7 @@ impl<'d, D: Target> Worker<'d, D> {
     }
 
     fn sync(&mut self) -> Result<(), String> {
-        let done = self.door.sync();
+        let done = self.access.sync();
         self.sort("sync and statfs", done, &[])?;
         Ok(())
     }

@@ -1,8 +1,7 @@
-//! What every byte of an image belongs to, and so what its damage may reach.
+//! The owner of every byte of an image, and so the possible effect of its damage.
 //!
-//! Read from the image with the definitions of the format alone, by a walk of
-//! its own and not by the engine: it also shows that the image is sound, since
-//! each block that is marked as used has just one owner.
+//! Uses the definitions of the format and its own walk, not the engine. It also shows
+//! that the image is consistent, since each block marked as used has exactly one owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +19,10 @@ use pramfs_medium::media::superblock::{
 use pramfs_medium::media::walk::MapRoot;
 use pramfs_medium::media::{DiskInode, Geometry, Ptr, probe_superblock};
 
-/// Who owns a block.
+/// Owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody: contents do not matter.
+    /// Free: contents do not matter.
     Free,
     /// Contents of a regular file.
     Data,
@@ -47,12 +46,12 @@ pub enum Owner {
     TablePointers,
 }
 
-/// What damage to a byte may reach.
+/// Possible effect of damage to a byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// Nothing: there is another copy, or it is not needed.
+    /// None: another copy exists, or the byte is not needed.
     Nothing,
-    /// Only what allocates or frees.
+    /// Only allocation and freeing.
     Allocation,
     /// These inodes, and what is below them.
     Inodes(BTreeSet<Ino>),
@@ -72,7 +71,7 @@ impl Reach {
         }
     }
 
-    /// Whether the attributes of this inode may be.
+    /// Whether the extended attributes of this inode may be damaged.
     pub fn hits_xattrs(&self, ino: Ino) -> bool {
         self.hits(&[ino]) || *self == Reach::Xattrs(ino)
     }
@@ -143,7 +142,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A hash tree; the items of its leaves go to `f`.
+    /// A hash tree; calls `f` for the items of its leaves.
     fn tree(
         &mut self,
         ptr: Ptr,
@@ -157,7 +156,7 @@ impl Walk<'_> {
         if !ptr.is_leaf() {
             let mut last = None;
             for word in self.words(ptr.block())? {
-                // A leaf stands in several slots.
+                // A leaf is in several slots.
                 let below = Ptr(word);
                 if last != Some(below.block()) {
                     self.tree(below, owner, f)?;
@@ -249,8 +248,8 @@ fn is_set(bits: &[u64], i: u64) -> bool {
 }
 
 impl Anatomy {
-    /// Of a sound image whose journal has nothing left to replay, or nothing
-    /// that matters.
+    /// Of a consistent image whose journal has nothing left to replay, or nothing
+    /// relevant.
     pub fn of(region: &Region) -> Result<Anatomy> {
         let geo = probe_superblock(region)?.geometry();
         let mut w = Walk {
@@ -340,7 +339,7 @@ impl Anatomy {
         all
     }
 
-    /// What damage to a byte may reach.
+    /// Possible effect of damage to a byte.
     pub fn reach(&self, offset: u64) -> Reach {
         let one = |ino| match ino {
             Ino::ROOT => Reach::All,

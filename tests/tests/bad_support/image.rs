@@ -1,11 +1,10 @@
-//! Images of 256 KiB to be damaged, each with what it holds.
+//! Images of 256 KiB to be damaged, each with its model.
 //!
-//! They hold one of each: directories, one of them of several blocks; files
-//! that are empty, short, of several blocks, preallocated and sparse over a
-//! terabyte; hard links, symbolic links in the inode and in a block, pipe,
-//! socket, device; attributes in line, in a block and with blocks of their
-//! own; an unlinked file that is still open; and a journal that two lanes have
-//! written to by turns.
+//! Each image has one object of each kind: directories, one of them with several blocks;
+//! files that are empty, short, of several blocks, preallocated, and sparse over a
+//! terabyte; hard links, symbolic links in the inode and in a block, a pipe, a socket, a
+//! device; attributes in line, in a block and with their own blocks; an unlinked file
+//! that is still open; and a journal that two lanes have written alternately.
 
 use pramfs::{
     Fallocate, Result, XattrMode,
@@ -23,25 +22,25 @@ use super::steady;
 pub enum End {
     /// Unmounted.
     Clean,
-    /// The process was killed: all that it stored is there.
+    /// The process was killed: all its stores are there.
     Killed,
-    /// The power failed: the last record of each lane is there, and nothing of
-    /// what it changed.
+    /// The power failed: the last record of each lane is there, and none of its
+    /// after-images.
     PowerLost,
 }
 
-/// An image and what it holds.
+/// An image and its model.
 #[derive(Debug, Clone)]
 pub struct Image {
     pub name: String,
     pub bytes: Vec<u8>,
     pub model: Model,
-    /// What it holds without the last record of one of the lanes.
+    /// The model without the last record of one of the lanes.
     pub without: Vec<Model>,
     pub end: End,
 }
 
-/// Bytes that name their place.
+/// Bytes that encode their offset.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = pramfs_tests::random::Random::new(seed);
     let mut bytes = vec![0; len];
@@ -117,8 +116,7 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
     fs.hold(open).into_count();
     fs.unlink(work, b"open")?;
 
-    // A file that both lanes change: what the first wrote of it is retired
-    // and must stay so.
+    // A file that both lanes change: the first lane's changes are retired and must stay.
     let handed = file(fs, keep, b"handed", &[(0, 50)])?;
     set_thread_lane(1);
     for i in 1..6 {
@@ -139,8 +137,8 @@ fn fill(fs: &Fs, bs: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the two lanes do last. Lane 1 changes the same directory as before, and
-/// so its last two records overlap.
+/// The last operations of the two lanes. Lane 1 changes the same directory as before, so
+/// its last two records overlap.
 fn last_changes(fs: &Fs) -> Result<()> {
     let keep = fs.lookup(Ino::ROOT, b"keep")?.ino;
     let deep = fs.lookup(keep, b"deep")?.ino;

@@ -1,15 +1,15 @@
-//! What the tests of bad input share.
+//! Shared code of the tests of invalid input.
 //!
-//! * [`bed`]: a file system to ask for what cannot be.
-//! * [`model`]: what a file system should hold, and the comparison with what
-//!   it does hold.
+//! * [`fixture`]: a file system for invalid requests.
+//! * [`model`]: the expected contents of a file system, and their comparison with the
+//!   real ones.
 //! * [`image`]: images to be damaged, each with its model.
-//! * [`anatomy`]: what every byte of an image belongs to, and so what its
-//!   damage may reach.
+//! * [`anatomy`]: the owner of every byte of an image, and so the possible effect of its
+//!   damage.
 #![allow(dead_code, reason = "each test uses its part of this")]
 
 pub mod anatomy;
-pub mod bed;
+pub mod fixture;
 pub mod image;
 pub mod model;
 
@@ -31,7 +31,7 @@ impl Clock for Stopped {
     }
 }
 
-/// Options of a mount that repeats exactly and goes on after damage.
+/// Mount options for repeatable runs that continue after damage.
 pub fn steady() -> MountOptions {
     MountOptions {
         errors: ErrorPolicy::Continue,
@@ -43,7 +43,7 @@ pub fn steady() -> MountOptions {
     }
 }
 
-/// A region of this process that holds a copy of an image.
+/// A region in the memory of this process with a copy of an image.
 pub fn region_with(image: &[u8]) -> Region {
     let region = Region::new("image", HeapBackend::boxed(image.len()));
     let stored = region.window().store_unflushed(0, image);

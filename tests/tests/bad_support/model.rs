@@ -1,8 +1,8 @@
-//! What a file system should hold, and the comparison with what it holds.
+//! The expected contents of a file system, and their comparison with the real ones.
 //!
-//! The rule for damage: an object that the damage cannot reach is as it was;
-//! one that it may reach is as it was, or the call says that it is damaged.
-//! Nothing is ever read that was not written.
+//! The rule for damage: an object that the damage cannot affect is unchanged; an object
+//! that it may affect is unchanged, or the call reports damage. No read returns bytes
+//! that were never written.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use super::anatomy::Reach;
 /// Contents of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// A file: its size, and what is not zero, by offset.
+    /// A file: its size, and its nonzero pieces by offset.
     File(u64, Vec<(u64, Vec<u8>)>),
     /// A directory: names of its entries.
     Dir(BTreeSet<Vec<u8>>),
@@ -48,7 +48,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads everything of a sound file system.
+    /// Reads everything of an undamaged file system.
     pub fn of(fs: &Fs) -> Result<Model> {
         let mut model = Model::default();
         let mut todo = vec![Ino::ROOT];
@@ -72,7 +72,7 @@ impl Model {
         Ok(model)
     }
 
-    /// The inodes on the way to an object by one of its names, itself included.
+    /// The inodes on the path to an object by one of its names, itself included.
     fn on_the_way(&self, (dir, _, ino): &Name) -> Vec<Ino> {
         let mut way = vec![*ino, *dir];
         let mut at = *dir;
@@ -84,7 +84,7 @@ impl Model {
         way
     }
 
-    /// Compares; what is hit may answer that it is damaged, the rest may not.
+    /// Compares. Affected objects may report damage, the others may not.
     pub fn compare(&self, fs: &Fs, reach: &Reach) -> Result<(), String> {
         let root = &self.objects[&Ino::ROOT];
         let hit = reach.hits(&[Ino::ROOT]);
@@ -176,7 +176,7 @@ impl Model {
         Ok(())
     }
 
-    /// Notes that bytes of a file were written.
+    /// Records that bytes of a file were written.
     pub fn write(&mut self, ino: Ino, offset: u64, bytes: &[u8]) {
         let o = self
             .objects
@@ -190,8 +190,7 @@ impl Model {
     }
 }
 
-/// The answer, or nothing where damage may have reached the object and the
-/// call says so.
+/// The answer, or `None` if damage may have affected the object and the call reports it.
 fn or_damaged<T>(
     result: Result<T>,
     hit: bool,
@@ -248,8 +247,8 @@ fn object(fs: &Fs, attr: &Attr) -> Result<Object> {
     })
 }
 
-/// Bytes that are compared around each part, and at the end of the file: what
-/// should be a hole there is one.
+/// Bytes compared around each piece, and at the end of the file, to check that holes are
+/// still holes.
 const AROUND: u64 = 700;
 
 fn compare_bytes(
@@ -289,5 +288,5 @@ fn compare_bytes(
     Ok(())
 }
 
-/// Who asks, in these tests.
+/// The caller in these tests.
 pub const CX: Credentials<'_> = Credentials::new(0, 0);

@@ -1,6 +1,5 @@
-//! The server of a mount is killed while calls wait for its answers: each gets
-//! an error, none hangs, and the directory can be unmounted, or mounted again
-//! as it is.
+//! Kills the server of a mount while calls wait for answers: each call gets an error,
+//! none hangs, and the directory can be unmounted, or mounted again without an unmount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,12 +18,12 @@ use rustix::process::Signal;
 
 use crate::alone;
 
-/// The file that a child maps and reads.
+/// A file that a child maps and reads.
 const CHILD: &str = "PRAMFS_TEST_KILLED_CHILD";
-const NAME: &str = "killed::each_caller_gets_an_error_and_nothing_hangs";
+const NAME: &str = "killed::killed_server_fails_callers_without_hang";
 const PAGES: usize = 16;
 
-/// A call that needs an answer, and its name.
+/// A call that needs an answer of the server, and its name.
 type Call = (&'static str, Box<dyn FnOnce() -> io::Result<()> + Send>);
 
 fn call(name: &'static str, f: impl FnOnce() -> io::Result<()> + Send + 'static) -> Call {
@@ -113,7 +112,7 @@ fn calls(mount: &Mounted) -> Vec<Call> {
     ]
 }
 
-/// Not a test by itself: reads a page of a mapping that is not in memory.
+/// Helper process: reads a page of a mapping that is not in memory.
 fn fault(path: &str) {
     let file = File::open(path).unwrap();
     let (prot, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
@@ -129,17 +128,17 @@ fn fault(path: &str) {
         "",
     )
     .unwrap();
-    // The parent stops the server before it says so.
+    // The parent stops the server before it sends the byte.
     let go = std::env::var("PRAMFS_TEST_KILLED_READY").unwrap();
     assert!(wait_until(|| Path::new(&go).exists()));
-    // SAFETY: a byte of the mapping; that nobody can tell what it is, and the
-    // signal where it cannot be read, are what is tested.
+    // SAFETY: a byte inside the mapping. Its value is not used, and the signal for an
+    // unreadable page is the subject of the test.
     let byte = unsafe { address.cast::<u8>().read_volatile() };
     eprintln!("read {byte}");
 }
 
 #[test]
-fn each_caller_gets_an_error_and_nothing_hangs() {
+fn killed_server_fails_callers_without_hang() {
     if let Ok(path) = std::env::var(CHILD) {
         return fault(&path);
     }
@@ -174,7 +173,7 @@ fn each_caller_gets_an_error_and_nothing_hangs() {
         let report = report.clone();
         std::thread::spawn(move || report.send((name, call())));
     }
-    // They wait.
+    // The calls wait.
     match reports.recv_timeout(Duration::from_millis(500)) {
         Err(RecvTimeoutError::Timeout) => {}
         other => panic!("answered by a server that is stopped: {other:?}"),
@@ -203,7 +202,7 @@ fn each_caller_gets_an_error_and_nothing_hangs() {
     mount.wait_for_end();
     dog.touch();
 
-    // Later calls, on what is open and on names.
+    // Later calls, on open files and on names.
     for result in [
         open.metadata().map(drop),
         fs::metadata(mount.at("kept")).map(drop),
@@ -215,7 +214,7 @@ fn each_caller_gets_an_error_and_nothing_hangs() {
     mount.mount("");
     assert_eq!(fs::read(mount.at("kept")).unwrap(), b"kept");
 
-    // Not unmounted, and one has still a file of the dead mount open.
+    // Not unmounted, and one file of the dead mount is still open.
     let open = File::open(mount.at("kept")).unwrap();
     mount.crash();
     assert!(mount.is_mounted());

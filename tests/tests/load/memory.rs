@@ -1,12 +1,11 @@
-//! What ordinary memory a process has, over the time of a test.
+//! Anonymous memory of a process over the time of a test.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-/// Ordinary memory of a process, bytes. A region is shared memory and does not
-/// count.
+/// Anonymous memory of a process, in bytes. A region is shared memory and does not count.
 fn anonymous(pid: Pid) -> u64 {
     let path = format!("/proc/{}/status", pid.as_raw_nonzero());
     let status = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -15,7 +14,7 @@ fn anonymous(pid: Pid) -> u64 {
     kib.unwrap_or_else(|| panic!("{path}: no RssAnon")) << 10
 }
 
-/// Readings in the order of time.
+/// Readings, in order of time.
 #[derive(Debug)]
 pub struct Readings {
     pid: Pid,
@@ -42,7 +41,7 @@ impl Readings {
         self.all.iter().map(|r| r.1).max().unwrap_or(0)
     }
 
-    /// The most of a quarter of the time: 0 to 3.
+    /// The maximum of a quarter of the time: 0 to 3.
     pub fn most_of_quarter(&self, quarter: usize) -> u64 {
         let of = |i: usize| self.all.len() * i / 4;
         let part = &self.all[of(quarter)..of(quarter + 1)];
@@ -50,7 +49,7 @@ impl Readings {
     }
 }
 
-/// The beginning, the most of each quarter, the end; KiB.
+/// The first reading, the maximum of each quarter, the last reading; KiB.
 impl fmt::Display for Readings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = |bytes: u64| bytes >> 10;

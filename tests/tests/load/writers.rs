@@ -1,6 +1,6 @@
-//! Twenty-four writers and readers on a mount: twelve of them over one small
-//! tree, where each byte that is read can be explained, twelve with logs of
-//! their own, against which the model is held at the end.
+//! Twenty-four writers and readers on a mount. Twelve share one small tree, where every
+//! byte read can be explained. Twelve keep logs, which are compared with the model at the
+//! end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pramfs_tests::kill::Record;
 use pramfs_tests::mounted::Mounted;
 use pramfs_tests::random::Random;
-use pramfs_tests::stress::{MountDoor, Plan, assert_same, populate, run, walk};
+use pramfs_tests::stress::{MountAccess, Plan, assert_same, populate, run, walk};
 use pramfs_tests::suite::{mount_for, number, say, unmount_and_check};
 use pramfs_tests::watchdog::Watchdog;
 use rustix::process::Signal;
@@ -17,31 +17,30 @@ use crate::memory::Readings;
 use crate::{alone, directory};
 
 const SEED: &str = "PRAMFS_LOAD_SEED";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LIVES: u32 = 12;
 const STRESS: u64 = 12;
 const CACHE: u64 = 8 << 20;
-/// What the server may have beside its inode cache: buffers of the threads that
-/// serve, bitmaps, what the allocator keeps.
+/// Memory of the server besides its inode cache: buffers of the serving threads, bitmaps,
+/// and memory that the allocator retains.
 const BESIDE: u64 = 48 << 20;
-/// What the memory may grow by once it has been in use for a quarter of a long
-/// run.
+/// Permitted growth of the memory after the first quarter of a long run.
 const GROWTH: u64 = 6 << 20;
 
-/// What happens meanwhile, every 100 ms, until it says that it is over.
+/// Called every 100 ms until it ends the run.
 type Meanwhile<'m> = &'m mut dyn FnMut(Duration) -> bool;
 
-/// Works for as long as `meanwhile` says, then compares everything.
+/// Works until `meanwhile` ends the run, then compares everything.
 fn load(test: &str, mount: &Mounted, options: &str, time: Duration, meanwhile: Meanwhile<'_>) {
     let seed = Random::seed_from_env(SEED);
     let context = format!("{test}, {SEED}={seed}");
-    let dog = Watchdog::new(&context, PATIENCE + time);
+    let dog = Watchdog::new(&context, TIMEOUT + time);
     let logs = directory();
     let (ours, theirs) = (mount.at("lives"), mount.at("stress"));
     for dir in [&ours, &theirs] {
         std::fs::create_dir(dir).unwrap();
     }
-    let (ours, theirs) = (MountDoor(ours), MountDoor(theirs));
+    let (ours, theirs) = (MountAccess(ours), MountAccess(theirs));
     let record = Record::new(logs.path(), LIVES, seed);
     record.begin(&ours).unwrap();
     populate(&theirs, 200).unwrap();
@@ -101,7 +100,7 @@ fn load(test: &str, mount: &Mounted, options: &str, time: Duration, meanwhile: M
 }
 
 #[test]
-fn twenty_four_writers_and_readers() {
+fn load_of_24_writers_and_readers_keeps_data() {
     let test = "24 writers and readers";
     let options = format!("cache_mem={CACHE}");
     let _alone = alone();
@@ -125,7 +124,7 @@ fn twenty_four_writers_and_readers() {
 }
 
 #[test]
-fn nothing_is_lost_while_the_server_is_stopped() {
+fn stopped_server_loses_no_data() {
     let test = "the server is stopped for 10 s";
     let _alone = alone();
     let Some(mount) = mount_for(test, &[], 256, "") else {
@@ -133,7 +132,7 @@ fn nothing_is_lost_while_the_server_is_stopped() {
     };
     let (stopped, end) = (Duration::from_secs(2), Duration::from_secs(12));
     let mut is_stopped = false;
-    // Two seconds of work, ten without a server, three more of work.
+    // Two seconds of work, ten with a stopped server, three more of work.
     let time = Duration::from_secs(15);
     load(test, &mount, "", time, &mut |passed| {
         if !is_stopped && (stopped..end).contains(&passed) {

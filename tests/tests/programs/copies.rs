@@ -1,5 +1,5 @@
-//! Copies of a tree with everything that a tree can have: rsync there and back,
-//! tar with extended attributes and ACLs.
+//! Copies of a tree with objects of every kind: a round trip with rsync, and tar with
+//! extended attributes and ACLs.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -7,11 +7,11 @@ use std::path::Path;
 
 use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, alone, full, sources};
+use crate::{TIMEOUT, alone, full, sources};
 
-/// Makes the tree in `$1`: files of all kinds and sizes, holes, links, special
-/// files, owners, permissions, times, attributes, and, where `$2` is "acl",
-/// ACLs. `$3` are the sources, `$4` how many more files.
+/// Creates the tree in `$1`: files of all kinds and sizes, holes, links, special files,
+/// owners, permissions, times, attributes, and, if `$2` is "acl", ACLs. `$3` are the
+/// sources, `$4` the number of additional files.
 const TREE: &str = r#"
 cd "$1"
 mkdir plain deep special links attributes
@@ -43,7 +43,7 @@ touch -d '1970-01-02 03:04:05.678901234' plain/f3; touch -d '2100-01-01 00:00:00
 touch -h -d '2001-02-03 04:05:06.5' links/symlink; touch -d '1999-12-31' deep links
 "#;
 
-/// Everything about a tree, a line for each file.
+/// All attributes of a tree, one line for each file.
 const LIST: &str = r#"
 cd "$1"
 find . -printf '%P\t%y\t%m\t%U:%G\t%n\t%s\t%T@\t%l\n' | sed -E 's/\td\t([0-7]+)\t([0-9:]+)\t[0-9]+\t[0-9]+\t/\td\t\1\t\2\t-\t-\t/' | LC_ALL=C sort
@@ -54,13 +54,13 @@ find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 find . -type f -links +1 -printf '%i\t%P\n' | LC_ALL=C sort -k2 | awk '{ if (!($1 in n)) n[$1] = ++k; print n[$1] "\t" $2 }'
 "#;
 
-/// Whether ACLs are more than attributes in a directory: the mask of one is the
-/// group of the mode.
+/// Whether a directory's file system implements ACLs, rather than storing them as
+/// attributes: the mask of one is the group of the mode.
 fn takes_acl(dir: &Path) -> bool {
     let probe = dir.join("probe");
     std::fs::write(&probe, "").unwrap();
     std::fs::set_permissions(&probe, PermissionsExt::from_mode(0o600)).unwrap();
-    let out = Run::new("setfacl", find("setfacl").unwrap(), PATIENCE)
+    let out = Run::new("setfacl", find("setfacl").unwrap(), TIMEOUT)
         .args(["-m", "u:daemon:rwx"])
         .arg(&probe)
         .output();
@@ -70,7 +70,7 @@ fn takes_acl(dir: &Path) -> bool {
 }
 
 fn list(dir: &Path, acl: &str) -> String {
-    Run::script("list of a tree", LIST, PATIENCE)
+    Run::script("list of a tree", LIST, TIMEOUT)
         .arg(dir)
         .arg(acl)
         .succeed()
@@ -91,7 +91,7 @@ fn same(is: &str, should: &str, what: &str) {
 }
 
 #[test]
-fn rsync_and_tar_bring_a_tree_there_and_back() {
+fn rsync_and_tar_round_trip_tree() {
     let test = "rsync -aHAX and tar";
     let programs = [
         "rsync",
@@ -105,7 +105,7 @@ fn rsync_and_tar_bring_a_tree_there_and_back() {
     let Some(mount) = mount_for(test, &programs, 1024, "") else {
         return;
     };
-    // On the file system of temporary files.
+    // On the file system for temporary files.
     let dir = tempfile::tempdir().unwrap();
     let (tree, back) = (dir.path().join("tree"), dir.path().join("back"));
     for dir in [&tree, &back] {
@@ -126,7 +126,7 @@ fn rsync_and_tar_bring_a_tree_there_and_back() {
         }
     };
     let files = if full() { "20000" } else { "1000" };
-    Run::script("make a tree", TREE, PATIENCE)
+    Run::script("make a tree", TREE, TIMEOUT)
         .arg(&tree)
         .arg(acl)
         .arg(sources())
@@ -135,9 +135,9 @@ fn rsync_and_tar_bring_a_tree_there_and_back() {
     let should = list(&tree, acl);
 
     let options = if acl.is_empty() { "-aHXS" } else { "-aHAXS" };
-    // Times of the same second are the same to rsync, unless it is told otherwise.
+    // rsync treats times within the same second as equal by default.
     let rsync = |from: &Path, to: &Path, more: &[&str]| {
-        Run::new("rsync", find("rsync").unwrap(), PATIENCE)
+        Run::new("rsync", find("rsync").unwrap(), TIMEOUT)
             .arg("--modify-window=-1")
             .arg(options)
             .args(more)
@@ -169,14 +169,14 @@ tar -C "$2" --xattrs --xattrs-include='*' $4 -df "$2.tar"
 cp -a "$2/." "$3"
 "#;
     let (unpacked, copied) = (mount.at("tar"), mount.at("copied"));
-    Run::script("tar", script, PATIENCE)
+    Run::script("tar", script, TIMEOUT)
         .arg(&there)
         .arg(&unpacked)
         .arg(&copied)
         .arg(if acl.is_empty() { "" } else { "--acls" })
         .succeed();
-    // A socket is in no archive: neither its line is there, nor its list, which
-    // ends with an empty line.
+    // Archives contain no sockets: the socket's line is missing, and so is its list,
+    // which ends with an empty line.
     let without = |text: &str| -> String {
         let mut list = false;
         text.lines()
@@ -189,7 +189,7 @@ cp -a "$2/." "$3"
             .collect()
     };
     same(&list(&unpacked, acl), &without(&should), "tar");
-    // cp sets the mode by an ACL, where it believes that there are any.
+    // cp sets the mode by an ACL if it expects ACL support.
     if !acl.is_empty() {
         same(&list(&copied, acl), &without(&should), "cp -a");
     }

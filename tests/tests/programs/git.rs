@@ -1,5 +1,5 @@
-//! git: a repository with history is made, cloned, checked out, collected and
-//! checked.
+//! git: creates a repository with history, clones it, checks it out, collects garbage and
+//! checks it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,10 +7,10 @@ use std::fs;
 use pramfs_tests::random::Random;
 use pramfs_tests::suite::{Run, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, alone, full};
+use crate::{TIMEOUT, alone, full};
 
-/// A history for `git fast-import`: files that change, come and go, and a
-/// branch that is merged now and then.
+/// A history for `git fast-import`: files that change, appear and disappear, and a branch
+/// that is merged now and then.
 fn history(commits: u64) -> String {
     let mut random = Random::new(7);
     let mut text = String::new();
@@ -31,7 +31,7 @@ fn history(commits: u64) -> String {
             && let Some(from @ 1..) = side
         {
             writeln!(text, "from :{from}").expect("into memory");
-            // From here on the branch is there.
+            // From here on, the branch exists.
             side = Some(0);
         } else if branch == "main" && side == Some(0) && random.one_in(20) {
             writeln!(text, "merge refs/heads/side").expect("into memory");
@@ -99,7 +99,7 @@ git count-objects
 "#;
 
 #[test]
-fn git_clones_checks_out_collects_and_checks() {
+fn git_clone_checkout_gc_fsck_work() {
     let test = "git";
     let _alone = alone();
     let Some(mount) = mount_for(test, &["git"], 1024, "") else {
@@ -109,13 +109,13 @@ fn git_clones_checks_out_collects_and_checks() {
     let dir = tempfile::tempdir().unwrap();
     let stream = dir.path().join("history");
     fs::write(&stream, history(commits)).unwrap();
-    let out = Run::script("git", SCRIPT, PATIENCE)
+    let out = Run::script("git", SCRIPT, TIMEOUT)
         .arg(mount.path())
         .arg(&stream)
         .succeed();
     mount.unmount();
     mount.mount("");
-    Run::script("git fsck", "git -C \"$1\" fsck --full --strict --no-dangling && test -z \"$(git -C \"$1\" status --porcelain)\"", PATIENCE)
+    Run::script("git fsck", "git -C \"$1\" fsck --full --strict --no-dangling && test -z \"$(git -C \"$1\" status --porcelain)\"", TIMEOUT)
         .arg(mount.at("clone"))
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .succeed();

@@ -1,9 +1,9 @@
-//! Real programs on a mount: a compiler, git, SQLite, PostgreSQL, rsync, tar,
-//! Python's own tests, an overlay, an NFS export. After each the file system is unmounted, and
+//! Real programs on a mount: a compiler, git, SQLite, PostgreSQL, rsync, tar, Python's
+//! own tests, an overlay, an NFS export. After each, the file system is unmounted, and
 //! fsck must find nothing.
 //!
-//! A sample of a few minutes; `PRAMFS_PROGRAMS=full` (`make test-programs`)
-//! does more of everything.
+//! By default a sample of a few minutes; `PRAMFS_PROGRAMS=full` (`make test-programs`)
+//! extends every part.
 
 mod copies;
 mod git;
@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use pramfs_tests::mounted::Mounted;
 
-/// Python as Debian has it, with all modules; another may come first in the path.
+/// Debian's Python, with all modules; another may come first in the path.
 const PYTHON: &str = "/usr/bin/python3";
-/// What any step may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Time limit of a step.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Whether all was asked for, not a sample.
+/// Whether the full run was requested.
 fn full() -> bool {
     match std::env::var("PRAMFS_PROGRAMS").as_deref() {
         Ok("full") => true,
@@ -36,15 +36,15 @@ fn full() -> bool {
     }
 }
 
-/// One at a time, before it mounts: they count on the time that they are given, a
-/// program that one of them starts has, for a moment, all descriptors of another,
-/// and a mount namespace keeps the mounts that there are until it ends.
+/// Runs one test at a time, from before it mounts. Tests rely on their time limits; a
+/// program started by one test briefly holds all descriptors of another; and a mount
+/// namespace keeps the mounts of its creation until it ends.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The sources that this test was built of.
+/// The sources from which this test was built.
 fn sources() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -52,7 +52,7 @@ fn sources() -> PathBuf {
         .unwrap()
 }
 
-/// Lets users other than root come to the mount point.
+/// Lets users other than root reach the mount point.
 fn let_others_in(mount: &Mounted) {
     let above = mount.path().parent().unwrap().to_owned();
     std::fs::set_permissions(above, PermissionsExt::from_mode(0o755)).unwrap();

@@ -1,5 +1,5 @@
-//! NFS-Ganesha exports the mount by its file handles, on the loopback alone; a
-//! client in user space works over NFS and beside it.
+//! NFS-Ganesha exports the mount by file handles, on the loopback interface only. A
+//! client in user space works over NFS while others use the mount directly.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::suite::{Run, find, missing, mount_for, say, unmount_and_check};
 use rustix::process::{Pid, Signal};
 
-use crate::{PATIENCE, PYTHON, alone, let_others_in};
+use crate::{PYTHON, TIMEOUT, alone, let_others_in};
 
 struct Server {
     child: Child,
@@ -22,7 +22,7 @@ impl Server {
     fn start(mount: &Mounted) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        // Free a moment ago.
+        // A port that was free a moment ago.
         let probe = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = probe.local_addr().unwrap().port();
         drop(probe);
@@ -77,13 +77,13 @@ impl Drop for Server {
 }
 
 #[test]
-fn nfs_ganesha_exports_the_mount() {
+fn nfs_ganesha_exports_mount() {
     let test = "NFS-Ganesha";
     let _alone = alone();
     let Some(mount) = mount_for(test, &["ganesha.nfsd", PYTHON], 256, "") else {
         return;
     };
-    let python = Run::new("python3", PYTHON, PATIENCE)
+    let python = Run::new("python3", PYTHON, TIMEOUT)
         .args(["-c", "import ctypes; ctypes.CDLL('libnfs.so.13')"])
         .output();
     if !python.status.success() {

@@ -1,11 +1,11 @@
-//! An overlay whose upper and working layers lie on the mount.
+//! An overlay whose upper and work directories are on the mount.
 
 use pramfs_tests::suite::{Run, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, alone, sources};
+use crate::{TIMEOUT, alone, sources};
 
-/// `$1` the mount, `$2` a lower layer, `$3` the sources. In a mount namespace of
-/// its own, so that the overlay goes with it.
+/// `$1` the mount, `$2` a lower layer, `$3` the sources. Runs in a separate mount
+/// namespace, so that the overlay disappears with it.
 const SCRIPT: &str = r#"
 mkdir "$1/upper" "$1/work" "$1/merged"
 tar -C "$3" --exclude=./target --exclude=./.git --exclude=./fuzz -cf - . | tar -C "$2" -xf -
@@ -54,7 +54,7 @@ rm -r "$1/upper" "$1/work" "$1/merged"
 "#;
 
 #[test]
-fn an_overlay_has_its_upper_layer_on_the_mount() {
+fn overlayfs_uses_mount_as_upper_layer() {
     let test = "overlay";
     let _alone = alone();
     let Some(mount) = mount_for(
@@ -66,7 +66,7 @@ fn an_overlay_has_its_upper_layer_on_the_mount() {
         return;
     };
     let lower = tempfile::tempdir().unwrap();
-    let out = Run::new("overlay", "unshare", PATIENCE)
+    let out = Run::new("overlay", "unshare", TIMEOUT)
         .args([
             "--mount",
             "--propagation",

@@ -1,5 +1,5 @@
-//! PostgreSQL: initdb, pgbench, SIGKILL of the server in the middle of it,
-//! recovery; the same with SIGKILL of the server of the mount.
+//! PostgreSQL: initdb, pgbench, SIGKILL of the database server during the run, recovery;
+//! the same with SIGKILL of the server of the mount.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -12,9 +12,9 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::suite::{Run, find, missing, mount_for, say, unmount_and_check};
 use rustix::process::Pid;
 
-use crate::{PATIENCE, alone, full, let_others_in};
+use crate::{TIMEOUT, alone, full, let_others_in};
 
-/// The newest server that is installed.
+/// The newest installed server.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let mut all: Vec<PathBuf> = versions
@@ -26,8 +26,8 @@ fn programs() -> Option<PathBuf> {
     all.pop()
 }
 
-/// A server, when it runs a child of this process: what is killed is gone at
-/// once, whoever adopts orphans here.
+/// A server. It runs as a child of this process, so a killed one is reaped at once,
+/// whatever process adopts orphans here.
 struct Server {
     bin: PathBuf,
     data: PathBuf,
@@ -41,13 +41,13 @@ const OPTIONS: [&str; 5] = [
     "shared_buffers=16MB",
     "max_wal_size=64MB",
     "min_wal_size=32MB",
-    // Otherwise a server that is killed leaves files in /dev/shm.
+    // Otherwise a killed server leaves files in /dev/shm.
     "dynamic_shared_memory_type=mmap",
 ];
 
 impl Server {
-    /// A program by the user `postgres`, who alone may run a server, in a
-    /// process of its own group.
+    /// A program run by the user `postgres`, the only one that may run a server, in a new
+    /// process group.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(find("setpriv").unwrap());
         command
@@ -72,7 +72,7 @@ impl Server {
     }
 
     fn run(&self, name: &str, script: &str) -> Run {
-        let mut run = Run::new(name, "unused", PATIENCE);
+        let mut run = Run::new(name, "unused", TIMEOUT);
         run.command = self.command("bash");
         run.args(["-euo", "pipefail", "-c", script])
     }
@@ -81,14 +81,14 @@ impl Server {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Starts it, and waits until it has recovered and answers.
+    /// Starts the server, and waits until it has recovered and answers.
     fn start(&mut self) {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.dir.path().join("log"));
         let log = log.unwrap();
-        // No TCP: what is tested is a file system, and the port may be taken.
+        // No TCP: it is not needed, and the port may be in use.
         let child = self
             .command(self.bin.join("postgres"))
             .arg("-k")
@@ -109,7 +109,7 @@ impl Server {
         self.child.take().unwrap().wait().unwrap();
     }
 
-    /// pgbench for so long, in the background.
+    /// Runs pgbench for some seconds, in the background.
     fn load(&self, seconds: u64) -> Child {
         self.command(self.bin.join("pgbench"))
             .args(["-n", "-c", "4", "-j", "2", "-T", &seconds.to_string()])
@@ -119,8 +119,7 @@ impl Server {
             .unwrap()
     }
 
-    /// What pgbench keeps equal whatever is committed, and every page of every
-    /// table and index.
+    /// Checks the invariant of pgbench, and every page of every table and index.
     fn check(&self) -> u64 {
         let script = r#"
 psql -qAtc "create extension if not exists amcheck"
@@ -133,7 +132,7 @@ psql -qAtc "select count(*) from pgbench_history"
         count.unwrap_or_else(|| panic!("{}", out.text))
     }
 
-    /// SIGKILL for the server's first process; the others end when they see it.
+    /// Kills the server's first process; the others end when they notice it.
     fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
@@ -145,10 +144,10 @@ psql -qAtc "select count(*) from pgbench_history"
         );
     }
 
-    /// SIGKILL for all of its processes.
+    /// Kills all of its processes.
     fn kill_all(&mut self) {
         for pid in self.processes() {
-            // It may have ended because another did.
+            // It may have ended together with another.
             let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
         if let Some(mut child) = self.child.take() {
@@ -156,9 +155,8 @@ psql -qAtc "select count(*) from pgbench_history"
         }
     }
 
-    /// The processes of the server: those of the child's group, and those that
-    /// have made groups of their own, whose working directory is that of the
-    /// data.
+    /// The processes of the server: those of the child's group, and those in other groups
+    /// whose working directory is the data directory.
     fn processes(&self) -> Vec<Pid> {
         let entries = fs::read_dir("/proc").unwrap().flatten();
         let ours = entries.filter(|entry| {
@@ -171,12 +169,12 @@ psql -qAtc "select count(*) from pgbench_history"
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A test that failed: nothing of it may stay.
+        // After a failed test, nothing may remain.
         self.kill_all();
     }
 }
 
-/// Works, kills, recovers and checks; what had been committed by then.
+/// Works, kills, recovers and checks. Returns the committed work.
 fn life(server: &mut Server, mount: &Mounted, of_mount: bool) -> u64 {
     let before = server.check();
     let mut load = server.load(60);
@@ -224,7 +222,7 @@ fn postgresql_recovers_after_sigkill() {
         dir: tempfile::tempdir().unwrap(),
     };
     let own = |path| {
-        Run::new("chown", "chown", PATIENCE)
+        Run::new("chown", "chown", TIMEOUT)
             .arg("postgres:postgres")
             .arg(path)
             .succeed()

@@ -1,10 +1,10 @@
-//! The tests that Python has for its own modules about files, run in a mount.
+//! Runs Python's own tests of its file modules in a mount.
 
 use std::path::{Path, PathBuf};
 
 use pramfs_tests::suite::{Expected, Run, missing, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, PYTHON, alone, full};
+use crate::{PYTHON, TIMEOUT, alone, full};
 
 const MODULES: [&str; 5] = [
     "test_os",
@@ -26,7 +26,7 @@ const MORE: [&str; 10] = [
     "test_mailbox",
 ];
 
-/// The cases that did not pass, as the closing lists of unittest name them.
+/// The cases that failed, as listed at the end by unittest.
 fn not_passed(text: &str) -> Vec<String> {
     let mut all: Vec<String> = text
         .lines()
@@ -46,7 +46,7 @@ fn not_passed(text: &str) -> Vec<String> {
 
 fn run(dir: &Path, modules: &[&str]) -> (String, Vec<String>) {
     std::fs::create_dir(dir).unwrap();
-    let out = Run::new("python3 -m test", PYTHON, 2 * PATIENCE)
+    let out = Run::new("python3 -m test", PYTHON, 2 * TIMEOUT)
         .args(["-m", "test", "-u", "largefile", "-v", "--tempdir"])
         .arg(dir)
         .args(modules)
@@ -72,13 +72,13 @@ fn run(dir: &Path, modules: &[&str]) -> (String, Vec<String>) {
 }
 
 #[test]
-fn python_tests_of_files() {
+fn python_file_tests_pass() {
     let test = "Python's tests";
     let _alone = alone();
     let Some(mount) = mount_for(test, &[PYTHON], 1024, "") else {
         return;
     };
-    let probe = Run::new("python3", PYTHON, PATIENCE)
+    let probe = Run::new("python3", PYTHON, TIMEOUT)
         .args(["-c", "import test.test_os"])
         .output();
     if !probe.status.success() {
@@ -89,7 +89,7 @@ fn python_tests_of_files() {
     } else {
         MODULES.to_vec()
     };
-    // What fails on any file system of this machine says nothing about ours.
+    // Cases that fail on every file system of this machine do not count.
     let elsewhere = tempfile::Builder::new()
         .prefix("pramfs-test-")
         .tempdir_in("/dev/shm")

@@ -1,9 +1,9 @@
-//! Programs and shared libraries that lie in the mount are run there, replaced
-//! while they run, and protected while they run.
+//! Programs and shared libraries on the mount are executed, replaced while they run, and
+//! write-protected while they run.
 
 use pramfs_tests::suite::{Run, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, alone, let_others_in};
+use crate::{TIMEOUT, alone, let_others_in};
 
 const SCRIPT: &str = r#"
 cd "$1"
@@ -63,7 +63,7 @@ rm said
 "#;
 
 #[test]
-fn programs_and_libraries_run_in_the_mount() {
+fn programs_and_libraries_run_from_mount() {
     let test = "running programs";
     let programs = ["cc", "ldd", "runuser", "python3"];
     for options in ["cache=auto,suid", "cache=none,suid"] {
@@ -72,13 +72,13 @@ fn programs_and_libraries_run_in_the_mount() {
             return;
         };
         let_others_in(&mount);
-        Run::script(test, SCRIPT, PATIENCE)
+        Run::script(test, SCRIPT, TIMEOUT)
             .arg(mount.path())
             .succeed();
-        // After a remount with nothing in the page cache.
+        // After a remount, with an empty page cache.
         mount.unmount();
         mount.mount(options);
-        let out = Run::new("main", mount.at("main"), PATIENCE).succeed();
+        let out = Run::new("main", mount.at("main"), TIMEOUT).succeed();
         assert_eq!(out.text, "42 1\n");
         mount.unmount();
         mount.mount("noexec");

@@ -1,9 +1,9 @@
-//! SQLite, with a write-ahead log and with rollback journals: several processes
-//! write to a database, they or the server of the mount are killed in the
-//! middle, and what was committed must be there.
+//! SQLite, with a write-ahead log and with rollback journals: several processes write to
+//! a database; they or the server of the mount are killed during the writes. Committed
+//! transactions must be there.
 //!
-//! (`speedtest1` of the SQLite sources is in no Debian package; the writers of
-//! `sqlite.py` take its place.)
+//! (No Debian package contains `speedtest1` of the SQLite sources; the writers of
+//! `sqlite.py` replace it.)
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use pramfs_tests::mounted::{Mounted, wait_until};
 use pramfs_tests::random::Random;
 use pramfs_tests::suite::{Run, mount_for, say, unmount_and_check};
 
-use crate::{PATIENCE, PYTHON, alone, full};
+use crate::{PYTHON, TIMEOUT, alone, full};
 
 const WRITERS: usize = 3;
 
@@ -23,7 +23,7 @@ fn program() -> PathBuf {
 }
 
 fn python(what: &str, database: &Path, mode: &str) -> Run {
-    Run::new("sqlite.py", PYTHON, PATIENCE)
+    Run::new("sqlite.py", PYTHON, TIMEOUT)
         .arg(program())
         .arg(what)
         .arg(database)
@@ -50,7 +50,7 @@ fn write(database: &Path, mode: &str, writer: usize, log: &Path) -> Child {
         .unwrap()
 }
 
-/// What the writer said, once it has ended.
+/// The output of the writer after its end.
 fn end(mut child: Child) -> String {
     assert!(
         wait_until(|| child.try_wait().unwrap().is_some()),
@@ -60,7 +60,7 @@ fn end(mut child: Child) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// One life of a database: its writers, a kill, and the check.
+/// One run of a database: its writers, a kill, and the check.
 fn life(
     mount: &Mounted,
     options: &str,
@@ -73,8 +73,8 @@ fn life(
     let mut writers: Vec<Child> = (0..WRITERS)
         .map(|w| write(&database, mode, w, &log(dir, w)))
         .collect();
-    // All of them have begun. SQLite asks again and again for the lock, and who
-    // is lucky gets it: on a busy machine the last may wait for long.
+    // All of them have started. SQLite retries for the lock in no fair order, so on a
+    // busy machine the last may wait long.
     let begun = |w| std::fs::metadata(log(dir, w)).is_ok_and(|m| m.len() > 0);
     let all_begun = (0..12).any(|_| wait_until(|| (0..WRITERS).all(begun)));
     std::thread::sleep(Duration::from_millis(300 + random.below(1200)));
@@ -141,7 +141,7 @@ fn sqlite(mode: &str, options: &str) {
 }
 
 #[test]
-fn sqlite_with_a_write_ahead_log() {
+fn sqlite_works_with_write_ahead_log() {
     sqlite("wal", "cache=auto");
     if full() {
         sqlite("wal", "cache=none");
@@ -149,7 +149,7 @@ fn sqlite_with_a_write_ahead_log() {
 }
 
 #[test]
-fn sqlite_with_a_rollback_journal() {
+fn sqlite_works_with_rollback_journal() {
     sqlite("delete", "cache=auto");
     if full() {
         sqlite("truncate", "cache=none");

@@ -1,4 +1,4 @@
-//! Who may open a region, and what a read-only mount does.
+//! Opening a region, and read-only mounts.
 
 use pramfs::format::format;
 use pramfs::{
@@ -18,7 +18,7 @@ fn read_only() -> MountOptions {
 }
 
 #[test]
-fn a_region_has_one_writer_or_many_readers() {
+fn region_allows_one_writer_or_many_readers() {
     let _one = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -44,7 +44,7 @@ fn a_region_has_one_writer_or_many_readers() {
 }
 
 #[test]
-fn a_read_only_mount_changes_nothing_and_says_erofs() {
+fn read_only_mount_fails_changes_with_erofs() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, b"bytes").unwrap();
@@ -61,10 +61,10 @@ fn a_read_only_mount_changes_nothing_and_says_erofs() {
     assert!(sim.image() == before);
 }
 
-/// A region that is open read-only is recovered in private memory: the mount
-/// sees the file system as it will be, and the medium stays as it is.
+/// A region opened read-only is recovered in private memory: the mount shows the
+/// recovered file system, and the medium stays unchanged.
 #[test]
-fn a_read_only_region_is_recovered_in_private_memory() {
+fn read_only_region_recovers_in_private_memory() {
     let _one = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -73,7 +73,7 @@ fn a_read_only_region_is_recovered_in_private_memory() {
     let fs = Fs::open(region, quiet()).unwrap();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, b"bytes").unwrap();
-    // What a crash leaves now.
+    // The current state, as a crash leaves it.
     let image = std::fs::read(&path).unwrap();
     drop(fs);
     std::fs::write(&path, &image).unwrap();
@@ -85,10 +85,10 @@ fn a_read_only_region_is_recovered_in_private_memory() {
     assert!(std::fs::read(&path).unwrap() == image);
 }
 
-/// Nothing that a crash has left is finished by a read-only mount but what the
-/// journal holds; what is left is, when it becomes writable.
+/// A read-only mount replays the journal and finishes nothing else after a crash. The
+/// rest is finished when it becomes writable.
 #[test]
-fn a_mount_that_becomes_writable_finishes_what_a_crash_has_left() {
+fn remount_rw_finishes_crash_recovery() {
     let (sim, fs) = small();
     let kept = file(&fs, "kept");
     fs.append(&Credentials::ROOT, kept, b"bytes").unwrap();
@@ -106,7 +106,7 @@ fn a_mount_that_becomes_writable_finishes_what_a_crash_has_left() {
     assert!(fs.statfs().unwrap().free >= free + 256, "the orphan stays");
     fs.append(&Credentials::ROOT, kept, b"!").unwrap();
     fs.make_writable().unwrap();
-    // Again a crash, and then an end.
+    // Another crash, then a clean end.
     let again = SimBackend::from_image(&crashed.image()).unwrap();
     let after = mount(&again, quiet()).unwrap();
     assert!(after.recovery().records > 0 && after.recovery().orphans == 0);
@@ -120,7 +120,7 @@ fn a_mount_that_becomes_writable_finishes_what_a_crash_has_left() {
 }
 
 #[test]
-fn a_mount_that_has_no_right_to_write_does_not_become_writable() {
+fn remount_rw_without_write_access_fails() {
     let _one = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -133,9 +133,9 @@ fn a_mount_that_has_no_right_to_write_does_not_become_writable() {
     assert!(fs.is_read_only());
 }
 
-/// Everything that has returned is found, however the process ended.
+/// Completed operations are found, however the process ended.
 #[test]
-fn what_has_returned_survives_the_process() {
+fn completed_ops_survive_process_end() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, b"some bytes").unwrap();
@@ -148,9 +148,9 @@ fn what_has_returned_survives_the_process() {
     find(&after, "d").unwrap();
 }
 
-/// The page that a mount looks at first is stored last, and each is fenced.
+/// The page that a mount reads first is stored last, and each page is fenced.
 #[test]
-fn a_crash_while_the_label_changes_leaves_either() {
+fn crash_in_label_change_leaves_old_or_new() {
     use pramfs_fsck::{Issue, check};
     const COPY: usize = 64 << 10;
     let (sim, fs) = small();
@@ -160,7 +160,7 @@ fn a_crash_while_the_label_changes_leaves_either() {
     assert_eq!(fs.label(), "afterwards");
     let new = sim.image();
     drop(fs);
-    // What of the two pages' static parts, of 512 bytes, is new.
+    // The new part of the static areas of the two pages, 512 bytes each.
     for (copy, first, label) in [
         (0, 0, "before"),
         (60, 0, "before"),
@@ -180,7 +180,7 @@ fn a_crash_while_the_label_changes_leaves_either() {
                 "{report}"
             );
         }
-        // The mount finishes it: no damage, and nothing is read-only.
+        // The mount finishes the change: no damage, and the mount is writable.
         let fs = mount(&sim, quiet()).unwrap();
         assert_eq!(fs.label(), label, "{copy} {first}");
         assert!(fs.recovery().damage.is_empty(), "{:?}", fs.recovery());
@@ -192,7 +192,7 @@ fn a_crash_while_the_label_changes_leaves_either() {
 }
 
 #[test]
-fn lock_shared_of_a_mount_that_has_stored_is_refused() {
+fn lock_shared_fails_after_stores() {
     let _one = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
@@ -218,7 +218,7 @@ fn lock_shared_of_a_mount_that_has_stored_is_refused() {
     refused(&fs);
     fs.close().unwrap();
 
-    // By the region and not by an option.
+    // Because of the region, not of an option.
     let fs = Fs::open(reader().unwrap(), quiet()).unwrap();
     fs.lock_shared().unwrap();
     drop(reader().unwrap());

@@ -1,5 +1,4 @@
-//! POSIX ACLs, as the library keeps them. What the kernel makes of them is
-//! tested on mounts.
+//! POSIX ACLs in the library. Tests on mounts cover their enforcement by the kernel.
 
 use pramfs::{
     XattrMode,
@@ -13,7 +12,7 @@ const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const NONE: u32 = u32::MAX;
 
-/// A list: owner, users and groups by tag, mask, others.
+/// An ACL: owner, users and groups by tag, mask, others.
 fn list(entries: &[(u8, u8, u32)]) -> Vec<u8> {
     let mut value = vec![2, 0, 0, 0];
     for (tag, perm, id) in entries {
@@ -23,7 +22,7 @@ fn list(entries: &[(u8, u8, u32)]) -> Vec<u8> {
     value
 }
 
-/// User 9 may do all that the mask allows.
+/// User 9 has all permissions that the mask allows.
 fn naming(owner: u8, mask: u8, others: u8) -> Vec<u8> {
     list(&[
         (1, owner, NONE),
@@ -48,7 +47,7 @@ fn perm(fs: &Fs, ino: Ino) -> u32 {
 }
 
 #[test]
-fn an_access_acl_and_the_mode_follow_each_other() {
+fn access_acl_and_mode_follow_each_other() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     set(&fs, ino, ACCESS, &naming(6, 4, 0)).unwrap();
@@ -59,11 +58,11 @@ fn an_access_acl_and_the_mode_follow_each_other() {
     };
     fs.setattr(&Credentials::ROOT, ino, &chmod).unwrap();
     assert_eq!(get(&fs, ino, ACCESS), Some(naming(7, 5, 1)));
-    // What a mode can say is no list.
+    // An ACL equal to the mode is not stored.
     let plain = list(&[(1, 6, NONE), (4, 2, NONE), (32, 1, NONE)]);
     set(&fs, ino, ACCESS, &plain).unwrap();
     assert_eq!((perm(&fs, ino), get(&fs, ino, ACCESS)), (0o621, None));
-    // And no list leaves the mode alone.
+    // Removing the ACL leaves the mode alone.
     set(&fs, ino, ACCESS, &naming(6, 6, 0)).unwrap();
     set(&fs, ino, ACCESS, &list(&[])).unwrap();
     assert_eq!((perm(&fs, ino), get(&fs, ino, ACCESS)), (0o660, None));
@@ -78,7 +77,7 @@ fn an_access_acl_and_the_mode_follow_each_other() {
 }
 
 #[test]
-fn a_default_acl_is_handed_down_and_replaces_the_umask() {
+fn default_acl_passes_down_and_replaces_umask() {
     let (sim, fs) = small();
     let ctx = Credentials::new(5, 6).with_umask(0o077);
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
@@ -97,7 +96,7 @@ fn a_default_acl_is_handed_down_and_replaces_the_umask() {
         .unwrap();
     assert_eq!(pipe.perm, 0o640);
     let link = fs.symlink(&ctx, dir, b"link", b"f").unwrap();
-    // A crash finds each with its list: they came in one record.
+    // After a crash, each inode has its ACL: both were in one record.
     drop(fs);
     let (_image, fs) = after_a_crash(&sim);
     assert_eq!(get(&fs, f.ino, ACCESS), Some(naming(6, 6, 0)));
@@ -106,18 +105,18 @@ fn a_default_acl_is_handed_down_and_replaces_the_umask() {
     assert_eq!(get(&fs, sub.ino, DEFAULT), Some(naming(7, 6, 1)));
     assert_eq!(get(&fs, pipe.ino, ACCESS), Some(naming(6, 4, 0)));
     assert_eq!((link.perm, get(&fs, link.ino, ACCESS)), (0o777, None));
-    // A list that a mode can say is the mode.
+    // An ACL equal to the mode only sets the mode.
     let plain = list(&[(1, 7, NONE), (4, 5, NONE), (32, 0, NONE)]);
     set(&fs, dir, DEFAULT, &plain).unwrap();
     let g = fs.create(&ctx, dir, b"g", 0o666).unwrap();
     assert_eq!((g.perm, get(&fs, g.ino, ACCESS)), (0o640, None));
-    // Without one the umask is back.
+    // Without a default ACL, the umask applies again.
     fs.removexattr(dir, DEFAULT).unwrap();
     assert_eq!(fs.create(&ctx, dir, b"h", 0o666).unwrap().perm, 0o600);
 }
 
 #[test]
-fn what_is_no_acl_is_refused() {
+fn malformed_acl_is_rejected() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     let link = fs.symlink(&ROOT, Ino::ROOT, b"l", b"f").unwrap().ino;
@@ -147,7 +146,7 @@ fn what_is_no_acl_is_refused() {
 }
 
 #[test]
-fn an_acl_set_by_who_is_not_in_the_group_takes_sgid_away() {
+fn acl_set_by_non_member_clears_sgid() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     let owner = SetAttr {

@@ -1,4 +1,4 @@
-//! What stat shows, owners and modes, extended attributes.
+//! Results of stat, owners and modes, extended attributes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use pramfs_tests::region::quiet;
 use super::{ROOT, contents, file, remount, small};
 
 #[test]
-fn the_size_of_a_directory_is_32_bytes_an_entry_and_an_empty_one_owns_no_block() {
+fn directory_size_is_32_bytes_per_entry() {
     let (_sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap();
     assert_eq!((dir.size, dir.blocks, dir.nlink), (0, 0, 2));
@@ -25,7 +25,7 @@ fn the_size_of_a_directory_is_32_bytes_an_entry_and_an_empty_one_owns_no_block()
 }
 
 #[test]
-fn st_blocks_counts_data_pointer_blocks_and_attributes_in_512_byte_units() {
+fn st_blocks_counts_data_pointers_and_xattrs() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     let blocks = || fs.getattr(ino).unwrap().blocks;
@@ -48,7 +48,7 @@ fn st_blocks_counts_data_pointer_blocks_and_attributes_in_512_byte_units() {
 }
 
 #[test]
-fn number_and_generation_together_are_never_used_twice() {
+fn inode_number_and_generation_are_never_reused() {
     let (sim, mut fs) = small();
     let (mut seen, mut numbers) = (BTreeSet::new(), BTreeSet::new());
     for round in 0..3 {
@@ -64,7 +64,7 @@ fn number_and_generation_together_are_never_used_twice() {
 }
 
 #[test]
-fn the_change_counter_grows_with_every_change() {
+fn change_counter_grows_with_every_change() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     let mut last = fs.getattr(ino).unwrap().change;
@@ -86,7 +86,7 @@ fn the_change_counter_grows_with_every_change() {
 }
 
 #[test]
-fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_directory() {
+fn create_takes_owner_umask_and_setgid_group() {
     let (_sim, fs) = small();
     let ctx = Credentials::new(1000, 100).with_umask(0o027);
     let a = fs.create(&ctx, Ino::ROOT, b"f", 0o666).unwrap();
@@ -103,9 +103,9 @@ fn new_files_take_owner_and_umask_from_the_caller_and_the_group_from_a_setgid_di
     assert_eq!((f.gid, f.perm, e.gid, e.perm), (50, 0o640, 50, 0o2750));
 }
 
-/// Who owns the region may do everything: the direct API asks for no right.
+/// The owner of the region may do everything: the direct API checks no permissions.
 #[test]
-fn the_direct_api_checks_no_permission() {
+fn direct_api_checks_no_permission() {
     use pramfs::OpenOptions;
     let (_sim, fs) = small();
     let owner = Credentials::new(1, 1);
@@ -121,7 +121,7 @@ fn the_direct_api_checks_no_permission() {
 }
 
 #[test]
-fn a_new_owner_takes_suid_away_and_strip_suid_does_too() {
+fn chown_and_strip_suid_clear_suid() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     let perm = |perm, uid| {
@@ -144,7 +144,7 @@ fn a_new_owner_takes_suid_away_and_strip_suid_does_too() {
     )
     .unwrap();
     fs.strip_suid(ino).unwrap();
-    // sgid without the right to execute is no right.
+    // sgid without group execute permission gives no rights.
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o2644);
     assert_eq!(
         fs.getxattr(ino, b"security.capability")
@@ -155,7 +155,7 @@ fn a_new_owner_takes_suid_away_and_strip_suid_does_too() {
 }
 
 #[test]
-fn attributes_live_in_user_trusted_security_and_the_two_of_posix_acls() {
+fn xattr_namespaces_are_limited() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     let set = |name: &[u8]| {
@@ -203,7 +203,7 @@ fn attributes_live_in_user_trusted_security_and_the_two_of_posix_acls() {
 }
 
 #[test]
-fn a_value_has_up_to_64_kib_and_a_file_1000_attributes() {
+fn xattr_value_takes_64_kib_and_file_1000_xattrs() {
     for block_size in [512, 4096] {
         let (sim, fs) = pramfs_tests::region::fresh(16 << 20, block_size).unwrap();
         let ino = file(&fs, "f");
@@ -250,9 +250,9 @@ fn a_value_has_up_to_64_kib_and_a_file_1000_attributes() {
     }
 }
 
-/// The kernel passes on no longer list.
+/// The kernel does not pass on a longer list.
 #[test]
-fn a_list_of_names_beyond_64_kib_is_refused_and_the_attributes_stay() {
+fn listxattr_beyond_64_kib_fails_and_keeps_xattrs() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     for i in 0..300 {

@@ -1,4 +1,4 @@
-//! What damage and failing media do: `errors=`, EUCLEAN, EIO.
+//! Damage and failing media: `errors=`, EUCLEAN, EIO.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use pramfs_tests::region::{inode_home, mount, quiet, region_of};
 
 use super::{ROOT, contents, file, find, names, one_at_a_time, small};
 
-/// A file system with a damaged directory and a file beside it.
+/// A file system with a damaged directory, and an intact file.
 fn damaged(errors: ErrorPolicy) -> Fs {
     let (sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
@@ -22,7 +22,7 @@ fn damaged(errors: ErrorPolicy) -> Fs {
     let whole = file(&fs, "whole");
     fs.append(&Credentials::ROOT, whole, b"unharmed").unwrap();
     fs.close().unwrap();
-    // The leaf of `dir` is the block with that name in it.
+    // The leaf of `dir` is the block that contains this name.
     let image = sim.image();
     let name = b"an entry of its own";
     let at = image.windows(name.len()).position(|w| w == name).unwrap();
@@ -38,7 +38,7 @@ fn meet(fs: &Fs) -> Error {
 }
 
 #[test]
-fn damage_is_euclean_for_the_object_and_the_rest_stays_readable() {
+fn damage_gives_euclean_and_spares_other_objects() {
     for errors in [ErrorPolicy::Continue, ErrorPolicy::RemountRo] {
         let fs = damaged(errors);
         let e = meet(&fs);
@@ -49,7 +49,7 @@ fn damage_is_euclean_for_the_object_and_the_rest_stays_readable() {
 }
 
 #[test]
-fn errors_continue_goes_on_writing_and_remount_ro_stops() {
+fn errors_continue_writes_and_remount_ro_stops() {
     let fs = damaged(ErrorPolicy::Continue);
     meet(&fs);
     file(&fs, "new");
@@ -60,7 +60,7 @@ fn errors_continue_goes_on_writing_and_remount_ro_stops() {
     assert!(fs.is_read_only());
     let after = fs.create(&ROOT, Ino::ROOT, b"after", 0o644);
     assert_eq!(after.unwrap_err().errno(), libc::EROFS);
-    // Until fsck has seen it.
+    // Until fsck has checked it.
     assert_eq!(fs.make_writable().unwrap_err().errno(), libc::EROFS);
     assert!(fs.is_read_only());
 }
@@ -68,8 +68,8 @@ fn errors_continue_goes_on_writing_and_remount_ro_stops() {
 /// Name, number, whether there were attributes.
 type Listed = (Vec<u8>, Ino, bool);
 
-/// A directory read with attributes, as often as it takes: what was kept, and
-/// how it ended.
+/// Reads a directory with attributes, in as many calls as needed. Returns the entries,
+/// and how it ended.
 fn listed(fs: &Fs, dir: Ino) -> (Vec<Listed>, Vec<InodeRefs>, Result<(), Error>) {
     let (mut all, mut held, mut cookie) = (Vec::new(), Vec::new(), 2);
     loop {
@@ -97,7 +97,7 @@ fn change(sim: &SimBackend, at: usize) {
 }
 
 #[test]
-fn a_damaged_inode_hides_no_other_name() {
+fn damaged_inode_hides_no_other_name() {
     let (sim, fs) = small();
     let inodes: Vec<Ino> = (0..8).map(|n| file(&fs, &format!("file{n}"))).collect();
     fs.close().unwrap();
@@ -117,10 +117,10 @@ fn a_damaged_inode_hides_no_other_name() {
     assert_eq!(fs.getattr(inodes[4]).unwrap().nlink, 1);
 }
 
-/// Entries before a damaged leaf are given, with their references; the request
-/// that starts at the leaf is refused and leaves no reference.
+/// Entries before a damaged leaf are returned, with their references. The request that
+/// starts at the leaf fails and leaves no reference.
 #[test]
-fn a_damaged_leaf_hides_only_what_lies_behind_it() {
+fn damaged_leaf_hides_only_entries_behind_it() {
     let (sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     for n in 0..1000 {
@@ -131,7 +131,7 @@ fn a_damaged_leaf_hides_only_what_lies_behind_it() {
     let free = fs.statfs().unwrap().free_inodes;
     fs.close().unwrap();
     let (image, last) = (sim.image(), order.last().unwrap());
-    // Homes lie behind the journal, where the name stands, too.
+    // File blocks lie after the journal, which contains the name too.
     let at = image.windows(last.len()).rposition(|w| w == last).unwrap();
     change(&sim, at);
     let errors = ErrorPolicy::Continue;
@@ -151,7 +151,7 @@ fn a_damaged_leaf_hides_only_what_lies_behind_it() {
 const CHILD: &str = "PRAMFS_TEST_ERRORS_PANIC";
 
 #[test]
-fn errors_panic_aborts_the_process() {
+fn errors_panic_aborts_process() {
     let _one = one_at_a_time();
     use std::os::unix::process::ExitStatusExt;
     if std::env::var_os(CHILD).is_some() {
@@ -159,7 +159,7 @@ fn errors_panic_aborts_the_process() {
         std::process::exit(0);
     }
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "damage::errors_panic_aborts_the_process"])
+        .args(["--exact", "damage::errors_panic_aborts_process"])
         .env(CHILD, "1")
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
@@ -168,9 +168,9 @@ fn errors_panic_aborts_the_process() {
     assert_eq!(status.signal(), Some(libc::SIGABRT));
 }
 
-/// The superblock keeps when an error was met first and last.
+/// The superblock records the times of the first and of the latest error.
 #[test]
-fn errors_are_noted_in_the_superblock() {
+fn errors_are_recorded_in_superblock() {
     let fs = damaged(ErrorPolicy::Continue);
     let noted = |fs: &Fs| {
         pramfs_medium::media::probe_superblock(fs.region())
@@ -190,9 +190,9 @@ fn errors_are_noted_in_the_superblock() {
     );
 }
 
-/// The region's file is cut under the mount: EIO, and the process lives.
+/// The region's file is truncated under the mount: EIO, and the process lives.
 #[test]
-fn a_medium_that_vanishes_is_eio_and_not_death() {
+fn truncated_region_under_mount_gives_eio() {
     use pramfs::format::format;
     use pramfs::pmem::{RegionOptions, install_fault_guard};
     install_fault_guard().unwrap();
@@ -214,10 +214,10 @@ fn a_medium_that_vanishes_is_eio_and_not_death() {
     );
 }
 
-/// What a file shows: size, mode, contents.
+/// The visible state of a file: size, mode, contents.
 type Shown = (u64, u32, Vec<u8>);
 
-/// What each name of the root shows.
+/// The visible state of each name of the root.
 fn shown(fs: &Fs) -> pramfs::Result<BTreeMap<String, Shown>> {
     let mut all = BTreeMap::new();
     let mut found = Vec::new();
@@ -234,10 +234,10 @@ fn shown(fs: &Fs) -> pramfs::Result<BTreeMap<String, Shown>> {
     Ok(all)
 }
 
-/// A page of the region as it was before some changes is put back, each that
-/// differs in its turn.
+/// Restores an older version of a page of the region, one at a time for each page that
+/// differs.
 #[test]
-fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
+fn stale_page_is_detected_or_shows_old_state() {
     const PAGE: usize = 4096;
     let (sim, fs) = small();
     for n in 0..6 {
@@ -284,14 +284,14 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
         image[page].copy_from_slice(stale);
         let sim = SimBackend::from_image(&image).unwrap();
         let region = region_of(&sim);
-        let sound = pramfs_fsck::check(&region, &Default::default()).is_clean();
+        let clean = pramfs_fsck::check(&region, &Default::default()).is_clean();
         let seen = mount(&sim, quiet()).and_then(|fs| shown(&fs));
         match seen {
             Err(e) => {
                 assert!(matches!(e.errno(), libc::EUCLEAN | libc::EINVAL), "{e}");
                 by_engine += 1;
             }
-            Ok(_) if !sound => by_check += 1,
+            Ok(_) if !clean => by_check += 1,
             Ok(seen) => {
                 for (name, (size, mode, bytes)) in &seen {
                     let once = [old.get(name), new.get(name)];
@@ -299,8 +299,8 @@ fn a_stale_page_is_noticed_or_shows_what_was_there_once() {
                         |f: &dyn Fn(&Shown) -> bool| once.iter().flatten().any(|then| f(then));
                     assert!(was(&|then| then.0 == *size), "size of {name}, page {at:#x}");
                     assert!(was(&|then| then.1 == *mode), "mode of {name}, page {at:#x}");
-                    // Each byte; a page is of the one state, its neighbour of the
-                    // other, and a new block had something else then.
+                    // Compared byte by byte: a page has one state and its neighbour the
+                    // other, and a new block had other contents before.
                     for (i, byte) in bytes.iter().enumerate() {
                         let known =
                             was(&|then| then.2.get(i) == Some(byte)) || stale.contains(byte);

@@ -1,4 +1,4 @@
-//! Views: one range of addresses that is the medium, beside reads and writes.
+//! Views: an address range that aliases the medium, beside reads and writes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use pramfs_tests::region::fresh;
 use super::{MIB, contents, small};
 
 #[test]
-fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
+fn view_and_file_io_are_coherent() {
     let (_sim, fs) = small();
     let file = OpenOptions::new()
         .read(true)
@@ -30,7 +30,7 @@ fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
     let other = file.map(0..12_288, Access::Read).unwrap();
     other.read(4000, &mut back).unwrap();
     assert_eq!(&back, b"stored");
-    // So do a punch and a write into the hole it leaves: elsewhere, by now.
+    // After a punch, a write into the hole uses another block; the view keeps the old one.
     file.fallocate(Fallocate::PunchHole, 4096, 4096).unwrap();
     file.write_at(&[9; 8], 4096).unwrap();
     assert_eq!(
@@ -41,7 +41,7 @@ fn a_view_and_reads_and_writes_of_the_same_file_see_each_other_at_once() {
 }
 
 #[test]
-fn a_view_for_writing_fills_holes_and_one_for_reading_shows_zeros() {
+fn view_fills_holes_or_shows_zeros() {
     let (_sim, fs) = small();
     let file = OpenOptions::new()
         .read(true)
@@ -70,7 +70,7 @@ fn a_view_for_writing_fills_holes_and_one_for_reading_shows_zeros() {
 }
 
 #[test]
-fn blocks_of_a_view_are_given_to_nobody_until_it_is_dropped() {
+fn view_blocks_are_not_reused_until_drop() {
     let (_sim, fs) = small();
     let file = OpenOptions::new()
         .read(true)
@@ -100,7 +100,7 @@ fn blocks_of_a_view_are_given_to_nobody_until_it_is_dropped() {
 }
 
 #[test]
-fn views_need_blocks_of_4096_bytes_and_end_with_the_file() {
+fn view_needs_4096_byte_blocks_and_ends_at_eof() {
     let (_sim, fs) = fresh(2 * MIB, 1024).unwrap();
     let file = OpenOptions::new()
         .read(true)
@@ -134,9 +134,9 @@ fn views_need_blocks_of_4096_bytes_and_end_with_the_file() {
     assert_eq!(file.map(4999..5000, Access::Read).unwrap().len(), 1);
 }
 
-/// The kernel has no say here, so there is no atomicity but that of words.
+/// The kernel is not involved, so only word operations are atomic.
 #[test]
-fn words_of_a_view_are_changed_atomically_from_many_threads() {
+fn view_word_atomics_work_from_many_threads() {
     let (_sim, fs) = small();
     let file = OpenOptions::new()
         .read(true)
@@ -159,10 +159,10 @@ fn words_of_a_view_are_changed_atomically_from_many_threads() {
     assert!(view.load::<u64>(4).is_err(), "not aligned");
 }
 
-/// Between finding a name and opening what it leads to, the name may come to lead
-/// elsewhere, and the number of what it led to be given to a new file.
+/// Between the lookup of a name and the open, the name may be changed and the inode
+/// number reused for a new file.
 #[test]
-fn a_path_is_never_opened_as_another_file() {
+fn open_by_path_never_opens_other_file() {
     let (_sim, fs) = small();
     let ctx = Credentials::ROOT;
     let make = |name: &[u8]| fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
@@ -170,7 +170,7 @@ fn a_path_is_never_opened_as_another_file() {
     let keep: Vec<_> = (0..8).map(|i| format!("keep{i}")).collect();
     let opens = AtomicU32::new(0);
     std::thread::scope(|s| {
-        // More than processors: now and then one is put off in between.
+        // More threads than processors, so that now and then one is preempted in between.
         for _ in 0..8 {
             s.spawn(|| {
                 while opens.fetch_add(1, Ordering::Relaxed) < 400_000 {
@@ -182,7 +182,7 @@ fn a_path_is_never_opened_as_another_file() {
         let flags = RenameFlags::default();
         while opens.load(Ordering::Relaxed) < 400_000 {
             for name in &keep {
-                // One goes, and its number comes back in one that is to be kept.
+                // A file is removed, and its number is reused for a file that stays.
                 let new = make(b"new");
                 fs.write(&Credentials::ROOT, new, 0, b"new").unwrap();
                 fs.rename(&ctx, Ino::ROOT, b"new", Ino::ROOT, b"config", flags)

@@ -1,4 +1,4 @@
-//! The document and the tests hold each other.
+//! `docs/semantics.md` and the tests refer to each other completely.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,7 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names of all test functions: what follows a `#[test]`, or a line of a
-/// macro that makes tests.
+/// Names of all test functions: the function after each `#[test]`.
 fn tests(root: &Path) -> BTreeSet<String> {
     let mut files = Vec::new();
     for dir in [
@@ -46,7 +45,7 @@ fn tests(root: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Every name between backquotes behind the word "Test:" or "Tests:".
+/// Every name in backticks after the word "Test:" or "Tests:".
 fn named(text: &str) -> Vec<&str> {
     text.lines()
         .filter_map(|l| l.split_once("Tests: ").or_else(|| l.split_once("Test: ")))
@@ -55,7 +54,7 @@ fn named(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_test_that_the_document_names_exists() {
+fn tests_named_in_semantics_doc_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let document = std::fs::read_to_string(root.join("docs/semantics.md")).unwrap();
     let (there, named) = (tests(&root), named(&document));
@@ -67,13 +66,13 @@ fn every_test_that_the_document_names_exists() {
     );
 }
 
-/// The parts of the document that promise something: each item of a list, and
-/// each table with the paragraph behind it, by their first lines.
+/// The guarantees in the document: each list item, and each table with the paragraph
+/// after it.
 fn promises(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let (mut open, mut table, mut gap) = (false, false, false);
     for line in text.lines() {
-        // Behind a blank line an item goes on with a paragraph that is indented.
+        // After a blank line, an indented paragraph continues the item.
         open &= !gap || table || line.starts_with("  ");
         gap = false;
         match line {
@@ -88,7 +87,7 @@ fn promises(text: &str) -> Vec<String> {
                 (open, table) = (true, true);
             }
             "" => {
-                // The tests of a table may stand behind it.
+                // The tests of a table may follow it.
                 gap = true;
                 continue;
             }
@@ -106,7 +105,7 @@ fn promises(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_promise_names_a_test() {
+fn promises_in_semantics_doc_name_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let document = std::fs::read_to_string(root.join("docs/semantics.md")).unwrap();
     let parts = promises(&document);
@@ -116,7 +115,7 @@ fn every_promise_names_a_test() {
         bare.is_empty(),
         "docs/semantics.md names no test of:\n{bare:#?}"
     );
-    // It would notice.
+    // Checks the check.
     let text = "- a promise\n  of two lines\n- another. Tests: `a`\n\n| a | table |\n|---|\n\nTests: `b`\n\n\
         - a list:\n  - one\n  - two\n\n  and more. Tests: `c`\n- the last\n\nTests: `d`\n";
     let parts = promises(text);
@@ -125,7 +124,7 @@ fn every_promise_names_a_test() {
 }
 
 #[test]
-fn every_test_of_the_promises_is_named_in_the_document() {
+fn semantics_tests_are_named_in_semantics_doc() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(root.join("../docs/semantics.md")).unwrap();
     let mut files = Vec::new();

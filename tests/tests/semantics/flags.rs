@@ -1,4 +1,4 @@
-//! The flags of chattr(1), which the engine enforces for programs and for the mount.
+//! The flags of chattr(1), which the engine enforces for the library and for the mount.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -41,7 +41,7 @@ fn refused<T: std::fmt::Debug>(what: &str, result: pramfs::Result<T>) {
     );
 }
 
-/// What neither an immutable file nor one that can only grow lets happen.
+/// Operations that neither an immutable nor an append-only file allows.
 fn changes_nothing(fs: &Fs, ino: Ino, name: &[u8]) {
     let none = SetAttr::default();
     let at = Some(SetTime::At(Time { sec: 1, nsec: 1 }));
@@ -108,7 +108,7 @@ fn changes_nothing(fs: &Fs, ino: Ino, name: &[u8]) {
         ..PLAIN
     };
     refused("exchange", rename(b"free", name, exchange));
-    // By the direct API as well.
+    // By the direct API too.
     let file = fs.open_file(ino).unwrap();
     refused("write_at", file.write_at(b"x", 0));
     refused("set_len", file.set_len(0));
@@ -148,7 +148,7 @@ fn marked(flags: u32) -> (pramfs_medium::pmem::SimBackend, Fs, Ino) {
 }
 
 #[test]
-fn an_immutable_file_does_not_change() {
+fn immutable_file_does_not_change() {
     let (_sim, fs, ino) = marked(IMMUTABLE);
     let before = fs.getattr(ino).unwrap();
     changes_nothing(&fs, ino, b"f");
@@ -168,14 +168,14 @@ fn an_immutable_file_does_not_change() {
     assert_eq!(contents(&fs, ino), b"contents");
     assert_eq!(flag(&fs, ino, IMMUTABLE | NODUMP), Err(libc::EPERM));
     fs.write_back(ino, 0, b"c").unwrap();
-    // Who may clear the flag may do it all again.
+    // A caller who may clear the flag can do everything again.
     flag(&fs, ino, 0).unwrap();
     fs.append(&Credentials::ROOT, ino, b"!").unwrap();
     fs.unlink(Ino::ROOT, b"f").unwrap();
 }
 
 #[test]
-fn an_append_only_file_grows_and_does_nothing_else() {
+fn append_only_file_only_grows() {
     let (_sim, fs, ino) = marked(APPEND);
     changes_nothing(&fs, ino, b"f");
     fs.append(&Credentials::ROOT, ino, b", and more").unwrap();
@@ -192,7 +192,7 @@ fn an_append_only_file_grows_and_does_nothing_else() {
 }
 
 #[test]
-fn an_immutable_directory_keeps_its_names_and_an_append_only_one_loses_none() {
+fn immutable_and_append_only_directories_keep_names() {
     for (flags, grows) in [(IMMUTABLE, false), (APPEND, true)] {
         let (_sim, fs) = small();
         let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
@@ -222,14 +222,14 @@ fn an_immutable_directory_keeps_its_names_and_an_append_only_one_loses_none() {
                 refused("a new name", made);
             }
         }
-        // Its files are not protected.
+        // The files in it are not protected.
         fs.write(&Credentials::ROOT, old, 0, b"x").unwrap();
         fs.create(&ROOT, sub, b"x", 0o644).unwrap();
     }
 }
 
 #[test]
-fn no_access_time_is_kept_with_the_flag_for_it() {
+fn noatime_flag_keeps_atime() {
     let (sim, fs) = small();
     let options = MountOptions {
         atime: AtimePolicy::StrictAtime,
@@ -252,7 +252,7 @@ fn no_access_time_is_kept_with_the_flag_for_it() {
 }
 
 #[test]
-fn flags_are_handed_down_but_not_those_that_forbid() {
+fn inherited_flags_exclude_immutable_and_append() {
     let (_sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
     flag(&fs, dir, SYNC | NODUMP | NOATIME | APPEND).unwrap();
@@ -272,7 +272,7 @@ fn flags_are_handed_down_but_not_those_that_forbid() {
 }
 
 #[test]
-fn flags_that_are_not_kept_are_refused() {
+fn unsupported_flags_are_rejected() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     for unknown in [0x4, 0x100, 1 << 31] {

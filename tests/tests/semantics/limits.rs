@@ -1,4 +1,4 @@
-//! Limits, and what is not kept: what the document says of them is so.
+//! Limits and documented non-guarantees.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use pramfs_tests::region::{formatted, fresh, mount, quiet, region_of, repeatable
 
 use super::{MIB, ROOT, Stopped, contents, file, fill, remount, small};
 
-/// The time of birth is kept: nothing that happens to a file changes it, nor do
-/// the calls that set times.
+/// The birth time never changes, neither by operations on the file nor by calls that set
+/// times.
 #[test]
-fn the_time_of_birth_is_kept() {
+fn btime_never_changes() {
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);
     let fs = mount(&sim, clock.options()).unwrap();
@@ -37,13 +37,14 @@ fn the_time_of_birth_is_kept() {
     assert_eq!((a.btime.sec, a.mtime.sec, a.ctime.sec), (1_000, 5, 2_000));
 }
 
-/// A large value may lie in few pieces: where free space is scattered it is
-/// refused though there would be enough, and nothing has changed.
+/// A large value consists of few pieces. In scattered free space it fails even if enough
+/// blocks are free, and nothing changes.
 #[test]
-fn a_large_value_needs_space_that_is_not_scattered() {
+fn large_xattr_value_fails_in_scattered_space() {
     let (sim, fs) = fresh(2 * MIB, 512).unwrap();
     let (holes, f) = (file(&fs, "holes"), file(&fs, "f"));
-    // Its pointers have blocks between them, so more than every other is freed.
+    // Pointer blocks lie between the data blocks, so more than every other block is
+    // freed.
     fs.append(&Credentials::ROOT, holes, &vec![1; 512 << 10])
         .unwrap();
     fill(&fs);
@@ -51,7 +52,7 @@ fn a_large_value_needs_space_that_is_not_scattered() {
         fs.fallocate(&Credentials::ROOT, holes, Fallocate::PunchHole, at, 1024)
             .unwrap();
     }
-    // What is free is free at once, of no record's.
+    // Freed blocks are available at once, not held by a record.
     let fs = remount(&sim, fs, quiet());
     let StatFs { available, .. } = fs.statfs().unwrap();
     assert!(available * 512 > 128 << 10, "{available} blocks");
@@ -59,7 +60,7 @@ fn a_large_value_needs_space_that_is_not_scattered() {
     let refused = fs.setxattr(&Credentials::ROOT, f, b"user.large", &value, XattrMode::Set);
     assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
     assert_eq!(fs.listxattr(f).unwrap(), b"");
-    // A value of few pieces it may have.
+    // A value of few pieces fits.
     fs.setxattr(
         &Credentials::ROOT,
         f,
@@ -76,15 +77,15 @@ fn a_large_value_needs_space_that_is_not_scattered() {
         512 << 10,
     )
     .unwrap();
-    // Nor has it to wait for what has been freed a moment ago.
+    // It need not wait for recently freed blocks either.
     fs.setxattr(&Credentials::ROOT, f, b"user.large", &value, XattrMode::Set)
         .unwrap();
     assert_eq!(fs.getxattr(f, b"user.large").unwrap(), value);
 }
 
-/// A path of the direct API goes through 40 symbolic links, and no further.
+/// A path of the direct API follows up to 40 symbolic links.
 #[test]
-fn a_path_has_up_to_40_symbolic_links() {
+fn path_follows_up_to_40_symlinks() {
     let (_sim, fs) = small();
     file(&fs, "link-0");
     for i in 1..=41 {
@@ -96,9 +97,9 @@ fn a_path_has_up_to_40_symbolic_links() {
     assert_eq!(fs.resolve(b"/link-41").unwrap_err().errno(), libc::ELOOP);
 }
 
-/// Contents have no checksum: whoever changes the medium changes the file.
+/// Contents have no checksum: a change of the medium changes the file.
 #[test]
-fn a_changed_byte_of_contents_is_noticed_by_nobody() {
+fn flipped_data_byte_is_not_detected() {
     let (sim, fs) = small();
     let f = file(&fs, "f");
     fs.append(&Credentials::ROOT, f, &[0x5a; 4096]).unwrap();

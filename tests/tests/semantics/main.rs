@@ -1,6 +1,6 @@
-//! The promises of `docs/semantics.md` that the library keeps by itself, one
-//! test each; the document names them. Those about mounts are tested with
-//! real mounts, those about crashes with images of a power failure.
+//! The guarantees of `docs/semantics.md` that the library keeps by itself, one test each;
+//! the document names them. Real mounts test those about mounts, and crash images those
+//! about crashes.
 
 mod access;
 mod acls;
@@ -28,9 +28,8 @@ use pramfs_tests::region::{fresh, mount, quiet};
 const MIB: usize = 1 << 20;
 const ROOT: Credentials<'_> = Credentials::new(0, 0);
 
-/// For tests that start a process, and those that open a locked region twice:
-/// a process that is being started holds our descriptors for a moment, and
-/// with them the lock.
+/// For tests that start a process, and tests that open a locked region twice: a process
+/// being started briefly holds our descriptors, and with them the lock.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,7 +46,7 @@ fn remount(sim: &SimBackend, fs: Fs, options: MountOptions) -> Fs {
     mount(sim, options).unwrap()
 }
 
-/// What a mount finds after the process has died: nothing is closed.
+/// The state that a mount finds after the process has died: nothing is closed.
 fn after_a_crash(sim: &SimBackend) -> (SimBackend, Fs) {
     let image = SimBackend::from_image(&sim.image()).unwrap();
     let fs = mount(&image, quiet()).unwrap();
@@ -82,7 +81,7 @@ fn names(fs: &Fs, dir: Ino) -> Vec<Vec<u8>> {
     out
 }
 
-/// Fills the region with files until nothing more goes in.
+/// Fills the region with files until it is full.
 fn fill(fs: &Fs) -> Vec<String> {
     let chunk = vec![0x55; 256 << 10];
     let mut made = Vec::new();
@@ -104,7 +103,7 @@ fn fill(fs: &Fs) -> Vec<String> {
     made
 }
 
-/// A clock that stands still unless it is moved.
+/// A clock that the test moves.
 #[derive(Debug, Clone)]
 struct Stopped(Arc<AtomicI64>);
 

@@ -18,7 +18,7 @@ const PLAIN: RenameFlags = RenameFlags {
 };
 
 #[test]
-fn names_have_1_to_255_bytes_of_any_value_but_slash_and_nul() {
+fn names_have_1_to_255_bytes_except_slash_and_nul() {
     let (sim, fs) = small();
     let all: Vec<u8> = (1..=255).filter(|&b| b != b'/').collect();
     let longest = vec![0xff; 255];
@@ -41,10 +41,10 @@ fn names_have_1_to_255_bytes_of_any_value_but_slash_and_nul() {
     assert_eq!(make(b".."), libc::EINVAL);
 }
 
-/// Entries come and go while a directory is read in small steps: one that is
-/// there all the time is given exactly once.
+/// Entries come and go while a directory is read in small steps. An entry that exists all
+/// the time is returned exactly once.
 #[test]
-fn readdir_gives_every_lasting_entry_once_while_others_come_and_go() {
+fn readdir_returns_lasting_entries_once_under_churn() {
     let (_sim, fs) = small();
     let lasting: BTreeSet<Vec<u8>> = (0..500)
         .map(|i| format!("stays-{i}").into_bytes())
@@ -87,10 +87,10 @@ fn readdir_gives_every_lasting_entry_once_while_others_come_and_go() {
     assert_eq!(once, lasting);
 }
 
-/// A directory that was filled and emptied may keep a block; it is sound all
-/// the same, and goes by rmdir.
+/// A directory that was filled and emptied may keep a block. It is valid, and rmdir
+/// removes it.
 #[test]
-fn an_emptied_directory_is_as_good_as_a_new_one() {
+fn emptied_directory_works_as_new_one() {
     let (sim, fs) = small();
     let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
     let name = |i: u32| format!("entry-{i}").into_bytes();
@@ -113,7 +113,7 @@ fn an_emptied_directory_is_as_good_as_a_new_one() {
 }
 
 #[test]
-fn readdir_cookies_mean_the_same_after_a_remount() {
+fn readdir_cookies_stay_valid_after_remount() {
     let (sim, fs) = small();
     for i in 0..200 {
         file(&fs, &format!("name-{i}"));
@@ -142,7 +142,7 @@ fn readdir_cookies_mean_the_same_after_a_remount() {
 }
 
 #[test]
-fn rename_replaces_atomically_and_its_flags_do_what_renameat2_says() {
+fn rename_is_atomic_and_flags_match_renameat2() {
     let (_sim, fs) = small();
     let (a, b) = (file(&fs, "a"), file(&fs, "b"));
     let rename = |from: &[u8], to: &[u8], flags| {
@@ -193,7 +193,7 @@ fn rename_replaces_atomically_and_its_flags_do_what_renameat2_says() {
 }
 
 #[test]
-fn a_directory_cannot_be_moved_into_itself_or_over_one_that_has_entries() {
+fn rename_of_directory_into_itself_or_over_nonempty_fails() {
     let (_sim, fs) = small();
     let mkdir = |dir, name: &[u8]| fs.mkdir(&ROOT, dir, name, 0o755).unwrap().ino;
     let top = mkdir(Ino::ROOT, b"top");
@@ -222,9 +222,9 @@ fn a_directory_cannot_be_moved_into_itself_or_over_one_that_has_entries() {
     );
 }
 
-/// An open file without a name is used on; its last user takes it along.
+/// An open file without a name stays usable; its last close frees it.
 #[test]
-fn an_unlinked_file_lives_until_its_last_reference_goes() {
+fn unlinked_file_lives_until_last_reference() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, &[7; 100_000]).unwrap();
@@ -250,10 +250,10 @@ fn an_unlinked_file_lives_until_its_last_reference_goes() {
     );
 }
 
-/// What the kernel has let go of is freed in the records of others: sixteen
-/// together, and the rest when somebody asks for the space.
+/// Orphans forgotten by the kernel are freed in records of other operations: sixteen
+/// together, and the rest when space is needed.
 #[test]
-fn forgotten_files_are_freed_together() {
+fn orphans_are_freed_in_batches() {
     let (sim, fs) = small();
     let make = |n: usize| -> Vec<Ino> {
         (0..n)
@@ -282,13 +282,14 @@ fn forgotten_files_are_freed_together() {
     assert_eq!(exist(&inos), 8, "two times sixteen are gone");
     let fences = sim.counters().fences - before;
     assert!(fences <= 8, "{fences} fences for 32 inodes");
-    // Somebody takes a new reference to one of those that wait.
+    // One of the waiting orphans gets a new reference.
     fs.hold(inos[39]).into_count();
     assert_eq!((fs.statfs().unwrap().free, exist(&inos)), (free - 3, 1));
     fs.release(inos[39], 1);
     assert_eq!((exist(&inos), fs.statfs().unwrap().free), (0, free));
 
-    // A crash leaves those that wait to the next mount, an unmount does not.
+    // After a crash, the next mount frees the waiting orphans; an unmount frees them
+    // itself.
     let inos = make(5);
     inos.iter().for_each(|i| fs.forget(*i, 2));
     let (_image, after) = after_a_crash(&sim);
@@ -302,7 +303,7 @@ fn forgotten_files_are_freed_together() {
 }
 
 #[test]
-fn an_unlinked_file_that_was_open_at_a_crash_is_freed_by_the_next_mount() {
+fn mount_frees_unlinked_file_open_at_crash() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, &[7; 1 << 20]).unwrap();
@@ -313,7 +314,7 @@ fn an_unlinked_file_that_was_open_at_a_crash_is_freed_by_the_next_mount() {
     assert_eq!(after.recovery().orphans, 1);
     assert!(matches!(after.getattr(ino), Err(Error::Stale(_))));
     assert!(after.statfs().unwrap().free >= held + 256);
-    // After a clean unmount too.
+    // After a clean unmount as well.
     fs.close().unwrap();
     let fs = mount(&sim, quiet()).unwrap();
     assert_eq!(fs.recovery().orphans, 1);
@@ -321,7 +322,7 @@ fn an_unlinked_file_that_was_open_at_a_crash_is_freed_by_the_next_mount() {
 }
 
 #[test]
-fn hard_links_to_65000_names_and_none_to_directories() {
+fn hard_links_reach_65000_and_exclude_directories() {
     let (_sim, fs) = pramfs_tests::region::fresh(64 << 20, 4096).unwrap();
     let ino = file(&fs, "f");
     for i in 1..65_000 {
@@ -337,7 +338,7 @@ fn hard_links_to_65000_names_and_none_to_directories() {
 }
 
 #[test]
-fn symlink_targets_have_up_to_4095_bytes_and_short_ones_own_no_block() {
+fn symlink_target_takes_4095_bytes_or_inline() {
     let (sim, fs) = small();
     let link = |name: &[u8], len: usize| fs.symlink(&ROOT, Ino::ROOT, name, &vec![b't'; len]);
     let (short, long) = (link(b"s", 96).unwrap(), link(b"l", 4095).unwrap());

@@ -1,4 +1,4 @@
-//! Space: what a full region still does, holes, limits of a file.
+//! Space: operations on a full region, holes, limits of a file.
 
 use pramfs::{
     Error, Fallocate, SeekWhence, XattrMode,
@@ -12,10 +12,10 @@ fn errno<T: std::fmt::Debug>(result: pramfs::Result<T>) -> i32 {
     result.unwrap_err().errno()
 }
 
-/// On a full region each operation that needs space is refused and has done
-/// nothing, and those that free some go through.
+/// On a full region, each operation that needs space fails without changes, and
+/// operations that free space succeed.
 #[test]
-fn a_full_region_refuses_whole_operations_and_lets_go() {
+fn full_region_fails_atomically_and_allows_frees() {
     for block_size in [512, 4096] {
         let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
         let dir = fs.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
@@ -45,7 +45,8 @@ fn a_full_region_refuses_whole_operations_and_lets_go() {
         let after = (contents(&fs, kept), names(&fs, Ino::ROOT), names(&fs, dir));
         assert!(before == after);
 
-        // What frees space works, one after the other, down to nothing.
+        // Operations that free space succeed one after the other, until everything is
+        // free.
         let shrink = SetAttr {
             size: Some(1),
             ..SetAttr::default()
@@ -59,9 +60,9 @@ fn a_full_region_refuses_whole_operations_and_lets_go() {
     }
 }
 
-/// `available` leaves the reserve out, `free` does not.
+/// `available` excludes the reserve, `free` includes it.
 #[test]
-fn statfs_shows_the_reserve_as_free_and_not_available() {
+fn statfs_reserve_is_free_but_not_available() {
     let (_sim, fs) = small();
     let s = fs.statfs().unwrap();
     assert!(s.available < s.free && s.free < s.blocks);
@@ -76,7 +77,7 @@ fn statfs_shows_the_reserve_as_free_and_not_available() {
 }
 
 #[test]
-fn an_append_is_written_whole_or_not_at_all_and_a_write_may_be_short() {
+fn append_is_all_or_nothing_and_write_may_be_short() {
     let (_sim, fs) = fresh(2 * MIB, 4096).unwrap();
     let ino = file(&fs, "f");
     let more = vec![1; 4 * MIB];
@@ -94,10 +95,10 @@ fn an_append_is_written_whole_or_not_at_all_and_a_write_may_be_short() {
     );
 }
 
-/// Whoever lays an append out itself gives its parts in any order; one that
-/// fails leaves the size as it was.
+/// A caller that assigns the offsets of an append itself may store its parts in any
+/// order. A failed part leaves the size unchanged.
 #[test]
-fn the_parts_of_an_append_come_in_any_order_and_each_is_whole_or_not_there() {
+fn append_parts_in_any_order_are_atomic() {
     for block_size in [512, 4096] {
         let (_sim, fs) = fresh(8 * MIB, block_size).unwrap();
         let ino = file(&fs, "f");
@@ -131,10 +132,10 @@ fn the_parts_of_an_append_come_in_any_order_and_each_is_whole_or_not_there() {
     }
 }
 
-/// One record, so all or nothing after a crash: two fences, one for the data
-/// and one for the record.
+/// One record, so it is atomic over a crash: two fences, one for the data and one for the
+/// record.
 #[test]
-fn an_append_of_a_mebibyte_is_one_record() {
+fn append_of_1_mib_uses_one_record() {
     for block_size in [512, 1024, 2048, 4096] {
         let (sim, fs) = fresh(16 * MIB, block_size).unwrap();
         let ino = file(&fs, "f");
@@ -149,10 +150,10 @@ fn an_append_of_a_mebibyte_is_one_record() {
     }
 }
 
-/// Allocated blocks read as zeros, whatever was there before, and count as a
-/// hole for SEEK_DATA.
+/// Allocated blocks read as zeros, whatever their old contents, and count as a hole for
+/// SEEK_DATA.
 #[test]
-fn fallocated_blocks_read_as_zeros_and_are_no_data() {
+fn fallocated_blocks_read_zero_and_seek_as_hole() {
     let (_sim, fs) = small();
     let old = file(&fs, "old");
     fs.append(&Credentials::ROOT, old, &[0xee; 1 << 20])
@@ -176,10 +177,10 @@ fn fallocated_blocks_read_as_zeros_and_are_no_data() {
     assert_eq!(fs.getattr(ino).unwrap().size, 1 << 20);
 }
 
-/// An aligned 2 MiB range is one leaf, and becomes data whole. Its blocks of
-/// zeros are holes to seek, wherever it is asked from.
+/// An aligned 2 MiB range is one leaf and becomes data as a whole. Its zero blocks are
+/// holes for seek, from any offset.
 #[test]
-fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
+fn fallocated_2_mib_leaf_becomes_data_as_whole() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     fs.fallocate(
@@ -212,7 +213,7 @@ fn a_2_mib_leaf_that_was_fallocated_becomes_data_whole() {
 }
 
 #[test]
-fn punched_ranges_give_their_blocks_back_and_zeroed_ones_keep_them() {
+fn punch_frees_blocks_and_zero_range_keeps_them() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, &[5; 64 << 10]).unwrap();
@@ -236,9 +237,9 @@ fn punched_ranges_give_their_blocks_back_and_zeroed_ones_keep_them() {
     assert!(zeros(&bytes[1000..21_000]) && bytes[999] == 5 && bytes[21_000] == 5);
 }
 
-/// What was cut off does not come back when the file grows again.
+/// Truncated data does not reappear when the file grows again.
 #[test]
-fn a_file_that_is_cut_and_grows_again_shows_zeros() {
+fn truncated_file_grows_with_zeros() {
     let (_sim, fs) = small();
     let ino = file(&fs, "f");
     fs.append(&Credentials::ROOT, ino, &[5; 10_000]).unwrap();
@@ -254,7 +255,7 @@ fn a_file_that_is_cut_and_grows_again_shows_zeros() {
 }
 
 #[test]
-fn a_file_reaches_16_tib_and_2_to_the_63_with_every_block_size() {
+fn file_grows_to_limit_of_each_block_size() {
     for block_size in [512, 1024, 2048, 4096] {
         let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
         let ino = file(&fs, "f");
@@ -274,9 +275,9 @@ fn a_file_reaches_16_tib_and_2_to_the_63_with_every_block_size() {
     }
 }
 
-/// `-N`: the number of inodes is a limit, and freed ones are used again.
+/// `-N` limits the number of inodes; freed ones are reused.
 #[test]
-fn inodes_run_out_at_the_limit_and_come_back() {
+fn inode_limit_holds_and_freed_inodes_return() {
     use pramfs::format::FormatOptions;
     use pramfs_tests::region::{formatted, mount, quiet, repeatable};
     let options = FormatOptions {
@@ -295,10 +296,9 @@ fn inodes_run_out_at_the_limit_and_come_back() {
     create().unwrap();
 }
 
-/// The simulated medium fills what is given back with rubbish: nothing of it
-/// is ever read again.
+/// The simulated medium fills discarded blocks with garbage. No read returns any of it.
 #[test]
-fn what_is_trimmed_belonged_to_nobody() {
+fn trim_discards_only_free_blocks() {
     use pramfs::Access;
     let (sim, fs) = small();
     let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 512) as u8).collect();
@@ -306,7 +306,7 @@ fn what_is_trimmed_belonged_to_nobody() {
     for ino in [stays, goes] {
         fs.append(&Credentials::ROOT, ino, &bytes).unwrap();
     }
-    // A view holds its blocks though the file has none any more.
+    // A view holds its blocks after the file has freed them.
     let view = fs
         .open_file(goes)
         .unwrap()
@@ -326,7 +326,7 @@ fn what_is_trimmed_belonged_to_nobody() {
     assert!(given(1 << 20, 1 << 20, 0) <= 1 << 20);
     assert!(contents(&fs, stays) == bytes);
     file(&fs, "more");
-    // After a crash as well: what is free has no bytes that matter.
+    // Also after a crash: contents of free blocks never matter.
     let image = pramfs_medium::pmem::SimBackend::from_image(&sim.image()).unwrap();
     drop(fs);
     let fs = pramfs_tests::region::mount(&image, quiet()).unwrap();
@@ -341,9 +341,9 @@ fn what_is_trimmed_belonged_to_nobody() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// Groups get their bitmaps while free blocks are given back: none is lost.
+/// Groups get their bitmaps while free blocks are trimmed: no bitmap is lost.
 #[test]
-fn what_is_trimmed_is_no_bitmap_that_is_being_made() {
+fn trim_spares_bitmaps_being_created() {
     // 512-byte blocks: a group has 2 MiB.
     let (sim, fs) = fresh(48 << 20, 512).unwrap();
     let chunk = vec![0x77; 300_000];
@@ -368,15 +368,14 @@ fn what_is_trimmed_is_no_bitmap_that_is_being_made() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// Pages of a mapping that are written back: a short count would be taken for
-/// all of them.
+/// Write-back of the pages of a mapping: a short count would be treated as complete.
 #[test]
-fn a_write_back_is_whole_or_the_error_of_the_first_part_that_failed() {
+fn write_back_is_whole_or_returns_first_error() {
     for block_size in [512, 4096] {
         let (_sim, fs) = fresh(2 * MIB, block_size).unwrap();
         let block = u64::from(block_size);
         let ino = file(&fs, "f");
-        // Blocks, a hole of 16, blocks.
+        // Blocks, a hole of 16 blocks, blocks.
         fs.append(&Credentials::ROOT, ino, &vec![1; 4 * block_size as usize])
             .unwrap();
         fs.write(
@@ -394,7 +393,7 @@ fn a_write_back_is_whole_or_the_error_of_the_first_part_that_failed() {
         assert!((0..4).all(|n| at(n) == 2), "in front of the hole");
         assert!((20..24).all(|n| at(n) == 2), "behind it");
         assert_eq!(at(19), 0, "the region was full");
-        // Where there is nothing to be taken it is whole.
+        // If no block has to be allocated, the write is complete.
         fs.write_back(ino, 0, &bytes[..4 * block_size as usize])
             .unwrap();
     }

@@ -1,4 +1,4 @@
-//! Times: which lag, by how much, and what writes them out.
+//! Times: lagging updates, their bound, and the operations that store them.
 
 use std::time::Duration;
 
@@ -23,10 +23,9 @@ fn read(fs: &Fs, ino: Ino) {
     fs.read(ino, 0, &mut [0; 4]).unwrap();
 }
 
-/// The mtime of an overwrite is seen at once, and is not on the medium until
-/// something puts it there.
+/// The mtime of an overwrite is visible at once, but reaches the medium later.
 #[test]
-fn mtime_of_an_overwrite_may_lag_on_the_medium() {
+fn overwrite_mtime_may_lag_on_medium() {
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);
     let fs = mount(&sim, clock.options()).unwrap();
@@ -44,21 +43,21 @@ fn mtime_of_an_overwrite_may_lag_on_the_medium() {
     );
     fs.fsync(ino, false).unwrap();
     assert_eq!(mtime(&after_a_crash(&sim).1, ino), 2_000);
-    // The next record of the inode takes it along.
+    // The next record of the inode includes it.
     clock.set(3_000);
     fs.write(&Credentials::ROOT, ino, 0, b"third").unwrap();
     fs.link(ino, Ino::ROOT, b"g").unwrap();
     assert_eq!(mtime(&after_a_crash(&sim).1, ino), 3_000);
-    // So does the unmount.
+    // The unmount stores it too.
     clock.set(4_000);
     fs.write(&Credentials::ROOT, ino, 0, b"fourth").unwrap();
     let fs = remount(&sim, fs, clock.options());
     assert_eq!(mtime(&fs, ino), 4_000);
 }
 
-/// With the timer on, the lag ends by itself within a second.
+/// With the timer on, the lag ends within a second.
 #[test]
-fn lagging_mtime_is_on_the_medium_within_a_second() {
+fn lagging_mtime_is_stored_within_one_second() {
     let _dog = Watchdog::new("lagging mtime", Duration::from_secs(30));
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);
@@ -72,14 +71,14 @@ fn lagging_mtime_is_on_the_medium_within_a_second() {
     clock.set(2_000);
     fs.write(&Credentials::ROOT, ino, 0, b"again").unwrap();
     while mtime(&after_a_crash(&sim).1, ino) != 2_000 {
-        // A second; on a busy machine more.
+        // A second; more on a busy machine.
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// A write that changes the size has its times on the medium at once.
+/// A write that changes the size stores its times at once.
 #[test]
-fn mtime_of_an_extending_write_does_not_lag() {
+fn extending_write_stores_mtime_at_once() {
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);
     let fs = mount(&sim, clock.options()).unwrap();
@@ -104,7 +103,7 @@ fn with_policy(atime: AtimePolicy, dir_atime: bool) -> (Stopped, Fs, Ino) {
 }
 
 #[test]
-fn relatime_sets_the_atime_once_after_a_change_and_once_a_day() {
+fn relatime_sets_atime_after_change_and_daily() {
     let (clock, fs, ino) = with_policy(AtimePolicy::Relatime, true);
     clock.set(1_010);
     read(&fs, ino);
@@ -125,7 +124,7 @@ fn relatime_sets_the_atime_once_after_a_change_and_once_a_day() {
 }
 
 #[test]
-fn noatime_never_sets_the_atime_and_strictatime_always_does() {
+fn noatime_never_and_strictatime_always_sets_atime() {
     let (clock, fs, ino) = with_policy(AtimePolicy::NoAtime, true);
     clock.set(200_000);
     read(&fs, ino);
@@ -139,7 +138,7 @@ fn noatime_never_sets_the_atime_and_strictatime_always_does() {
 }
 
 #[test]
-fn a_directory_that_is_listed_to_its_end_has_an_atime_unless_nodiratime() {
+fn full_listing_sets_atime_unless_nodiratime() {
     for (dir_atime, expected) in [(true, 2_000), (false, 1_000)] {
         let (clock, fs, _) = with_policy(AtimePolicy::StrictAtime, dir_atime);
         let dir = fs.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
@@ -149,7 +148,7 @@ fn a_directory_that_is_listed_to_its_end_has_an_atime_unless_nodiratime() {
     }
 }
 
-/// atime is no promise: a crash may lose it, an unmount does not.
+/// atime is not durable: a crash may lose it, an unmount does not.
 #[test]
 fn atime_is_not_durable_before_sync() {
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
@@ -165,7 +164,7 @@ fn atime_is_not_durable_before_sync() {
 }
 
 #[test]
-fn times_are_kept_to_the_nanosecond_from_before_1970_to_after_2554() {
+fn times_keep_nanoseconds_over_full_range() {
     let (sim, fs) = small();
     let ino = file(&fs, "f");
     let times = [
@@ -192,7 +191,7 @@ fn times_are_kept_to_the_nanosecond_from_before_1970_to_after_2554() {
 
 /// Loads through a view set no atime; `persist` sets the mtime.
 #[test]
-fn a_view_sets_mtime_at_persist_and_never_atime() {
+fn view_sets_mtime_at_persist_and_never_atime() {
     use pramfs::{Access, OpenOptions};
     let sim = formatted(8 * MIB, &repeatable(4096)).unwrap();
     let clock = Stopped::at(1_000);

@@ -72,13 +72,13 @@ impl Aio {
             ..Iocb::default()
         };
         let mut list = [&raw mut request];
-        // SAFETY: one request, whose buffer the caller holds until it is done.
+        // SAFETY: one request, whose buffer the caller holds until its completion.
         check(unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, list.as_mut_ptr()) })?;
         let mut event = IoEvent::default();
         loop {
             let none = std::ptr::null_mut::<libc::timespec>();
             let event = &raw mut event;
-            // SAFETY: room for the one event that is asked for.
+            // SAFETY: the buffer has room for the one requested event.
             let got =
                 check(unsafe { libc::syscall(libc::SYS_io_getevents, self.0, 1, 1, event, none) });
             match got {
@@ -97,7 +97,7 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: the context is ours, and no request of it is under way.
+        // SAFETY: we own the context, and no request of it is in progress.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

@@ -1,5 +1,5 @@
-//! dbench: the load of four clients of a file server, as a load; its figure is
-//! compared in `bench/`.
+//! dbench: the load of four clients of a file server, used as a stress test. `bench/`
+//! compares its throughput.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 use crate::{alone, long};
 
 #[test]
-fn dbench_with_four_clients() {
+fn dbench_runs_with_four_clients() {
     let _alone = alone();
     let Some(mount) = mount_for("dbench", &["dbench"], 2048, "") else {
         return;
@@ -27,8 +27,8 @@ fn dbench_with_four_clients() {
     let result = result.unwrap_or_else(|| panic!("{}", out.text));
     let check = unmount_and_check(&mount);
     say(format_args!("dbench: {result}; fsck: {check}"));
-    // dbench takes number 0, that of the first semaphores since the machine was
-    // started, for a failure, and goes on.
+    // dbench treats semaphore id 0, that of the first set since boot, as an error, and
+    // continues.
     let mut failures = out.text.lines().filter(|l| l.contains("failed"));
     assert!(
         failures.all(|l| l.trim() == "failed to create barrier semaphore"),

@@ -1,7 +1,7 @@
-//! What the crate's fsx has not: one file through the page cache, O_DIRECT,
-//! asynchronous I/O and mappings by turns, at any alignment, with zeroed and
-//! punched ranges, copies inside of it, and holes that must be holes; against
-//! what the file should be.
+//! Cases that the fsx crate lacks: one file through the page cache, O_DIRECT,
+//! asynchronous I/O and mappings in turn, at any alignment, with zeroed and punched
+//! ranges, copies within the file, and verified holes; compared with the expected
+//! contents.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,11 +15,11 @@ use crate::aio::Aio;
 use crate::{alone, long};
 
 const SEED: &str = "PRAMFS_EXERCISER_SEED";
-/// The longest that the file gets, and one operation.
+/// Maximum length of the file, and of one operation.
 const LEN: u64 = 256 << 10;
 const MOST: u64 = 64 << 10;
 
-/// How bytes come and go.
+/// The access path of an operation.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Cached,
@@ -29,15 +29,15 @@ enum Way {
     Mapped,
 }
 
-/// The file, and what it should be.
-struct Bed {
+/// The file, and its expected contents.
+struct Fixture {
     path: PathBuf,
     cached: File,
     direct: File,
     aio: Aio,
     should: Vec<u8>,
     random: Random,
-    /// The last operations, for the message of a failure.
+    /// The last operations, for failure messages.
     log: Vec<String>,
 }
 
@@ -50,10 +50,10 @@ fn open(path: &Path) -> (File, File) {
     (open(0), open(libc::O_DIRECT))
 }
 
-impl Bed {
-    fn new(path: PathBuf, seed: u64) -> Bed {
+impl Fixture {
+    fn new(path: PathBuf, seed: u64) -> Fixture {
         let (cached, direct) = open(&path);
-        Bed {
+        Fixture {
             path,
             cached,
             direct,
@@ -74,12 +74,12 @@ impl Bed {
         ][self.random.below(5) as usize]
     }
 
-    /// Of any alignment, or of that of sectors or pages.
+    /// Of any alignment, or aligned to sectors or pages.
     fn aligned(&mut self, value: u64) -> u64 {
         value & !([1, 1, 512, 4096][self.random.below(4) as usize] - 1)
     }
 
-    /// A range that may lie past the end of the file, or be empty.
+    /// A range that may extend past EOF, or be empty.
     fn range(&mut self) -> (u64, u64) {
         let at = self.random.below(LEN);
         let at = self.aligned(at);
@@ -92,7 +92,7 @@ impl Bed {
         self.log.push(format!("read {way:?} {at}+{len}"));
         let size = self.should.len() as u64;
         let there = len.min(size.saturating_sub(at)) as usize;
-        // One byte off a page now and then: a buffer of any alignment, too.
+        // Sometimes one byte off a page, so that buffers are unaligned too.
         let shift = if self.random.one_in(4) { 1 } else { 0 };
         let mut buffer = AlignedBuffer::new(len as usize, shift);
         let into = buffer.bytes();
@@ -124,7 +124,7 @@ impl Bed {
             return Ok(());
         }
         if matches!(way, Way::Mapped) && end > self.should.len() {
-            // Nothing can be stored past the end.
+            // Nothing can be stored past EOF.
             way = Way::Cached;
         }
         self.log.push(format!("write {way:?} {at}+{len}"));
@@ -202,7 +202,7 @@ impl Bed {
         let len = len.min((self.should.len() as u64).saturating_sub(from));
         let to = self.random.below(LEN - len + 1);
         if len == 0 || (from < to + len && to < from + len) {
-            // Ranges that overlap are refused.
+            // Overlapping ranges are rejected.
             return Ok(());
         }
         self.log.push(format!("copy {from}+{len} to {to}"));
@@ -225,7 +225,7 @@ impl Bed {
         Ok(())
     }
 
-    /// What is said to be a hole reads as zeros, and the file ends in one.
+    /// Reported holes read as zeros, and the file ends in one.
     fn holes(&mut self) -> std::io::Result<()> {
         self.log.push("holes".to_owned());
         let size = self.should.len() as u64;
@@ -337,8 +337,7 @@ impl AlignedBuffer {
     }
 }
 
-/// Gives bytes of the file, mapped for the time of the call and written back
-/// after it.
+/// Passes bytes of the file to `f`, mapped during the call and written back after it.
 fn mapped(
     file: &File,
     at: u64,
@@ -354,10 +353,10 @@ fn mapped(
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: the kernel chooses the address, so no other memory is touched.
     let address = unsafe { mmap(std::ptr::null_mut(), skip + len, prot, flags, file, start)? };
-    // SAFETY: skip + len bytes are mapped there; the range lies in the file,
-    // which nobody else has, so that no access faults and no byte changes.
+    // SAFETY: skip + len bytes are mapped there. The range lies in the file, which only
+    // this test uses, so no access faults and no byte changes.
     work(unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>().add(skip), len) });
-    // SAFETY: the mapping of above; no reference into it is left.
+    // SAFETY: the mapping from above; no reference into it remains.
     unsafe {
         msync(address, skip + len, MsyncFlags::SYNC)?;
         munmap(address, skip + len)?;
@@ -378,15 +377,15 @@ fn exercise(test: &str, options: &str, seeds: &[u64]) {
     say(format_args!("{test}: the sixth seed is {SEED}={random}"));
     let mut beds = Vec::new();
     for seed in seeds.iter().copied().chain([random]) {
-        let mut bed = Bed::new(mount.at(format!("{seed}")), seed);
+        let mut fixture = Fixture::new(mount.at(format!("{seed}")), seed);
         for i in 0..operations {
-            if let Err(e) = bed.step() {
-                let last = bed.log.split_off(bed.log.len().saturating_sub(20));
+            if let Err(e) = fixture.step() {
+                let last = fixture.log.split_off(fixture.log.len().saturating_sub(20));
                 panic!("{test}: seed {seed}, operation {i}: {e}; the last: {last:#?}");
             }
         }
-        bed.whole().unwrap();
-        beds.push((seed, bed.should));
+        fixture.whole().unwrap();
+        beds.push((seed, fixture.should));
     }
     mount.unmount();
     mount.mount(options);
@@ -403,11 +402,11 @@ fn exercise(test: &str, options: &str, seeds: &[u64]) {
 const SEEDS: [u64; 5] = [1, 22, 333, 4444, 55555];
 
 #[test]
-fn direct_asynchronous_and_mapped_with_the_page_cache() {
+fn exerciser_runs_with_page_cache() {
     exercise("exerciser, cache=auto", "cache=auto", &SEEDS);
 }
 
 #[test]
-fn direct_asynchronous_and_mapped_without_the_page_cache() {
+fn exerciser_runs_with_cache_none() {
     exercise("exerciser, cache=none", "cache=none", &SEEDS);
 }

@@ -1,6 +1,5 @@
-//! fio with verification: blocks with a checksum each, written at random
-//! places and read back, by system calls, libaio and io_uring, through the page
-//! cache and past it.
+//! fio with verification: blocks with a checksum each, written at random offsets and read
+//! back, by system calls, libaio and io_uring, with and without the page cache.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 
 use crate::{alone, long};
 
-/// Engine, its queue.
+/// I/O engine and queue depth.
 const ENGINES: [(&str, u32); 3] = [("psync", 1), ("libaio", 16), ("io_uring", 16)];
 
 fn jobs(seed: u64) -> String {
@@ -42,13 +41,13 @@ fn fio(test: &str, options: &str) {
     say(format_args!("{test}: the seed is PRAMFS_FIO_SEED={seed}"));
     std::fs::write(&file, jobs(seed)).unwrap();
     let out = Run::new("fio", find("fio").unwrap(), Duration::from_secs(600))
-        // It leaves a file of its state where it runs.
+        // fio leaves a state file in its working directory.
         .dir(dir.path())
         .args(["--minimal", "--directory"])
         .arg(mount.path())
         .arg(&file)
         .succeed();
-    // A line for each job; the fifth field is its error.
+    // One line for each job; the fifth field is its error.
     let done: Vec<Vec<&str>> = out
         .text
         .lines()
@@ -74,11 +73,11 @@ fn fio(test: &str, options: &str) {
 }
 
 #[test]
-fn fio_verifies_with_the_page_cache() {
+fn fio_verifies_with_page_cache() {
     fio("fio, cache=auto", "cache=auto");
 }
 
 #[test]
-fn fio_verifies_without_the_page_cache() {
+fn fio_verifies_with_cache_none() {
     fio("fio, cache=none", "cache=none");
 }

@@ -1,8 +1,8 @@
-//! fsx: reads, writes, mappings, truncations and holes of one file, at random,
-//! against what the file should be.
+//! fsx: random reads, writes, mappings, truncations and holes of one file, compared with
+//! the expected contents.
 //!
-//! Version 0.3.2 knows neither O_DIRECT nor asynchronous I/O nor zeroed ranges:
-//! those are in [`exerciser`](crate::exerciser).
+//! Version 0.3.2 supports neither O_DIRECT nor asynchronous I/O nor zeroed ranges;
+//! [`exerciser`](crate::exerciser) covers those.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 
 use crate::{alone, long};
 
-/// An operation has at least a byte: fallocate of none is refused, as POSIX
-/// wants it, and fsx takes that for a failure.
+/// An operation has at least one byte: POSIX requires an error for fallocate of zero
+/// bytes, which fsx treats as a failure.
 const CONFIGURATION: &str = "
 [opsize]
 min = 1
@@ -35,7 +35,7 @@ posix_fadvise = 2
 copy_file_range = 5
 ";
 
-/// Seeds whose operations are always the same.
+/// Seeds with fixed operations.
 const SEEDS: [u64; 5] = [1, 22, 333, 4444, 55555];
 
 fn fsx(test: &str, options: &str) {
@@ -50,7 +50,7 @@ fn fsx(test: &str, options: &str) {
     say(format_args!(
         "{test}: the sixth seed is PRAMFS_FSX_SEED={random}"
     ));
-    // In the long run more than a million for each way to mount.
+    // In the long run more than a million for each mount option.
     let operations = if long() { 200_000 } else { 15_000 };
     for seed in SEEDS.into_iter().chain([random]) {
         one(
@@ -85,11 +85,11 @@ fn one(file: &Path, configuration: &Path, artifacts: &Path, seed: u64, operation
 }
 
 #[test]
-fn fsx_with_the_page_cache() {
+fn fsx_runs_with_page_cache() {
     fsx("fsx, cache=auto", "cache=auto");
 }
 
 #[test]
-fn fsx_without_the_page_cache() {
+fn fsx_runs_with_cache_none() {
     fsx("fsx, cache=none", "cache=none");
 }

@@ -1,10 +1,9 @@
-//! Test suites of others, on a mount: pjdfstest and fsx (crates), stress-ng,
-//! fio and dbench (Debian). After each the file system is unmounted, and fsck
-//! must find nothing.
+//! Test suites of other projects, on a mount: pjdfstest and fsx (crates), stress-ng, fio
+//! and dbench (Debian). After each, the file system is unmounted, and fsck must find
+//! nothing.
 //!
-//! `PRAMFS_SUITES=long` is the long run (`make test-suites`); otherwise it
-//! takes some minutes. What does not pass is listed with its reason in
-//! `expected/`, and the lists are exact.
+//! By default they take some minutes; `PRAMFS_SUITES=long` is the long run (`make
+//! test-suites`). `expected/` lists the failing cases with reasons; the lists are exact.
 
 mod aio;
 mod dbench;
@@ -19,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pramfs_tests::suite::Expected;
 
-/// Whether the long run was asked for.
+/// Whether the long run was requested.
 fn long() -> bool {
     match std::env::var("PRAMFS_SUITES").as_deref() {
         Ok("long") => true,
@@ -36,9 +35,8 @@ fn expected(name: &str) -> Expected {
     )
 }
 
-/// One suite at a time, before it mounts: they count on the time that they are
-/// given, and a mount namespace that one of them makes keeps the mounts that there
-/// are until it ends.
+/// Runs one suite at a time, from before it mounts. Suites rely on their time limits, and
+/// a mount namespace made by one of them keeps the mounts of its creation until it ends.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,13 +1,13 @@
-//! pjdfstest: what POSIX says of each call, 398 cases.
+//! pjdfstest: POSIX rules for each call, 398 cases.
 //!
-//! It runs twice. The cases called `erofs` remount the file system read-only,
-//! which fails while an earlier case still has a file open for writing, as some
-//! do (on ext4 as well): they get a process of their own, and the others one in
-//! which remounts are not allowed.
+//! It runs twice. The cases called `erofs` remount the file system read-only, which fails
+//! while an earlier case still has a file open for writing, as some do (on ext4 as well).
+//! They run in a separate process; the other cases run in one where remounts are not
+//! allowed.
 //!
-//! mount(8) looks for the helper that remounts in /sbin alone. So that nothing
-//! need be installed, the suite runs in a mount namespace where /sbin is an
-//! overlay of one directory more.
+//! mount(8) looks for the remount helper only in /sbin. To avoid an installation, the
+//! suite runs in a mount namespace where /sbin is an overlay with one additional
+//! directory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,12 +19,12 @@ use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 
 use crate::{alone, expected};
 
-/// ext4 passes so many.
+/// Passed cases on ext4.
 const EXT4: usize = 394;
-/// The cases of version 0.2.2.
+/// Number of cases in version 0.2.2.
 const ALL: usize = 398;
 
-/// Users that every Debian has; neither is in a group of the other's.
+/// Users of every Debian system; neither is in a group of the other.
 const CONFIGURATION: &str = r#"
 [features]
 posix_fallocate = {}
@@ -48,7 +48,7 @@ mount -t tmpfs second "$second"
 exec "$@"
 "#;
 
-/// Runs the suite, the cases that remount or the others; gives (case, result).
+/// Runs the suite, either the remount cases or the others. Returns (case, result).
 fn run(mount: &Mounted, dir: &Path, remounting: bool) -> Vec<(String, String)> {
     let file = dir.join("pjdfstest.toml");
     let remount = if remounting { "true" } else { "false" };
@@ -86,7 +86,7 @@ fn run(mount: &Mounted, dir: &Path, remounting: bool) -> Vec<(String, String)> {
 }
 
 #[test]
-fn pjdfstest() {
+fn pjdfstest_matches_expected_results() {
     let _alone = alone();
     let Some(mount) = mount_for("pjdfstest", &["pjdfstest", "unshare"], 512, "") else {
         return;
@@ -97,7 +97,7 @@ fn pjdfstest() {
     }
     symlink(program(), dir.path().join("helpers/mount.fuse.pramfs")).unwrap();
     let mut results = run(&mount, dir.path(), false);
-    // Skipped there, and run here.
+    // Skipped in that run, and included in this one.
     results.retain(|(case, _)| !case.contains("erofs"));
     results.extend(run(&mount, dir.path(), true));
     let check = unmount_and_check(&mount);

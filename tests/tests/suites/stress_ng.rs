@@ -1,5 +1,5 @@
-//! stress-ng's stressors of the class "filesystem", each for a second, one
-//! after the other, with their own checks switched on.
+//! stress-ng's stressors of the class "filesystem", each for a second, one after the
+//! other, with their own verification enabled.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pramfs_tests::suite::{Run, find, mount_for, say, unmount_and_check};
 use crate::{alone, expected};
 
 #[test]
-fn stress_ng_filesystem_class() {
+fn stress_ng_filesystem_class_runs() {
     let _alone = alone();
     let Some(mount) = mount_for("stress-ng", &["stress-ng"], 1024, "") else {
         return;
@@ -23,9 +23,9 @@ fn stress_ng_filesystem_class() {
     .args(["--class", "filesystem", "--sequential", "1"])
     .args(["--timeout", "1s", "--verify", "--temp-path"])
     .arg(&work)
-    // Some of its files are made where it runs.
+    // It creates some of its files in its working directory.
     .dir(&work)
-    // Files of a gigabyte, otherwise.
+    // Otherwise it uses files of a gigabyte.
     .args([
         "--hdd-bytes",
         "64M",
@@ -42,7 +42,7 @@ fn stress_ng_filesystem_class() {
         out.status,
         out.text
     );
-    // "stress-ng: fail:  [PID] STRESSOR: what is wrong"
+    // "stress-ng: fail:  [PID] STRESSOR: message"
     let failed = |line: &str| {
         let (_, rest) = line.split_once("stress-ng: fail:")?;
         let (_, rest) = rest.split_once(']')?;

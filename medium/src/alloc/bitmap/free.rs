@@ -3,7 +3,7 @@
 use crate::media::Medium;
 use std::sync::atomic::Ordering;
 
-use super::super::Run;
+use super::super::BitRun;
 use super::BitmapSet;
 use crate::error::Result;
 use crate::sync::MutexGuard;
@@ -41,11 +41,11 @@ impl BitmapSet {
         medium: Medium<'_>,
         range: std::ops::Range<u64>,
         (least, most): (u32, u32),
-        f: &mut dyn FnMut(Run) -> Result<()>,
+        f: &mut dyn FnMut(BitRun) -> Result<()>,
     ) -> Result<u64> {
         let mut bits = 0;
         let mut result = Ok(());
-        let run = Run {
+        let run = BitRun {
             start: range.start,
             len: range.end.saturating_sub(range.start),
         };
@@ -77,7 +77,7 @@ impl BitmapSet {
                 }
                 let piece = n.min(most);
                 (at, rest) = (from + piece, n - piece);
-                let run = Run {
+                let run = BitRun {
                     start: group * self.per_group + u64::from(from),
                     len: u64::from(piece),
                 };

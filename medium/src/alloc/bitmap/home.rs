@@ -6,7 +6,7 @@
 use crate::media::Medium;
 use std::sync::atomic::Ordering;
 
-use super::super::Run;
+use super::super::BitRun;
 use super::super::group::{Group, for_words};
 use super::{BitmapSet, Bits};
 use crate::error::Damage;
@@ -35,7 +35,7 @@ impl BitmapSet {
     pub fn words_of(
         &self,
         medium: Medium<'_>,
-        run: Run,
+        run: BitRun,
         mut f: impl FnMut(u64, u64, u64),
     ) -> Result<()> {
         if run.start.checked_add(run.len).is_none_or(|e| e > self.bits) {

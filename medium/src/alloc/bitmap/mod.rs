@@ -14,7 +14,7 @@ mod sums;
 use crate::media::Medium;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::Run;
+use super::BitRun;
 use super::group::Group;
 use crate::error::{Damage, Error, Result};
 use crate::media::Geometry;
@@ -226,7 +226,7 @@ impl BitmapSet {
     }
 
     #[inline]
-    fn for_groups(&self, run: Run, mut f: impl FnMut(u64, u32, u32)) {
+    fn for_groups(&self, run: BitRun, mut f: impl FnMut(u64, u32, u32)) {
         let (mut at, end) = (run.start, (run.start + run.len).min(self.bits));
         while at < end {
             let (group, first) = (at >> self.group_log2, at & (self.per_group - 1));

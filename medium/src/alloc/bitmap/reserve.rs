@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::group::Group;
-use super::super::{Found, Reserved, Run};
+use super::super::{BitRun, Found, Reserved};
 use super::{BitmapSet, InitGroup};
 use crate::error::Damage;
 use crate::error::Result;
@@ -183,7 +183,7 @@ impl BitmapSet {
         }
         let mut guard = self.lock(medium, group).ok()?;
         let g = guard.as_deref_mut()?;
-        let run = Run {
+        let run = BitRun {
             start,
             len: u64::from(len),
         };
@@ -217,7 +217,7 @@ impl BitmapSet {
     #[inline]
     fn reserved(&self, group: u64, g: &Group, first: u32, len: u32) -> Reserved {
         Reserved {
-            run: Run {
+            run: BitRun {
                 start: group * self.per_group + u64::from(first),
                 len: u64::from(len),
             },
@@ -241,7 +241,7 @@ impl BitmapSet {
         self.search(medium, near, len, only_roomy, |group, g| {
             let base = group * self.per_group;
             let has_room = |start| {
-                let run = Run {
+                let run = BitRun {
                     start: base + u64::from(start),
                     len: u64::from(len),
                 };
@@ -259,14 +259,14 @@ impl BitmapSet {
 
     /// Whether the blocks of a run have room on the host. Inode numbers need none.
     #[inline]
-    fn has_room(&self, medium: Medium<'_>, run: Run) -> bool {
+    fn has_room(&self, medium: Medium<'_>, run: BitRun) -> bool {
         let Medium { region, geo } = medium;
         self.kind != BitmapKind::Blocks
             || region.has_room(run.start << geo.block_log2, run.len << geo.block_log2)
     }
 
     /// Frees reserved or released bits.
-    pub fn free_run(&self, medium: Medium<'_>, run: Run) {
+    pub fn free_run(&self, medium: Medium<'_>, run: BitRun) {
         self.for_groups(run, |group, start, len| {
             if let Ok(mut guard) = self.lock(medium, group)
                 && let Some(g) = guard.as_deref_mut()

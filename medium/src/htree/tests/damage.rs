@@ -1,7 +1,6 @@
 //! Trees with damaged bytes: an error or the right answer, never a panic.
 
 use super::*;
-use crate::alloc::Run;
 use crate::htree::leaf::tag_of;
 use crate::media::htree::{LeafShape, SLOT};
 
@@ -54,9 +53,7 @@ fn use_damaged(vol: &Volume, tree: &TreeRef, names: &[String], all: usize) -> bo
         if let Err(e) = insert(
             &mut vol.begin(),
             &mut u,
-            format!("{n}x").as_bytes(),
-            1,
-            &[1; 8],
+            &item(format!("{n}x").as_bytes(), 1, &[1; 8]),
         ) {
             note(e);
         }
@@ -147,7 +144,7 @@ fn damage_after_verification_does_not_panic() {
         let mut u = tree;
         let mut tx = vol.begin();
         for n in ["some", "more", "names", "to divide the leaf"] {
-            if insert(&mut tx, &mut u, n.as_bytes(), 1, &[1; 8]).is_err() {
+            if insert(&mut tx, &mut u, &item(n.as_bytes(), 1, &[1; 8])).is_err() {
                 break;
             }
         }
@@ -163,7 +160,7 @@ fn leaf_copied_to_other_block_is_detected() {
     let mut tree = dir();
     put(&vol, &mut tree, b"name", 8, &[1; 8]).unwrap();
     let mut tx = vol.begin();
-    let Run { start, .. } = tx.alloc_blocks(None, 1, true).unwrap();
+    let start = tx.alloc_blocks(None, 1, true).unwrap().start.0;
     let mut leaf = vec![0; 4096];
     vol.region
         .read(vol.geo.offset(tree.root.block()), &mut leaf)

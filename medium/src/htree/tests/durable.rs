@@ -15,7 +15,7 @@ fn leaf_split_leaves_no_line_unflushed() {
         let vol = mount(region, Geometry::new(&made.fixed));
         let mut tx = vol.begin();
         let block = tx.alloc_blocks(None, 8, true).unwrap().start;
-        let scratch = vol.geo.offset(Bno(block));
+        let scratch = vol.geo.offset(block);
         tx.commit().unwrap();
         let mut tree = dir();
         let mut anew = 0;
@@ -26,7 +26,7 @@ fn leaf_split_leaves_no_line_unflushed() {
             tx.put(EntryKind::Leaf, scratch, &vec![0; full]).unwrap();
             let mut u = tree;
             sim.recording(true);
-            insert(&mut tx, &mut u, &numbered(i), 8, &i.to_le_bytes()).unwrap();
+            insert(&mut tx, &mut u, &item(&numbered(i), 8, &i.to_le_bytes())).unwrap();
             tx.commit().unwrap();
             vol.retire_all().unwrap();
             sim.recording(false);

@@ -15,14 +15,14 @@ fn rename(vol: &Volume, tree: &mut TreeRef, old: &[u8], new: &[u8]) -> bool {
     let mut tx = vol.begin();
     remove_found(&mut tx, &mut after, &from.found).unwrap();
     let value = from.ino.to_le_bytes();
-    let held = vacant.as_ref().is_some_and(|g| g.holds(&tx, &after));
-    match &vacant {
-        Some(vacant) => insert_at(&mut tx, &mut after, vacant, new, 8, &value).unwrap(),
-        None => insert(&mut tx, &mut after, new, 8, &value).unwrap(),
-    };
+    let item = item(new, 8, &value);
+    let held = (vacant.as_ref()).and_then(|v| v.insertion_point(&tx, &after, &item).unwrap());
+    let is_held = held.is_some();
+    let place = held.unwrap_or_else(|| insertion_point(&tx, &after, &item).unwrap());
+    place.insert(&mut tx, &mut after, &item).unwrap();
     tx.commit().unwrap();
     *tree = after;
-    held
+    is_held
 }
 
 fn name(i: u64) -> Vec<u8> {
@@ -90,5 +90,9 @@ fn vacant_entry_of_other_tree_is_not_used() {
         panic!("the tree has a leaf, and the name does not exist");
     };
     let tx = vol.begin();
-    assert!(vacant.holds(&tx, &tree) && !vacant.holds(&tx, &dir()));
+    let is_held = |tree| {
+        let item = item(b"b", 8, &[0; 8]);
+        vacant.insertion_point(&tx, tree, &item).unwrap().is_some()
+    };
+    assert!(is_held(&tree) && !is_held(&dir()));
 }

@@ -49,7 +49,7 @@ fn lens() -> impl Iterator<Item = usize> + Clone {
 }
 
 #[test]
-fn copy_wide_everywhere() {
+fn copy_wide_works_at_every_alignment() {
     if !Cpu::get().is_wide() {
         return crate::pmem::tests::skipped("copies by whole lines: no AVX-512 here");
     }
@@ -62,7 +62,7 @@ fn copy_wide_everywhere() {
 }
 
 #[test]
-fn nt_copy_everywhere() {
+fn nt_copy_works_at_every_alignment() {
     for cpu in choices() {
         compare(
             lens(),
@@ -77,7 +77,7 @@ fn nt_copy_everywhere() {
 }
 
 #[test]
-fn nt_zero_everywhere() {
+fn nt_zero_works_at_every_alignment() {
     for cpu in choices() {
         compare(
             lens(),
@@ -92,7 +92,7 @@ fn nt_zero_everywhere() {
 }
 
 #[test]
-fn store_everywhere() {
+fn store_works_at_every_alignment() {
     for cpu in choices() {
         compare(
             lens().chain(0..=LINE_BYTES + 1),

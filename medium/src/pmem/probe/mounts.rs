@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn mountinfo_line_is_split_into_fields() {
         let fs = parse("36 35 0:5 / /mnt/a\\040b\\134 rw,noatime shared:1 master:2 - ext4 /dev/pmem0 rw,dax=always").unwrap();
         assert_eq!(fs.mount_point, PathBuf::from("/mnt/a b\\"));
         assert_eq!(

@@ -194,7 +194,7 @@ fn open_of_unusable_object_names_reason() {
 }
 
 #[test]
-fn one_writer_or_many_readers() {
+fn region_has_one_writer_or_many_readers() {
     for dir in [shm(), disk()] {
         let path = dir.path().join("r");
         let writer = Source::create(&path, 1 << 20, RW, EXISTING).unwrap();

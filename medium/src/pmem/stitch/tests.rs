@@ -34,7 +34,7 @@ fn regions() -> Vec<(tempfile::TempDir, Region)> {
 }
 
 #[test]
-fn view_shows_the_medium() {
+fn view_shows_medium() {
     for (_dir, region) in regions() {
         let map = view(&region, true);
         assert_eq!(map.len(), 5 * P);
@@ -309,7 +309,7 @@ fn huge_pages_of_tmpfs_are_mapped() {
 }
 
 #[test]
-fn extend_that_fails_midway_leaves_the_view_and_can_be_repeated() {
+fn failed_extend_keeps_view_and_can_be_repeated() {
     let region = RegionOptions::new().memfd("test", 1 << 20).unwrap();
     let source = StitchSource::of_region(&region).unwrap();
     let mut stitcher = Stitcher::reserving(P, 64 * P, 0, P).unwrap();

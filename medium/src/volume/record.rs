@@ -1,61 +1,64 @@
-//! [`Tx`]: one atomic, durable change.
+//! [`Record`]: one atomic, durable change.
 //!
 //! A transaction stores new data at places that nothing names yet, and collects
-//! after-images of places in use. Nothing in use changes before [`Tx::commit`]. Dropping a
-//! transaction changes nothing.
+//! after-images of places in use. Nothing in use changes before
+//! [`Recording::commit`](super::Recording::commit). Dropping a transaction changes nothing.
+//!
+//! A transaction has two phases. A [`Plan`](super::Plan) may allocate and holds no lane. A
+//! [`Recording`](super::Recording) may hold one and cannot allocate. Both deref to a record.
 
 use crate::media::Medium;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Volume;
-use crate::alloc::{Bits, Freed, Reserved, Run};
+use crate::alloc::{BitRun, Bits, Freed, Reserved};
 use crate::error::{Error, Result};
 use crate::journal::records::{Homes, OnMedium, apply, group_word};
 use crate::journal::{Change, Entry, LaneGuard, LastRecord, Lines, RecordBuf, RecordId};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
 use crate::media::record::EntryKind;
-use crate::pmem::{PmemError, Region, Unfenced};
-use crate::types::Bno;
+use crate::pmem::{Region, Unfenced};
+use crate::types::{BlockRun, Bno, Ino, InodeRun};
 
 /// Size of an entry of bits in a record, in bytes.
 const BITS_ENTRY: usize = 24;
 
-const NONE_LEFT: Error = Error::NoSpace("no free block, and the reserve is used up");
 const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
 
-/// A transaction, see the module.
+/// What a transaction has collected, see the module. Functions that do not allocate take a
+/// `&mut Record`.
 #[derive(Debug)]
-pub struct Tx<'v> {
+pub struct Record<'v> {
     vol: &'v Volume,
     lane: u32,
     rec: RecordBuf,
     data: Option<Unfenced>,
-    /// The lane, if taken before the commit.
+    /// The lane, if locked before the commit.
     entered: Option<LaneGuard<'v>>,
-    /// The lane may be taken once nothing more will be allocated.
-    may_enter: bool,
     places: SmallVec<[&'v LastRecord; 4]>,
     bits: SmallVec<[Bits; 4]>,
     taken: SmallVec<[Freed; 2]>,
     freed: SmallVec<[Freed; 2]>,
-    use_reserve: bool,
+    /// The transaction may use the reserve.
+    pub(super) use_reserve: bool,
     /// A commit has been attempted.
     over: bool,
     /// Faults of the medium at the start.
     faults: u64,
 }
 
-impl<'v> Tx<'v> {
-    #[inline]
-    pub(super) fn new(vol: &'v Volume, lane: u32) -> Tx<'v> {
-        Tx {
+impl<'v> Record<'v> {
+    // Inlined with all that it calls, so the value is built where it stays. A copy would
+    // cost as much again.
+    #[inline(always)]
+    pub(super) fn new(vol: &'v Volume, lane: u32) -> Record<'v> {
+        Record {
             vol,
             lane,
             rec: RecordBuf::new(vol.geo.slot_size as usize),
             data: None,
             entered: None,
-            may_enter: false,
             places: SmallVec::new(),
             bits: SmallVec::new(),
             taken: SmallVec::new(),
@@ -69,11 +72,6 @@ impl<'v> Tx<'v> {
     /// Returns the volume.
     pub fn volume(&self) -> &'v Volume {
         self.vol
-    }
-
-    /// Lets this transaction use the reserve, because it frees more than it takes.
-    pub fn allow_reserve(&mut self) {
-        self.use_reserve = true;
     }
 
     /// Names a locked object whose homes this record writes. See rule 1 in
@@ -153,47 +151,6 @@ impl<'v> Tx<'v> {
     }
 
     // ---- new data, not reachable before commit
-
-    /// Takes the lane before the new data are stored. `place` must be all that the record
-    /// will change, and nothing more may be allocated. A locked instruction waits for the
-    /// streaming stores before it; the rest of a record can be built while they complete.
-    /// The locks are therefore taken first. If the lane cannot be taken, the commit handles
-    /// that.
-    pub fn enter(&mut self, place: &LastRecord) {
-        let vol = self.vol;
-        if !vol.journal.must_hand_over(self.lane, place) {
-            self.entered = vol.journal.enter(&vol.region, self.lane).ok();
-        }
-    }
-
-    /// Declares that the rest of the operation allocates nothing but for the change of one
-    /// htree, and that the record will change only `places`. The lane is then taken before
-    /// the first leaf is changed in place, and the write-back of its last homes runs while
-    /// the record is built. Meanwhile the caller takes only locks of bitmap groups. A
-    /// locked instruction would wait for the write-back, and the holder of another lock may
-    /// be waiting for the lane.
-    pub fn may_enter(&mut self, places: &[&LastRecord]) {
-        let journal = &self.vol.journal;
-        self.may_enter = !places.iter().any(|p| journal.must_hand_over(self.lane, p));
-    }
-
-    /// Takes the lane if allowed: nothing is allocated after this.
-    #[inline]
-    pub fn enter_if_allowed(&mut self) {
-        if std::mem::take(&mut self.may_enter) {
-            self.entered = self.vol.journal.enter(&self.vol.region, self.lane).ok();
-        }
-    }
-
-    /// An allocation may retire all lanes to make room. If this lane were taken, it would
-    /// wait for itself.
-    #[inline]
-    fn assert_no_lane(&self) {
-        assert!(
-            self.entered.is_none(),
-            "nothing is allocated once the lane is taken"
-        );
-    }
 
     /// Stores bytes at a place that nothing names before this commits.
     ///
@@ -327,7 +284,7 @@ impl<'v> Tx<'v> {
         }
     }
 
-    fn note_freed(&mut self, kind: BitmapKind, run: Run) -> Result<()> {
+    fn note_freed(&mut self, kind: BitmapKind, run: BitRun) -> Result<()> {
         let vol = self.vol;
         let mut fits = true;
         vol.bitmap(kind)
@@ -343,14 +300,10 @@ impl<'v> Tx<'v> {
         if fits { Ok(()) } else { Err(TOO_LARGE) }
     }
 
-    fn note_reserved(&mut self, kind: BitmapKind, found: Reserved) -> Result<Run> {
+    pub(super) fn note_reserved(&mut self, kind: BitmapKind, found: Reserved) -> Result<BitRun> {
         // Note it for Drop first, then for the record.
         let Reserved { run, group, .. } = found;
-        self.taken.push(Freed::Bits {
-            kind,
-            start: run.start,
-            len: run.len,
-        });
+        self.taken.push(freed_bits(kind, run));
         let mut fits = true;
         found.words(|word, mask| {
             fits &= self.note_word(Bits {
@@ -364,76 +317,36 @@ impl<'v> Tx<'v> {
         if fits { Ok(run) } else { Err(TOO_LARGE) }
     }
 
-    pub(super) fn keep_reserve(&self) -> Result<()> {
-        let vol = self.vol;
-        for _ in 0..vol.reserve.missing() {
-            let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
-                set.reserve(vol.medium(), self.lane, None, 1, true, roomy)
-            })?;
-            match found {
-                Some(found) if vol.reserve.refill(found.run) => {}
-                Some(found) => vol.blocks.free_run(vol.medium(), found.run),
-                None => break,
-            }
-        }
-        Ok(())
+    /// Notes an orphan slot or bits to be freed if the transaction is dropped.
+    #[inline]
+    pub(super) fn note_taken(&mut self, taken: Freed) {
+        self.taken.push(taken);
     }
 
-    /// Takes up to `want` consecutive blocks, near `goal` if given. With `full`, takes
-    /// exactly `want`.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`].
-    pub fn alloc_blocks(&mut self, goal: Option<u64>, want: u32, full: bool) -> Result<Run> {
-        self.assert_no_lane();
-        let (vol, lane) = (self.vol, self.lane);
-        if vol.reserve.missing() > 0 && !self.use_reserve {
-            self.keep_reserve()?;
-        }
-        let spare = self.use_reserve && (want == 1 || !full);
-        let found = vol.reserve_bits(BitmapKind::Blocks, spare, |set, roomy| {
-            set.reserve(vol.medium(), lane, goal, want.max(1), full, roomy)
-        });
-        let found = match found {
-            Ok(Some(found)) => found,
-            Ok(None) if spare => self.take_reserved(NONE_LEFT)?,
-            // If a block with room is in reserve, do not wait for the host: the operation can
-            // then finish, or undo, without releasing its locks.
-            Err(e @ Error::Pmem(PmemError::NoRoom { .. })) if spare => self.take_reserved(e)?,
-            Ok(None) => return Err(Error::NoSpace("no free block")),
-            Err(e) => return Err(e),
-        };
-        self.note_reserved(BitmapKind::Blocks, found)
+    /// The lane of this transaction.
+    #[inline]
+    pub(super) fn lane(&self) -> u32 {
+        self.lane
     }
 
-    /// Takes a block from the reserve; returns `otherwise` if it is empty.
-    #[cold]
-    fn take_reserved(&self, otherwise: Error) -> Result<Reserved> {
-        let vol = self.vol;
-        let start = vol.reserve.take().ok_or(otherwise)?;
-        let found = vol.blocks.at(vol.medium(), start);
-        if found.is_err() {
-            vol.reserve.refill(Run { start, len: 1 });
+    /// See [`Plan::lock_lane`](super::Plan::lock_lane).
+    #[inline]
+    pub(super) fn lock_lane(&mut self, homes: &[&LastRecord]) {
+        let Volume {
+            journal, region, ..
+        } = self.vol;
+        if !homes
+            .iter()
+            .any(|home| journal.must_hand_over(self.lane, home))
+        {
+            self.entered = journal.enter(region, self.lane).ok();
         }
-        found
     }
 
-    /// Takes `len` consecutive blocks aligned to `len`; `None` if no such run is free.
-    ///
-    /// # Errors
-    /// Errors of the region and of the bitmap.
-    pub fn alloc_aligned(&mut self, near: u64, len: u32) -> Result<Option<Run>> {
-        self.assert_no_lane();
-        let vol = self.vol;
-        if vol.reserve.missing() > 0 {
-            self.keep_reserve()?;
-        }
-        let found = vol.reserve_bits(BitmapKind::Blocks, true, |set, roomy| {
-            set.reserve_aligned(vol.medium(), near, len, roomy)
-        })?;
-        found
-            .map(|found| self.note_reserved(BitmapKind::Blocks, found))
-            .transpose()
+    /// Releases the lane, if it is locked.
+    #[inline]
+    pub(super) fn release_lane(&mut self) {
+        self.entered = None;
     }
 
     /// Frees blocks. They become reusable when this record, and every earlier record that
@@ -441,19 +354,11 @@ impl<'v> Tx<'v> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the blocks cannot be in use.
-    pub fn free_blocks(&mut self, run: Run) -> Result<()> {
-        self.note_freed(BitmapKind::Blocks, run)?;
+    pub fn free_blocks(&mut self, run: BlockRun) -> Result<()> {
+        self.note_freed(BitmapKind::Blocks, run.into())?;
         match self.freed.last_mut() {
-            Some(Freed::Bits {
-                kind: BitmapKind::Blocks,
-                start,
-                len,
-            }) if *start + *len == run.start => *len += run.len,
-            _ => self.freed.push(Freed::Bits {
-                kind: BitmapKind::Blocks,
-                start: run.start,
-                len: run.len,
-            }),
+            Some(Freed::Blocks(last)) if last.end() == run.start => last.len += run.len,
+            _ => self.freed.push(Freed::Blocks(run)),
         }
         Ok(())
     }
@@ -462,14 +367,7 @@ impl<'v> Tx<'v> {
     /// contents may change by [`write_new`](Self::write_new).
     #[inline]
     pub fn is_new(&self, block: Bno) -> bool {
-        self.taken.iter().any(|t| match *t {
-            Freed::Bits {
-                kind: BitmapKind::Blocks,
-                start,
-                len,
-            } => block.0.wrapping_sub(start) < len,
-            _ => false,
-        })
+        (self.taken.iter()).any(|t| matches!(t, Freed::Blocks(run) if run.contains(block)))
     }
 
     /// Whether this transaction frees anything.
@@ -478,33 +376,14 @@ impl<'v> Tx<'v> {
         !self.freed.is_empty()
     }
 
-    /// Takes an inode number, from `near` upwards or from the lane's last position.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`].
-    pub fn alloc_inode(&mut self, near: Option<u64>) -> Result<u64> {
-        self.assert_no_lane();
-        let (vol, lane) = (self.vol, self.lane);
-        let found = vol.reserve_bits(BitmapKind::Inodes, false, |set, roomy| {
-            set.reserve(vol.medium(), lane, near, 1, true, roomy)
-        })?;
-        match found {
-            Some(found) => Ok(self.note_reserved(BitmapKind::Inodes, found)?.start),
-            None => Err(Error::NoSpace("no free inode")),
-        }
-    }
-
     /// Frees an inode number.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn free_inode(&mut self, ino: u64) -> Result<()> {
-        self.note_freed(BitmapKind::Inodes, Run { start: ino, len: 1 })?;
-        self.freed.push(Freed::Bits {
-            kind: BitmapKind::Inodes,
-            start: ino,
-            len: 1,
-        });
+    pub fn free_inode(&mut self, ino: Ino) -> Result<()> {
+        let run = InodeRun { start: ino, len: 1 };
+        self.note_freed(BitmapKind::Inodes, run.into())?;
+        self.freed.push(Freed::Inodes(run));
         Ok(())
     }
 
@@ -513,21 +392,10 @@ impl<'v> Tx<'v> {
         self.freed.push(Freed::OrphanSlot(slot));
     }
 
-    /// Takes an orphan slot, which is freed again if this transaction is dropped.
-    pub fn take_orphan_slot(&mut self) -> Option<u32> {
-        let slot = self.vol.take_orphan_slot()?;
-        self.taken.push(Freed::OrphanSlot(slot));
-        Some(slot)
-    }
-
     // ---- commit and drop
 
-    /// Commits the change: atomic, and durable at return. The transaction is then over and
-    /// no later event affects it.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the volume has failed before.
-    pub fn commit(&mut self) -> Result<RecordId> {
+    /// See [`Recording::commit`](super::Recording::commit).
+    pub(super) fn commit(&mut self) -> Result<RecordId> {
         let vol = self.vol;
         if std::mem::replace(&mut self.over, true) {
             return Err(Error::Io("a transaction is committed once".into()));
@@ -645,6 +513,21 @@ impl<'v> Tx<'v> {
     }
 }
 
+/// Returns what bits of a bitmap stand for.
+fn freed_bits(kind: BitmapKind, run: BitRun) -> Freed {
+    let BitRun { start, len } = run;
+    match kind {
+        BitmapKind::Blocks => Freed::Blocks(BlockRun {
+            start: Bno(start),
+            len,
+        }),
+        BitmapKind::Inodes => Freed::Inodes(InodeRun {
+            start: Ino(start),
+            len,
+        }),
+    }
+}
+
 /// Returns the number of bytes that an entry changes at its home.
 fn home_len(e: &Entry<'_>) -> u64 {
     match e.kind {
@@ -658,9 +541,9 @@ fn home_len(e: &Entry<'_>) -> u64 {
     }
 }
 
-impl Drop for Tx<'_> {
+impl Drop for Record<'_> {
     fn drop(&mut self) {
-        self.entered = None;
+        self.release_lane();
         // New data on its way to blocks that are being freed must arrive before the next
         // owner writes there.
         self.settle();

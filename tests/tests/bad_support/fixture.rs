@@ -1,5 +1,4 @@
-//! A small file system to ask for what cannot be, and the proof that asking
-//! has changed nothing.
+//! A small file system for invalid requests, and the check that they change nothing.
 
 use pramfs::{
     AtimePolicy, MountOptions, Result, XattrMode,
@@ -13,9 +12,9 @@ use super::model::CX;
 /// Block sizes of the format.
 pub const BLOCK_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 
-/// A file system with something of each kind, that reads do not change.
+/// A file system with an object of each kind, which reads do not change.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Fixture {
     pub fs: Fs,
     pub dir: Ino,
     pub sub: Ino,
@@ -23,12 +22,12 @@ pub struct Bed {
 }
 
 /// On a region of 8 MiB in memory.
-pub fn bed(block_size: u32) -> Bed {
+pub fn fixture(block_size: u32) -> Fixture {
     let sim = formatted(8 << 20, &repeatable(block_size)).unwrap();
     bed_of(mount(&sim, still()).unwrap())
 }
 
-/// Options of a mount that no read changes.
+/// Mount options with which reads change nothing.
 pub fn still() -> MountOptions {
     MountOptions {
         atime: AtimePolicy::NoAtime,
@@ -37,7 +36,7 @@ pub fn still() -> MountOptions {
 }
 
 /// In a fresh file system.
-pub fn bed_of(fs: Fs) -> Bed {
+pub fn bed_of(fs: Fs) -> Fixture {
     let dir = fs.mkdir(&CX, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let sub = fs.mkdir(&CX, dir, b"sub", 0o755).unwrap().ino;
     let file = fs.create(&CX, dir, b"file", 0o644).unwrap().ino;
@@ -47,11 +46,11 @@ pub fn bed_of(fs: Fs) -> Bed {
         .unwrap();
     fs.symlink(&CX, dir, b"link", b"file").unwrap();
     fs.create(&CX, sub, b"below", 0o644).unwrap();
-    Bed { fs, dir, sub, file }
+    Fixture { fs, dir, sub, file }
 }
 
-impl Bed {
-    /// The request is refused with one of these, and has changed nothing.
+impl Fixture {
+    /// The request fails with one of these errors and changes nothing.
     #[track_caller]
     pub fn refused<T: std::fmt::Debug>(
         &self,
@@ -67,7 +66,7 @@ impl Bed {
         assert!(before == after, "{what}:\n{}", before.differences(&after));
     }
 
-    /// Unmounts and checks everything against everything.
+    /// Unmounts and runs the full check.
     #[track_caller]
     pub fn end(self) {
         let (_, report) = pramfs_fsck::check_fs(self.fs, &Default::default()).unwrap();

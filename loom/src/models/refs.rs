@@ -1,0 +1,52 @@
+//! `fs/refs.rs` and `fs/attr_cache.rs`: a reference taken by a look-up without a lock.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::{Model, explore, promise};
+use crate::fs::attr_cache::{AttrCache, AttrSlot};
+use crate::fs::dcache::Probe;
+use crate::fs::inode::InodeState;
+use crate::fs::inode_lock::InodeLock;
+use crate::fs::refs::{By, Refs};
+use crate::types::{Attr, Ino};
+
+pub const MODELS: &[Model] = &[Model {
+    name: "lookup_during_removal_is_seen_or_fails",
+    run: lookup_during_removal_is_seen_or_fails,
+    needs: &["refs-add", "refs-has"],
+}];
+
+/// The look-up adds its reference and then asks whether the inode is still shown. The
+/// removal hides the inode and then asks for references.
+fn lookup_during_removal_is_seen_or_fails() {
+    explore(|| {
+        let ino = Ino(5);
+        let cache = Arc::new(AttrCache::new(1));
+        let refs = Arc::new(Refs::default());
+        let lock = Arc::new(InodeLock::new(InodeState::default()));
+        lock.set_attr_slot(|| AttrSlot::new(&cache, ino));
+        let probe = || Probe::new(1, Ino(2), b"a").unwrap();
+        let attr = Attr {
+            ino,
+            size: 1,
+            change: 1,
+        };
+        cache.publish(&attr, Some(&probe()));
+        let removal = {
+            let (refs, lock) = (refs.clone(), lock.clone());
+            thread::spawn(move || {
+                let mut state = lock.write();
+                state.gone = !refs.has(ino);
+                state.gone
+            })
+        };
+        let held = cache.find(ino, &probe()).is_some_and(|(_, seen)| {
+            refs.add(ino, 1, By::Guard);
+            cache.is_current(&seen)
+        });
+        let freed = removal.join().unwrap();
+        promise!(!(held && freed), "the inode of a reference is freed");
+    });
+}
