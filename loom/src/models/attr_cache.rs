@@ -1,14 +1,15 @@
-//! `fs/attr_cache.rs` and `fs/dcache.rs`: look-ups without a lock.
+//! `fs/cache/attr_cache.rs` and `fs/cache/dcache.rs`: look-ups without a lock.
 
 use std::sync::Arc;
 
 use loom::thread;
 
 use super::{Model, explore, explore_bounded, promise};
-use crate::fs::attr_cache::{AttrCache, AttrSlot};
-use crate::fs::dcache::{Dcache, Probe};
-use crate::fs::inode::InodeState;
-use crate::fs::inode_lock::InodeLock;
+use crate::fs::cache::attr_cache::{AttrCache, AttrSlot};
+use crate::fs::cache::dcache::Dcache;
+use crate::fs::cache::probe::Probe;
+use crate::fs::inode::lock::InodeLock;
+use crate::fs::inode::state::InodeState;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::types::{Attr, Ino};
 

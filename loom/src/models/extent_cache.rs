@@ -1,13 +1,13 @@
-//! `fs/extent_cache.rs`: where the blocks of an open file lie.
+//! `fs/cache/extent_cache.rs`: where the blocks of an open file lie.
 
 use std::sync::Arc;
 
 use loom::thread;
 
 use super::{Model, explore, explore_bounded, promise};
-use crate::fs::extent_cache::{CachedExtent, ExtentCache};
-use crate::fs::inode::InodeState;
-use crate::fs::inode_lock::InodeLock;
+use crate::fs::cache::extent_cache::{CachedExtent, ExtentCache};
+use crate::fs::inode::lock::InodeLock;
+use crate::fs::inode::state::InodeState;
 use crate::types::Bno;
 
 pub const MODELS: &[Model] = &[

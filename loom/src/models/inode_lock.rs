@@ -1,12 +1,12 @@
-//! `fs/inode_lock.rs`: reads of a file without a lock.
+//! `fs/inode/lock.rs`: reads of a file without a lock.
 
 use std::sync::Arc;
 
 use loom::thread;
 
 use super::{Model, explore, promise};
-use crate::fs::inode::InodeState;
-use crate::fs::inode_lock::InodeLock;
+use crate::fs::inode::lock::InodeLock;
+use crate::fs::inode::state::InodeState;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::types::Ino;
 

@@ -1,15 +1,15 @@
-//! `fs/refs.rs` and `fs/attr_cache.rs`: a reference taken by a look-up without a lock.
+//! `fs/inode/refs.rs` and `fs/cache/attr_cache.rs`: a reference taken by a look-up without a lock.
 
 use std::sync::Arc;
 
 use loom::thread;
 
 use super::{Model, explore, promise};
-use crate::fs::attr_cache::{AttrCache, AttrSlot};
-use crate::fs::dcache::Probe;
-use crate::fs::inode::InodeState;
-use crate::fs::inode_lock::InodeLock;
-use crate::fs::refs::{By, Refs};
+use crate::fs::cache::attr_cache::{AttrCache, AttrSlot};
+use crate::fs::cache::probe::Probe;
+use crate::fs::inode::lock::InodeLock;
+use crate::fs::inode::refs::{By, Refs};
+use crate::fs::inode::state::InodeState;
 use crate::types::{Attr, Ino};
 
 pub const MODELS: &[Model] = &[Model {

@@ -10,7 +10,7 @@ use super::cursor::{self, Cursor};
 use super::mapped::{Access, MappedFile};
 use super::metadata::{FileTimes, Metadata};
 use crate::credentials::Credentials;
-use crate::fs::inode::Inode;
+use crate::fs::Inode;
 use crate::fs::{AppendCursor, Engine, ExtentCache, Fs, InodeRef};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::sync::Mutex;

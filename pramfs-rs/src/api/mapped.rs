@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::fs::inode::InodeState;
+use crate::fs::InodeState;
 use crate::fs::{By, Engine, Handle};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{
@@ -580,7 +580,7 @@ impl Engine {
                 Access::Write => alone.insert(inode.state.write()),
                 Access::Read => along.insert(inode.state.read()),
             };
-            crate::fs::check_file(&inode, state)?;
+            crate::fs::check_file(inode.ino, state)?;
             if needed > state.disk.size {
                 return Err(past_end());
             }

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::create::InodeTemplate;
-use super::readdir::Taken;
-use super::{By, Engine, Fs, Handle};
 use crate::credentials::Credentials;
+use crate::fs::inode::refs::By;
+use crate::fs::ops::create::InodeTemplate;
+use crate::fs::ops::readdir::Taken;
+use crate::fs::{Engine, Fs, Handle};
 use pramfs_medium::error::Result;
 use pramfs_medium::types::{Attr, DirEntry, Ino};
 

@@ -52,7 +52,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Options of [`Fs::open`](super::Fs::open).
+/// Options of [`Fs::open`](crate::fs::Fs::open).
 ///
 /// ```
 /// use pramfs::{ErrorPolicy, MountOptions};
@@ -73,7 +73,7 @@ pub struct MountOptions {
     /// Limit of the cache of inodes and names, bytes.
     pub cache_bytes: u64,
     /// Returns freed blocks to the host immediately, in whole pages of the host.
-    /// Otherwise only [`trim`](super::Engine::trim) returns them.
+    /// Otherwise only [`trim`](crate::fs::Engine::trim) returns them.
     pub discard: bool,
     /// Starts a thread that writes lazy times within a second and frees orphans.
     pub background: bool,
@@ -103,7 +103,7 @@ impl Default for MountOptions {
 
 impl MountOptions {
     /// Returns the rules of the journal: all of them, except in tests.
-    pub(super) fn rules(&self) -> Rules {
+    pub(crate) fn rules(&self) -> Rules {
         #[cfg(any(test, feature = "testing"))]
         let rules = self.rules;
         #[cfg(not(any(test, feature = "testing")))]

@@ -1,0 +1,207 @@
+//! A change of inodes: one record makes it durable, and only then memory shows it.
+//!
+//! ```text
+//! let mut new = Edit::new(inode, state);     // the next version of a locked inode
+//! let mut tx = self.begin(inode);            // a plan: it may allocate
+//! new.size = size;
+//! let new = new.stage(&mut tx)?;             // into the record; no edit after this
+//! self.commit(tx, [new])?;                   // durable, then visible
+//! ```
+//!
+//! The compiler keeps the order: a staged edit cannot change, and nothing but the commit
+//! publishes it. A change that is dropped leaves memory and medium as they were.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::fs::Engine;
+use crate::fs::inode::Inode;
+use crate::fs::inode::disk::put_lines;
+use crate::fs::inode::state::InodeState;
+use pramfs_medium::error::Result;
+use pramfs_medium::journal::RecordId;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::{Plan, Record, Recording};
+
+/// The next version of a locked inode. It derefs to that version.
+pub(crate) struct Edit<'v> {
+    inode: &'v Inode,
+    state: &'v mut InodeState,
+    new: DiskInode,
+    /// The inode loses its last name.
+    pub dropped: Option<Dropped>,
+}
+
+/// What removing the last name did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Dropped {
+    /// The inode is freed.
+    Gone,
+    /// It has this slot of the orphan table.
+    Orphan(u32),
+}
+
+impl<'v> Edit<'v> {
+    /// Begins with the current version.
+    #[inline(always)]
+    pub(crate) fn new(inode: &'v Inode, state: &'v mut InodeState) -> Edit<'v> {
+        let new = state.disk;
+        Edit {
+            inode,
+            state,
+            new,
+            dropped: None,
+        }
+    }
+
+    /// Returns the inode.
+    #[inline]
+    pub(crate) fn inode(&self) -> &'v Inode {
+        self.inode
+    }
+
+    /// Returns the state before the change.
+    #[inline]
+    pub(crate) fn before(&self) -> &InodeState {
+        self.state
+    }
+
+    /// As [`before`](Self::before), to note what is known about it.
+    #[inline]
+    pub(crate) fn before_mut(&mut self) -> &mut InodeState {
+        self.state
+    }
+
+    /// Puts the inode into a record.
+    ///
+    /// # Errors
+    /// The record is full.
+    #[inline]
+    pub(crate) fn stage<'e, 'r>(&'e mut self, tx: &mut Record<'r>) -> Result<Staged<'e, 'v>>
+    where
+        'v: 'r,
+    {
+        put_inode(tx, self.inode, self.state, &mut self.new)?;
+        Ok(Staged(self))
+    }
+
+    /// Publishes the inode with a record that does not hold it, because it frees the inode.
+    #[inline]
+    pub(crate) fn stage_freed(&mut self) -> Staged<'_, 'v> {
+        Staged(self)
+    }
+
+    #[inline]
+    fn publish(&mut self, engine: &Engine) {
+        self.state.committed(&self.new);
+        match self.dropped {
+            None => {}
+            Some(Dropped::Gone) => {
+                self.state.gone = true;
+                engine.cache.remove(self.inode);
+            }
+            Some(Dropped::Orphan(slot)) => {
+                self.state.orphan_slot = Some(slot);
+                engine.orphans.lock().insert(self.inode.ino.0);
+            }
+        }
+    }
+}
+
+impl Deref for Edit<'_> {
+    type Target = DiskInode;
+    #[inline]
+    fn deref(&self) -> &DiskInode {
+        &self.new
+    }
+}
+
+impl DerefMut for Edit<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut DiskInode {
+        &mut self.new
+    }
+}
+
+/// Puts the cache lines of a locked inode in which `new` differs from its home into
+/// the record, with a new CRC and change counter.
+///
+/// # Errors
+/// The record is full.
+pub(crate) fn put_inode<'v>(
+    tx: &mut Record<'v>,
+    inode: &'v Inode,
+    state: &InodeState,
+    new: &mut DiskInode,
+) -> Result<()> {
+    // Line 1 holds the atime, which may be newer in memory than in place.
+    let newer = if state.lazy.atime { 0b10 } else { 0 };
+    put_lines(
+        tx,
+        &inode.last_record,
+        &[inode.home],
+        inode.ino,
+        &state.disk,
+        new,
+        newer,
+    )
+}
+
+/// An edit that is in a record. Its commit publishes it.
+#[must_use = "the commit of its record takes it"]
+pub(crate) struct Staged<'e, 'v>(&'e mut Edit<'v>);
+
+impl Staged<'_, '_> {
+    /// Returns the number, if the inode has become an orphan.
+    pub(crate) fn orphan(&self) -> Option<Ino> {
+        match self.0.dropped {
+            Some(Dropped::Orphan(_)) => Some(self.0.inode.ino),
+            _ => None,
+        }
+    }
+}
+
+/// A transaction that can be committed, in either phase.
+pub(crate) trait Commit {
+    /// Commits it.
+    fn commit(self) -> Result<RecordId>;
+}
+
+impl Commit for Plan<'_> {
+    fn commit(mut self) -> Result<RecordId> {
+        Plan::commit(&mut self)
+    }
+}
+
+impl Commit for Recording<'_, '_> {
+    #[inline]
+    fn commit(self) -> Result<RecordId> {
+        Recording::commit(self)
+    }
+}
+
+impl Engine {
+    /// Begins a change of a locked inode, and perhaps of others.
+    #[inline(always)]
+    pub(crate) fn begin<'v>(&'v self, inode: &Inode) -> Plan<'v> {
+        self.vol.begin_at(&inode.last_record)
+    }
+
+    /// Commits a record, and then publishes the inodes that it changes.
+    ///
+    /// # Errors
+    /// Those of [`Recording::commit`].
+    // Not inlined: a plan would be copied.
+    #[inline(never)]
+    pub(crate) fn commit<'e, 'v: 'e>(
+        &self,
+        tx: impl Commit,
+        staged: impl IntoIterator<Item = Staged<'e, 'v>>,
+    ) -> Result<RecordId> {
+        let id = tx.commit()?;
+        for Staged(edit) in staged {
+            edit.publish(self);
+        }
+        Ok(id)
+    }
+}

@@ -1,0 +1,199 @@
+//! The state of a mounted file system, and what every operation needs of it: the frame
+//! ([`op`]), inodes by number ([`iget`]), changes that become durable ([`change`]), room on
+//! the host ([`room`]), and damage ([`damage`], [`completeness`], [`superblock`]).
+
+pub(crate) mod change;
+pub(crate) mod completeness;
+pub(crate) mod damage;
+mod iget;
+mod op;
+pub(crate) mod report;
+pub(crate) mod room;
+pub(crate) mod superblock;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+
+use crossbeam::sync::ShardedLock;
+use crossbeam::utils::CachePadded;
+
+use crate::fs::inode::Inode;
+use crate::fs::inode::cache::InodeCache;
+use crate::fs::inode::refs::Refs;
+use crate::fs::inode::table::InodeTable;
+use crate::fs::options::MountOptions;
+use crate::fs::policy::atime::AtimeRule;
+use damage::Damage;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::SuperblockInfo;
+#[cfg(any(test, feature = "testing"))]
+use pramfs_medium::pmem::Region;
+use pramfs_medium::pmem::{OpenState, RegionView};
+use pramfs_medium::sync::Mutex;
+use pramfs_medium::types::{Ino, Time};
+use pramfs_medium::volume::Volume;
+use report::RecoveryReport;
+use superblock::SuperState;
+
+/// The part of [`Fs`] that its threads and handles share. Operations are its
+/// methods.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) vol: Volume,
+    pub(crate) info: SuperblockInfo,
+    pub(crate) options: MountOptions,
+    pub(crate) cache: InodeCache,
+    pub(crate) refs: Refs,
+    /// For each lane, the directory that its threads changed last.
+    pub(crate) last_dirs: Box<[CachePadded<LastDirCache>]>,
+    pub(crate) table: InodeTable,
+    pub(crate) super_state: SuperState,
+    /// Shared by every operation, exclusive to freeze.
+    pub(crate) gate: ShardedLock<()>,
+    /// Locked while a directory changes its parent.
+    pub(crate) rename: Mutex<()>,
+    pub(crate) orphans: Mutex<BTreeSet<u64>>,
+    /// Orphans without references that wait to be freed in a batch.
+    pub(crate) forgotten: Mutex<Vec<Ino>>,
+    /// Locked while a batch is freed.
+    pub(crate) freeing: Mutex<()>,
+    pub(crate) lazy: Mutex<Vec<Ino>>,
+    /// Refuses changes: the mount is read-only, or found damage.
+    pub(crate) read_only: AtomicBool,
+    /// Damage was found that forbids changes until the next mount.
+    pub(crate) damaged: AtomicBool,
+    /// The damage found so far.
+    pub(crate) damage: Damage,
+    /// The mount is read-only by its options or because the region is. Not even
+    /// an error is recorded on the medium.
+    pub(crate) quiet: AtomicBool,
+    /// Open until closed; never open in a forked child.
+    pub(crate) open: OpenState,
+    /// Open files and views.
+    pub(crate) handles: AtomicUsize,
+    /// Time of the last timer tick, seconds; 0 without a timer.
+    pub(crate) tick: AtomicI64,
+    pub(crate) atime: AtimeRule,
+    pub(crate) report: RecoveryReport,
+}
+
+/// A cached directory, see [`Engine::with_dir`].
+pub(crate) type LastDirCache = Mutex<Option<Arc<Inode>>>;
+
+/// The access that an operation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Reads only.
+    Read,
+    /// Changes something.
+    Write,
+}
+
+impl Engine {
+    /// Whether the file system is open and has not failed. A result that was read
+    /// from the caches before this call is valid if it returns true.
+    #[inline]
+    pub(crate) fn is_up(&self) -> bool {
+        !self.vol.has_failed() && self.open.is_open()
+    }
+
+    /// The error of an operation on a file system that is closed or has failed.
+    #[cold]
+    pub(crate) fn ended(&self) -> Error {
+        Error::Io(if self.open.is_inherited() {
+            "the file system was opened before this process was forked; only the process that opened it can use it".into()
+        } else {
+            "the file system has failed or is closed; mount it again".into()
+        })
+    }
+
+    /// The time of this operation.
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        self.options.clock.now()
+    }
+
+    /// Stores the current second for readers that need only an approximate time.
+    /// Only the timer calls this, since it must be repeated.
+    pub(crate) fn note_time(&self) {
+        let sec = self.now().sec;
+        self.tick.store(sec, Ordering::Relaxed);
+        self.atime.set_threshold(sec);
+    }
+
+    /// The approximate time, seconds: that of the last timer tick.
+    #[inline]
+    pub(crate) fn about_now(&self) -> i64 {
+        match self.tick.load(Ordering::Relaxed) {
+            0 => self.now().sec,
+            sec => sec,
+        }
+    }
+
+    /// Returns the mount options.
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Returns a read-only view of the region. A store that bypasses the engine
+    /// would be damage.
+    pub fn region(&self) -> RegionView<'_> {
+        RegionView::from(&self.vol.region)
+    }
+
+    /// Returns the region itself, for tests that damage it.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn region_to_damage(&self) -> &Region {
+        &self.vol.region
+    }
+
+    /// Lets other processes open the region for reading. The mount must have been
+    /// read-only from the start; see
+    /// [`Region::lock_shared`](pramfs_medium::pmem::Region::lock_shared).
+    ///
+    /// # Errors
+    /// As there; [`Error::Invalid`] for a mount that stores or has stored.
+    pub fn lock_shared(&self) -> Result<()> {
+        if !self.open.is_open() {
+            return Err(self.ended());
+        }
+        // Holds off `make_writable`, which takes the gate exclusively.
+        let _gate = self.gate.read().map_err(|_| self.ended())?;
+        if !self.is_up() {
+            return Err(self.ended());
+        }
+        if !self.quiet.load(Ordering::Relaxed) {
+            return Err(Error::Invalid(
+                "only a mount that was read-only from the start can share its region",
+            ));
+        }
+        Ok(self.vol.region.lock_shared()?)
+    }
+
+    /// Returns the superblock as read at mount.
+    pub fn superblock(&self) -> &SuperblockInfo {
+        &self.info
+    }
+
+    /// Returns what recovery found and did at mount.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// Tells whether changes are refused: by a read-only mount, or after damage.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Lists a locked inode whose times are newer in memory than on the medium.
+    #[inline]
+    pub(crate) fn note_lazy(&self, inode: &Inode) {
+        // Loaded first, because an exchange waits for earlier stores. `write_lazy_all`
+        // clears the flag before it locks the inode. If the flag is set here, under
+        // the lock, `write_lazy_all` still has to take the lock, and sees these times.
+        if !inode.listed.load(Ordering::Relaxed) && !inode.listed.swap(true, Ordering::Relaxed) {
+            self.lazy.lock().push(inode.ino);
+        }
+    }
+}

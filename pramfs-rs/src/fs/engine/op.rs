@@ -1,0 +1,88 @@
+//! The frame of every operation.
+
+use std::sync::atomic::Ordering;
+
+use super::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::pmem::PmemError;
+
+/// Fails the engine when an operation panics: the locks that it held may guard
+/// incomplete changes.
+struct FailOnPanic<'a>(&'a Engine);
+
+impl FailOnPanic<'_> {
+    /// The operation has ended without a panic. (`thread::panicking` would not do: a
+    /// destructor that runs while a thread unwinds may call an operation, which succeeds.)
+    #[inline]
+    fn disarm(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for FailOnPanic<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.vol.fail();
+    }
+}
+
+impl Engine {
+    /// Runs one operation. Refuses it on a failed file system, and a change on a
+    /// read-only one. Returns EIO if the medium faulted meanwhile, and records
+    /// damage. If a block has no room on the host, the operation
+    /// [runs again](Self::retry_for_room).
+    #[inline]
+    pub(crate) fn op<T>(&self, need: Need, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        self.retry_for_room(|| self.attempt(need, &mut f))
+    }
+
+    #[inline]
+    fn attempt<T>(&self, need: Need, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.open.is_open() {
+            // A forked child stops here: threads that it does not have may hold
+            // the locks.
+            return Err(self.ended());
+        }
+        let _gate = self.gate.read().map_err(|_| self.ended())?;
+        if !self.is_up() {
+            return Err(self.ended());
+        }
+        if need == Need::Write && self.read_only.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly(
+                "the mount is read-only, or damage was found",
+            ));
+        }
+        let faults = self.vol.region.faults_seen();
+        let panic = FailOnPanic(self);
+        let result = self.judge(f(), faults);
+        panic.disarm();
+        result
+    }
+
+    /// The result of an operation that began when `faults` had been seen.
+    #[inline]
+    fn judge<T>(&self, result: Result<T>, faults: u64) -> Result<T> {
+        if self.vol.region.faults_seen() != faults {
+            let e = Error::Io(format!(
+                "the medium of {} failed during an access",
+                self.vol.region.info().name
+            ));
+            self.note_error(&e);
+            return Err(e);
+        }
+        if self.vol.has_failed() && result.is_ok() {
+            // A previous holder of a lock may have failed. This result may rest
+            // on its incomplete change.
+            return Err(self.ended());
+        }
+        match &result {
+            Err(e @ Error::Corrupt { .. }) => self.note_damage(e),
+            // The error policy was applied when the loss was found.
+            Err(Error::Lost { ino, offset }) => self.note_lost(*ino, *offset),
+            // A page that failed earlier.
+            Err(e @ Error::Pmem(PmemError::Faulted { .. })) => self.note_error(e),
+            _ => {}
+        }
+        result
+    }
+}

@@ -1,0 +1,25 @@
+//! What a mount found.
+
+use std::time::Duration;
+
+/// Reports what a mount found, for logs and tests.
+#[derive(Debug, Clone, Default)]
+pub struct RecoveryReport {
+    /// The last unmount was clean.
+    pub was_clean: bool,
+    /// Journal records replayed.
+    pub records: usize,
+    /// Slots with a torn record: their operations had not completed.
+    pub torn: usize,
+    /// Unlinked inodes to be freed.
+    pub orphans: usize,
+    /// Damage found.
+    pub damage: Vec<String>,
+    /// The first superblock was damaged and the copy was used.
+    pub used_copy: bool,
+    /// The copy of the superblock is damaged. Nothing is lost yet, but there is no
+    /// copy to fall back on.
+    pub copy_damaged: bool,
+    /// Duration of the mount without the freeing of orphans.
+    pub time: Duration,
+}

@@ -1,0 +1,130 @@
+//! The dynamic words of the superblock page in a running file system.
+//!
+//! Each is one aligned word, stored to the first page and to the copy, outside the
+//! CRC of the static part. In the static part only the label changes.
+
+use std::sync::atomic::Ordering;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::fs::Engine;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::superblock::{DYNAMIC_OFFSET, ErrorMark, STATE_ACTIVE, STATE_CLEAN};
+use pramfs_medium::media::{Medium, SuperDynamic, SuperStatic, SuperblockInfo};
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::pmem::{Region, Unfenced};
+use pramfs_medium::sync::Mutex;
+
+/// The dynamic words and the label, see the module.
+#[derive(Debug)]
+pub(crate) struct SuperState {
+    dynamic: Mutex<SuperDynamic>,
+    /// The static part; only the label changes.
+    pub fixed: Mutex<SuperStatic>,
+}
+
+/// Stores the dynamic words to both pages and fences them. Recovery can do without
+/// each of these words, or the word has a check. Their order therefore does not
+/// matter.
+fn store(medium: Medium<'_>, d: &SuperDynamic) -> Result<()> {
+    let Medium { region, geo } = medium;
+    let w = region.window();
+    let mut pending = Unfenced::none();
+    for page in [0, geo.copy_offset] {
+        if has_bug!(SuperblocksTogether) {
+            for (i, half) in d.as_bytes().chunks(4).enumerate() {
+                w.store_unflushed(page + DYNAMIC_OFFSET + i as u64 * 4, half)?;
+            }
+        }
+        for (i, word) in d.as_bytes().as_chunks::<8>().0.iter().enumerate() {
+            w.store_u64_unflushed(
+                page + DYNAMIC_OFFSET + i as u64 * 8,
+                u64::from_le_bytes(*word),
+            )?;
+        }
+        pending = pending.join(w.flush(page + DYNAMIC_OFFSET, SuperDynamic::SIZE as u64)?);
+    }
+    let _ = w.fence(pending);
+    Ok(())
+}
+
+/// Finishes a change of the label that a crash interrupted: copies the label of the
+/// valid page to the other. True if there was such a change. A valid page is never
+/// changed, and other damage is not mistaken for a label change.
+pub(crate) fn finish_label(region: &Region, info: &SuperblockInfo) -> Result<bool> {
+    let other = if info.from_copy {
+        0
+    } else {
+        info.fixed.copy_offset
+    };
+    let there: SuperStatic = region.read_pod(other)?;
+    let expected = SuperStatic {
+        label: there.label,
+        crc: there.crc,
+        ..info.fixed
+    };
+    if there == info.fixed || there != expected {
+        return Ok(false);
+    }
+    let w = region.window();
+    // The next store of the mount fences it, before any store to the valid page.
+    drop(w.store(other, info.fixed.as_bytes())?);
+    Ok(true)
+}
+
+impl SuperState {
+    pub(crate) fn new(dynamic: SuperDynamic, fixed: SuperStatic) -> SuperState {
+        SuperState {
+            dynamic: Mutex::new(dynamic),
+            fixed: Mutex::new(fixed),
+        }
+    }
+
+    /// Marks the file system as mounted, with a new checkpoint.
+    pub(crate) fn mounted(
+        &self,
+        medium: Medium<'_>,
+        checkpoint: u64,
+        now: i64,
+        count: bool,
+    ) -> Result<()> {
+        let mut d = self.dynamic.lock();
+        d.state = STATE_ACTIVE;
+        d.checkpoint = checkpoint;
+        d.last_mount_sec = now;
+        d.mounts = d.mounts.wrapping_add(u64::from(count));
+        store(medium, &d)
+    }
+
+    /// Marks the file system as unmounted; every record is dead.
+    pub(crate) fn unmounted(&self, medium: Medium<'_>, checkpoint: u64) -> Result<()> {
+        let mut d = self.dynamic.lock();
+        d.state = STATE_CLEAN;
+        d.checkpoint = checkpoint;
+        store(medium, &d)
+    }
+}
+
+impl Engine {
+    /// Records an error in the superblock.
+    pub(crate) fn note_error(&self, e: &Error) {
+        if self.quiet.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut d = self.super_state.dynamic.lock();
+        let mark = ErrorMark {
+            time_sec: self.now().sec.max(1),
+            ino: e.ino().map_or(0, |ino| ino.0),
+            errno: e.errno() as u32,
+            count: d.last_error.count.saturating_add(1),
+            ..ErrorMark::new_zeroed()
+        };
+        if d.first_error.time_sec == 0 {
+            d.first_error = mark;
+        }
+        d.last_error = mark;
+        if let Err(e) = store(self.vol.medium(), &d) {
+            tracing::error!(error = %e, "the error could not be recorded");
+        }
+    }
+}

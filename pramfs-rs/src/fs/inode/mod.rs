@@ -1,0 +1,128 @@
+//! Inodes in memory: one shared object for each inode in use.
+//!
+//! Invariant: an inode changes only under its write lock. Its state equals its home
+//! on the medium, except for the times that `lazy` names. Inodes are locked by
+//! ascending number.
+
+pub(crate) mod cache;
+pub(crate) mod completeness;
+pub(crate) mod disk;
+pub(crate) mod lock;
+pub(crate) mod lock_set;
+pub(crate) mod refs;
+pub(crate) mod state;
+pub(crate) mod table;
+pub(crate) mod trees;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use zerocopy::FromZeros;
+
+use crate::fs::inode::completeness::Completeness;
+use crate::fs::inode::lock::InodeLock;
+use crate::fs::inode::state::{AclPresence, InodeState, Lazy};
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::journal::LastRecord;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::htree::SLOT;
+use pramfs_medium::types::{FileType, Ino};
+use pramfs_medium::volume::Volume;
+
+/// An inode in memory. Fields that every operation touches come first, in one cache
+/// line with the reference counts of its `Arc`.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Inode {
+    /// Used since the last pass of the second-chance eviction.
+    pub(crate) used: AtomicBool,
+    /// Waiting in the list of lazy inodes.
+    pub listed: AtomicBool,
+    /// As in [`InodeState`], for reads without the lock.
+    pub(crate) complete: Completeness,
+    /// Number.
+    pub ino: Ino,
+    /// Offset of its 256 bytes in the region.
+    pub home: u64,
+    /// The last record that changed its homes: the inode, its pointer blocks and its
+    /// htrees.
+    pub last_record: LastRecord,
+    /// The lock.
+    pub state: InodeLock,
+}
+
+impl Inode {
+    /// Creates an inode in memory.
+    #[inline]
+    pub(crate) fn new(ino: Ino, home: u64, d: DiskInode) -> Inode {
+        Inode {
+            ino,
+            home,
+            last_record: LastRecord::default(),
+            state: InodeLock::new(InodeState {
+                disk: d,
+                lazy: Lazy::default(),
+                orphan_slot: None,
+                gone: false,
+                acls: AclPresence::default(),
+                records: 0,
+                complete: Completeness::unknown(),
+            }),
+            complete: Completeness::unknown(),
+            used: AtomicBool::new(true),
+            listed: AtomicBool::new(false),
+        }
+    }
+
+    /// Creates a new inode in memory with all bytes zero, to be filled in place. It
+    /// is complete: its counts are zero.
+    #[inline]
+    pub(crate) fn empty(ino: Ino, home: u64) -> Arc<Inode> {
+        let mut inode = Inode::new(ino, home, DiskInode::new_zeroed());
+        inode.state.get_mut().complete.note();
+        inode.complete.note();
+        Arc::new(inode)
+    }
+
+    /// Keeps it in memory for another pass of the eviction.
+    #[inline]
+    pub(crate) fn note_use(&self) {
+        // Read first, to write a shared cache line rarely.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads and checks an inode's home.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub(crate) fn load(vol: &Volume, ino: Ino, home: u64) -> Result<DiskInode> {
+        let d: DiskInode = vol.region.read_pod(home)?;
+        if d.crc != d.expected_crc(vol.geo.seed, ino) || d.ino != ino.0 {
+            return Err(Error::corrupt(
+                Damage::InodeDamaged,
+                ino.to_string(),
+                "the checksum of the inode does not match",
+            ));
+        }
+        let bad = |what: &str| Err(Error::corrupt(Damage::InodeField, ino.to_string(), what));
+        if FileType::from_mode(d.mode).is_none() {
+            return bad("the mode has an unknown file type");
+        }
+        if u32::from(d.height) > vol.geo.max_height() || d.size > vol.geo.max_file_size() {
+            return bad("height or size are impossible");
+        }
+        let dir = FileType::from_mode(d.mode) == Some(FileType::Directory);
+        if dir && d.size > (vol.geo.blocks << vol.geo.block_log2) / SLOT as u64 {
+            return bad("more entries than the region can hold");
+        }
+        if [d.mtime_nsec, d.ctime_nsec, d.atime_nsec, d.btime_nsec]
+            .iter()
+            .any(|nsec| *nsec >= 1_000_000_000)
+        {
+            return bad("a time has too many nanoseconds");
+        }
+        Ok(d)
+    }
+}

@@ -1,0 +1,224 @@
+//! Copying a range of one file to another, or to another place of the same, as
+//! copy_file_range(2) does: on the medium, with no buffer in between.
+//!
+//! To the target it is a write, by the same ways: in place where there are
+//! written blocks, record by record elsewhere; a crash leaves a prefix. What is
+//! a hole of the source, or reads as zeros, becomes blocks of the target that
+//! read as zeros and cost no time to write: as on other file systems, what was
+//! copied has its space.
+
+use crate::credentials::Credentials;
+use crate::fs::engine::completeness::Hole;
+use crate::fs::engine::room;
+use crate::fs::inode::Inode;
+use crate::fs::inode::lock::InodeGuard;
+use crate::fs::inode::state::{InodeState, check_file};
+use crate::fs::ops::write_source::MediumRange;
+use crate::fs::policy::chattr;
+use crate::fs::policy::suid::sgid;
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map;
+use pramfs_medium::sync::RwLockReadGuard;
+use pramfs_medium::types::Ino;
+
+/// Both ends, locked; the source by the target's lock where they are one.
+struct Ends<'a> {
+    source: Option<RwLockReadGuard<'a, InodeState>>,
+    target: InodeGuard<'a>,
+}
+
+impl<'a> Ends<'a> {
+    /// In ascending order, as all locks.
+    fn lock(source: &'a Inode, target: &'a Inode) -> Ends<'a> {
+        if source.ino < target.ino {
+            let read = source.state.read();
+            return Ends {
+                source: Some(read),
+                target: target.state.write(),
+            };
+        }
+        let write = target.state.write();
+        Ends {
+            source: (source.ino != target.ino).then(|| source.state.read()),
+            target: write,
+        }
+    }
+
+    fn source(&self) -> &InodeState {
+        self.source.as_deref().unwrap_or(&self.target)
+    }
+}
+
+impl Engine {
+    /// Copies `len` bytes from a place of one file to a place of another, or of
+    /// the same; durable when it returns. Fewer are copied where the source
+    /// ends, the region is full, or the largest offset is reached; none at or
+    /// past the end of the source.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for ranges of one file that overlap, and for what is
+    /// no regular file; those of [`read`](Self::read) and, where no byte was
+    /// written, of [`write`](Self::write).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> pramfs::Result<()> {
+    /// # use pramfs::{inode::{Credentials, Fs, Ino}, MountOptions, format::FormatOptions};
+    /// # let region = pramfs::pmem::Region::new("test", pramfs::pmem::HeapBackend::boxed(4 << 20));
+    /// # pramfs::format::format(&region, &FormatOptions::default())?;
+    /// # let fs = Fs::open(region, MountOptions::default())?;
+    /// let from = fs.create(&Credentials::ROOT, Ino::ROOT, b"from", 0o644)?.ino;
+    /// let to = fs.create(&Credentials::ROOT, Ino::ROOT, b"to", 0o644)?.ino;
+    /// fs.write(&Credentials::ROOT, from, 0, b"some bytes")?;
+    /// assert_eq!(fs.copy_range(&Credentials::ROOT, (from, 5), (to, 0), 100)?, 5);
+    /// # fs.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn copy_range(
+        &self,
+        caller: &Credentials<'_>,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.op(Need::Write, || {
+            let (source, target) = (self.iget_user(from.0)?, self.iget_user(to.0)?);
+            self.touch_atime(&source);
+            let mut answer = None;
+            let mut ends = loop {
+                let ends = Ends::lock(&source, &target);
+                match (sgid(&ends.target.disk), answer) {
+                    (Some(group), None) => answer = Some((group, false)),
+                    (Some(group), Some((asked, _))) if group != asked => {
+                        answer = Some((group, false));
+                    }
+                    _ => break ends,
+                }
+                drop(ends);
+                // While nothing is locked, see `lock_and_check_group`.
+                answer = answer.map(|(group, _)| (group, caller.in_group(group)));
+            };
+            check_file(source.ino, ends.source())?;
+            check_file(target.ino, &ends.target)?;
+            chattr::check_write(&ends.target.disk)?;
+            let left = ends.source().disk.size.saturating_sub(from.1);
+            let max = self.vol.geo.max_file_size();
+            let len = len.min(left);
+            if len == 0 {
+                return Ok(0);
+            }
+            if to.1 >= max {
+                return Err(Error::TooLarge(to.1));
+            }
+            let len = len.min(max - to.1);
+            if ends.source.is_none() && from.1 < to.1 + len && to.1 < from.1 + len {
+                return Err(Error::Invalid("ranges of one file that overlap"));
+            }
+            if sgid(&ends.target.disk).is_some() && answer.is_some_and(|(_, is_in)| !is_in) {
+                self.drop_sgid(&target, &mut ends.target)?;
+            }
+            let done = self.copy_locked(&target, &mut ends, (from.1, to.1), len)?;
+            self.sync_if_flagged(&ends.target)?;
+            Ok(done)
+        })
+    }
+
+    fn copy_locked(
+        &self,
+        target: &Inode,
+        ends: &mut Ends<'_>,
+        (from, to): (u64, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let mut done = 0;
+        while done < len {
+            let (place, n) = match self.piece(ends.source(), from + done, len - done) {
+                Err(Error::Lost { .. }) if done > 0 => break,
+                piece => piece?,
+            };
+            let state = &mut ends.target;
+            let copied = match place {
+                Some(at) => {
+                    // A page that cannot be had is found before anything is
+                    // stored in its place.
+                    self.vol.region.touch(at, n)?;
+                    let bytes = MediumRange {
+                        at,
+                        len: n as usize,
+                    };
+                    self.write_locked(target, state, to + done, bytes)
+                        .map(|n| n as u64)
+                }
+                None => self.write_zeros(target, state, to + done, n),
+            };
+            match copied {
+                Ok(copied) => {
+                    done += copied;
+                    if copied < n {
+                        break;
+                    }
+                }
+                Err(e) if done > 0 && room::ends_short(&e) => break,
+                Err(e) => return Err(room::request_room_or_less(&self.vol.region, len - done)(e)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first bytes of a range that lie together, and where; `None` for
+    /// those that read as zeros without being stored. What was lost ends it.
+    fn piece(&self, state: &InodeState, offset: u64, len: u64) -> Result<(Option<u64>, u64)> {
+        let geo = &self.vol.geo;
+        let (mut index, last) = (geo.file_block(offset), geo.file_block(offset + len - 1));
+        let within = offset - geo.file_offset(index);
+        let map = state.map();
+        let mut first: Option<Option<u64>> = None;
+        let mut blocks = 0;
+        while index <= last {
+            let extent = map::run(&self.vol, &map, index, last - index + 1)?;
+            if extent.lost && first.is_none() {
+                return Err(self.lost(map.ino, offset));
+            }
+            if extent.lost {
+                break;
+            }
+            if extent.block.is_none() {
+                self.check_hole(state, Hole::Contents)?;
+            }
+            let block = extent.block.filter(|_| !extent.unwritten).map(|b| b.0);
+            let goes_on = match first {
+                None => true,
+                Some(first) => block == first.map(|b| b + blocks),
+            };
+            if !goes_on {
+                break;
+            }
+            first.get_or_insert(block);
+            blocks += extent.count;
+            index += extent.count;
+        }
+        let place = first.flatten().map(|b| (b << geo.block_log2) + within);
+        Ok((place, len.min((blocks << geo.block_log2) - within)))
+    }
+
+    /// Zeros without bytes, of which as many as there is space for.
+    fn write_zeros(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.finish_truncate(inode, state)?;
+        let mut len = len;
+        loop {
+            match self.zero_range(inode, state, offset, offset + len, false) {
+                Ok(()) => return Ok(len),
+                Err(e) if len > self.vol.geo.block_size && room::is_out_of_space(&e) => len /= 2,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

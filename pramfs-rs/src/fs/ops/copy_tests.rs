@@ -1,0 +1,301 @@
+//! Copies between two files and within one, against two plain vectors, at every
+//! block size, on a region that was full of other bytes before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::credentials::{Credentials, Groups};
+use crate::fs::Fs;
+use crate::fs::ops::file_tests::{Rng, check_blocks, mount, new_file, truncate};
+use pramfs_medium::error::Error;
+use pramfs_medium::pmem::{HeapBackend, PmemBackend, SimBackend};
+use pramfs_medium::types::{Fallocate, Ino, SetAttr};
+
+/// Bytes that the files grow to.
+const MAX_LEN: u64 = 3 << 20;
+
+struct Two {
+    fs: Fs,
+    ino: [Ino; 2],
+    model: [Vec<u8>; 2],
+    rng: Rng,
+}
+
+/// What copies have come to.
+#[derive(Debug, Default)]
+struct Seen {
+    complete: u32,
+    short: u32,
+    refused: u32,
+}
+
+impl Two {
+    fn new(block_size: u32, len: usize) -> Two {
+        let fs = mount(HeapBackend::boxed(len), block_size);
+        let ino = [new_file(&fs, b"a"), new_file(&fs, b"b")];
+        Two {
+            fs,
+            ino,
+            model: Default::default(),
+            rng: Rng(0x9e37 + u64::from(block_size)),
+        }
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let offset = match self.rng.below(3) {
+            0 => self.rng.below(MAX_LEN) & !0xfff,
+            1 => self.rng.below(MAX_LEN) & !0x1f_ffff,
+            _ => self.rng.below(MAX_LEN),
+        };
+        let bits = self.rng.below(20);
+        (offset, 1 + self.rng.below(1 << bits))
+    }
+
+    fn put(&mut self, which: usize, at: u64, bytes: &[u8]) {
+        let (at, map) = (at as usize, &mut self.model[which]);
+        if map.len() < at + bytes.len() {
+            map.resize(at + bytes.len(), 0);
+        }
+        map[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn change(&mut self) {
+        let which = self.rng.below(2) as usize;
+        let (offset, len) = self.range();
+        match self.rng.below(5) {
+            0 | 1 => {
+                let record_id = self.rng.below(200) as u8;
+                let bytes: Vec<u8> = (0..len).map(|i| record_id ^ (i % 31) as u8).collect();
+                match self
+                    .fs
+                    .write(&Credentials::ROOT, self.ino[which], offset, &bytes)
+                {
+                    Ok(n) => self.put(which, offset, &bytes[..n]),
+                    Err(Error::NoSpace(_)) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            2 => {
+                let hole = Fallocate::PunchHole;
+                self.fs
+                    .fallocate(&Credentials::ROOT, self.ino[which], hole, offset, len)
+                    .unwrap();
+                let end = (offset + len).min(self.model[which].len() as u64);
+                if offset < end {
+                    self.model[which][offset as usize..end as usize].fill(0);
+                }
+            }
+            3 => {
+                let keep = Fallocate::Allocate { keep_size: true };
+                match self
+                    .fs
+                    .fallocate(&Credentials::ROOT, self.ino[which], keep, offset, len)
+                {
+                    Ok(()) | Err(Error::NoSpace(_)) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            _ => {
+                let size = self.rng.below(MAX_LEN);
+                truncate(&self.fs, self.ino[which], size).unwrap();
+                self.model[which].resize(size as usize, 0);
+            }
+        }
+    }
+
+    fn copy(&mut self, seen: &mut Seen) {
+        let (from, to) = (self.rng.below(2) as usize, self.rng.below(2) as usize);
+        let ((at, len), (target, _)) = (self.range(), self.range());
+        let ends = ((self.ino[from], at), (self.ino[to], target));
+        let size = self.model[from].len() as u64;
+        let want = len.min(size.saturating_sub(at));
+        let overlap = from == to && at < target + want && target < at + want;
+        match self.fs.copy_range(&Credentials::ROOT, ends.0, ends.1, len) {
+            Ok(done) => {
+                assert!(done <= want && !(overlap && want > 0));
+                if want == 0 {
+                    return;
+                }
+                let bytes = self.model[from].get(at as usize..).unwrap_or(&[]).to_vec();
+                self.put(to, target, &bytes[..done as usize]);
+                *(if done == want {
+                    &mut seen.complete
+                } else {
+                    &mut seen.short
+                }) += 1;
+            }
+            Err(Error::Invalid(_)) => assert!(overlap && want > 0),
+            Err(Error::NoSpace(_)) => seen.refused += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn compare(&self) {
+        for (ino, model) in self.ino.iter().zip(&self.model) {
+            let mut back = vec![0x77; model.len() + 1];
+            let n = self.fs.read(*ino, 0, &mut back).unwrap();
+            assert_eq!(n, model.len());
+            let differs = back.iter().zip(model).position(|(a, b)| a != b);
+            assert_eq!(differs, None, "of {n} bytes");
+            check_blocks(&self.fs, *ino);
+        }
+    }
+
+    fn run(&mut self, rounds: u32) -> Seen {
+        let mut seen = Seen::default();
+        for _ in 0..rounds {
+            self.change();
+            self.copy(&mut seen);
+            self.compare();
+        }
+        seen
+    }
+}
+
+#[test]
+fn copy_matches_vec_at_every_block_size() {
+    for block_size in [512, 1024, 2048, 4096] {
+        let mut two = Two::new(block_size, 32 << 20);
+        let seen = two.run(300);
+        assert!(
+            seen.complete > 100 && seen.short + seen.refused == 0,
+            "{seen:?}"
+        );
+    }
+}
+
+#[test]
+fn copy_in_nearly_full_region_is_short_or_fails() {
+    let mut two = Two::new(4096, 2 << 20);
+    let seen = two.run(600);
+    assert!(
+        seen.complete > 50 && seen.short > 0 && seen.refused > 5,
+        "{seen:?}"
+    );
+}
+
+/// What was copied has its space: holes too.
+#[test]
+fn copied_hole_allocates_blocks_and_stores_little() {
+    let sim = SimBackend::new(64 << 20).unwrap();
+    let handle = sim.clone();
+    let fs = mount(Box::new(sim) as Box<dyn PmemBackend>, 4096);
+    let (a, b) = (new_file(&fs, b"a"), new_file(&fs, b"b"));
+    truncate(&fs, a, 16 << 20).unwrap();
+    fs.write(&Credentials::ROOT, a, 8 << 20, &[9; 4096])
+        .unwrap();
+    fs.write(&Credentials::ROOT, b, 100, &[7; 4096]).unwrap();
+    let before = handle.counters();
+    assert_eq!(
+        fs.copy_range(&Credentials::ROOT, (a, 0), (b, 0), u64::MAX)
+            .unwrap(),
+        16 << 20
+    );
+    let cost = handle.counters() - before;
+    let mut back = vec![1; 16 << 20];
+    assert_eq!(fs.read(b, 0, &mut back).unwrap(), back.len());
+    let data = (8 << 20)..(8 << 20) + 4096;
+    assert!(
+        back.iter()
+            .enumerate()
+            .all(|(i, x)| *x == 9 * u8::from(data.contains(&i)))
+    );
+    assert!(fs.getattr(b).unwrap().blocks * 512 >= 16 << 20);
+    // A 2 MiB leaf that gets data becomes written whole.
+    assert!(cost.bytes() < 3 << 20, "{cost:?}");
+}
+
+/// Who is in which group is asked while nothing is locked: the answer may come
+/// by way of the files in question. Who is not, leaves no sgid.
+#[test]
+fn group_lookup_runs_unlocked() {
+    let fs = mount(HeapBackend::boxed(4 << 20), 4096);
+    let (f, g) = (new_file(&fs, b"f"), new_file(&fs, b"g"));
+    fs.write(&Credentials::ROOT, g, 0, b"from").unwrap();
+    let asked = AtomicU32::new(0);
+    let done = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&done);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(60));
+        if !seen.load(Ordering::Relaxed) {
+            eprintln!("a group is asked for under a lock, and the answer waits for it");
+            std::process::abort();
+        }
+    });
+    let in_group = |group: u32| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        let set = SetAttr {
+            uid: Some(7),
+            perm: Some(0o2755),
+            ..SetAttr::default()
+        };
+        // Would wait for ever for whoever asks.
+        fs.setattr(&Credentials::ROOT, f, &set).unwrap();
+        fs.setattr(
+            &Credentials::ROOT,
+            g,
+            &SetAttr {
+                uid: Some(7),
+                ..SetAttr::default()
+            },
+        )
+        .unwrap();
+        assert_eq!(group, 0);
+        false
+    };
+    let caller = Credentials::new(1, 1).with_groups(Groups::Ask(&in_group));
+    let sgid = |on: bool| {
+        let set = SetAttr {
+            perm: Some(if on { 0o2755 } else { 0o755 }),
+            ..SetAttr::default()
+        };
+        fs.setattr(&Credentials::ROOT, f, &set).unwrap();
+    };
+    let size = SetAttr {
+        size: Some(1),
+        ..SetAttr::default()
+    };
+    let list = [
+        2u8, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255, 32, 0, 5, 0,
+        255, 255, 255, 255,
+    ];
+    type Change<'a> = &'a dyn Fn() -> crate::Result<()>;
+    let changes: [Change<'_>; 6] = [
+        &|| fs.write(&caller, f, 0, b"x").map(drop),
+        &|| fs.append_part(&caller, f, 1, b"x"),
+        &|| fs.fallocate(&caller, f, Fallocate::PunchHole, 0, 1),
+        &|| fs.setattr(&caller, f, &size).map(drop),
+        &|| {
+            fs.setxattr(
+                &caller,
+                f,
+                b"system.posix_acl_access",
+                &list,
+                crate::XattrMode::Set,
+            )
+        },
+        &|| fs.copy_range(&caller, (g, 0), (f, 0), 4).map(drop),
+    ];
+    for (i, change) in changes.iter().enumerate() {
+        sgid(true);
+        asked.store(0, Ordering::Relaxed);
+        change().unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "change {i}");
+        assert_eq!(fs.getattr(f).unwrap().perm & 0o2000, 0, "change {i}");
+        sgid(false);
+        change()
+            .or_else(|e| match e {
+                Error::Exists => Ok(()),
+                e => Err(e),
+            })
+            .unwrap();
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            1,
+            "change {i}: nothing to lose"
+        );
+        truncate(&fs, f, 1).unwrap();
+    }
+    done.store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,436 @@
+//! create, mkdir, mknod: a new inode and its first name, in one record.
+
+use std::sync::Arc;
+
+use crate::credentials::Credentials;
+use crate::fs::engine::change::Edit;
+use crate::fs::engine::completeness::Hole;
+use crate::fs::inode::Inode;
+use crate::fs::inode::disk::{add_link, put_new_inode, store_map, touch_mtime};
+use crate::fs::inode::lock::InodeGuard;
+use crate::fs::inode::refs::By;
+use crate::fs::inode::state::InodeState;
+use crate::fs::inode::trees::dir_tree;
+use crate::fs::policy::names::TARGET_MAX;
+use crate::fs::policy::{chattr, names};
+use crate::fs::steps::entries::NewEntry;
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree::{self, InsertionPoint};
+use pramfs_medium::journal::RecordId;
+use pramfs_medium::map::{self, MapRef};
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::inode::{
+    FLAGS_INHERITED, FLAGS_INHERITED_SPECIAL, INLINE_TARGET, INODE_SIZE,
+};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::pmem::LINE;
+use pramfs_medium::types::{Attr, FileType, Ino, Time};
+use pramfs_medium::volume::Plan;
+
+/// What a new inode is.
+pub(crate) struct InodeTemplate<'a> {
+    pub mode: u32,
+    pub rdev: u64,
+    pub target: &'a [u8],
+}
+
+impl<'a> InodeTemplate<'a> {
+    pub(crate) fn file(perm: u32) -> Self {
+        InodeTemplate {
+            mode: FileType::Regular.mode_bits() | perm & 0o7777,
+            rdev: 0,
+            target: b"",
+        }
+    }
+
+    pub(crate) fn dir(perm: u32) -> Self {
+        InodeTemplate {
+            mode: FileType::Directory.mode_bits() | perm & 0o7777,
+            rdev: 0,
+            target: b"",
+        }
+    }
+
+    /// A file of the type in `mode`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for directories, symbolic links and unknown types.
+    pub(crate) fn node(mode: u32, rdev: u64) -> Result<Self> {
+        match FileType::from_mode(mode) {
+            Some(FileType::Directory | FileType::Symlink) | None => Err(Error::Invalid(
+                "mknod makes files, pipes, sockets and devices",
+            )),
+            Some(_) => Ok(InodeTemplate {
+                mode,
+                rdev,
+                target: b"",
+            }),
+        }
+    }
+
+    /// A symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for an empty target, as symlink(2);
+    /// [`Error::NameTooLong`], [`Error::Invalid`] for a NUL byte.
+    pub(crate) fn symlink(target: &'a [u8]) -> Result<Self> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() > TARGET_MAX {
+            return Err(Error::NameTooLong(target.len(), TARGET_MAX));
+        }
+        if target.contains(&0) {
+            return Err(Error::Invalid("a symlink target with a NUL byte"));
+        }
+        Ok(InodeTemplate {
+            mode: FileType::Symlink.mode_bits() | 0o777,
+            rdev: 0,
+            target,
+        })
+    }
+}
+
+impl Engine {
+    /// Makes a regular file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NotFound`] in a removed
+    /// directory, [`Error::NameTooLong`].
+    pub fn create(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<Attr> {
+        self.make(caller, parent, name, &InodeTemplate::file(perm), None)
+    }
+
+    /// As [`create`](Self::create), with a reference for a guard to release.
+    pub(crate) fn create_for_guard(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<Attr> {
+        let by = Some(By::Guard);
+        self.make(caller, parent, name, &InodeTemplate::file(perm), by)
+    }
+
+    /// Makes a regular file, named pipe, socket or device file, by the type in
+    /// `mode`.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create); [`Error::Invalid`] for other types.
+    pub fn mknod(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        self.make(
+            caller,
+            parent,
+            name,
+            &InodeTemplate::node(mode, rdev)?,
+            None,
+        )
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn mkdir(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+    ) -> Result<Attr> {
+        self.make(caller, parent, name, &InodeTemplate::dir(perm), None)
+    }
+
+    /// Fills in, where all is zero, what a new file in `dir` starts as.
+    pub(crate) fn fill_new(
+        &self,
+        caller: &Credentials<'_>,
+        dir: &DiskInode,
+        what: &InodeTemplate<'_>,
+        now: Time,
+        (ino, d): (Ino, &mut DiskInode),
+    ) {
+        let is_dir = what.mode & libc::S_IFMT == libc::S_IFDIR;
+        let umask = if what.mode & libc::S_IFMT == libc::S_IFLNK {
+            0
+        } else {
+            caller.umask
+        };
+        d.mode = what.mode & !(umask & 0o777);
+        (d.uid, d.gid) = (caller.uid, caller.gid);
+        if dir.mode & libc::S_ISGID != 0 {
+            d.gid = dir.gid;
+            if is_dir {
+                d.mode |= libc::S_ISGID;
+            }
+        }
+        d.flags = match what.mode & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFDIR => dir.flags & FLAGS_INHERITED,
+            _ => dir.flags & FLAGS_INHERITED_SPECIAL,
+        };
+        d.nlink = if is_dir { 2 } else { 1 };
+        d.parent_or_rdev = if is_dir { dir.ino } else { what.rdev };
+        d.ino = ino.0;
+        // Below the LSN of the record that will hold it: unique for ever.
+        d.generation = self.vol.journal.unique();
+        touch_mtime(d, now);
+        (d.atime_sec, d.atime_nsec) = (now.sec, now.nsec);
+        (d.btime_sec, d.btime_nsec) = (now.sec, now.nsec);
+    }
+
+    /// Puts a symlink's target into its inode or into blocks of its own.
+    fn put_target(&self, tx: &mut Plan<'_>, d: &mut DiskInode, target: &[u8]) -> Result<()> {
+        if target.is_empty() {
+            return Ok(());
+        }
+        d.size = target.len() as u64;
+        if target.len() <= INLINE_TARGET {
+            d.target[..target.len()].copy_from_slice(target);
+            return Ok(());
+        }
+        let geo = &self.vol.geo;
+        d.target[..4].copy_from_slice(&crc(geo.seed, target).to_le_bytes());
+        let mut map = MapRef {
+            ino: Ino(d.ino),
+            root: Ptr::HOLE,
+            height: 0,
+            blocks: 0,
+            healed: false,
+        };
+        let mut rest = target;
+        while !rest.is_empty() {
+            let done = geo.file_block((target.len() - rest.len()) as u64);
+            let blocks = (rest.len() as u64).div_ceil(geo.block_size);
+            let run = tx.alloc_blocks(None, blocks as u32, false)?;
+            let (now, more) = rest.split_at(rest.len().min(geo.bytes(run.len) as usize));
+            tx.write_new(geo.offset(run.start), now)?;
+            map::insert(tx, &mut map, done, run, false)?;
+            rest = more;
+        }
+        store_map(d, &map);
+        Ok(())
+    }
+
+    /// Makes an inode and its name; `by` takes a reference to it as well.
+    pub(crate) fn make(
+        &self,
+        caller: &Credentials<'_>,
+        parent: Ino,
+        name: &[u8],
+        what: &InodeTemplate<'_>,
+        by: Option<By>,
+    ) -> Result<Attr> {
+        self.op_with_ref(Need::Write, by, || {
+            names::check(name)?;
+            self.with_dir(parent, |dir| self.make_in(caller, dir, name, what, by))
+        })
+    }
+
+    #[inline(never)]
+    fn make_in(
+        &self,
+        caller: &Credentials<'_>,
+        dir: &Inode,
+        name: &[u8],
+        what: &InodeTemplate<'_>,
+        by: Option<By>,
+    ) -> Result<Attr> {
+        let mut dir_state = dir.state.write();
+        self.check_linked_dir(dir, &dir_state)?;
+        chattr::check_append(&dir_state.disk)?;
+        let mut near = None;
+        loop {
+            let made = self.make_locked(caller, dir, &mut dir_state, name, what, by, near);
+            // The next free number may lie where the table would have to grow; a
+            // lower one does not.
+            if near.is_none() && matches!(made, Err(Error::NoSpace(_))) {
+                near = Some(Ino(0));
+                continue;
+            }
+            return made;
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call, a few lines above")]
+    fn make_locked(
+        &self,
+        caller: &Credentials<'_>,
+        dir: &Inode,
+        dir_state: &mut InodeState,
+        name: &[u8],
+        what: &InodeTemplate<'_>,
+        by: Option<By>,
+        near: Option<Ino>,
+    ) -> Result<Attr> {
+        let now = self.now();
+        let mut new_dir = Edit::new(dir, dir_state);
+        // In front of the transaction, which goes first where something fails: to
+        // leave the cache takes a lock, and that must not be waited for with a lane.
+        let (early, late);
+        let mut new_inode = None;
+        let mut tx = self.begin(dir);
+        // In a large directory the lines of the name's leaf take as long as all
+        // that comes before the insertion.
+        let cursor = htree::seek_leaf(&self.vol, &dir_tree(&new_dir), name)?;
+        if cursor.is_hole() {
+            // Or the name may be there, and get a second inode.
+            self.check_hole(new_dir.before(), Hole::Contents)?;
+        }
+        // Whether the name exists is found out by its insertion; but that it
+        // does goes before there being no inode for it.
+        let ino = match tx.alloc_inode(near) {
+            Ok(ino) => ino,
+            Err(_) if self.entry(new_dir.before(), name)?.is_some() => return Err(Error::Exists),
+            Err(e) => return Err(e),
+        };
+        let known = self.table.find_now(&self.vol, ino)?;
+        if let Some(home) = known {
+            // Its lines are stored to when the record is durable; they have been
+            // read by then.
+            for line in 0..INODE_SIZE / LINE {
+                self.vol.region.prefetch(home + line * LINE);
+            }
+        }
+        // All that takes locks comes first: its generation is a locked
+        // instruction, too. That is above the records that make room for it.
+        if let Some(home) = known {
+            early = Inode::empty(ino, home);
+            let new = new_inode.insert(NewInode::new(self, &early));
+            self.fill_new(caller, &new_dir, what, now, (ino, &mut new.state.disk));
+        }
+        // Whether the name exists goes before there being no room to grow.
+        let entry = NewEntry::new(name, ino, what.mode);
+        let place = cursor.insertion_point(&tx, &dir_tree(&new_dir), &entry.item())?;
+        let plain = what.target.is_empty() && new_dir.xattr_root == 0;
+        let (mut record, new) = match (place, &mut new_inode) {
+            (InsertionPoint::InLeaf(slots), Some(new)) if plain => {
+                let mut record = tx.lock_lane(&[&dir.last_record]);
+                self.fill_slots(&mut record, &mut new_dir, slots, &entry)?;
+                (record, new)
+            }
+            (place, new) => {
+                self.add_entry_at(&mut tx, &mut new_dir, place, &entry)?;
+                let new = match new {
+                    Some(new) => new,
+                    none => {
+                        late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
+                        let new = none.insert(NewInode::new(self, &late));
+                        let d = &mut new.state.disk;
+                        self.fill_new(caller, &new_dir, what, now, (ino, d));
+                        new
+                    }
+                };
+                let d = &mut new.state.disk;
+                self.inherit_acl(&mut tx, new_dir.before_mut(), d, what.mode)?;
+                self.put_target(&mut tx, d, what.target)?;
+                (tx.end(), new)
+            }
+        };
+        let d = &mut new.state.disk;
+        put_new_inode(&mut record, new.inode.home, ino, d)?;
+
+        if d.mode & libc::S_IFMT == libc::S_IFDIR {
+            add_link(&mut new_dir)?;
+        }
+        touch_mtime(&mut new_dir, now);
+        let new_dir = new_dir.stage(&mut record)?;
+
+        // The name is durable after this, but nobody can find it while the
+        // directory is locked.
+        let id = self.commit(record, [new_dir])?;
+        Ok(new.committed(id, by))
+    }
+}
+
+/// A new inode that is in the cache and locked: whoever finds it waits. It goes
+/// again unless its record is committed.
+pub(crate) struct NewInode<'a> {
+    engine: &'a Engine,
+    inode: &'a Arc<Inode>,
+    pub state: InodeGuard<'a>,
+    committed: bool,
+}
+
+impl<'a> NewInode<'a> {
+    /// Puts an inode in reach that nobody knows yet.
+    #[inline]
+    pub(crate) fn new(engine: &'a Engine, inode: &'a Arc<Inode>) -> NewInode<'a> {
+        let state = inode.state.write();
+        engine.cache.insert_new(&engine.vol, inode);
+        NewInode {
+            engine,
+            inode,
+            state,
+            committed: false,
+        }
+    }
+
+    /// Keeps the inode, after the commit of the record that makes it.
+    #[inline]
+    pub(crate) fn committed(&mut self, id: RecordId, by: Option<By>) -> Attr {
+        self.inode.last_record.set(id);
+        self.committed = true;
+        if let Some(by) = by {
+            self.engine.refs.add(self.inode.ino, 1, by);
+        }
+        self.state.attr(&self.engine.vol.geo)
+    }
+}
+
+impl Drop for NewInode<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.committed {
+            self.state.gone = true;
+            self.engine.cache.remove(self.inode);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MountOptions, inode::Fs};
+    use pramfs_medium::format::{FormatOptions, format};
+    use pramfs_medium::media::inode::LINK_MAX;
+    use pramfs_medium::pmem::{HeapBackend, Region};
+
+    /// The lane has been taken by then: it is let go of before the inode that came
+    /// to nothing leaves the cache, and the next record finds it as it was.
+    #[test]
+    fn create_failing_after_name_insert_leaves_nothing() {
+        let region = Region::new("test", HeapBackend::boxed(4 << 20));
+        format(&region, &FormatOptions::default()).unwrap();
+        let fs = Fs::open(region, MountOptions::default()).unwrap();
+        let ctx = Credentials::ROOT;
+        let full = fs.mkdir(&ctx, Ino::ROOT, b"full", 0o755).unwrap().ino;
+        fs.create(&ctx, full, b"first", 0o644).unwrap();
+        fs.iget(full).unwrap().state.write().disk.nlink = LINK_MAX;
+        let before = (fs.cache.len(), fs.statfs().unwrap().free_inodes);
+        for _ in 0..3 {
+            let refused = fs.mkdir(&ctx, full, b"one more", 0o755).unwrap_err();
+            assert!(matches!(refused, Error::TooManyLinks(_)), "{refused}");
+            assert!(fs.lookup(full, b"one more").is_err());
+            assert_eq!((fs.cache.len(), fs.statfs().unwrap().free_inodes), before);
+        }
+        let made = fs.create(&ctx, full, b"one more", 0o644).unwrap();
+        assert_eq!(fs.lookup(full, b"one more").unwrap().ino, made.ino);
+        fs.close().unwrap();
+    }
+}

@@ -1,0 +1,97 @@
+//! link: adds a name to an inode.
+
+use zerocopy::IntoBytes;
+
+use crate::fs::engine::change::Edit;
+use crate::fs::engine::completeness::Hole;
+use crate::fs::inode::disk::{add_link, touch_ctime, touch_mtime};
+use crate::fs::inode::lock_set::LockSet;
+use crate::fs::inode::refs::By;
+use crate::fs::inode::trees::dir_tree;
+use crate::fs::policy::{chattr, names};
+use crate::fs::steps::entries::NewEntry;
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::htree;
+use pramfs_medium::pmem::mutants::has_bug;
+use pramfs_medium::types::{Attr, Ino};
+
+impl Engine {
+    /// Adds a name to an inode.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotPermitted`] for a directory,
+    /// [`Error::NotFound`] for an inode without names, [`Error::TooManyLinks`].
+    pub fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Attr> {
+        self.link_by(ino, new_parent, new_name, None)
+    }
+
+    /// As [`link`](Self::link); `by` takes a reference to the inode as well.
+    pub(crate) fn link_by(
+        &self,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: &[u8],
+        by: Option<By>,
+    ) -> Result<Attr> {
+        self.op_with_ref(Need::Write, by, || {
+            self.link_inner(ino, new_parent, new_name, by)
+        })
+    }
+
+    fn link_inner(&self, ino: Ino, new_parent: Ino, name: &[u8], by: Option<By>) -> Result<Attr> {
+        names::check(name)?;
+        let inode = self.iget_user(ino)?;
+        let dir = self.iget_user(new_parent)?;
+        if inode.ino == dir.ino {
+            let state = inode.state.read();
+            state.alive(ino)?;
+            return Err(match state.is_dir() {
+                true => Error::NotPermitted("a hard link to a directory"),
+                false => Error::NotDirectory,
+            });
+        }
+        let mut set = LockSet::new(&[&inode, &dir]);
+        let (child_state, dir_state) = (set.state(&inode)?, set.state(&dir)?);
+        child_state.alive(ino)?;
+        if child_state.is_dir() {
+            return Err(Error::NotPermitted("a hard link to a directory"));
+        }
+        self.check_linked_dir(&dir, dir_state)?;
+        chattr::check_write(&child_state.disk)?;
+        chattr::check_append(&dir_state.disk)?;
+        if child_state.disk.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        let now = self.now();
+        if htree::seek_leaf(&self.vol, &dir_tree(&dir_state.disk), name)?.is_hole() {
+            self.check_hole(dir_state, Hole::Contents)?;
+        }
+        let [Some(child_state), Some(dir_state)] = set.states_mut([Some(&inode), Some(&dir)])
+        else {
+            return Err(Error::Stale(ino));
+        };
+        let mut new = Edit::new(&inode, child_state);
+        let mut new_dir = Edit::new(&dir, dir_state);
+        let mut tx = self.begin(&dir);
+        let entry = NewEntry::new(name, ino, new.mode);
+        self.add_entry(&mut tx, &mut new_dir, &entry)?;
+        touch_mtime(&mut new_dir, now);
+        let new_dir = new_dir.stage(&mut tx)?;
+        add_link(&mut new)?;
+        touch_ctime(&mut new, now);
+        if has_bug!(LinkCountUnfenced) {
+            new.change += 1;
+            new.seal(self.vol.geo.seed, ino);
+            self.commit(tx, [new_dir, new.stage_freed()])?;
+            drop(self.vol.region.window().store(inode.home, new.as_bytes())?);
+        } else {
+            let new = new.stage(&mut tx)?;
+            self.commit(tx, [new_dir, new])?;
+        }
+        if let Some(by) = by {
+            self.refs.add(ino, 1, by);
+        }
+        Ok(set.state(&inode)?.attr(&self.vol.geo))
+    }
+}

@@ -1,0 +1,70 @@
+//! setattr, the removal of suid and sgid, and the atime.
+
+use crate::credentials::Credentials;
+use crate::fs::engine::change::Edit;
+use crate::fs::inode::state::InodeState;
+use crate::fs::policy::chattr;
+use crate::fs::policy::suid::sgid;
+use crate::fs::steps::attributes::{AttrChange, lock_and_check_group, with_owner_and_mode};
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::inode::FLAGS_KEPT;
+use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime};
+
+impl Engine {
+    /// Changes attributes, all of them, including the size, in one record. If a smaller
+    /// size frees more blocks than that record holds, further records free the rest. A new
+    /// mode or size by a caller outside the group of a file clears sgid. The engine does
+    /// not check permissions.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for the size of a directory, [`Error::Invalid`],
+    /// [`Error::TooLarge`], [`Error::NoSpace`]; [`Error::NotPermitted`] if the file is
+    /// immutable or append-only.
+    pub fn setattr(&self, caller: &Credentials<'_>, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.op(Need::Write, || {
+            let ctime = set.ctime.map(SetTime::At);
+            for t in [set.atime, set.mtime, ctime].into_iter().flatten() {
+                if let SetTime::At(t) = t
+                    && t.nsec >= 1_000_000_000
+                {
+                    return Err(Error::Invalid("a time has 1000000000 nanoseconds or more"));
+                }
+            }
+            if set.flags.is_some_and(|f| f & !FLAGS_KEPT != 0) {
+                return Err(Error::NotSupported("an unsupported inode flag"));
+            }
+            let inode = self.iget_user(ino)?;
+            let asked = |state: &InodeState| {
+                let changes = set.perm.is_some() || set.size.is_some();
+                sgid(&with_owner_and_mode(state, set)).filter(|_| changes)
+            };
+            let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
+            state.alive(ino)?;
+            chattr::check_set(&state.disk, set)?;
+            let change = AttrChange {
+                set,
+                keeps_sgid,
+                now: self.now(),
+            };
+            match (set.size, state.kind()) {
+                (Some(size), FileType::Regular) => {
+                    self.set_size_and(&inode, &mut state, size, &change)?;
+                }
+                (Some(_), FileType::Directory) => return Err(Error::IsDirectory),
+                (Some(_), _) => {
+                    return Err(Error::Invalid("only a regular file can be resized"));
+                }
+                (None, _) if *set == SetAttr::default() => {}
+                (None, _) => {
+                    let mut new = Edit::new(&inode, &mut state);
+                    let mut tx = self.begin(&inode);
+                    self.apply(&mut tx, &mut new, &change)?;
+                    let new = new.stage(&mut tx)?;
+                    self.commit(tx, [new])?;
+                }
+            }
+            Ok(state.attr(&self.vol.geo))
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! The removal of suid, sgid and `security.capability` by a write.
+
+use crate::fs::engine::change::Edit;
+use crate::fs::inode::Inode;
+use crate::fs::inode::disk::touch_ctime;
+use crate::fs::inode::state::InodeState;
+use crate::fs::policy::chattr;
+use crate::fs::policy::suid::without_suid;
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::types::{FileType, Ino};
+
+impl Engine {
+    /// Clears suid and `security.capability` of a regular file, and sgid if the group may
+    /// execute the file. A write by an unprivileged caller requires this. Directories keep
+    /// sgid, which grants no rights there.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::NoSpace`].
+    pub fn strip_suid(&self, ino: Ino) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            // Asked for with each write by a user other than root, of files that
+            // have mostly nothing to lose.
+            {
+                let state = inode.state.read();
+                state.alive(ino)?;
+                if state.kind() != FileType::Regular {
+                    return Ok(());
+                }
+                let nothing = Ptr(state.disk.xattr_root).is_hole();
+                if nothing && without_suid(state.disk.mode) == state.disk.mode {
+                    return chattr::check_append(&state.disk);
+                }
+            }
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_append(&state.disk)?;
+            let mode = without_suid(state.disk.mode);
+            if mode != state.disk.mode {
+                let mut new = Edit::new(&inode, &mut state);
+                let mut tx = self.begin(&inode);
+                new.mode = mode;
+                touch_ctime(&mut new, self.now());
+                let new = new.stage(&mut tx)?;
+                self.commit(tx, [new])?;
+            }
+            self.drop_capability(&inode, &mut state)
+        })
+    }
+
+    /// Drops `security.capability`, as every write does.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::NoSpace`].
+    pub fn strip_capability(&self, ino: Ino) -> Result<()> {
+        self.op(Need::Write, || {
+            let inode = self.iget_user(ino)?;
+            // Most files have no extended attributes.
+            if Ptr(inode.state.read().disk.xattr_root).is_hole() {
+                return Ok(());
+            }
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_append(&state.disk)?;
+            self.drop_capability(&inode, &mut state)
+        })
+    }
+
+    fn drop_capability(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        match self.remove_xattr_locked(inode, state, b"security.capability") {
+            Err(Error::NoAttribute) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Returning free blocks to the host (FITRIM).
+//!
+//! A block that its group calls free is referenced neither by the medium, nor by a
+//! record that a replay could see, nor by a view (rule 2 in `docs/consistency.md`).
+//! While a piece is discarded, its blocks are marked as used in ordinary memory, so
+//! that they are not allocated. After a crash they are free blocks, whose bytes are
+//! undefined.
+
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Error, Result};
+
+/// Maximum bytes withheld from allocation at a time.
+const PIECE: u64 = 8 << 20;
+
+impl Engine {
+    /// Returns free blocks to the host: all runs of at least `least` bytes in a byte
+    /// range of the region. The room is taken again when the blocks are allocated.
+    /// Returns the total bytes of these runs. The host may keep parts smaller than
+    /// one of its pages.
+    ///
+    /// ```
+    /// # use pramfs::format::{FormatOptions, format};
+    /// # use pramfs_medium::pmem::{Region, SimBackend};
+    /// # use pramfs::{inode::Fs, MountOptions};
+    /// let sim = SimBackend::new(4 << 20)?;
+    /// let region = || Region::new("example", Box::new(sim.clone()));
+    /// format(&region(), &FormatOptions::default())?;
+    /// let fs = Fs::open(region(), MountOptions::default())?;
+    /// let free = fs.trim(0, u64::MAX, 0)?;
+    /// assert!(free > 3 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that begins past the end of the region or
+    /// is shorter than a block, and for a `least` that no run can have;
+    /// [`Error::NotSupported`] if the medium cannot discard; [`Error::Io`] if the
+    /// discard fails.
+    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
+        self.op(Need::Write, || {
+            let geo = &self.vol.geo;
+            let group = geo.bits_per_group() << geo.block_log2;
+            if start >= geo.blocks << geo.block_log2 || len < geo.block_size || least > group {
+                return Err(Error::Invalid(
+                    "the range is outside the region, or too small",
+                ));
+            }
+            if !self.vol.region.backend().can_discard() {
+                return Err(Error::NotSupported("the medium cannot discard blocks"));
+            }
+            // Include orphans that wait to be freed, and blocks freed by records that
+            // are not dead yet.
+            self.free_forgotten_inodes();
+            self.vol.retire_pending()?;
+            let end = start.saturating_add(len) >> geo.block_log2;
+            let range = start.div_ceil(geo.block_size)..end.min(geo.blocks);
+            let least = least.div_ceil(geo.block_size).max(1) as u32;
+            let most = (PIECE >> geo.block_log2) as u32;
+            let region = &self.vol.region;
+            let blocks =
+                self.vol
+                    .blocks
+                    .each_free(self.vol.medium(), range, (least, most), &mut |run| {
+                        let (at, len) = (run.start << geo.block_log2, run.len << geo.block_log2);
+                        region.window().discard(at, len).map_err(refused)
+                    })?;
+            Ok(blocks << geo.block_log2)
+        })
+    }
+}
+
+/// Converts the error of a discard.
+fn refused(e: std::io::Error) -> Error {
+    // EOPNOTSUPP, or no system call at all.
+    if e.kind() == std::io::ErrorKind::Unsupported || e.raw_os_error() == Some(libc::EOPNOTSUPP) {
+        Error::NotSupported("the medium cannot discard blocks")
+    } else {
+        Error::Io(format!("could not return free blocks to the host: {e}"))
+    }
+}

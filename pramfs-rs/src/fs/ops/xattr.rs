@@ -1,0 +1,208 @@
+//! Extended attributes: an htree beside the inode's contents.
+//!
+//! A small value is stored in its item. A larger one has separate blocks, which
+//! the item names (root pointer, height, length, CRC). Setting an attribute takes
+//! one record: a new large value is written to free blocks first, as new data.
+
+use crate::credentials::Credentials;
+use crate::fs::engine::change::Edit;
+use crate::fs::engine::completeness::Hole;
+use crate::fs::inode::Inode;
+use crate::fs::inode::disk::touch_ctime;
+use crate::fs::inode::state::InodeState;
+use crate::fs::inode::trees::{map_of_value, parse_large, xattr_tree};
+use crate::fs::ops::lost;
+use crate::fs::policy::chattr;
+use crate::fs::steps::attributes::lock_and_check_group;
+use crate::fs::steps::xattrs::{Stored, check_mode, is_acl};
+use crate::fs::{Engine, Need};
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::htree;
+use pramfs_medium::media::acl::ACCESS;
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::htree::{NAME_MAX, VALUE_IN_BLOCKS as BLOCKS, VALUE_MAX};
+use pramfs_medium::types::{FileType, Ino, XattrMode};
+
+/// Maximum list of names, bytes: the limit of the kernel.
+const LIST_MAX: usize = 65_536;
+/// Checks that an attribute name can be set.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong(name.len(), NAME_MAX));
+    }
+    const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    if SPACES.contains(&name) {
+        return Err(Error::Invalid(
+            "an extended attribute needs a name after its namespace",
+        ));
+    }
+    let ok = SPACES.iter().any(|s| name.starts_with(s)) || is_acl(name);
+    if !ok || name.contains(&0) {
+        return Err(Error::NotSupported(
+            "extended attributes outside of user., trusted., security. and POSIX ACLs",
+        ));
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Returns the value of an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::NotSupported`] for a name outside the
+    /// known namespaces.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.op(Need::Read, || {
+            if name != lost::LIST {
+                check_name(name)?;
+            }
+            let inode = self.iget_user(ino)?;
+            let state = inode.state.read();
+            state.alive(ino)?;
+            if name == lost::LIST {
+                return self.lost_list(&state)?.ok_or(Error::NoAttribute);
+            }
+            let (kind, value) = self.find_value(&state, name)?.ok_or(Error::NoAttribute)?;
+            if kind != BLOCKS {
+                return Ok(value);
+            }
+            let bad = || {
+                Error::corrupt(
+                    Damage::XattrChecksum,
+                    ino.to_string(),
+                    "an extended attribute is damaged",
+                )
+            };
+            let large = parse_large(&self.vol.geo, ino, &value)?;
+            let mut value = vec![0; large.len as usize];
+            let map = map_of_value(&self.vol.geo, &large, ino, name);
+            match self.read_map(&map, 0, &mut value, || Err(bad())) {
+                // Only regular files can have lost ranges.
+                Err(Error::Lost { .. }) => return Err(bad()),
+                Ok(read) if read < value.len() => return Err(bad()),
+                read => drop(read?),
+            }
+            if crc(self.vol.geo.seed, &value) != large.crc {
+                return Err(bad());
+            }
+            Ok(value)
+        })
+    }
+
+    /// Returns the names of all attributes, each followed by a NUL. Includes the list
+    /// of lost ranges.
+    ///
+    /// # Errors
+    /// [`Error::AttributeTooLarge`] if the names do not fit 64 KiB.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.op(Need::Read, || {
+            let inode = self.iget_user(ino)?;
+            let state = inode.state.read();
+            state.alive(ino)?;
+            let mut out = Vec::new();
+            if state.disk.xattr_root != 0 {
+                let tree = xattr_tree(&state.disk);
+                let hole = || self.check_hole(&state, Hole::Xattrs);
+                htree::scan(&self.vol, &tree, 0, &hole, &mut |_, _, name| {
+                    out.extend_from_slice(name);
+                    out.push(0);
+                    std::ops::ControlFlow::Continue(())
+                })?;
+            }
+            if !self.lost_in(&state, 1)?.is_empty() {
+                out.extend_from_slice(lost::LIST);
+                out.push(0);
+            }
+            if out.len() > LIST_MAX {
+                return Err(Error::AttributeTooLarge(out.len(), LIST_MAX));
+            }
+            Ok(out)
+        })
+    }
+
+    /// Sets an attribute of up to 64 KiB. An access ACL also sets the mode, and
+    /// clears sgid if the caller is not in the file's group.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] or [`Error::NoAttribute`] by `mode`,
+    /// [`Error::AttributeTooLarge`], [`Error::NoSpace`];
+    /// [`Error::NotPermitted`] if the file is immutable or append-only;
+    /// [`Error::Invalid`] for a malformed ACL, [`Error::AccessDenied`] for a default
+    /// ACL on a non-directory.
+    pub fn setxattr(
+        &self,
+        caller: &Credentials<'_>,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.op(Need::Write, || {
+            check_name(name)?;
+            if value.len() > VALUE_MAX {
+                return Err(Error::AttributeTooLarge(value.len(), VALUE_MAX));
+            }
+            let inode = self.iget_user(ino)?;
+            // An access ACL sets the mode of directories as well.
+            let asked = |state: &InodeState| {
+                (name == ACCESS && state.disk.mode & libc::S_ISGID != 0).then_some(state.disk.gid)
+            };
+            let (mut state, keeps_sgid) = lock_and_check_group(&inode, caller, asked);
+            state.alive(ino)?;
+            chattr::check_write(&state.disk)?;
+            if is_acl(name) {
+                return self.set_acl(&inode, &mut state, (name, value), mode, keeps_sgid);
+            }
+            let old = self.find_value(&state, name)?;
+            check_mode(old.is_some(), mode)?;
+            let attribute = (name, value);
+            match self.set_value_locked(&inode, &mut state, attribute, old.as_ref()) {
+                // Blocks that were freed recently may be contiguous.
+                Err(Error::NoSpace(_)) if self.vol.retire_pending()? => {
+                    self.set_value_locked(&inode, &mut state, attribute, old.as_ref())
+                }
+                done => done,
+            }
+        })
+    }
+
+    fn set_value_locked(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        (name, value): (&[u8], &[u8]),
+        old: Option<&Stored>,
+    ) -> Result<()> {
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
+        tx.touch(&inode.last_record);
+        self.put_value(&mut tx, &mut new, name, value, old)?;
+        touch_ctime(&mut new, self.now());
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
+        Ok(())
+    }
+
+    /// Removes an attribute. Removing an ACL leaves the mode unchanged; removing an
+    /// ACL that does not exist succeeds.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] if the file is immutable or
+    /// append-only.
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.op(Need::Write, || {
+            check_name(name)?;
+            let inode = self.iget_user(ino)?;
+            let mut state = inode.state.write();
+            state.alive(ino)?;
+            chattr::check_write(&state.disk)?;
+            if is_acl(name) && state.kind() == FileType::Symlink {
+                return Err(Error::NotSupported("an ACL of a symbolic link"));
+            }
+            match self.remove_xattr_locked(&inode, &mut state, name) {
+                Err(Error::NoAttribute) if is_acl(name) => Ok(()),
+                done => done,
+            }
+        })
+    }
+}

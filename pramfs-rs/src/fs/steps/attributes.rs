@@ -1,0 +1,117 @@
+//! Attributes of a locked inode: changes within a transaction, and the set-group-ID rule.
+
+use crate::credentials::Credentials;
+use crate::fs::Engine;
+use crate::fs::engine::change::Edit;
+use crate::fs::inode::Inode;
+use crate::fs::inode::disk::touch_ctime;
+use crate::fs::inode::lock::InodeGuard;
+use crate::fs::inode::state::InodeState;
+use crate::fs::policy::suid::without_suid;
+use pramfs_medium::error::Result;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::inode::FL_LOST;
+use pramfs_medium::types::{SetAttr, SetTime, Time};
+use pramfs_medium::volume::Plan;
+
+/// A change of attributes.
+#[derive(Debug)]
+pub(crate) struct AttrChange<'a> {
+    pub set: &'a SetAttr,
+    /// Whether sgid stays if it is set before or by the change.
+    pub keeps_sgid: bool,
+    pub now: Time,
+}
+
+impl Engine {
+    /// Applies a change, except for the size, to `new`, the next version of a locked
+    /// inode. Also puts the changed access ACL into the record.
+    pub(crate) fn apply(
+        &self,
+        tx: &mut Plan<'_>,
+        new: &mut Edit<'_>,
+        change: &AttrChange<'_>,
+    ) -> Result<()> {
+        let &AttrChange {
+            set,
+            keeps_sgid,
+            now,
+        } = change;
+        let changed = with_owner_and_mode(new.before(), set);
+        (new.mode, new.uid, new.gid) = (changed.mode, changed.uid, changed.gid);
+        if !keeps_sgid {
+            new.mode &= !libc::S_ISGID;
+        }
+        let pick = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        if let Some(t) = set.atime.map(pick) {
+            (new.atime_sec, new.atime_nsec) = (t.sec, t.nsec);
+        }
+        if let Some(t) = set.mtime.map(pick) {
+            (new.mtime_sec, new.mtime_nsec) = (t.sec, t.nsec);
+        }
+        if let Some(flags) = set.flags {
+            new.flags = flags | new.flags & FL_LOST;
+        }
+        touch_ctime(new, set.ctime.unwrap_or(now));
+        if set.perm.is_some() {
+            self.chmod_acl(tx, new)?;
+        }
+        Ok(())
+    }
+
+    /// Clears sgid of a locked file, before a change by a caller that may not keep sgid.
+    #[cold]
+    pub(crate) fn drop_sgid(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
+        new.mode &= !libc::S_ISGID;
+        touch_ctime(&mut new, self.now());
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
+        Ok(())
+    }
+}
+
+/// Write-locks an inode and tells whether the caller may keep sgid. `group` returns the
+/// group that this depends on, if any.
+///
+/// The caller's groups are asked for without locks, because the answer may block. If the
+/// group has changed meanwhile, they are asked for again.
+#[inline]
+pub(crate) fn lock_and_check_group<'a>(
+    inode: &'a Inode,
+    caller: &Credentials<'_>,
+    group: impl Fn(&InodeState) -> Option<u32>,
+) -> (InodeGuard<'a>, bool) {
+    let mut answer = None;
+    loop {
+        let state = inode.state.write();
+        match (group(&state), answer) {
+            (None, _) => return (state, true),
+            (Some(group), Some((asked, is_in))) if group == asked => return (state, is_in),
+            (Some(group), _) => {
+                drop(state);
+                answer = Some((group, caller.in_group(group)));
+            }
+        }
+    }
+}
+
+/// Returns a locked inode with the owner and the mode that a change gives it.
+pub(crate) fn with_owner_and_mode(state: &InodeState, set: &SetAttr) -> DiskInode {
+    let mut new = state.disk;
+    if let Some(perm) = set.perm {
+        new.mode = new.mode & libc::S_IFMT | perm & 0o7777;
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        new.uid = set.uid.unwrap_or(new.uid);
+        new.gid = set.gid.unwrap_or(new.gid);
+        if set.perm.is_none() && !state.is_dir() {
+            new.mode = without_suid(new.mode);
+        }
+    }
+    new
+}

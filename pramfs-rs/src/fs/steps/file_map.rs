@@ -1,0 +1,189 @@
+//! The file map of a locked file: copying out, zeroing, finding places.
+
+use crate::fs::Engine;
+use crate::fs::cache::extent_cache::{CachedExtent, ExtentCache};
+use crate::fs::engine::completeness::Hole;
+use crate::fs::inode::state::InodeState;
+use pramfs_medium::error::{Error, Result};
+use pramfs_medium::map::{self, Extent, MapRef, Part};
+use pramfs_medium::types::{Bno, FileBlock, Ino};
+use pramfs_medium::volume::Record;
+
+impl Engine {
+    /// Looks up the offset in the region of a range of a file (offset and length).
+    /// `None` if it is not cached, or not within one written block or huge leaf.
+    #[inline]
+    pub(crate) fn lookup_extent(
+        &self,
+        extents: &ExtentCache,
+        records: u64,
+        (offset, len): (u64, usize),
+    ) -> Option<u64> {
+        let geo = &self.vol.geo;
+        // Constants for the default block size: fewer instructions.
+        if geo.block_log2 == 12 {
+            return extent_in(extents, records, (offset, len), (12, 9));
+        }
+        self.extent_in_any_block_size(extents, records, (offset, len))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn extent_in_any_block_size(
+        &self,
+        extents: &ExtentCache,
+        records: u64,
+        range: (u64, usize),
+    ) -> Option<u64> {
+        let geo = &self.vol.geo;
+        extent_in(extents, records, range, (geo.block_log2, geo.fan_log2))
+    }
+
+    /// Caches the place of a range of a file, unless `still` says that it may have
+    /// changed meanwhile. A range of several blocks is cached only if it starts in a
+    /// huge leaf.
+    pub(crate) fn fill_extent(
+        &self,
+        extents: &ExtentCache,
+        records: u64,
+        map: &MapRef,
+        (offset, len): (u64, usize),
+        still: impl FnOnce() -> bool,
+    ) {
+        let geo = &self.vol.geo;
+        let index = geo.file_block(offset);
+        let within = geo.slot_of(index) as usize;
+        let one = (offset & (geo.block_size - 1)) + len as u64 <= geo.block_size;
+        let known = match map::part(&self.vol, map, index) {
+            Ok(Some(Part::Leaf(first))) => CachedExtent::Leaf(first),
+            Ok(Some(Part::Table(table))) if one => {
+                match map::in_table(&self.vol, map, table, index) {
+                    Ok(Some(block)) => CachedExtent::Block(block),
+                    _ => return,
+                }
+            }
+            _ => return,
+        };
+        let part = index.0 >> geo.fan_log2;
+        extents.put(records, part, (within, geo.fan() as usize), known, still);
+    }
+
+    /// Copies a range of a file map out. Holes and unwritten blocks read as zeros.
+    /// The caller limits the range to the file. `hole` is called at each hole to
+    /// check that it is one. Returns the number of bytes before the first lost one.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the first byte was lost.
+    #[inline]
+    pub(crate) fn read_map(
+        &self,
+        map: &MapRef,
+        mut offset: u64,
+        mut into: &mut [u8],
+        hole: impl Fn() -> Result<()>,
+    ) -> Result<usize> {
+        let geo = &self.vol.geo;
+        let mut done = 0;
+        while !into.is_empty() {
+            let within = offset & (geo.block_size - 1);
+            let index = geo.file_block(offset);
+            let blocks = (within + into.len() as u64).div_ceil(geo.block_size);
+            let extent = map::run(&self.vol, map, index, blocks)?;
+            let bytes = geo.bytes(extent.count) - within;
+            let n = usize::try_from(bytes).map_or(into.len(), |n| n.min(into.len()));
+            let (now, rest) = into.split_at_mut(n);
+            match extent.block {
+                Some(block) if !extent.unwritten => {
+                    self.vol.region.read(geo.offset(block) + within, now)?
+                }
+                Some(_) => now.fill(0),
+                None if extent.lost && done == 0 => return Err(self.lost(map.ino, offset)),
+                None if extent.lost => return Ok(done),
+                None => {
+                    hole()?;
+                    now.fill(0);
+                }
+            }
+            offset += n as u64;
+            done += n;
+            into = rest;
+        }
+        Ok(done)
+    }
+
+    #[cold]
+    pub(crate) fn lost(&self, ino: Ino, offset: u64) -> Error {
+        Error::Lost { ino, offset }
+    }
+
+    /// Zeroes the parts of a byte range that lie in written blocks. The caller makes
+    /// the range visible afterwards, or is changing it to zeros.
+    pub(crate) fn zero_written(
+        &self,
+        tx: &mut Record<'_>,
+        map: &MapRef,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        let geo = &self.vol.geo;
+        let mut at = from;
+        while at < to {
+            let index = geo.file_block(at);
+            let extent = map::run(&self.vol, map, index, geo.blocks_of(at, to))?;
+            let end = to.min(geo.file_offset(index + extent.count));
+            if let Some(block) = extent.block.filter(|_| !extent.unwritten) {
+                tx.zero_new(geo.offset(block) + (at - geo.file_offset(index)), end - at)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Checks that a hole to be filled is one, and not a lost pointer. A hole past
+    /// the end of a file needs no check: there no data can be lost, and any
+    /// difference to the block count stays the same.
+    #[inline]
+    pub(crate) fn may_fill(&self, state: &InodeState, extent: &Extent) -> Result<()> {
+        if extent.lost {
+            return Ok(());
+        }
+        let end = self.vol.geo.file_block_from(state.disk.size);
+        if extent.under >= end && state.disk.root != 0 {
+            return Ok(());
+        }
+        self.check_hole(state, Hole::Contents)
+    }
+
+    /// Returns the block after the one that holds file block `index - 1`, so that
+    /// the file continues there.
+    pub(crate) fn goal(&self, map: &MapRef, index: FileBlock) -> Result<Option<Bno>> {
+        let Some(before) = index.0.checked_sub(1).map(FileBlock) else {
+            return Ok(None);
+        };
+        let leaf = map::look(&self.vol, map, before)?;
+        Ok(leaf.block.map(|b| b.after(before - leaf.first + 1)))
+    }
+}
+
+/// As [`Engine::lookup_extent`], for this block size and number of pointers per
+/// block.
+#[inline(always)]
+fn extent_in(
+    extents: &ExtentCache,
+    records: u64,
+    (offset, len): (u64, usize),
+    (block_log2, fan_log2): (u32, u32),
+) -> Option<u64> {
+    let part_log2 = block_log2 + fan_log2;
+    let index = (offset >> block_log2) & ((1 << fan_log2) - 1);
+    // Excludes an empty range and one past the end of the extent.
+    let place = |first: Bno, log2: u32| {
+        let within = offset & ((1 << log2) - 1);
+        let fits = (len as u64).wrapping_sub(1) < (1 << log2) - within;
+        fits.then_some((first.0 << block_log2) + within)
+    };
+    match extents.get(records, offset >> part_log2, index as usize)? {
+        CachedExtent::Leaf(first) => place(first, part_log2),
+        CachedExtent::Block(block) => place(block, block_log2),
+    }
+}

@@ -1,0 +1,124 @@
+//! The orphan table: a file of 8-byte slots, each of which names an inode.
+
+use crate::fs::Engine;
+use crate::fs::engine::change::Edit;
+use crate::fs::inode::disk::store_map;
+use crate::fs::inode::state::InodeState;
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::map;
+use pramfs_medium::media::checksum::{seal, unseal};
+use pramfs_medium::media::record::EntryKind;
+use pramfs_medium::types::Ino;
+use pramfs_medium::volume::{Plan, Record};
+
+/// Bytes of a slot.
+const SLOT: u64 = 8;
+
+impl Engine {
+    fn slot_word(&self, slot: u32, ino: Ino) -> u64 {
+        seal(self.vol.geo.seed ^ u64::from(slot) << 32, ino.0)
+    }
+
+    fn slot_offset(&self, state: &InodeState, slot: u32) -> Result<u64> {
+        let at = u64::from(slot) * SLOT;
+        let geo = &self.vol.geo;
+        let leaf = map::find(&self.vol, &state.map(), geo.file_block(at))?;
+        let block = leaf.block.ok_or_else(|| {
+            Error::corrupt(
+                Damage::MapHole,
+                "the orphan table",
+                format!("slot {slot} has no block"),
+            )
+        })?;
+        Ok(geo.offset(block) + at % geo.block_size)
+    }
+
+    /// Reads the orphan table at mount: returns the orphans, records the free slots.
+    pub(crate) fn load_orphans(&self) -> Result<Vec<(Ino, u32)>> {
+        let table = self.iget(Ino::ORPHANS)?;
+        let state = table.state.read();
+        let mut orphans = Vec::new();
+        let mut free = Vec::new();
+        for slot in 0..u32::try_from(state.disk.size / SLOT)
+            .unwrap_or(u32::MAX)
+            .min(1 << 24)
+        {
+            let word = self.vol.region.load_u64(self.slot_offset(&state, slot)?)?;
+            if word == 0 {
+                free.push(pramfs_medium::alloc::Freed::OrphanSlot(slot));
+            } else if let Some(ino) = unseal(self.vol.geo.seed ^ u64::from(slot) << 32, word) {
+                orphans.push((Ino(ino), slot));
+            } else {
+                self.note_damage(&Error::corrupt(
+                    Damage::OrphanSlotDamaged,
+                    "the orphan table",
+                    format!("slot {slot} is damaged"),
+                ));
+            }
+        }
+        free.reverse();
+        self.vol.free(free);
+        Ok(orphans)
+    }
+
+    /// Allocates a slot. Dropping the transaction frees it. The table grows in a
+    /// separate record.
+    fn take_slot(&self, tx: &mut Plan<'_>) -> Result<u32> {
+        if let Some(slot) = tx.take_orphan_slot() {
+            return Ok(slot);
+        }
+        let table = self.iget(Ino::ORPHANS)?;
+        let mut state = table.state.write();
+        if let Some(slot) = tx.take_orphan_slot() {
+            return Ok(slot);
+        }
+        let geo = &self.vol.geo;
+        let mut map = state.map();
+        let mut new = Edit::new(&table, &mut state);
+        let mut grow = self.vol.begin();
+        grow.allow_reserve();
+        let old_size = new.size;
+        let first = geo.file_block(old_size);
+        let run = grow.alloc_blocks(None, 1, true)?;
+        grow.zero_new(geo.offset(run.start), geo.block_size)?;
+        map::insert(&mut grow, &mut map, first, run, false)?;
+        store_map(&mut new, &map);
+        new.size += geo.block_size;
+        let staged = new.stage(&mut grow)?;
+        self.commit(grow, [staged])?;
+        let slots = (old_size / SLOT) as u32..(new.size / SLOT) as u32;
+        self.vol
+            .free(slots.rev().map(pramfs_medium::alloc::Freed::OrphanSlot));
+        tx.take_orphan_slot()
+            .ok_or(Error::NoSpace("no free slot in the orphan table"))
+    }
+
+    /// Puts an inode into the orphan table, in the transaction that removes its
+    /// last name.
+    pub(crate) fn put_orphan(&self, tx: &mut Plan<'_>, ino: Ino) -> Result<u32> {
+        if !self.vol.journal.rules.orphan_chain {
+            return Ok(u32::MAX);
+        }
+        let slot = self.take_slot(tx)?;
+        let table = self.iget(Ino::ORPHANS)?;
+        let at = self.slot_offset(&table.state.read(), slot)?;
+        tx.put(
+            EntryKind::Slot,
+            at,
+            &self.slot_word(slot, ino).to_le_bytes(),
+        )?;
+        Ok(slot)
+    }
+
+    /// Clears a slot, in the transaction that frees the inode.
+    pub(crate) fn clear_orphan(&self, tx: &mut Record<'_>, slot: u32) -> Result<()> {
+        if slot == u32::MAX {
+            return Ok(());
+        }
+        let table = self.iget(Ino::ORPHANS)?;
+        let at = self.slot_offset(&table.state.read(), slot)?;
+        tx.put(EntryKind::Slot, at, &[0; 8])?;
+        tx.free_orphan_slot(slot);
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! Extended attributes of a locked inode, within a transaction.
+//!
+//! A small value is stored in its item. A larger one has separate blocks, which
+//! the item names (root pointer, height, length, CRC). Setting an attribute takes
+//! one record: a new large value is written to free blocks first, as new data.
+
+use zerocopy::IntoBytes;
+
+use crate::fs::Engine;
+use crate::fs::engine::change::Edit;
+use crate::fs::inode::Inode;
+use crate::fs::inode::disk::touch_ctime;
+use crate::fs::inode::state::{AclPresence, InodeState};
+use crate::fs::inode::trees::{is_large, map_of_value, parse_large, store_xattrs, xattr_tree};
+use pramfs_medium::error::{Damage, Error, Result};
+use pramfs_medium::htree::{self, NewItem};
+use pramfs_medium::map;
+use pramfs_medium::media::DiskInode;
+use pramfs_medium::media::acl::{ACCESS, DEFAULT};
+use pramfs_medium::media::checksum::crc;
+use pramfs_medium::media::htree::{
+    ItemHeader, LargeValue, VALUE_IN_BLOCKS as BLOCKS, VALUE_INLINE as INLINE,
+};
+use pramfs_medium::media::pointer::Ptr;
+use pramfs_medium::types::{FileBlock, Ino, XattrMode};
+use pramfs_medium::volume::Plan;
+
+/// Largest inline item, bytes.
+const INLINE_ITEM: usize = 1024;
+/// Maximum number of pieces in which a large value is allocated.
+const PIECES: usize = 16;
+
+/// The content of an attribute's item: kind and value.
+pub(crate) type Stored = (u8, Vec<u8>);
+
+/// Whether an attribute name is that of an ACL.
+pub(crate) fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Checks the mode of setting an attribute against its existence.
+pub(crate) fn check_mode(exists: bool, mode: XattrMode) -> Result<()> {
+    match (exists, mode) {
+        (true, XattrMode::Create) => Err(Error::Exists),
+        (false, XattrMode::Replace) => Err(Error::NoAttribute),
+        _ => Ok(()),
+    }
+}
+
+impl Engine {
+    pub(crate) fn find_value(&self, state: &InodeState, name: &[u8]) -> Result<Option<Stored>> {
+        if state.disk.xattr_root == 0 {
+            return Ok(None);
+        }
+        let mut out = None;
+        let tree = xattr_tree(&state.disk);
+        let found = htree::find(
+            &self.vol,
+            &tree,
+            name,
+            &mut |item: &ItemHeader, value: &[u8]| {
+                out = Some((item.kind, value.to_vec()));
+            },
+        )?;
+        if !found {
+            self.check_absent(state, &tree, name)?;
+        }
+        Ok(out)
+    }
+
+    /// Puts an attribute into the tree of an inode and replaces the old value, if
+    /// any.
+    pub(crate) fn put_value(
+        &self,
+        tx: &mut Plan<'_>,
+        new: &mut DiskInode,
+        name: &[u8],
+        value: &[u8],
+        old: Option<&Stored>,
+    ) -> Result<()> {
+        let mut large = None;
+        let (kind, stored): (u8, &[u8]) = if self.fits_inline(name, value) {
+            (INLINE, value)
+        } else {
+            let value = self.put_large(tx, new, name, value)?;
+            (BLOCKS, large.insert(value).as_bytes())
+        };
+        let mut tree = xattr_tree(new);
+        let item = NewItem {
+            name,
+            kind,
+            value: stored,
+        };
+        match old {
+            Some((k, v)) => {
+                if *k == BLOCKS {
+                    self.free_large(tx, new, Ino(new.ino), name, v)?;
+                }
+                if v.len() != stored.len() || !htree::set_value(tx, &tree, name, kind, stored)? {
+                    htree::remove(tx, &mut tree, name)?;
+                    htree::insert(tx, &mut tree, &item)?;
+                }
+            }
+            None => {
+                htree::insert(tx, &mut tree, &item)?;
+            }
+        }
+        store_xattrs(new, &tree);
+        Ok(())
+    }
+
+    /// Removes an attribute from the tree of an inode.
+    pub(crate) fn take_value(
+        &self,
+        tx: &mut Plan<'_>,
+        new: &mut DiskInode,
+        name: &[u8],
+        (kind, value): &Stored,
+    ) -> Result<()> {
+        if *kind == BLOCKS {
+            self.free_large(tx, new, Ino(new.ino), name, value)?;
+        }
+        let mut tree = xattr_tree(new);
+        htree::remove(tx, &mut tree, name)?;
+        store_xattrs(new, &tree);
+        Ok(())
+    }
+
+    pub(crate) fn remove_xattr_locked(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        name: &[u8],
+    ) -> Result<()> {
+        let old = self.find_value(state, name)?.ok_or(Error::NoAttribute)?;
+        let mut new = Edit::new(inode, state);
+        let mut tx = self.begin(inode);
+        tx.allow_reserve();
+        tx.touch(&inode.last_record);
+        self.take_value(&mut tx, &mut new, name, &old)?;
+        touch_ctime(&mut new, self.now());
+        let new = new.stage(&mut tx)?;
+        self.commit(tx, [new])?;
+        if is_acl(name) {
+            state.acls = AclPresence::default();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fits_inline(&self, name: &[u8], value: &[u8]) -> bool {
+        name.len() + value.len() <= self.inline_room()
+    }
+
+    /// Maximum bytes of name and value in an inline item.
+    pub(crate) fn inline_room(&self) -> usize {
+        INLINE_ITEM.min(self.vol.geo.leaf.max_item()) - ItemHeader::SIZE
+    }
+
+    fn put_large(
+        &self,
+        tx: &mut Plan<'_>,
+        d: &mut DiskInode,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<LargeValue> {
+        let geo = &self.vol.geo;
+        let blocks = (value.len() as u64).div_ceil(geo.block_size);
+        let large =
+            |root, height| LargeValue::new(root, height, value.len() as u32, crc(geo.seed, value));
+        let mut map = map_of_value(&self.vol.geo, &large(Ptr::HOLE, 0), Ino(d.ino), name);
+        let mut done = 0;
+        for _ in 0..PIECES {
+            if done == blocks {
+                break;
+            }
+            let want = map::plan(tx, &map, FileBlock(done), blocks - done)?;
+            if want == 0 {
+                break;
+            }
+            let run = tx.alloc_blocks(None, want as u32, false)?;
+            let from = geo.bytes(done) as usize;
+            let to = value.len().min(geo.bytes(done + run.len) as usize);
+            tx.write_new(geo.offset(run.start), &value[from..to])?;
+            map::insert(tx, &mut map, FileBlock(done), run, false)?;
+            done += run.len;
+        }
+        if done != blocks {
+            return Err(Error::NoSpace(
+                "free space is too fragmented for so large an attribute",
+            ));
+        }
+        d.blocks = d.blocks.saturating_add_signed(map.blocks);
+        Ok(large(map.root, map.height))
+    }
+
+    fn free_large(
+        &self,
+        tx: &mut Plan<'_>,
+        d: &mut DiskInode,
+        ino: Ino,
+        name: &[u8],
+        stored: &[u8],
+    ) -> Result<()> {
+        let large = parse_large(&self.vol.geo, ino, stored)?;
+        let mut map = map_of_value(&self.vol.geo, &large, ino, name);
+        let end = FileBlock(map.root().capacity(&self.vol.geo));
+        if map::remove(tx, &mut map, FileBlock(0), end)? < end {
+            return Err(Error::NoSpace(
+                "the blocks of an attribute do not fit one record",
+            ));
+        }
+        d.blocks = d.blocks.saturating_add_signed(map.blocks);
+        Ok(())
+    }
+
+    /// Frees one step of an inode's attributes: first the large values one at a time,
+    /// then the tree. A large value is freed only in a record that is still `fresh`,
+    /// since only an empty record has room for any value. Otherwise the next record
+    /// frees it.
+    pub(crate) fn free_some_xattrs(
+        &self,
+        tx: &mut Plan<'_>,
+        d: &mut DiskInode,
+        fresh: bool,
+    ) -> Result<bool> {
+        let mut large = None;
+        // Lost blocks have no owner any more, and stay marked as used until fsck.
+        let hole = || Ok(());
+        htree::scan(
+            &self.vol,
+            &xattr_tree(d),
+            0,
+            &hole,
+            &mut |item, value, name| {
+                if is_large(item) {
+                    large = Some((name.to_vec(), value.to_vec()));
+                    return std::ops::ControlFlow::Break(());
+                }
+                std::ops::ControlFlow::Continue(())
+            },
+        )?;
+        let mut tree = xattr_tree(d);
+        if let Some((name, value)) = large {
+            if !fresh {
+                return Ok(false);
+            }
+            // The next value needs the tree as on the medium: one value per record.
+            self.free_large(tx, d, Ino(d.ino), &name, &value)?;
+            // A lookup may miss an entry that a scan finds, if its hash does not match
+            // its name. Callers repeat until nothing is left, so each step must remove
+            // something or fail.
+            if !htree::remove(tx, &mut tree, &name)? {
+                return Err(Error::corrupt(
+                    Damage::TreeLeaf,
+                    format!("attributes of inode {}", d.ino),
+                    "a listed attribute is not found by its name",
+                ));
+            }
+            store_xattrs(d, &tree);
+            return Ok(false);
+        }
+        let done = htree::free_step(tx, &mut tree)?;
+        store_xattrs(d, &tree);
+        Ok(done)
+    }
+}
