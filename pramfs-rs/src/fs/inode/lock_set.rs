@@ -29,30 +29,6 @@ impl<'a> LockSet<'a> {
         }
     }
 
-    /// Locks one inode; [`try_add`](Self::try_add) adds others.
-    pub(crate) fn first(inode: &'a Arc<Inode>) -> LockSet<'a> {
-        let mut set = LockSet {
-            held: SmallVec::new(),
-        };
-        set.held.push((inode, inode.state.write()));
-        set
-    }
-
-    /// Adds an inode if its lock is free. It does not wait, since the number may be
-    /// lower than those held.
-    pub(crate) fn try_add(&mut self, inode: &'a Arc<Inode>) -> bool {
-        if self.held.iter().any(|(i, _)| i.ino == inode.ino) {
-            return true;
-        }
-        match inode.state.try_write() {
-            Some(state) if !state.gone => {
-                self.held.push((inode, state));
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Returns the state of a member.
     pub(crate) fn state(&self, inode: &Inode) -> Result<&InodeState> {
         match self.held.iter().find(|(i, _)| i.ino == inode.ino) {

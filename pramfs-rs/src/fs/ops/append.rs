@@ -15,8 +15,6 @@ use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{store_map, touch_mtime};
 use crate::fs::inode::state::check_file;
 use crate::fs::policy::chattr;
-use crate::fs::policy::suid::sgid;
-use crate::fs::steps::attributes::lock_and_check_group;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::map;
@@ -63,13 +61,7 @@ impl Engine {
         from: &[u8],
         caller: &Credentials<'_>,
     ) -> Result<u64> {
-        let (mut state, keeps_sgid) =
-            lock_and_check_group(inode, caller, |state| sgid(&state.disk));
-        check_file(inode.ino, &state)?;
-        chattr::check_append(&state.disk)?;
-        if !keeps_sgid {
-            self.drop_sgid(inode, &mut state)?;
-        }
+        let mut state = self.lock_for_write(inode, caller, chattr::check_append)?;
         let size = state.disk.size;
         let offset = offset.unwrap_or(size);
         if offset < size {

@@ -4,19 +4,16 @@ use std::sync::Arc;
 
 use crate::credentials::Credentials;
 use crate::fs::engine::change::Edit;
-use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{add_link, put_new_inode, store_map, touch_mtime};
 use crate::fs::inode::lock::InodeGuard;
 use crate::fs::inode::refs::By;
 use crate::fs::inode::state::InodeState;
-use crate::fs::inode::trees::dir_tree;
 use crate::fs::policy::names::TARGET_MAX;
 use crate::fs::policy::{chattr, names};
-use crate::fs::steps::entries::NewEntry;
+use crate::fs::steps::entries::Insertion;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::htree::{self, InsertionPoint};
 use pramfs_medium::journal::RecordId;
 use pramfs_medium::map::{self, MapRef};
 use pramfs_medium::media::DiskInode;
@@ -93,6 +90,15 @@ impl<'a> InodeTemplate<'a> {
     }
 }
 
+/// A request to make an inode and its name.
+struct Creation<'a> {
+    caller: &'a Credentials<'a>,
+    name: &'a [u8],
+    what: &'a InodeTemplate<'a>,
+    /// The kind of reference to add, if any.
+    by: Option<By>,
+}
+
 impl Engine {
     /// Makes a regular file.
     ///
@@ -164,7 +170,8 @@ impl Engine {
         dir: &DiskInode,
         what: &InodeTemplate<'_>,
         now: Time,
-        (ino, d): (Ino, &mut DiskInode),
+        ino: Ino,
+        d: &mut DiskInode,
     ) {
         let is_dir = what.mode & libc::S_IFMT == libc::S_IFDIR;
         let umask = if what.mode & libc::S_IFMT == libc::S_IFLNK {
@@ -236,124 +243,109 @@ impl Engine {
         what: &InodeTemplate<'_>,
         by: Option<By>,
     ) -> Result<Attr> {
+        let creation = Creation {
+            caller,
+            name,
+            what,
+            by,
+        };
         self.op_with_ref(Need::Write, by, || {
             names::check(name)?;
-            self.with_dir(parent, |dir| self.make_in(caller, dir, name, what, by))
+            self.with_dir(parent, |dir| self.make_in(dir, &creation))
         })
     }
 
     #[inline(never)]
-    fn make_in(
-        &self,
-        caller: &Credentials<'_>,
-        dir: &Inode,
-        name: &[u8],
-        what: &InodeTemplate<'_>,
-        by: Option<By>,
-    ) -> Result<Attr> {
+    fn make_in(&self, dir: &Inode, creation: &Creation<'_>) -> Result<Attr> {
         let mut dir_state = dir.state.write();
         self.check_linked_dir(dir, &dir_state)?;
         chattr::check_append(&dir_state.disk)?;
-        let mut near = None;
-        loop {
-            let made = self.make_locked(caller, dir, &mut dir_state, name, what, by, near);
+        match self.make_locked(dir, &mut dir_state, creation, None) {
             // The next free number may lie where the table would have to grow; a
             // lower one does not.
-            if near.is_none() && matches!(made, Err(Error::NoSpace(_))) {
-                near = Some(Ino(0));
-                continue;
-            }
-            return made;
+            Err(Error::NoSpace(_)) => self.make_locked(dir, &mut dir_state, creation, Some(Ino(0))),
+            made => made,
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call, a few lines above")]
     fn make_locked(
         &self,
-        caller: &Credentials<'_>,
         dir: &Inode,
         dir_state: &mut InodeState,
-        name: &[u8],
-        what: &InodeTemplate<'_>,
-        by: Option<By>,
+        creation: &Creation<'_>,
         near: Option<Ino>,
     ) -> Result<Attr> {
+        let &Creation {
+            caller,
+            name,
+            what,
+            by,
+        } = creation;
         let now = self.now();
         let mut new_dir = Edit::new(dir, dir_state);
-        // In front of the transaction, which goes first where something fails: to
-        // leave the cache takes a lock, and that must not be waited for with a lane.
+        // Declared before the transaction, which therefore ends first after an error: to
+        // leave the cache takes a lock, and a thread that holds a lane must not wait for it.
         let (early, late);
         let mut new_inode = None;
         let mut tx = self.begin(dir);
-        // In a large directory the lines of the name's leaf take as long as all
-        // that comes before the insertion.
-        let cursor = htree::seek_leaf(&self.vol, &dir_tree(&new_dir), name)?;
-        if cursor.is_hole() {
-            // Or the name may be there, and get a second inode.
-            self.check_hole(new_dir.before(), Hole::Contents)?;
-        }
-        // Whether the name exists is found out by its insertion; but that it
-        // does goes before there being no inode for it.
+        // In a large directory, the lines of the name's leaf take as long to load as
+        // everything before the insertion.
+        let cursor = self.seek_entry(&mut new_dir, name)?;
+        cursor.check_hole()?;
+        // EEXIST takes precedence over ENOSPC. The insertion tells whether the name
+        // exists; without a free number, a look-up does.
         let ino = match tx.alloc_inode(near) {
             Ok(ino) => ino,
-            Err(_) if self.entry(new_dir.before(), name)?.is_some() => return Err(Error::Exists),
+            Err(_) if cursor.exists()? => return Err(Error::Exists),
             Err(e) => return Err(e),
         };
-        let known = self.table.find_now(&self.vol, ino)?;
-        if let Some(home) = known {
-            // Its lines are stored to when the record is durable; they have been
-            // read by then.
+        if let Some(home) = self.table.find_now(&self.vol, ino)? {
+            // Its lines are stored to when the record is durable; by then they are loaded.
             for line in 0..INODE_SIZE / LINE {
                 self.vol.region.prefetch(home + line * LINE);
             }
-        }
-        // All that takes locks comes first: its generation is a locked
-        // instruction, too. That is above the records that make room for it.
-        if let Some(home) = known {
+            // Everything that takes a lock precedes the lane. The generation is a locked
+            // instruction, too.
             early = Inode::empty(ino, home);
             let new = new_inode.insert(NewInode::new(self, &early));
-            self.fill_new(caller, &new_dir, what, now, (ino, &mut new.state.disk));
+            self.fill_new(caller, cursor.dir(), what, now, ino, &mut new.state.disk);
         }
-        // Whether the name exists goes before there being no room to grow.
-        let entry = NewEntry::new(name, ino, what.mode);
-        let place = cursor.insertion_point(&tx, &dir_tree(&new_dir), &entry.item())?;
-        let plain = what.target.is_empty() && new_dir.xattr_root == 0;
-        let (mut record, new) = match (place, &mut new_inode) {
-            (InsertionPoint::InLeaf(slots), Some(new)) if plain => {
+        // EEXIST takes precedence over a table without room to grow.
+        let place = cursor.vacant(&tx, ino, what.mode)?;
+        let plain = what.target.is_empty() && place.dir().xattr_root == 0;
+        let (parent, mut record, new) = match (place, &mut new_inode) {
+            (Insertion::InLeaf(slots), Some(new)) if plain => {
                 let mut record = tx.lock_lane(&[&dir.last_record]);
-                self.fill_slots(&mut record, &mut new_dir, slots, &entry)?;
-                (record, new)
+                let parent = slots.insert(&mut record)?;
+                (parent, record, new)
             }
             (place, new) => {
-                self.add_entry_at(&mut tx, &mut new_dir, place, &entry)?;
+                let parent = place.insert(&mut tx)?;
                 let new = match new {
                     Some(new) => new,
                     none => {
                         late = Inode::empty(ino, self.table.home_or_grow(&self.vol, ino)?);
                         let new = none.insert(NewInode::new(self, &late));
-                        let d = &mut new.state.disk;
-                        self.fill_new(caller, &new_dir, what, now, (ino, d));
+                        self.fill_new(caller, parent, what, now, ino, &mut new.state.disk);
                         new
                     }
                 };
                 let d = &mut new.state.disk;
-                self.inherit_acl(&mut tx, new_dir.before_mut(), d, what.mode)?;
+                self.inherit_acl(&mut tx, parent.before_mut(), d, what.mode)?;
                 self.put_target(&mut tx, d, what.target)?;
-                (tx.end(), new)
+                (parent, tx.end(), new)
             }
         };
         let d = &mut new.state.disk;
         put_new_inode(&mut record, new.inode.home, ino, d)?;
-
         if d.mode & libc::S_IFMT == libc::S_IFDIR {
-            add_link(&mut new_dir)?;
+            add_link(parent)?;
         }
-        touch_mtime(&mut new_dir, now);
-        let new_dir = new_dir.stage(&mut record)?;
-
-        // The name is durable after this, but nobody can find it while the
-        // directory is locked.
-        let id = self.commit(record, [new_dir])?;
+        touch_mtime(parent, now);
+        let parent = parent.stage(&mut record)?;
+        // The name is durable after this, but no thread can find it while the directory
+        // is locked.
+        let id = self.commit(record, [parent])?;
         Ok(new.committed(id, by))
     }
 }

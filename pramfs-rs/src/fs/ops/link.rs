@@ -3,16 +3,12 @@
 use zerocopy::IntoBytes;
 
 use crate::fs::engine::change::Edit;
-use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::disk::{add_link, touch_ctime, touch_mtime};
 use crate::fs::inode::lock_set::LockSet;
 use crate::fs::inode::refs::By;
-use crate::fs::inode::trees::dir_tree;
 use crate::fs::policy::{chattr, names};
-use crate::fs::steps::entries::NewEntry;
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Error, Result};
-use pramfs_medium::htree;
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::types::{Attr, Ino};
 
@@ -64,18 +60,16 @@ impl Engine {
             return Err(Error::NotFound);
         }
         let now = self.now();
-        if htree::seek_leaf(&self.vol, &dir_tree(&dir_state.disk), name)?.is_hole() {
-            self.check_hole(dir_state, Hole::Contents)?;
-        }
         let [Some(child_state), Some(dir_state)] = set.states_mut([Some(&inode), Some(&dir)])
         else {
             return Err(Error::Stale(ino));
         };
         let mut new = Edit::new(&inode, child_state);
         let mut new_dir = Edit::new(&dir, dir_state);
+        let cursor = self.seek_entry(&mut new_dir, name)?;
+        cursor.check_hole()?;
         let mut tx = self.begin(&dir);
-        let entry = NewEntry::new(name, ino, new.mode);
-        self.add_entry(&mut tx, &mut new_dir, &entry)?;
+        cursor.vacant(&tx, ino, new.mode)?.insert(&mut tx)?;
         touch_mtime(&mut new_dir, now);
         let new_dir = new_dir.stage(&mut tx)?;
         add_link(&mut new)?;

@@ -26,4 +26,5 @@ mod trim;
 mod unlink;
 mod write;
 pub(crate) mod write_source;
+mod writer;
 mod xattr;

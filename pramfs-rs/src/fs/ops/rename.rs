@@ -10,40 +10,26 @@ use crate::fs::engine::change::{Edit, Staged};
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{add_link, put_new_inode, touch_ctime, touch_mtime};
 use crate::fs::inode::lock_set::LockSet;
-use crate::fs::inode::trees::dir_tree;
 use crate::fs::ops::create::{InodeTemplate, NewInode};
 use crate::fs::policy::{chattr, names};
-use crate::fs::steps::entries::NewEntry;
+use crate::fs::steps::entries::{Entry, Insertion, VacantEntry};
+use crate::fs::steps::two_entries::{HalfRenamed, Names};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{self, DirEntry, InsertionPoint, VacantEntry};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::pmem::mutants::has_bug;
 use pramfs_medium::types::{FileType, Ino, RenameFlags, Time};
-use pramfs_medium::volume::{Plan, Record};
+use pramfs_medium::volume::{Plan, Record, Recording};
 
 /// Maximum depth that the search for a loop follows. An undamaged tree does not
 /// reach it in practice; it bounds the search in a damaged tree that has a loop.
 const MAX_DEPTH: u32 = 1 << 24;
 
-/// The two ends of a rename.
-struct Ends<'a> {
-    from: &'a Arc<Inode>,
-    name: &'a [u8],
-    entry: &'a DirEntry,
-    to: &'a Arc<Inode>,
-    new_name: &'a [u8],
-    /// The place for the new name, if it was looked up under the locks.
-    vacant: Option<&'a VacantEntry>,
-    source: &'a Arc<Inode>,
-    target: Option<&'a Arc<Inode>>,
-}
-
 /// The directories and the inode of a move.
 struct Moved<'e, 'v> {
-    from: &'e mut Edit<'v>,
     /// `None` within one directory.
-    to: Option<&'e mut Edit<'v>>,
+    from: Option<&'e mut Edit<'v>>,
+    to: &'e mut Edit<'v>,
     source: &'e mut Edit<'v>,
 }
 
@@ -53,25 +39,19 @@ impl<'e, 'v> Moved<'e, 'v> {
     where
         'v: 'r,
     {
-        let Moved {
-            from,
-            mut to,
-            source,
-        } = self;
-        if source.before().is_dir()
-            && let Some(to) = &mut to
-        {
-            add_link(to)?;
-            from.nlink = from.nlink.saturating_sub(1);
-            source.parent_or_rdev = to.inode().ino.0;
-        }
-        touch_mtime(from, now);
+        let Moved { from, to, source } = self;
         let mut staged = SmallVec::new();
-        staged.push(from.stage(tx)?);
-        if let Some(to) = to {
-            touch_mtime(to, now);
-            staged.push(to.stage(tx)?);
+        if let Some(from) = from {
+            if source.before().is_dir() {
+                add_link(to)?;
+                from.nlink = from.nlink.saturating_sub(1);
+                source.parent_or_rdev = to.inode().ino.0;
+            }
+            touch_mtime(from, now);
+            staged.push(from.stage(tx)?);
         }
+        touch_mtime(to, now);
+        staged.push(to.stage(tx)?);
         touch_ctime(source, now);
         staged.push(source.stage(tx)?);
         Ok(staged)
@@ -127,34 +107,10 @@ impl Engine {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        // Within one directory its lock comes first; the locks of source and target
-        // are usually free.
-        if from.ino == new_parent {
-            let (source, target);
-            let mut set = LockSet::first(from);
-            let state = set.state(from)?;
-            self.check_linked_dir(from, state)?;
-            let Some(entry) = self.entry(state, name)? else {
-                return Err(Error::NotFound);
-            };
-            source = self.inode_of(state, name, Ino(entry.ino))?;
-            let vacant;
-            (target, vacant) = self.entry_inode_or_vacant(state, new_name)?;
-            if set.try_add(&source) && target.as_ref().is_none_or(|t| set.try_add(t)) {
-                let ends = Ends {
-                    from,
-                    name,
-                    entry: &entry,
-                    to: from,
-                    new_name,
-                    vacant: vacant.as_ref(),
-                    source: &source,
-                    target: target.as_ref(),
-                };
-                let orphan = self.rename_locked(caller, &ends, &mut set, flags)?;
-                drop(set);
-                return self.after_removal(orphan);
-            }
+        if from.ino == new_parent
+            && let Some(orphan) = self.try_rename_within(caller, from, name, new_name, flags)?
+        {
+            return self.after_removal(orphan);
         }
         let to = self.iget_user(new_parent)?;
         loop {
@@ -165,59 +121,163 @@ impl Engine {
                 None if flags.exchange => return Err(Error::NotFound),
                 _ => {}
             }
-            let across = from.ino != to.ino;
-            let is_dir = |i: &Arc<Inode>| i.state.read().is_dir();
-            let moves_dir = across
-                && (is_dir(&source) || (flags.exchange && target.as_ref().is_some_and(is_dir)));
             // Directories move one at a time, so ancestry cannot change.
+            let moves_dir = moves_dir(from, &to, &source, target.as_ref(), flags);
             let _moving = moves_dir.then(|| self.rename.lock());
             if moves_dir {
-                self.check_linked_dir(&to, &to.state.read())?;
-                if is_dir(&source) && self.is_above(source.ino, &to)? {
-                    return Err(Error::Invalid("a directory into its own subtree"));
-                }
-                if let Some(t) = &target
-                    && is_dir(t)
-                    && self.is_above(t.ino, from)?
-                {
-                    return Err(if flags.exchange {
-                        Error::Invalid("a directory into its own subtree")
-                    } else {
-                        Error::NotEmpty
-                    });
-                }
+                self.check_ancestry(from, &to, &source, target.as_ref(), flags)?;
             }
             let mut list = vec![from, &to, &source];
             list.extend(&target);
             let mut set = LockSet::new(&list);
             self.check_dir(from, set.state(from)?)?;
             self.check_linked_dir(&to, set.state(&to)?)?;
-            let entry = self.entry(set.state(from)?, name)?;
-            let Some(entry) = entry.filter(|e| e.ino == source.ino.0) else {
-                continue;
-            };
-            let there = self.entry(set.state(&to)?, new_name)?.map(|e| e.ino);
-            if there != target.as_ref().map(|t| t.ino.0)
-                || set.state(&source)?.gone
-                || target
-                    .as_ref()
-                    .is_some_and(|t| set.state(t).is_ok_and(|c| c.gone))
+            let inodes = [Some(from), Some(&to), Some(&source), target.as_ref()];
+            if let Some(orphan) =
+                self.rename_in_order(caller, inodes, &mut set, (name, new_name), flags)?
             {
-                continue;
+                drop(set);
+                return self.after_removal(orphan);
             }
-            let ends = Ends {
-                from,
-                name,
-                entry: &entry,
-                to: &to,
-                new_name,
-                vacant: None,
-                source: &source,
-                target: target.as_ref(),
-            };
-            let orphan = self.rename_locked(caller, &ends, &mut set, flags)?;
-            drop(set);
-            return self.after_removal(orphan);
+        }
+    }
+
+    /// Renames within one directory if the locks of source and target are free, as they
+    /// usually are. `None` if one is not, or if an inode has gone.
+    #[inline]
+    fn try_rename_within(
+        &self,
+        caller: &Credentials<'_>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<Option<Ino>>> {
+        let (source, target, mut source_state, mut target_state);
+        let mut dir_state = dir.state.write();
+        self.check_linked_dir(dir, &dir_state)?;
+        let mut edit = Edit::new(dir, &mut dir_state);
+        let two = self.seek_two(&mut edit, name, new_name)?;
+        source = two.old.inode()?;
+        target = two.new_inode()?;
+        source_state = match source.state.try_write() {
+            Some(state) if !state.gone => state,
+            _ => return Ok(None),
+        };
+        let names = Names::Within(two);
+        let mut source_edit = Edit::new(&source, &mut source_state);
+        let Some(target) = &target else {
+            return self
+                .rename_locked(caller, names, &mut source_edit, None, flags)
+                .map(Some);
+        };
+        if target.ino == source.ino {
+            return same_inode(flags).map(|()| Some(None));
+        }
+        target_state = match target.state.try_write() {
+            Some(state) if !state.gone => state,
+            _ => return Ok(None),
+        };
+        let mut target = Edit::new(target, &mut target_state);
+        self.rename_locked(caller, names, &mut source_edit, Some(&mut target), flags)
+            .map(Some)
+    }
+
+    /// Renames inodes that were looked up without locks and have been locked in order:
+    /// `from`, `to`, source, target. `None` if a name leads to another inode by now.
+    fn rename_in_order<'a>(
+        &self,
+        caller: &Credentials<'_>,
+        inodes: [Option<&'a Arc<Inode>>; 4],
+        set: &mut LockSet<'a>,
+        (name, new_name): (&[u8], &[u8]),
+        flags: RenameFlags,
+    ) -> Result<Option<Option<Ino>>> {
+        let [from, to, source, target] = inodes;
+        let [from_state, to_state, source_state, target_state] = set.states_mut(inodes);
+        let edit = |inode: Option<&'a Arc<Inode>>, state| Some(Edit::new(inode?, state?));
+        let (Some(mut from_edit), mut to_edit) = (edit(from, from_state), edit(to, to_state))
+        else {
+            return Ok(None);
+        };
+        if let (Some(from), Some(target), Some(_)) = (from, target, &to_edit)
+            && target.ino == from.ino
+        {
+            // The target is the directory that holds the source.
+            let source_is_dir = (source_state.as_ref()).is_some_and(|s| s.is_dir());
+            return Err(match source_is_dir {
+                true => Error::NotEmpty,
+                false => Error::IsDirectory,
+            });
+        }
+        // Without a state, an inode is also one of the directories, which then contains
+        // itself.
+        let (mut source_edit, mut target_edit) =
+            (edit(source, source_state), edit(target, target_state));
+        let gone = |edit: &Option<Edit<'_>>| edit.as_ref().is_some_and(|e| e.before().gone);
+        if gone(&source_edit) || gone(&target_edit) {
+            return Ok(None);
+        }
+        let number = |inode: Option<&Arc<Inode>>| inode.map(|i| i.ino);
+        let (old, new, names) = match &mut to_edit {
+            None => {
+                let two = match self.seek_two(&mut from_edit, name, new_name) {
+                    Err(Error::NotFound) => return Ok(None),
+                    two => two?,
+                };
+                (two.old.ino(), two.new_ino(), Names::Within(two))
+            }
+            Some(to_edit) => {
+                let Entry::Occupied(old) = self.seek_entry(&mut from_edit, name)?.entry()? else {
+                    return Ok(None);
+                };
+                let new = self.seek_entry(to_edit, new_name)?.entry()?;
+                (old.ino(), new.ino(), Names::Across { old, new })
+            }
+        };
+        if Some(old) != number(source) || new != number(target) {
+            return Ok(None);
+        }
+        if number(target) == number(source) {
+            return same_inode(flags).map(|()| Some(None));
+        }
+        let Some(source_edit) = &mut source_edit else {
+            return Err(contains_itself(
+                names.from().inode().ino,
+                names.to().inode().ino,
+            ));
+        };
+        if target.is_some() && target_edit.is_none() {
+            return Err(contains_itself(
+                names.from().inode().ino,
+                names.to().inode().ino,
+            ));
+        }
+        self.rename_locked(caller, names, source_edit, target_edit.as_mut(), flags)
+            .map(Some)
+    }
+
+    /// Checks that no directory moves into its own subtree. The caller holds the rename
+    /// lock.
+    fn check_ancestry(
+        &self,
+        from: &Arc<Inode>,
+        to: &Arc<Inode>,
+        source: &Arc<Inode>,
+        target: Option<&Arc<Inode>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_linked_dir(to, &to.state.read())?;
+        if is_dir(source) && self.is_above(source.ino, to)? {
+            return Err(Error::Invalid("a directory into its own subtree"));
+        }
+        match target {
+            Some(t) if is_dir(t) && self.is_above(t.ino, from)? => Err(if flags.exchange {
+                Error::Invalid("a directory into its own subtree")
+            } else {
+                Error::NotEmpty
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -254,245 +314,247 @@ impl Engine {
         ))
     }
 
-    fn rename_locked(
-        &self,
+    fn rename_locked<'e, 'v>(
+        &'v self,
         caller: &Credentials<'_>,
-        ends: &Ends<'_>,
-        set: &mut LockSet<'_>,
+        names: Names<'e, 'v>,
+        source: &'e mut Edit<'v>,
+        target: Option<&'e mut Edit<'v>>,
         flags: RenameFlags,
     ) -> Result<Option<Ino>> {
-        match ends.target {
+        match &target {
             Some(_) if flags.noreplace => return Err(Error::Exists),
             None if flags.exchange => return Err(Error::NotFound),
-            // Two names of one inode: POSIX requires no change.
-            Some(t) if t.ino == ends.source.ino => return Ok(None),
             _ => {}
         }
-        chattr::check_write(&set.state(ends.from)?.disk)?;
-        chattr::check_write(&set.state(ends.source)?.disk)?;
-        let to = &set.state(ends.to)?.disk;
-        match ends.target {
-            Some(t) => {
-                chattr::check_write(to)?;
-                chattr::check_write(&set.state(t)?.disk)?;
+        chattr::check_write(names.from())?;
+        chattr::check_write(source)?;
+        match &target {
+            Some(target) => {
+                chattr::check_write(names.to())?;
+                chattr::check_write(target)?;
             }
-            None => chattr::check_append(to)?,
+            None => chattr::check_append(names.to())?,
         }
-        let own = |i: &Inode, dir: &Inode| i.ino == dir.ino;
-        if own(ends.source, ends.from) || ends.target.is_some_and(|t| own(t, ends.to)) {
-            return Err(Error::corrupt(
-                Damage::DirectoryLoop,
-                format!("directory {} or {}", ends.from.ino, ends.to.ino),
-                "the directory contains itself",
-            ));
-        }
-        if flags.exchange {
-            self.exchange_locked(ends, set).map(|()| None)
-        } else {
-            self.move_locked(caller, ends, set, flags.whiteout)
+        match target {
+            Some(target) if flags.exchange => {
+                self.exchange_locked(names, source, target).map(|()| None)
+            }
+            target => self.move_locked(caller, names, source, target, flags.whiteout),
         }
     }
 
-    fn exchange_locked(&self, ends: &Ends<'_>, set: &mut LockSet<'_>) -> Result<()> {
+    fn exchange_locked<'e, 'v>(
+        &'v self,
+        names: Names<'e, 'v>,
+        source: &'e mut Edit<'v>,
+        target: &'e mut Edit<'v>,
+    ) -> Result<()> {
         let now = self.now();
-        let states = set.states_mut([
-            Some(ends.from),
-            Some(ends.to),
-            Some(ends.source),
-            ends.target,
-        ]);
-        // Within one directory `from` serves for both ends.
-        let ([Some(from), to, Some(source), Some(target)], Some(target_inode)) =
-            (states, ends.target)
-        else {
-            return Err(Error::Stale(ends.from.ino));
+        let mut tx = self.begin(names.from().inode());
+        let HalfRenamed { mut from, new } = names.replace_old(&mut tx, target)?;
+        let Entry::Occupied(new) = new else {
+            return Err(Error::NotFound);
         };
-        let mut from = Edit::new(ends.from, from);
-        let mut to = to.map(|to| Edit::new(ends.to, to));
-        let mut source = Edit::new(ends.source, source);
-        let mut target = Edit::new(target_inode, target);
-        let mut tx = self.begin(ends.from);
-        self.replace_entry(&mut tx, &from, ends.name, &target)?;
-        self.replace_entry(
-            &mut tx,
-            to.as_deref().unwrap_or(&from),
-            ends.new_name,
-            &source,
-        )?;
-        if let Some(to) = &mut to {
+        let to = new.replace(&mut tx, source)?;
+        if let Some(from) = &mut from {
             if source.before().is_dir() {
-                source.parent_or_rdev = ends.to.ino.0;
+                source.parent_or_rdev = to.inode().ino.0;
                 from.nlink = from.nlink.saturating_sub(1);
                 add_link(to)?;
             }
             if target.before().is_dir() {
-                target.parent_or_rdev = ends.from.ino.0;
+                target.parent_or_rdev = from.inode().ino.0;
                 to.nlink = to.nlink.saturating_sub(1);
-                add_link(&mut from)?;
+                add_link(from)?;
             }
-            touch_mtime(to, now);
+            touch_mtime(from, now);
         }
-        let to = to.as_mut().map(|to| to.stage(&mut tx)).transpose()?;
-        touch_mtime(&mut from, now);
-        let from = from.stage(&mut tx)?;
-        touch_ctime(&mut source, now);
-        touch_ctime(&mut target, now);
+        touch_mtime(to, now);
+        let to = to.stage(&mut tx)?;
+        let from = from.map(|from| from.stage(&mut tx)).transpose()?;
+        touch_ctime(source, now);
+        touch_ctime(target, now);
         let source = source.stage(&mut tx)?;
         let target = target.stage(&mut tx)?;
-        self.commit(tx, to.into_iter().chain([from, source, target]))?;
+        self.commit(tx, from.into_iter().chain([to, source, target]))?;
         Ok(())
     }
 
-    fn move_locked(
-        &self,
+    fn move_locked<'e, 'v>(
+        &'v self,
         caller: &Credentials<'_>,
-        ends: &Ends<'_>,
-        set: &mut LockSet<'_>,
+        names: Names<'e, 'v>,
+        source: &'e mut Edit<'v>,
+        target: Option<&'e mut Edit<'v>>,
         whiteout: bool,
     ) -> Result<Option<Ino>> {
         let now = self.now();
-        let source_is_dir = set.state(ends.source)?.is_dir();
+        let source_is_dir = source.before().is_dir();
         // The target may be the directory that holds the source: not empty.
-        if let Some(target) = ends.target {
-            let target = set.state(target)?;
-            match (source_is_dir, target.is_dir()) {
-                (true, _) => self.check_empty_dir(target)?,
-                (false, true) => return Err(Error::IsDirectory),
-                (false, false) => {}
-            }
+        match &target {
+            Some(target) if source_is_dir => self.check_empty_dir(target.before())?,
+            Some(target) if target.before().is_dir() => return Err(Error::IsDirectory),
+            _ => {}
         }
-        let states = set.states_mut([
-            Some(ends.from),
-            Some(ends.to),
-            Some(ends.source),
-            ends.target,
-        ]);
-        // Within one directory `from` serves for both ends.
-        let [Some(from), to, Some(source), target] = states else {
-            return Err(Error::Stale(ends.from.ino));
-        };
-        let mut from = Edit::new(ends.from, from);
-        let mut to = to.map(|to| Edit::new(ends.to, to));
-        let mut source = Edit::new(ends.source, source);
-        let mut target = match (ends.target, target) {
-            (Some(inode), Some(state)) => Some(Edit::new(inode, state)),
-            _ => None,
-        };
+        let from = names.from().inode();
         let whiteout_inode;
-        let mut tx = self.begin(ends.from);
+        let mut tx = self.begin(from);
         if target.is_some() {
             tx.allow_reserve();
         }
-
         // The old name first: the new one may reuse its slots.
-        whiteout_inode = if whiteout {
-            Some(self.put_whiteout(caller, &mut tx, &mut from, ends.name, now)?)
+        let mut half;
+        (half, whiteout_inode) = if whiteout {
+            let (inode, disk) = self.make_whiteout(caller, &mut tx, names.from(), now)?;
+            (names.replace_old(&mut tx, &disk)?, Some(inode))
         } else {
-            self.take_entry(&mut tx, &mut from, ends.entry)?;
-            None
+            (names.remove_old(&mut tx)?, None)
         };
-        let mut vacant = ends.vacant;
         if has_bug!(RenameRemovesFirst) && whiteout_inode.is_none() {
-            vacant = None;
-            let from = from.stage(&mut tx)?;
-            self.commit(tx, [from])?;
-            tx = self.begin(ends.from);
+            half.new.forget_place();
+            let removed = half.from_mut().stage(&mut tx)?;
+            self.commit(tx, [removed])?;
+            tx = self.begin(from);
         }
+        let HalfRenamed {
+            from: from_edit,
+            new,
+        } = half;
         let mut orphan = None;
-        let (record, staged) = if let Some(target) = &mut target {
-            let dest = to.as_mut().unwrap_or(&mut from);
-            self.replace_entry(&mut tx, dest, ends.new_name, &source)?;
-            if source_is_dir {
-                dest.nlink = dest.nlink.saturating_sub(1);
+        let (record, staged) = match (new, target) {
+            (Entry::Occupied(entry), Some(target)) => {
+                let to = entry.replace(&mut tx, source)?;
+                if source_is_dir {
+                    to.nlink = to.nlink.saturating_sub(1);
+                }
+                let moved = Moved {
+                    from: from_edit,
+                    to,
+                    source,
+                };
+                let mut staged = moved.stage(&mut tx, now)?;
+                let target = self.stage_replaced(&mut tx, target, source_is_dir, now)?;
+                orphan = target.orphan();
+                staged.push(target);
+                (tx.end(), staged)
             }
-            let moved = Moved {
-                from: &mut from,
-                to: to.as_mut(),
-                source: &mut source,
-            };
-            let mut staged = moved.stage(&mut tx, now)?;
-            touch_ctime(target, now);
-            target.nlink = if source_is_dir {
-                0
-            } else {
-                target.nlink.saturating_sub(1)
-            };
-            let target = if target.nlink == 0 {
-                self.drop_inode(&mut tx, target)?
-            } else {
-                target.stage(&mut tx)?
-            };
-            orphan = target.orphan();
-            staged.push(target);
-            (tx.end(), staged)
-        } else {
-            let dest = to.as_mut().unwrap_or(&mut from);
-            let entry = NewEntry::new(ends.new_name, ends.source.ino, source.mode);
-            let tree = dir_tree(dest);
-            let place = match vacant {
-                Some(vacant) => vacant.insertion_point(&tx, &tree, &entry.item())?,
-                None => None,
-            };
-            let place = match place {
-                Some(place) => place,
-                None => htree::insertion_point(&tx, &tree, &entry.item())?,
-            };
-            let mut record = match place {
-                InsertionPoint::InLeaf(slots) if whiteout_inode.is_none() => {
-                    let mut record = tx.lock_lane(&[
-                        &ends.from.last_record,
-                        &ends.to.last_record,
-                        &ends.source.last_record,
-                    ]);
-                    self.fill_slots(&mut record, dest, slots, &entry)?;
-                    record
-                }
-                place => {
-                    self.add_entry_at(&mut tx, dest, place, &entry)?;
-                    tx.end()
-                }
-            };
-            let moved = Moved {
-                from: &mut from,
-                to: to.as_mut(),
-                source: &mut source,
-            };
-            let staged = moved.stage(&mut record, now)?;
-            (record, staged)
+            (Entry::Vacant(entry), None) => {
+                let alone = whiteout_inode.is_none();
+                insert_new(&mut tx, entry, from_edit, source, alone, now)?
+            }
+            _ => return Err(Error::Stale(from.ino)),
         };
-        match &whiteout_inode {
-            Some(inode) => {
-                let mut whiteout = NewInode::new(self, inode);
-                whiteout.committed(self.commit(record, staged)?, None);
-            }
-            None => {
-                self.commit(record, staged)?;
-            }
+        // The whiteout is locked before the commit makes it reachable.
+        let mut whiteout = whiteout_inode.as_ref().map(|i| NewInode::new(self, i));
+        let id = self.commit(record, staged)?;
+        if let Some(whiteout) = &mut whiteout {
+            whiteout.committed(id, None);
         }
         Ok(orphan)
     }
 
-    /// Replaces an entry with a whiteout.
-    fn put_whiteout(
+    /// Puts the replaced target of a move into the record.
+    fn stage_replaced<'e, 'v>(
+        &'v self,
+        tx: &mut Plan<'v>,
+        target: &'e mut Edit<'v>,
+        is_dir: bool,
+        now: Time,
+    ) -> Result<Staged<'e, 'v>> {
+        touch_ctime(target, now);
+        target.nlink = match is_dir {
+            true => 0,
+            false => target.nlink.saturating_sub(1),
+        };
+        if target.nlink == 0 {
+            self.drop_inode(tx, target)
+        } else {
+            target.stage(tx)
+        }
+    }
+
+    /// Makes a whiteout for the place of an entry of `dir`.
+    fn make_whiteout(
         &self,
         caller: &Credentials<'_>,
         tx: &mut Plan<'_>,
-        dir: &mut DiskInode,
-        name: &[u8],
+        dir: &DiskInode,
         now: Time,
-    ) -> Result<Arc<Inode>> {
+    ) -> Result<(Arc<Inode>, DiskInode)> {
         let ino = tx.alloc_inode(None)?;
         let home = self.table.home_or_grow(&self.vol, ino)?;
-        let mode = FileType::CharDevice.mode_bits();
-        let mut d = DiskInode::new_zeroed();
         let what = InodeTemplate {
-            mode,
+            mode: FileType::CharDevice.mode_bits(),
             rdev: 0,
             target: b"",
         };
-        self.fill_new(caller, dir, &what, now, (ino, &mut d));
-        put_new_inode(tx, home, ino, &mut d)?;
-        self.replace_entry(tx, dir, name, &d)?;
-        Ok(Arc::new(Inode::new(ino, home, d)))
+        let mut disk = DiskInode::new_zeroed();
+        self.fill_new(caller, dir, &what, now, ino, &mut disk);
+        put_new_inode(tx, home, ino, &mut disk)?;
+        Ok((Arc::new(Inode::new(ino, home, disk)), disk))
     }
+}
+
+/// Inserts the new entry of a move, and puts the inodes into the record. `alone`: the
+/// transaction has made no whiteout, so it may take the lane before the insertion.
+fn insert_new<'t, 'e, 'v>(
+    tx: &'t mut Plan<'v>,
+    entry: VacantEntry<'e, 'v>,
+    from: Option<&'e mut Edit<'v>>,
+    source: &'e mut Edit<'v>,
+    alone: bool,
+    now: Time,
+) -> Result<(Recording<'t, 'v>, StagedMove<'e, 'v>)> {
+    let old_parent = from.as_ref().map(|from| from.inode());
+    let new_parent = entry.dir().inode();
+    let (mut record, to) = match entry.insertion(tx, source.inode().ino, source.mode)? {
+        Insertion::InLeaf(slots) if alone => {
+            let mut record = tx.lock_lane(&[
+                &old_parent.unwrap_or(new_parent).last_record,
+                &new_parent.last_record,
+                &source.inode().last_record,
+            ]);
+            let to = slots.insert(&mut record)?;
+            (record, to)
+        }
+        place => {
+            let to = place.insert(tx)?;
+            (tx.end(), to)
+        }
+    };
+    let staged = Moved { from, to, source }.stage(&mut record, now)?;
+    Ok((record, staged))
+}
+
+fn is_dir(inode: &Arc<Inode>) -> bool {
+    inode.state.read().is_dir()
+}
+
+/// Whether a rename moves a directory to another parent.
+fn moves_dir(
+    from: &Inode,
+    to: &Inode,
+    source: &Arc<Inode>,
+    target: Option<&Arc<Inode>>,
+    flags: RenameFlags,
+) -> bool {
+    from.ino != to.ino && (is_dir(source) || flags.exchange && target.is_some_and(is_dir))
+}
+
+/// Two names of one inode: POSIX requires no change.
+fn same_inode(flags: RenameFlags) -> Result<()> {
+    match flags.noreplace {
+        true => Err(Error::Exists),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+fn contains_itself(from: Ino, to: Ino) -> Error {
+    Error::corrupt(
+        Damage::DirectoryLoop,
+        format!("directory {from} or {to}"),
+        "the directory contains itself",
+    )
 }

@@ -2,27 +2,45 @@
 
 use std::sync::Arc;
 
-use crate::fs::engine::change::Edit;
+use crate::fs::engine::change::{Edit, Staged};
 use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{touch_ctime, touch_mtime};
+use crate::fs::inode::lock_set::LockSet;
 use crate::fs::inode::state::InodeState;
 use crate::fs::inode::trees::dir_tree;
 use crate::fs::policy::{chattr, names};
+use crate::fs::steps::entries::{Entry, OccupiedEntry};
 use crate::fs::{Engine, Need};
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{self, DirEntry};
-use pramfs_medium::types::Ino;
-use pramfs_medium::volume::Plan;
+use pramfs_medium::htree;
+use pramfs_medium::types::{Ino, Time};
+use pramfs_medium::volume::{Plan, Record};
 
-/// A name to remove, with its locked inodes.
-struct Removal<'v> {
-    dir: &'v Inode,
-    dir_state: &'v mut InodeState,
-    child: &'v Inode,
-    child_state: &'v mut InodeState,
-    /// Whether the caller removes a directory.
-    directory: bool,
+/// The outcome of [`Engine::try_remove`].
+enum Removal {
+    /// The name is removed. The inode is an orphan if it has a number here.
+    Done(Option<Ino>),
+    /// The name may lead to another inode by now.
+    Retry,
+    /// The lock of this inode was not free.
+    Locked(Arc<Inode>),
+}
+
+/// Removes an entry, and puts the directory into the record.
+#[inline]
+fn remove_entry<'e, 'v: 'r, 'r>(
+    entry: OccupiedEntry<'e, 'v>,
+    tx: &mut Record<'r>,
+    is_dir: bool,
+    now: Time,
+) -> Result<Staged<'e, 'v>> {
+    let dir = entry.remove(tx)?;
+    touch_mtime(dir, now);
+    if is_dir {
+        dir.nlink = dir.nlink.saturating_sub(1);
+    }
+    dir.stage(tx)
 }
 
 impl Engine {
@@ -53,87 +71,75 @@ impl Engine {
 
     #[inline(never)]
     fn remove_from(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
-        let mut next: Option<Arc<Inode>> = None;
         loop {
-            let (orphan, again) = match next.take() {
-                None => {
-                    let mut dir_state = dir.state.write();
-                    self.check_dir(dir, &dir_state)?;
-                    // A transaction ends before the locks of its inodes are released.
-                    let (child, mut child_state);
-                    // Prefetches the lines of the name's leaf while the transaction
-                    // begins.
-                    let tree = dir_tree(&dir_state.disk);
-                    let cursor = htree::seek_leaf(&self.vol, &tree, name)?;
-                    let mut tx = self.begin(dir);
-                    let Some(entry) = htree::find_dir_on(&self.vol, &tree, &cursor, name)? else {
-                        self.check_absent(&dir_state, &tree, name)?;
-                        return Err(Error::NotFound);
-                    };
-                    child = self.inode_of(&dir_state, name, Ino(entry.ino))?;
-                    match child.state.try_write() {
-                        // On a damaged medium a removal by another name may have freed
-                        // it.
-                        Some(found) if found.gone => continue,
-                        Some(found) => {
-                            child_state = found;
-                            let removal = Removal {
-                                dir,
-                                dir_state: &mut dir_state,
-                                child: &child,
-                                child_state: &mut child_state,
-                                directory,
-                            };
-                            (self.remove_locked(&mut tx, removal, &entry)?, None)
-                        }
-                        None => (None, Some(child.clone())),
-                    }
-                }
-                // The child's lock was not free: lock both in order and look again.
-                Some(child) => {
-                    if child.ino == dir.ino {
-                        return Err(Error::corrupt(
-                            Damage::DirectoryLoop,
-                            dir.ino.to_string(),
-                            "the directory contains itself",
-                        ));
-                    }
-                    let (first, second) = if child.ino < dir.ino {
-                        (&child, dir)
-                    } else {
-                        (dir, &child)
-                    };
-                    let (mut a, mut b) = (first.state.write(), second.state.write());
-                    let (dir_state, child_state) = if child.ino < dir.ino {
-                        (&mut b, &mut a)
-                    } else {
-                        (&mut a, &mut b)
-                    };
-                    self.check_dir(dir, dir_state)?;
-                    match self.entry(dir_state, name)? {
-                        None => return Err(Error::NotFound),
-                        Some(entry) if entry.ino == child.ino.0 && !child_state.gone => {
-                            let removal = Removal {
-                                dir,
-                                dir_state,
-                                child: &child,
-                                child_state,
-                                directory,
-                            };
-                            (
-                                self.remove_locked(&mut self.begin(dir), removal, &entry)?,
-                                None,
-                            )
-                        }
-                        Some(_) => continue,
-                    }
-                }
+            let child = match self.try_remove(dir, name, directory)? {
+                Removal::Done(orphan) => return self.after_removal(orphan),
+                Removal::Retry => continue,
+                Removal::Locked(child) => child,
             };
-            match again {
-                Some(child) => next = Some(child),
-                None => return self.after_removal(orphan),
+            // The child's lock was not free: lock both in order and look again.
+            if child.ino == dir.ino {
+                return Err(Error::corrupt(
+                    Damage::DirectoryLoop,
+                    dir.ino.to_string(),
+                    "the directory contains itself",
+                ));
+            }
+            if let Some(orphan) = self.remove_in_order(dir, &child, name, directory)? {
+                return self.after_removal(orphan);
             }
         }
+    }
+
+    /// Removes a name if the lock of its inode is free.
+    #[inline]
+    fn try_remove(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<Removal> {
+        let mut dir_state = dir.state.write();
+        self.check_dir(dir, &dir_state)?;
+        // A transaction ends before the locks of its inodes are released.
+        let (child, mut child_state);
+        let mut edit = Edit::new(dir, &mut dir_state);
+        // Prefetches the lines of the name's leaf while the transaction begins.
+        let cursor = self.seek_entry(&mut edit, name)?;
+        let mut tx = self.begin(dir);
+        let Entry::Occupied(entry) = cursor.entry()? else {
+            return Err(Error::NotFound);
+        };
+        child = entry.inode()?;
+        match child.state.try_write() {
+            // On a damaged medium a removal by another name may have freed it.
+            Some(found) if found.gone => return Ok(Removal::Retry),
+            Some(found) => child_state = found,
+            None => return Ok(Removal::Locked(child.clone())),
+        }
+        self.remove_locked(&mut tx, entry, &child, &mut child_state, directory)
+            .map(Removal::Done)
+    }
+
+    /// Removes a name, with the locks of its inode and of the directory taken in order.
+    /// `None` if the name leads to another inode by now.
+    fn remove_in_order(
+        &self,
+        dir: &Arc<Inode>,
+        child: &Arc<Inode>,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<Option<Option<Ino>>> {
+        let mut set = LockSet::new(&[dir, child]);
+        let [Some(dir_state), Some(child_state)] = set.states_mut([Some(dir), Some(child)]) else {
+            return Err(Error::Stale(dir.ino));
+        };
+        self.check_dir(dir, dir_state)?;
+        let mut edit = Edit::new(dir, dir_state);
+        let Entry::Occupied(entry) = self.seek_entry(&mut edit, name)?.entry()? else {
+            return Err(Error::NotFound);
+        };
+        if entry.ino() != child.ino || child_state.gone {
+            return Ok(None);
+        }
+        let mut tx = self.begin(dir);
+        self.remove_locked(&mut tx, entry, child, child_state, directory)
+            .map(Some)
     }
 
     /// Frees an orphan that did not fit the record, if it has no references.
@@ -152,19 +158,14 @@ impl Engine {
     }
 
     fn remove_locked<'v>(
-        &self,
+        &'v self,
         tx: &mut Plan<'v>,
-        removal: Removal<'v>,
-        entry: &DirEntry,
+        entry: OccupiedEntry<'_, 'v>,
+        child: &'v Inode,
+        child_state: &'v mut InodeState,
+        directory: bool,
     ) -> Result<Option<Ino>> {
-        let Removal {
-            dir,
-            dir_state,
-            child,
-            child_state,
-            directory,
-        } = removal;
-        chattr::check_write(&dir_state.disk)?;
+        chattr::check_write(entry.dir())?;
         chattr::check_write(&child_state.disk)?;
         if directory {
             self.check_empty_dir(child_state)?;
@@ -173,19 +174,13 @@ impl Engine {
         }
         let now = self.now();
         tx.allow_reserve();
-        let mut new_dir = Edit::new(dir, dir_state);
-        touch_mtime(&mut new_dir, now);
-        if directory {
-            new_dir.nlink = new_dir.nlink.saturating_sub(1);
-        }
         let last = directory || child_state.disk.nlink <= 1;
         if last && self.owns_nothing(child, child_state) {
-            let mut record = tx.lock_lane(&[&dir.last_record, &child.last_record]);
-            self.take_entry(&mut record, &mut new_dir, entry)?;
-            let new_dir = new_dir.stage(&mut record)?;
+            let mut record = tx.lock_lane(&[&entry.dir().inode().last_record, &child.last_record]);
+            let dir = remove_entry(entry, &mut record, directory, now)?;
             record.touch(&child.last_record);
             record.free_inode(child.ino)?;
-            self.commit(record, [new_dir])?;
+            self.commit(record, [dir])?;
             self.remove_gone(child, child_state);
             return Ok(None);
         }
@@ -195,15 +190,14 @@ impl Engine {
             true => 0,
             false => new.nlink.saturating_sub(1),
         };
-        self.take_entry(tx, &mut new_dir, entry)?;
-        let new_dir = new_dir.stage(tx)?;
+        let dir = remove_entry(entry, tx, directory, now)?;
         let new = if new.nlink == 0 {
             self.drop_inode(tx, &mut new)?
         } else {
             new.stage(tx)?
         };
         let orphan = new.orphan();
-        self.commit(tx.end(), [new_dir, new])?;
+        self.commit(tx.end(), [dir, new])?;
         Ok(orphan)
     }
 

@@ -1,24 +1,31 @@
 //! Entries of a directory: finding, adding, replacing and removing them.
 //!
-//! Who replaces or removes one holds the exclusive lock of the inode that it led
-//! to: the dentry cache has forgotten it by then.
+//! A change goes from a [`Cursor`] to an [`Entry`], as in the maps of `std`. Both borrow the
+//! directory's next version exclusively, so nothing can change the directory between the
+//! search for a place and its use. Within one record this holds by the borrow; between
+//! records, by the lock of the directory, which the edit keeps.
+//!
+//! Replacing or removing an entry requires the exclusive lock of its inode: taking that lock
+//! invalidates what the dentry cache knows of it.
 
 use std::sync::Arc;
 
 use crate::fs::Engine;
+use crate::fs::engine::change::Edit;
+use crate::fs::engine::completeness::Hole;
 use crate::fs::inode::Inode;
 use crate::fs::inode::state::InodeState;
 use crate::fs::inode::trees::{dir_tree, store_tree};
 use crate::fs::policy::names;
 use pramfs_medium::error::{Damage, Error, Result};
-use pramfs_medium::htree::{self, DirEntry, FreeSlots, InsertionPoint, NewItem, VacantEntry};
+use pramfs_medium::htree::{self, DirEntry, InsertionPoint, LeafCursor, NewItem};
 use pramfs_medium::media::DiskInode;
 use pramfs_medium::types::Ino;
 use pramfs_medium::volume::{Plan, Record};
 
 /// A new entry of a directory.
 #[derive(Debug)]
-pub(crate) struct NewEntry<'a> {
+struct NewEntry<'a> {
     name: &'a [u8],
     kind: u8,
     ino: [u8; 8],
@@ -27,7 +34,7 @@ pub(crate) struct NewEntry<'a> {
 impl<'a> NewEntry<'a> {
     /// Creates an entry for an inode of this number and mode.
     #[inline]
-    pub(crate) fn new(name: &'a [u8], ino: Ino, mode: u32) -> NewEntry<'a> {
+    fn new(name: &'a [u8], ino: Ino, mode: u32) -> NewEntry<'a> {
         NewEntry {
             name,
             kind: names::dt(mode),
@@ -36,7 +43,7 @@ impl<'a> NewEntry<'a> {
     }
 
     #[inline]
-    pub(crate) fn item(&self) -> NewItem<'_> {
+    fn item(&self) -> NewItem<'_> {
         NewItem {
             name: self.name,
             kind: self.kind,
@@ -101,102 +108,342 @@ impl Engine {
         })
     }
 
-    /// As [`entry_inode`](Self::entry_inode), of a name that is likely not to be
-    /// there: then, if possible, with the place for it, for
-    /// [`add_entry_at`](Self::add_entry_at).
-    pub(crate) fn entry_inode_or_vacant(
-        &self,
-        state: &InodeState,
-        name: &[u8],
-    ) -> Result<(Option<Arc<Inode>>, Option<VacantEntry>)> {
-        let tree = dir_tree(&state.disk);
-        match htree::find_dir_or_vacant(&self.vol, &tree, name)? {
-            Ok(entry) => Ok((Some(self.inode_of(state, name, Ino(entry.ino))?), None)),
-            Err(vacant) => {
-                self.check_absent(state, &tree, name)?;
-                Ok((None, vacant))
-            }
+    /// Finds the leaf of a name in a directory that is about to change, and prefetches its
+    /// lines.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    #[inline]
+    pub(crate) fn seek_entry<'e, 'v>(
+        &'e self,
+        dir: &'e mut Edit<'v>,
+        name: &'e [u8],
+    ) -> Result<Cursor<'e, 'v>> {
+        let leaf = htree::seek_leaf(&self.vol, &dir_tree(dir), name)?;
+        Ok(Cursor {
+            engine: self,
+            dir,
+            name,
+            leaf,
+        })
+    }
+}
+
+/// The leaf of a name in a directory. While it lives, the directory cannot change.
+pub(crate) struct Cursor<'e, 'v> {
+    engine: &'e Engine,
+    dir: &'e mut Edit<'v>,
+    name: &'e [u8],
+    leaf: LeafCursor,
+}
+
+impl<'e, 'v> Cursor<'e, 'v> {
+    /// Returns the directory.
+    #[inline]
+    pub(crate) fn dir(&self) -> &Edit<'v> {
+        self.dir
+    }
+
+    /// Checks that the leaf is not a lost pointer: otherwise the name may exist, and an
+    /// insertion would give it a second inode.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    #[inline]
+    pub(crate) fn check_hole(&self) -> Result<()> {
+        match self.leaf.is_hole() {
+            true => self.engine.check_hole(self.dir.before(), Hole::Contents),
+            false => Ok(()),
         }
     }
 
-    /// Puts an entry into a directory.
+    /// Tells whether the name exists.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`].
-    pub(crate) fn add_entry(
-        &self,
-        tx: &mut Plan<'_>,
-        dir: &mut DiskInode,
-        entry: &NewEntry<'_>,
-    ) -> Result<()> {
-        let place = htree::insertion_point(tx, &dir_tree(dir), &entry.item())?;
-        self.add_entry_at(tx, dir, place, entry)
+    /// [`Error::Corrupt`].
+    pub(crate) fn exists(&self) -> Result<bool> {
+        Ok(self.engine.entry(self.dir.before(), self.name)?.is_some())
     }
 
-    /// As [`add_entry`](Self::add_entry), at a known place.
+    /// Looks up the name.
     ///
     /// # Errors
-    /// [`Error::NoSpace`].
+    /// [`Error::Corrupt`].
     #[inline]
-    pub(crate) fn add_entry_at(
-        &self,
-        tx: &mut Plan<'_>,
-        dir: &mut DiskInode,
-        place: InsertionPoint,
-        entry: &NewEntry<'_>,
-    ) -> Result<()> {
-        let mut tree = dir_tree(dir);
-        place.insert(tx, &mut tree, &entry.item())?;
-        store_tree(dir, &tree);
-        dir.size = dir.size.saturating_add(1);
-        Ok(())
+    pub(crate) fn entry(self) -> Result<Entry<'e, 'v>> {
+        let Cursor {
+            engine,
+            dir,
+            name,
+            leaf,
+        } = self;
+        let tree = dir_tree(dir);
+        Ok(match htree::find_dir_on(&engine.vol, &tree, &leaf, name)? {
+            Some(found) => Entry::Occupied(OccupiedEntry {
+                engine,
+                dir,
+                name,
+                found,
+            }),
+            None => {
+                engine.check_absent(dir.before(), &tree, name)?;
+                Entry::Vacant(VacantEntry {
+                    dir,
+                    name,
+                    place: Place::Leaf(leaf),
+                })
+            }
+        })
     }
 
-    /// As [`add_entry`](Self::add_entry), into free slots, which allocates nothing.
+    /// Finds the place for the name, which must not exist. `ino` and `mode` are those of
+    /// the inode that the entry names.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::Corrupt`].
+    #[inline]
+    pub(crate) fn vacant(self, tx: &Record<'_>, ino: Ino, mode: u32) -> Result<Insertion<'e, 'v>> {
+        let Cursor {
+            dir, name, leaf, ..
+        } = self;
+        let entry = NewEntry::new(name, ino, mode);
+        let place = leaf.insertion_point(tx, &dir_tree(dir), &entry.item())?;
+        Ok(Insertion::new(dir, entry, place))
+    }
+}
+
+/// A name in a directory that is about to change, as in the maps of `std`. While it lives,
+/// the directory cannot change in another way.
+pub(crate) enum Entry<'e, 'v> {
+    /// The name exists.
+    Occupied(OccupiedEntry<'e, 'v>),
+    /// It does not.
+    Vacant(VacantEntry<'e, 'v>),
+}
+
+impl<'v> Entry<'_, 'v> {
+    /// Returns the directory.
+    pub(crate) fn dir(&self) -> &Edit<'v> {
+        match self {
+            Entry::Occupied(entry) => entry.dir,
+            Entry::Vacant(entry) => entry.dir,
+        }
+    }
+
+    /// Returns the directory.
+    pub(crate) fn dir_mut(&mut self) -> &mut Edit<'v> {
+        match self {
+            Entry::Occupied(entry) => entry.dir,
+            Entry::Vacant(entry) => entry.dir,
+        }
+    }
+
+    /// Returns the number of the inode that the name leads to, if the name exists.
+    pub(crate) fn ino(&self) -> Option<Ino> {
+        match self {
+            Entry::Occupied(entry) => Some(entry.ino()),
+            Entry::Vacant(_) => None,
+        }
+    }
+
+    /// Forgets the place of a vacant entry, after a record other than that of the
+    /// insertion has changed the directory.
+    pub(crate) fn forget_place(&mut self) {
+        if let Entry::Vacant(entry) = self {
+            entry.place = Place::Unknown;
+        }
+    }
+}
+
+/// An existing entry, with its place.
+pub(crate) struct OccupiedEntry<'e, 'v> {
+    pub(super) engine: &'e Engine,
+    pub(super) dir: &'e mut Edit<'v>,
+    pub(super) name: &'e [u8],
+    pub(super) found: DirEntry,
+}
+
+impl<'e, 'v> OccupiedEntry<'e, 'v> {
+    /// Returns the directory.
+    #[inline]
+    pub(crate) fn dir(&self) -> &Edit<'v> {
+        self.dir
+    }
+
+    /// Returns the number of the inode that it names.
+    #[inline]
+    pub(crate) fn ino(&self) -> Ino {
+        Ino(self.found.ino)
+    }
+
+    /// Returns the inode that it names.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub(crate) fn inode(&self) -> Result<Arc<Inode>> {
+        self.engine
+            .inode_of(self.dir.before(), self.name, self.ino())
+    }
+
+    /// Removes the entry. The caller holds the exclusive lock of its inode, which has
+    /// invalidated the dentry cache.
     ///
     /// # Errors
     /// Errors of the region; a full record.
     #[inline]
-    pub(crate) fn fill_slots(
-        &self,
-        tx: &mut Record<'_>,
-        dir: &mut DiskInode,
-        slots: FreeSlots,
-        entry: &NewEntry<'_>,
-    ) -> Result<()> {
-        slots.insert(tx, &dir_tree(dir), &entry.item())?;
-        dir.size = dir.size.saturating_add(1);
-        Ok(())
+    pub(crate) fn remove(self, tx: &mut Record<'_>) -> Result<&'e mut Edit<'v>> {
+        let mut tree = dir_tree(self.dir);
+        htree::remove_found(tx, &mut tree, &self.found.found)?;
+        store_tree(self.dir, &tree);
+        self.dir.size = self.dir.size.saturating_sub(1);
+        Ok(self.dir)
     }
 
-    /// Has an entry of a directory lead elsewhere.
-    pub(crate) fn replace_entry(
-        &self,
+    /// Lets the entry name another inode. The caller holds the exclusive lock of the
+    /// inode that it named.
+    ///
+    /// # Errors
+    /// Errors of the region; a full record.
+    pub(crate) fn replace(
+        self,
         tx: &mut Record<'_>,
-        dir: &DiskInode,
-        name: &[u8],
         child: &DiskInode,
-    ) -> Result<()> {
-        let (kind, value) = (names::dt(child.mode), child.ino.to_le_bytes());
-        match htree::set_value(tx, &dir_tree(dir), name, kind, &value)? {
-            true => Ok(()),
-            false => Err(Error::NotFound),
+    ) -> Result<&'e mut Edit<'v>> {
+        replace(tx, self.dir, self.name, child)?;
+        Ok(self.dir)
+    }
+}
+
+/// A name that does not exist.
+pub(crate) struct VacantEntry<'e, 'v> {
+    pub(super) dir: &'e mut Edit<'v>,
+    pub(super) name: &'e [u8],
+    pub(super) place: Place,
+}
+
+/// What is known of the place for a name.
+pub(super) enum Place {
+    /// Its leaf.
+    Leaf(LeafCursor),
+    /// Its leaf before the removals of this transaction.
+    BeforeRemoval(htree::VacantEntry),
+    /// Nothing.
+    Unknown,
+}
+
+impl<'e, 'v> VacantEntry<'e, 'v> {
+    /// Returns the directory.
+    #[inline]
+    pub(crate) fn dir(&self) -> &Edit<'v> {
+        self.dir
+    }
+
+    /// Finds the place for the name. `ino` and `mode` are those of the inode that the
+    /// entry will name.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Corrupt`].
+    pub(crate) fn insertion(
+        self,
+        tx: &Record<'_>,
+        ino: Ino,
+        mode: u32,
+    ) -> Result<Insertion<'e, 'v>> {
+        let VacantEntry { dir, name, place } = self;
+        let entry = NewEntry::new(name, ino, mode);
+        let (tree, item) = (dir_tree(dir), entry.item());
+        let point = match place {
+            Place::Leaf(leaf) => Some(leaf.insertion_point(tx, &tree, &item)?),
+            Place::BeforeRemoval(vacant) => vacant.insertion_point(tx, &tree, &item)?,
+            Place::Unknown => None,
+        };
+        let point = match point {
+            Some(point) => point,
+            None => htree::insertion_point(tx, &tree, &item)?,
+        };
+        Ok(Insertion::new(dir, entry, point))
+    }
+}
+
+/// Where a new entry goes. It borrows the directory until it is there.
+pub(crate) enum Insertion<'e, 'v> {
+    /// Its leaf has room: the insertion allocates nothing.
+    InLeaf(InLeaf<'e, 'v>),
+    /// Its leaf has to be written or divided: the insertion allocates blocks.
+    NewLeaf(NewLeaf<'e, 'v>),
+}
+
+/// See [`Insertion::InLeaf`].
+pub(crate) struct InLeaf<'e, 'v> {
+    dir: &'e mut Edit<'v>,
+    entry: NewEntry<'e>,
+    slots: htree::FreeSlots,
+}
+
+/// See [`Insertion::NewLeaf`].
+pub(crate) struct NewLeaf<'e, 'v> {
+    dir: &'e mut Edit<'v>,
+    entry: NewEntry<'e>,
+    leaf: htree::NewLeaf,
+}
+
+impl<'e, 'v> Insertion<'e, 'v> {
+    #[inline]
+    fn new(dir: &'e mut Edit<'v>, entry: NewEntry<'e>, point: InsertionPoint) -> Self {
+        match point {
+            InsertionPoint::InLeaf(slots) => Insertion::InLeaf(InLeaf { dir, entry, slots }),
+            InsertionPoint::NewLeaf(leaf) => Insertion::NewLeaf(NewLeaf { dir, entry, leaf }),
         }
     }
 
-    /// Takes an entry out of a directory, which has been locked and not changed
-    /// since it was found.
-    pub(crate) fn take_entry(
-        &self,
-        tx: &mut Record<'_>,
-        dir: &mut DiskInode,
-        entry: &DirEntry,
-    ) -> Result<()> {
-        let mut tree = dir_tree(dir);
-        htree::remove_found(tx, &mut tree, &entry.found)?;
-        store_tree(dir, &tree);
-        dir.size = dir.size.saturating_sub(1);
-        Ok(())
+    /// Returns the directory.
+    #[inline]
+    pub(crate) fn dir(&self) -> &Edit<'v> {
+        match self {
+            Insertion::InLeaf(slots) => slots.dir,
+            Insertion::NewLeaf(leaf) => leaf.dir,
+        }
+    }
+
+    /// Inserts the entry, and returns the directory.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Corrupt`].
+    #[inline]
+    pub(crate) fn insert(self, tx: &mut Plan<'_>) -> Result<&'e mut Edit<'v>> {
+        match self {
+            Insertion::InLeaf(slots) => slots.insert(tx),
+            Insertion::NewLeaf(NewLeaf { dir, entry, leaf }) => {
+                let mut tree = dir_tree(dir);
+                leaf.insert(tx, &mut tree, &entry.item())?;
+                store_tree(dir, &tree);
+                dir.size = dir.size.saturating_add(1);
+                Ok(dir)
+            }
+        }
+    }
+}
+
+impl<'e, 'v> InLeaf<'e, 'v> {
+    /// Inserts the entry, and returns the directory.
+    ///
+    /// # Errors
+    /// Errors of the region; a full record.
+    #[inline]
+    pub(crate) fn insert(self, tx: &mut Record<'_>) -> Result<&'e mut Edit<'v>> {
+        let InLeaf { dir, entry, slots } = self;
+        slots.insert(tx, &dir_tree(dir), &entry.item())?;
+        dir.size = dir.size.saturating_add(1);
+        Ok(dir)
+    }
+}
+
+/// Lets an entry name another inode.
+fn replace(tx: &mut Record<'_>, dir: &DiskInode, name: &[u8], child: &DiskInode) -> Result<()> {
+    let (kind, value) = (names::dt(child.mode), child.ino.to_le_bytes());
+    match htree::set_value(tx, &dir_tree(dir), name, kind, &value)? {
+        true => Ok(()),
+        false => Err(Error::NotFound),
     }
 }
 

@@ -9,4 +9,5 @@ mod file_map;
 mod orphan_table;
 mod orphans;
 mod resize;
+pub(crate) mod two_entries;
 pub(crate) mod xattrs;
