@@ -20,8 +20,7 @@ pub const SIZE: u64 = 64 * MIB;
 /// The part where records go, and homes; data goes behind it.
 const RECORDS: u64 = MIB;
 
-/// What one operation does, as the test `operations_stay_within_fence_budget`
-/// counts it.
+/// What one operation does, as `cost.rs` in its folder of `tests/ops/` counts it.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// New data: bytes streamed to a random place, and fenced.

@@ -144,7 +144,7 @@ fn tests_named_in_security_doc_exist() {
         "tests",
     ] {
         let dir = root().join(dir);
-        for part in ["src", "tests", "posix"] {
+        for part in ["src", "tests", "ops"] {
             if dir.join(part).is_dir() {
                 sources(&dir.join(part), &mut files);
             }
