@@ -10,6 +10,7 @@ use crate::fs::engine::change::{Edit, Staged};
 use crate::fs::inode::Inode;
 use crate::fs::inode::disk::{add_link, put_new_inode, touch_ctime, touch_mtime};
 use crate::fs::inode::lock_set::LockSet;
+use crate::fs::inode::state::InodeState;
 use crate::fs::ops::create::{InodeTemplate, NewInode};
 use crate::fs::policy::{chattr, names};
 use crate::fs::steps::entries::{Entry, Insertion, VacantEntry};
@@ -24,6 +25,16 @@ use pramfs_medium::volume::{Plan, Record, Recording};
 /// Maximum depth that the search for a loop follows. An undamaged tree does not
 /// reach it in practice; it bounds the search in a damaged tree that has a loop.
 const MAX_DEPTH: u32 = 1 << 24;
+
+/// The names of a rename, and the inodes that they led to when they were looked up.
+struct Ends<'a> {
+    from: &'a Arc<Inode>,
+    name: &'a [u8],
+    to: &'a Arc<Inode>,
+    new_name: &'a [u8],
+    source: &'a Arc<Inode>,
+    target: Option<&'a Arc<Inode>>,
+}
 
 /// The directories and the inode of a move.
 struct Moved<'e, 'v> {
@@ -132,10 +143,15 @@ impl Engine {
             let mut set = LockSet::new(&list);
             self.check_dir(from, set.state(from)?)?;
             self.check_linked_dir(&to, set.state(&to)?)?;
-            let inodes = [Some(from), Some(&to), Some(&source), target.as_ref()];
-            if let Some(orphan) =
-                self.rename_in_order(caller, inodes, &mut set, (name, new_name), flags)?
-            {
+            let ends = Ends {
+                from,
+                name,
+                to: &to,
+                new_name,
+                source: &source,
+                target: target.as_ref(),
+            };
+            if let Some(orphan) = self.rename_in_order(caller, &ends, &mut set, flags)? {
                 drop(set);
                 return self.after_removal(orphan);
             }
@@ -183,42 +199,34 @@ impl Engine {
             .map(Some)
     }
 
-    /// Renames inodes that were looked up without locks and have been locked in order:
-    /// `from`, `to`, source, target. `None` if a name leads to another inode by now.
+    /// Renames inodes that were looked up without locks, and that `set` has locked since.
+    /// `None` if a name leads to another inode by now.
     fn rename_in_order<'a>(
         &self,
         caller: &Credentials<'_>,
-        inodes: [Option<&'a Arc<Inode>>; 4],
+        ends: &Ends<'a>,
         set: &mut LockSet<'a>,
-        (name, new_name): (&[u8], &[u8]),
         flags: RenameFlags,
     ) -> Result<Option<Option<Ino>>> {
-        let [from, to, source, target] = inodes;
-        let [from_state, to_state, source_state, target_state] = set.states_mut(inodes);
-        let edit = |inode: Option<&'a Arc<Inode>>, state| Some(Edit::new(inode?, state?));
-        let (Some(mut from_edit), mut to_edit) = (edit(from, from_state), edit(to, to_state))
-        else {
-            return Ok(None);
+        let &Ends {
+            from,
+            name,
+            to,
+            new_name,
+            source,
+            target,
+        } = ends;
+        let states = set.states_mut([Some(from), Some(to), Some(source), target]);
+        // An inode that is also an earlier one of the list has no state of its own.
+        let [Some(from_state), to_state, source_state, target_state] = states else {
+            return Err(Error::Stale(from.ino));
         };
-        if let (Some(from), Some(target), Some(_)) = (from, target, &to_edit)
-            && target.ino == from.ino
-        {
-            // The target is the directory that holds the source.
-            let source_is_dir = (source_state.as_ref()).is_some_and(|s| s.is_dir());
-            return Err(match source_is_dir {
-                true => Error::NotEmpty,
-                false => Error::IsDirectory,
-            });
-        }
-        // Without a state, an inode is also one of the directories, which then contains
-        // itself.
-        let (mut source_edit, mut target_edit) =
-            (edit(source, source_state), edit(target, target_state));
-        let gone = |edit: &Option<Edit<'_>>| edit.as_ref().is_some_and(|e| e.before().gone);
-        if gone(&source_edit) || gone(&target_edit) {
+        let gone = |state: &Option<&mut InodeState>| state.as_ref().is_some_and(|s| s.gone);
+        if gone(&source_state) || gone(&target_state) {
             return Ok(None);
         }
-        let number = |inode: Option<&Arc<Inode>>| inode.map(|i| i.ino);
+        let mut from_edit = Edit::new(from, from_state);
+        let mut to_edit = to_state.map(|state| Edit::new(to, state));
         let (old, new, names) = match &mut to_edit {
             None => {
                 let two = match self.seek_two(&mut from_edit, name, new_name) {
@@ -235,25 +243,29 @@ impl Engine {
                 (old.ino(), new.ino(), Names::Across { old, new })
             }
         };
-        if Some(old) != number(source) || new != number(target) {
+        if old != source.ino || new != target.map(|t| t.ino) {
             return Ok(None);
         }
-        if number(target) == number(source) {
+        if new == Some(old) {
             return same_inode(flags).map(|()| Some(None));
         }
-        let Some(source_edit) = &mut source_edit else {
-            return Err(contains_itself(
-                names.from().inode().ino,
-                names.to().inode().ino,
-            ));
+        let Some(source_state) = source_state else {
+            return Err(contains_itself(from, to));
         };
-        if target.is_some() && target_edit.is_none() {
-            return Err(contains_itself(
-                names.from().inode().ino,
-                names.to().inode().ino,
-            ));
-        }
-        self.rename_locked(caller, names, source_edit, target_edit.as_mut(), flags)
+        let mut source = Edit::new(source, source_state);
+        let mut target_edit = match (target, target_state) {
+            (Some(target), Some(state)) => Some(Edit::new(target, state)),
+            // The target is the directory that holds the source.
+            (Some(target), None) if target.ino == from.ino && from.ino != to.ino => {
+                return Err(match source.before().is_dir() {
+                    true => Error::NotEmpty,
+                    false => Error::IsDirectory,
+                });
+            }
+            (Some(_), None) => return Err(contains_itself(from, to)),
+            (None, _) => None,
+        };
+        self.rename_locked(caller, names, &mut source, target_edit.as_mut(), flags)
             .map(Some)
     }
 
@@ -551,10 +563,10 @@ fn same_inode(flags: RenameFlags) -> Result<()> {
 }
 
 #[cold]
-fn contains_itself(from: Ino, to: Ino) -> Error {
+fn contains_itself(from: &Inode, to: &Inode) -> Error {
     Error::corrupt(
         Damage::DirectoryLoop,
-        format!("directory {from} or {to}"),
+        format!("directory {} or {}", from.ino, to.ino),
         "the directory contains itself",
     )
 }
