@@ -86,7 +86,7 @@ fn run(o: &Options) -> Result<u8, Failure> {
     let options = RepairOptions {
         policy,
         check: CheckOptions {
-            progress: Some(check::told_to(&bar)),
+            progress: Some(check::progress_on(&bar)),
             ..CheckOptions::default()
         },
     };
