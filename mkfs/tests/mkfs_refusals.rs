@@ -600,7 +600,10 @@ fn mkfs_warns_if_host_has_too_little_room() {
     let host = Tmpfs::new(dir.path(), c"size=8m");
     let (large, small) = (host.0.join("large"), host.0.join("small"));
     let a = mkfs([s(&large), "16M"]).ok();
-    assert!(a.err.contains("of the space that the region may need"), "{a:?}");
+    assert!(
+        a.err.contains("of the space that the region may need"),
+        "{a:?}"
+    );
     let a = mkfs([s(&small), "4M"]).ok();
     assert!(!a.err.contains("may need"), "{a:?}");
 }

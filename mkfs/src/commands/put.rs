@@ -133,7 +133,12 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn object(&mut self, from: &Path, meta: &Metadata, to: &Destination<'_>) -> Result<(), Failure> {
+    fn object(
+        &mut self,
+        from: &Path,
+        meta: &Metadata,
+        to: &Destination<'_>,
+    ) -> Result<(), Failure> {
         // Take owner, mode and attributes of a file from the descriptor that its
         // bytes are read from: another file may have taken the name by then.
         let opened = if meta.is_file() {
@@ -461,12 +466,17 @@ mod tests {
         // A symbolic link in its place is not copied at all.
         std::fs::remove_file(&from).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
-        assert!(job.object(&from, &looked_at, &destination("other")).is_err());
+        assert!(
+            job.object(&from, &looked_at, &destination("other"))
+                .is_err()
+        );
         assert!(fs.lookup(Ino::ROOT, b"other").is_err());
         // The message escapes the name.
         std::fs::remove_file(&from).unwrap();
         std::fs::create_dir(&from).unwrap();
-        let e = job.object(&from, &looked_at, &destination("other")).unwrap_err();
+        let e = job
+            .object(&from, &looked_at, &destination("other"))
+            .unwrap_err();
         assert!(e.message.contains("fi\\u{1b}le was replaced"), "{e:?}");
     }
 }

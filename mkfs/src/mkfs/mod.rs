@@ -149,9 +149,9 @@ fn format_region(
 ) -> Result<SuperblockInfo, Failure> {
     debug_assert!(size.is_none_or(|len| len == region.len()));
     let made = format(region, what).and_then(|made| {
-        region.sync_all().map_err(|e| {
-            pramfs::Error::Io(format!("the file system could not be synced: {e}"))
-        })?;
+        region
+            .sync_all()
+            .map_err(|e| pramfs::Error::Io(format!("the file system could not be synced: {e}")))?;
         Ok(made)
     });
     // Stores to a faulted page are lost, even if `format` succeeded.

@@ -117,7 +117,9 @@ fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|m| *m <= 0o7777)
-        .ok_or_else(|| format!("\"{text}\" is not a mode; give octal digits up to 7777, such as 1777"))
+        .ok_or_else(|| {
+            format!("\"{text}\" is not a mode; give octal digits up to 7777, such as 1777")
+        })
 }
 
 impl Options {
