@@ -202,7 +202,7 @@ fn open(site: &Site, mode: Mode, i: usize, files: usize, size: u64) -> Result<Re
         }
         Mode::Raw => {
             let Some(raw) = &site.raw else {
-                bail!("tmpfs has no backing file")
+                bail!("tmpfs lies on nothing")
             };
             let f = open_rw(raw, true)?;
             let room = (f.metadata()?.len() / files as u64).min(size) / BIG as u64 * BIG as u64;
