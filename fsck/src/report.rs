@@ -25,7 +25,7 @@ pub enum Outcome {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The damage, and where it is.
     pub issue: Issue,

@@ -74,11 +74,11 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             }
         };
         let mounted = kind.name != TMPFS.name;
-        let accesses: &[(&str, Access)] = if mounted {
+        let methods: &[(&str, ReadMethod)] = if mounted {
             &[
                 (
                     "read(2), cache dropped",
-                    Access::Read {
+                    ReadMethod::Read {
                         block: SHA1SUM_READ_BYTES,
                         direct: false,
                         forget: true,
@@ -86,7 +86,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
                 ),
                 (
                     "read(2), cached",
-                    Access::Read {
+                    ReadMethod::Read {
                         block: SHA1SUM_READ_BYTES,
                         direct: false,
                         forget: false,
@@ -94,30 +94,30 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
                 ),
                 (
                     "read(2), O_DIRECT, 1 MiB",
-                    Access::Read {
+                    ReadMethod::Read {
                         block: MIB as usize,
                         direct: true,
                         forget: false,
                     },
                 ),
-                ("mmap, cached", Access::Mmap),
+                ("mmap, cached", ReadMethod::Mmap),
             ]
         } else {
             &[
                 (
                     "read(2)",
-                    Access::Read {
+                    ReadMethod::Read {
                         block: SHA1SUM_READ_BYTES,
                         direct: false,
                         forget: false,
                     },
                 ),
-                ("mmap", Access::Mmap),
+                ("mmap", ReadMethod::Mmap),
             ]
         };
-        for (name, access) in accesses {
+        for (name, method) in methods {
             let name = format!("{}: {name}", kind.name);
-            match times(cx, args, || on_site(&site, size, *access)) {
+            match times(cx, args, || on_site(&site, size, *method)) {
                 Ok(r) => row(&mut t, &name, &r, &mut base),
                 Err(e) => t.cannot(&name, &format!("{e:#}")),
             }
@@ -158,7 +158,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Access {
+enum ReadMethod {
     Read {
         block: usize,
         direct: bool,
@@ -176,17 +176,17 @@ fn checksum(words: Words<'_>) -> u32 {
     sum
 }
 
-fn on_site(site: &Site, size: u64, access: Access) -> Result<Run> {
+fn on_site(site: &Site, size: u64, method: ReadMethod) -> Result<Run> {
     let path = site.file(0);
-    match access {
-        Access::Mmap => {
+    match method {
+        ReadMethod::Mmap => {
             let file = open_rw(&path, false)?;
             measured(Some(site), || {
                 let map = Mapping::of_file(&file, size as usize, false, false)?;
                 Ok(checksum(map.words()))
             })
         }
-        Access::Read {
+        ReadMethod::Read {
             block,
             direct,
             forget,

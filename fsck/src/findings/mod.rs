@@ -14,7 +14,7 @@ use pramfs_medium::error::Damage;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::types::Ino;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Minor: space or a second copy is lost; no file is at risk.

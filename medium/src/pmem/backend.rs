@@ -183,7 +183,7 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// Errors of the host, which may not support this.
     ///
     /// # Safety
-    /// The range lies in the mapping and no one reads it any more.
+    /// The range lies in the mapping and no code reads it any longer.
     unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }

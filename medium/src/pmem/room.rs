@@ -141,8 +141,8 @@ impl HostRoom {
         };
         let first = first << PAGE_LOG2;
         // If the host lacks space for the whole range, do not begin: a partial allocation
-        // would serve no one and be missing for all users of the host. For ranges of up to
-        // a chunk, a lack of space shows soon enough.
+        // would help no operation, and all users of the host would lack the space. For
+        // ranges of up to a chunk, a lack of space shows soon enough.
         if around
             && end - first > CHUNK
             && let Some(free) = free_on(source.fd())

@@ -126,8 +126,8 @@ impl Volume {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Returns blocks and numbers to the allocators; no other way exists. Nothing on the
-    /// medium, and no record that replay could see, names them any more. Blocks that a
+    /// Returns blocks and numbers to the allocators; no other function does. Nothing on the
+    /// medium, and no record that replay could see, refers to them. Blocks that a
     /// direct mapping still pins are parked until the mapping is gone.
     #[inline]
     pub fn free(&self, freed: impl IntoIterator<Item = Freed>) {

@@ -90,7 +90,7 @@ pub(super) struct Access {
     /// Refuse a region that another process has open, and keep others out. Read-only
     /// openings share the lock.
     pub lock: bool,
-    /// When creating a region, take over an existing object whoever owns it and may write
+    /// When creating a region, take over an existing object, even if others own it or may write
     /// it.
     pub whoever_owns: bool,
 }
@@ -331,7 +331,7 @@ impl Source {
             return Err(self.unusable(
                 libc::EINVAL,
                 format!(
-                    "a length of {len} bytes is not a multiple of {unit}{unit_name}; the nearest that are: {down}, {up}. If the file had another length before, it has been cut: restore it, or extend it with truncate(1)"
+                    "a length of {len} bytes is not a multiple of {unit}{unit_name}; the nearest multiples are {down} and {up}. If the file was longer before, it has been truncated: restore it, or extend it with truncate(1)"
                 ),
             ));
         }
