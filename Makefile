@@ -57,7 +57,7 @@ mutants: deps-test ## breaks the engine at each place that orders stores: the te
 sanitize: ## runs two threads on the engine, under Miri and ThreadSanitizer (nightly)
 	@scripts/sanitize.sh
 
-loom: ## explores the lock-free protocols under the memory model, whole and weakened
+loom: ## explores the lock-free protocols under the memory model, unchanged and weakened
 	@scripts/loom.sh
 
 bench: deps-bench ## measures speed against the competitors, in one run

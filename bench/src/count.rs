@@ -1,11 +1,11 @@
-//! `pramfs-bench count`: instructions of one operation of the engine, by
+//! `pramfs-bench count`: counts the instructions of one operation of the engine with
 //! `valgrind --tool=callgrind`.
 //!
-//! Time differs from run to run and from machine to machine; the number of
-//! instructions hardly does. Each operation is done some times in one run and
-//! three times as often in another; the difference, divided, is what one takes,
-//! without the start. Code for processors that valgrind does not know (AVX-512)
-//! is not chosen under it. `compare` takes the time of the same operations.
+//! Time varies from run to run and from machine to machine; the number of
+//! instructions hardly does. One run repeats an operation `BASE_COUNT` times, another three
+//! times as often. The difference, divided by the additional operations, is the cost of
+//! one, without the start-up. Code for processors that valgrind does not support
+//! (AVX-512) is not used under it. `compare` times the same operations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,15 +25,15 @@ use crate::sys::Aligned;
 pub const REGION: u64 = 64 << 20;
 const PAGE: usize = 4096;
 const FILE: u64 = 16 << 20;
-/// Pages that are appended before the file is emptied again.
-const APPENDS: u64 = 4 * SOME;
+/// Pages that are appended before the file is truncated to zero.
+const APPENDS: u64 = 4 * BASE_COUNT;
 /// Operations of the shorter run.
-const SOME: u64 = 1024;
+const BASE_COUNT: u64 = 1024;
 
-/// An operation, done so many times; the time of that, without what comes before.
+/// Repeats an operation; returns the time without the preparation.
 pub type Work = fn(&Fs, u64) -> Result<Duration>;
 
-/// The operations; a row of `compare` has the number of one of them.
+/// The operations. A row of `compare` has the number of one of them.
 pub const OPERATIONS: &[(&str, Work)] = &[
     ("read 4 KiB", read),
     ("write 4 KiB", write),
@@ -46,27 +46,27 @@ pub const OPERATIONS: &[(&str, Work)] = &[
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only operations whose name contains this.
+    /// Count only operations whose name contains this
     #[arg(long)]
     filter: Option<String>,
-    /// Do the operation with this number so often, count nothing, and print how
-    /// many nanoseconds that took.
+    /// Repeat the operation with this number, count nothing, and print the
+    /// nanoseconds taken
     #[arg(long, hide = true, num_args = 2, value_names = ["NUMBER", "TIMES"])]
     only: Vec<u64>,
-    /// The file to do it in, whose pages are all there [default: a new one].
+    /// Prefaulted file for the region [default: a new one]
     #[arg(long, hide = true, value_name = "PATH")]
     region: Option<PathBuf>,
 }
 
-/// Counts all operations, or does one of them.
+/// Counts all operations, or repeats one of them.
 ///
 /// # Errors
-/// Where valgrind is missing or fails, and those of the engine.
+/// If valgrind is missing or fails; engine errors.
 pub fn run(args: &Args) -> Result<()> {
     if let [number, times] = args.only[..] {
         let (_, work) = OPERATIONS
             .get(number as usize)
-            .context("no operation has this number")?;
+            .context("there is no operation with this number")?;
         let fs = match &args.region {
             Some(path) => open(path)?,
             None => engine()?,
@@ -90,12 +90,12 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// If valgrind is missing or fails.
 pub fn each(program: &Path, number: usize) -> Result<f64> {
-    let some = instructions(program, number, SOME)?;
-    let more = instructions(program, number, 3 * SOME)?;
-    Ok(more.saturating_sub(some) as f64 / (2 * SOME) as f64)
+    let some = instructions(program, number, BASE_COUNT)?;
+    let more = instructions(program, number, 3 * BASE_COUNT)?;
+    Ok(more.saturating_sub(some) as f64 / (2 * BASE_COUNT) as f64)
 }
 
-/// What callgrind counts in a run of a program.
+/// Returns callgrind's count for a run of a program.
 fn instructions(program: &Path, number: usize, times: u64) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -112,15 +112,15 @@ fn instructions(program: &Path, number: usize, times: u64) -> Result<u64> {
     });
     match count {
         Some(count) => Ok(count),
-        None => bail!("valgrind said no count: {said}"),
+        None => bail!("valgrind printed no count: {said}"),
     }
 }
 
-/// How long an operation, done so often in a file of [`REGION`] bytes, takes in a
-/// build of this program.
+/// Times an operation in a build of this program, repeated in a file of [`REGION`]
+/// bytes.
 ///
 /// # Errors
-/// Where there is no such program, or it is too old to say.
+/// If the program is missing, or too old to print the time.
 pub fn time_in(program: &Path, region: &Path, number: usize, times: u64) -> Result<Duration> {
     let output = Command::new(program)
         .args(["count", "--only", &number.to_string(), &times.to_string()])
@@ -134,14 +134,14 @@ pub fn time_in(program: &Path, region: &Path, number: usize, times: u64) -> Resu
     let printed = String::from_utf8_lossy(&output.stdout);
     let nanoseconds = printed.trim().parse().with_context(|| {
         let program = program.display();
-        format!("{program} does not say how long an operation takes: it is too old")
+        format!("{program} is too old: it does not print the time of an operation")
     })?;
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// A file system whose pages are all there, with nothing done in the background. What
-/// is read and written starts at a line: where it does not is a matter of the build,
-/// and an overwrite takes a tenth longer.
+/// Makes a file system on prefaulted pages, without work in the background. Buffers
+/// start at a cache line: otherwise their alignment depends on the build, and an
+/// unaligned overwrite takes a tenth longer.
 fn engine() -> Result<Fs> {
     let path = PathBuf::from(format!("/dev/shm/pramfs-count.{}", std::process::id()));
     let zeros = vec![0; REGION as usize];
@@ -153,7 +153,7 @@ fn engine() -> Result<Fs> {
 
 fn open(path: &Path) -> Result<Fs> {
     let region = RegionOptions::new().open(path)?;
-    // Names hash to the same places in every run.
+    // Fixed, so that names have the same hashes in every run.
     let fixed = FormatOptions {
         uuid: Some([1; 16]),
         hash_seed: Some([2; 16]),
@@ -205,7 +205,7 @@ fn write(fs: &Fs, times: u64) -> Result<Duration> {
 
 fn append(fs: &Fs, times: u64) -> Result<Duration> {
     let (ino, file) = file(fs)?;
-    // Blocks that have been written before.
+    // Blocks that were written before.
     let empty = SetAttr {
         size: Some(0),
         ..SetAttr::default()

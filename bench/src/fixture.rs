@@ -1,10 +1,9 @@
-//! What the comparisons work on: our regions, opened in this process or
-//! mounted by `mount.pramfs`, and the competitors' files.
+//! Fixtures of the comparisons: pramfs regions, opened in this process or mounted by
+//! `mount.pramfs`, and the competitors' files.
 //!
-//! Everything is prefaulted: the pages of every file exist and have been
-//! written, and the page tables of every mapping are filled, before a clock
-//! starts. The first touch of a tmpfs page costs many microseconds and would
-//! otherwise drown what is compared.
+//! Everything is prefaulted before a clock starts: the pages of every file exist and
+//! were written, and the page tables of every mapping are filled. The first touch of a
+//! tmpfs page costs many microseconds and would hide the difference under test.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -20,25 +19,25 @@ use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
 
 use crate::harness::daemon::Daemon;
-use crate::harness::scratch::Place;
+use crate::harness::scratch::MountDir;
 use crate::harness::{Context, Huge, Rng};
 use crate::sys::{Aligned, PAGE};
 
-/// The server's program as cargo names it; installed, it is `mount.pramfs`.
+/// The server's program as cargo names it; it is installed as `mount.pramfs`.
 pub const SERVER: &str = "mount-pramfs";
-/// The same of the program that makes a file system.
+/// The program that makes a file system, as cargo names it.
 pub const MKFS: &str = "mkfs-pramfs";
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// Room on a tmpfs beside what is compared.
+/// Extra space on a tmpfs, besides the compared files.
 const SPARE: u64 = 64 * MIB + crate::raw_medium::SIZE;
 
-/// A file of `len` bytes, every page of it written.
+/// Makes a file of `len` bytes and writes every page of it.
 ///
 /// # Errors
-/// When the file cannot be made or written.
+/// If the file cannot be made or written.
 pub fn filled_file(path: &Path, len: u64) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -51,10 +50,10 @@ pub fn filled_file(path: &Path, len: u64) -> Result<File> {
     Ok(file)
 }
 
-/// Writes `len` bytes of no meaning from `offset`, a MiB at a time.
+/// Writes `len` arbitrary bytes from `offset`, a MiB at a time.
 ///
 /// # Errors
-/// Those of the writes.
+/// Write errors.
 pub fn fill(file: &File, offset: u64, len: u64) -> Result<()> {
     let chunk = Aligned::filled(MIB as usize, 0x5a)?;
     let mut at = offset;
@@ -66,9 +65,9 @@ pub fn fill(file: &File, offset: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes files of zeros whose pages all exist, by turns of a MiB: which page
-/// frames a file gets is a matter of luck that makes a third of the speed of
-/// long reads, and those who are compared are to have the same.
+/// Makes files of zeros whose pages all exist, alternating between the files after
+/// each MiB. The page frames of a file are random and change the speed of long reads
+/// by a third; alternation gives all sides the same mix.
 fn page_files(files: &[(&Path, u64)]) -> Result<()> {
     let zeros = vec![0u8; MIB as usize];
     let open = |&(path, len): &(&Path, u64)| {
@@ -91,29 +90,29 @@ fn page_files(files: &[(&Path, u64)]) -> Result<()> {
 pub struct Direct {
     /// The engine.
     pub fs: Fs,
-    /// Whose operations they are.
+    /// Credentials of its operations.
     pub cx: Credentials<'static>,
-    /// The tmpfs, for the competitor's files too. Dropped after `fs`.
-    pub tmpfs: Place,
+    /// The tmpfs, also for the competitor's files. Dropped after `fs`.
+    pub tmpfs: MountDir,
 }
 
 impl Direct {
-    /// Formats a region of `region` bytes on a new tmpfs that has room for
-    /// `more` bytes of other files, and opens it.
+    /// Formats a region of `region` bytes on a new tmpfs with `more` bytes of space
+    /// for other files, and opens it.
     ///
     /// # Errors
-    /// Those of each of these steps.
+    /// If a step fails.
     pub fn new(cx: &Context, name: &str, region: u64, more: u64, huge: Huge) -> Result<Direct> {
         let tmpfs = cx.scratch.tmpfs(name, region + more + SPARE, huge)?;
         page_files(&[(&tmpfs.join("region"), region)])?;
         Direct::open(tmpfs)
     }
 
-    /// As [`new`](Self::new), with a competitor's file `theirs` of `size` bytes
-    /// beside it, made by turns with the region.
+    /// Like [`new`](Self::new), with a competitor's file `theirs` of `size` bytes
+    /// beside it. Their pages are made alternately.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// Like [`new`](Self::new).
     pub fn beside(cx: &Context, name: &str, region: u64, size: u64) -> Result<(Direct, File)> {
         let tmpfs = cx.scratch.tmpfs(name, region + size + SPARE, Huge::Never)?;
         let theirs = tmpfs.join("theirs");
@@ -121,7 +120,7 @@ impl Direct {
         Ok((Direct::open(tmpfs)?, open_rw(&theirs, false)?))
     }
 
-    fn open(tmpfs: Place) -> Result<Direct> {
+    fn open(tmpfs: MountDir) -> Result<Direct> {
         let path = tmpfs.join("region");
         let opened = RegionOptions::new().open(&path)?;
         format(&opened, &FormatOptions::default())?;
@@ -135,10 +134,10 @@ impl Direct {
         Ok(direct)
     }
 
-    /// A new directory in the root.
+    /// Makes a directory in the root.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Engine errors.
     pub fn directory(&self, name: &str) -> Result<Ino> {
         Ok(self
             .fs
@@ -146,10 +145,10 @@ impl Direct {
             .ino)
     }
 
-    /// A new file in the root, opened for direct access.
+    /// Makes a file in the root and opens it for direct access.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Engine errors.
     pub fn create(&self, name: &str) -> Result<DirectFile> {
         let made = self
             .fs
@@ -160,7 +159,7 @@ impl Direct {
     /// Fills the page tables of the whole region.
     ///
     /// # Errors
-    /// When the kernel refuses (before Linux 5.14).
+    /// If the kernel refuses (before Linux 5.14).
     pub fn prefault(&self) -> Result<()> {
         let region = self.fs.region();
         region
@@ -168,7 +167,7 @@ impl Direct {
             .context("filling the page tables of the region")
     }
 
-    /// What the region is, for the notes.
+    /// Describes the region, for the notes.
     pub fn describe(&self) -> String {
         let info = self.fs.region().info();
         format!(
@@ -186,26 +185,26 @@ impl Direct {
 pub struct Mounted {
     /// The server and its mount point. Dropped before the tmpfs.
     pub daemon: Daemon,
-    /// What holds its memory.
-    pub tmpfs: Place,
+    /// The tmpfs that holds its memory.
+    pub tmpfs: MountDir,
 }
 
 impl Mounted {
     /// Formats a region and mounts it with the default options.
     ///
     /// # Errors
-    /// Those of each of these steps.
+    /// If a step fails.
     pub fn pramfs(cx: &Context, name: &str, region: u64) -> Result<Mounted> {
         let (tmpfs, path) = memory(cx, name, region)?;
         page_files(&[(&path, region)])?;
         serve_pramfs(cx, name, tmpfs, &path)
     }
 
-    /// [`pramfs`](Self::pramfs) of the new build, the old one and the old one again,
-    /// each made by its own mkfs on memory that was made by turns.
+    /// Mounts [`pramfs`](Self::pramfs) of the new build, the old one, and the old one
+    /// again. Each build formats with its own mkfs. Their pages are made alternately.
     ///
     /// # Errors
-    /// Those of each of these steps.
+    /// If a step fails.
     pub fn builds(cx: &Context, region: u64) -> Result<[Mounted; 3]> {
         let builds = cx.builds.as_ref().context("there are no two builds")?;
         let (new, new_path) = memory(cx, "new", region)?;
@@ -234,22 +233,22 @@ impl Mounted {
         ])
     }
 
-    /// The minimal FUSE server of this package, in a process of its own, with
-    /// a file of `size` bytes.
+    /// Starts the minimal FUSE server of this package, in a process of its own,
+    /// with a file of `size` bytes.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn minimal(cx: &Context, name: &str, size: u64) -> Result<Mounted> {
         let (tmpfs, path) = memory(cx, name, size)?;
         page_files(&[(&path, size)])?;
         serve_minimal(cx, name, tmpfs, &path)
     }
 
-    /// [`pramfs`](Self::pramfs) and [`minimal`](Self::minimal), on memory that
-    /// was made by turns.
+    /// Starts [`pramfs`](Self::pramfs) and [`minimal`](Self::minimal). Their pages are
+    /// made alternately.
     ///
     /// # Errors
-    /// As theirs.
+    /// Like those two.
     pub fn pair(cx: &Context, region: u64, size: u64) -> Result<[Mounted; 2]> {
         let (ours, region_path) = memory(cx, "ours", region)?;
         let (theirs, file_path) = memory(cx, "theirs", size)?;
@@ -261,8 +260,8 @@ impl Mounted {
     }
 }
 
-/// A tmpfs for a file of `size` bytes, and the path for that.
-fn memory(cx: &Context, name: &str, size: u64) -> Result<(Place, PathBuf)> {
+/// Makes a tmpfs for a file of `size` bytes, and returns the path of the file.
+fn memory(cx: &Context, name: &str, size: u64) -> Result<(MountDir, PathBuf)> {
     let tmpfs = cx
         .scratch
         .tmpfs(&format!("{name}.tmpfs"), size + 64 * MIB, Huge::Never)?;
@@ -270,7 +269,7 @@ fn memory(cx: &Context, name: &str, size: u64) -> Result<(Place, PathBuf)> {
     Ok((tmpfs, path))
 }
 
-fn serve_pramfs(cx: &Context, name: &str, tmpfs: Place, region: &Path) -> Result<Mounted> {
+fn serve_pramfs(cx: &Context, name: &str, tmpfs: MountDir, region: &Path) -> Result<Mounted> {
     format(
         &RegionOptions::new().open(region)?,
         &FormatOptions::default(),
@@ -282,34 +281,33 @@ fn serve_program(
     cx: &Context,
     program: &Path,
     name: &str,
-    tmpfs: Place,
+    tmpfs: MountDir,
     region: &Path,
 ) -> Result<Mounted> {
-    let place = cx.scratch.place(name)?;
+    let mount_dir = cx.scratch.mount_dir(name)?;
     let mut command = Command::new(program);
     // As many threads as the minimal server gets.
     let options = format!("threads={}", cx.cpus.len().clamp(2, 8));
     command
         .arg(region)
-        .arg(place.path())
+        .arg(mount_dir.path())
         .args(["-f", "-o", &options]);
-    let daemon = Daemon::start(cx, "mount.pramfs", command, place)?;
+    let daemon = Daemon::start(cx, "mount.pramfs", command, mount_dir)?;
     Ok(Mounted { daemon, tmpfs })
 }
 
-fn serve_minimal(cx: &Context, name: &str, tmpfs: Place, file: &Path) -> Result<Mounted> {
-    let place = cx.scratch.place(name)?;
+fn serve_minimal(cx: &Context, name: &str, tmpfs: MountDir, file: &Path) -> Result<Mounted> {
+    let mount_dir = cx.scratch.mount_dir(name)?;
     let mut command = Command::new(std::env::current_exe()?);
     let threads = cx.cpus.len().clamp(2, 8).to_string();
-    command.arg("minimal").arg(place.path()).arg(file);
+    command.arg("minimal").arg(mount_dir.path()).arg(file);
     command.args(["--threads", &threads]);
-    let daemon = Daemon::start(cx, "the minimal server", command, place)?;
+    let daemon = Daemon::start(cx, "the minimal server", command, mount_dir)?;
     read_ahead(daemon.path(), 1024)?;
     Ok(Mounted { daemon, tmpfs })
 }
 
-/// Lets the kernel read ahead so many KiB, as `mount.pramfs` does at its
-/// mounts.
+/// Sets the kernel's read-ahead in KiB, as `mount.pramfs` does for its mounts.
 fn read_ahead(mount_point: &Path, kib: u32) -> Result<()> {
     let device = std::fs::metadata(mount_point)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -317,10 +315,10 @@ fn read_ahead(mount_point: &Path, kib: u32) -> Result<()> {
     std::fs::write(&path, kib.to_string()).with_context(|| path)
 }
 
-/// Opens for reading and writing, past the page cache when `direct`.
+/// Opens for reading and writing; bypasses the page cache if `direct`.
 ///
 /// # Errors
-/// Those of open(2), with the path.
+/// Errors of open(2), with the path.
 pub fn open_rw(path: &Path, direct: bool) -> Result<File> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
     OpenOptions::new()
@@ -333,7 +331,7 @@ pub fn open_rw(path: &Path, direct: bool) -> Result<File> {
         .with_context(|| path.display().to_string())
 }
 
-/// `count` different names of 13 characters in random order.
+/// Returns `count` different names of 13 characters in random order.
 pub fn names(seed: u64, count: usize) -> Vec<CString> {
     let mut rng = Rng::new(seed);
     let mut all: Vec<CString> = (0..count)
@@ -345,16 +343,16 @@ pub fn names(seed: u64, count: usize) -> Vec<CString> {
     all
 }
 
-/// Byte offset of a random page of a file.
+/// Returns the byte offset of a random page of a file.
 #[inline]
 pub fn random_page(rng: &mut Rng, pages: u64) -> u64 {
     rng.below(pages) * PAGE as u64
 }
 
-/// Where a program of Debian's is.
+/// Finds a program of a Debian package.
 ///
 /// # Errors
-/// When it is not installed, with what to type.
+/// If it is not installed; the message names the command to install it.
 pub fn debian_program(name: &str, package: &str) -> Result<PathBuf> {
     ["/usr/bin", "/usr/sbin", "/bin", "/sbin"]
         .iter()

@@ -1,4 +1,4 @@
-//! `pramfs-bench`: how fast pramfs is, beside its competitors, in one run.
+//! `pramfs-bench`: measures pramfs beside its competitors, in one run.
 //!
 //! `run` measures every row of the table of promises; see `bench/README.md`.
 
@@ -35,20 +35,20 @@ use harness::{Builds, Context, Group, Report, Scratch, machine};
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
-    /// `run` when left out.
+    /// Default: `run`.
     #[command(subcommand)]
     command: Option<Cmd>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Cmd {
-    /// Measure the rows of the table.
+    /// Measure the rows of the table
     Run(RunArgs),
-    /// Measure a build beside another one, by turns, the old one also beside itself.
+    /// Compare a build with an older one, interleaved, with the old build twice as a control
     Compare {
-        /// Where the programs of the old build lie: its `target/release`.
+        /// Directory of the old build's programs (its `target/release`)
         old: PathBuf,
-        /// The same of the new build [default: where this program lies].
+        /// Directory of the new build's programs [default: that of this program]
         new: Option<PathBuf>,
         #[command(flatten)]
         run: RunArgs,
@@ -65,25 +65,25 @@ enum Cmd {
     /// System time and page faults of reading a large file. ("Unmapped I/O",
     /// 2012)
     Unmapped(Reproduction<reproductions::unmapped::Args>),
-    /// Instructions of one operation of the engine, by valgrind.
+    /// Count the instructions of one operation of the engine, with valgrind
     Count(count::Args),
-    /// What the settings of the compiler are worth: builds with each, instructions and time.
+    /// Measure what compiler settings are worth: build with each, compare instructions and time
     Settings(settings::Args),
-    /// Throughput with 1, 2, 4, ... threads up to the processors, for each operation.
+    /// Measure the throughput of each operation with 1, 2, 4, ... threads, up to the processors
     Scale(Common),
-    /// Put the results that there are into the tables of docs/benchmarks.md.
+    /// Write existing results into the tables of docs/benchmarks.md
     Report {
-        /// The file whose tables are renewed [default: that of the repository].
+        /// The document [default: docs/benchmarks.md of the repository]
         document: Option<PathBuf>,
     },
-    /// The minimal FUSE server that rows are compared with; the runs start it
-    /// themselves.
+    /// Run the minimal FUSE server that rows are compared with; runs start it
+    /// themselves
     Minimal {
-        /// Where to mount.
+        /// Mount point
         mount_point: PathBuf,
-        /// What it keeps its one file in: a file on tmpfs, mapped whole.
+        /// Memory of its one file: a file on tmpfs, mapped as a whole
         memory: PathBuf,
-        /// Threads that serve.
+        /// Number of serving threads
         #[arg(long, default_value_t = 2)]
         threads: usize,
     },
@@ -91,10 +91,10 @@ enum Cmd {
 
 #[derive(Debug, Default, Args)]
 struct Common {
-    /// Few and short rounds: to see that all works, not for figures.
+    /// Few and short rounds: a functional check, not for figures
     #[arg(long)]
     quick: bool,
-    /// Counted rounds of each comparison [default: 21, quick: 5].
+    /// Counted rounds of each comparison [default: 21, quick: 5]
     #[arg(long)]
     rounds: Option<u32>,
 }
@@ -103,17 +103,17 @@ struct Common {
 struct RunArgs {
     #[command(flatten)]
     common: Common,
-    /// Only rows whose short name contains this.
+    /// Measure only rows whose short name contains this
     #[arg(long)]
     filter: Option<String>,
-    /// Show the rows and measure nothing.
+    /// List the rows, and measure nothing
     #[arg(long)]
     list: bool,
-    /// Where the results go [default: latest.json or builds.json in
-    /// bench/results; a partial or quick run goes to partial.json beside it].
+    /// File for the results [default: latest.json or builds.json in bench/results;
+    /// a partial or quick run writes partial.json there]
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Exit with status 2 when a row misses its floor or cannot be measured.
+    /// Exit with status 2 if a row misses its floor or cannot be measured
     #[arg(long)]
     check: bool,
 }
@@ -185,16 +185,16 @@ fn real_main() -> Result<ExitCode> {
     }
 }
 
-/// What every measuring command needs: our own mounts, signals, the programs
+/// Prepares what every measuring command needs: private mounts, signals, the programs
 /// under test.
 fn set_up(common: &Common) -> Result<Context> {
     ensure!(
         pramfs::VERSION == env!("CARGO_PKG_VERSION"),
-        "this program is built with test hooks ({}): cargo build --release --bins",
+        "this program was built with test hooks ({}): cargo build --release --bins",
         pramfs::VERSION
     );
     sys::private_mounts()
-        .context("making a private mount namespace (the benchmarks mount: run them as root)")?;
+        .context("making a private mount namespace (the benchmarks mount, so run them as root)")?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // A second signal ends the program at once; its mounts go with it.
@@ -219,8 +219,8 @@ fn set_up(common: &Common) -> Result<Context> {
     })
 }
 
-/// Ends the program when it has been told to stop and does not, since a server
-/// leaves a request unanswered: its servers and mounts end with it.
+/// Exits if the program was told to stop but hangs, because a server leaves a request
+/// unanswered. Its servers and mounts disappear with it.
 fn watchdog(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(200));
@@ -230,8 +230,8 @@ fn watchdog(stop: &AtomicBool) {
     std::process::exit(130);
 }
 
-/// Directory of the programs under test: that of this program. Run by cargo,
-/// they are brought up to date first.
+/// Returns the directory of the programs under test: that of this program. Under
+/// cargo, builds them first.
 fn programs() -> Result<PathBuf> {
     let dir = std::env::current_exe()?
         .parent()
@@ -269,7 +269,8 @@ fn programs() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Bytes that must be available: a region, the competitor's files, and room.
+/// Bytes of memory that must be available: a region, the competitor's files, and some
+/// spare.
 const NEEDED: u64 = 5 << 30;
 
 fn run(
@@ -293,7 +294,7 @@ fn run(
         .flat_map(|g| g.rows)
         .any(|r| report.wants(r.id))
     {
-        bail!("no row is called that: see --list");
+        bail!("no row matches; see --list");
     }
     let available = machine::available_memory();
     ensure!(
@@ -311,9 +312,9 @@ fn run(
         new: new.unwrap_or_else(|| cx.programs.clone()),
         old,
     });
-    // One processor for this thread and for every server it starts: where the
-    // scheduler would put them is the largest noise there is, several times
-    // the difference between two servers.
+    // Use one processor for this thread and for every server that it starts. The
+    // scheduler's placement is the largest source of noise, several times the
+    // difference between two servers.
     if let Some(cpu) = cx.cpus.last() {
         sys::pin_to_cpu(*cpu)?;
     }
@@ -325,8 +326,8 @@ fn run(
     if cfg!(debug_assertions) {
         println!("BUILT WITHOUT OPTIMISATION: these figures mean nothing (use --release)");
     }
-    // A virtual machine gets a page from its host at the first touch only:
-    // touch what the run will use, once.
+    // A virtual machine gets a page from its host at the first touch. Touch as much
+    // memory as the run uses, once.
     drop(sys::Mapping::anonymous(NEEDED as usize)?);
     report.print_head();
     let mut interrupted = false;
@@ -367,7 +368,7 @@ fn seed(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `bench/results` of the repository when run by cargo, else of the current
+/// Returns `bench/results` of the repository under cargo, else of the current
 /// directory.
 fn results_dir() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")

@@ -1,9 +1,9 @@
-//! The medium alone: the stores, flushes and fences of an operation, and no
-//! file system.
+//! The raw medium: the stores, flushes and fences of an operation, without a file
+//! system.
 //!
-//! What a durable operation must wait for sets a bound to every ratio. It
-//! differs much from machine to machine, and less than a system call does; so
-//! each row that stands against one says what it is here.
+//! The time that a durable operation must wait for the medium bounds every ratio. It
+//! varies more between machines than that of a system call. So each row that is compared
+//! with system calls notes the bound of this machine.
 
 use std::cell::Cell;
 
@@ -12,35 +12,35 @@ use pramfs_medium::pmem::{LINE, Region, RegionOptions, Unfenced};
 
 use crate::fixture::{MIB, filled_file, random_page};
 use crate::harness::report::duration;
-use crate::harness::scratch::Place;
+use crate::harness::scratch::MountDir;
 use crate::harness::{Measured, Rng, Side};
 
 /// Bytes of the region.
 pub const SIZE: u64 = 64 * MIB;
-/// The part where records go, and homes; data goes behind it.
+/// Size of the part for records and homes; data follows it.
 const RECORDS: u64 = MIB;
 
-/// What one operation does, as `cost.rs` in its folder of `tests/ops/` counts it.
+/// The stores of one operation, as `cost.rs` in its folder of `tests/ops/` counts them.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// New data: bytes streamed to a random place, and fenced.
+    /// New data: bytes streamed to a random index, then fenced.
     pub data: usize,
-    /// The record: bytes streamed, and fenced.
+    /// The record: bytes streamed, then fenced.
     pub record: usize,
-    /// Lines of the homes: each stored to and flushed, and fenced with the next
+    /// Lines of the homes: each is stored to and flushed, and fenced with the next
     /// record.
     pub homes: u64,
 }
 
 /// An overwrite of a page.
 pub const OVERWRITE: Shape = shape(4096, 0, 0);
-/// An append of a page, allocating.
+/// An append of a page, with its allocation.
 pub const APPEND: Shape = shape(4096, 256, 4);
 /// create, mkdir.
 pub const CREATE: Shape = shape(0, 640, 10);
 /// unlink of an empty file.
 pub const UNLINK: Shape = shape(0, 256, 5);
-/// rename in a directory.
+/// rename within a directory.
 pub const RENAME: Shape = shape(0, 384, 7);
 
 const fn shape(data: usize, record: usize, homes: u64) -> Shape {
@@ -60,12 +60,12 @@ pub struct RawMedium {
 }
 
 impl RawMedium {
-    /// Makes the region, all of it prefaulted.
+    /// Makes the region, and prefaults all of it.
     ///
     /// # Errors
-    /// Those of making and of opening it.
-    pub fn new(tmpfs: &Place) -> Result<RawMedium> {
-        let path = tmpfs.join("bare");
+    /// If the region cannot be made or opened.
+    pub fn new(tmpfs: &MountDir) -> Result<RawMedium> {
+        let path = tmpfs.join("raw");
         drop(filled_file(&path, SIZE)?);
         let region = RegionOptions::new().open(&path)?;
         region.populate(0, SIZE)?;
@@ -86,21 +86,21 @@ impl RawMedium {
         let turn = self.turn.get();
         self.turn.set(turn + 1);
         if shape.record > 0 {
-            // Two slots, by turns.
+            // Two slots, alternating.
             let at = (turn & 1) * 4096;
             let _ = w.fence(w.nt_store(at, &self.bytes[..shape.record])?);
         }
-        // Homes lie here and there; some are those of the operation before.
+        // Homes are scattered; some are those of the previous operation.
         for i in 0..shape.homes {
-            let place = if i % 2 == 0 { i } else { i + turn * 4 };
-            let at = RECORDS / 2 + place * (4096 + LINE) % (RECORDS / 2);
+            let index = if i % 2 == 0 { i } else { i + turn * 4 };
+            let at = RECORDS / 2 + index * (4096 + LINE) % (RECORDS / 2);
             drop::<Unfenced>(w.store(at / LINE * LINE, &turn.to_le_bytes())?);
         }
         Ok(())
     }
 
-    /// A side of a comparison: each operation is those of `shapes`, one after
-    /// the other.
+    /// Returns a side of a comparison: each operation does `shapes`, one after the
+    /// other.
     pub fn side<'a>(&'a self, shapes: &'a [Shape]) -> Side<'a> {
         Side::whole("the medium alone", move |seed, ops| {
             let mut rng = Rng::new(seed);
@@ -114,8 +114,8 @@ impl RawMedium {
     }
 }
 
-/// What a row says: side `bare` of a measurement against side `theirs`.
-pub fn note(m: &Measured, bare: usize, theirs: usize, shapes: &[Shape]) -> String {
+/// Returns the note of a row: side `raw` of a measurement against side `theirs`.
+pub fn note(m: &Measured, raw: usize, theirs: usize, shapes: &[Shape]) -> String {
     let total = |f: fn(&Shape) -> u64| shapes.iter().map(f).sum::<u64>();
     let fences = total(|s| u64::from(s.data > 0) + u64::from(s.record > 0));
     format!(
@@ -123,7 +123,7 @@ pub fn note(m: &Measured, bare: usize, theirs: usize, shapes: &[Shape]) -> Strin
          so a ratio of at most {:.2}",
         total(|s| (s.data + s.record) as u64),
         total(|s| s.homes),
-        duration(m.median_ns(bare)),
-        m.median_ns(theirs) / m.median_ns(bare)
+        duration(m.median_ns(raw)),
+        m.median_ns(theirs) / m.median_ns(raw)
     )
 }

@@ -1,7 +1,7 @@
-//! `scale`: how throughput grows with threads, as a curve for each operation.
+//! `scale`: measures the throughput of each operation against the number of threads.
 //!
-//! Each round measures every number of threads once, so that drift of the machine hits all
-//! of them. Every thread has a processor of its own.
+//! Each round measures every number of threads once, so that drift of the machine affects
+//! all of them. Every thread has a processor of its own.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -13,24 +13,24 @@ use crate::fixture::{Direct, MIB, random_page};
 use crate::harness::{Context, Huge, Rng};
 use crate::sys::{self, Aligned, Mapping, PAGE};
 
-/// Bytes of the file of each thread.
+/// File size of each thread in bytes.
 const FILE: u64 = 64 * MIB;
-/// Names that exist for the look-ups.
+/// Number of existing names for the look-ups.
 const NAMES: u64 = 10_000;
 
-/// `count` operations by one thread.
+/// Runs `count` operations in one thread.
 type Run<'a> = Box<dyn Fn(usize, u64, &mut Rng) -> Result<()> + Sync + 'a>;
 
-/// One operation: a name, and `count` of them by one thread.
+/// One operation: its name, and a function that repeats it in one thread.
 struct Operation<'a> {
     name: &'static str,
     count: u64,
     run: Run<'a>,
-    /// After each measurement, not timed.
+    /// Runs after each measurement, not timed.
     reset: Box<dyn Fn() -> Result<()> + Sync + 'a>,
 }
 
-/// 1, 2, 4, ... and the number of processors.
+/// Returns 1, 2, 4, ... and the number of processors.
 fn thread_counts(cpus: usize) -> Vec<usize> {
     let mut counts: Vec<_> = std::iter::successors(Some(1), |n| Some(n * 2))
         .take_while(|n| *n < cpus)
@@ -42,7 +42,7 @@ fn thread_counts(cpus: usize) -> Vec<usize> {
 /// Measures and prints the curves.
 ///
 /// # Errors
-/// Those of the engine and of the system.
+/// Engine and system errors.
 pub fn run(cx: &Context) -> Result<()> {
     let counts = thread_counts(cx.cpus.len());
     let most = cx.cpus.len() as u64;
@@ -157,10 +157,10 @@ pub fn run(cx: &Context) -> Result<()> {
     println!("\n{:<54}{:>12}{:>22}", "", "ns", "times (10 % to 90 %)");
     for op in &operations {
         let mut times = vec![Vec::new(); counts.len()];
-        // The first round warms up.
+        // The first round is a warm-up.
         for round in 0..=cx.rounds {
             for (i, &threads) in counts.iter().enumerate() {
-                cx.go_on()?;
+                cx.check_stop()?;
                 let time = on_threads(&cx.cpus[..threads], u64::from(round), op)?;
                 (op.reset)()?;
                 if round > 0 {
@@ -197,7 +197,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// The time from the first start to the last end.
+/// Returns the time from the first start to the last end.
 fn on_threads(cpus: &[usize], seed: u64, op: &Operation<'_>) -> Result<Duration> {
     let barrier = Barrier::new(cpus.len());
     let one = |which: usize| -> Result<(Instant, Instant)> {

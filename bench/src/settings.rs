@@ -1,10 +1,9 @@
-//! `pramfs-bench settings`: what the settings of the compiler are worth.
+//! `pramfs-bench settings`: measures what the compiler's settings are worth.
 //!
-//! Each setting is a build of this program in a directory of its own. The instructions
-//! of the operations of `count` are counted in each. Their times are taken by turns: a
-//! round runs every build once for each operation, so that drift of the machine hits all
-//! of them. The ratio is that of the release profile's time to the build's time in the
-//! same round.
+//! Each setting is a build of this program in a directory of its own. Each build counts
+//! the instructions of the operations of `count`. The times are interleaved: a round runs
+//! every build once for each operation, so that drift of the machine affects all of them.
+//! The ratio is the release profile's time divided by the build's time in the same round.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::count::{self, OPERATIONS, REGION};
 
-/// How often an operation is done in a round.
+/// Number of repetitions of an operation in a round.
 const TIMES: u64 = 20_000;
 
 /// A setting: changes of the release profile, and flags for the compiler.
@@ -65,15 +64,15 @@ const SETTINGS: &[Setting] = &[
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only settings whose name contains one of these, and the release profile.
+    /// Only settings whose name contains one of these, besides the release profile
     #[arg(long)]
     filter: Vec<String>,
-    /// Rounds of the times.
+    /// Number of timed rounds
     #[arg(long, default_value_t = 15)]
     rounds: usize,
 }
 
-/// A build, and what was measured of it.
+/// A build and its measurements.
 struct Build {
     name: &'static str,
     program: PathBuf,
@@ -87,7 +86,7 @@ struct Build {
 /// Builds with each setting, measures, and prints the tables.
 ///
 /// # Errors
-/// If cargo or valgrind fails, and those of the engine.
+/// If cargo or valgrind fails; engine errors.
 pub fn run(args: &Args) -> Result<()> {
     let wanted = |s: &Setting| {
         args.filter.is_empty()
@@ -139,7 +138,7 @@ fn time(builds: &mut [Build], region: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns where the builds of a setting lie: a file name of letters, digits and `-`.
+/// Returns the directory of a setting's builds: letters, digits and `-`.
 fn directory(setting: &Setting) -> PathBuf {
     let name: String = (setting.name.chars())
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
@@ -215,7 +214,7 @@ fn done(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Finds llvm-profdata of the compiler in use.
+/// Finds llvm-profdata of the current compiler.
 fn profdata() -> Result<PathBuf> {
     let output = Command::new("rustc")
         .args(["--print", "target-libdir"])

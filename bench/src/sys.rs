@@ -1,12 +1,12 @@
-//! The calls that Rust's standard library lacks, and the only `unsafe` code of
-//! the benchmarks.
+//! System calls that Rust's standard library lacks, and the only `unsafe` code of the
+//! benchmarks.
 //!
-//! Purpose: mappings, copies out of mappings (the competitor "copying from a
-//! plain mapping" is exactly [`Mapping::copy_out`]), page-aligned buffers for
-//! `O_DIRECT`, kernel asynchronous I/O, CPU times.
+//! Purpose: mappings, copies out of mappings (the competitor "copying from a plain
+//! mapping" is exactly [`Mapping::copy_out`]), page-aligned buffers for `O_DIRECT`,
+//! kernel asynchronous I/O, CPU times.
 //!
-//! Invariant: a [`Mapping`] is live memory that this process alone uses, by
-//! raw copies; no `&[u8]` into it escapes except from [`Mapping::lend`].
+//! Invariant: only this process uses the live memory of a [`Mapping`], by raw copies. No
+//! `&[u8]` into it escapes except from [`Mapping::lend`].
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -28,8 +28,8 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: the pointer is an owned mapping; access to it is by copies that the
-// benchmarks arrange never to overlap between threads.
+// SAFETY: the pointer is an owned mapping. The benchmarks never let accesses of
+// different threads overlap.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -57,7 +57,7 @@ impl Mapping {
         })
     }
 
-    /// The first `len` bytes of a file, shared; page tables filled when
+    /// Maps the first `len` bytes of a file, shared. Fills the page tables if
     /// `populate`.
     pub fn of_file(file: &File, len: usize, write: bool, populate: bool) -> io::Result<Mapping> {
         let prot = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
@@ -65,8 +65,8 @@ impl Mapping {
         Mapping::map(file.as_raw_fd(), len, prot, flags, 0)
     }
 
-    /// `len` bytes of a file from `offset` (a multiple of the page size), to
-    /// read.
+    /// Maps `len` bytes of a file from `offset` (a multiple of the page size), for
+    /// reading.
     pub fn window(file: &File, offset: u64, len: usize) -> io::Result<Mapping> {
         Mapping::map(
             file.as_raw_fd(),
@@ -77,7 +77,7 @@ impl Mapping {
         )
     }
 
-    /// Anonymous memory, filled with page frames.
+    /// Maps anonymous memory and fills it with page frames.
     pub fn anonymous(len: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let m = Mapping::map(-1, len, libc::PROT_READ | libc::PROT_WRITE, flags, 0)?;
@@ -85,7 +85,7 @@ impl Mapping {
         Ok(m)
     }
 
-    /// Bytes mapped.
+    /// Returns the mapped bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -97,7 +97,7 @@ impl Mapping {
         unsafe { self.base.add(offset) }
     }
 
-    /// Plain `memcpy` out of the mapping.
+    /// Copies out of the mapping with a plain `memcpy`.
     #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let src = self.at(offset, into.len());
@@ -106,15 +106,15 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(src, into.as_mut_ptr(), into.len()) };
     }
 
-    /// Plain `memcpy` into the mapping (made writable by its constructor).
+    /// Copies into the mapping with a plain `memcpy`. The constructor made it writable.
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         let dst = self.at(offset, from.len());
-        // SAFETY: as for copy_out, the other way round.
+        // SAFETY: as for copy_out, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), dst, from.len()) };
     }
 
-    /// The mapping as words to load.
+    /// Returns the mapping as words to load.
     pub fn words(&self) -> Words<'_> {
         Words {
             base: self.base,
@@ -123,12 +123,12 @@ impl Mapping {
         }
     }
 
-    /// Lends a range as a slice, for a system call that reads from it.
+    /// Lends a range as a slice, for a system call that reads it.
     pub fn lend<T>(&self, range: Range<usize>, f: impl FnOnce(&[u8]) -> T) -> T {
         let len = range.end.saturating_sub(range.start);
         let p = self.at(range.start, len);
-        // SAFETY: in bounds; for the length of `f` the benchmarks store
-        // nothing into a range that they read.
+        // SAFETY: in bounds. During `f`, the benchmarks store nothing into a range
+        // that they read.
         f(unsafe { std::slice::from_raw_parts(p, len) })
     }
 }
@@ -143,15 +143,15 @@ impl Drop for Mapping {
 /// Fills the page tables of a range of mapped memory for writing without
 /// changing a byte of it (`MADV_POPULATE_WRITE`).
 pub fn populate_write(base: *mut u8, len: usize) -> io::Result<()> {
-    // SAFETY: populating changes no contents; a range that is not mapped gives
-    // an error and nothing else.
+    // SAFETY: populating changes no contents. An unmapped range gives an error and has
+    // no other effect.
     if unsafe { libc::madvise(base.cast(), len, libc::MADV_POPULATE_WRITE) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
 }
 
-/// Mapped memory of which single words are loaded.
+/// Mapped memory for loads of single words.
 #[derive(Debug, Clone, Copy)]
 pub struct Words<'a> {
     base: *const u8,
@@ -159,14 +159,14 @@ pub struct Words<'a> {
     owner: PhantomData<&'a ()>,
 }
 
-// SAFETY: only loads go through it, and its owner, borrowed for 'a, keeps the
-// memory mapped whichever thread loads.
+// SAFETY: it only loads, and its owner, borrowed for 'a, keeps the memory mapped for
+// all threads.
 unsafe impl Send for Words<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Words<'_> {}
 
 impl<'a> Words<'a> {
-    /// Those of a directly mapped file of ours.
+    /// Returns the words of a directly mapped pramfs file.
     pub fn of_map(map: &'a MappedFile) -> Words<'a> {
         Words {
             base: map.as_ptr().cast_const(),
@@ -175,7 +175,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Address of the first byte, to find the mapping in smaps.
+    /// Returns the address range, to find the mapping in smaps.
     pub fn range(&self) -> Range<usize> {
         self.base as usize..self.base as usize + self.len
     }
@@ -186,37 +186,37 @@ impl<'a> Words<'a> {
             range.start <= range.end && range.end <= self.len,
             "outside the mapping"
         );
-        // SAFETY: in bounds of a mapping that its owner keeps for 'a; the
-        // benchmarks store nothing into what they read at the time.
+        // SAFETY: in bounds of a mapping that its owner keeps for 'a. Meanwhile the
+        // benchmarks store nothing into it.
         f(unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) })
     }
 
-    /// Bytes mapped.
+    /// Returns the mapped bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// One 8-byte load at a multiple of 8.
+    /// Loads 8 bytes at a multiple of 8.
     #[inline]
     pub fn load(&self, offset: usize) -> u64 {
         assert!(
             offset.is_multiple_of(8) && offset < self.len && self.len - offset >= 8,
             "outside the mapping"
         );
-        // SAFETY: aligned and in bounds of a mapping that its owner keeps for
-        // 'a; volatile, so that the load is neither merged nor moved.
+        // SAFETY: aligned and in bounds of a mapping that its owner keeps for 'a.
+        // Volatile, so that the load is neither merged nor moved.
         unsafe { std::ptr::read_volatile(self.base.add(offset).cast::<u64>()) }
     }
 }
 
-/// A page-aligned buffer, as `O_DIRECT` wants it.
+/// A page-aligned buffer, as `O_DIRECT` requires.
 #[derive(Debug)]
 pub struct Aligned {
     memory: Mapping,
 }
 
 impl Aligned {
-    /// `len` bytes filled with `byte`.
+    /// Makes a buffer of `len` bytes filled with `byte`.
     pub fn filled(len: usize, byte: u8) -> io::Result<Aligned> {
         let mut a = Aligned {
             memory: Mapping::anonymous(len)?,
@@ -225,20 +225,20 @@ impl Aligned {
         Ok(a)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the whole private mapping, which only this value reaches.
+        // SAFETY: the whole private mapping, which only this value can reach.
         unsafe { std::slice::from_raw_parts(self.memory.base, self.memory.len) }
     }
 
-    /// The bytes, to change.
+    /// Returns the bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and &mut self makes it the only borrow.
         unsafe { std::slice::from_raw_parts_mut(self.memory.base, self.memory.len) }
     }
 }
 
-/// Kernel asynchronous I/O (what libaio wraps) at a depth of one.
+/// Kernel asynchronous I/O (below libaio) with a queue depth of one.
 #[derive(Debug)]
 pub struct Aio {
     context: libc::c_ulong,
@@ -262,7 +262,7 @@ struct Iocb {
     result_fd: u32,
 }
 
-/// `struct io_event` of the same.
+/// `struct io_event` of `aio_abi.h`.
 #[repr(C)]
 #[derive(Default)]
 struct IoEvent {
@@ -275,7 +275,7 @@ struct IoEvent {
 const _: () = assert!(size_of::<Iocb>() == 64 && size_of::<IoEvent>() == 32);
 
 impl Aio {
-    /// A queue.
+    /// Makes a queue.
     pub fn new() -> io::Result<Aio> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: the kernel writes one word to `context`.
@@ -299,8 +299,8 @@ impl Aio {
         let list = [&raw mut request];
         let mut event = IoEvent::default();
         let null = std::ptr::null::<libc::timespec>();
-        // SAFETY: request, list, event and `into` all outlive the two calls,
-        // and the second returns only when the request is finished.
+        // SAFETY: request, list, event and `into` outlive the two calls, and the
+        // second returns only when the request is finished.
         unsafe {
             if libc::syscall(libc::SYS_io_submit, self.context, 1, list.as_ptr()) != 1 {
                 return Err(io::Error::last_os_error());
@@ -317,7 +317,7 @@ impl Aio {
                 match n {
                     1 => break,
                     _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-                    // The buffer may still be written to: there is no way on.
+                    // The kernel may still write to the buffer: abort.
                     _ => std::process::abort(),
                 }
             }
@@ -329,16 +329,15 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: the context is ours and has no request in flight.
+        // SAFETY: the context is ours, and no request is in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }
 
-/// A mount namespace of our own: whatever is mounted from here on is seen by
-/// this process and its children alone, and goes away with the last of them,
-/// however they die.
+/// Enters a private mount namespace. Only this process and its children see later
+/// mounts, which disappear with the last of them, however they die.
 pub fn private_mounts() -> io::Result<()> {
-    // SAFETY: unshare takes flags only; called before any thread is started.
+    // SAFETY: unshare takes only flags; no other thread has started yet.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -349,7 +348,7 @@ pub fn private_mounts() -> io::Result<()> {
     Ok(())
 }
 
-/// In a child between fork and exec: die when the parent dies.
+/// Makes a child, between fork and exec, die with its parent.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: prctl with these arguments reads no memory; async-signal-safe.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
@@ -359,15 +358,15 @@ pub fn die_with_parent() -> io::Result<()> {
 }
 
 /// Makes `command` call [`die_with_parent`] in the child.
-pub fn tie_to_us(command: &mut std::process::Command) {
+pub fn kill_with_parent(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     // SAFETY: the closure makes one system call and allocates nothing.
     unsafe { command.pre_exec(die_with_parent) };
 }
 
-/// Gives `command` a session of its own, as every daemon has: the kernel's
-/// scheduler shares time out among sessions first (autogroup), and whether a
-/// server is in its client's is worth a tenth of a request.
+/// Gives `command` a session of its own, as every daemon has. The scheduler divides
+/// time among sessions first (autogroup): a server in its client's session changes a
+/// request's time by a tenth.
 pub fn own_session(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     // SAFETY: the closure makes one system call, which reads no memory and is
@@ -386,7 +385,7 @@ pub fn kill(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// Unlinks a name that is a C string already: what a C program would do.
+/// Unlinks a name that is already a C string, like a C program.
 #[inline]
 pub fn unlink_at(dir: BorrowedFd<'_>, name: &CStr, dir_flag: bool) -> io::Result<()> {
     let flags = if dir_flag { libc::AT_REMOVEDIR } else { 0 };
@@ -398,7 +397,7 @@ pub fn unlink_at(dir: BorrowedFd<'_>, name: &CStr, dir_flag: bool) -> io::Result
 #[inline]
 pub fn create_at(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
-    // SAFETY: `name` ends with NUL; the descriptor that comes back is ours.
+    // SAFETY: `name` ends with NUL; the returned descriptor is ours.
     unsafe {
         let fd = libc::openat(dir.as_raw_fd(), name.as_ptr(), flags, 0o644);
         check(fd)?;
@@ -428,11 +427,11 @@ pub fn rename_at(dir: BorrowedFd<'_>, old: &CStr, new: &CStr) -> io::Result<()> 
     check(unsafe { libc::renameat(d, old.as_ptr(), d, new.as_ptr()) })
 }
 
-/// `fstatat`; gives the size, so that the call is not thrown away.
+/// Calls `fstatat`; returns the size, so that the call is not optimized away.
 #[inline]
 pub fn stat_at(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u64> {
     let mut st = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `name` ends with NUL; the kernel fills `st` whole on success.
+    // SAFETY: `name` ends with NUL; on success, the kernel fills all of `st`.
     unsafe {
         check(libc::fstatat(
             dir.as_raw_fd(),
@@ -453,22 +452,21 @@ fn check(r: i32) -> io::Result<()> {
     }
 }
 
-/// CPU time and page faults of this process, or of its children that it has
-/// waited for.
+/// CPU time and page faults of this process, or of its children that were waited for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     /// Time in user mode.
     pub user: Duration,
     /// Time in the kernel.
     pub system: Duration,
-    /// Faults that needed no I/O.
+    /// Faults without I/O.
     pub minor_faults: u64,
-    /// Faults that did.
+    /// Faults with I/O.
     pub major_faults: u64,
 }
 
 impl Usage {
-    /// Of this process so far.
+    /// Returns the usage of this process so far.
     pub fn now() -> Usage {
         let mut ru = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: getrusage fills the structure; zeroed is a valid value too.
@@ -487,7 +485,7 @@ impl Usage {
         }
     }
 
-    /// What came since `earlier`.
+    /// Returns the usage since `earlier`.
     pub fn since(self, earlier: Usage) -> Usage {
         Usage {
             user: self.user.saturating_sub(earlier.user),
@@ -503,7 +501,7 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     pin_to_cpus(&[cpu])
 }
 
-/// Lets the calling thread, and what it starts, run on these processors alone.
+/// Restricts the calling thread, and its children, to these processors.
 pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: cpu_set_t is plain bits, CPU_SET stays inside it for cpu < 1024,
     // and the kernel only reads it.
@@ -520,10 +518,10 @@ pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
     }
 }
 
-/// Processors that the calling thread may run on.
+/// Returns the processors that the calling thread may run on.
 pub fn cpus() -> io::Result<Vec<usize>> {
-    // SAFETY: the kernel fills a plain bit set of the size it is told, of
-    // which CPU_ISSET reads bits below its 1024.
+    // SAFETY: the kernel fills a plain bit set of the given size; CPU_ISSET reads bits
+    // below its 1024.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         check(libc::sched_getaffinity(
@@ -535,14 +533,14 @@ pub fn cpus() -> io::Result<Vec<usize>> {
     }
 }
 
-/// Processor time of a process and its threads so far.
+/// Returns the processor time of a process and its threads so far.
 pub fn cpu_time_of(pid: u32) -> io::Result<Duration> {
     let mut clock = 0;
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both calls only write to the variables they are given.
+    // SAFETY: both calls only write to the variables passed to them.
     unsafe {
         match libc::clock_getcpuclockid(pid as i32, &raw mut clock) {
             0 => check(libc::clock_gettime(clock, &raw mut t))?,

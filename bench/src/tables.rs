@@ -1,8 +1,8 @@
-//! Results into docs/benchmarks.md: what stands between `<!-- bench:NAME begin -->`
-//! and `<!-- bench:NAME end -->` is made from `bench/results/NAME.json`.
+//! Writes results into docs/benchmarks.md: the text between `<!-- bench:NAME begin -->`
+//! and `<!-- bench:NAME end -->` comes from `bench/results/NAME.json`.
 //!
-//! A block whose results are not there stays as it is, so that a run of one
-//! experiment renews one table.
+//! A block without results stays as it is, so that a run of one experiment updates one
+//! table.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::harness::report::duration;
 
-/// Results that have a table in the document, and the columns shown of each: key in
-/// the results, head in the table.
+/// Results that have a table in the document, with the columns of each: key in the
+/// results, head in the table.
 const BLOCKS: &[(&str, &[(&str, &str)])] = &[
     ("latest", &[]),
     (
@@ -65,10 +65,10 @@ const BLOCKS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Renews the tables of `document` from the results in `results`.
+/// Updates the tables of `document` from the results in `results`.
 ///
 /// # Errors
-/// A file that cannot be read or written, or a block without an end.
+/// If a file cannot be read or written, or a block has no end.
 pub fn renew(document: &Path, results: &Path) -> Result<()> {
     let mut text =
         std::fs::read_to_string(document).with_context(|| document.display().to_string())?;
@@ -90,13 +90,13 @@ pub fn renew(document: &Path, results: &Path) -> Result<()> {
                 println!("{name}: {} rows", rows.len());
                 text = new;
             }
-            None => println!("{name}: {} has no place for it", document.display()),
+            None => println!("{name}: {} has no block for it", document.display()),
         }
     }
     std::fs::write(document, text).with_context(|| document.display().to_string())
 }
 
-/// The text with another block; `None` where there is no such block.
+/// Returns the text with a block replaced; `None` if there is no such block.
 fn replaced(text: &str, name: &str, table: &str) -> Result<Option<String>> {
     let (begin, end) = (
         format!("<!-- bench:{name} begin -->\n"),
@@ -141,7 +141,7 @@ fn plain(rows: &[Value], columns: &[(&str, &str)]) -> String {
     out
 }
 
-/// The rows with a floor.
+/// Formats the rows with a floor.
 fn promises(rows: &[Value]) -> String {
     let mut out = String::new();
     if let Some(machine) = rows.first().and_then(|r| r["machine"].as_str()) {

@@ -12,8 +12,8 @@ use crate::identity::Identity;
 use crate::message::{self, Reply, Request, Served};
 use crate::wire;
 
-/// Longest wait for each of: a place in the queue, sending, the answer. The server first
-/// answers the clients ahead in the queue.
+/// Time limit of each step: a place in the queue, sending, the answer. The server
+/// answers the clients ahead in the queue first.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the server of a region, which is verified to belong to root or to this
@@ -28,9 +28,9 @@ pub struct Client {
 /// An answer from a process that has proved that it has the region open.
 #[derive(Debug)]
 pub struct Proved {
-    /// What it serves.
+    /// The mount that it serves.
     pub served: Served,
-    /// Its connection to the kernel, if that was asked for.
+    /// Its connection to the kernel, if requested.
     pub connection: Option<OwnedFd>,
 }
 

@@ -12,7 +12,7 @@ use crate::error::ControlError;
 pub const DIRECTORY: &str = "/run/pramfs";
 
 /// A directory in which only root (or the user of this process) can make, rename or replace
-/// a name. It and all directories above it belong to one of these users.
+/// a name. It and all directories above it belong to one of these two users.
 ///
 /// No variable and no option changes its place, because a caller could then forge it.
 /// Tests pass their own path to the same checks.
@@ -70,7 +70,7 @@ impl Directory {
                 return Err(refused(path, &format!("cannot be created: {error}")));
             }
         }
-        Directory::open(path)?.ok_or_else(|| refused(path, "has vanished"))
+        Directory::open(path)?.ok_or_else(|| refused(path, "has disappeared"))
     }
 
     /// Returns its path, for messages.

@@ -44,7 +44,7 @@ pub enum ControlError {
     )]
     Version(u16),
     /// A malformed message.
-    #[error("the process that serves the region sent an answer that is not understood: {0}")]
+    #[error("the process that serves the region sent a malformed answer: {0}")]
     Malformed(String),
     /// The other end has another region open.
     #[error("the process that answers for the region has a different region open")]
@@ -52,7 +52,7 @@ pub enum ControlError {
     /// The system failed.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
         /// Why it failed.
         source: io::Error,

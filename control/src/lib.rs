@@ -16,7 +16,7 @@
 //! Invariant: nothing here blocks forever. Each step with a peer has a time limit, each
 //! message a length limit.
 //!
-//! Left to others: the use of the answer; see `second_mount` in `fuse-frontend/`.
+//! Not here: the use of the answer; see `second_mount` in `fuse-frontend/`.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

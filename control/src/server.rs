@@ -23,7 +23,7 @@ use crate::identity::Identity;
 use crate::message::{self, Refusal, Reply, Request, Served};
 use crate::wire;
 
-/// Longest wait for a client for each of: its request, and its reading of the answer.
+/// Time limit for a client, for each of: its request, and its reading of the answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Clients that may wait.
@@ -57,7 +57,7 @@ impl Service {
         // O_PATH, so that a client can neither read nor lock it.
         let way = format!("/proc/self/fd/{}", region.as_fd().as_raw_fd());
         let region = rustix::fs::open(way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-            .map_err(ControlError::os("cannot open the region once more"))?;
+            .map_err(ControlError::os("cannot reopen the region"))?;
         let connection = rustix::io::fcntl_dupfd_cloexec(connection, 0)
             .map_err(ControlError::os("cannot copy the connection to the kernel"))?;
         Ok(Service {

@@ -43,8 +43,8 @@ pub(crate) fn limit(socket: impl AsFd, time: Duration) -> Result<(), ControlErro
 /// Checks by the kernel's credentials that the peer belongs to root or to the user of this
 /// process. Returns its pid.
 pub(crate) fn check_peer(socket: impl AsFd) -> Result<i32, ControlError> {
-    let peer = sockopt::socket_peercred(socket)
-        .map_err(ControlError::os("cannot tell who is at the other end"))?;
+    let peer =
+        sockopt::socket_peercred(socket).map_err(ControlError::os("cannot identify the peer"))?;
     let (peer_id, own) = (peer.uid, rustix::process::geteuid());
     if peer_id.is_root() || peer_id == own {
         Ok(peer.pid.as_raw_nonzero().get())

@@ -244,10 +244,10 @@ fn answer_without_region_descriptor_is_refused() {
         (answer(served, true, 1), "2 descriptors"),
         (answer(served, true, 6), "too long"),
         (answer("{}", true, 0), "version"),
-        (answer("nonsense", true, 0), "not understood"),
+        (answer("nonsense", true, 0), "malformed answer"),
         (
             answer(r#"{"version":1,"reply":"x"}"#, true, 0),
-            "not understood",
+            "malformed answer",
         ),
     ] {
         assert!(matches!(error, ControlError::Malformed(_)), "{error}");

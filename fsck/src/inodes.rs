@@ -1,4 +1,4 @@
-//! Checks inodes: which are in use, their fields, and what they own.
+//! Checks inodes: their numbers, their fields, and their blocks.
 
 use super::bitmaps::GroupBits;
 use super::maps::{Walked, blocks_of, run_at};
@@ -14,7 +14,7 @@ pub(super) const NO_DIR: u32 = u32::MAX;
 /// Longest symlink target, bytes.
 const TARGET_MAX: u64 = 4095;
 
-/// What the check knows of an inode in use.
+/// The check's data about an inode in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Info {
     /// Link count in the inode.
@@ -43,7 +43,7 @@ const FREE: Info = Info {
     said: 0,
 };
 
-/// What the check knows of a directory.
+/// The check's data about a directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dir {
     pub ino: u64,
@@ -192,22 +192,22 @@ impl Checker<'_> {
         Some((block << self.geo.block_log2) + at % self.geo.block_size)
     }
 
-    /// Reads every inode once: checks its fields and notes what later steps need.
+    /// Reads every inode once: checks its fields and records data for later steps.
     pub(super) fn read_inodes(&mut self) -> Result<()> {
         self.each_inode(Step::Inodes, |c, ino, mut info| {
             let Some(home) = c.home(ino) else {
-                c.hide();
+                c.mark_contents_unknown();
                 c.add(Issue::InodeMissing { ino });
                 return Ok(());
             };
             let d = c.read_inode(home)?;
             if d.crc != d.expected_crc(c.geo.seed, ino) || d.ino != ino.0 {
-                c.hide();
+                c.mark_contents_unknown();
                 c.add(Issue::InodeDamaged { ino });
                 return Ok(());
             }
             let Some(kind) = FileType::from_mode(d.mode) else {
-                c.hide();
+                c.mark_contents_unknown();
                 c.add(Issue::InodeField {
                     ino,
                     what: "the mode has no valid file type",
@@ -236,8 +236,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Notes that an inode is unreadable: what it owns and names is unknown.
-    fn hide(&mut self) {
+    /// Records that an inode is unreadable, so that its blocks and names are unknown.
+    fn mark_contents_unknown(&mut self) {
         (self.hidden_blocks, self.hidden_names) = (true, true);
     }
 

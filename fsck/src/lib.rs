@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - No content of the region makes a check panic, loop or leave the region.
-//! - Time and memory grow linearly with what the file system holds.
+//! - Time and memory grow linearly with the contents of the file system.
 //! - Damage is reported where it is. What it hides (blocks and names behind a
 //!   damaged pointer) is counted, and not reported again as leaked.
 //!

@@ -5,15 +5,15 @@ use super::{Checker, Issue, Step};
 use pramfs_medium::error::Result;
 use pramfs_medium::types::Ino;
 
-/// What is known of a directory's path to the root.
+/// The state of a directory's path to the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum PathState {
     /// Not followed yet.
     Unknown,
     /// On the path that is being followed.
-    Now,
+    Following,
     /// The path ends: at the root, or at a reported directory.
-    Ends,
+    Ended,
 }
 
 impl Checker<'_> {
@@ -88,27 +88,28 @@ impl Checker<'_> {
     /// Follows every directory up to the first known one. A path that returns to
     /// itself is a loop.
     fn check_loops(&mut self) {
-        let mut ways = vec![Way::Unknown; self.inodes.dirs.len()];
+        let mut states = vec![PathState::Unknown; self.inodes.dirs.len()];
         let mut path = Vec::new();
-        for start in 0..ways.len() {
+        for start in 0..states.len() {
             let mut at = start;
-            while ways[at] == Way::Unknown {
-                ways[at] = Way::Now;
+            while states[at] == PathState::Unknown {
+                states[at] = PathState::Following;
                 path.push(at);
                 let up = Ino(self.inodes.dirs[at].named_by);
                 match self.inodes.get(up).map(|i| i.dir as usize) {
-                    Some(up) if up < ways.len() => at = up,
+                    Some(up) if up < states.len() => at = up,
                     _ => break,
                 }
             }
             let end = self.inodes.dirs[at];
             // The last step returned to this path instead of ending here.
-            let looped = ways[at] == Way::Now && end.named_by != 0 && path.last() != Some(&at)
-                || ways[at] == Way::Now && end.named_by == end.ino;
+            let looped =
+                states[at] == PathState::Following && end.named_by != 0 && path.last() != Some(&at)
+                    || states[at] == PathState::Following && end.named_by == end.ino;
             if looped {
                 self.add(Issue::DirectoryLoop { ino: Ino(end.ino) });
             }
-            path.drain(..).for_each(|i| ways[i] = Way::Ends);
+            path.drain(..).for_each(|i| states[i] = PathState::Ended);
         }
     }
 }

@@ -11,7 +11,7 @@ pub enum Done {
     Corrected,
     /// A valid copy replaced it.
     Copied,
-    /// Rebuilt from what could be read.
+    /// Rebuilt from the readable parts.
     Rebuilt,
     /// Returned to free space.
     Freed,
@@ -68,7 +68,7 @@ impl fmt::Display for Done {
     }
 }
 
-/// What was lost, or kept without an owner.
+/// A loss, or data kept without an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lost {
@@ -183,7 +183,7 @@ pub struct Loss {
     /// Its path before the repair, if known. For data that was kept: the path
     /// of the file that holds it now.
     pub path: Option<Vec<u8>>,
-    /// What was lost.
+    /// The loss.
     pub what: Lost,
 }
 

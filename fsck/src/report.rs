@@ -25,11 +25,11 @@ pub enum Outcome {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The damage, and where it is.
     pub issue: Issue,
-    /// What the repair did with it.
+    /// The action of the repair.
     pub outcome: Outcome,
     /// The action taken, if it was repaired.
     pub done: Option<Done>,
@@ -46,7 +46,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Counts of what a file system holds.
+/// Counts of the contents of a file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Blocks of the region.

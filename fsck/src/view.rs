@@ -1,5 +1,5 @@
-//! A region as a check or a repair sees it: the bytes of the medium, overlaid
-//! with the changes that a repair has made and not stored yet.
+//! A region as seen by a check or a repair: the bytes of the medium, overlaid
+//! with the changes that a repair has not stored yet.
 //!
 //! Invariant: nothing here stores to the medium. An abandoned repair leaves no
 //! trace. A view takes memory only for the pages that a repair changes.
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use pramfs_medium::error::Result;
-use pramfs_medium::journal::records::{Homes, Source};
+use pramfs_medium::journal::records::{Homes, ReadMedium};
 use pramfs_medium::pmem::{PmemError, Region};
 
 /// Size of a page of changes in bytes.
@@ -150,7 +150,7 @@ impl<'r> View<'r> {
     }
 }
 
-impl Source for View<'_> {
+impl ReadMedium for View<'_> {
     fn len(&self) -> u64 {
         self.region.len()
     }

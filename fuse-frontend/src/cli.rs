@@ -17,8 +17,8 @@ pub(crate) const SERVE_IN_BACKGROUND: &str = "--serve-in-background";
 
 const MORE_HELP: &str = "\
 The log goes to the system log, with -f to standard error. PRAMFS_LOG in the
-environment says what is logged: error, warn, info (the default), debug, trace,
-or by parts, as in PRAMFS_LOG=warn,pramfs=debug.
+environment sets what is logged: error, warn, info (the default), debug, trace,
+or by module, for example PRAMFS_LOG=warn,pramfs=debug.
 
 Unmount with umount(8), or fusermount3 -u without root.
 Exit status: 0, 1 wrong invocation, 2 system error, 4 bug, 8 interrupted,
@@ -46,7 +46,7 @@ struct Arguments {
     /// Ignore unknown mount options
     #[arg(short = 's', long)]
     sloppy: bool,
-    /// Say more; twice for every refused request
+    /// Log more; -vv also logs every refused request
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Accepted for mount(8): there is no mtab
@@ -74,42 +74,42 @@ struct Arguments {
     serve_in_background: bool,
 }
 
-/// Who carries the mount.
+/// The process that serves the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// A process of its own, which is to be started.
+pub enum ServerProcess {
+    /// A new process in the background, still to be started.
     Background,
-    /// This process, which was started for that.
+    /// This process, which was started as the background server.
     BackgroundChild,
     /// This process, attached to the terminal.
     Foreground,
 }
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug)]
 pub struct Invocation {
-    /// The region as given.
+    /// The region, as given.
     pub region: PathBuf,
-    /// The mount point as given.
+    /// The mount point, as given.
     pub mountpoint: PathBuf,
     /// Options.
     pub settings: MountSettings,
-    /// Who carries the mount.
-    pub place: Place,
+    /// The process that serves the mount.
+    pub process: ServerProcess,
     /// Do everything but the mount.
     pub fake: bool,
-    /// How much to say: 0, 1, 2.
+    /// Verbosity: 0, 1, 2.
     pub verbose: u8,
     /// Options that were ignored, by name.
     pub ignored: Vec<String>,
 }
 
-/// What to do.
+/// What the command line requests.
 #[derive(Debug)]
 pub enum Request {
     /// Mount, or change a mount.
     Run(Box<Invocation>),
-    /// Print this and end well: help, version.
+    /// Print this text (help, version) and exit with status 0.
     Say(String),
 }
 
@@ -119,7 +119,7 @@ pub enum Request {
 /// Wrong invocation, with the sentence to print.
 pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure> {
     let args: Vec<OsString> = args.into_iter().collect();
-    // As a helper of mount(8), -f is "fake".
+    // For a helper of mount(8), -f means "fake".
     let helper = args
         .first()
         .is_some_and(|program| Path::new(program).ends_with("mount.fuse.pramfs"));
@@ -144,10 +144,10 @@ pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure
     let settings = settings(&arguments, &mut ignored)?;
     let foreground = arguments.foreground && !helper;
     Ok(Request::Run(Box::new(Invocation {
-        place: match (arguments.serve_in_background, foreground) {
-            (true, _) => Place::BackgroundChild,
-            (false, true) => Place::Foreground,
-            (false, false) => Place::Background,
+        process: match (arguments.serve_in_background, foreground) {
+            (true, _) => ServerProcess::BackgroundChild,
+            (false, true) => ServerProcess::Foreground,
+            (false, false) => ServerProcess::Background,
         },
         fake: arguments.fake || (arguments.foreground && helper),
         region: arguments.region,
@@ -160,7 +160,7 @@ pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Request, Failure
 
 fn settings(arguments: &Arguments, ignored: &mut Vec<String>) -> Result<MountSettings, Failure> {
     let mut settings = MountSettings::default();
-    // One option at a time, so that -s can leave out the unknown ones alone.
+    // One option at a time, so that -s ignores only the unknown ones.
     for option in arguments.options.iter().flat_map(|list| list.split(',')) {
         match options::parse(option, &mut settings) {
             Ok(()) => {}
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(invocation.region, Path::new("/r"));
         assert_eq!(invocation.mountpoint, Path::new("/m"));
         assert_eq!(invocation.settings, MountSettings::default());
-        assert_eq!(invocation.place, Place::Background);
+        assert_eq!(invocation.process, ServerProcess::Background);
         assert!(!invocation.fake);
     }
 
@@ -222,8 +222,8 @@ mod tests {
     fn mount_8_command_line_is_parsed() {
         let invocation =
             run("/sbin/mount.fuse.pramfs /r /m -sfnv -t fuse.pramfs -o rw,noatime,frobnicate");
-        assert!(invocation.fake, "-f is fake here");
-        assert_eq!(invocation.place, Place::Background);
+        assert!(invocation.fake, "-f means fake here");
+        assert_eq!(invocation.process, ServerProcess::Background);
         assert_eq!(invocation.ignored, ["frobnicate"]);
         assert_eq!(invocation.verbose, 1);
         assert_eq!(invocation.settings.atime, pramfs::AtimePolicy::NoAtime);
@@ -233,7 +233,7 @@ mod tests {
     fn options_parse_in_any_order() {
         let invocation =
             run("mount.pramfs -f -o ro /r -o cache=none /m --backend native --durability process");
-        assert_eq!(invocation.place, Place::Foreground);
+        assert_eq!(invocation.process, ServerProcess::Foreground);
         assert!(invocation.settings.read_only);
         assert_eq!(invocation.settings.cache, crate::adapter::CacheMode::None);
         assert_eq!(
@@ -246,8 +246,8 @@ mod tests {
         );
         assert!(run("mount.pramfs /r /m --require-dax").settings.require_dax);
         assert_eq!(
-            run("mount.pramfs --serve-in-background /r /m").place,
-            Place::BackgroundChild
+            run("mount.pramfs --serve-in-background /r /m").process,
+            ServerProcess::BackgroundChild
         );
     }
 

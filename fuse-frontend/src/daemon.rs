@@ -109,7 +109,7 @@ pub fn report_live(text: &str) -> io::Result<()> {
     // for the end of a stream that the server keeps open.
     let moved = std::env::set_current_dir("/");
     let reported = report(&format!("{LIVE}\n{text}"));
-    let let_go = OpenOptions::new()
+    let detached = OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")
@@ -118,7 +118,7 @@ pub fn report_live(text: &str) -> io::Result<()> {
             rustix::stdio::dup2_stderr(&null)?;
             Ok(())
         });
-    reported.and(let_go).and(moved)
+    reported.and(detached).and(moved)
 }
 
 /// Reports that the mount has failed.

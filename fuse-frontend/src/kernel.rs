@@ -33,7 +33,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, U
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::exit::Failure;
-use crate::mountinfo::{self, Mount, Spot};
+use crate::mountinfo::{self, AnchoredMount, Mount};
 use crate::mountpoint::MountPoint;
 use crate::options::MountSettings;
 use crate::privileges::programs;
@@ -45,7 +45,7 @@ const SUBTYPE: &str = "pramfs";
 
 /// A mount of ours.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct OwnMount {
     /// Its canonical mount point.
     pub path: PathBuf,
     /// Its device number; `None` if `/proc` does not show it.
@@ -66,7 +66,7 @@ pub fn connect(
     point: &MountPoint,
     source: &str,
     settings: &MountSettings,
-) -> Result<(OwnedFd, Place), Failure> {
+) -> Result<(OwnedFd, OwnMount), Failure> {
     let mounted = if rustix::process::geteuid().is_root() {
         by_system_call(point, source, settings)?
     } else {
@@ -83,13 +83,13 @@ pub fn connect(
     };
     let ours = rustix::io::fcntl_dupfd_cloexec(&connection, 0)
         .map_err(|error| Failure::system(format!("cannot copy the connection: {error}")))?;
-    let place = Place {
+    let own_mount = OwnMount {
         path: point.path.clone(),
         device,
         by_helper,
         connection: Arc::new(Mutex::new(Some(ours))),
     };
-    Ok((connection, place))
+    Ok((connection, own_mount))
 }
 
 /// A connection to the kernel, and the device number of its file system.
@@ -311,7 +311,7 @@ const MAX_MOUNTS: usize = 10_000;
 /// mount is never found.
 const MAX_MISSES: usize = 16;
 
-impl Place {
+impl OwnMount {
     /// Ends the session: afterwards no mount is treated as ours.
     pub fn end(&self) {
         *self.connection.lock() = None;
@@ -357,21 +357,21 @@ impl Place {
     }
 
     fn remove(&self, flags: UnmountFlags) -> io::Result<()> {
-        self.remove_at(flags, Spot::of_path)
+        self.remove_at(flags, AnchoredMount::of_path)
     }
 
     /// Removes all mounts; `find` returns the mount on a path.
     fn remove_at(
         &self,
         flags: UnmountFlags,
-        mut find: impl FnMut(&Path) -> io::Result<Spot>,
+        mut find: impl FnMut(&Path) -> io::Result<AnchoredMount>,
     ) -> io::Result<()> {
         let ours = |mount: &Mount| self.resembles(mount);
         let mut misses = 0;
         for _ in 0..MAX_MOUNTS {
             // Read anew each time: an unmount also removes its propagated copies.
             let mounts = mountinfo::read()?;
-            let on_top = |place: &Path| mounts.iter().rev().find(|mount| mount.target == place);
+            let on_top = |path: &Path| mounts.iter().rev().find(|mount| mount.target == path);
             let Some(last) = mounts.iter().rev().find(|mount| ours(mount)) else {
                 return Ok(());
             };
@@ -384,11 +384,11 @@ impl Place {
             // A parent directory may have been renamed meanwhile.
             let found = find(&last.target)
                 .ok()
-                .filter(|spot| spot.mount.id == last.id && ours(&spot.mount));
+                .filter(|anchored| anchored.mount.id == last.id && ours(&anchored.mount));
             match found {
                 // Its number may have been reused since it was read.
                 Some(_) if !self.is_live() => return Ok(()),
-                Some(spot) => match unmount(&spot, flags) {
+                Some(anchored) => match unmount(&anchored, flags) {
                     Err(error) if error.raw_os_error() == Some(libc::ESTALE) => misses += 1,
                     unmounted => {
                         unmounted?;
@@ -427,25 +427,25 @@ impl Place {
 /// # Errors
 /// If neither the system call nor the helper may do it.
 pub fn clear(top: &OwnedFd, path: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(mountinfo::way(top), UnmountFlags::DETACH) {
+    match rustix::mount::unmount(mountinfo::descriptor_path(top), UnmountFlags::DETACH) {
         Err(Errno::PERM) => ask_helper(path, &["-u", "-q", "-z", "--"]),
         other => other.map_err(Into::into),
     }
 }
 
-/// Unmounts the mount at a spot, whichever process serves it.
+/// Unmounts an anchored mount, whichever process serves it.
 ///
 /// # Errors
 /// EBUSY while it is in use; ESTALE if another mount or none is there now; an error if
 /// neither the system call nor the helper may unmount it.
-pub fn unmount(spot: &Spot, flags: UnmountFlags) -> io::Result<()> {
+pub fn unmount(anchored: &AnchoredMount, flags: UnmountFlags) -> io::Result<()> {
     let arguments: &[&str] = if flags.contains(UnmountFlags::DETACH) {
         &["-u", "-q", "-z", "--"]
     } else {
         &["-u", "-q", "--"]
     };
-    match spot.unmount(flags) {
-        Err(Errno::PERM) => ask_helper(&spot.mount.target, arguments),
+    match anchored.unmount(flags) {
+        Err(Errno::PERM) => ask_helper(&anchored.mount.target, arguments),
         other => other.map_err(Into::into),
     }
 }
@@ -474,7 +474,7 @@ mod tests {
     /// A mount without a server, unmounted on drop.
     struct Mounted {
         dir: tempfile::TempDir,
-        place: Place,
+        own_mount: OwnMount,
         _connection: OwnedFd,
     }
 
@@ -484,26 +484,27 @@ mod tests {
             let inside = dir.path().join("point");
             std::fs::create_dir(&inside).unwrap();
             let point = mountpoint::prepare(&inside, false).unwrap();
-            let (connection, place) = connect(&point, "region", &MountSettings::default()).unwrap();
+            let (connection, own_mount) =
+                connect(&point, "region", &MountSettings::default()).unwrap();
             Mounted {
                 dir,
-                place,
+                own_mount,
                 _connection: connection,
             }
         }
 
         fn line(&self) -> Option<Mount> {
-            mountinfo::at(&self.place.path)
+            mountinfo::at(&self.own_mount.path)
         }
 
         fn unmount(&self) {
-            rustix::mount::unmount(&self.place.path, UnmountFlags::NOFOLLOW).unwrap();
+            rustix::mount::unmount(&self.own_mount.path, UnmountFlags::NOFOLLOW).unwrap();
         }
     }
 
     impl Drop for Mounted {
         fn drop(&mut self) {
-            for path in [self.dir.path(), &self.place.path] {
+            for path in [self.dir.path(), &self.own_mount.path] {
                 while rustix::mount::unmount(path, UnmountFlags::DETACH).is_ok() {}
             }
         }
@@ -520,12 +521,12 @@ mod tests {
         let (mut others, mut rounds) = (Vec::new(), 0);
         let (gone, other) = loop {
             let gone = Mounted::new();
-            assert!(gone.place.is_live());
+            assert!(gone.own_mount.is_live());
             gone.unmount();
-            assert!(!gone.place.is_live());
+            assert!(!gone.own_mount.is_live());
             // It gets the lowest free number.
             let other = Mounted::new();
-            if other.place.device == gone.place.device {
+            if other.own_mount.device == gone.own_mount.device {
                 break (gone, other);
             }
             // Another process took the number, or lower ones are free: occupy those.
@@ -536,16 +537,16 @@ mod tests {
             }
         };
         let before = other.line().unwrap();
-        gone.place.unmount().unwrap();
-        gone.place.detach().unwrap();
-        gone.place.abort().unwrap();
-        assert!(readonly::remount(&gone.place).is_err());
+        gone.own_mount.unmount().unwrap();
+        gone.own_mount.detach().unwrap();
+        gone.own_mount.abort().unwrap();
+        assert!(readonly::remount(&gone.own_mount).is_err());
         assert_eq!(other.line(), Some(before));
-        assert!(other.place.is_live());
+        assert!(other.own_mount.is_live());
         // The owner of the number still works.
-        readonly::remount(&other.place).unwrap();
+        readonly::remount(&other.own_mount).unwrap();
         assert!(other.line().unwrap().super_options.starts_with("ro,"));
-        other.place.unmount().unwrap();
+        other.own_mount.unmount().unwrap();
         assert_eq!(other.line(), None);
     }
 
@@ -556,8 +557,8 @@ mod tests {
             return;
         }
         let mounted = Mounted::new();
-        let watcher = mounted.place.clone();
-        mounted.place.end();
+        let watcher = mounted.own_mount.clone();
+        mounted.own_mount.end();
         assert!(!watcher.is_live());
         watcher.detach().unwrap();
         assert!(mounted.line().is_some());
@@ -571,7 +572,7 @@ mod tests {
         }
         let mounted = Mounted::new();
         let mut looks = 0;
-        let refused = mounted.place.remove_at(UnmountFlags::NOFOLLOW, |_| {
+        let refused = mounted.own_mount.remove_at(UnmountFlags::NOFOLLOW, |_| {
             looks += 1;
             Err(Errno::NOENT.into())
         });
@@ -581,10 +582,10 @@ mod tests {
         let none = rustix::mount::MountFlags::empty();
         let cover = mounted.dir.path();
         rustix::mount::mount("cover", cover, "tmpfs", none, c"").unwrap();
-        let refused = mounted.place.unmount();
+        let refused = mounted.own_mount.unmount();
         rustix::mount::unmount(cover, UnmountFlags::empty()).unwrap();
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EBUSY));
-        mounted.place.unmount().unwrap();
+        mounted.own_mount.unmount().unwrap();
         assert_eq!(mounted.line(), None);
     }
 }

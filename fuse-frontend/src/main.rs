@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use pramfs_fuse::cli::{self, Invocation, Place, Request};
+use pramfs_fuse::cli::{self, Invocation, Request, ServerProcess};
 use pramfs_fuse::exit::{Failure, Status};
 use pramfs_fuse::privileges::environment;
 use pramfs_fuse::{daemon, logging, options, remount, second_mount, session, unmount};
@@ -43,11 +43,14 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
         Request::Run(invocation) => *invocation,
     };
     // Before any output: a re-executed program would print it twice.
-    if invocation.place != Place::Background && !invocation.fake && !invocation.settings.remount {
+    if invocation.process != ServerProcess::Background
+        && !invocation.fake
+        && !invocation.settings.remount
+    {
         environment::begin_anew(args)
             .map_err(|error| Failure::system(format!("cannot clean the environment: {error}")))?;
     }
-    if invocation.place != Place::BackgroundChild {
+    if invocation.process != ServerProcess::BackgroundChild {
         for name in &invocation.ignored {
             eprintln!(
                 "mount.pramfs: ignoring unknown mount option: {name}{}",
@@ -63,14 +66,14 @@ fn run(args: &[OsString]) -> Result<(), Failure> {
             remount::remount(&invocation.mountpoint, &invocation.settings)
         };
     }
-    match invocation.place {
+    match invocation.process {
         _ if invocation.fake => fake(&invocation),
-        Place::Background => {
+        ServerProcess::Background => {
             eprint!("{}", in_background(&invocation, args)?);
             Ok(())
         }
-        Place::BackgroundChild => serve_in_background(&invocation),
-        Place::Foreground => serve_in_foreground(&invocation),
+        ServerProcess::BackgroundChild => serve_in_background(&invocation),
+        ServerProcess::Foreground => serve_in_foreground(&invocation),
     }
 }
 

@@ -116,19 +116,19 @@ pub fn with_id(id: u64) -> Option<Mount> {
 /// A mount on a name in an open directory: the path to the directory can no longer
 /// be replaced.
 #[derive(Debug)]
-pub struct Spot {
+pub struct AnchoredMount {
     directory: OwnedFd,
     name: OsString,
     /// The mount that was found there.
     pub mount: Mount,
 }
 
-impl Spot {
+impl AnchoredMount {
     /// Finds the mount on `path`. Only the last name may be a dead mount.
     ///
     /// # Errors
     /// Errors of the system calls; EINVAL if nothing is mounted there.
-    pub fn of_path(path: &Path) -> io::Result<Spot> {
+    pub fn of_path(path: &Path) -> io::Result<AnchoredMount> {
         let (above, name) = match (path.parent(), path.file_name()) {
             (Some(above), Some(name)) if !above.as_os_str().is_empty() => (above, name),
             (Some(_), Some(name)) => (Path::new("."), name),
@@ -139,7 +139,7 @@ impl Spot {
         let location = locate(&directory, name)?;
         let mount = with_id(location.mount).filter(|mount| mount.device == location.device);
         match mount {
-            Some(mount) if location.is_top => Ok(Spot {
+            Some(mount) if location.is_top => Ok(AnchoredMount {
                 directory,
                 name: name.to_owned(),
                 mount,
@@ -149,8 +149,8 @@ impl Spot {
     }
 
     /// Returns a path to it in which only the last name can be replaced.
-    fn way(&self) -> PathBuf {
-        Path::new(&way(&self.directory)).join(&self.name)
+    fn path(&self) -> PathBuf {
+        Path::new(&descriptor_path(&self.directory)).join(&self.name)
     }
 
     /// Unmounts it, if it is still the mount that was found.
@@ -161,7 +161,7 @@ impl Spot {
         if locate(&self.directory, &self.name)?.mount != self.mount.id {
             return Err(Errno::STALE);
         }
-        rustix::mount::unmount(self.way(), flags | UnmountFlags::NOFOLLOW)
+        rustix::mount::unmount(self.path(), flags | UnmountFlags::NOFOLLOW)
     }
 
     /// Opens the root of the mount, if it is still the mount that was found.
@@ -180,7 +180,7 @@ impl Spot {
 
 /// Returns a path that refers to the open descriptor, for system calls that only take
 /// paths.
-pub fn way(fd: impl AsFd) -> String {
+pub fn descriptor_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
@@ -322,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn spot_finds_mount_by_id() {
-        let spot = Spot::of_path(Path::new("/proc")).unwrap();
-        assert_eq!(spot.mount.fs_type, "proc");
-        assert_eq!(spot.mount, of_top(spot.open().unwrap()).unwrap());
+    fn anchored_mount_finds_mount_by_id() {
+        let anchored = AnchoredMount::of_path(Path::new("/proc")).unwrap();
+        assert_eq!(anchored.mount.fs_type, "proc");
+        assert_eq!(anchored.mount, of_top(anchored.open().unwrap()).unwrap());
         let dir = tempfile::tempdir().unwrap();
-        let refused = Spot::of_path(dir.path()).unwrap_err();
+        let refused = AnchoredMount::of_path(dir.path()).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
     }
 

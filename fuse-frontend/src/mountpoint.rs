@@ -78,8 +78,8 @@ pub fn prepare(given: &Path, nonempty: bool) -> Result<MountPoint, Failure> {
 pub(crate) fn open(given: &Path) -> Result<(OwnedFd, PathBuf), Failure> {
     let opened = rustix::fs::open(given, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let directory = opened.map_err(|error| unusable(given, &error.into()))?;
-    let path =
-        std::fs::read_link(mountinfo::way(&directory)).map_err(|error| unusable(given, &error))?;
+    let path = std::fs::read_link(mountinfo::descriptor_path(&directory))
+        .map_err(|error| unusable(given, &error))?;
     Ok((directory, path))
 }
 

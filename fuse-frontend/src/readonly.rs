@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
-use crate::kernel::Place;
+use crate::kernel::OwnMount;
 use crate::mountinfo;
 
 /// Delay between retries while files are open for writing.
@@ -32,19 +32,19 @@ const LONG_PAUSE: Duration = Duration::from_secs(2);
 
 /// Starts the thread, which ends with the mount. The thread keeps neither the engine
 /// nor the mount alive.
-pub fn watch(place: &Place, fs: &Fs) {
-    let (place, writability) = (place.clone(), fs.writability());
+pub fn watch(own_mount: &OwnMount, fs: &Fs) {
+    let (own_mount, writability) = (own_mount.clone(), fs.writability());
     let region = fs.region().info().name;
     let started = std::thread::Builder::new()
         .name("read-only".into())
         .spawn(move || {
             if writability.wait_for_damage() {
-                let path = place.path.display().to_string();
+                let path = own_mount.path.display().to_string();
                 follow(
                     &region,
                     &path,
-                    || remount(&place),
-                    |pause| !place.is_live() || writability.wait_for_end(pause),
+                    || remount(&own_mount),
+                    |pause| !own_mount.is_live() || writability.wait_for_end(pause),
                 );
             }
         });
@@ -112,11 +112,14 @@ fn follow(
 ///
 /// The only requests that this sends to the server, which is this process, are
 /// write-backs of dirty pages.
-pub(crate) fn remount(place: &Place) -> rustix::io::Result<()> {
-    let device = place.device.ok_or(Errno::NODEV)?;
+pub(crate) fn remount(own_mount: &OwnMount) -> rustix::io::Result<()> {
+    let device = own_mount.device.ok_or(Errno::NODEV)?;
     let mounts =
         mountinfo::read().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let ours = mounts.iter().rev().filter(|mount| place.resembles(mount));
+    let ours = mounts
+        .iter()
+        .rev()
+        .filter(|mount| own_mount.resembles(mount));
     let targets: Vec<PathBuf> = ours.map(|mount| mount.target.clone()).collect();
     for target in targets {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -131,7 +134,7 @@ pub(crate) fn remount(place: &Place) -> rustix::io::Result<()> {
         if (stat.stx_dev_major, stat.stx_dev_minor) != device {
             continue;
         }
-        if !place.is_live() {
+        if !own_mount.is_live() {
             return Err(Errno::NOTCONN);
         }
         let empty = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;

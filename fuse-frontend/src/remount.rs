@@ -1,10 +1,9 @@
 //! `-o remount`: the flags of a live mount.
 //!
-//! The kernel keeps these flags, so no word with the serving process is
-//! needed, but for two: with `rw` that process has to begin to write, and may
-//! not be able to; and it is that process which sets access times. Options that
-//! are ours (cache=, threads=, ...) are settled at mount time and ignored here,
-//! as mount(8) repeats them from fstab.
+//! The kernel keeps these flags, so a remount does not involve the server, with two
+//! exceptions: with `rw` the server must begin to write, and may be unable to; and it is
+//! the server that sets access times. Options of pramfs itself (cache=, threads=, ...) are
+//! fixed at mount time. A remount ignores them, because mount(8) repeats them from fstab.
 
 use std::path::{Path, PathBuf};
 
@@ -30,30 +29,30 @@ const FLAGS: [(&str, MountFlags); 11] = [
     ("strictatime", MountFlags::STRICTATIME),
 ];
 
-/// Removing this attribute, which no file has, makes the mount writable.
+/// Removing this attribute, which no file has, makes the server writable.
 pub(crate) const BEGIN_TO_WRITE: &str = "trusted.pramfs.is-writable";
 
-/// Removing one of these makes the mount set access times so.
+/// Removing one of these sets the corresponding atime policy.
 pub(crate) const SET_ATIMES: [(&str, MountFlags); 3] = [
     ("trusted.pramfs.atime-is-never", MountFlags::NOATIME),
     ("trusted.pramfs.atime-is-relative", MountFlags::RELATIME),
     ("trusted.pramfs.atime-is-strict", MountFlags::STRICTATIME),
 ];
 
-/// The same for directories: not at all, and as for files.
+/// The same for directories: no access times, and the policy of files.
 pub(crate) const SET_DIR_ATIMES: [&str; 2] = [
     "trusted.pramfs.atime-of-directories-is-never",
     "trusted.pramfs.atime-of-directories-is-the-same",
 ];
 
-/// Gives the mount on `mountpoint` the flags that `settings` names; the others
-/// stay as they are.
+/// Changes the flags that `settings` names, on the mount at `mountpoint`. Leaves the
+/// other flags unchanged.
 ///
 /// # Errors
-/// Where there is no mount of ours, or no right.
+/// It is not a mount of pramfs, or the caller lacks the right.
 pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failure> {
     let shown = mountpoint.display();
-    // Held, so that what is changed is what was looked at.
+    // Held open, so that the remount changes the mount that was checked.
     let top = mountpoint::open(mountpoint)?.0;
     let mount = mountinfo::of_top(&top)
         .filter(|mount| settings.is_type(&mount.fs_type))
@@ -64,15 +63,15 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         })?;
     if !mount.is_own() {
         return Err(Failure::mount(format!(
-            "{shown} was mounted by another user, whose files would get these flags; that user can remount it, or unmount it and mount the region"
+            "{shown} was mounted by another user, and the flags would apply to that user's files; that user can remount it, or unmount it and mount the region"
         )));
     }
-    let path = PathBuf::from(mountinfo::way(&top));
+    let path = PathBuf::from(mountinfo::descriptor_path(&top));
     let current = [&*mount.options, &*mount.super_options];
     let before = new_flags(&current, &[]);
     let flags = new_flags(&current, &settings.flags_given);
     let change = |flags| rustix::mount::mount_remount(&path, flags, c"");
-    // The process cannot be told while nothing may be written.
+    // The server cannot be notified while the mount is read-only.
     let was_writable = !before.contains(MountFlags::RDONLY);
     if was_writable && (before ^ flags).intersects(atimes()) {
         tell_atimes(&path, flags)
@@ -80,7 +79,9 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
     }
     change(flags).map_err(|error| {
         if was_writable && let Err(error) = tell_atimes(&path, before) {
-            tracing::warn!("access times of {shown} are set as if it were remounted: {error}");
+            tracing::warn!(
+                "access times of {shown} follow the new flags, although the remount failed: {error}"
+            );
         }
         let hint = if error == rustix::io::Errno::BUSY {
             "; files are open for writing"
@@ -99,33 +100,33 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), Failur
         })?;
         let why = match error {
             Errno::ROFS => {
-                "the process that serves it has the region for reading only, or has met damage, as its log says; unmount it and mount it again to write".to_owned()
+                "the server has the region open read-only, or has met damage (see its log); unmount it, and mount it again to write".to_owned()
             }
             Errno::BUSY => {
-                "others have the region open for reading; end them first, fuser(1) names them".to_owned()
+                "other processes have the region open for reading; end them first (fuser(1) lists them)".to_owned()
             }
-            error => format!("the process that serves it cannot write: {error}"),
+            error => format!("the server cannot write: {error}"),
         };
         return Err(Failure::mount(format!("{shown} stays read-only: {why}")));
     }
     if !was_writable && !flags.contains(MountFlags::RDONLY) {
         tell_atimes(&path, flags).map_err(|error| {
             Failure::mount(format!(
-                "cannot set the access times of {shown} so: {error}"
+                "cannot change the atime policy of {shown}: {error}"
             ))
         })?;
     }
     Ok(())
 }
 
-/// The flags that say how access times are set.
+/// Returns the mask of the atime flags.
 fn atimes() -> MountFlags {
     SET_ATIMES
         .iter()
         .fold(MountFlags::NODIRATIME, |all, (_, flag)| all | *flag)
 }
 
-/// Has the serving process set access times as the flags say.
+/// Makes the server set access times according to the flags.
 fn tell_atimes(path: &Path, flags: MountFlags) -> rustix::io::Result<()> {
     let policy = SET_ATIMES.iter().find(|(_, flag)| flags.contains(*flag));
     let of_dirs = SET_DIR_ATIMES[usize::from(!flags.contains(MountFlags::NODIRATIME))];
@@ -138,9 +139,9 @@ fn tell_atimes(path: &Path, flags: MountFlags) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Has the serving process take changes, and gives the reason if it does not:
-/// it has the region open for reading only, or has met damage. Asked by a
-/// change that would change nothing, which only the administrator may make.
+/// Makes the server accept changes. Returns the reason if it does not: it has the
+/// region open read-only, or has met damage. The request is a change without effect that
+/// only the administrator may make.
 fn begin_to_write(path: &Path) -> Option<Errno> {
     match rustix::fs::removexattr(path, BEGIN_TO_WRITE) {
         Ok(()) | Err(Errno::NODATA) => None,
@@ -160,7 +161,7 @@ pub(crate) fn new_flags(current: &[&str], given: &[(String, bool)]) -> MountFlag
             flags.set(*flag, *on);
         }
     }
-    // What no list of flags names is what the kernel would not take for it.
+    // Without any of these flags, the kernel means strictatime.
     if !flags.intersects(MountFlags::NOATIME | MountFlags::RELATIME) {
         flags |= MountFlags::STRICTATIME;
     }

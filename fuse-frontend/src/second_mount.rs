@@ -13,7 +13,7 @@
 //!   compared with the mount of root; a mismatch is refused;
 //! * the new mount is never less restricted than the first one.
 //!
-//! Left to others: if another program uses the region, opening it fails.
+//! Not here: a region that another program uses. Opening it fails.
 
 use std::path::Path;
 

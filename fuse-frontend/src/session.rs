@@ -1,10 +1,13 @@
 //! A mount from end to end: region, engine, kernel.
 //!
-//! Order: the mount point is looked at before the region is touched; the
-//! region is locked and recovered before the kernel hears of it; privileges go
-//! in two steps (see [`privileges`]), the second of them before the first request is
-//! served; when [`mount`] returns, requests are taken. Taking it apart goes the other way,
-//! and the engine is closed last.
+//! Order:
+//! 1. the mount point is checked before the region is touched;
+//! 2. the region is locked and recovered before the kernel mounts;
+//! 3. privileges are dropped in two steps (see [`privileges`]), the second one before the
+//!    first request is served;
+//! 4. when [`mount`] returns, requests are accepted.
+//!
+//! An unmount takes the reverse order, and the engine is closed last.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -18,7 +21,7 @@ use pramfs_control::{ControlError, DIRECTORY, Directory, Served, Server, Service
 
 use crate::adapter::Adapter;
 use crate::exit::Failure;
-use crate::kernel::{self, Place};
+use crate::kernel::{self, OwnMount};
 use crate::memory;
 use crate::mountinfo;
 use crate::mountpoint;
@@ -30,27 +33,27 @@ use crate::second_mount;
 use crate::shutdown::{Signals, Watch};
 use crate::summary;
 
-/// After an unmount the process that served it needs a moment to close the
-/// region, of which umount(8) does not know.
+/// How long to wait for a server that closes the region after an unmount. umount(8)
+/// does not wait for it.
 const CLOSING: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Pages that the kernel reads ahead, as KiB: as much as one request carries.
+/// Read-ahead of the kernel in KiB: the size of one request.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// A live mount that has not begun to serve.
+/// A live mount that does not serve yet.
 pub struct Mounted {
     session: Session<Adapter>,
     fs: Arc<Fs>,
     signals: Signals,
-    place: Place,
-    /// Answers for the region; root's mounts have it.
+    own_mount: OwnMount,
+    /// Answers queries about the region; only mounts of root have it.
     control: Option<Server>,
-    /// What the user should know in any case.
+    /// Messages to show in any case.
     pub notices: Vec<String>,
-    /// What the summary says that the user should know without asking for it.
+    /// The part of the summary to show even without `-v`.
     pub warnings: Vec<String>,
-    /// What was mounted, how, and what recovery did, in a few lines.
+    /// What was mounted, how, and the result of recovery, in a few lines.
     pub summary: String,
 }
 
@@ -72,7 +75,7 @@ pub fn mount(
     let given = region;
     let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
     let (region, protected) = open_region(&path, settings)?;
-    // What is in force from here on.
+    // The settings in force from here on.
     let mut settings = settings.clone();
     let mut notices = point.notices.clone();
     if protected {
@@ -85,24 +88,24 @@ pub fn mount(
     let distrusted = privileges::region::distrust(region.ownership(), &path, &mut settings)?;
     notices.extend(distrusted);
     let settings = &settings;
-    // Before the first thread, which is the engine's.
+    // Before the first thread starts, which is the engine's.
     let privileges = Privileges::shed(settings);
     let fs = open_engine(region, &path, settings, protected)?;
     if !fs.recovery().was_clean {
         tracing::warn!(
-            "{}: the last mount did not end by an unmount: its server, or the machine, was stopped; {} records replayed",
+            "{}: the last mount did not end with an unmount, because its server or the machine stopped; {} records replayed",
             path.display(),
             fs.recovery().records
         );
     }
     memory::check(&path, thread_count(settings))?;
     let source = mountinfo::source_name(&name_to_show(given, &path, settings));
-    let (connection, place) = kernel::connect(&point, &source, settings)?;
-    let control = match answer_for(&fs, &connection, &place, settings) {
+    let (connection, own_mount) = kernel::connect(&point, &source, settings)?;
+    let control = match answer_for(&fs, &connection, &own_mount, settings) {
         Ok(control) => control,
         Err(error) => {
             notices.push(format!(
-                "WARNING: no second mount of {} is possible: {error}",
+                "WARNING: {} cannot be mounted a second time: {error}",
                 path.display()
             ));
             None
@@ -117,44 +120,44 @@ pub fn mount(
         threads(settings),
     );
     let session = session.map_err(|error| {
-        if let Err(error) = place.detach() {
-            tracing::warn!("cannot unmount {}: {error}", place.path.display());
+        if let Err(error) = own_mount.detach() {
+            tracing::warn!("cannot unmount {}: {error}", own_mount.path.display());
         }
         Failure::mount(format!(
-            "cannot mount on {}: the kernel and this program do not agree: {error}",
-            place.path.display()
+            "cannot mount on {}: negotiation with the kernel failed: {error}",
+            own_mount.path.display()
         ))
     })?;
-    // Nobody has set it before: the adapter is new.
+    // It was not set before: the adapter is new.
     let _first = kernel.set(session.notifier());
-    raise_read_ahead(&place);
-    notices.extend(privileges.confine(place.by_helper));
+    raise_read_ahead(&own_mount);
+    notices.extend(privileges.confine(own_mount.by_helper));
     Ok(Mounted {
         session,
         warnings: summary::warnings(&fs.region().info(), fs.recovery()),
-        summary: summary::of(&fs, &place.path, settings),
+        summary: summary::of(&fs, &own_mount.path, settings),
         fs,
         signals,
-        place,
+        own_mount,
         control,
         notices,
     })
 }
 
-/// Opens the control socket of the region that is mounted, for root.
+/// Opens the control socket for a mounted region, if root mounts.
 fn answer_for(
     fs: &Fs,
     connection: impl AsFd,
-    place: &Place,
+    own_mount: &OwnMount,
     settings: &MountSettings,
 ) -> Result<Option<Server>, ControlError> {
     let user = rustix::process::geteuid();
-    let (true, Some(device)) = (user.is_root(), place.device) else {
+    let (true, Some(device)) = (user.is_root(), own_mount.device) else {
         return Ok(None);
     };
     let handle = fs.region().handle();
     let handle = handle.map_err(|source| ControlError::Os {
-        what: "cannot open the region once more",
+        what: "cannot reopen the region",
         source,
     })?;
     let Some(region) = handle else {
@@ -174,36 +177,36 @@ fn answer_for(
 }
 
 impl Mounted {
-    /// Serves requests until the file system is unmounted, by whomever, then
-    /// closes the region.
+    /// Serves requests until the file system is unmounted by any process, then closes the
+    /// region.
     ///
     /// # Errors
-    /// Where the connection to the kernel or the region failed.
+    /// The connection to the kernel, or the region, failed.
     pub fn serve(self) -> Result<(), Failure> {
         let watch = Watch {
-            place: self.place.clone(),
+            own_mount: self.own_mount.clone(),
             fs: Arc::downgrade(&self.fs),
         };
-        readonly::watch(&self.place, &self.fs);
+        readonly::watch(&self.own_mount, &self.fs);
         let served = watch.start(self.signals).and_then(|ended| {
             let served = self.session.run();
             drop(ended);
             served
         });
-        let path = self.place.path.display();
-        // Nobody is told any more that the region is mounted.
+        let path = self.own_mount.path.display();
+        // From here on, no answer says that the region is mounted.
         drop(self.control);
         if served.is_err()
-            && let Err(error) = self.place.detach()
+            && let Err(error) = self.own_mount.detach()
         {
             tracing::warn!("cannot unmount {path}: {error}");
         }
-        // Closing takes its time; the number of the mount may be somebody else's
-        // meanwhile. The threads for signals and damage have nothing left to do.
-        self.place.end();
+        // Closing takes time, and another mount may get our number meanwhile. The threads
+        // for signals and damage have nothing left to do.
+        self.own_mount.end();
         let region = self.fs.region().info().name;
-        // The session has dropped its adapter, so this is the last reference
-        // unless the thread for signals holds one for a moment.
+        // The session has dropped its adapter, so this is the last reference, unless the
+        // thread for signals holds one for a moment.
         if let Some(fs) = Arc::into_inner(self.fs) {
             fs.close().map_err(|error| {
                 Failure::system(format!("closing the region of {path}: {error}"))
@@ -215,12 +218,12 @@ impl Mounted {
     }
 }
 
-/// Opens the region, and tells whether a mount that was to write finds its
-/// device write-protected and has it open for reading.
+/// Opens the region. Also returns whether the mount should be writable, but its device
+/// is write-protected, so that the region is open read-only.
 ///
-/// A read-only mount has the region open for writing, too, if that can be: what
-/// a crash has left is replayed on the medium, as kernel file systems do it,
-/// and `remount,rw` is possible. With `norecovery` it never is.
+/// A read-only mount also opens the region for writing if possible: the journal is
+/// replayed on the medium, like kernel file systems do, and `remount,rw` works. With
+/// `norecovery` it does neither.
 fn open_region(path: &Path, settings: &MountSettings) -> Result<(Region, bool), Failure> {
     let options = RegionOptions::new()
         .backend(settings.backend)
@@ -228,7 +231,7 @@ fn open_region(path: &Path, settings: &MountSettings) -> Result<(Region, bool), 
         .require_dax(settings.require_dax);
     let to_read = || options.clone().read_only(true);
     if settings.read_only {
-        // Whatever is against it, opening to read fails or does not.
+        // Whatever the reason, fall back to opening it read-only.
         if !settings.no_recovery
             && let Ok(region) = options.open(path)
         {
@@ -238,7 +241,7 @@ fn open_region(path: &Path, settings: &MountSettings) -> Result<(Region, bool), 
     }
     match open_patiently(path, &options)? {
         Ok(_) if settings.no_recovery => Err(Failure::mount(
-            "norecovery needs ro: what is changed must be whole first",
+            "norecovery needs ro: changes need a recovered file system",
         )),
         Ok(region) => Ok((region, false)),
         Err(error) if is_write_protected(path, &error) => {
@@ -264,8 +267,8 @@ fn is_write_protected(path: &Path, error: &PmemError) -> bool {
     unusable && std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// One that is just being let go after an unmount is waited for; one that is
-/// mounted is refused at once.
+/// Opens a region, and waits if its server is just releasing it after an unmount. If
+/// the region is mounted, it is refused at once.
 fn open_patiently(
     path: &Path,
     options: &RegionOptions,
@@ -285,8 +288,8 @@ fn open_patiently(
         );
         if busy {
             let mount = mountinfo::of_source(path);
-            // Root's mount is live when its server answers for it, anybody else's
-            // when it is in the table.
+            // A mount of root is live if its server answers, any other if it is in the mount
+            // table.
             let is_live = match rustix::process::geteuid().is_root() {
                 true => second_mount::is_served(path),
                 false => mount.is_some(),
@@ -305,8 +308,8 @@ fn open_patiently(
     }
 }
 
-/// What the kernel shows as the source: the path without links, but the names
-/// of the device mapper, which nobody knows by number.
+/// Returns the source that the kernel shows: the path without links. Exception: names
+/// of the device mapper stay, because its numbers mean nothing to users.
 fn name_to_show(given: &Path, path: &Path, settings: &MountSettings) -> PathBuf {
     match &settings.source {
         Some(name) => name.into(),
@@ -315,8 +318,8 @@ fn name_to_show(given: &Path, path: &Path, settings: &MountSettings) -> PathBuf 
     }
 }
 
-/// Mounts the region. Where it is write-protected and that was not expected, one
-/// that a crash has left is refused: what the mount would show is in memory only.
+/// Mounts the region. If it is unexpectedly write-protected and needs recovery, the mount
+/// is refused: it would show contents that exist in memory only.
 fn open_engine(
     region: Region,
     path: &Path,
@@ -338,7 +341,7 @@ fn open_engine(
     let fs = Fs::open(region, options).map_err(failed)?;
     if protected && !settings.no_recovery && !fs.recovery().was_clean {
         return Err(Failure::mount(format!(
-            "no mount: {shown} needs recovery and is write-protected: cannot mount it read-only unless asked to, by ro or norecovery, which replay in memory"
+            "no mount: {shown} needs recovery, but is write-protected; with ro or norecovery, it is mounted read-only and replayed in memory"
         )));
     }
     if settings.read_only {
@@ -350,8 +353,8 @@ fn open_engine(
     Ok(Arc::new(fs))
 }
 
-/// Threads that serve requests unless told otherwise: two at least, so that a
-/// long request does not hold up the others.
+/// Returns the default number of serving threads: at least two, so that a long request
+/// does not delay the others.
 fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| processors.get().clamp(2, 8))
 }
@@ -377,10 +380,10 @@ fn who_may_come_in(settings: &MountSettings) -> SessionACL {
     }
 }
 
-/// Lets the kernel read ahead as much as a request carries. Only root may;
-/// without it sequential reads take more requests and nothing else changes.
-fn raise_read_ahead(place: &Place) {
-    let Some((major, minor)) = place.device else {
+/// Sets the kernel's read-ahead to the size of a request. Only root may do that;
+/// otherwise sequential reads take more requests, and nothing else changes.
+fn raise_read_ahead(own_mount: &OwnMount) {
+    let Some((major, minor)) = own_mount.device else {
         return;
     };
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -23,7 +23,7 @@ use signal_hook::consts::{
 };
 
 use crate::exit::Status;
-use crate::kernel::Place;
+use crate::kernel::OwnMount;
 
 /// Signals that unmount.
 const END: [i32; 2] = [SIGTERM, SIGINT];
@@ -67,7 +67,7 @@ impl Signals {
 /// The state that ending a mount needs.
 pub struct Watch {
     /// The mount.
-    pub place: Place,
+    pub own_mount: OwnMount,
     /// The engine, while it is open.
     pub fs: Weak<Fs>,
 }
@@ -95,18 +95,18 @@ impl Watch {
     }
 
     fn stop(&self, signal: i32, has_ended: &Receiver<()>) {
-        let path = self.place.path.display();
+        let path = self.own_mount.path.display();
         tracing::info!("{}: unmounting {path}", name(signal));
-        if let Err(error) = self.place.unmount() {
+        if let Err(error) = self.own_mount.unmount() {
             tracing::warn!("{path} is in use ({error}): detaching it; its open files will fail");
-            if let Err(error) = self.place.detach() {
+            if let Err(error) = self.own_mount.detach() {
                 tracing::warn!("cannot detach {path}: {error}");
             }
         }
         if wait(has_ended) {
             return;
         }
-        match self.place.abort() {
+        match self.own_mount.abort() {
             Ok(()) if wait(has_ended) => return,
             Ok(()) => {}
             Err(error) => tracing::debug!("cannot abort the connection of {path}: {error}"),

@@ -24,7 +24,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::exit::Failure;
 use crate::kernel;
-use crate::mountinfo::{self, FS_TYPE, Mount, Spot};
+use crate::mountinfo::{self, AnchoredMount, FS_TYPE, Mount};
 use crate::remount;
 
 #[derive(Debug, Parser)]
@@ -81,8 +81,8 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
             ));
         }
     };
-    let spot = find(&arguments.mountpoint)?;
-    let mount = &spot.mount;
+    let anchored = find(&arguments.mountpoint)?;
+    let mount = &anchored.mount;
     let path = mount.target.clone();
     let shown = path.display();
     let mut flags = UnmountFlags::NOFOLLOW;
@@ -90,13 +90,13 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
     flags.set(UnmountFlags::DETACH, arguments.lazy);
     let unmounted = pramfs_medium::pmem::unmount_after_unlock(
         &path,
-        || kernel::unmount(&spot, flags),
+        || kernel::unmount(&anchored, flags),
         |error| error.raw_os_error() == Some(libc::EBUSY),
     );
     match unmounted {
         Ok(()) => {}
         Err(error) if arguments.read_only && error.raw_os_error() == Some(libc::EBUSY) => {
-            return make_read_only(&spot)
+            return make_read_only(&anchored)
                 .map(|()| {
                     said(
                         &arguments,
@@ -134,12 +134,12 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
 
 /// Remounts read-only. A remount sets all flags: an unnamed flag is cleared, including
 /// nosuid and nodev. Therefore the current flags are passed along.
-fn make_read_only(spot: &Spot) -> io::Result<()> {
-    let top = spot.open()?;
+fn make_read_only(anchored: &AnchoredMount) -> io::Result<()> {
+    let top = anchored.open()?;
     let mount = mountinfo::of_top(&top).ok_or(Errno::STALE)?;
     let current = [&*mount.options, &*mount.super_options];
     let flags = remount::new_flags(&current, &[("ro".to_owned(), true)]);
-    rustix::mount::mount_remount(mountinfo::way(&top), flags, c"")?;
+    rustix::mount::mount_remount(mountinfo::descriptor_path(&top), flags, c"")?;
     Ok(())
 }
 
@@ -152,7 +152,7 @@ fn said(arguments: &Arguments, text: String) -> String {
 }
 
 /// Finds the mount at a path. If the mount is dead, only its parent can be resolved.
-fn find(given: &Path) -> Result<Spot, Failure> {
+fn find(given: &Path) -> Result<AnchoredMount, Failure> {
     let shown = given.display();
     let resolved = given
         .parent()
@@ -163,8 +163,8 @@ fn find(given: &Path) -> Result<Spot, Failure> {
         .into_iter()
         .flatten()
         .find_map(|path| {
-            let spot = Spot::of_path(&path).ok()?;
-            (spot.mount.fs_type == FS_TYPE).then_some(spot)
+            let anchored = AnchoredMount::of_path(&path).ok()?;
+            (anchored.mount.fs_type == FS_TYPE).then_some(anchored)
         })
         .ok_or_else(|| {
             Failure::mount(format!(

@@ -5,18 +5,18 @@
 //! x86 order nearly all loads and stores, so tests that run on them cannot show a missing
 //! fence.
 //!
-//! Without arguments, runs every model as it is, which must pass, and once for each
-//! ordering that it needs, weakened, which must fail. Each run is a process.
-//! `pramfs-loom MODEL [ORDERING]` is one run, `pramfs-loom --only PART` are all
-//! runs of the models whose name contains `PART`. `pramfs-loom --orderings` lists the orderings
-//! that some model needs, and `--models` the models; `scripts/loom.sh` compares them with the
-//! sources and with `docs/development.md`.
+//! Without arguments, it runs every model unchanged, which must pass, and once for each
+//! ordering that the model needs, weakened, which must fail. Each run is a process.
+//! `pramfs-loom MODEL [ORDERING]` is one run. `pramfs-loom --only PART` runs the models
+//! whose name contains `PART`. `pramfs-loom --orderings` lists the orderings that some model
+//! needs, and `--models` the models; `scripts/loom.sh` compares them with the sources and
+//! with `docs/development.md`.
 
 #![allow(dead_code, missing_docs)]
 // Links of the included sources lead to modules that are not included.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-// The sources of `pramfs` name the crate below them.
+// The sources of `pramfs` refer to the medium crate by this name.
 extern crate self as pramfs_medium;
 
 mod fs;
@@ -36,7 +36,7 @@ mod known_room;
 mod once_bits;
 #[path = "../../medium/src/alloc/pins.rs"]
 mod pins;
-// With few slots, there is one set.
+// With few slots, there is only one set.
 #[allow(clippy::modulo_one)]
 #[path = "../../medium/src/volume/verified.rs"]
 mod verified;
@@ -52,7 +52,7 @@ pub use stand_in::{map, media, pmem, types};
 /// Executions of the model so far.
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
-/// Seconds for one run. The slowest takes a fifth of it.
+/// Time limit of one run in seconds. The slowest run takes a fifth of it.
 const LIMIT: u64 = 300;
 
 fn main() -> ExitCode {
@@ -99,11 +99,11 @@ fn run_one(name: &str, weak: Option<&str>) -> ExitCode {
 /// How a run ended.
 #[derive(PartialEq)]
 enum End {
-    /// No promise is broken in any execution.
+    /// No execution breaks a promise.
     Holds,
-    /// A promise is broken.
+    /// An execution breaks a promise.
     Violated,
-    /// Neither: another panic, or no time.
+    /// Neither: another panic, or a timeout.
     Broken,
 }
 
@@ -152,7 +152,7 @@ fn run_all(part: &str) -> ExitCode {
             };
             println!(
                 "  {:<28} {verdict:<18} {:6.1} s  {said}",
-                weak.map_or("as it is".into(), |w| format!("without {w}")),
+                weak.map_or("unchanged".into(), |w| format!("without {w}")),
                 start.elapsed().as_secs_f32()
             );
         }

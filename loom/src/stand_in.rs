@@ -1,4 +1,4 @@
-//! What the included sources name of the rest of the engine, as far as they use it.
+//! Stands in for the parts of the engine that the included sources use.
 
 /// `medium/src/types.rs`.
 pub mod types {
@@ -20,7 +20,7 @@ pub mod types {
         }
     }
 
-    /// Two words, which belong together.
+    /// Two words that belong together.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Attr {
         pub ino: Ino,

@@ -10,16 +10,16 @@ use atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// See `medium/src/sync.rs`.
 ///
-/// loom looks for races of an access only with the last access to the same word. A thread
-/// that loads a word and then stores to it hides its store from the loads of others, and
-/// loom skips the orders in which these follow the store. Here each load first makes a
-/// failing compare-exchange of a word of its own. It changes and orders nothing, but loom
-/// also tries the two orders of two of them, and so of two loads.
+/// loom explores the races of an access only with the last access to the same word. If a
+/// thread loads a word and then stores to it, the load hides the store from the loads of other
+/// threads, and loom skips the orders in which they follow the store. So each load here first
+/// makes a failing compare-exchange on a separate word. It changes and orders nothing, but
+/// loom also explores both orders of two of them, and so of two loads.
 pub mod atomic {
     use loom::sync::atomic as loom_atomic;
     pub use loom::sync::atomic::Ordering;
 
-    /// A fence; a weakened one is none.
+    /// A fence; none if weakened.
     pub fn fence(order: Ordering) {
         if order != Ordering::Relaxed {
             loom_atomic::fence(order);
@@ -100,7 +100,7 @@ pub mod atomic {
     arithmetic!(AtomicI64, i64; AtomicU32, u32; AtomicU64, u64; AtomicUsize, usize);
 }
 
-/// The named orderings. One of them is weakened if the process was started so.
+/// The named orderings. A process can be started with one of them weakened.
 pub mod order {
     use std::sync::OnceLock;
 
@@ -108,12 +108,12 @@ pub mod order {
 
     static WEAKENED: OnceLock<String> = OnceLock::new();
 
-    /// Weakens the ordering of this name in this process, or those of several, joined by `+`.
+    /// Weakens the ordering of this name in this process, or several, joined by `+`.
     pub fn weaken(name: &str) {
         let _ = WEAKENED.set(name.to_owned());
     }
 
-    /// Whether the ordering of this name is weakened.
+    /// Returns whether the ordering of this name is weakened.
     pub fn is_weak(name: &str) -> bool {
         WEAKENED
             .get()
@@ -162,12 +162,12 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// parking_lot's lock, as far as an onlooker without the lock can tell.
+/// parking_lot's lock, as seen by a thread without the lock.
 ///
 /// parking_lot keeps all of its state in one word. An exclusive lock sets a bit there by a
-/// compare-exchange that acquires, and clears it by one that releases.
-/// `is_locked_exclusive` is a relaxed load of the word. Waiting is left to loom's lock,
-/// whose holders are ordered as those of the word are.
+/// compare-exchange with acquire ordering, and clears it by one with release ordering.
+/// `is_locked_exclusive` is a relaxed load of the word. loom's lock does the waiting, and
+/// orders its holders like the word does.
 #[derive(Debug)]
 pub struct RwLock<T> {
     word: AtomicUsize,
@@ -250,7 +250,7 @@ impl<T> Drop for RwLockWriteGuard<'_, T> {
     }
 }
 
-/// The standard library's: a value behind a flag that publishes it.
+/// The `OnceLock` of the standard library: a value behind a flag that publishes it.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     is_set: AtomicBool,

@@ -1,7 +1,7 @@
 //! The one error of the public interface: an errno, and a sentence.
 //!
-//! Every failure names its object. Which errno a failure becomes is decided
-//! by one exhaustive match, [`Error::errno`].
+//! Every error names its object. [`Error::errno`], one exhaustive match, assigns
+//! the errno.
 
 use std::io;
 
@@ -22,46 +22,46 @@ pub enum Error {
     /// The name exists.
     #[error("the name exists already")]
     Exists,
-    /// A directory was asked for.
+    /// The object is not a directory.
     #[error("not a directory")]
     NotDirectory,
-    /// The file was not opened for this.
+    /// The file was not opened for this access.
     #[error("bad file handle: {0}")]
     BadHandle(&'static str),
-    /// The file ends before the bytes that were asked for.
-    #[error("the file ends at or before offset {0}, within the range to be read")]
+    /// The file ends before the requested bytes.
+    #[error("the file ends at or before offset {0}, inside the requested range")]
     UnexpectedEnd(u64),
-    /// Memory for so many bytes cannot be had.
+    /// Memory for this many bytes cannot be allocated.
     #[error("out of memory: {0} bytes")]
     OutOfMemory(u64),
     /// A time that cannot be represented; seconds since 1970-01-01 UTC.
     #[error("the time {0} seconds from 1970-01-01 UTC cannot be represented")]
     TimeOutOfRange(i64),
-    /// Anything but a directory was asked for.
+    /// The object is a directory.
     #[error("is a directory")]
     IsDirectory,
     /// The directory still has entries.
     #[error("the directory is not empty")]
     NotEmpty,
     /// A name of more than 255 bytes, or a symlink target that is too long.
-    #[error("the name is too long: {0} bytes, the longest allowed has {1}")]
+    #[error("the name is too long: {0} bytes, at most {1} are allowed")]
     NameTooLong(usize, usize),
-    /// An argument that makes no sense, with the reason.
+    /// An argument is invalid, for this reason.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// The object does not support the operation.
     #[error("not supported: {0}")]
     NotSupported(&'static str),
-    /// Not permitted whatever the caller's rights.
+    /// Not permitted, whatever the caller's rights.
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
-    /// No right.
+    /// The caller lacks the right.
     #[error("permission denied: {0}")]
     AccessDenied(&'static str),
     /// No free block or inode.
     #[error("no space left in the region: {0}")]
     NoSpace(&'static str),
-    /// Larger than any file can be.
+    /// Larger than any file may be.
     #[error("file too large: byte {0} is past the largest offset")]
     TooLarge(u64),
     /// Too many links to one file.
@@ -73,14 +73,14 @@ pub enum Error {
     /// The attribute does not fit the buffer or the medium.
     #[error("attribute too large: {0} bytes, at most {1}")]
     AttributeTooLarge(usize, usize),
-    /// SEEK_HOLE or SEEK_DATA past the last byte.
-    #[error("nothing of the kind after offset {0}")]
+    /// SEEK_HOLE or SEEK_DATA found nothing up to the end of the file.
+    #[error("no data or hole after offset {0}")]
     NoSuchAddress(u64),
-    /// A path that leads through too many symbolic links, or round in a circle.
-    #[error("the path leads through more than {0} symbolic links")]
+    /// Resolving a path takes too many symbolic links, or is caught in a loop.
+    #[error("the path contains more than {0} symbolic links")]
     TooManySymlinks(u32),
-    /// The inode number names nothing (any more).
-    #[error("{0} does not exist any more")]
+    /// No inode has the number, or no longer.
+    #[error("{0} no longer exists")]
     Stale(Ino),
     /// The file system is read-only, with the reason.
     #[error("the file system is read-only: {0}")]
@@ -88,32 +88,32 @@ pub enum Error {
     /// In use.
     #[error("busy: {0}")]
     Busy(String),
-    /// Bytes on the medium that cannot be right.
+    /// Impossible contents of the medium.
     #[error("damaged: {object}: {what}; unmount it and run `fsck.pramfs` on its region")]
     Corrupt {
         /// The kind of damage, as fsck reports it.
         kind: Damage,
-        /// The object that is hurt.
+        /// The damaged object.
         object: String,
         /// What is wrong with it.
         what: String,
     },
-    /// Bytes of a file that an earlier repair could not bring back, and that
-    /// nobody has written since.
+    /// An earlier repair could not recover bytes of a file, and they have not been
+    /// written since.
     #[error(
-        "lost: the bytes of {ino} at offset {offset} were lost; they read again once they are written whole"
+        "lost: the bytes of {ino} at offset {offset} were lost; write the whole range to make it readable again"
     )]
     Lost {
         /// The file.
         ino: Ino,
-        /// The first byte that was met.
+        /// The first lost byte of the request.
         offset: u64,
     },
-    /// The medium failed under an access, or the engine has failed before.
+    /// An access to the medium failed, or the engine has failed before.
     #[error("input/output error: {0}")]
     Io(String),
-    /// The region holds no file system of ours, or one that this version
-    /// cannot use.
+    /// The region holds no pramfs file system, or one that this version cannot
+    /// use.
     #[error("cannot mount: {0}")]
     NotMountable(String),
     /// An error of the region.
@@ -122,7 +122,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Damage to `object`.
+    /// Makes an error about damage to `object`.
     pub fn corrupt(kind: Damage, object: impl Into<String>, what: impl Into<String>) -> Error {
         Error::Corrupt {
             kind,
@@ -131,7 +131,7 @@ impl Error {
         }
     }
 
-    /// The kind of damage, if the error is one.
+    /// Returns the kind of damage, if the error is one.
     pub fn damage(&self) -> Option<Damage> {
         match self {
             Error::Corrupt { kind, .. } => Some(*kind),
@@ -139,8 +139,8 @@ impl Error {
         }
     }
 
-    /// The inode that is damaged, where it is one: the object names it as
-    /// [`Ino`] shows itself.
+    /// Returns the damaged inode, if the object is one: the object then names it as
+    /// [`Ino`] is displayed.
     pub fn ino(&self) -> Option<Ino> {
         let object = match self {
             Error::Corrupt { object, .. } => object,
@@ -152,7 +152,7 @@ impl Error {
         rest[..end.unwrap_or(rest.len())].parse().ok().map(Ino)
     }
 
-    /// The errno that a system call would have set.
+    /// Returns the errno that a system call would set.
     pub fn errno(&self) -> i32 {
         match self {
             Error::NotFound => libc::ENOENT,
@@ -160,7 +160,7 @@ impl Error {
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
             Error::BadHandle(_) => libc::EBADF,
-            // As read(2) of a file that another process has cut has no errno, EIO.
+            // read(2) has no errno for a file that another process has truncated: EIO.
             Error::UnexpectedEnd(_) => libc::EIO,
             Error::OutOfMemory(_) => libc::ENOMEM,
             Error::TimeOutOfRange(_) => libc::EOVERFLOW,
@@ -189,7 +189,7 @@ impl Error {
 }
 
 impl Error {
-    /// The kind that `std::io` has for this error.
+    /// Returns the kind that `std::io` has for this error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Error::UnexpectedEnd(_) => io::ErrorKind::UnexpectedEof,
@@ -198,8 +198,8 @@ impl Error {
     }
 }
 
-/// The error keeps this one as its source ([`get_ref`](io::Error::get_ref)), with its
-/// message and its [`kind`](Error::kind). It has no raw OS error: no call of the system
+/// The new error keeps this one as its source ([`get_ref`](io::Error::get_ref)), with its
+/// message and its [`kind`](Error::kind). It has no raw OS error, because no system call
 /// has failed.
 ///
 /// ```

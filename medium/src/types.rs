@@ -1,5 +1,5 @@
-//! Newtypes for what must not be confused, and the plain structures that go
-//! in and out of the engine.
+//! Newtypes for numbers that must not be confused, and the plain structures that
+//! the engine takes and returns.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -21,7 +21,7 @@ impl Ino {
     pub const ORPHANS: Ino = Ino(3);
     /// The lease table: a file of lease slots.
     pub const LEASES: Ino = Ino(4);
-    /// First inode number given to users' files.
+    /// First inode number of users' files.
     pub const FIRST_FREE: Ino = Ino(16);
 }
 
@@ -36,15 +36,15 @@ impl fmt::Display for Ino {
 pub struct Bno(pub u64);
 
 impl Bno {
-    /// Returns the block that is `n` blocks further.
+    /// Returns the block `n` blocks later.
     #[inline]
     pub const fn after(self, n: u64) -> Bno {
         Bno(self.0 + n)
     }
 }
 
-/// Number of a block within a file: the block holds the bytes from
-/// `number << block_size_log2` on.
+/// Number of a block within a file: the block starts at byte
+/// `number << block_size_log2` of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileBlock(pub u64);
 
@@ -87,7 +87,7 @@ pub struct BlockRun {
 }
 
 impl BlockRun {
-    /// A run without blocks.
+    /// The empty run.
     pub const EMPTY: BlockRun = BlockRun {
         start: Bno(0),
         len: 0,
@@ -122,7 +122,7 @@ impl BlockRun {
 pub struct InodeRun {
     /// First number.
     pub start: Ino,
-    /// How many.
+    /// Number of inodes.
     pub len: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct InodeRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-/// A time to the nanosecond, signed seconds since 1970-01-01 UTC.
+/// A time in nanoseconds, with signed seconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time {
     /// Seconds since the epoch, negative before it.
@@ -159,7 +159,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// From the `S_IFMT` bits of a mode; `None` for a value that names no type.
+    /// Converts the `S_IFMT` bits of a mode; `None` if they name no type.
     pub fn from_mode(mode: u32) -> Option<FileType> {
         Some(match mode & libc::S_IFMT {
             libc::S_IFREG => FileType::Regular,
@@ -188,7 +188,7 @@ impl FileType {
         self == FileType::Symlink
     }
 
-    /// The `S_IFMT` bits.
+    /// Returns the `S_IFMT` bits.
     pub fn mode_bits(self) -> u32 {
         match self {
             FileType::Regular => libc::S_IFREG,
@@ -202,7 +202,7 @@ impl FileType {
     }
 }
 
-/// What `stat` shows.
+/// The result of `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
@@ -241,7 +241,7 @@ pub struct Attr {
     pub change: u64,
 }
 
-/// What `setattr` changes; `None` leaves a field alone.
+/// Changes of `setattr`; `None` leaves a field unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (07777).
@@ -256,7 +256,7 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Change time, where the caller knows it better (FUSE with a write-back
+    /// Change time, if the caller knows it better (FUSE with a write-back
     /// cache).
     pub ctime: Option<Time>,
     /// chattr flags.
@@ -266,13 +266,13 @@ pub struct SetAttr {
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The engine's clock.
+    /// The current time of the engine's clock.
     Now,
-    /// This one.
+    /// The given time.
     At(Time),
 }
 
-/// One entry of a directory, as `readdir` gives it.
+/// One entry of a directory, as returned by `readdir`.
 #[derive(Debug, Clone, Copy)]
 pub struct DirEntry<'a> {
     /// Name: 1 to 255 bytes, neither `/` nor NUL.
@@ -281,59 +281,59 @@ pub struct DirEntry<'a> {
     pub ino: Ino,
     /// Type.
     pub kind: FileType,
-    /// Where to go on after this entry. 1 and 2 are `.` and `..`.
+    /// Where to continue after this entry. 1 and 2 are `.` and `..`.
     pub cookie: u64,
 }
 
 /// Flags of `rename`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RenameFlags {
-    /// Fail with EEXIST where the new name exists.
+    /// Fail with EEXIST if the new name exists.
     pub noreplace: bool,
-    /// Swap the two.
+    /// Exchange the two files.
     pub exchange: bool,
     /// Leave a whiteout (character device 0:0) under the old name.
     pub whiteout: bool,
 }
 
-/// What `fallocate` does with the range.
+/// The operation of `fallocate` on the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Allocates; `keep_size` leaves the file's size alone.
+    /// Allocates the range.
     Allocate {
         /// Do not extend the file.
         keep_size: bool,
     },
     /// Deallocates whole blocks and zeroes the edges. The size stays.
     PunchHole,
-    /// Range reads as zeros and stays allocated.
+    /// Makes the range read as zeros, and keeps it allocated.
     ZeroRange {
         /// Do not extend the file.
         keep_size: bool,
     },
 }
 
-/// What `lseek` looks for.
+/// The target of `lseek`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekWhence {
-    /// Next byte that is allocated and written.
+    /// The next byte that is allocated and written.
     Data,
-    /// Next hole; the end of the file counts as one.
+    /// The next hole; the end of the file counts as one.
     Hole,
 }
 
-/// A run of a file and where it lies in the region.
+/// A run of a file, and its place in the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
     /// Offset in the file, bytes.
     pub file_offset: u64,
-    /// Offset in the region, bytes; `None` for a hole, and for what was lost.
+    /// Offset in the region in bytes; `None` for a hole and for a lost range.
     pub region_offset: Option<u64>,
     /// Bytes.
     pub len: u64,
     /// Allocated, but reads as zeros.
     pub unwritten: bool,
-    /// A repair could not bring these bytes back: reading them is EIO.
+    /// A repair could not recover these bytes: reading them gives EIO.
     pub lost: bool,
 }
 
@@ -342,38 +342,37 @@ pub struct FileExtent {
 pub enum XattrMode {
     /// Create or replace.
     Set,
-    /// EEXIST where it exists.
+    /// Create; EEXIST if it exists.
     Create,
-    /// ENODATA where it does not.
+    /// Replace; ENODATA if it does not exist.
     Replace,
 }
 
-/// What `statfs` shows.
+/// The result of `statfs`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StatFs {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks in all, metadata of the format included.
+    /// Total blocks, including the metadata of the format.
     pub blocks: u64,
-    /// Free blocks, the reserve included.
+    /// Free blocks, including the reserve.
     pub free: u64,
-    /// Free blocks that files can get.
+    /// Free blocks available to files.
     pub available: u64,
-    /// Inodes in all.
+    /// Total inodes.
     pub inodes: u64,
     /// Free inodes.
     pub free_inodes: u64,
-    /// Longest name in bytes.
+    /// Maximum length of a name in bytes.
     pub name_max: u32,
-    /// Of the uuid.
+    /// Derived from the uuid.
     pub fsid: u64,
 }
 
 impl StatFs {
-    /// How many of the available blocks file data can have if all of it is of
-    /// one file and none lies in large leaves; the others are taken by the
-    /// pointers to them. What statvfs(3) is asked for: so much can be
-    /// allocated.
+    /// Returns how many of the available blocks can hold data if one file takes them
+    /// all, without large leaves; pointers take the others. statvfs(3) is asked for
+    /// this number, because it can be allocated.
     ///
     /// ```
     /// # use pramfs_medium::types::StatFs;
@@ -385,8 +384,8 @@ impl StatFs {
         let pointers = u64::from(self.block_size / 8).max(2);
         let levels =
             1 + u64::from(64 - self.available.leading_zeros()) / u64::from(pointers.ilog2());
-        // A full tree has a little more than one block of pointers for each
-        // `pointers` of its leaves.
+        // A full tree has slightly more than one block of pointers for each
+        // `pointers` leaves.
         let tree = self.available / (pointers - 1) + levels;
         self.available.saturating_sub(tree)
     }

@@ -1,12 +1,12 @@
-//! Who uses a file that is to be a region, as far as the kernel tells.
+//! Finds other users of a file that is to become a region.
 //!
-//! The region lock and, for block devices, the kernel's exclusive claim are
-//! taken by the library on opening. A file can also be used through a loop
-//! device, as swap, or by another FUSE server, none of which takes that lock.
+//! On opening, the library takes the region lock and, for a block device, the
+//! kernel's exclusive claim. A loop device, swap, or another FUSE server may use
+//! the file without that lock.
 //!
-//! Invariant: what other users have made counts for nothing. Any user can mount
-//! something of FUSE under any name, so only mounts of root and of the caller are
-//! looked at, and their source is compared by device and inode.
+//! Invariant: a mount of another user never refuses anything. Any user can mount
+//! a FUSE file system under any name. So only mounts of root and of the caller
+//! count, and their source is compared by device and inode.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub fn check_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Adds the mount point to the library's message about a region in use.
+/// Adds the mount point to the library's message that a region is in use.
 pub fn with_mount_point(path: &Path, mut failure: Failure) -> Failure {
     if failure.reason == "in-use"
         && let Some(m) = mounts_of(path).first()
@@ -52,7 +52,7 @@ struct Mount {
     fstype: String,
 }
 
-/// Mounts of this object, by root or the caller.
+/// Returns the mounts of this object by root or the caller.
 fn mounts_of(path: &Path) -> Vec<Mount> {
     let Ok(wanted) = Identity::of_path(path) else {
         return Vec::new();
@@ -68,8 +68,8 @@ fn mounts_of(path: &Path) -> Vec<Mount> {
         .collect()
 }
 
-/// Source and place of a mount, if root or `own` has made it. All but those of
-/// FUSE take root.
+/// Parses source and mount point of a mount, if root or `own` made it. All file
+/// systems but FUSE take root to mount.
 fn mount_of(line: &str, own: u32) -> Option<(PathBuf, Mount)> {
     let (place, what) = line.split_once(" - ")?;
     let mut what = what.split(' ');
@@ -88,7 +88,7 @@ fn mount_of(line: &str, own: u32) -> Option<(PathBuf, Mount)> {
     is_trusted.then(|| (unescape(source).into(), mount))
 }
 
-/// The kernel writes blanks and backslashes in its tables as octal escapes.
+/// Decodes the octal escapes that the kernel writes for blanks and backslashes.
 fn unescape(field: &str) -> String {
     let mut out = Vec::new();
     let mut rest = field.as_bytes();
@@ -121,8 +121,8 @@ fn loop_device(path: &Path) -> Option<String> {
                 .filter(|n| n.starts_with("loop"))?;
             let file = std::fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
             let file = Path::new(file.trim_end_matches('\n'));
-            // The name that the file had when the device was set up, perhaps for
-            // another user, who may have put a link there since.
+            // The kernel reports the name of the file at the time the device was set
+            // up. Another user may have put a link there since.
             if std::fs::canonicalize(file).ok()? != file {
                 return None;
             }

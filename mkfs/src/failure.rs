@@ -1,19 +1,19 @@
-//! [`Failure`]: why a tool gives up, for a person, a script and the shell.
+//! [`Failure`]: why a tool gave up, for a person, a script and the shell.
 
 use std::path::Path;
 
 use pramfs::pmem::PmemError;
 
-/// An error with what each of its readers needs.
+/// An error, in the forms that people, scripts and the shell need.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// Exit status.
     pub status: u8,
     /// One word that stays the same between versions, for `--json`.
     pub reason: &'static str,
-    /// A sentence that names the object, the cause, and what to do.
+    /// A sentence that names the object, the cause, and the remedy.
     pub message: String,
-    /// What was in the way, for `--json`.
+    /// The existing contents that prevented the operation, for `--json`.
     pub found: Option<serde_json::Value>,
 }
 
@@ -28,12 +28,12 @@ impl Failure {
         }
     }
 
-    /// A failure that has been told already.
+    /// A failure that was already reported.
     pub fn silent() -> Failure {
         Failure::new("told", "")
     }
 
-    /// Wrong use of options and arguments.
+    /// Wrong usage of options or arguments.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new("usage", message)
     }
@@ -53,7 +53,7 @@ impl Failure {
     /// An error of the library about `object`.
     pub fn about(object: impl std::fmt::Display, e: pramfs::Error) -> Failure {
         match e {
-            // These name the region themselves.
+            // These name the region already.
             pramfs::Error::Pmem(e) => e.into(),
             e => Failure {
                 message: format!("{object}: {e}"),
@@ -98,12 +98,13 @@ fn reason_of(e: &PmemError) -> &'static str {
     }
 }
 
-/// A path for a message, control characters escaped.
+/// Returns a path with its control characters escaped, for a message.
 pub fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
 
-/// Text from elsewhere (a label, a name) that cannot move the cursor.
+/// Returns text from an untrusted source (a label, a name) with its control characters
+/// escaped.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {

@@ -1,12 +1,12 @@
-//! An image taken apart: lanes, groups and inodes as they are on the medium,
-//! and who owns how many of its blocks.
+//! Reads lanes, groups and inodes of an image from the medium, and counts the
+//! blocks of each owner.
 //!
-//! Invariant: nothing read is trusted. What does not fit its check is counted
-//! as damage and not followed; every loop is bounded by the geometry, which the
-//! superblock's validation has bounded by the size of the region.
+//! Invariant: nothing read is trusted. A structure that fails its checksum counts
+//! as damage and is not followed. The geometry bounds every loop; the validation
+//! of the superblock bounds the geometry by the size of the region.
 //!
-//! Left to others: whether the blocks that two inodes name are the same ones;
-//! that takes a check of the file system.
+//! Not here: whether two inodes name the same block. A check of the file system
+//! finds that.
 
 use pramfs::Damage;
 use pramfs::{Error, FileType, Result, inode::Ino};
@@ -21,14 +21,14 @@ use pramfs_medium::media::{DiskInode, Geometry, Ptr};
 use pramfs_medium::pmem::RegionView;
 use serde::Serialize;
 
-/// A region with a file system whose superblock is valid.
+/// A region whose superblock is valid.
 pub struct Image<'a> {
     region: RegionView<'a>,
     geo: Geometry,
     table: MapRoot,
     block_groups: MapRoot,
     inode_groups: MapRoot,
-    /// Blocks of the three tables above, pointer blocks included.
+    /// Blocks of the three tables above, including pointer blocks.
     pub table_blocks: [u64; 3],
 }
 
@@ -46,9 +46,9 @@ pub enum Slot {
         lsn: u64,
         /// Bytes.
         bytes: u32,
-        /// Changes in it.
+        /// Number of changes in it.
         entries: u32,
-        /// Whether the entries fill it just so.
+        /// Whether the entries fill the record exactly.
         sound: bool,
     },
 }
@@ -58,7 +58,7 @@ pub enum Slot {
 pub struct Lane {
     /// Number.
     pub lane: u32,
-    /// LSN up to which its records are dead; `None` where the word is damaged.
+    /// LSN up to which its records are dead; `None` if the word is damaged.
     pub retired: Option<u64>,
     /// Its two slots.
     pub slots: [Slot; 2],
@@ -73,7 +73,7 @@ pub struct Group {
     pub bitmap_offset: u64,
     /// Bits in the group.
     pub bits: u64,
-    /// Those set.
+    /// Number of set bits.
     pub used: u64,
     /// Whether the sum over the bitmap is right.
     pub sum_fits: bool,
@@ -86,15 +86,15 @@ pub struct InodeRow {
     pub inode: u64,
     /// Type and permission bits, octal.
     pub mode: String,
-    /// Names.
+    /// Number of names.
     pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes; of a directory: entries.
+    /// Bytes; for a directory, entries.
     pub size: u64,
-    /// Blocks owned.
+    /// Number of blocks owned.
     pub blocks: u64,
     /// Levels of pointer blocks.
     pub height: u8,
@@ -146,10 +146,10 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// All lanes.
+    /// Reads all lanes.
     ///
     /// # Errors
-    /// Those of the region.
+    /// A region error.
     pub fn lanes(&self) -> Result<Vec<Lane>> {
         (0..self.geo.lanes)
             .map(|lane| {
@@ -204,11 +204,11 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Calls `f` for each group that has a bitmap, and gives the number of all
-    /// groups. Damage goes to `bad`.
+    /// Calls `f` for each group that has a bitmap, and `bad` for damage. Returns the
+    /// number of all groups.
     ///
     /// # Errors
-    /// Those of the region.
+    /// A region error.
     pub fn groups(
         &self,
         kind: BitmapKind,
@@ -273,7 +273,7 @@ impl<'a> Image<'a> {
             GroupState::Unused => return Ok(None),
             GroupState::Bitmap(block) => self.geo.offset(block),
             GroupState::Damaged => {
-                return Err(damaged("the pointer to its bitmap does not fit"));
+                return Err(damaged("the pointer to its bitmap is invalid"));
             }
         };
         let mut bytes = vec![0; self.geo.block_size as usize];
@@ -290,7 +290,7 @@ impl<'a> Image<'a> {
         let bits = (total - group * self.geo.bits_per_group()).min(self.geo.bits_per_group());
         let used = words.iter().map(|w| u64::from(w.count_ones())).sum();
         if used > bits {
-            return Err(damaged("more bits are set than there are"));
+            return Err(damaged("more bits are set than the group has"));
         }
         Ok(Some((
             Group {
@@ -304,7 +304,7 @@ impl<'a> Image<'a> {
         )))
     }
 
-    /// Calls `f` for each inode in use, in the order of their numbers.
+    /// Calls `f` for each inode in use, in ascending order.
     ///
     /// # Errors
     /// Those of the region.
@@ -321,7 +321,7 @@ impl<'a> Image<'a> {
             }
         })?;
         for ino in numbers.into_iter().map(Ino) {
-            // Reserved numbers have bits and, most of them, no inode.
+            // Reserved numbers have bits, but most of them have no inode.
             let user = ino >= Ino::FIRST_FREE;
             if user || [Ino::ROOT, Ino::ORPHANS, Ino::LEASES].contains(&ino) {
                 match self.inode(ino) {
@@ -340,7 +340,7 @@ impl<'a> Image<'a> {
             return Err(Error::corrupt(
                 Damage::InodeMissing,
                 ino.to_string(),
-                "it is in use and the inode table has no block for it",
+                "it is in use, but the inode table has no block for it",
             ));
         };
         let offset = self.geo.offset(first)
@@ -351,7 +351,7 @@ impl<'a> Image<'a> {
             return Err(Error::corrupt(
                 Damage::InodeDamaged,
                 ino.to_string(),
-                "its checksum does not fit",
+                "its checksum is wrong",
             ));
         }
         Ok(InodeRow {

@@ -1,13 +1,12 @@
-//! The tools of pramfs: one program that is called by several names.
+//! The tools of pramfs: one program with several names.
 //!
-//! `mkfs.pramfs` (and any `mkfs.*`, as mkfs(8) calls it) makes a file system;
-//! `fsck.pramfs` (and any `fsck.*`) checks one; `pramfs` looks at paths and regions and gets at files without a mount. This
-//! module picks the tool by the name it was called by, and turns a [`Failure`]
-//! into a message and an exit status.
+//! `mkfs.pramfs` (and any `mkfs.*`, as mkfs(8) calls it) makes a file system.
+//! `fsck.pramfs` (and any `fsck.*`) checks one. `pramfs` inspects paths and regions,
+//! and accesses files without a mount. This module picks the tool by `args[0]`, and
+//! turns a [`Failure`] into a message and an exit status.
 //!
-//! Left to others: everything about the medium is the library's business. No
-//! tool reads or writes a structure of the medium that `pramfs_medium::media` does not
-//! describe.
+//! Not here: the structures of the medium. The tools access only those that
+//! `pramfs_medium::media` describes, and only through the library.
 #![forbid(unsafe_code)]
 
 mod busy;
@@ -27,7 +26,7 @@ use std::process::ExitCode;
 
 pub use failure::Failure;
 
-/// Runs the tool that `args[0]` names, or `default` where it names none.
+/// Runs the tool that `args[0]` names, or `default` if it names none.
 pub fn run(default: &str, args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let called = args
@@ -38,7 +37,7 @@ pub fn run(default: &str, args: impl IntoIterator<Item = OsString>) -> ExitCode 
     let tool = match called {
         "pramfs" => "pramfs",
         // mkfs(8) calls `mkfs.TYPE`: mkfs.pramfs, mkfs.fuse.pramfs. Cargo cannot
-        // make a name with a dot.
+        // build a binary with a dot in its name.
         name if name.starts_with("mkfs.") || name.starts_with("mkfs-") => "mkfs.pramfs",
         name if name.starts_with("fsck.") || name.starts_with("fsck-") => "fsck.pramfs",
         _ => default,

@@ -1,8 +1,7 @@
-//! Opening a region and the file system in it, for the tools that work without
-//! a mount.
+//! Opens a region and its file system, for the tools that work without a mount.
 //!
-//! Invariant: a tool that only looks opens read-only. What a crash left is then
-//! replayed in private memory, and not one byte of the medium changes.
+//! Invariant: a tool that only reads opens read-only. Live records are replayed in
+//! private memory, and not one byte of the medium changes.
 
 use std::path::Path;
 
@@ -12,19 +11,19 @@ use pramfs::{MountOptions, inode::Fs};
 use crate::failure::shown;
 use crate::{Failure, busy};
 
-/// What a tool wants to do.
+/// What a tool does with a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
-    /// Look.
+    /// Reads it.
     Read,
-    /// Change.
+    /// Changes it.
     Write,
 }
 
 /// Opens and locks a region.
 ///
 /// # Errors
-/// In use (the message says by whom), missing, or not to be opened.
+/// It is in use (the message names the holder), missing, or cannot be opened.
 pub fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
     RegionOptions::new()
         .read_only(intent == Intent::Read)
@@ -35,14 +34,14 @@ pub fn region(path: &Path, intent: Intent) -> Result<Region, Failure> {
 /// Opens the file system of a region.
 ///
 /// # Errors
-/// Those of [`region`], and that there is no usable file system.
+/// Those of [`region`], or there is no usable file system.
 pub fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
     let options = MountOptions {
         read_only: intent == Intent::Read,
         background: false,
         ..MountOptions::default()
     };
-    // Faults of the medium (a file cut short) become errors.
+    // Faults of the medium (a truncated file) become errors.
     pramfs::pmem::install_fault_guard()?;
     let fs =
         Fs::open(region(path, intent)?, options).map_err(|e| Failure::about(shown(path), e))?;
@@ -52,10 +51,10 @@ pub fn fs(path: &Path, intent: Intent) -> Result<Fs, Failure> {
     Ok(fs)
 }
 
-/// Closes a file system that was changed.
+/// Closes a file system after changes.
 ///
 /// # Errors
-/// Those of the medium: not everything may have reached it.
+/// Medium errors: some changes may not have reached the medium.
 pub fn close(path: &Path, fs: Fs) -> Result<(), Failure> {
     fs.close()
         .map_err(|e| Failure::about(shown(path), e.into()))

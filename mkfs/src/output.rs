@@ -1,5 +1,5 @@
-//! What the tools print: results on standard output, the rest on standard
-//! error, bars only where a person watches.
+//! Output of the tools: results on standard output, everything else on standard
+//! error, progress bars only on a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -10,32 +10,33 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// A structure as JSON on one line of standard output.
+/// Prints a structure as JSON on one line of standard output.
 pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|e| Failure::new("os", format!("cannot write JSON: {e}")))?;
     line(&text)
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 pub fn line(text: &str) -> Result<(), Failure> {
     bytes(text.as_bytes())?;
     bytes(b"\n")
 }
 
-/// Bytes on standard output, which is flushed by [`flush`].
+/// Writes bytes to standard output. [`flush`] flushes them.
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     std::io::stdout().lock().write_all(bytes).map_err(to_stdout)
 }
 
-/// To be called once before a tool ends: an error of the last write counts.
+/// Flushes standard output. Call it once before a tool ends, so that an error of
+/// the last write is reported.
 pub fn flush() -> Result<(), Failure> {
     std::io::stdout().lock().flush().map_err(to_stdout)
 }
 
 fn to_stdout(e: std::io::Error) -> Failure {
     if e.kind() == std::io::ErrorKind::BrokenPipe {
-        // `pramfs ls REGION | head`: the reader has seen enough.
+        // The reader of `pramfs ls REGION | head` has closed the pipe.
         return Failure {
             status: BROKEN_PIPE,
             ..Failure::new("os", "")
@@ -44,10 +45,10 @@ fn to_stdout(e: std::io::Error) -> Failure {
     Failure::os("cannot write to", "standard output", e)
 }
 
-/// What the shell shows for a program that SIGPIPE ended.
+/// The shell's status for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
 
-/// Prints a failure where its readers look for it, and gives its status.
+/// Prints a failure, and returns its exit status.
 pub fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
     if failure.message.is_empty() {
         return ExitCode::from(failure.status);
@@ -57,14 +58,14 @@ pub fn failed(tool: &str, failure: &Failure, as_json: bool) -> ExitCode {
         if let Some(found) = &failure.found {
             error["found"] = found.clone();
         }
-        // Should this fail, the status and the line below tell it still.
+        // If this fails, the status and the line below still report it.
         let _ = json(&serde_json::json!({ "error": error })).and_then(|()| flush());
     }
     eprintln!("{tool}: {}", failure.message);
     ExitCode::from(failure.status)
 }
 
-/// A bar over so many bytes, invisible unless standard error is a terminal.
+/// Creates a bar for `bytes` bytes, invisible unless standard error is a terminal.
 pub fn bar(bytes: u64, what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -77,7 +78,7 @@ pub fn bar(bytes: u64, what: &str) -> ProgressBar {
         .with_message(what.to_owned())
 }
 
-/// As [`bar`], over things that are counted, step by step.
+/// As [`bar`], for counted items.
 pub fn steps() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

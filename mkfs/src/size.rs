@@ -1,10 +1,10 @@
-//! Sizes as people write and read them. Units are binary: 1K is 1024 bytes.
+//! Parses and prints sizes. Units are binary: 1K is 1024 bytes.
 
-/// Reads `4096`, `256K`, `64M`, `1G`, `2T`, also with `iB` behind the unit and
-/// in small letters.
+/// Parses `4096`, `256K`, `64M`, `1G`, `2T`. The suffix may be lower case and may
+/// end in `iB`.
 ///
 /// # Errors
-/// A sentence about what is wrong.
+/// A sentence that tells what is wrong.
 pub fn parse(text: &str) -> Result<u64, String> {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -12,7 +12,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let (digits, unit) = text.split_at(end);
     let bad = || {
         format!(
-            "\"{text}\" is no size: a whole number of bytes, or one with K, M, G or T (1K = 1024 bytes)"
+            "\"{text}\" is not a size; give a whole number of bytes, or one with K, M, G or T (1K = 1024 bytes)"
         )
     };
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -27,10 +27,10 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let number: u64 = digits.parse().map_err(|_| bad())?;
     number
         .checked_mul(1 << shift)
-        .ok_or_else(|| format!("{text} is more than 64 bits of bytes can say"))
+        .ok_or_else(|| format!("{text} does not fit in 64 bits of bytes"))
 }
 
-/// `1.0 GiB`, `256 KiB`, `4096 bytes`: for reading, not for parsing.
+/// Formats a size for people: `1.0 GiB`, `256 KiB`, `4096 bytes`.
 pub fn human(bytes: u64) -> String {
     const UNITS: [(&str, u32); 5] = [
         ("PiB", 50),

@@ -1,4 +1,4 @@
-//! Paths, names and attributes of a file system that is open but not mounted.
+//! Paths, names and attributes of an open, unmounted file system.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -13,15 +13,15 @@ use serde::{Serialize, Serializer};
 use crate::Failure;
 use crate::failure::printable;
 
-/// Bytes moved at a time.
+/// Bytes copied at a time.
 pub const CHUNK: usize = 1 << 20;
 
-/// Whether a symbolic link at the end of a path is followed.
+/// Whether to follow a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// The link itself is meant.
+    /// Use the link itself.
     No,
-    /// What it leads to is meant.
+    /// Use its target.
     Yes,
 }
 
@@ -36,10 +36,10 @@ pub struct Entry {
     pub kind: FileType,
 }
 
-/// The object that a path of the file system names; `/` is the root.
+/// Looks up a path in the file system; `/` is the root.
 ///
 /// # Errors
-/// The path and what is wrong with it.
+/// The path, and what is wrong with it.
 pub fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
     let attr = match follow {
         Follow::Yes => fs.resolve(path),
@@ -52,11 +52,11 @@ pub fn find(fs: &Fs, path: &[u8], follow: Follow) -> Result<Attr, Failure> {
     attr.map_err(|e| about(path, e))
 }
 
-/// Entries of a directory without `.` and `..`, by name. A name that no file
-/// system may have is damage.
+/// Reads a directory, sorted by name, without `.` and `..`. An impossible name is
+/// damage.
 ///
 /// # Errors
-/// `path` is no directory, or damaged.
+/// `path` is not a directory, or is damaged.
 pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
     let mut list = Vec::new();
     fs.readdir(dir, 0, &mut |e| {
@@ -74,7 +74,7 @@ pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
         .iter()
         .find(|e| e.name.is_empty() || e.name.iter().any(|b| matches!(b, b'/' | 0)))
     {
-        let what = format!("the name \"{}\" cannot be", name(&bad.name));
+        let what = format!("the name \"{}\" is invalid", name(&bad.name));
         return Err(about(
             path,
             Error::corrupt(Damage::TreeLeaf, "the directory", what),
@@ -84,12 +84,12 @@ pub fn entries(fs: &Fs, path: &[u8], dir: Ino) -> Result<Vec<Entry>, Failure> {
     Ok(list)
 }
 
-/// An error about a path inside the file system.
+/// Builds an error about a path in the file system.
 pub fn about(path: &[u8], e: Error) -> Failure {
     Failure::about(name(path), e)
 }
 
-/// `directory/name`.
+/// Returns `directory/name`.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = directory.to_vec();
     if path.last() != Some(&b'/') {
@@ -99,7 +99,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// The last name of a path.
+/// Returns the last name of a path.
 pub fn base(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
     let start = path[..end]
@@ -109,12 +109,12 @@ pub fn base(path: &[u8]) -> &[u8] {
     &path[start..end]
 }
 
-/// A name or path for people.
+/// Returns a name or path, escaped for people.
 pub fn name(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
 
-/// One letter, as `ls -l` has it.
+/// Returns the type letter of `ls -l`.
 pub fn letter(kind: FileType) -> char {
     match kind {
         FileType::Regular => '-',
@@ -127,7 +127,7 @@ pub fn letter(kind: FileType) -> char {
     }
 }
 
-/// A word or two, as `stat` has it.
+/// Returns the type as `stat` prints it.
 pub fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "regular file",
@@ -140,7 +140,7 @@ pub fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-/// `drwxr-xr-t`.
+/// Formats the mode like `ls -l`: `drwxr-xr-t`.
 pub fn mode_string(attr: &Attr) -> String {
     let bit = |mask: u32, c: char| if attr.perm & mask != 0 { c } else { '-' };
     let exec = |x: u32, special: u32, c: char| match (attr.perm & x != 0, attr.perm & special != 0)
@@ -166,9 +166,9 @@ pub fn mode_string(attr: &Attr) -> String {
     .collect()
 }
 
-/// A time as it is printed: for people `2026-01-31 12:00:00.000000000 UTC`, in JSON
-/// as RFC 3339 has it, `2026-01-31T12:00:00.000000000Z`. (A year of more than four
-/// digits, which that does not know, stands as it is.)
+/// A time, as it is printed: for people `2026-01-31 12:00:00.000000000 UTC`, in JSON
+/// RFC 3339, `2026-01-31T12:00:00.000000000Z`. (RFC 3339 has no years of more than four
+/// digits; they are printed as they are.)
 #[derive(Debug, Clone, Copy)]
 pub struct Timestamp(pub Time);
 
@@ -196,8 +196,8 @@ fn date_and_time(t: Time, between: char) -> String {
     )
 }
 
-/// Date of a day counted from 1970-01-01, in the Gregorian calendar. Years are
-/// counted from March, so that the leap day is a year's last.
+/// Converts days since 1970-01-01 to a Gregorian date. Years start in March, so that
+/// the leap day is the last of a year.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

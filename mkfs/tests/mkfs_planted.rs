@@ -189,7 +189,7 @@ fn mkfs_through_dangling_symlink_fails() {
     let dir = scratch();
     let link = dir.path().join("link");
     symlink("missing", &link).unwrap();
-    mkfs([s(&link), "1M"]).refused(&["symbolic link that leads nowhere"]);
+    mkfs([s(&link), "1M"]).refused(&["dangling symbolic link"]);
     assert!(!dir.path().join("missing").exists());
 }
 

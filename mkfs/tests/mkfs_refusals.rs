@@ -408,8 +408,8 @@ fn mkfs_of_impossible_size_fails() {
         ("255K", "256K"),
         ("262143", "256K"),
         ("300001", "multiple of 4096"),
-        ("1.5G", "no size"),
-        ("many", "no size"),
+        ("1.5G", "not a size"),
+        ("many", "not a size"),
         ("99999999999P", "64 bits"),
     ] {
         mkfs([s(&r), size]).refused(&[words]);
@@ -440,7 +440,7 @@ fn mkfs_with_invalid_options_fails() {
         (vec!["-N", "100", "-i", "1024"], vec!["cannot be used with"]),
         (vec!["-i", "1"], vec!["1 bytes an inode"]),
         (vec!["--lanes", "65"], vec!["65 journal lanes"]),
-        (vec!["-U", "nonsense"], vec!["no uuid", "nonsense"]),
+        (vec!["-U", "nonsense"], vec!["not a uuid", "nonsense"]),
         (
             vec!["-U", "00000000-0000-0000-0000-000000000000"],
             vec!["zeros"],
@@ -600,9 +600,12 @@ fn mkfs_warns_if_host_has_too_little_room() {
     let host = Tmpfs::new(dir.path(), c"size=8m");
     let (large, small) = (host.0.join("large"), host.0.join("small"));
     let a = mkfs([s(&large), "16M"]).ok();
-    assert!(a.err.contains("less than it may come to need"), "{a:?}");
+    assert!(
+        a.err.contains("of the space that the region may need"),
+        "{a:?}"
+    );
     let a = mkfs([s(&small), "4M"]).ok();
-    assert!(!a.err.contains("may come to need"), "{a:?}");
+    assert!(!a.err.contains("may need"), "{a:?}");
 }
 
 /// A mounted tmpfs, until it is dropped.

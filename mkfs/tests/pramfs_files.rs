@@ -380,7 +380,7 @@ fn trim_frees_host_memory() {
     engine.close().unwrap();
     let said = pramfs(["trim", s(&region)]).ok().out;
     assert!(
-        said.contains("bytes of free blocks were given back"),
+        said.contains("bytes of free blocks returned to the host"),
         "{said}"
     );
     assert!(used() + (14 << 20) <= before, "{} of {before}", used());

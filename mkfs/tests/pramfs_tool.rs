@@ -321,7 +321,7 @@ fn doctor_reports_tmpfs() {
         (&"tmpfs".into(), &true.into(), &false.into())
     );
     assert_eq!(a["size"], 1 << 20);
-    assert_eq!(a["survives"], "the death of processes, but no reboot");
+    assert_eq!(a["survives"], "the death of processes, but not a reboot");
     let a = pramfs(["doctor", r]).ok();
     assert!(
         a.out.contains("tmpfs, 1 MiB") && a.out.contains("survives"),

@@ -1,4 +1,4 @@
-//! The lower face, for front ends: inode numbers instead of paths, a caller's
+//! The lower interface, for front ends: inode numbers instead of paths, a caller's
 //! credentials with each operation, references that a kernel counts.
 //!
 //! [`Fs`] is a mounted file system; its operations are the methods of [`Engine`], which

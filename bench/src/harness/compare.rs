@@ -1,10 +1,10 @@
-//! Interleaved comparison: each round runs every side once, on the same
-//! random sequence, and gives one ratio; the sides take turns at going first.
+//! Interleaved comparison: each round runs every side once, on the same random
+//! sequence, and gives one ratio. The sides alternate in going first.
 //!
-//! A machine that speeds up, slows down or is shared hits both sides of a
-//! round alike, so the ratio of a round says more than two long runs one after
-//! the other. The report is the median of the rounds' ratios, with their 10th
-//! and 90th percentile as the spread.
+//! If the machine speeds up, slows down, or is shared, both sides of a round are
+//! affected alike. So the ratio of a round is more reliable than that of two long runs
+//! in succession. The report is the median of the rounds' ratios, with their 10th and
+//! 90th percentile as the spread.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use super::Context;
 
-/// One contender: `run(seed, operations)` gives the time that counts.
+/// One contender: `run(seed, operations)` returns the time that counts.
 pub struct Side<'a> {
     name: String,
     #[allow(
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Side<'_> {
 }
 
 impl<'a> Side<'a> {
-    /// A side that does its own timing, since part of its work does not count.
+    /// A side that times itself, since part of its work does not count.
     pub fn timed(
         name: impl Into<String>,
         run: impl FnMut(u64, u64) -> Result<Duration> + 'a,
@@ -55,48 +55,48 @@ impl<'a> Side<'a> {
     }
 }
 
-/// How many operations a round has.
+/// Number of operations in a round.
 #[derive(Debug, Clone, Copy)]
 pub enum Ops {
-    /// So many.
+    /// This number.
     Fixed(u64),
-    /// So many that the slowest side takes the usual round time.
+    /// As many as make the slowest side take the usual round time.
     Calibrated,
 }
 
 /// The times of all rounds.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Operations a round.
+    /// Operations in a round.
     pub ops: u64,
-    /// Nanoseconds an operation: for each side, for each round.
+    /// Nanoseconds of one operation: for each side, for each round.
     pub ns: Vec<Vec<f64>>,
 }
 
-/// Sides of a comparison with a control, in their order.
+/// Sides of a comparison with a control, in order.
 pub const NEW: usize = 0;
-/// What `NEW` is held against.
+/// The baseline for `NEW`.
 pub const OLD: usize = 1;
-/// The same as `OLD`: what it differs from that by is not a matter of the build.
+/// The same build as `OLD`: its deviation shows the noise of the measurement.
 pub const CONTROL: usize = 2;
 
-/// How far a control may differ from what it is the same as.
+/// Limit of the control's deviation from the baseline.
 const CONTROL_LIMIT: f64 = 0.01;
-/// Times that the rounds are done, at most, to come below that.
+/// Maximum number of repetitions of the rounds until the control is within the limit.
 const CONTROL_TURNS: u32 = 4;
 
 impl Measured {
-    /// Median nanoseconds an operation of a side.
+    /// Returns the median nanoseconds of one operation of a side.
     pub fn median_ns(&self, side: usize) -> f64 {
         quantile(&self.ns[side], 0.5)
     }
 
-    /// The rate of the control by that of what it is the same as.
+    /// Returns the rate of the control, divided by that of the baseline.
     pub fn control(&self) -> f64 {
         quantile(&self.ratios(CONTROL, OLD), 0.5)
     }
 
-    /// How many times the rate of side `theirs` side `ours` reaches, round by
+    /// Returns the rate of side `ours`, divided by that of side `theirs`, for each
     /// round.
     pub fn ratios(&self, ours: usize, theirs: usize) -> Vec<f64> {
         self.ns[theirs]
@@ -107,8 +107,7 @@ impl Measured {
     }
 }
 
-/// The value below which a share `q` of the values lies, by linear
-/// interpolation.
+/// Returns the quantile `q` of the values, by linear interpolation.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
@@ -120,20 +119,20 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     v[low] + (v[high] - v[low]) * (at - low as f64)
 }
 
-/// Runs the sides in turn: one round that is not counted, then the counted
+/// Runs the sides in turn: first one round that is not counted, then the counted
 /// ones.
 ///
 /// # Errors
-/// That of the first side that fails, with its name; or when interrupted.
+/// If a side fails (with its name), or when interrupted.
 pub fn interleave(cx: &Context, ops: Ops, sides: &mut [Side<'_>]) -> Result<Measured> {
     interleave_rounds(cx, cx.rounds, ops, sides)
 }
 
-/// As [`interleave_rounds`], of the sides [`NEW`], [`OLD`] and [`CONTROL`]: it goes on
-/// for up to four times as many rounds until the control is the same within 1 %.
+/// Like [`interleave_rounds`], for the sides [`NEW`], [`OLD`] and [`CONTROL`]. Runs up
+/// to four times as many rounds, until the control deviates by at most 1 %.
 ///
 /// # Errors
-/// As for [`interleave`].
+/// Like [`interleave`].
 pub fn interleave_with_control(
     cx: &Context,
     rounds: u32,
@@ -153,10 +152,10 @@ pub fn interleave_with_control(
     Ok(all)
 }
 
-/// As [`interleave`], with another number of counted rounds.
+/// Like [`interleave`], with another number of counted rounds.
 ///
 /// # Errors
-/// As for [`interleave`].
+/// Like [`interleave`].
 pub fn interleave_rounds(
     cx: &Context,
     rounds: u32,
@@ -172,10 +171,10 @@ pub fn interleave_rounds(
         Ops::Calibrated => {
             let mut slowest = 0f64;
             for side in sides.iter_mut() {
-                // From one operation upwards, until it takes long enough to tell.
+                // Start with one operation, and grow until the time can be measured.
                 let mut n = 1;
                 loop {
-                    cx.go_on()?;
+                    cx.check_stop()?;
                     let ns = one(side, 1, n)?;
                     if ns * n as f64 > 3e6 {
                         slowest = slowest.max(ns);
@@ -194,8 +193,8 @@ pub fn interleave_rounds(
     for round in 0..rounds {
         let count = sides.len();
         for turn in 0..count {
-            cx.go_on()?;
-            // First forwards, then backwards: nobody always goes first.
+            cx.check_stop()?;
+            // Alternate the order, so that no side always goes first.
             let at = if round % 2 == 0 {
                 turn
             } else {
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn ratios_compare_same_round() {
-        // The machine slows down fourfold in the second round: no matter.
+        // The machine slows down fourfold in the second round: no effect.
         let m = Measured {
             ops: 1,
             ns: vec![vec![100.0, 400.0], vec![200.0, 800.0]],

@@ -1,5 +1,5 @@
-//! A FUSE server in a process of its own: started in the foreground, awaited,
-//! asked what it has used, and stopped.
+//! A FUSE server in a process of its own: starts it in the foreground, waits for its
+//! mount, reads its counters, and stops it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::Context;
-use super::scratch::Place;
+use super::scratch::MountDir;
 use crate::sys;
 
 /// `f_type` of a FUSE file system.
@@ -21,7 +21,7 @@ const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 pub struct Daemon {
     name: String,
     child: Child,
-    place: Place,
+    mount_dir: MountDir,
 }
 
 fn is_fuse(path: &Path) -> bool {
@@ -29,20 +29,25 @@ fn is_fuse(path: &Path) -> bool {
 }
 
 impl Daemon {
-    /// Starts `command`, which mounts on `place` and stays in the foreground,
+    /// Starts `command`, which mounts on `mount_dir` and stays in the foreground,
     /// and waits until the mount is live.
     ///
     /// # Errors
-    /// When it cannot be started, ends, or mounts nothing within 20 seconds;
-    /// with what it said.
-    pub fn start(cx: &Context, name: &str, mut command: Command, place: Place) -> Result<Daemon> {
-        let log = place.path().with_extension("log");
+    /// If it cannot be started, exits, or mounts nothing within 20 seconds; with its
+    /// output.
+    pub fn start(
+        cx: &Context,
+        name: &str,
+        mut command: Command,
+        mount_dir: MountDir,
+    ) -> Result<Daemon> {
+        let log = mount_dir.path().with_extension("log");
         let out = fs::File::create(&log).with_context(|| log.display().to_string())?;
         command
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out);
-        sys::tie_to_us(&mut command);
+        sys::kill_with_parent(&mut command);
         sys::own_session(&mut command);
         let child = command
             .spawn()
@@ -50,20 +55,20 @@ impl Daemon {
         let mut daemon = Daemon {
             name: name.into(),
             child,
-            place,
+            mount_dir,
         };
         let since = Instant::now();
         let ready = loop {
-            if is_fuse(daemon.place.path()) {
+            if is_fuse(daemon.mount_dir.path()) {
                 break Ok(());
             }
             if let Some(status) = daemon.child.try_wait()? {
                 break Err(format!("ended with {status}"));
             }
             if since.elapsed() > Duration::from_secs(20) {
-                break Err("mounted nothing in 20 seconds".to_owned());
+                break Err("mounted nothing within 20 seconds".to_owned());
             }
-            if cx.go_on().is_err() {
+            if cx.check_stop().is_err() {
                 break Err("interrupted".to_owned());
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -76,14 +81,14 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
-        self.place.path()
+        self.mount_dir.path()
     }
 
-    /// A path in it.
+    /// Returns a path below the mount point.
     pub fn join(&self, name: &str) -> PathBuf {
-        self.place.join(name)
+        self.mount_dir.join(name)
     }
 
     /// Process id.
@@ -91,12 +96,12 @@ impl Daemon {
         self.child.id()
     }
 
-    /// `read` system calls of the server so far. A FUSE server makes one for
-    /// each request, and (ours and the minimal one) none for anything else, so
-    /// the difference of two readings is the number of requests.
+    /// Returns the number of `read` system calls of the server so far. A FUSE server
+    /// makes one for each request; pramfs and the minimal server make no others. So the
+    /// difference of two readings is the number of requests.
     ///
     /// # Errors
-    /// When the process is gone or the kernel does not count.
+    /// If the process is gone, or the kernel does not count.
     pub fn reads(&self) -> Result<u64> {
         let path = format!("/proc/{}/io", self.pid());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -106,10 +111,10 @@ impl Daemon {
             .with_context(|| format!("{path}: no syscr"))
     }
 
-    /// User and system time of the server's threads so far.
+    /// Returns user and system time of the server's threads so far.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// If the process is gone.
     pub fn cpu_time(&self) -> Result<Duration> {
         sys::cpu_time_of(self.pid()).with_context(|| format!("processor time of {}", self.name))
     }
@@ -117,14 +122,14 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if is_fuse(self.place.path())
-            && let Err(e) = unmount(self.place.path(), UnmountFlags::empty())
+        if is_fuse(self.mount_dir.path())
+            && let Err(e) = unmount(self.mount_dir.path(), UnmountFlags::empty())
         {
             eprintln!("pramfs-bench: unmounting {}: {e}; detaching it", self.name);
-            // Failing that too, the signals below end the server.
-            let _ = unmount(self.place.path(), UnmountFlags::DETACH);
+            // If that fails too, the signals below end the server.
+            let _ = unmount(self.mount_dir.path(), UnmountFlags::DETACH);
         }
-        // The server ends when its mount goes; otherwise it is told to.
+        // The server exits when its mount is gone; otherwise signal it.
         for signal in [0, libc::SIGTERM, libc::SIGKILL] {
             if signal != 0 {
                 sys::kill(self.child.id(), signal);

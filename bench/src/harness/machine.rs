@@ -1,5 +1,5 @@
-//! The machine in general terms: enough to judge figures by, nothing that
-//! names it.
+//! Describes the machine: enough to judge the figures by, but nothing that identifies
+//! it.
 
 use std::fs;
 
@@ -14,7 +14,8 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, v)| v.trim())
 }
 
-/// Processor, cores, memory, kernel, and the settings that the figures hang on.
+/// Describes processor, cores, memory, kernel, and the settings that affect the
+/// figures.
 pub fn describe() -> String {
     let cpu = read("/proc/cpuinfo");
     let model = field(&cpu, "model name")
@@ -35,7 +36,7 @@ pub fn describe() -> String {
         .and_then(|v| v.parse::<f64>().ok())
         .map_or(0.0, |kib| kib / (1 << 20) as f64);
     let kernel = read("/proc/sys/kernel/osrelease");
-    // Only the number: what follows it may name the builder.
+    // Only the number: the rest may identify the builder.
     let kernel: String = kernel
         .trim()
         .chars()
@@ -49,7 +50,7 @@ pub fn describe() -> String {
     )
 }
 
-/// The load average of the last minute: a busy machine makes poor figures.
+/// Returns the load average of the last minute. A busy machine gives poor figures.
 pub fn load() -> f64 {
     read("/proc/loadavg")
         .split(' ')
@@ -58,7 +59,7 @@ pub fn load() -> f64 {
         .unwrap_or(0.0)
 }
 
-/// `MemAvailable` in bytes.
+/// Returns `MemAvailable` in bytes.
 pub fn available_memory() -> u64 {
     field(&read("/proc/meminfo"), "MemAvailable")
         .and_then(|v| v.split_whitespace().next())
@@ -66,8 +67,8 @@ pub fn available_memory() -> u64 {
         .map_or(0, |kib| kib << 10)
 }
 
-/// Sum of a field of `/proc/self/smaps`, in bytes, over the mappings that
-/// touch an address range.
+/// Returns the sum of a field of `/proc/self/smaps`, in bytes, over the mappings
+/// that overlap an address range.
 pub fn smaps_sum(range: std::ops::Range<usize>, key: &str) -> u64 {
     let mut inside = false;
     let mut sum = 0;

@@ -1,5 +1,5 @@
-//! What every benchmark stands on: private memory file systems, daemons,
-//! interleaved rounds, ratios and the report. Nothing here knows pramfs.
+//! The base of all benchmarks: private mounts, daemons, interleaved rounds, ratios
+//! and the report. Nothing here depends on pramfs.
 
 pub mod compare;
 pub mod daemon;
@@ -25,33 +25,33 @@ pub use scratch::{Huge, Scratch};
 /// The programs of two builds, each in a directory of its own.
 #[derive(Debug, Clone)]
 pub struct Builds {
-    /// What is measured.
+    /// The build under test.
     pub new: PathBuf,
-    /// What it is held against, and against itself.
+    /// The baseline, also compared with itself.
     pub old: PathBuf,
 }
 
-/// What a run was asked for, and where it may work.
+/// Options of a run, and its working directories.
 #[derive(Debug)]
 pub struct Context {
-    /// Fewer and shorter rounds: to see that all works, not for figures.
+    /// Fewer and shorter rounds: for a functional check, not for figures.
     pub quick: bool,
     /// Counted rounds of each comparison.
     pub rounds: u32,
-    /// Where mounts and directories are made.
+    /// Directory for mounts and files.
     pub scratch: Scratch,
     /// Set by SIGINT and SIGTERM.
     pub stop: Arc<AtomicBool>,
     /// Directory of the programs under test.
     pub programs: PathBuf,
-    /// Two builds to be compared.
+    /// The two builds of a comparison.
     pub builds: Option<Builds>,
     /// Processors that the process may use.
     pub cpus: Vec<usize>,
 }
 
 impl Context {
-    /// One for tests of this module, which mount nothing.
+    /// Makes a context for tests of this module, which mount nothing.
     #[cfg(test)]
     pub fn for_tests(rounds: u32) -> Context {
         Context {
@@ -65,31 +65,31 @@ impl Context {
         }
     }
 
-    /// Length that a round of one side should have.
+    /// Returns the intended length of a round of one side.
     pub fn round_time(&self) -> Duration {
         Duration::from_millis(if self.quick { 15 } else { 60 })
     }
 
-    /// `full` operations, or a fifth of them in a quick run.
+    /// Returns `full`, or a fifth of it in a quick run.
     pub fn scaled(&self, full: u64) -> u64 {
         if self.quick { (full / 5).max(1) } else { full }
     }
 
-    /// An error when the user has asked to stop.
+    /// Fails if the user has asked to stop.
     ///
     /// # Errors
     /// After SIGINT or SIGTERM.
-    pub fn go_on(&self) -> Result<()> {
+    pub fn check_stop(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             bail!("interrupted");
         }
         Ok(())
     }
 
-    /// One of our programs, which lies beside this one.
+    /// Returns the path of a pramfs program, which is in the directory of this one.
     ///
     /// # Errors
-    /// When it is not there, with what to type.
+    /// If it is missing; the message names the command to build it.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.programs.join(name);
         if !path.is_file() {

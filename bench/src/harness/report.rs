@@ -1,4 +1,4 @@
-//! Rows: what is promised, what was measured, and how both are shown.
+//! Rows: promises and measurements, and their output.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,59 +8,59 @@ use serde::Serialize;
 
 use super::compare::{Measured, quantile};
 
-/// One promise.
+/// A promised ratio.
 #[derive(Debug)]
 pub struct Row {
     /// Short name, for `--filter`.
     pub id: &'static str,
-    /// What is done.
+    /// The operation.
     pub work: &'static str,
-    /// What it is compared with.
+    /// The competitor.
     pub against: &'static str,
-    /// Least ratio of the rates, ours to theirs.
+    /// Minimum ratio of the rates, ours to theirs.
     pub floor: f64,
-    /// The ratio has to be larger than the floor, not just as large.
+    /// Whether the ratio must exceed the floor, not just reach it.
     pub strictly: bool,
 }
 
-/// Rows that are measured together, since they share what they need.
+/// Rows that share a setup and are measured together.
 #[derive(Debug)]
 pub struct Group {
     /// Its rows.
     pub rows: &'static [Row],
-    /// Measures all of them.
+    /// Measures all rows.
     pub measure: fn(&super::Context, &mut Report) -> Result<()>,
 }
 
-/// A row as it goes into the JSON file.
+/// A row of the JSON file.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// Short name.
     pub id: String,
-    /// What was done.
+    /// The operation.
     pub work: String,
-    /// What it was compared with.
+    /// The competitor.
     pub against: String,
-    /// Median of the rounds' ratios of rates, ours to theirs; null when it
-    /// could not be measured.
+    /// Median of the rounds' ratios of rates, ours to theirs; null if it could not be
+    /// measured.
     pub ratio: Option<f64>,
     /// 10th and 90th percentile of those ratios.
     pub spread: Option<[f64; 2]>,
-    /// Least ratio promised.
+    /// Minimum ratio that is promised.
     pub floor: f64,
     /// `met`, `missed` or `cannot measure: REASON`.
     pub verdict: String,
-    /// Median nanoseconds an operation.
+    /// Median nanoseconds of one operation.
     pub ours_ns: Option<f64>,
-    /// The same of the competitor.
+    /// The same for the competitor.
     pub theirs_ns: Option<f64>,
     /// Unit of the two.
     pub unit: &'static str,
-    /// Rounds counted, and operations in each.
+    /// Number of counted rounds.
     pub rounds: usize,
     /// Operations in a round.
     pub ops_a_round: u64,
-    /// What else there is to know.
+    /// Further remarks.
     pub notes: Vec<String>,
     /// The machine, in general terms.
     pub machine: String,
@@ -78,7 +78,7 @@ const WORK: usize = 47;
 const AGAINST: usize = 43;
 
 impl Report {
-    /// An empty report; `filter` hides rows whose id does not contain it.
+    /// Makes an empty report. `filter` hides rows whose id does not contain it.
     pub fn new(machine: String, filter: Option<String>) -> Report {
         Report {
             machine,
@@ -87,12 +87,12 @@ impl Report {
         }
     }
 
-    /// Whether a row is asked for.
+    /// Returns whether the filter includes a row.
     pub fn wants(&self, id: &str) -> bool {
         self.filter.as_ref().is_none_or(|f| id.contains(f.as_str()))
     }
 
-    /// Whether a row has been dealt with.
+    /// Returns whether a row is in the report already.
     pub fn has(&self, id: &str) -> bool {
         self.rows.iter().any(|r| r.id == id)
     }
@@ -105,7 +105,7 @@ impl Report {
         );
     }
 
-    /// A row that was measured: sides `ours` and `theirs` of `m`.
+    /// Records a measured row: sides `ours` and `theirs` of `m`.
     pub fn record(
         &mut self,
         row: &Row,
@@ -136,7 +136,7 @@ impl Report {
         });
     }
 
-    /// A row that could not be measured, and why.
+    /// Records that a row could not be measured, and why.
     pub fn cannot(&mut self, row: &Row, why: &str) {
         let verdict = format!("cannot measure: {why}");
         self.push(Outcome {
@@ -175,18 +175,18 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Measures a group; what it leaves out becomes a row that says so.
+    /// Measures a group. A row that the group leaves out is recorded as not measured.
     ///
     /// # Errors
-    /// Only when the user interrupts: any other failure is a row.
+    /// Only when interrupted; any other failure becomes a row.
     pub fn run_group(&mut self, cx: &super::Context, group: &Group) -> Result<()> {
         if !group.rows.iter().any(|r| self.wants(r.id)) {
             return Ok(());
         }
         let result = (group.measure)(cx, self);
-        cx.go_on()?;
+        cx.check_stop()?;
         let why = match result {
-            Ok(()) => "the comparison ended without it".to_owned(),
+            Ok(()) => "the comparison did not measure it".to_owned(),
             Err(e) => format!("{e:#}"),
         };
         for row in group.rows {
@@ -197,17 +197,17 @@ impl Report {
         Ok(())
     }
 
-    /// Rows met, missed and not measured.
+    /// Returns the numbers of rows met, missed and not measured.
     pub fn tally(&self) -> (usize, usize, usize) {
         let count = |v: &str| self.rows.iter().filter(|r| r.verdict == v).count();
         let (met, missed) = (count("met"), count("missed"));
         (met, missed, self.rows.len() - met - missed)
     }
 
-    /// Writes the rows as a JSON array, whole or not at all.
+    /// Writes the rows as a JSON array, atomically.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write_json(&self, path: &Path) -> Result<()> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
@@ -241,11 +241,11 @@ fn line(row: &Outcome) -> String {
             "-", "-", row.floor, row.verdict
         ),
     };
-    debug_assert!(written.is_ok(), "writing into a String does not fail");
+    debug_assert!(written.is_ok(), "writing to a String cannot fail");
     s
 }
 
-/// Nanoseconds for people.
+/// Formats nanoseconds for people.
 pub fn duration(ns: f64) -> String {
     match ns {
         n if n < 1e3 => format!("{n:.1} ns"),
@@ -284,7 +284,7 @@ mod tests {
         },
     ];
 
-    /// Measures two rows of three and fails.
+    /// Measures two of three rows, then fails.
     fn half(_cx: &Context, out: &mut Report) -> Result<()> {
         let m = Measured {
             ops: 1,

@@ -1,9 +1,8 @@
-//! Private places to work in: a directory, and tmpfs mounts under it.
+//! Private working directories, and tmpfs mounts below them.
 //!
-//! The process has its own mount namespace (see `sys::private_mounts`), so a
-//! mount made here disappears with the process however it dies; the values
-//! below unmount at once when they are dropped, so that memory is given back
-//! between comparisons.
+//! The process has its own mount namespace (see `sys::private_mounts`), so its mounts
+//! disappear when it dies in any way. The types below also unmount on drop, so that the
+//! memory is free for the next comparison.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,22 +22,21 @@ pub struct Scratch {
 pub enum Huge {
     /// 4 KiB pages only.
     Never,
-    /// 2 MiB pages wherever they fit.
+    /// 2 MiB pages where they fit.
     Always,
 }
 
-/// A directory that something may be mounted on; unmounted and removed on
-/// drop.
+/// A directory for a mount; unmounted and removed on drop.
 #[derive(Debug)]
-pub struct Place {
+pub struct MountDir {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// A new directory under the system's temporary directory.
+    /// Makes a directory in the system's temporary directory.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be made.
     pub fn new() -> Result<Scratch> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -48,22 +46,22 @@ impl Scratch {
         Ok(Scratch { root })
     }
 
-    /// An empty directory.
+    /// Makes an empty directory.
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub fn place(&self, name: &str) -> Result<Place> {
+    /// If it cannot be made.
+    pub fn mount_dir(&self, name: &str) -> Result<MountDir> {
         let path = self.root.join(name);
         fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        Ok(Place { path })
+        Ok(MountDir { path })
     }
 
-    /// A tmpfs of at most `bytes`.
+    /// Mounts a tmpfs of at most `bytes`.
     ///
     /// # Errors
-    /// When it cannot be mounted.
-    pub fn tmpfs(&self, name: &str, bytes: u64, huge: Huge) -> Result<Place> {
-        let place = self.place(name)?;
+    /// If it cannot be mounted.
+    pub fn tmpfs(&self, name: &str, bytes: u64, huge: Huge) -> Result<MountDir> {
+        let mount_dir = self.mount_dir(name)?;
         let pages = match huge {
             Huge::Never => "never",
             Huge::Always => "always",
@@ -71,44 +69,44 @@ impl Scratch {
         let options = std::ffi::CString::new(format!("size={bytes},huge={pages},mode=755"))?;
         mount(
             "pramfs-bench",
-            place.path(),
+            mount_dir.path(),
             "tmpfs",
             MountFlags::empty(),
             options.as_c_str(),
         )
         .with_context(|| format!("mounting a tmpfs with huge={pages}"))?;
-        Ok(place)
+        Ok(mount_dir)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only empty directories are left here; anything else is kept for
-        // the user to see.
+        // Only empty directories are left here. Keep anything else, so that the user
+        // can look at it.
         if let Err(e) = fs::remove_dir(&self.root) {
-            eprintln!("pramfs-bench: {} stays behind: {e}", self.root.display());
+            eprintln!("pramfs-bench: cannot remove {}: {e}", self.root.display());
         }
     }
 }
 
-impl Place {
-    /// The directory.
+impl MountDir {
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path in it.
+    /// Returns a path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 }
 
-impl Drop for Place {
+impl Drop for MountDir {
     fn drop(&mut self) {
-        // Not mounted (any more) is fine.
+        // An error means that nothing is mounted here.
         while unmount(&self.path, UnmountFlags::DETACH).is_ok() {}
         if let Err(e) = fs::remove_dir_all(&self.path) {
-            eprintln!("pramfs-bench: {} stays behind: {e}", self.path.display());
+            eprintln!("pramfs-bench: cannot remove {}: {e}", self.path.display());
         }
     }
 }

@@ -1,12 +1,11 @@
-//! The least a FUSE server can do: the competitor that shows what the kernel,
-//! /dev/fuse and the `fuser` crate cost by themselves.
+//! A minimal FUSE server: the competitor that shows the cost of the kernel, /dev/fuse
+//! and the `fuser` crate alone.
 //!
-//! One file, `data`, in memory that is there from the start and of the same
-//! kind as our region's (a file on tmpfs, mapped), and empty files in a hash
-//! map. Nothing is durable, nothing is checked, no time
-//! is kept. Init flags, open flags, time-outs of names and attributes, and
-//! threads are those of `mount.pramfs`, so that a difference between the two
-//! is a difference in what the servers do.
+//! It has one file, `data`, in preallocated memory of the same kind as a pramfs region
+//! (a mapped file on tmpfs), and empty files in a hash map. Nothing is durable, nothing
+//! is checked, no times are kept. Init flags, open flags, timeouts of names and
+//! attributes, and the number of threads are those of `mount.pramfs`. So a difference
+//! between the two comes from the servers' work.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -31,11 +30,10 @@ use crate::sys::Mapping;
 pub const DATA: &str = "data";
 const DATA_INO: INodeNo = INodeNo(2);
 
-/// How long the kernel may keep names and attributes: what `mount.pramfs`
-/// grants.
+/// How long the kernel may cache names and attributes, as with `mount.pramfs`.
 const TTL: Duration = Duration::from_secs(86_400);
 
-/// What `mount.pramfs` asks the kernel for.
+/// Flags that `mount.pramfs` requests of the kernel.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_BIG_WRITES)
@@ -49,7 +47,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_HAS_IOCTL_DIR);
 
-/// Its largest request, and its requests that nobody waits for.
+/// Its maximum request size and number of background requests.
 const MAX_REQUEST: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 
@@ -104,7 +102,7 @@ impl Minimal {
         }
     }
 
-    /// The part of a request that lies in the file.
+    /// Returns the part of a request that lies in the file.
     fn clip(&self, offset: u64, len: usize) -> std::ops::Range<usize> {
         let size = self.data.len();
         let start = usize::try_from(offset).map_or(size, |o| o.min(size));
@@ -131,7 +129,7 @@ impl Filesystem for Minimal {
     fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.find(name) {
             Some(ino) => reply.entry(&TTL, &self.attr_of(ino), Generation(0)),
-            // A name that is not there is remembered too.
+            // The kernel also caches that a name does not exist.
             None => {
                 let nothing = attr(INodeNo(0), FileType::RegularFile, 0);
                 reply.entry(&TTL, &nothing, Generation(0));
@@ -252,7 +250,7 @@ impl Filesystem for Minimal {
     }
 }
 
-/// What `mount.pramfs` answers to an open in its default mode (`cache=auto`).
+/// The flags of `mount.pramfs` for an open in its default mode (`cache=auto`).
 fn open_flags(flags: i32) -> FopenFlags {
     let cached = if flags & libc::O_DIRECT != 0 {
         FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
@@ -265,7 +263,7 @@ fn open_flags(flags: i32) -> FopenFlags {
 /// Serves until unmounted.
 ///
 /// # Errors
-/// When the memory or the mount is refused.
+/// If the memory or the mount is refused.
 pub fn serve(mount_point: &Path, memory: &Path, threads: usize) -> Result<()> {
     let file = File::options().read(true).write(true).open(memory)?;
     let size = usize::try_from(file.metadata()?.len())?;

@@ -1,5 +1,5 @@
-//! Public experiments that this project answers, reproduced on the user's own
-//! machine: the shape of each (who beats whom, by what ratio), not its figures.
+//! Reproduces public experiments that this project answers, on the user's own
+//! machine: the ratios between the contenders, not the absolute figures.
 
 pub mod odirect;
 pub mod parallel;

@@ -1,11 +1,10 @@
-//! "O_DIRECT zero-copy I/O" (2001): sequential output, rewrite and input in
-//! chunks of a MiB, buffered and past the page cache, with the processor time
-//! that they take; and whether cached and direct readers of one file see the
-//! same bytes.
+//! "O_DIRECT zero-copy I/O" (2001): sequential output, rewrite and input in chunks of a
+//! MiB, buffered and past the page cache, with their processor time. Also tests whether
+//! cached and direct readers of one file see the same bytes.
 //!
-//! There the disk was the limit, so the throughput stayed and the processor
-//! time fell from 12 to 1.5 %. In memory there is nothing to wait for: the
-//! processor time *is* the throughput, and is given for each GB moved.
+//! In the original, the disk was the limit: the throughput stayed the same, and the
+//! processor time fell from 12 to 1.5 %. In memory, nothing waits: processor time *is*
+//! throughput. So it is given for each GB moved.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,10 +19,10 @@ use crate::fixture::{Direct, MIB, filled_file, open_rw};
 use crate::harness::{Context, Huge};
 use crate::sys::{Aligned, Usage};
 
-/// What the user may set.
+/// Options of the experiment.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// MiB of the file (the text has 400).
+    /// File size in MiB (original: 400)
     #[arg(long, default_value_t = 400)]
     pub size: u64,
 }
@@ -36,7 +35,7 @@ type Pass = (Duration, Duration);
 /// Runs the experiment.
 ///
 /// # Errors
-/// When interrupted, or nothing can be set up at all.
+/// When interrupted, or if the setup fails.
 pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     let size = args.size * MIB;
     println!(
@@ -60,7 +59,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         ],
     );
     for kind in [TMPFS, EXT4, PRAMFS] {
-        cx.go_on()?;
+        cx.check_stop()?;
         let site = match kind.with_files(cx, 1, size) {
             Ok(s) => s,
             Err(e) => {
@@ -80,7 +79,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             }
         }
     }
-    cx.go_on()?;
+    cx.check_stop()?;
     let ours = Direct::new(cx, "direct", size + size / 16 + 64 * MIB, 0, Huge::Never)?;
     row(
         &mut t,
@@ -121,8 +120,8 @@ fn pass(
 }
 
 fn passes(site: &Site, size: u64, direct: bool) -> Result<[Pass; 3]> {
-    // Laid out beforehand: what is compared is the way of the bytes, not the
-    // first touch of the pages under them.
+    // Allocate the pages beforehand: the experiment compares the path of the bytes,
+    // not the first touch of the pages.
     let file = open_rw(&site.file(0), direct)?;
     let mut b = Aligned::filled(CHUNK, 0x11)?;
     let cpu = || site.all_time();
@@ -174,8 +173,8 @@ fn direct_passes(ours: &Direct, size: u64) -> Result<[Pass; 3]> {
     Ok([out, rewrite, input])
 }
 
-/// Whether a cached reader sees what an O_DIRECT writer wrote, and the other
-/// way round, both with the file open all along.
+/// Tests whether a cached reader sees the bytes of an O_DIRECT writer, and vice
+/// versa, with the file open in both throughout.
 fn coherent(site: &Site) -> Result<&'static str> {
     let path = site.join("coherent");
     drop(filled_file(&path, MIB)?);

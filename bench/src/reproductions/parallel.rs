@@ -1,11 +1,12 @@
-//! "high-end i/o performance" (2002): N threads read N files, in the modes of
-//! that text and one of ours.
+//! "high-end i/o performance" (2002): N threads read N files, in the modes of the
+//! original and in `map`.
 //!
-//! `base`: buffered reads of 8 KiB. `nocopy`: the data reaches the kernel and
-//! is not copied out (spliced to /dev/null). `direct`: O_DIRECT, 4 MiB.
-//! `raw`: O_DIRECT, 4 MiB, from what the file system lies on. `mmap`: mapped
-//! 4 MiB at a time, copied out, unmapped. `map`: our direct mapping, made
-//! once, copied out 4 MiB at a time.
+//! * `base`: buffered reads of 8 KiB.
+//! * `nocopy`: the data reaches the kernel and is not copied out (spliced to /dev/null).
+//! * `direct`: O_DIRECT, 4 MiB.
+//! * `raw`: O_DIRECT, 4 MiB, from the device or file below the file system.
+//! * `mmap`: mapped 4 MiB at a time, copied out, unmapped.
+//! * `map`: pramfs's direct mapping, made once, copied out 4 MiB at a time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,16 +22,16 @@ use crate::fixture::{Direct, MIB, open_rw};
 use crate::harness::{Context, Huge};
 use crate::sys::{Aligned, Mapping, Usage, Words};
 
-/// What the user may set.
+/// Options of the experiment.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files, each with a thread of its own (the text has 8 devices).
+    /// Number of files, each with a thread of its own (original: 8 devices)
     #[arg(long, default_value_t = 8)]
     pub files: usize,
-    /// MiB of each.
+    /// Size of each file in MiB
     #[arg(long, default_value_t = 96)]
     pub size: u64,
-    /// A line for each file too, as the text has them.
+    /// Also print a line for each file, as the original does
     #[arg(long)]
     pub each: bool,
 }
@@ -78,7 +79,7 @@ impl Mode {
 /// Runs the experiment.
 ///
 /// # Errors
-/// When interrupted, or nothing can be set up at all.
+/// When interrupted, or if the setup fails.
 pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     let size = args.size.next_multiple_of(4) * MIB;
     let total = size * args.files as u64;
@@ -101,10 +102,10 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             "to base",
         ],
     );
-    // That of the mount, the last, is also what the direct mapping is beside.
+    // The last `base`, of the mount, is also the reference of the direct mapping.
     let mut base = None;
     for kind in [EXT4, TMPFS, PRAMFS] {
-        cx.go_on()?;
+        cx.check_stop()?;
         base = None;
         let site = match kind.with_files(cx, args.files, size) {
             Ok(s) => s,
@@ -114,7 +115,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             }
         };
         for mode in Mode::ALL {
-            cx.go_on()?;
+            cx.check_stop()?;
             let before = site.all_time()?;
             let result = (0..args.files)
                 .map(|i| open(&site, mode, i, args.files, size))
@@ -140,7 +141,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             }
         }
     }
-    cx.go_on()?;
+    cx.check_stop()?;
     let ours = Direct::new(cx, "direct", total + total / 16 + 64 * MIB, 0, Huge::Never)?;
     let chunk = vec![0x5au8; BIG];
     let mut files = Vec::new();
@@ -225,7 +226,7 @@ fn open(site: &Site, mode: Mode, i: usize, files: usize, size: u64) -> Result<Re
                     let want = (end - from) as usize;
                     let n =
                         rustix::pipe::splice(&buffered, Some(&mut from), &w, None, want, flags)?;
-                    ensure!(n > 0, "short file");
+                    ensure!(n > 0, "the file is too short");
                     let mut left = n;
                     while left > 0 {
                         left -= rustix::pipe::splice(&r, None, &null, None, left, flags)?;
@@ -237,7 +238,7 @@ fn open(site: &Site, mode: Mode, i: usize, files: usize, size: u64) -> Result<Re
     })
 }
 
-/// Each reader on a thread, from a common start.
+/// Runs each reader on a thread; they start together.
 fn threads(readers: Vec<Reader<'_>>, block: usize, size: u64) -> Result<Vec<Duration>> {
     let ready = std::sync::Barrier::new(readers.len());
     let one = |mut read: Reader<'_>| -> Result<Duration> {

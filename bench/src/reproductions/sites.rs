@@ -1,4 +1,4 @@
-//! The file systems that the experiments run on, each a directory.
+//! The file systems of the experiments, each a directory.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,57 +9,57 @@ use anyhow::{Result, ensure};
 
 use crate::fixture::{MIB, Mounted, debian_program, filled_file};
 use crate::harness::daemon::Daemon;
-use crate::harness::scratch::Place;
+use crate::harness::scratch::MountDir;
 use crate::harness::{Context, Huge};
 use crate::sys::Usage;
 
-/// A mounted file system. Fields are dropped in this order.
+/// A mounted file system. Its fields are dropped in this order.
 #[derive(Debug)]
 pub struct Site {
-    /// Where files are made.
+    /// Directory for files.
     pub dir: PathBuf,
-    /// What the file system lies on, where it is a file.
+    /// The file below the file system, if it is a file.
     pub raw: Option<PathBuf>,
     daemon: Option<Daemon>,
-    _places: Vec<Place>,
+    _mount_dirs: Vec<MountDir>,
 }
 
 impl Site {
-    /// A path in it.
+    /// Returns a path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// One of the files that were made with it.
+    /// Returns one of the files of [`Kind::with_files`].
     pub fn file(&self, i: usize) -> PathBuf {
         self.join(&format!("file.{i}"))
     }
 
-    /// Processor time of its server so far; zero for a file system of the
-    /// kernel's.
+    /// Returns the processor time of its server so far; zero for a file system in the
+    /// kernel.
     ///
     /// # Errors
-    /// When the server is gone.
+    /// If the server is gone.
     pub fn server_time(&self) -> Result<Duration> {
         self.daemon
             .as_ref()
             .map_or(Ok(Duration::ZERO), Daemon::cpu_time)
     }
 
-    /// Processor time of this process and the server.
+    /// Returns the processor time of this process and the server.
     ///
     /// # Errors
-    /// When the server is gone.
+    /// If the server is gone.
     pub fn all_time(&self) -> Result<Duration> {
         let us = Usage::now();
         Ok(us.user + us.system + self.server_time()?)
     }
 }
 
-/// A kind of site, by its name.
+/// A kind of file system.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// For the table.
+    /// Name in the table.
     pub name: &'static str,
     make: fn(&Context, u64) -> Result<Site>,
 }
@@ -74,17 +74,17 @@ pub const EXT4: Kind = Kind {
     name: "ext4 on a RAM disk",
     make: ext4,
 };
-/// `mount.pramfs` as it is by default.
+/// `mount.pramfs` with its defaults.
 pub const PRAMFS: Kind = Kind {
     name: "pramfs, mounted",
     make: pramfs,
 };
 
 impl Kind {
-    /// Mounts it, and makes `count` files of `size` bytes, `file.0` and so on,
-    /// all written.
+    /// Mounts it, and makes `count` files of `size` bytes, `file.0` and so on, all
+    /// written.
     ///
-    /// # Errors
+    /// If a step fails.
     /// When any of that fails.
     pub fn with_files(self, cx: &Context, count: usize, size: u64) -> Result<Site> {
         let site = (self.make)(cx, size * count as u64)?;
@@ -96,16 +96,16 @@ impl Kind {
 }
 
 fn tmpfs(cx: &Context, bytes: u64) -> Result<Site> {
-    let place = cx.scratch.tmpfs("tmpfs", bytes + 64 * MIB, Huge::Never)?;
+    let mount_dir = cx.scratch.tmpfs("tmpfs", bytes + 64 * MIB, Huge::Never)?;
     Ok(Site {
-        dir: place.path().to_owned(),
+        dir: mount_dir.path().to_owned(),
         raw: None,
         daemon: None,
-        _places: vec![place],
+        _mount_dirs: vec![mount_dir],
     })
 }
 
-/// The loop device lies over a file on tmpfs whose pages exist.
+/// Makes an ext4 on a loop device over a preallocated file on tmpfs.
 fn ext4(cx: &Context, bytes: u64) -> Result<Site> {
     let (mkfs, mount) = (
         debian_program("mke2fs", "e2fsprogs")?,
@@ -120,17 +120,17 @@ fn ext4(cx: &Context, bytes: u64) -> Result<Site> {
     run(Command::new(mkfs)
         .args(["-q", "-F", "-t", "ext4"])
         .arg(&image))?;
-    let place = cx.scratch.place("ext4")?;
-    // The loop device frees itself at unmount, and so whenever we end.
+    let mount_dir = cx.scratch.mount_dir("ext4")?;
+    // The loop device detaches itself at unmount, even if this process dies.
     run(Command::new(mount)
         .args(["-t", "ext4", "-o", "loop"])
         .arg(&image)
-        .arg(place.path()))?;
+        .arg(mount_dir.path()))?;
     Ok(Site {
-        dir: place.path().to_owned(),
+        dir: mount_dir.path().to_owned(),
         raw: Some(image),
         daemon: None,
-        _places: vec![place, tmpfs],
+        _mount_dirs: vec![mount_dir, tmpfs],
     })
 }
 
@@ -141,7 +141,7 @@ fn pramfs(cx: &Context, bytes: u64) -> Result<Site> {
         dir: daemon.path().to_owned(),
         raw: Some(tmpfs.join("region")),
         daemon: Some(daemon),
-        _places: vec![tmpfs],
+        _mount_dirs: vec![tmpfs],
     })
 }
 
@@ -156,7 +156,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Makes the page cache forget a file. Written pages go out first.
+/// Drops a file from the page cache, after its dirty pages are written back.
 pub fn forget(file: &File) -> Result<()> {
     rustix::fs::fdatasync(file)?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;

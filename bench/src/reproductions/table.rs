@@ -1,4 +1,4 @@
-//! A table on the terminal, and the same as JSON.
+//! A table on the terminal, also written as JSON.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the head. The first column gets `first` characters.
+    /// Prints the head. The first column is `first` characters wide.
     pub fn new(first: usize, columns: &'static [&'static str]) -> Table {
         let mut widths: Vec<usize> = columns.iter().map(|c| c.len().max(9)).collect();
         if let Some(w) = widths.first_mut() {
@@ -47,7 +47,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// A contender that could not be measured, and why.
+    /// Adds a contender that could not be measured, and why.
     pub fn cannot(&mut self, name: &str, why: &str) {
         println!(
             "{name:w$}  cannot measure: {why}",
@@ -60,7 +60,7 @@ impl Table {
     /// Writes the rows as an array of objects.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write_json(&self, path: &Path) -> Result<()> {
         let objects: Vec<Value> = self
             .rows

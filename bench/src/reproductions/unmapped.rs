@@ -1,9 +1,9 @@
-//! "Unmapped I/O" (2012): the system time and the page faults of a program
-//! that reads a large file once, as `sha1` does, a checksum over all of it.
+//! "Unmapped I/O" (2012): system time and page faults of a program that reads a large
+//! file once and computes a checksum over it, like `sha1`.
 //!
-//! There the gain came from not mapping each buffer into the kernel; here from
-//! mapping the file once and keeping it mapped. The checksum is CRC32C: what
-//! it costs is user time and the same for all.
+//! In the original, the gain came from not mapping each buffer into the kernel. Here it
+//! comes from mapping the file once and keeping the mapping. The checksum is CRC32C; its
+//! cost is user time and the same for all contenders.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,21 +18,21 @@ use crate::fixture::{Direct, MIB, open_rw};
 use crate::harness::{Context, Huge};
 use crate::sys::{Aligned, Mapping, Usage, Words};
 
-/// What the user may set.
+/// Options of the experiment.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// MiB of the file (the text has 5 GB: 5120).
+    /// File size in MiB (original: 5 GB, 5120)
     #[arg(long, default_value_t = 1024)]
     pub size: u64,
-    /// Times that each way is gone; the median counts.
+    /// Passes of each contender; the median counts
     #[arg(long, default_value_t = 5)]
     pub repeat: usize,
 }
 
-/// `sha1sum` reads so much at a time.
-const SMALL: usize = 32 << 10;
+/// Bytes of each read of `sha1sum`.
+const SHA1SUM_READ_BYTES: usize = 32 << 10;
 
-/// One reading of the file.
+/// One pass over the file.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     wall: Duration,
@@ -44,7 +44,7 @@ struct Run {
 /// Runs the experiment.
 ///
 /// # Errors
-/// When interrupted, or nothing can be set up at all.
+/// When interrupted, or if the setup fails.
 pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     let size = args.size * MIB;
     println!(
@@ -74,50 +74,50 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             }
         };
         let mounted = kind.name != TMPFS.name;
-        let ways: &[(&str, Way)] = if mounted {
+        let methods: &[(&str, ReadMethod)] = if mounted {
             &[
                 (
                     "read(2), cache dropped",
-                    Way::Read {
-                        block: SMALL,
+                    ReadMethod::Read {
+                        block: SHA1SUM_READ_BYTES,
                         direct: false,
                         forget: true,
                     },
                 ),
                 (
                     "read(2), cached",
-                    Way::Read {
-                        block: SMALL,
+                    ReadMethod::Read {
+                        block: SHA1SUM_READ_BYTES,
                         direct: false,
                         forget: false,
                     },
                 ),
                 (
                     "read(2), O_DIRECT, 1 MiB",
-                    Way::Read {
+                    ReadMethod::Read {
                         block: MIB as usize,
                         direct: true,
                         forget: false,
                     },
                 ),
-                ("mmap, cached", Way::Mmap),
+                ("mmap, cached", ReadMethod::Mmap),
             ]
         } else {
             &[
                 (
                     "read(2)",
-                    Way::Read {
-                        block: SMALL,
+                    ReadMethod::Read {
+                        block: SHA1SUM_READ_BYTES,
                         direct: false,
                         forget: false,
                     },
                 ),
-                ("mmap", Way::Mmap),
+                ("mmap", ReadMethod::Mmap),
             ]
         };
-        for (name, way) in ways {
+        for (name, method) in methods {
             let name = format!("{}: {name}", kind.name);
-            match times(cx, args, || on_site(&site, size, *way)) {
+            match times(cx, args, || on_site(&site, size, *method)) {
                 Ok(r) => row(&mut t, &name, &r, &mut base),
                 Err(e) => t.cannot(&name, &format!("{e:#}")),
             }
@@ -158,7 +158,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum ReadMethod {
     Read {
         block: usize,
         direct: bool,
@@ -169,24 +169,24 @@ enum Way {
 
 fn checksum(words: Words<'_>) -> u32 {
     let mut sum = 0;
-    for at in (0..words.len()).step_by(SMALL) {
-        let end = words.len().min(at + SMALL);
+    for at in (0..words.len()).step_by(SHA1SUM_READ_BYTES) {
+        let end = words.len().min(at + SHA1SUM_READ_BYTES);
         sum = words.lend(at..end, |s| crc32c::crc32c_append(sum, s));
     }
     sum
 }
 
-fn on_site(site: &Site, size: u64, way: Way) -> Result<Run> {
+fn on_site(site: &Site, size: u64, method: ReadMethod) -> Result<Run> {
     let path = site.file(0);
-    match way {
-        Way::Mmap => {
+    match method {
+        ReadMethod::Mmap => {
             let file = open_rw(&path, false)?;
             measured(Some(site), || {
                 let map = Mapping::of_file(&file, size as usize, false, false)?;
                 Ok(checksum(map.words()))
             })
         }
-        Way::Read {
+        ReadMethod::Read {
             block,
             direct,
             forget,
@@ -223,11 +223,11 @@ fn measured(site: Option<&Site>, f: impl FnOnce() -> Result<u32>) -> Result<Run>
     })
 }
 
-/// The run with the median of the system times, of those asked for.
+/// Runs the passes, and returns the one with the median system time.
 fn times(cx: &Context, args: &Args, mut f: impl FnMut() -> Result<Run>) -> Result<Run> {
     let mut runs = Vec::new();
     for _ in 0..args.repeat.max(1) {
-        cx.go_on()?;
+        cx.check_stop()?;
         runs.push(f()?);
     }
     anyhow::ensure!(

@@ -1,12 +1,11 @@
-//! "True Zero-Copy with XIP vs PRAMFS" (2010): 4 KiB random reads by ten jobs,
-//! each with a file of its own, through mmap and through asynchronous O_DIRECT
-//! reads; here also through `map()` and `read_at`, which is what the question
-//! of that text comes to: can mapping a file be truly zero-copy, and does it
-//! win?
+//! "True Zero-Copy with XIP vs PRAMFS" (2010): 4 KiB random reads by ten jobs, each with
+//! a file of its own, through mmap and through asynchronous O_DIRECT reads. Here also
+//! through `map()` and `read_at`, to answer the question of the original: can mapping a
+//! file be truly zero-copy, and is it faster?
 //!
-//! There, ext2 + direct_access (XIP) crashed and reached a third of what a
-//! regular mapped file reached. Neither it nor the kernel's PRAMFS exists in
-//! today's kernels; the table says so instead of leaving them out.
+//! In the original, ext2 + direct_access (XIP) crashed, and reached a third of the rate
+//! of a regular mapped file. Today's kernels contain neither XIP nor the kernel's PRAMFS;
+//! the table lists them as not measured.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,22 +21,22 @@ use crate::harness::report::duration;
 use crate::harness::{Context, Huge, Rng};
 use crate::sys::{Aio, Aligned, Mapping, PAGE, Words};
 
-/// What the user may set.
+/// Options of the experiment.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Threads, each with its own file.
+    /// Threads, each with its own file
     #[arg(long, default_value_t = 10)]
     pub jobs: usize,
-    /// MiB of each file (the text has 180).
+    /// Size of each file in MiB (original: 180)
     #[arg(long, default_value_t = 90)]
     pub size: u64,
-    /// Seconds for each line (the text has 60).
+    /// Seconds for each line of the table (original: 60)
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
 }
 
 impl Args {
-    /// Length of a line.
+    /// Returns the duration of a line.
     fn line(&self, cx: &Context) -> Duration {
         Duration::from_secs_f64(if cx.quick {
             self.seconds / 10.0
@@ -47,12 +46,12 @@ impl Args {
     }
 }
 
-/// How a page is read.
+/// How the jobs read a page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Engine {
-    /// Copied out of a mapping, as fio's mmap engine does.
+    /// Copy it out of a mapping, like fio's mmap engine.
     Mmap,
-    /// Used where it lies: one load from each cache line.
+    /// Use it in place: one load from each cache line.
     InPlace,
     /// O_DIRECT through io_submit.
     Libaio,
@@ -74,7 +73,7 @@ type Op<'a> = Box<dyn FnMut(u64) -> Result<()> + 'a>;
 /// Runs the experiment.
 ///
 /// # Errors
-/// When interrupted, or nothing can be set up at all.
+/// When interrupted, or if the setup fails.
 pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
     let size = args.size * MIB;
     let total = size * args.jobs as u64;
@@ -120,7 +119,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
             in_2010.into(),
         ]);
     };
-    // The first line that is measured is what the others are compared with.
+    // The first measured line is the reference of the others.
     let plan: [(Kind, [(Engine, &str); 3]); 3] = [
         (
             EXT4,
@@ -148,7 +147,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         ),
     ];
     for (kind, engines) in plan {
-        cx.go_on()?;
+        cx.check_stop()?;
         let site = match kind.with_files(cx, args.jobs, size) {
             Ok(s) => s,
             Err(e) => {
@@ -170,7 +169,7 @@ pub fn run(cx: &Context, args: &Args, json: &Path) -> Result<()> {
         (Huge::Never, "pramfs, direct"),
         (Huge::Always, "pramfs, direct, huge pages"),
     ] {
-        cx.go_on()?;
+        cx.check_stop()?;
         let ours = Direct::new(cx, "direct", total + total / 16 + 64 * MIB, 0, huge)?;
         let chunk = vec![0x5au8; 2 * MIB as usize];
         let mut files = Vec::new();
@@ -252,7 +251,7 @@ fn in_place(words: Words<'_>, at: u64) {
     std::hint::black_box(sum);
 }
 
-/// What a line of the table says.
+/// A line of the table.
 #[derive(Debug)]
 struct Got {
     iops: f64,
@@ -260,7 +259,7 @@ struct Got {
     p99_ns: f64,
 }
 
-/// Latencies counted by size, 16 classes for each power of two.
+/// Counts latencies by size, with 16 classes for each power of two.
 struct Histogram(Vec<u64>);
 
 impl Histogram {
@@ -284,14 +283,14 @@ impl Histogram {
     }
 }
 
-/// Runs the jobs side by side for the time asked for.
+/// Runs the jobs concurrently for the given time.
 fn jobs<'a>(
     cx: &Context,
     args: &Args,
     size: u64,
     make: impl Fn(usize) -> Result<Op<'a>> + Sync,
 ) -> Result<Got> {
-    cx.go_on()?;
+    cx.check_stop()?;
     let length = args.line(cx);
     let ready = std::sync::Barrier::new(args.jobs);
     let failed = AtomicBool::new(false);
@@ -314,7 +313,7 @@ fn jobs<'a>(
             ops += 1;
             last = now;
             if ops % 4096 == 0 {
-                cx.go_on()?;
+                cx.check_stop()?;
             }
         }
         Ok((ops, busy, counts))

@@ -1,10 +1,9 @@
 //! Row: direct `append` of 4 KiB, durable.
 //!
-//! Pages warm, for both: ours appends into blocks that are free and whose
-//! memory exists; tmpfs appends into pages that `fallocate` with
-//! `FALLOC_FL_KEEP_SIZE` put past the end of the file (a plain append there
-//! has to take and zero a page each time, which a second side shows). Between
-//! rounds both files are truncated, outside the clock.
+//! Both sides use warm pages. pramfs appends into free blocks whose memory exists. tmpfs
+//! appends into pages that `fallocate` with `FALLOC_FL_KEEP_SIZE` allocated past the end
+//! of the file; a plain append must allocate and zero a page each time, which a second
+//! side shows. Between rounds both files are truncated, outside the clock.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -43,8 +42,8 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         4 * bytes + raw_medium::SIZE,
         Huge::Never,
     )?;
-    // Pages that have been used before, so that the host has given them to a
-    // virtual machine already.
+    // Use pages that were touched before: in a virtual machine, the host has
+    // allocated those already.
     drop(filled_file(&ours.tmpfs.join("used"), 2 * bytes)?);
     std::fs::remove_file(ours.tmpfs.join("used"))?;
     let file = ours.create("log")?;
@@ -66,7 +65,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         f.set_len(0)?;
         Ok(took)
     };
-    let bare = RawMedium::new(&ours.tmpfs)?;
+    let raw = RawMedium::new(&ours.tmpfs)?;
     let m = interleave(
         cx,
         Ops::Fixed(ops),
@@ -91,11 +90,11 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                 append(&warm, ops)
             }),
             Side::timed("append on tmpfs, cold", |_, ops| append(&cold, ops)),
-            bare.side(&[raw_medium::APPEND]),
+            raw.side(&[raw_medium::APPEND]),
         ],
     )?;
     let note = format!(
-        "on tmpfs without pages prepared: {} an append, ours is {:.2} times as fast",
+        "on tmpfs without prepared pages: {} an append, ours is {:.2} times as fast",
         duration(m.median_ns(2)),
         m.median_ns(2) / m.median_ns(0)
     );

@@ -1,9 +1,8 @@
-//! Rows of `pramfs-bench compare`: a build against another one, whose programs lie in
-//! a directory of their own. What a change costs in time is seen here; in
-//! instructions, which hardly differ from run to run, `count` shows it.
+//! Rows of `pramfs-bench compare`: a build against another one, whose programs are in a
+//! directory of their own. They show the cost of a change in time; `count` shows it in
+//! instructions, which hardly differ from run to run.
 //!
-//! Each round runs the old build twice: what it differs from itself by is not a matter
-//! of the build.
+//! Each round runs the old build twice: the difference between the two runs is noise.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ const fn row(id: &'static str, work: &'static str) -> Row {
     }
 }
 
-/// In the order of the operations of [`count`].
+/// In the same order as the operations of [`count`].
 const DIRECT: &[Row] = &[
     row("read", "4 KiB random read"),
     row("write", "4 KiB random overwrite, durable"),
@@ -37,7 +36,7 @@ const DIRECT: &[Row] = &[
     row("lookup", "lookup + getattr"),
 ];
 
-/// How many of each make a round.
+/// Number of operations of each in a round.
 const OPERATIONS: [u64; DIRECT.len()] =
     [400_000, 400_000, 80_000, 60_000, 100_000, 50_000, 300_000];
 
@@ -62,7 +61,7 @@ const MOUNT_NAMES: &[Row] = &[row(
 
 const MOUNT_LOAD: &[Row] = &[row("mount-dbench", "mount, dbench with 4 clients, a MB")];
 
-/// Every group, in the order of the table.
+/// All groups, in the order of the table.
 pub const GROUPS: &[&Group] = &[
     &Group {
         rows: DIRECT,
@@ -82,7 +81,7 @@ pub const GROUPS: &[&Group] = &[
     },
 ];
 
-/// Of three sides, with the control in a note.
+/// Records a row of three sides, with the control in a note.
 fn compare(
     cx: &Context,
     out: &mut Report,
@@ -104,7 +103,7 @@ const NAMES: [&str; 3] = ["new", "old", "control"];
 fn direct(cx: &Context, out: &mut Report) -> Result<()> {
     let builds = cx.builds.as_ref().context("there are no two builds")?;
     let [new, old] = [&builds.new, &builds.old].map(|dir| dir.join(env!("CARGO_PKG_NAME")));
-    // In the same pages: which ones a file gets makes up to a third of the speed.
+    // Use the same pages: which pages a file gets changes the speed by up to a third.
     let tmpfs = cx
         .scratch
         .tmpfs("builds", count::REGION + MIB, Huge::Never)?;
@@ -139,9 +138,9 @@ fn io(cx: &Context, out: &mut Report) -> Result<()> {
             vec![io.requests()]
         })?;
     }
-    for (row, way) in seq.iter().zip(mount_io::WAYS) {
+    for (row, mode) in seq.iter().zip(mount_io::SEQUENTIAL) {
         if out.wants(row.id) {
-            let (rounds, sides) = ((cx.rounds, io.whole()), io.sequential(way)?);
+            let (rounds, sides) = ((cx.rounds, io.whole()), io.sequential(mode)?);
             compare(cx, out, row, rounds, sides, |m| {
                 vec![io.rates(m), io.requests()]
             })?;
@@ -170,7 +169,7 @@ fn names(cx: &Context, out: &mut Report) -> Result<()> {
 }
 
 fn load(cx: &Context, out: &mut Report) -> Result<()> {
-    let _everywhere = dbench::Everywhere::new(cx)?;
+    let _everywhere = dbench::AllProcessors::new(cx)?;
     let all: Vec<_> = NAMES
         .into_iter()
         .zip(Mounted::builds(cx, dbench::SIZE)?)

@@ -1,8 +1,8 @@
 //! Rows: dbench, the load of four clients of a file server, against fuse2fs and
 //! bindfs.
 //!
-//! Clients and servers share all processors here: a server that lets clients
-//! wait for each other is to be seen.
+//! Clients and servers share all processors here, to show whether a server makes clients
+//! wait for each other.
 
 use std::process::Command;
 use std::time::Duration;
@@ -38,36 +38,36 @@ pub const GROUP: Group = Group {
 };
 
 const CLIENTS: &str = "4";
-/// Room for the files of all clients.
+/// Space for the files of all clients.
 pub(super) const SIZE: u64 = 1024 * MIB;
-/// dbench counts seconds, so that its rounds are long, and few.
+/// Few rounds, since dbench runs for whole seconds.
 const ROUNDS: u32 = 7;
 const SECONDS: u64 = 4;
 
-/// Lets this thread, and what it starts, run everywhere for as long as it lives.
-pub(super) struct Everywhere<'c>(&'c Context);
+/// Lets this thread and its children run on all processors while it lives.
+pub(super) struct AllProcessors<'c>(&'c Context);
 
-impl<'c> Everywhere<'c> {
-    pub(super) fn new(cx: &'c Context) -> Result<Everywhere<'c>> {
+impl<'c> AllProcessors<'c> {
+    pub(super) fn new(cx: &'c Context) -> Result<AllProcessors<'c>> {
         sys::pin_to_cpus(&cx.cpus)?;
-        Ok(Everywhere(cx))
+        Ok(AllProcessors(cx))
     }
 }
 
-impl Drop for Everywhere<'_> {
+impl Drop for AllProcessors<'_> {
     fn drop(&mut self) {
         if let Some(cpu) = self.0.cpus.last()
             && let Err(e) = sys::pin_to_cpu(*cpu)
         {
-            eprintln!("pramfs-bench: going back to one processor: {e}");
+            eprintln!("pramfs-bench: returning to one processor: {e}");
         }
     }
 }
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
-    let _everywhere = Everywhere::new(cx)?;
+    let _everywhere = AllProcessors::new(cx)?;
     let mut contenders = vec![("ours", Mounted::pramfs(cx, "ours", SIZE)?)];
-    // A row for each of the others, measured or not.
+    // One row for each competitor, measured or not.
     type Start = fn(&Context) -> Result<Mounted>;
     let others: [(&str, Start); 2] = [
         ("fuse2fs", |cx| peers::fuse2fs(cx, SIZE)),
@@ -104,10 +104,10 @@ fn seconds(cx: &Context) -> u64 {
     if cx.quick { 2 } else { SECONDS }
 }
 
-/// dbench on each of them.
+/// Returns a side for each of them that runs dbench.
 ///
 /// # Errors
-/// Where it is not installed.
+/// If dbench is not installed.
 pub(super) fn sides<'a>(
     cx: &'a Context,
     contenders: &'a [(&str, Mounted)],
@@ -125,14 +125,14 @@ pub(super) fn sides<'a>(
     Ok(contenders.iter().map(side).collect())
 }
 
-/// How many rounds there are, and how many megabytes make one.
+/// Returns the number of rounds, and the megabytes of one.
 pub(super) fn rounds(cx: &Context) -> (u32, Ops) {
     (cx.rounds.min(ROUNDS), Ops::Fixed(1000))
 }
 
-/// The MB/s that dbench closes with: those of its clients together.
+/// Returns the final MB/s of dbench, over all its clients.
 fn rate(mut command: Command) -> Result<f64> {
-    sys::tie_to_us(&mut command);
+    sys::kill_with_parent(&mut command);
     let out = command.output().context("starting dbench")?;
     let said = String::from_utf8_lossy(&out.stdout);
     ensure!(
@@ -142,7 +142,7 @@ fn rate(mut command: Command) -> Result<f64> {
         said.lines().last().unwrap_or_default(),
         String::from_utf8_lossy(&out.stderr).trim()
     );
-    parse(&said).with_context(|| format!("dbench has not said how fast: {said}"))
+    parse(&said).with_context(|| format!("dbench printed no throughput: {said}"))
 }
 
 fn parse(said: &str) -> Option<f64> {
@@ -154,7 +154,7 @@ fn parse(said: &str) -> Option<f64> {
         .filter(|rate| *rate > 0.0)
 }
 
-/// How long so many megabytes take at that rate.
+/// Returns the time that `megabytes` take at that rate.
 fn time_of(megabytes: u64, rate: f64) -> Duration {
     Duration::from_secs_f64(megabytes as f64 / rate)
 }

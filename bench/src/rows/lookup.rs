@@ -36,18 +36,18 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let list = names(9, ENTRIES);
     for (i, n) in list.iter().enumerate() {
         if i % 4096 == 0 {
-            cx.go_on()?;
+            cx.check_stop()?;
         }
         ours.fs.create(&ours.cx, home, n.as_bytes(), 0o644)?;
         sys::create_at(d, n)?;
     }
-    // Every name is looked up once before the clock starts, on both sides.
+    // Look up every name once before the clock starts, on both sides.
     for n in &list {
         ours.fs.lookup(home, n.as_bytes())?;
         sys::stat_at(d, n)?;
     }
-    // The names in the order in which they will be asked for, one behind the
-    // other: fetching scattered names would cost as much as finding them.
+    // Pack the names in the order of their look-ups: fetching scattered names
+    // would cost as much as finding them.
     let list = Packed::new(list)?;
     let m = interleave(
         cx,
@@ -76,7 +76,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     )?;
     let notes = [
         format!(
-            "lookup alone, which gives the attributes already: {}, {:.2} times as fast as stat",
+            "lookup alone, which already returns the attributes: {}, {:.2} times as fast as stat",
             duration(m.median_ns(2)),
             m.median_ns(1) / m.median_ns(2)
         ),
@@ -86,7 +86,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Names in random order, each in as many bytes as the others, with its NUL.
+/// Names of equal length in random order, each with its NUL.
 struct Packed {
     bytes: Vec<u8>,
     stride: usize,
@@ -107,7 +107,7 @@ impl Packed {
         Ok(Packed { bytes, stride })
     }
 
-    /// All the names again and again, from a random one on.
+    /// Iterates over all the names repeatedly, from a random one on.
     fn from(&self, seed: u64) -> impl Iterator<Item = &CStr> {
         let count = self.bytes.len() / self.stride;
         let first = Rng::new(seed).below(count as u64) as usize;

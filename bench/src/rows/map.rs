@@ -1,8 +1,7 @@
 //! Row: one 8-byte load from a random page of a 1 GiB `map()` with huge pages.
 //!
-//! Each load's address depends on the value of the one before, so that a load
-//! is waited for as a pointer chase waits; loads that may overlap are in a
-//! note.
+//! The address of each load depends on the value of the previous one, so each load is
+//! waited for, as in a pointer chase. A note gives loads that may overlap.
 
 use anyhow::{Result, ensure};
 use pramfs::Access;
@@ -42,14 +41,14 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         .tmpfs("map-theirs", FILE + 64 * MIB, Huge::Never)?;
     let theirs = filled_file(&tmpfs.join("theirs"), FILE)?;
     let plain = Mapping::of_file(&theirs, FILE as usize, false, true)?;
-    // What huge pages are worth here, with no file system.
-    let bare = cx
+    // The worth of huge pages on this machine, without a file system.
+    let huge_tmpfs = cx
         .scratch
-        .tmpfs("map-bare", FILE + 64 * MIB, Huge::Always)?;
-    let bare = filled_file(&bare.join("bare"), FILE)?;
-    let bare = Mapping::of_file(&bare, FILE as usize, false, true)?;
-    let (a, b, c) = (Words::of_map(&mapped), plain.words(), bare.words());
-    // All touched whole, before huge pages are looked for.
+        .tmpfs("map-plain-huge", FILE + 64 * MIB, Huge::Always)?;
+    let plain_huge = filled_file(&huge_tmpfs.join("plain-huge"), FILE)?;
+    let plain_huge = Mapping::of_file(&plain_huge, FILE as usize, false, true)?;
+    let (a, b, c) = (Words::of_map(&mapped), plain.words(), plain_huge.words());
+    // Touch all of it before looking for huge pages.
     for at in (0..FILE as usize).step_by(PAGE) {
         std::hint::black_box(a.load(at) ^ b.load(at) ^ c.load(at));
     }
@@ -80,18 +79,18 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         duration(m.median_ns(3)),
         m.median_ns(3) / m.median_ns(2)
     );
-    let bare = format!(
+    let plain_huge = format!(
         "a plain mapping of tmpfs with huge pages ({} MiB of it): {}, so a ratio of at most {:.2}",
         huge(c) / MIB,
         duration(m.median_ns(4)),
         m.median_ns(1) / m.median_ns(4)
     );
-    out.record(&ROWS[0], &m, (0, 1), &[shown, overlapping, bare]);
+    out.record(&ROWS[0], &m, (0, 1), &[shown, overlapping, plain_huge]);
     Ok(())
 }
 
-/// Loads a random word of a random page, `ops` times. With `wait`, the next
-/// address depends on what the last load gave.
+/// Loads a random word of a random page, `ops` times. With `wait`, the next address
+/// depends on the value of the previous load.
 fn loads(words: Words<'_>, seed: u64, ops: u64, wait: bool) -> u64 {
     let mut rng = Rng::new(seed);
     let mut last = 0;

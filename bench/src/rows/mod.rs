@@ -1,4 +1,4 @@
-//! The promised rows, in groups that share what they need.
+//! The promised rows, in groups that share a setup.
 
 mod append;
 pub mod builds;
@@ -15,7 +15,7 @@ mod untouched;
 
 use crate::harness::Group;
 
-/// Every group, in the order of the table.
+/// All groups, in the order of the table.
 pub const GROUPS: &[&Group] = &[
     &read_write::GROUP,
     &append::GROUP,

@@ -83,22 +83,22 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         let m = interleave(cx, Ops::Calibrated, &mut io.random()?)?;
         out.record(random, &m, pair, &[io.requests()]);
     }
-    for (row, way) in seq.iter().zip(WAYS) {
+    for (row, mode) in seq.iter().zip(SEQUENTIAL) {
         if out.wants(row.id) {
-            let m = interleave(cx, io.whole(), &mut io.sequential(way)?)?;
+            let m = interleave(cx, io.whole(), &mut io.sequential(mode)?)?;
             out.record(row, &m, pair, &[io.rates(&m), io.requests()]);
         }
     }
     Ok(())
 }
 
-/// Servers with a file each that is read and written.
+/// Servers with one test file each.
 pub(super) struct ServersIo<'a> {
     scale: u64,
     names: &'a [&'a str],
     daemons: Vec<&'a Daemon>,
     paths: Vec<PathBuf>,
-    /// Of the work that was last begun.
+    /// Requests of the last work.
     counts: Vec<Requests>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> ServersIo<'a> {
     /// Makes the files.
     ///
     /// # Errors
-    /// Those of their file systems.
+    /// File system errors.
     pub fn new(cx: &Context, names: &'a [&'a str], all: &'a [Mounted]) -> Result<ServersIo<'a>> {
         let daemons: Vec<_> = all.iter().map(|m| &m.daemon).collect();
         let paths: Vec<_> = daemons.iter().map(|d| d.join(DATA)).collect();
@@ -129,10 +129,10 @@ impl<'a> ServersIo<'a> {
         self.paths.iter().map(|p| open_rw(p, direct)).collect()
     }
 
-    /// O_DIRECT reads of 4 KiB at random pages.
+    /// Reads 4 KiB at random pages with O_DIRECT.
     ///
     /// # Errors
-    /// Those of opening.
+    /// If a file cannot be opened.
     pub fn random(&self) -> Result<Vec<Side<'_>>> {
         let sides = self.open(true)?.into_iter().enumerate();
         Ok(sides
@@ -152,16 +152,16 @@ impl<'a> ServersIo<'a> {
             .collect())
     }
 
-    /// From end to end, a MiB at a time.
+    /// Reads or writes the file from end to end, a MiB at a time.
     ///
     /// # Errors
-    /// Those of opening.
-    pub fn sequential(&self, way: Way) -> Result<Vec<Side<'_>>> {
-        let sides = self.open(way.direct)?.into_iter().enumerate();
+    /// If a file cannot be opened.
+    pub fn sequential(&self, mode: Sequential) -> Result<Vec<Side<'_>>> {
+        let sides = self.open(mode.direct)?.into_iter().enumerate();
         Ok(sides
             .map(|(at, file)| {
                 Side::timed(self.names[at], move |_, ops| {
-                    if way.drop {
+                    if mode.drop {
                         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
                     }
                     let mut b = Aligned::filled(MIB as usize, 0xa5)?;
@@ -169,7 +169,7 @@ impl<'a> ServersIo<'a> {
                         let start = Instant::now();
                         for i in 0..ops {
                             let offset = i * MIB % FILE;
-                            if way.write {
+                            if mode.write {
                                 file.write_all_at(b.bytes(), offset)?;
                             } else {
                                 file.read_exact_at(b.bytes_mut(), offset)?;
@@ -182,19 +182,19 @@ impl<'a> ServersIo<'a> {
             .collect())
     }
 
-    /// A round of [`sequential`](Self::sequential).
+    /// Returns the operations in a round of [`sequential`](Self::sequential).
     pub fn whole(&self) -> Ops {
         Ops::Fixed(self.scale)
     }
 
-    /// For a note.
+    /// Returns the requests, for a note.
     pub fn requests(&self) -> String {
         let each = |(name, count): (&&str, &Requests)| format!("{name} {:.2}", count.each());
         let all: Vec<_> = self.names.iter().zip(&self.counts).map(each).collect();
         format!("requests for each: {}", all.join(", "))
     }
 
-    /// For a note of what was done a MiB at a time.
+    /// Returns the rates of work done a MiB at a time, for a note.
     pub fn rates(&self, m: &Measured) -> String {
         let rate = |at: usize| MIB as f64 / m.median_ns(at) * 1e9 / 1e6;
         let each = |(at, name): (usize, &&str)| format!("{name} {:.0} MB/s", rate(at));
@@ -211,7 +211,7 @@ fn read_through(file: &File, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Counts the requests that a server has had while operations ran.
+/// Counts a server's requests during operations.
 #[derive(Debug, Default)]
 struct Requests {
     requests: Cell<u64>,
@@ -285,35 +285,38 @@ fn hot(cx: &Context, out: &mut Report, row: &Row, ours: &Mounted) -> Result<()> 
     Ok(())
 }
 
-/// How a file is gone through.
+/// A kind of sequential access.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct Sequential {
     write: bool,
-    /// Past the page cache.
+    /// Bypass the page cache.
     direct: bool,
-    /// The page cache forgets the file before each round.
+    /// Drop the file from the page cache before each round.
     drop: bool,
 }
 
-/// In the order of their rows.
-pub(super) const WAYS: [Way; 4] = {
-    let way = Way {
+/// In the order of the rows.
+pub(super) const SEQUENTIAL: [Sequential; 4] = {
+    let mode = Sequential {
         write: false,
         direct: true,
         drop: false,
     };
     [
-        way,
-        Way { write: true, ..way },
-        Way {
+        mode,
+        Sequential {
+            write: true,
+            ..mode
+        },
+        Sequential {
             direct: false,
             drop: true,
-            ..way
+            ..mode
         },
-        Way {
+        Sequential {
             write: true,
             direct: false,
-            ..way
+            ..mode
         },
     ]
 };

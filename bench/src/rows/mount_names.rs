@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use super::peers;
 use crate::fixture::{MIB, Mounted, names};
 use crate::harness::daemon::Daemon;
-use crate::harness::scratch::Place;
+use crate::harness::scratch::MountDir;
 use crate::harness::{Context, Group, Ops, Report, Row, Side, interleave};
 use crate::sys;
 
@@ -48,22 +48,22 @@ pub const GROUP: Group = Group {
 
 const BATCH: usize = 250;
 
-/// A contender: its server, the directory that is worked in, its counter.
+/// A contender: its server, its working directory, its counter.
 pub(super) struct Contender {
     name: &'static str,
     dir: File,
     requests: Cell<u64>,
     ops: Cell<u64>,
     daemon: Daemon,
-    /// What the server stands on; dropped after it.
-    _under: Option<Place>,
+    /// The file system below the server; dropped after it.
+    _under: Option<MountDir>,
 }
 
 impl Contender {
     pub(super) fn new(
         name: &'static str,
         daemon: Daemon,
-        under: Option<Place>,
+        under: Option<MountDir>,
     ) -> Result<Contender> {
         let dir = File::open(daemon.path()).with_context(|| name.to_owned())?;
         let (requests, ops) = (Cell::new(0), Cell::new(0));
@@ -77,7 +77,7 @@ impl Contender {
         })
     }
 
-    /// Requests for each create + unlink.
+    /// Returns the requests for each create + unlink.
     pub(super) fn each(&self) -> f64 {
         self.requests.get() as f64 / self.ops.get().max(1) as f64
     }
@@ -86,7 +86,7 @@ impl Contender {
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let ours = Mounted::pramfs(cx, "ours", 1024 * MIB)?;
     let mut contenders = vec![Contender::new("ours", ours.daemon, Some(ours.tmpfs))?];
-    // A row for each of the others, measured or not.
+    // One row for each competitor, measured or not.
     let mut at = [None; 3];
     type Start = fn(&Context) -> Result<Contender>;
     let others: [Start; 3] = [
@@ -123,7 +123,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
             b.name,
             b.each(),
             if i == 1 {
-                " (its reads of the image included)"
+                " (including its reads of the image)"
             } else {
                 ""
             }
@@ -133,18 +133,18 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Names for [`sides`].
+/// Returns the names for [`sides`].
 pub(super) fn list() -> Vec<CString> {
     names(11, BATCH)
 }
 
-/// Creates and unlinks by each of them.
+/// Returns a side for each contender that creates and unlinks.
 pub(super) fn sides<'a>(contenders: &'a [Contender], list: &'a [CString]) -> Vec<Side<'a>> {
     let side = |c: &'a Contender| Side::timed(c.name, |_, ops| round(c, list, ops));
     contenders.iter().map(side).collect()
 }
 
-/// How many make a round.
+/// Returns the number of operations in a round.
 pub(super) fn round_of(cx: &Context) -> Ops {
     Ops::Fixed(cx.scaled(10) * BATCH as u64)
 }

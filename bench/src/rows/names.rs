@@ -1,7 +1,7 @@
 //! Rows: direct create + unlink, rename, mkdir.
 //!
-//! The competitor gets the cheapest form there is: names relative to an open
-//! directory, C strings made beforehand. 1,000 files in the directory.
+//! The competitor uses the cheapest form: names relative to an open directory, as C
+//! strings that were made beforehand. The directory holds 1,000 files.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -52,24 +52,24 @@ const BATCH: usize = 1000;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let ours = Direct::new(cx, "names", 1024 * MIB, 64 * MIB, Huge::Never)?;
-    let bare = RawMedium::new(&ours.tmpfs)?;
+    let raw = RawMedium::new(&ours.tmpfs)?;
     std::fs::create_dir(ours.tmpfs.join("dir"))?;
     let dir = File::open(ours.tmpfs.join("dir"))?;
     let (list, others) = (names(7, BATCH), names(8, BATCH));
     if out.wants(ROWS[0].id) {
-        create_unlink(cx, out, (&ours, &bare), &dir, &list)?;
+        create_unlink(cx, out, (&ours, &raw), &dir, &list)?;
     }
     if out.wants(ROWS[1].id) {
-        rename(cx, out, (&ours, &bare), &dir, &list, &others)?;
+        rename(cx, out, (&ours, &raw), &dir, &list, &others)?;
     }
     if out.wants(ROWS[2].id) {
-        mkdir(cx, out, (&ours, &bare), &dir, &list)?;
+        mkdir(cx, out, (&ours, &raw), &dir, &list)?;
     }
     Ok(())
 }
 
-/// Runs `first` and then `second` over all names, as often as it takes for
-/// `ops`; gives the two times.
+/// Runs `first` and then `second` over all names, until `ops` are done; returns the
+/// two times.
 fn in_batches(
     ops: u64,
     list: &[CString],
@@ -91,7 +91,7 @@ fn in_batches(
 fn create_unlink(
     cx: &Context,
     out: &mut Report,
-    (ours, bare): (&Direct, &RawMedium),
+    (ours, raw): (&Direct, &RawMedium),
     dir: &File,
     list: &[CString],
 ) -> Result<()> {
@@ -143,7 +143,7 @@ fn create_unlink(
                     )?,
                 )
             }),
-            bare.side(&[raw_medium::CREATE, raw_medium::UNLINK]),
+            raw.side(&[raw_medium::CREATE, raw_medium::UNLINK]),
         ],
     )?;
     let share = |at: usize| {
@@ -168,7 +168,7 @@ fn create_unlink(
 fn rename(
     cx: &Context,
     out: &mut Report,
-    (ours, bare): (&Direct, &RawMedium),
+    (ours, raw): (&Direct, &RawMedium),
     dir: &File,
     list: &[CString],
     others: &[CString],
@@ -179,7 +179,7 @@ fn rename(
         ours.fs.create(&ours.cx, home, n.as_bytes(), 0o644)?;
         sys::create_at(d, n)?;
     }
-    // There and back again, so that each round starts from the same state.
+    // Rename there and back, so that each round starts from the same state.
     let there_and_back = |ops: u64, one: &mut dyn FnMut(&CString, &CString) -> Result<()>| {
         let start = Instant::now();
         for _ in 0..ops / (2 * BATCH as u64) {
@@ -203,7 +203,7 @@ fn rename(
             Side::timed("rename on tmpfs", |_, ops| {
                 there_and_back(ops, &mut |a, b| Ok(sys::rename_at(d, a, b)?))
             }),
-            bare.side(&[raw_medium::RENAME]),
+            raw.side(&[raw_medium::RENAME]),
         ],
     )?;
     let bound = raw_medium::note(&m, 2, 1, &[raw_medium::RENAME]);
@@ -217,7 +217,7 @@ fn rename(
 fn mkdir(
     cx: &Context,
     out: &mut Report,
-    (ours, bare): (&Direct, &RawMedium),
+    (ours, raw): (&Direct, &RawMedium),
     dir: &File,
     list: &[CString],
 ) -> Result<()> {
@@ -248,7 +248,7 @@ fn mkdir(
                 )?;
                 Ok(made)
             }),
-            bare.side(&[raw_medium::CREATE]),
+            raw.side(&[raw_medium::CREATE]),
         ],
     )?;
     let bound = raw_medium::note(&m, 2, 1, &[raw_medium::CREATE]);

@@ -1,4 +1,4 @@
-//! FUSE file systems of Debian's, on tmpfs.
+//! FUSE file systems of Debian, on tmpfs.
 
 use std::fs::File;
 use std::process::Command;
@@ -9,10 +9,10 @@ use crate::fixture::{MIB, Mounted, debian_program};
 use crate::harness::daemon::Daemon;
 use crate::harness::{Context, Huge};
 
-/// fuse2fs with an ext4 of `size` bytes in a file on tmpfs.
+/// Mounts fuse2fs with an ext4 of `size` bytes in a file on tmpfs.
 ///
 /// # Errors
-/// When it, or mke2fs, is not installed or fails.
+/// If fuse2fs or mke2fs is not installed or fails.
 pub fn fuse2fs(cx: &Context, size: u64) -> Result<Mounted> {
     let program = debian_program("fuse2fs", "fuse2fs")?;
     let mkfs = debian_program("mke2fs", "e2fsprogs")?;
@@ -30,23 +30,23 @@ pub fn fuse2fs(cx: &Context, size: u64) -> Result<Mounted> {
         "mke2fs: {}",
         String::from_utf8_lossy(&made.stderr).trim()
     );
-    let place = cx.scratch.place("fuse2fs")?;
+    let mount_dir = cx.scratch.mount_dir("fuse2fs")?;
     let mut command = Command::new(program);
-    command.arg(&image).arg(place.path()).arg("-f");
-    let daemon = Daemon::start(cx, "fuse2fs", command, place)?;
+    command.arg(&image).arg(mount_dir.path()).arg("-f");
+    let daemon = Daemon::start(cx, "fuse2fs", command, mount_dir)?;
     Ok(Mounted { daemon, tmpfs })
 }
 
-/// bindfs over a tmpfs of `size` bytes.
+/// Mounts bindfs over a tmpfs of `size` bytes.
 ///
 /// # Errors
-/// When it is not installed or fails.
+/// If it is not installed or fails.
 pub fn bindfs(cx: &Context, size: u64) -> Result<Mounted> {
     let program = debian_program("bindfs", "bindfs")?;
     let tmpfs = cx.scratch.tmpfs("bindfs.tmpfs", size, Huge::Never)?;
-    let place = cx.scratch.place("bindfs")?;
+    let mount_dir = cx.scratch.mount_dir("bindfs")?;
     let mut command = Command::new(program);
-    command.arg("-f").arg(tmpfs.path()).arg(place.path());
-    let daemon = Daemon::start(cx, "bindfs", command, place)?;
+    command.arg("-f").arg(tmpfs.path()).arg(mount_dir.path());
+    let daemon = Daemon::start(cx, "bindfs", command, mount_dir)?;
     Ok(Mounted { daemon, tmpfs })
 }

@@ -71,7 +71,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         out.record(&ROWS[2], &m, (0, 2), &[bound]);
     }
     if out.wants(ROWS[3].id) {
-        let bare = RawMedium::new(&ours.tmpfs)?;
+        let raw = RawMedium::new(&ours.tmpfs)?;
         let data = Aligned::filled(PAGE, 0xa5)?;
         let (data, pages) = (data.bytes(), HUGE_FILE / PAGE as u64);
         let m = interleave(
@@ -92,7 +92,7 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
                     }
                     Ok(())
                 }),
-                bare.side(&[raw_medium::OVERWRITE]),
+                raw.side(&[raw_medium::OVERWRITE]),
             ],
         )?;
         let bound = raw_medium::note(&m, 2, 1, &[raw_medium::OVERWRITE]);
@@ -101,8 +101,8 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A file in 2 MiB leaves, and one whose blocks were written by turns with
-/// those of a neighbour, so that no 2 MiB of it lie together.
+/// Makes a file of 2 MiB leaves, and one whose blocks alternate with those of a
+/// neighbour, so that no 2 MiB of it are contiguous.
 fn make_files(ours: &Direct) -> Result<(DirectFile, DirectFile)> {
     let huge = ours.create("huge")?;
     let chunk = vec![0x5au8; 2 * MIB as usize];
@@ -124,7 +124,7 @@ fn make_files(ours: &Direct) -> Result<(DirectFile, DirectFile)> {
     ensure!(
         list.iter()
             .all(|e| aligned(e.region_offset) && e.len % (2 * MIB) == 0),
-        "the huge file is not made of 2 MiB leaves: {list:?}"
+        "the huge file does not consist of 2 MiB leaves: {list:?}"
     );
     Ok((huge, small))
 }
@@ -146,7 +146,7 @@ fn read(
     len: u64,
 ) -> Result<Measured> {
     let pages = len / PAGE as u64;
-    // One buffer for all three, so that none has the luckier address.
+    // One buffer for all three, so that all have the same address.
     let buffer = std::cell::RefCell::new(Aligned::filled(PAGE, 0)?);
     interleave(
         cx,

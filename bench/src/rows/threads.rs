@@ -67,16 +67,15 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
         ],
     )?;
     let note = format!(
-        "what the machine itself does: memcpy into two private memories is {:.2} times one",
+        "the machine itself: memcpy into two private memories is {:.2} times as fast as into one",
         m.median_ns(3) / m.median_ns(2)
     );
     out.record(&ROWS[0], &m, (0, 1), &[note]);
     Ok(())
 }
 
-/// `ops` random overwrites shared out among the threads, each with a file and
-/// a processor of its own. Gives the time from the common start to the end of
-/// the last.
+/// Runs `ops` random overwrites, divided among the threads, each with a file and a
+/// processor of its own. Returns the time from the common start to the last end.
 fn on_threads(
     cpus: &[usize],
     seed: u64,

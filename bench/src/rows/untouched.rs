@@ -1,10 +1,10 @@
-//! Rows: direct append and create where nothing has been written before.
+//! Rows: direct append and create in a region that was never written.
 //!
-//! A region that `mkfs.pramfs` has just made is sparse: each page is taken from
-//! the host with its first store. Ours takes the room before it promises an
-//! allocation (`docs/semantics.md`, "A full host"), so what is compared here is
-//! that, the first touch, and the operation itself. Every round has a region
-//! and a file of its own, made outside the clock.
+//! A region fresh from `mkfs.pramfs` is sparse: the host allocates each page at its
+//! first store. pramfs takes that space before it promises an allocation
+//! (`docs/semantics.md`, "A full host"). So these rows compare the allocation, the first
+//! touch, and the operation itself. Every round has a new region and a new file, made
+//! outside the clock.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ use pramfs::pmem::RegionOptions;
 use pramfs::{MountOptions, inode::Fs};
 
 use crate::fixture::{MIB, names};
-use crate::harness::scratch::Place;
+use crate::harness::scratch::MountDir;
 use crate::harness::{Context, Group, Huge, Ops, Report, Row, Side, interleave};
 use crate::sys::{self, Aligned, PAGE};
 
@@ -49,7 +49,7 @@ const REGION: u64 = 256 * MIB;
 
 fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     let tmpfs = cx.scratch.tmpfs("untouched", 3 * REGION, Huge::Never)?;
-    // Pages that the host has given to a virtual machine already.
+    // Use pages that the host of a virtual machine has allocated already.
     drop(crate::fixture::filled_file(
         &tmpfs.join("used"),
         2 * REGION,
@@ -64,8 +64,8 @@ fn measure(cx: &Context, out: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The time that `work` takes on a new file system in a sparse region.
-fn on_new_region(tmpfs: &Place, work: impl FnOnce(&Fs) -> Result<Duration>) -> Result<Duration> {
+/// Times `work` on a new file system in a sparse region.
+fn on_new_region(tmpfs: &MountDir, work: impl FnOnce(&Fs) -> Result<Duration>) -> Result<Duration> {
     let path = tmpfs.join("region");
     File::create_new(&path)?.set_len(REGION)?;
     let region = RegionOptions::new().open(&path)?;
@@ -77,7 +77,7 @@ fn on_new_region(tmpfs: &Place, work: impl FnOnce(&Fs) -> Result<Duration>) -> R
     took
 }
 
-fn append(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
+fn append(cx: &Context, out: &mut Report, tmpfs: &MountDir) -> Result<()> {
     let data = Aligned::filled(PAGE, 0xa5)?;
     let data = data.bytes();
     let ours = |_: u64, ops: u64| {
@@ -114,7 +114,7 @@ fn append(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
     Ok(())
 }
 
-fn create(cx: &Context, out: &mut Report, tmpfs: &Place) -> Result<()> {
+fn create(cx: &Context, out: &mut Report, tmpfs: &MountDir) -> Result<()> {
     let list = names(7, cx.scaled(10_000) as usize);
     let ours = |_: u64, _: u64| {
         on_new_region(tmpfs, |fs| {

@@ -46,7 +46,7 @@ fn fsck_document_lists_every_finding() {
     if std::env::var_os("PRAMFS_BLESS").is_some() {
         std::fs::write(path, format!("{before}{start}{wanted}{end}{after}")).unwrap();
     } else {
-        assert_eq!(table, wanted, "PRAMFS_BLESS=1 writes docs/fsck.md anew");
+        assert_eq!(table, wanted, "PRAMFS_BLESS=1 rewrites docs/fsck.md");
     }
 }
 

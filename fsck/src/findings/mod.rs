@@ -1,4 +1,4 @@
-//! What a check can find: [`Issue`], made from the one table in `table.rs`.
+//! The findings of a check: [`Issue`], made from the one table in `table.rs`.
 //!
 //! A row of the table is a variant of [`Issue`] and of [`Damage`], with its severity,
 //! the phase of its repair, its sentence and its remedy. `docs/fsck.md` prints the
@@ -14,7 +14,7 @@ use pramfs_medium::error::Damage;
 use pramfs_medium::media::bitmap::BitmapKind;
 use pramfs_medium::types::Ino;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Minor: space or a second copy is lost; no file is at risk.
@@ -158,7 +158,7 @@ fn map_phase(ino: Ino, rest: u8) -> u8 {
     }
 }
 
-/// What the table says of an issue.
+/// The table entry of an issue.
 struct Cells {
     kind: Damage,
     severity: Severity,
@@ -307,7 +307,7 @@ impl Issue {
         self.cells().safe
     }
 
-    /// Returns what a repair does about it, as a verb phrase without a subject.
+    /// Returns the action of a repair on it, as a verb phrase without a subject.
     pub fn remedy(&self) -> &'static str {
         self.cells().remedy
     }

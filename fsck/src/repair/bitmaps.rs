@@ -76,7 +76,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Repairs the pointer to a bitmap. Searches for the bitmap with the sum in the
-    /// descriptor. If it is not found, rebuilds it from what is in use.
+    /// descriptor. If it is not found, rebuilds it from the blocks in use.
     pub(super) fn repair_bitmap_pointer(&mut self, kind: BitmapKind, group: u64) -> Result<bool> {
         let Some(desc_at) = self.desc_at(kind, group) else {
             return Ok(false);

@@ -18,7 +18,7 @@ const SPLIT_BITS: u32 = 55;
 
 /// Slots of one level that share `depth` hash bits.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct SlotRange {
     level: u32,
     first: u64,
     depth: u32,
@@ -42,12 +42,12 @@ impl Repairer<'_, '_> {
             return Ok(Ptr::HOLE);
         }
         let mut root = [0];
-        let place = Place {
+        let range = SlotRange {
             level: 0,
             first: 0,
             depth: 0,
         };
-        self.fill(t, &items, place, &mut root)?;
+        self.fill(t, &items, range, &mut root)?;
         Ok(Ptr(root[0]))
     }
 
@@ -55,7 +55,7 @@ impl Repairer<'_, '_> {
         &mut self,
         t: &TreeRef,
         items: &[SalvagedEntry],
-        place: Place,
+        range: SlotRange,
         out: &mut [u64],
     ) -> Result<()> {
         if items.is_empty() {
@@ -64,30 +64,30 @@ impl Repairer<'_, '_> {
         }
         let used: usize = items.iter().map(slots_for).sum();
         if used <= self.geo.leaf.slots {
-            let block = self.build_leaf(t, items, place.depth, used)?;
+            let block = self.build_leaf(t, items, range.depth, used)?;
             for (i, word) in (0..).zip(out) {
                 *word = self
-                    .tree_pointer(t, block, LEAF, place.level, place.first + i)
+                    .tree_pointer(t, block, LEAF, range.level, range.first + i)
                     .0;
             }
             return Ok(());
         }
-        if place.depth >= SPLIT_BITS {
+        if range.depth >= SPLIT_BITS {
             return Err(Error::NoSpace("too many names with the same hash"));
         }
         if out.len() > 1 {
-            return self.halves(t, items, place, out);
+            return self.halves(t, items, range, out);
         }
-        let below_place = Place {
-            level: place.level + 1,
-            first: place.first << self.geo.fan_log2,
-            depth: place.depth,
+        let below_range = SlotRange {
+            level: range.level + 1,
+            first: range.first << self.geo.fan_log2,
+            depth: range.depth,
         };
         let mut below = vec![0u64; 1 << self.geo.fan_log2];
-        self.halves(t, items, below_place, &mut below)?;
+        self.halves(t, items, below_range, &mut below)?;
         let block = self.alloc()?;
         self.view.store(self.geo.offset(block), below.as_bytes())?;
-        out[0] = self.tree_pointer(t, block, 0, place.level, place.first).0;
+        out[0] = self.tree_pointer(t, block, 0, range.level, range.first).0;
         Ok(())
     }
 
@@ -95,23 +95,23 @@ impl Repairer<'_, '_> {
         &mut self,
         t: &TreeRef,
         items: &[SalvagedEntry],
-        place: Place,
+        range: SlotRange,
         out: &mut [u64],
     ) -> Result<()> {
-        let bit = 1u64 << (HASH_BITS - 1 - place.depth);
+        let bit = 1u64 << (HASH_BITS - 1 - range.depth);
         let (low, high) = items.split_at(items.partition_point(|i| i.hash & bit == 0));
         let half = out.len() / 2;
         let (out_low, out_high) = out.split_at_mut(half);
-        let depth = place.depth + 1;
-        self.fill(t, low, Place { depth, ..place }, out_low)?;
-        let first = place.first + half as u64;
+        let depth = range.depth + 1;
+        self.fill(t, low, SlotRange { depth, ..range }, out_low)?;
+        let first = range.first + half as u64;
         self.fill(
             t,
             high,
-            Place {
+            SlotRange {
                 depth,
                 first,
-                ..place
+                ..range
             },
             out_high,
         )

@@ -229,7 +229,7 @@ impl Writer<'_> {
         [0, self.geo.copy_offset]
     }
 
-    /// Replays on the medium what a crash left. Until the checkpoint is durable,
+    /// Replays on the medium the records that a crash left. Until the checkpoint is durable,
     /// the same records stay live.
     fn replay(&mut self, journal: &Journal) -> Result<()> {
         let mut view = View::new(self.region);

@@ -1,5 +1,5 @@
 //! Repairs trees of entries and of attributes: corrects them in place if
-//! possible, else rebuilds them from what could be read. Also repairs single
+//! possible, else rebuilds them from the readable parts. Also repairs single
 //! entries.
 
 use std::collections::{BTreeMap, HashSet};

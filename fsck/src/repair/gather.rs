@@ -41,7 +41,7 @@ impl SalvagedEntry {
     }
 }
 
-/// What was salvaged of a tree.
+/// The salvaged parts of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// Items, those of undamaged leaves first.
@@ -429,7 +429,7 @@ impl Repairer<'_, '_> {
         Ptr::new(block, flags, place)
     }
 
-    /// Returns what a damaged pointer was, if one byte of it is wrong and the
+    /// Returns the original of a damaged pointer, if one byte of it is wrong and the
     /// content of the block proves it.
     fn correct_pointer(
         &mut self,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::Repairer;
-use super::maps::Found;
+use super::maps::LocatedPtr;
 use crate::maps::Extent;
 use crate::outcome::Done;
 use pramfs_medium::error::{Damage, Error, Result};
@@ -170,7 +170,7 @@ impl Repairer<'_, '_> {
     fn correct_internal_pointers(&self, map: &MapRoot) -> Result<Vec<(Option<u64>, u64)>> {
         let mut corrected = Vec::new();
         let mut seen = HashSet::new();
-        let mut rest = vec![Found {
+        let mut rest = vec![LocatedPtr {
             at: None,
             place: map.root_at(self.geo),
             ptr: map.root,
@@ -195,9 +195,9 @@ impl Repairer<'_, '_> {
     }
 
     /// Returns the pointers in a pointer block; `above` is its place.
-    fn pointers_in(&self, block: Bno, above: &PtrAt) -> Result<Vec<Found>> {
+    fn pointers_in(&self, block: Bno, above: &PtrAt) -> Result<Vec<LocatedPtr>> {
         let base = self.geo.offset(block);
-        let found = |(i, word)| Found {
+        let found = |(i, word)| LocatedPtr {
             at: Some(base + i * 8),
             place: PtrAt {
                 level: above.level - 1,

@@ -1,6 +1,6 @@
-//! Searches for pointer blocks without an owner. The checks of its pointers tell
-//! the gap of the file where such a block belongs, if it fits only one. What it
-//! leads to must also have lost its owner.
+//! Searches for pointer blocks without an owner. If a block fits only one gap of a file,
+//! the checks of its pointers identify that gap. The blocks that it points to must also
+//! have lost their owner.
 //!
 //! Invariant: one pass over the blocks serves all files of a round, and the number
 //! of tried pairs of a gap and a block is bounded. So an image with many of both
@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::Repairer;
-use super::maps::Found;
+use super::maps::LocatedPtr;
 use crate::findings::{Issue, Part};
 use pramfs_medium::error::Result;
 use pramfs_medium::media::DiskInode;
@@ -22,12 +22,12 @@ use pramfs_medium::types::{Bno, FileType, Ino};
 const MAX_GAPS: usize = 1 << 20;
 /// Most pairs of a gap and a block tried in one round.
 const MAX_PAIRS: usize = 1 << 31;
-/// So many pointers do not match a gap by chance, even if one of them does not
+/// This many pointers do not match a gap by chance, even if one of them does not
 /// match. With fewer, all must match.
 const MIN_POINTERS: usize = 4;
 
 /// A place of a map where a pointer block may have been lost.
-struct Gap {
+struct MissingTable {
     /// Offset of its pointer.
     at: u64,
     place: PtrAt,
@@ -43,7 +43,7 @@ thread_local! {
 struct Table {
     block: u64,
     pointers: usize,
-    /// The block and what it leads to: first block and count.
+    /// The block and the blocks that it points to: first block and count.
     all: Vec<(u64, u64)>,
 }
 
@@ -133,13 +133,13 @@ impl Repairer<'_, '_> {
     }
 
     /// Finds the pointer block that a damaged pointer led to, if only one fits.
-    pub(super) fn find_table(&mut self, f: &Found) -> Result<Option<Ptr>> {
+    pub(super) fn find_table(&mut self, f: &LocatedPtr) -> Result<Option<Ptr>> {
         let lost = self.scan()?.tables.clone();
         self.notes.tables_tried = self.notes.tables_tried.saturating_add(lost.len());
         if self.notes.tables_tried > MAX_GAPS {
             return Ok(None);
         }
-        let gap = [Gap {
+        let gap = [MissingTable {
             at: 0,
             place: f.place,
         }];
@@ -191,7 +191,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Returns the only gap that a block fits.
-    fn gap_of(&self, gaps: &[Gap], block: u64) -> Result<Option<(usize, Table)>> {
+    fn gap_of(&self, gaps: &[MissingTable], block: u64) -> Result<Option<(usize, Table)>> {
         #[cfg(test)]
         TRIED.set(TRIED.get() + 1);
         let words = self.words(self.geo.offset(Bno(block)))?;
@@ -238,7 +238,7 @@ impl Repairer<'_, '_> {
         Ok((0..).zip(self.words(self.geo.offset(block))?).all(fits))
     }
 
-    /// Whether a pointer block and everything it leads to were in use and have no
+    /// Whether a pointer block and all blocks that it points to were in use and have no
     /// owner. Otherwise a user who forges such a block would get present or former
     /// blocks of others. Adds these blocks to `all`. Visits no pointer block twice.
     fn is_lost_with_all(
@@ -302,7 +302,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Adds the gaps of a file, up to `most` in all.
-    fn gaps_of(&self, d: &DiskInode, most: usize, gaps: &mut Vec<Gap>) -> Result<()> {
+    fn gaps_of(&self, d: &DiskInode, most: usize, gaps: &mut Vec<MissingTable>) -> Result<()> {
         let map = Self::map_of(d);
         if FileType::from_mode(d.mode) != Some(FileType::Regular)
             || map.root.is_hole()
@@ -311,7 +311,7 @@ impl Repairer<'_, '_> {
         {
             return Ok(());
         }
-        let root = Found {
+        let root = LocatedPtr {
             at: None,
             place: map.root_at(self.geo),
             ptr: map.root,
@@ -325,10 +325,10 @@ impl Repairer<'_, '_> {
     fn gaps(
         &self,
         map: &MapRoot,
-        f: Found,
+        f: LocatedPtr,
         (blocks, most): (u64, usize),
         seen: &mut HashSet<u64>,
-        out: &mut Vec<Gap>,
+        out: &mut Vec<MissingTable>,
     ) -> Result<()> {
         if f.place.level < 2 || f.ptr.is_leaf() {
             return Ok(());
@@ -352,9 +352,9 @@ impl Repairer<'_, '_> {
             }
             let at = base + i * 8;
             if word == 0 || Ptr(word).is_lost(place) {
-                out.push(Gap { at, place });
+                out.push(MissingTable { at, place });
             } else {
-                let below = Found {
+                let below = LocatedPtr {
                     at: Some(at),
                     place,
                     ptr: Ptr(word),

@@ -14,7 +14,7 @@ use pramfs_medium::types::{Bno, FileType, Ino};
 
 /// A pointer of a map, and its place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct LocatedPtr {
     /// Offset in the region; `None` for the root.
     pub at: Option<u64>,
     pub place: PtrAt,
@@ -37,11 +37,11 @@ impl Repairer<'_, '_> {
         map: &MapRoot,
         level: u32,
         first: u64,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<LocatedPtr>> {
         if map.height > self.geo.max_height() || level > map.height {
             return Ok(None);
         }
-        let mut found = Found {
+        let mut found = LocatedPtr {
             at: None,
             place: self.place(map, map.height, first),
             ptr: map.root,
@@ -56,7 +56,7 @@ impl Repairer<'_, '_> {
             let place = self.place(map, found.place.level - 1, first);
             let slot = place.index & ((1 << self.geo.fan_log2) - 1);
             let at = self.geo.offset(block) + slot * 8;
-            found = Found {
+            found = LocatedPtr {
                 at: Some(at),
                 place,
                 ptr: Ptr(self.view.load_u64(at)?),
@@ -65,9 +65,9 @@ impl Repairer<'_, '_> {
         Ok(Some(found))
     }
 
-    /// Returns what a damaged pointer was, if one byte of it is wrong and its block
+    /// Returns the original of a damaged pointer, if one byte of it is wrong and its block
     /// is in use without an owner. A pointer block is proven by its pointers.
-    pub(super) fn correct_map_pointer(&self, map: &MapRoot, f: &Found) -> Result<Option<Ptr>> {
+    pub(super) fn correct_map_pointer(&self, map: &MapRoot, f: &LocatedPtr) -> Result<Option<Ptr>> {
         let word = f.ptr.0;
         let low = word & ((1 << 48) - 1);
         if f.ptr.fits(f.place) {
@@ -184,7 +184,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Stores a pointer in a file's map.
-    pub(super) fn put_pointer(&mut self, ino: Ino, f: &Found, ptr: Ptr) -> Result<bool> {
+    pub(super) fn put_pointer(&mut self, ino: Ino, f: &LocatedPtr, ptr: Ptr) -> Result<bool> {
         match f.at {
             Some(at) => {
                 self.view.store_u64(at, ptr.0)?;

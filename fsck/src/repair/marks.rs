@@ -8,7 +8,7 @@
 use zerocopy::IntoBytes;
 
 use super::Repairer;
-use super::maps::Found;
+use super::maps::LocatedPtr;
 use crate::inodes::can_be_marked;
 use crate::outcome::{Done, Lost};
 use pramfs_medium::error::{Error, Result};
@@ -24,7 +24,7 @@ const HOLES: usize = 1 << 16;
 impl Repairer<'_, '_> {
     /// Marks the range of a pointer as lost. In anything but a regular file the
     /// pointer becomes a hole, which a later round repairs.
-    pub(super) fn mark(&mut self, ino: Ino, f: &Found) -> Result<bool> {
+    pub(super) fn mark(&mut self, ino: Ino, f: &LocatedPtr) -> Result<bool> {
         let mut ptr = Ptr::HOLE;
         if let Some(d) = self.inode(ino)?
             && can_be_marked(ino, FileType::from_mode(d.mode))
@@ -113,7 +113,7 @@ impl Repairer<'_, '_> {
         }
         let mut holes = Vec::new();
         if d.root != 0 && map.height <= self.geo.max_height() {
-            let root = Found {
+            let root = LocatedPtr {
                 at: None,
                 place: map.root_at(self.geo),
                 ptr: map.root,
@@ -148,7 +148,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Returns the file blocks that a pointer covers, up to the end of the file.
-    fn covered(&self, f: &Found, end: u64) -> (u64, u64) {
+    fn covered(&self, f: &LocatedPtr, end: u64) -> (u64, u64) {
         let shift = self.geo.fan_log2 * f.place.level;
         let first = f.place.index << shift;
         (first, (first + (1 << shift)).min(end))
@@ -156,7 +156,13 @@ impl Repairer<'_, '_> {
 
     /// Collects null pointers below a pointer, up to the end of the file and at
     /// most [`HOLES`].
-    fn holes(&self, map: &MapRoot, f: Found, end: u64, out: &mut Vec<Found>) -> Result<()> {
+    fn holes(
+        &self,
+        map: &MapRoot,
+        f: LocatedPtr,
+        end: u64,
+        out: &mut Vec<LocatedPtr>,
+    ) -> Result<()> {
         if f.place.level == 0 || f.ptr.is_leaf() {
             return Ok(());
         }
@@ -171,7 +177,7 @@ impl Repairer<'_, '_> {
             if index << (self.geo.fan_log2 * level) >= end || out.len() >= HOLES {
                 break;
             }
-            let below = Found {
+            let below = LocatedPtr {
                 at: Some(base + i * 8),
                 place: self.place(map, level, index << (self.geo.fan_log2 * level)),
                 ptr: Ptr(word),

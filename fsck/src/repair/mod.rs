@@ -12,7 +12,7 @@
 //! - A repair does not touch what the check finds intact.
 //! - A round takes the time of a check, and there are at most [`MAX_ROUNDS`].
 //!
-//! Not here: what damage is (the check), how to ask (the caller).
+//! Not here: the definition of damage (the check), the questions (the caller).
 
 mod bitmaps;
 mod build;
@@ -154,12 +154,12 @@ struct Run<'r> {
     seen: HashMap<String, (usize, u32)>,
     /// Findings that lack space, with [`RoundState::version`] at that time.
     waiting: HashMap<usize, u64>,
-    /// The answer "all" was given: ask no more.
+    /// The answer "all" was given: ask no further questions.
     all: bool,
     notes: RoundState,
 }
 
-/// What later rounds need to know of earlier ones.
+/// Data about earlier rounds for later ones.
 #[derive(Debug, Default)]
 struct RoundState {
     /// Inodes whose counts a repair has changed. Correcting the counts belongs to
@@ -205,7 +205,7 @@ struct RoundState {
     marked: Vec<Loss>,
 }
 
-/// What a check knows of the file system.
+/// The check's data about the file system.
 struct Known {
     claims: Claims,
     inodes: Inodes,
@@ -684,7 +684,7 @@ impl RoundState {
 }
 
 impl Checker<'_> {
-    /// Moves what a repair needs to know out of the check.
+    /// Moves the data that a repair needs out of the check.
     fn known(&mut self, found: &Report) -> Known {
         let shared = found.issues().filter_map(|i| match i {
             Issue::BlockUsedTwice { block, .. } => Some(*block),

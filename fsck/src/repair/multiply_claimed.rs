@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use zerocopy::IntoBytes;
 
 use super::Repairer;
-use super::maps::Found;
+use super::maps::LocatedPtr;
 use crate::{CheckOptions, Checker, Issue, Report};
 use pramfs_medium::error::Result;
 use pramfs_medium::htree::{TreeKind, TreeRef};
@@ -130,7 +130,7 @@ impl Repairer<'_, '_> {
     }
 
     /// Returns the pointers of a file that lead to a block.
-    fn uses(&self, ino: Ino, block: u64) -> Result<Vec<Found>> {
+    fn uses(&self, ino: Ino, block: u64) -> Result<Vec<LocatedPtr>> {
         let mut out = Vec::new();
         let Some(d) = self.inode(ino)? else {
             return Ok(out);
@@ -141,7 +141,7 @@ impl Repairer<'_, '_> {
         }
         let map = Self::map_of(&d);
         let mut seen = HashSet::new();
-        let root = Found {
+        let root = LocatedPtr {
             at: None,
             place: PtrAt {
                 fs_seed: self.geo.seed,
@@ -171,7 +171,7 @@ impl Repairer<'_, '_> {
             let base = self.geo.offset(start);
             for (i, word) in (0..).zip(self.words(base)?) {
                 if word != 0 {
-                    rest.push(Found {
+                    rest.push(LocatedPtr {
                         at: Some(base + i * 8),
                         place: PtrAt {
                             level: f.place.level - 1,
@@ -189,7 +189,7 @@ impl Repairer<'_, '_> {
 
     /// Gives a pointer a block of its own with the same bytes. If it leads to a
     /// pointer block of another file, the range below it is lost.
-    fn separate(&mut self, ino: Ino, f: &Found, block: u64) -> Result<()> {
+    fn separate(&mut self, ino: Ino, f: &LocatedPtr, block: u64) -> Result<()> {
         let data = f.place.level == 0 || f.ptr.is_leaf();
         let word = match (data, f.place.level) {
             (false, level) => {

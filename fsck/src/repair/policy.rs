@@ -1,4 +1,4 @@
-//! What to repair, in which order, and who decides.
+//! Decides the repairs and their order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ pub enum Answer {
 /// Called to ask about a finding before it is repaired.
 pub type Ask = Arc<dyn Fn(&Finding) -> Answer + Send + Sync>;
 
-/// What a repair may change.
+/// The limit of a repair.
 #[derive(Clone)]
 pub enum Policy {
     /// Nothing: check only.
     No,
-    /// What loses nothing: counts, copies, leaked space.
+    /// Only repairs that lose nothing: counts, copies, leaked space.
     Preen,
     /// Everything.
     Yes,
-    /// What the callback agrees to.
+    /// Repairs that the callback agrees to.
     Ask(Ask),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Policy {
 /// Options of a repair.
 #[derive(Debug, Clone)]
 pub struct RepairOptions {
-    /// What the repair may change.
+    /// The limit of the repair.
     pub policy: Policy,
     /// Options of the check in each round. A repair keeps all findings.
     pub check: CheckOptions,

@@ -1,5 +1,5 @@
-//! Replays into a view what a crash left in the journal, so that a repair works on
-//! what the next mount would see.
+//! Replays the records of a crash into a view, so that a repair works on the contents
+//! that the next mount would see.
 //!
 //! The medium changes only when the repair is stored. Then the records are first
 //! replayed there, as a mount does.

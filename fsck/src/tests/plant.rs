@@ -21,7 +21,7 @@ use pramfs_medium::pmem::{Region, SimBackend};
 use pramfs_medium::types::{FileType, Ino, XattrMode};
 
 /// Number of files in the directory `big`.
-const MANY: u32 = 300;
+const FILES_IN_BIG: u32 = 300;
 
 /// An undamaged image with structures of every kind, and their inode numbers.
 pub struct Plant {
@@ -102,7 +102,7 @@ impl Plant {
             .unwrap()
             .ino;
         let big = fs.mkdir(&ctx, root, b"big", 0o755).unwrap().ino;
-        for i in 0..MANY {
+        for i in 0..FILES_IN_BIG {
             fs.create(&ctx, big, format!("file {i}").as_bytes(), 0o644)
                 .unwrap();
         }

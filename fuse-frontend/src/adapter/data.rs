@@ -230,16 +230,16 @@ fn copy(
 }
 
 fn fallocate_mode(mode: i32) -> Served<Fallocate> {
-    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
-    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP_SIZE;
     const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
-    const ZERO_KEEP: i32 = ZERO | KEEP;
+    const ZERO_KEEP_SIZE: i32 = ZERO | KEEP_SIZE;
     match mode {
         0 => Ok(Fallocate::Allocate { keep_size: false }),
-        KEEP => Ok(Fallocate::Allocate { keep_size: true }),
+        KEEP_SIZE => Ok(Fallocate::Allocate { keep_size: true }),
         PUNCH => Ok(Fallocate::PunchHole),
         ZERO => Ok(Fallocate::ZeroRange { keep_size: false }),
-        ZERO_KEEP => Ok(Fallocate::ZeroRange { keep_size: true }),
+        ZERO_KEEP_SIZE => Ok(Fallocate::ZeroRange { keep_size: true }),
         _ => Err(Refusal::Request(
             Errno::EOPNOTSUPP,
             "fallocate in an unknown mode",

@@ -11,9 +11,9 @@
 //! * only capabilities that the kernel offers are requested, and none that this version
 //!   of `fuser` cannot handle (`init.rs`).
 //!
-//! Left to others: the kernel checks permissions (`default_permissions` and the ACLs
-//! that it requests) and does locks. The engine does everything else, including the
-//! umask, because a default ACL replaces it.
+//! Not here: permissions and locks, which are the kernel's (`default_permissions`, and
+//! the ACLs that it requests). The engine does everything else, including the umask,
+//! because a default ACL replaces it.
 
 mod attributes;
 mod caller;

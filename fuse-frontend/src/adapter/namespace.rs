@@ -14,7 +14,7 @@ use super::{Adapter, CACHE_TTL};
 
 /// An inode for a reply with an entry, with its reference. Sending the reply passes the
 /// reference to the kernel's lookup count.
-pub(super) type Found = (InodeRef, Attr);
+pub(super) type HeldEntry = (InodeRef, Attr);
 
 /// Returns how long the kernel may cache attributes. Those of a file with suid or sgid
 /// are not cached: a write by another user clears the bits without the kernel noticing.
@@ -27,7 +27,7 @@ pub(super) fn attr_ttl(attr: &Attr) -> Duration {
 }
 
 /// Sends an entry. The kernel may forget it as soon as it has the reply.
-fn send_entry(reply: ReplyEntry, (held, found): Found) {
+fn send_entry(reply: ReplyEntry, (held, found): HeldEntry) {
     let (attr, generation) = entry(&found);
     // An entry of the root has the protocol's number, which `stat` must not show.
     let ttl = if attr.ino == INodeNo::ROOT {
@@ -40,7 +40,7 @@ fn send_entry(reply: ReplyEntry, (held, found): Found) {
 }
 
 /// Looks a name up. The NFS server asks for `.` and `..`, and for `.` of any type of file.
-fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<Found> {
+fn find(fs: &Fs, parent: INodeNo, name: &[u8]) -> Served<HeldEntry> {
     let parent = ino(parent)?;
     if name != b"." {
         return Ok(fs.holding().lookup(parent, name)?);

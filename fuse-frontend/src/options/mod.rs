@@ -1,8 +1,8 @@
 //! The options of `-o`.
 //!
 //! `table` has one row for each option. The parser, the refusals, `--help` and the table
-//! in `docs/mounting.md` come from it. The last of several options that contradict each
-//! other counts, as for mount(8).
+//! in `docs/mounting.md` come from it. If options contradict each other, the last one
+//! wins, as for mount(8).
 
 mod table;
 #[cfg(test)]
@@ -21,10 +21,10 @@ use crate::mountinfo::FS_TYPE;
 
 use table::Takes;
 
-/// Everything that `-o` can say.
+/// The settings of `-o`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountSettings {
-    /// Nothing may be changed.
+    /// The mount is read-only.
     pub read_only: bool,
     /// Device files work.
     pub dev: bool,
@@ -34,50 +34,49 @@ pub struct MountSettings {
     pub exec: bool,
     /// Symbolic links are followed.
     pub symlinks: bool,
-    /// Every change is durable when it returns. The kernel sees to that for
-    /// writes, and for nothing else of FUSE: see [`Self::durability()`].
+    /// Every change is durable when it returns. The kernel does that for FUSE only for
+    /// writes: see [`Self::durability()`].
     pub sync: bool,
-    /// Every change of a directory is.
+    /// Every change of a directory is durable when it returns.
     pub dirsync: bool,
-    /// Access times.
+    /// Policy of access times.
     pub atime: AtimePolicy,
-    /// Directories have access times, too.
+    /// Directories have access times too.
     pub dir_atime: bool,
     /// What damage does to the mount.
     pub errors: ErrorPolicy,
     /// Use of the page cache.
     pub cache: CacheMode,
-    /// Threads that serve requests; by default as many as there are processors.
+    /// Serving threads; by default one for each processor.
     pub threads: Option<usize>,
-    /// Bound of the inode cache in bytes.
+    /// Limit of the inode cache in bytes.
     pub cache_bytes: Option<u64>,
-    /// Users other than the one who mounts may come in; by default if that
-    /// one is root.
+    /// Other users may access the mount; by default if root mounts.
     pub allow_other: Option<bool>,
     /// Backend.
     pub backend: BackendKind,
-    /// What a completed operation survives on media that take an msync.
+    /// Which failure a completed operation survives, on media that need an msync.
     pub durability: Durability,
     /// Fail unless the region is mapped with DAX.
     pub require_dax: bool,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
-    /// Freed blocks go back to the host at once.
+    /// Freed blocks are returned to the host at once.
     pub discard: bool,
-    /// The medium is left as a crash has left it. So it is by any mount that is
-    /// read-only, which replays the journal in memory of its own.
+    /// The medium stays as a crash left it; the journal is replayed in private memory.
+    /// Every read-only mount of a write-protected region does that too.
     pub no_recovery: bool,
     /// Name to show as the source instead of the region's path.
     pub source: Option<String>,
     /// Show the type as plain `fuse`.
     pub plain_type: bool,
-    /// Root's server gives up what serving does not take.
+    /// Root's server drops the privileges that serving does not need.
     pub sandbox: bool,
     /// Change the flags of a live mount.
     pub remount: bool,
     /// Options that only a remount may repeat, by name.
     pub kernel_options: Vec<String>,
-    /// The flags of a mount that were given, for a remount.
+    /// The mount flags given on the command line, for a remount.
     pub flags_given: Vec<(String, bool)>,
 }
 
@@ -115,14 +114,14 @@ impl Default for MountSettings {
 }
 
 impl MountSettings {
-    /// Whether a mount of this type can be one of ours. What is mounted as plain
-    /// `fuse` is known by its source and by who says so.
+    /// Tells whether a mount of this type can be a pramfs mount. One mounted as plain
+    /// `fuse` is identified by its source and its owner.
     pub fn is_type(&self, fs_type: &str) -> bool {
         fs_type == FS_TYPE || (self.plain_type && fs_type == "fuse")
     }
 
-    /// What a completed operation is to survive: what `durability=` says, but
-    /// with `sync` and `dirsync` a power failure in any case.
+    /// Returns which failure a completed operation survives: that of `durability=`, but
+    /// always a power failure with `sync` or `dirsync`.
     pub fn durability(&self) -> Durability {
         match self.sync || self.dirsync {
             true => Durability::Power,
@@ -131,19 +130,19 @@ impl MountSettings {
     }
 }
 
-/// An option that is refused.
+/// Why an option is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     /// No option has this name.
     Unknown(String),
-    /// The option exists, but not like this. The sentence tells why.
+    /// The option exists, but not in this form. The sentence gives the reason.
     Wrong(String),
 }
 
-/// Reads one `-o` list into `settings`.
+/// Parses one `-o` list into `settings`.
 ///
 /// # Errors
-/// The first option that is refused, by name.
+/// The first refused option, by name.
 pub fn parse(list: &str, settings: &mut MountSettings) -> Result<(), Refused> {
     list.split(',')
         .filter(|option| !option.is_empty())
@@ -165,7 +164,7 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
             Some(choice) => (choice.set)(to),
             None => {
                 let list = text::choices(row);
-                return wrong(format!("{name}={value} is not a choice: {list}"));
+                return wrong(format!("{name}={value} is not a valid value: {list}"));
             }
         },
         (Takes::Text { what, set, .. }, Some(value)) => {
@@ -186,7 +185,7 @@ fn apply(option: &str, to: &mut MountSettings) -> Result<(), Refused> {
 }
 
 impl MountSettings {
-    /// Sets a flag of the kernel's mount, by the name of its option.
+    /// Sets a flag of the kernel's mount, by the name of the option.
     fn set_flag(&mut self, flag: &str, on: bool) {
         match flag {
             "ro" => self.read_only = on,
@@ -200,7 +199,7 @@ impl MountSettings {
         self.flags_given.push((flag.to_owned(), on));
     }
 
-    /// Sets when reads set the atime, as the option for it does.
+    /// Sets the atime policy, like the option.
     pub(crate) fn set_atime(&mut self, atime: AtimePolicy) {
         self.atime = atime;
         for (flag, policy) in [
@@ -212,18 +211,18 @@ impl MountSettings {
         }
     }
 
-    /// Sets whether directories have one.
+    /// Sets whether directories have access times.
     pub(crate) fn set_dir_atime(&mut self, on: bool) {
         self.dir_atime = on;
         self.flags_given.push(("nodiratime".to_owned(), !on));
     }
 }
 
-/// What to say of an option that other file systems have, behind its name.
+/// Returns a hint for an option of other file systems, to follow its name.
 pub fn hint(name: &str) -> &'static str {
     match name.split('=').next() {
         Some("dax") => {
-            " (the region is mapped with DAX wherever it can be; require-dax makes sure of it. Through a mount the kernel gives DAX to no FUSE file system)"
+            " (the server maps the region with DAX wherever possible, and require-dax enforces it; the kernel gives DAX to no FUSE file system through a mount)"
         }
         _ => "",
     }
@@ -233,20 +232,20 @@ fn wrong<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Wrong(why.into()))
 }
 
-/// Value of `--backend`.
+/// Parses the value of `--backend`.
 ///
 /// # Errors
-/// A name that is not a choice.
+/// An unknown name.
 pub fn backend(name: &str) -> Result<BackendKind, Refused> {
     let mut settings = MountSettings::default();
     apply(&format!("backend={name}"), &mut settings)?;
     Ok(settings.backend)
 }
 
-/// Value of `--durability`.
+/// Parses the value of `--durability`.
 ///
 /// # Errors
-/// A name that is not a choice.
+/// An unknown name.
 pub fn durability(name: &str) -> Result<Durability, Refused> {
     let mut settings = MountSettings::default();
     apply(&format!("durability={name}"), &mut settings)?;

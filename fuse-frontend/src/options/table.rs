@@ -20,32 +20,32 @@ pub(super) enum Takes {
     Nothing(Set),
     /// One of a list; the first is the default.
     OneOf(&'static [Choice]),
-    /// A text that the function reads; false if it is not `what`.
+    /// A text that the function parses; it returns false unless the text is `what`.
     Text {
         shown: &'static str,
         what: &'static str,
         set: fn(&mut MountSettings, &str) -> bool,
     },
-    /// A value or none, which does not matter.
+    /// Anything; a value is ignored.
     Anything(Set),
-    /// A value that the kernel shows of a mount and that only a remount may repeat.
+    /// A value that the kernel shows for a mount, and that only a remount may repeat.
     FromKernel,
-    /// Never allowed, for this reason.
+    /// Never allowed; for this reason.
     Refused(&'static str),
 }
 
-/// What a remount does with an option.
+/// How a remount treats an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnRemount {
     /// It changes the mount.
     Changes,
-    /// It is accepted, and the mount stays as it is: mount(8) repeats the options of fstab.
+    /// It is accepted, and ignored: mount(8) repeats the options of fstab.
     Stays,
 }
 
 /// One option.
 pub(super) struct Row {
-    /// Its names. A name that ends in `*` stands for all that begin so.
+    /// Its names. A final `*` stands for any ending.
     pub names: &'static [&'static str],
     pub takes: Takes,
     pub on_remount: OnRemount,
@@ -54,7 +54,7 @@ pub(super) struct Row {
     pub help: &'static str,
 }
 
-/// The row of a name.
+/// Returns the row of a name.
 pub(super) fn row(name: &str) -> Option<&'static Row> {
     OPTIONS.iter().find(|row| {
         row.names.iter().any(|known| match known.strip_suffix('*') {
@@ -101,7 +101,7 @@ const fn to(value: &'static str, set: Set) -> Choice {
     Choice { value, set }
 }
 
-/// Every option. The order is that of the help.
+/// Every option, in the order of the help.
 pub(super) const OPTIONS: &[Row] = &[
     flag(
         &["rw"],
@@ -242,7 +242,7 @@ pub(super) const OPTIONS: &[Row] = &[
         names: &["cache_mem"],
         takes: Takes::Text {
             shown: "BYTES",
-            what: "a number of bytes, with K, M or G after it if you like",
+            what: "a number of bytes, optionally with K, M or G",
             set: values::cache_mem,
         },
         on_remount: Stays,
@@ -289,7 +289,7 @@ pub(super) const OPTIONS: &[Row] = &[
             to("on", |s| s.sandbox = true),
             to("off", |s| s.sandbox = false),
         ],
-        "whether the server of a mount by root gives up what serving does not need; off is for debugging",
+        "whether root's server drops the privileges that serving does not need; off is for debugging",
     ),
     Row {
         names: &["fsname"],
@@ -304,7 +304,7 @@ pub(super) const OPTIONS: &[Row] = &[
     one_of(
         &["direct"],
         &[to("off", |_| {})],
-        "direct access beside the mount: reserved, only off in this version",
+        "direct access beside the mount; reserved: only off in this version",
     ),
     Row {
         names: &["uid", "gid", "mode"],
@@ -316,7 +316,7 @@ pub(super) const OPTIONS: &[Row] = &[
         on_remount: Stays,
         help: "refused: the owner and the mode of the root directory are options of mkfs.pramfs",
     },
-    // For programs that know the type `fuse` and no other.
+    // For programs that only know the type `fuse`.
     one_of(
         &["subtype"],
         &[
@@ -325,8 +325,8 @@ pub(super) const OPTIONS: &[Row] = &[
         ],
         "",
     ),
-    // The right to mount that fstab gives to others implies these flags, unless a later
-    // option says otherwise.
+    // The right to mount that fstab grants to users implies these flags, unless a later
+    // option overrides them.
     Row {
         names: &["user", "users", "owner", "group"],
         takes: Takes::Anything(|s| {
@@ -337,15 +337,15 @@ pub(super) const OPTIONS: &[Row] = &[
         on_remount: Changes,
         help: "",
     },
-    // The kernel shows these of a mount, so a remount repeats them.
+    // The kernel shows these for a mount, so a remount repeats them.
     Row {
         names: &["user_id", "group_id", "max_read", "blksize"],
         takes: Takes::FromKernel,
         on_remount: Stays,
         help: "",
     },
-    // Words for mount(8) and fstab, and what other file systems call what is always so
-    // here. Times reach the medium within a second in any case.
+    // Options for mount(8) and fstab, and options of other file systems for what pramfs
+    // always does. Times reach the medium within a second in any case.
     switch(
         &[
             "defaults",

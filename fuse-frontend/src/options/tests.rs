@@ -37,8 +37,8 @@ fn flags_and_opposites_are_parsed() {
     ] {
         assert!(get(&parsed(on)), "{on}");
         assert!(!get(&parsed(off)), "{off}");
-        assert!(get(&parsed(&format!("{off},{on}"))), "the last one counts");
-        assert!(!get(&parsed(&format!("{on},{off}"))), "the last one counts");
+        assert!(get(&parsed(&format!("{off},{on}"))), "the last one wins");
+        assert!(!get(&parsed(&format!("{on},{off}"))), "the last one wins");
     }
     assert!(parsed("dirsync").dirsync);
 }
@@ -156,7 +156,7 @@ fn user_options_imply_nosuid_nodev_noexec() {
             "{option}"
         );
     }
-    assert!(parsed("user,exec").exec, "a later option says otherwise");
+    assert!(parsed("user,exec").exec, "a later option overrides it");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn root_owner_options_are_refused() {
     }
 }
 
-/// What an option of each row may look like.
+/// Returns examples of the option of a row.
 fn examples(row: &Row) -> Vec<String> {
     let with = |value: &str| row.names.iter().map(|n| format!("{n}{value}")).collect();
     match &row.takes {
@@ -298,7 +298,7 @@ fn help_lines_fit_terminal_width() {
     }
 }
 
-/// `PRAMFS_BLESS=1` writes the table of the document anew.
+/// `PRAMFS_BLESS=1` rewrites the table of the document.
 #[test]
 fn document_has_generated_option_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/mounting.md");
@@ -310,6 +310,6 @@ fn document_has_generated_option_table() {
     if std::env::var_os("PRAMFS_BLESS").is_some() {
         std::fs::write(path, format!("{before}{start}{wanted}{end}{after}")).unwrap();
     } else {
-        assert_eq!(table, wanted, "PRAMFS_BLESS=1 writes docs/mounting.md anew");
+        assert_eq!(table, wanted, "PRAMFS_BLESS=1 rewrites docs/mounting.md");
     }
 }

@@ -1,4 +1,4 @@
-//! What people read of the table: `--help`, messages, `docs/mounting.md`.
+//! Text generated from the table: `--help`, messages, `docs/mounting.md`.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::table::{OPTIONS, OnRemount, Row, Takes};
 const WIDTH: usize = 79;
 const INDENT: usize = 31;
 
-/// The option as it is written: `cache=auto|none`.
+/// Returns the option as it is written: `cache=auto|none`.
 fn spelled(row: &Row) -> String {
     let name = row.names[0];
     match &row.takes {
@@ -27,7 +27,7 @@ fn spelled(row: &Row) -> String {
     }
 }
 
-/// The values that an option takes, for a message.
+/// Returns the values that an option takes, for a message.
 pub(super) fn choices(row: &Row) -> String {
     let Takes::OneOf(choices) = &row.takes else {
         return String::new();
@@ -43,7 +43,7 @@ pub(super) fn choices(row: &Row) -> String {
     }
 }
 
-/// The sentence, with the default of a choice.
+/// Returns the sentence, with the default of a choice.
 fn sentence(row: &Row) -> String {
     match &row.takes {
         Takes::OneOf(choices) if choices.len() > 1 => {
@@ -53,7 +53,7 @@ fn sentence(row: &Row) -> String {
     }
 }
 
-/// Adds words to `line`, and lines to the text; further lines are indented.
+/// Appends words to `line`, and full lines to the text; continuation lines are indented.
 fn wrap(text: &mut String, mut line: String, indent: usize, words: &str) {
     for word in words.split(' ') {
         if line.len() + 1 + word.len() > WIDTH {
@@ -68,7 +68,7 @@ fn wrap(text: &mut String, mut line: String, indent: usize, words: &str) {
     let _ = writeln!(text, "{line}");
 }
 
-/// The part of `--help` about options.
+/// Returns the part of `--help` about options.
 pub(crate) fn help() -> String {
     let mut text = String::from("Options after -o:\n");
     for row in OPTIONS.iter().filter(|row| !row.help.is_empty()) {
@@ -84,16 +84,16 @@ pub(crate) fn help() -> String {
         .filter(|row| row.on_remount == OnRemount::Changes && !row.help.is_empty())
         .map(|row| row.names[0]);
     let changed = changed.collect::<Vec<_>>().join(", ");
-    let rest = format!("A remount changes {changed}. Other options stay as mounted.");
+    let rest = format!("A remount changes {changed}. It leaves other options as mounted.");
     wrap(&mut text, String::new(), 0, &rest);
     text.push_str(
-        "Words that only mount(8) and fstab use are accepted. Unknown options are\n\
+        "Options that only mount(8) and fstab use are accepted. Unknown options are\n\
          refused, or ignored with -s.\n",
     );
     text
 }
 
-/// The rows of the table in `docs/mounting.md`.
+/// Returns the rows of the table in `docs/mounting.md`.
 #[cfg(test)]
 pub(super) fn document() -> String {
     let mut text = String::from("| option | meaning | a remount |\n|---|---|---|\n");

@@ -1,4 +1,4 @@
-//! Values that are more than one of a list.
+//! Option values that are not one of a list.
 
 use super::MountSettings;
 
@@ -21,7 +21,7 @@ pub(super) fn source(to: &mut MountSettings, text: &str) -> bool {
     to.source.is_some()
 }
 
-/// A number of bytes, with K, M or G after it.
+/// Parses a number of bytes, optionally with K, M or G.
 fn bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use pramfs::format::{FormatOptions, format};
-use pramfs_fuse::mountinfo::Spot;
+use pramfs_fuse::mountinfo::AnchoredMount;
 use pramfs_fuse::options::MountSettings;
 use pramfs_fuse::{kernel, mountpoint};
 use pramfs_medium::pmem::{RegionOptions, is_being_released};
@@ -388,17 +388,17 @@ fn unmount_of_replaced_path_removes_nothing_else() {
     };
     mount("home/a");
     mount("victim/a");
-    let spot = Spot::of_path(&at("home/a")).unwrap();
+    let anchored = AnchoredMount::of_path(&at("home/a")).unwrap();
     // A symbolic link in the path does not redirect it.
     fs::rename(at("home"), at("moved")).unwrap();
     symlink(at("victim"), at("home")).unwrap();
     // Another mount on top is not unmounted instead.
     mount("moved/a");
-    let error = kernel::unmount(&spot, UnmountFlags::DETACH).unwrap_err();
+    let error = kernel::unmount(&anchored, UnmountFlags::DETACH).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
     assert_eq!(mounts_of(&at("moved/a")).lines().count(), 2);
     rustix::mount::unmount(at("moved/a"), UnmountFlags::empty()).unwrap();
-    kernel::unmount(&spot, UnmountFlags::DETACH).unwrap();
+    kernel::unmount(&anchored, UnmountFlags::DETACH).unwrap();
     assert_eq!(mounts_of(&at("moved/a")), "");
     assert_ne!(mounts_of(&at("victim/a")), "");
 }

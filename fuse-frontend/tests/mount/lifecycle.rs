@@ -310,7 +310,7 @@ fn unmounts_and_recoveries_are_logged() {
     let region = mount.region();
     for part in [
         format!(
-            "{}: the last mount did not end by an unmount",
+            "{}: the last mount did not end with an unmount",
             region.display()
         ),
         format!(

@@ -71,14 +71,14 @@ fn stat_during_change_is_of_one_moment() {
             })
         };
         if let Some(a) = cache.get(Ino(5)) {
-            promise!(a.size == a.change, "attributes of two moments: {a:?}");
+            promise!(a.size == a.change, "torn attributes: {a:?}");
         }
         writer.join().unwrap();
     });
 }
 
-/// A thread that has seen a store of a writer, be it by the medium, finds in the cache
-/// nothing of before.
+/// A thread that has seen a store of a writer, even one to the medium, finds nothing older
+/// in the cache.
 fn stat_after_data_of_a_writer_shows_no_older_inode() {
     explore(|| {
         let cache = Arc::new(AttrCache::new(1));
@@ -99,7 +99,7 @@ fn stat_after_data_of_a_writer_shows_no_older_inode() {
         let shown = cache.get(Ino(5));
         promise!(
             seen == 0 || shown.is_none(),
-            "shows an inode of before: {shown:?}"
+            "shows an older inode: {shown:?}"
         );
         writer.join().unwrap();
     });
@@ -121,7 +121,7 @@ fn find_while_slot_changes_inode_is_of_the_name() {
     });
 }
 
-/// Two inodes share a slot, and no lock orders their threads: only the slot does.
+/// Two inodes share a slot. No lock orders their threads, only the slot does.
 fn find_after_two_writers_is_of_the_second() {
     explore_bounded(Some(2), || {
         let cache = Arc::new(AttrCache::new(1));

@@ -16,7 +16,7 @@ pub const MODELS: &[Model] = &[Model {
 }];
 
 /// One thread commits the next records of a lane, which makes the first two dead. Another
-/// has a record for the place that the first of them changed.
+/// thread has a record for the place that the first record changed.
 fn hand_over_from_dead_record_is_after_its_fences() {
     explore(|| {
         let lane = Arc::new((Mutex::new(()), DeadLsn::new(0)));

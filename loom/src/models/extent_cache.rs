@@ -1,4 +1,4 @@
-//! `fs/cache/extent_cache.rs`: where the blocks of an open file lie.
+//! `fs/cache/extent_cache.rs`: cached extents of open files.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn block(n: u64) -> CachedExtent {
     CachedExtent::Block(Bno(n))
 }
 
-/// The reader knows by a lock that the number of records is the later one.
+/// The reader knows from a lock that the number of records is the later one.
 fn get_while_part_is_replaced_is_of_its_record() {
     explore(|| {
         let cache = Arc::new(ExtentCache::default());
@@ -50,7 +50,7 @@ fn get_while_part_is_replaced_is_of_its_record() {
         let known = cache.get(1, 0, 0);
         promise!(
             known.is_none() || known == Some(block(77)),
-            "a place of before: {known:?}"
+            "an outdated place: {known:?}"
         );
         keeper.join().unwrap();
     });
@@ -76,7 +76,7 @@ fn get_while_run_changes_is_of_the_block() {
     });
 }
 
-/// One thread changes the inode, another keeps where it lies since then, a third reads.
+/// One thread changes the inode, another caches its blocks after the change, a third reads.
 fn get_of_a_later_change_is_not_valid() {
     explore_bounded(Some(2), || {
         let lock = Arc::new(InodeLock::new(InodeState::default()));

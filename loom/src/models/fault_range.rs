@@ -1,4 +1,4 @@
-//! `pmem/fault_range.rs`: what the SIGBUS handler and other threads tell each other.
+//! `pmem/fault_range.rs`: communication between the SIGBUS handler and other threads.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn range(n: usize) -> Guarded {
     }
 }
 
-/// The handler goes through all ranges, also those whose owners change them.
+/// The handler reads all ranges, including those that their owners are changing.
 fn get_while_range_changes_is_none_or_of_one_mapping() {
     explore(|| {
         let cell = Arc::new(RangeCell::default());
@@ -57,7 +57,7 @@ fn get_while_range_changes_is_none_or_of_one_mapping() {
     });
 }
 
-/// Mapping zeros is a system call, which the store that releases stands for.
+/// Mapping zeros is a system call; a store with release ordering represents it.
 fn load_of_zeros_for_a_bad_page_is_reported() {
     explore(|| {
         let happened = Arc::new(Happened::default());

@@ -35,7 +35,7 @@ pub const MODELS: &[Model] = &[
     },
 ];
 
-/// A write stores to the medium, here one word, and to the inode.
+/// A write stores to the medium (here one word) and to the inode.
 fn write(lock: &InodeLock, data: &AtomicU64, n: u64) {
     let mut state = lock.write();
     data.store(n, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `pmem/known_room.rs`: which pages exist on the host.
+//! `pmem/known_room.rs`: the pages that exist on the host.
 
 use std::sync::Arc;
 
@@ -40,12 +40,12 @@ fn has_after_query_of_another_thread_finds_its_pages() {
                 "an existing page is missing after the query"
             );
         }
-        promise!(!known.has(0, 2 * PAGE), "a page is known that is not there");
+        promise!(!known.has(0, 2 * PAGE), "a missing page is known");
         query.join().unwrap();
     });
 }
 
-/// As `HostRoom::ask` and `HostRoom::discard` do it. Fails without the lock.
+/// Same steps as `HostRoom::ask` and `HostRoom::discard`. Fails without the lock.
 fn query_during_discard_notes_no_page_that_is_gone() {
     explore(|| {
         let known = Arc::new(KnownRoom::new(4 * PAGE, false).unwrap());

@@ -4,9 +4,11 @@
 //! each order of the threads and for each value that a relaxed load may return. A broken
 //! promise ends the run with a line that begins with [`VIOLATED`].
 //!
-//! What loom does not model: a load that returns a value which another thread stores later
-//! in its own order (load buffering), and stores to one word that become visible in
-//! another order than they ran in. A model that needs the latter says so.
+//! loom does not model:
+//! * load buffering: a load that returns a value which another thread stores later in its
+//!   own order;
+//! * stores to one word that become visible in another order than they ran in. A model that
+//!   needs this says so.
 
 mod attr_cache;
 mod dead;
@@ -28,8 +30,8 @@ pub struct Model {
     pub name: &'static str,
     /// Runs it; panics if a promise is broken.
     pub run: fn(),
-    /// Names of orderings, as in the sources. None: a lock orders the threads, or nothing
-    /// has to.
+    /// Names of orderings, as in the sources. Empty if a lock orders the threads, or if no
+    /// order is needed.
     pub needs: &'static [&'static str],
 }
 
@@ -66,7 +68,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     explore_bounded(None, model);
 }
 
-/// As [`explore`], with at most so many preemptions in a run.
+/// As [`explore`], with a limit of preemptions in a run.
 fn explore_bounded(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;

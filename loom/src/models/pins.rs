@@ -1,4 +1,4 @@
-//! `alloc/pins.rs`: blocks that a direct mapping shows are not reused.
+//! `alloc/pins.rs`: blocks shown by a direct mapping are not reused.
 
 use std::sync::Arc;
 
@@ -113,8 +113,9 @@ fn is_empty_during_unpin_is_after_stores_of_the_mapping() {
     });
 }
 
-/// A mapping is made, and a file truncated, under the lock of the inode. The truncation
-/// frees the blocks after it has unlocked the inode. Fails without the count of pins.
+/// A mapping is made under the lock of the inode, and the file is truncated under it. The
+/// truncation frees the blocks after it has unlocked the inode. Fails without the count of
+/// pins.
 fn free_during_pin_parks_what_is_pinned() {
     explore(|| {
         let pins = Arc::new(BlockPins::default());

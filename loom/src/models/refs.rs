@@ -18,8 +18,8 @@ pub const MODELS: &[Model] = &[Model {
     needs: &["refs-add", "refs-has"],
 }];
 
-/// The look-up adds its reference and then asks whether the inode is still shown. The
-/// removal hides the inode and then asks for references.
+/// The look-up adds its reference and then checks whether the inode is still published. The
+/// removal invalidates the inode and then checks for references.
 fn lookup_during_removal_is_seen_or_fails() {
     explore(|| {
         let ino = Ino(5);

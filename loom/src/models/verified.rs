@@ -1,7 +1,7 @@
 //! `volume/verified.rs`: leaves whose checksum need not be verified again.
 //!
-//! The table names no ordering. The lock of a directory orders the notes of its leaves, and
-//! the free of a leaf after them. Only threads of different directories meet in a set.
+//! The table has no named ordering. The lock of a directory orders the notes of its leaves,
+//! and the free of a leaf after them. Only threads of different directories share a set.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub const MODELS: &[Model] = &[
     },
 ];
 
-/// All blocks share the one set of two slots. Fails if a note moves the block that it finds
-/// in its place to a free slot, for instance.
+/// All blocks share one set of two slots. This fails, for example, if a note moves the block
+/// that it replaces to a free slot.
 fn forget_during_notes_of_others_forgets() {
     explore(|| {
         let verified = Arc::new(Verified::new());
@@ -47,8 +47,8 @@ fn forget_during_notes_of_others_forgets() {
     });
 }
 
-/// Two readers of a directory note its leaf, while the slots of the set change. It may then
-/// be in both. Fails if a block is forgotten in one slot only.
+/// Two readers of a directory note its leaf while the slots of the set change, so that it may
+/// be in both. Fails if only one slot forgets the block.
 fn forget_after_two_notes_at_once_forgets() {
     explore(|| {
         let verified = Arc::new(Verified::new());

@@ -74,12 +74,12 @@ pub struct Reserved {
 
 /// The outcome of a search for free bits.
 #[derive(Debug, Clone, Copy)]
-pub enum Found {
+pub enum SearchResult {
     /// The bits are reserved.
     Taken(Reserved),
     /// These blocks are free, but the host has no room allocated for them. Nothing is
     /// reserved.
-    Roomless(BitRun),
+    NoHostRoom(BitRun),
 }
 
 impl Reserved {

@@ -38,7 +38,7 @@ impl BlockPins {
             st.pinned.insert((r.start.0, id), r.len);
         }
         // The count may still be 0, if nothing is pinned. A caller that reads it then comes
-        // after the unpin before, whose stores are those that the lock shows here.
+        // after the previous unpin, whose stores are visible here through the lock.
         self.count.store(st.pinned.len(), release("pins-pinned"));
         id
     }
@@ -47,7 +47,7 @@ impl BlockPins {
     pub fn unpin(&self, id: u64) -> Vec<BlockRun> {
         let mut st = self.state.lock();
         st.pinned.retain(|(_, i), _| *i != id);
-        // Who reads 0 comes after the stores through the mapping.
+        // A reader of 0 comes after the stores through the mapping.
         self.count.store(st.pinned.len(), release("pins-unpinned"));
         let parked = std::mem::take(&mut st.parked);
         let (held, free) = parked.into_iter().partition(|r| Self::overlaps(&st, *r));

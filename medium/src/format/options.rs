@@ -103,7 +103,7 @@ impl FormatOptions {
         }
         if len < MIN_REGION {
             return no(format!(
-                "{len} bytes are too few: the smallest region has {MIN_REGION} bytes (256 KiB)"
+                "{len} bytes are too few; a region needs at least {MIN_REGION} bytes (256 KiB)"
             ));
         }
         if self.label.len() > 63 || self.label.contains('\0') {

@@ -15,7 +15,7 @@ use crate::volume::Plan;
 
 /// A range of slots to fill: slots of one level that share `depth` bits of the hash.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct SlotRange {
     /// Level of the slots; 0 is the root.
     pub level: u32,
     /// Number of the first slot in its level.
@@ -48,7 +48,7 @@ impl Builder<'_, '_> {
     pub(super) fn fill(
         &mut self,
         items: &mut [Item],
-        place: Place,
+        range: SlotRange,
         out: &mut [u64],
         most: usize,
     ) -> Result<()> {
@@ -59,57 +59,57 @@ impl Builder<'_, '_> {
             out.fill(0);
             return Ok(());
         }
-        if used <= most || (used <= geo.leaf.slots && place.depth == SPLIT_BITS) {
-            let block = self.leaf(items, place.depth, used)?;
+        if used <= most || (used <= geo.leaf.slots && range.depth == SPLIT_BITS) {
+            let block = self.leaf(items, range.depth, used)?;
             for (i, word) in out.iter_mut().enumerate() {
                 *word = Ptr::new(
                     block,
                     LEAF,
-                    tree.at(geo, place.level, place.first + i as u64),
+                    tree.at(geo, range.level, range.first + i as u64),
                 )
                 .0;
             }
             return Ok(());
         }
-        if place.depth >= SPLIT_BITS {
+        if range.depth >= SPLIT_BITS {
             return Err(Error::NoSpace("too many names with the same hash"));
         }
         if out.len() > 1 {
-            return self.halves(items, place, out);
+            return self.halves(items, range, out);
         }
         // A single slot cannot be split: add a level.
-        let level = place.level + 1;
+        let level = range.level + 1;
         let mut below = vec![0; 1 << geo.fan_log2];
-        let first = place.first << geo.fan_log2;
+        let first = range.first << geo.fan_log2;
         self.halves(
             items,
-            Place {
+            SlotRange {
                 level,
                 first,
-                depth: place.depth,
+                depth: range.depth,
             },
             &mut below,
         )?;
         let block = self.take()?;
         self.tx.write_new(geo.offset(block), below.as_bytes())?;
-        out[0] = Ptr::new(block, 0, tree.at(geo, place.level, place.first)).0;
+        out[0] = Ptr::new(block, 0, tree.at(geo, range.level, range.first)).0;
         Ok(())
     }
 
-    fn halves(&mut self, items: &mut [Item], place: Place, out: &mut [u64]) -> Result<()> {
+    fn halves(&mut self, items: &mut [Item], range: SlotRange, out: &mut [u64]) -> Result<()> {
         let most = self.tx.volume().geo.leaf.slots;
-        let bit = 1u64 << (HASH_BITS - 1 - place.depth);
+        let bit = 1u64 << (HASH_BITS - 1 - range.depth);
         let (low, high) = divide(items, bit);
         let half = out.len() / 2;
         let (out_low, out_high) = out.split_at_mut(half);
-        let depth = place.depth + 1;
-        self.fill(low, Place { depth, ..place }, out_low, most)?;
+        let depth = range.depth + 1;
+        self.fill(low, SlotRange { depth, ..range }, out_low, most)?;
         self.fill(
             high,
-            Place {
+            SlotRange {
                 depth,
-                first: place.first + half as u64,
-                ..place
+                first: range.first + half as u64,
+                ..range
             },
             out_high,
             most,

@@ -3,7 +3,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::build::{Builder, Place, put_pointers};
+use super::build::{Builder, SlotRange, put_pointers};
 use super::edit::LeafEdit;
 use super::leaf::{Image, Item, Tags, home_of, look_up, slots_for, tag_of, verify};
 use super::walk::{
@@ -307,7 +307,7 @@ fn add_item(arena: &mut Vec<u8>, bytes: &[u8], hash: u64) -> Item {
 fn insert_first_leaf(tx: &mut Plan<'_>, tree: &mut TreeRef, bytes: &[u8], hash: u64) -> Result<()> {
     let geo = &tx.volume().geo;
     let spot = descend(&**tx, tree, hash)?;
-    let mut place = Place {
+    let mut range = SlotRange {
         level: spot.level,
         first: first_bits(hash, spot.level * geo.fan_log2),
         depth: 0,
@@ -317,17 +317,17 @@ fn insert_first_leaf(tx: &mut Plan<'_>, tree: &mut TreeRef, bytes: &[u8], hash: 
         // The leaf gets the largest aligned run of holes around the slot, which is
         // never the whole index block.
         let slots = read_index(&**tx, spot.index_block(spot.level))?;
-        let slot = slot_of(geo, place.first) as usize;
+        let slot = slot_of(geo, range.first) as usize;
         let fits = |n: usize| slots[slot & !(n - 1)..][..n].iter().all(|w| *w == 0);
         while count * 2 < slots.len() && fits(count * 2) {
             count *= 2;
         }
-        place.first &= !(count as u64 - 1);
-        place.depth = spot.level * geo.fan_log2 - count.trailing_zeros();
-        if place.depth > super::SPLIT_BITS {
+        range.first &= !(count as u64 - 1);
+        range.depth = spot.level * geo.fan_log2 - count.trailing_zeros();
+        if range.depth > super::SPLIT_BITS {
             return Err(tree.bad_pointer(
                 spot.level,
-                place.first,
+                range.first,
                 "a hole deeper than the hash allows",
             ));
         }
@@ -343,9 +343,9 @@ fn insert_first_leaf(tx: &mut Plan<'_>, tree: &mut TreeRef, bytes: &[u8], hash: 
         goal,
         taken: 0,
     };
-    b.fill(&mut [item], place, &mut out, geo.leaf.slots)?;
+    b.fill(&mut [item], range, &mut out, geo.leaf.slots)?;
     let taken = b.taken;
-    put_pointers(tx, tree, &spot, place.first, &out)?;
+    put_pointers(tx, tree, &spot, range.first, &out)?;
     tree.blocks += taken;
     Ok(())
 }
@@ -368,7 +368,7 @@ fn split_leaf(
     let seed = tree.leaf_seed(geo, block);
     let mut items = image.whole_items(&geo.leaf, seed).map_err(bad)?;
     let bits = spot.level * geo.fan_log2;
-    let place = Place {
+    let range = SlotRange {
         level: spot.level,
         first: first_bits(prefix_of(hash, depth), bits),
         depth,
@@ -376,9 +376,9 @@ fn split_leaf(
     let mut out = vec![0; 1 << (bits - depth)];
     if spot.level > 0 {
         let index = spot.index_block(spot.level);
-        read_slots(&**tx, index, slot_of(geo, place.first), &mut out)?;
+        read_slots(&**tx, index, slot_of(geo, range.first), &mut out)?;
         let run = out.len();
-        check_run(tree, geo, spot.level, place.first, &out, run, block)?;
+        check_run(tree, geo, spot.level, range.first, &out, run, block)?;
     }
     items.push(add_item(&mut image.bytes, bytes, hash));
     // A leaf that is almost full would soon be rewritten again.
@@ -390,9 +390,9 @@ fn split_leaf(
         goal: Some(block),
         taken: 0,
     };
-    b.fill(&mut items, place, &mut out, most)?;
+    b.fill(&mut items, range, &mut out, most)?;
     let taken = b.taken;
-    put_pointers(tx, tree, &spot, place.first, &out)?;
+    put_pointers(tx, tree, &spot, range.first, &out)?;
     tx.free_blocks(BlockRun::one(block))?;
     tree.blocks += taken - 1;
     Ok(())

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
-use super::walk::Source;
+use super::walk::BlockSource;
 use super::{SPLIT_BITS, TIE_MASK, TreeKind, TreeRef, name_hash, prefix_of};
 use crate::error::Result;
 use crate::media::Geometry;
@@ -59,7 +59,12 @@ impl Tags {
 
     /// Reads the tags of the leaf at region offset `base`.
     #[inline]
-    pub(super) fn read<S: Source>(&mut self, s: &S, shape: &LeafShape, base: u64) -> Result<()> {
+    pub(super) fn read<S: BlockSource>(
+        &mut self,
+        s: &S,
+        shape: &LeafShape,
+        base: u64,
+    ) -> Result<()> {
         let at = base + LeafShape::TAGS_AT as u64;
         match shape.slots_at - LeafShape::TAGS_AT {
             TAG_BYTES => s.bytes(at, &mut self.0),
@@ -135,7 +140,7 @@ impl ItemPos {
 /// Looks for a name among the items of a leaf. Calls `ties` with the tie-breaker of
 /// each item that has the same hash.
 #[inline]
-pub(super) fn look_up<S: Source>(
+pub(super) fn look_up<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
     block: Bno,
@@ -174,7 +179,7 @@ pub(super) fn look_up<S: Source>(
 /// Tells whether the item at region offset `at` has this name. Its slots lie in the
 /// leaf.
 #[inline]
-fn name_is<S: Source>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Result<bool> {
+fn name_is<S: BlockSource>(s: &S, at: u64, head: &ItemHeader, mut name: &[u8]) -> Result<bool> {
     let mut from = ItemHeader::SIZE + usize::from(head.value_len);
     while !name.is_empty() {
         let mut slot = [0; SLOT];
@@ -259,7 +264,7 @@ impl Image {
     }
 
     /// Reads a copy of a leaf.
-    pub fn read<S: Source>(s: &S, block: Bno) -> Result<Image> {
+    pub fn read<S: BlockSource>(s: &S, block: Bno) -> Result<Image> {
         let geo = &s.volume().geo;
         let mut image = Image::any(geo.leaf.block_size);
         s.bytes(geo.offset(block), &mut image.bytes)?;

@@ -16,7 +16,7 @@ use crate::types::Bno;
 use crate::volume::{Record, Volume};
 
 /// Source of blocks: the medium, or the medium with the changes of a transaction.
-pub trait Source {
+pub trait BlockSource {
     /// Returns the volume.
     fn volume(&self) -> &Volume;
     /// Reads one word.
@@ -27,7 +27,7 @@ pub trait Source {
     fn pod<T: FromBytes + IntoBytes + Immutable>(&self, offset: u64) -> Result<T>;
 }
 
-impl Source for Volume {
+impl BlockSource for Volume {
     #[inline]
     fn volume(&self) -> &Volume {
         self
@@ -46,7 +46,7 @@ impl Source for Volume {
     }
 }
 
-impl Source for Record<'_> {
+impl BlockSource for Record<'_> {
     #[inline]
     fn volume(&self) -> &Volume {
         Record::volume(self)
@@ -84,7 +84,7 @@ impl LeafPath {
 }
 
 /// Follows a hash to its leaf and records the path.
-pub(super) fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> {
+pub(super) fn descend<S: BlockSource>(s: &S, tree: &TreeRef, hash: u64) -> Result<LeafPath> {
     let mut path = [Bno(0); MAX_LEVELS];
     let (level, leaf) = find_leaf(s, tree, hash, |level, block| path[level as usize] = block)?;
     Ok(LeafPath { level, leaf, path })
@@ -94,7 +94,7 @@ pub(super) fn descend<S: Source>(s: &S, tree: &TreeRef, hash: u64) -> Result<Lea
 /// or `None` for a hole. Calls `through` with the level of each pointer to an index
 /// block and with that block.
 #[inline]
-pub(super) fn find_leaf<S: Source>(
+pub(super) fn find_leaf<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
     hash: u64,
@@ -130,7 +130,7 @@ pub(super) fn find_leaf<S: Source>(
 /// leaf, so an empty one was lost and its zeros, including slot `index`, are not
 /// holes.
 #[cold]
-fn has_pointers<S: Source>(
+fn has_pointers<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
     (level, index): (u32, u64),
@@ -149,7 +149,7 @@ pub(super) fn slot_of(geo: &Geometry, index: u64) -> u64 {
 }
 
 /// Reads the pointers of an index block.
-pub(super) fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
+pub(super) fn read_index<S: BlockSource>(s: &S, block: Bno) -> Result<Vec<u64>> {
     let mut slots = vec![0; 1 << s.volume().geo.fan_log2];
     read_slots(s, block, 0, &mut slots)?;
     Ok(slots)
@@ -157,7 +157,12 @@ pub(super) fn read_index<S: Source>(s: &S, block: Bno) -> Result<Vec<u64>> {
 
 /// Reads pointers of an index block from slot `from` on. Stops at the end of the
 /// block.
-pub(super) fn read_slots<S: Source>(s: &S, block: Bno, from: u64, into: &mut [u64]) -> Result<()> {
+pub(super) fn read_slots<S: BlockSource>(
+    s: &S,
+    block: Bno,
+    from: u64,
+    into: &mut [u64],
+) -> Result<()> {
     let geo = &s.volume().geo;
     let most = (1usize << geo.fan_log2).saturating_sub(from as usize);
     let n = into.len().min(most);
@@ -256,7 +261,7 @@ pub fn find_dir_or_vacant(
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub(super) fn find_in<S: Source>(
+pub(super) fn find_in<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
     name: &[u8],
@@ -280,7 +285,7 @@ pub struct LeafCursor {
 /// # Errors
 /// [`crate::Error::Corrupt`].
 #[inline]
-pub fn seek_leaf<S: Source>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<LeafCursor> {
+pub fn seek_leaf<S: BlockSource>(s: &S, tree: &TreeRef, name: &[u8]) -> Result<LeafCursor> {
     let vol = s.volume();
     let hash = name_hash(&vol.geo, name);
     let (level, block) = find_leaf(s, tree, hash, |_, _| ())?;
@@ -305,7 +310,7 @@ struct SearchResult {
 /// Follows a name to its item. Calls `ties` with the tie-breaker of each item that has
 /// the same hash.
 #[inline]
-fn seek<S: Source>(
+fn seek<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
     name: &[u8],
@@ -316,7 +321,7 @@ fn seek<S: Source>(
 
 /// As [`seek`], from a [`LeafCursor`] for the name.
 #[inline]
-fn seek_on<S: Source>(
+fn seek_on<S: BlockSource>(
     s: &S,
     tree: &TreeRef,
     cursor: &LeafCursor,

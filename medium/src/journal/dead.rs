@@ -1,4 +1,4 @@
-//! Up to which record a lane is dead: replay no longer sees these records.
+//! The LSN up to which the records of a lane are dead: replay no longer sees them.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::order::{acquire, release};
@@ -6,8 +6,8 @@ use crate::sync::order::{acquire, release};
 /// The LSN of the last dead record of a lane. It grows under the lock of the lane; other
 /// threads read it without the lock.
 ///
-/// Invariant: a thread that sees a record dead comes after the fences that made it so. Its
-/// stores to the homes of the record cannot reach the medium before.
+/// Invariant: a thread that sees a record dead comes after the fences that made it dead. So
+/// its stores to the homes of the record cannot reach the medium before them.
 #[derive(Debug)]
 pub(super) struct DeadLsn(AtomicU64);
 

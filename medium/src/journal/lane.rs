@@ -28,7 +28,7 @@ struct LaneState {
     /// Homes of the last record: stored, not flushed.
     homes: Lines,
     /// A record is durable, but not all of its homes could be stored or written back. Only
-    /// recovery can complete it, so no record of this lane may become dead any more.
+    /// recovery can complete it, so no further record of this lane may become dead.
     broken: bool,
     /// What records have freed, with their LSNs, until the records are dead.
     pending: VecDeque<(u64, Freed)>,
@@ -159,7 +159,7 @@ pub struct Committed {
     pub reusable: Reusable,
 }
 
-/// Blocks and numbers that nothing names any more, on their way back to the allocators.
+/// Blocks and numbers without any reference, on their way back to the allocators.
 pub type Reusable = SmallVec<[Freed; 2]>;
 
 impl Journal {
@@ -428,7 +428,7 @@ impl Journal {
             l.dead.raise(dead);
         }
         // This still runs behind the fence, where nothing waits for it. If the homes cannot
-        // be stored, the lane frees nothing any more.
+        // be stored, the lane frees nothing further.
         let dead = l.dead.get();
         let mut reusable = Reusable::new();
         if self.rules.delayed_release {

@@ -16,7 +16,7 @@ use crate::types::{Ino, Lsn};
 
 /// The bytes of a file system, current or after planned changes.
 #[expect(clippy::len_without_is_empty, reason = "a medium is never empty")]
-pub trait Source {
+pub trait ReadMedium {
     /// Returns the length in bytes.
     fn len(&self) -> u64;
     /// Loads an aligned word.
@@ -32,7 +32,7 @@ pub trait Source {
 }
 
 /// The place where the homes of records lie.
-pub trait Homes: Source {
+pub trait Homes: ReadMedium {
     /// Changes bytes.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ pub trait Homes: Source {
     fn zero(&mut self, at: u64, words: u64) -> Result<()>;
 }
 
-impl Source for Region {
+impl ReadMedium for Region {
     fn len(&self) -> u64 {
         Region::len(self)
     }
@@ -74,18 +74,18 @@ pub struct OnMedium<'a> {
     pub lines: &'a mut Lines,
 }
 
-impl Source for OnMedium<'_> {
+impl ReadMedium for OnMedium<'_> {
     fn len(&self) -> u64 {
         self.region.len()
     }
 
     #[inline]
     fn load_u64(&self, at: u64) -> Result<u64> {
-        Source::load_u64(self.region, at)
+        ReadMedium::load_u64(self.region, at)
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        Source::read(self.region, at, into)
+        ReadMedium::read(self.region, at, into)
     }
 }
 
@@ -121,7 +121,11 @@ impl Homes for OnMedium<'_> {
 ///
 /// # Errors
 /// Errors of reading.
-pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[Option<u64>; 2]> {
+pub fn retired_words(
+    from: &impl ReadMedium,
+    geo: &Geometry,
+    lane: u32,
+) -> Result<[Option<u64>; 2]> {
     let mut words = [None; 2];
     for (copy, word) in (0..).zip(&mut words) {
         let raw = from.load_u64(geo.retired_offset(lane) + copy * 8)?;
@@ -139,7 +143,7 @@ pub fn retired_words(from: &impl Source, geo: &Geometry, lane: u32) -> Result<[O
 /// # Errors
 /// Errors of reading.
 pub fn read_slot(
-    from: &impl Source,
+    from: &impl ReadMedium,
     geo: &Geometry,
     lane: u32,
     slot: u32,
@@ -180,7 +184,7 @@ pub fn read_slot(
 ///
 /// # Errors
 /// Errors of reading.
-pub fn superseded(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<bool> {
+pub fn superseded(from: &impl ReadMedium, geo: &Geometry, record: &[u8]) -> Result<bool> {
     const SIZE: u64 = DiskInode::SIZE as u64;
     for e in parse(&record[ENTRIES_AT..]) {
         let whole = e
@@ -240,7 +244,7 @@ pub fn group_word(kind: BitmapKind, group: u64) -> u64 {
 ///
 /// # Errors
 /// [`Error::Corrupt`] if it does not.
-pub fn check(from: &impl Source, geo: &Geometry, record: &[u8]) -> Result<()> {
+pub fn check(from: &impl ReadMedium, geo: &Geometry, record: &[u8]) -> Result<()> {
     let header = RecordHeader::read_from_prefix(record)
         .map_err(|_| {
             Error::corrupt(

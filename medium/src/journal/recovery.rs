@@ -23,14 +23,14 @@ use crate::pmem::Unfenced;
 use crate::pmem::mutants::has_bug;
 use crate::types::Lsn;
 
-/// What recovery found and did.
+/// The result of recovery.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// Records replayed.
     pub records: usize,
     /// Slots that held a torn record.
     pub torn: usize,
-    /// Largest LSN seen anywhere.
+    /// Largest LSN found.
     pub newest: u64,
     /// Bitmap groups, by kind and number, that live records touch. Their sums must be
     /// updated.
@@ -52,19 +52,19 @@ pub struct Step {
     pub set: bool,
 }
 
-/// What live records did to one group of a bitmap.
+/// The changes of live records to one group of a bitmap.
 #[derive(Debug, Clone, Default)]
 pub struct Touched {
     /// A live record made the group.
     pub made: bool,
     /// The steps of the live records of each lane, in order. The group's sum on the medium
-    /// includes some number of them, and all older steps. Of two records the first is no
-    /// more certain to be in place than the second, because the fence that completes the
+    /// includes some number of them, and all older steps. The first of two records is no
+    /// more likely to be in place than the second, because the fence that completes the
     /// first one's homes also makes the second durable.
     pub lanes: BTreeMap<u32, Vec<Step>>,
 }
 
-struct Found {
+struct LiveRecord {
     lsn: u64,
     lane: u32,
     bytes: Vec<u8>,
@@ -134,7 +134,7 @@ pub fn replay(medium: Medium<'_>, checkpoint: u64) -> Result<(Replay, Unfenced)>
                     out.newest = out.newest.max(lsn);
                     let live_again = has_bug!(ReplaysTheDead);
                     if lsn > retired && lsn > checkpoint || live_again {
-                        live.push(Found { lsn, lane, bytes });
+                        live.push(LiveRecord { lsn, lane, bytes });
                     }
                 }
             }

@@ -34,20 +34,20 @@ mod short {
     /// The polynomial in reflected bit order.
     const POLY: u32 = 0x82f6_3b78;
     /// Maximum number of words in a part.
-    const MOST: usize = 64;
+    const MAX_PART_WORDS: usize = 64;
     /// Minimum number of words in a part for which three parts are faster.
-    const LEAST: usize = 4;
+    const MIN_PART_WORDS: usize = 4;
 
     /// Factors, indexed by the number of words in a part, that carry a CRC over
     /// one part and over two. The product of two such numbers is one power too
     /// high, and the instruction that reduces it adds 32 powers.
-    const CARRY: [[u32; 2]; MOST + 1] = {
-        let mut all = [[0; 2]; MOST + 1];
+    const CARRY: [[u32; 2]; MAX_PART_WORDS + 1] = {
+        let mut all = [[0; 2]; MAX_PART_WORDS + 1];
         let (mut power, mut x) = (0, 1u32 << 31);
-        while power + 33 <= MOST * 128 {
+        while power + 33 <= MAX_PART_WORDS * 128 {
             let words = (power + 33) / 64;
             if (power + 33).is_multiple_of(64) {
-                if words <= MOST {
+                if words <= MAX_PART_WORDS {
                     all[words][0] = x;
                 }
                 if words.is_multiple_of(2) {
@@ -78,8 +78,8 @@ mod short {
             }
             _ => bytes.as_chunks::<8>(),
         };
-        while words.len() >= LEAST * 3 {
-            let n = (words.len() / 3).min(MOST);
+        while words.len() >= MIN_PART_WORDS * 3 {
+            let n = (words.len() / 3).min(MAX_PART_WORDS);
             let (first, more) = words.split_at(n);
             let (second, more) = more.split_at(n);
             let (third, more) = more.split_at(n);

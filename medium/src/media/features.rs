@@ -4,7 +4,7 @@
 //! - An unknown `ro_compat` bit allows a read-only mount.
 //! - An unknown `compat` bit is ignored.
 //!
-//! Reserved features have names too, so that a refusal says what is missing.
+//! Reserved features have names too, so that a refusal can name what is missing.
 
 /// The mask of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Feature {
     pub bit: u32,
     /// Whether this version supports it. Otherwise the bit is reserved.
     pub supported: bool,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
 }
 

@@ -87,7 +87,7 @@ impl Geometry {
         b.0 << self.block_log2
     }
 
-    /// Returns the size of so many blocks, bytes.
+    /// Returns the size of a number of blocks in bytes.
     #[inline]
     pub fn bytes(&self, blocks: u64) -> u64 {
         blocks << self.block_log2

@@ -127,7 +127,7 @@ fn read_page(region: &Region, at: u64) -> Result<SuperblockInfo> {
     }
     if fixed.crc != fixed.expected_crc() {
         return bad(
-            "the superblock is damaged (checksum) and its copy is too; without them nothing in it can be found: restore it from a backup".into(),
+            "the superblock and its copy are both damaged (checksum), and nothing can be found without them: restore the region from a backup".into(),
         );
     }
     if fixed.version != VERSION {

@@ -31,7 +31,7 @@ impl Granularity {
     }
 }
 
-/// What the bytes of a region survive.
+/// The failure that the bytes of a region survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
     /// Only as long as a process holds the region (memfd, heap).
@@ -64,7 +64,7 @@ impl Persistence {
     }
 }
 
-/// What a fence guarantees on a medium where only `msync` makes stores durable. On every
+/// The guarantee of a fence on a medium where only `msync` makes stores durable. On every
 /// other medium a fence gives the full durability of the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -100,7 +100,7 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     }
     /// The unit of durability.
     fn granularity(&self) -> Granularity;
-    /// What the bytes survive.
+    /// Returns the failure that the bytes survive.
     fn persistence(&self) -> Persistence;
 
     /// Stores `len` bytes ordinarily. Stores of up to 8 naturally aligned bytes are not
@@ -183,12 +183,12 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     /// Errors of the host, which may not support this.
     ///
     /// # Safety
-    /// The range lies in the mapping and no one reads it any more.
+    /// The range lies in the mapping and no code reads it any longer.
     unsafe fn discard(&self, _ptr: *mut u8, _len: usize) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
-    /// Whether [`discard`](Self::discard) can return anything, as far as the kind of the
-    /// source tells.
+    /// Whether [`discard`](Self::discard) can return anything, as far as the kind of source
+    /// shows.
     fn can_discard(&self) -> bool {
         false
     }
@@ -197,8 +197,8 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     fn known_room(&self) -> Option<Arc<KnownRoom>> {
         None
     }
-    /// Asks the host which pages of a range have room.
-    fn learn_room(&self, _offset: u64, _len: u64) {}
+    /// Queries the host for the pages of a range that have room.
+    fn query_room(&self, _offset: u64, _len: u64) {}
     /// Allocates room on the host for a range; with `around`, also for pages near it that
     /// the host grants at once.
     ///
@@ -235,7 +235,7 @@ pub unsafe trait PmemBackend: Send + Sync + Debug {
     fn is_faulted(&self, _ptr: *const u8, _len: usize) -> bool {
         false
     }
-    /// Returns what a fence guarantees on this medium.
+    /// Returns the guarantee of a fence on this medium.
     fn durability(&self) -> Durability {
         Durability::Power
     }

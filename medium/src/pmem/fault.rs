@@ -222,7 +222,7 @@ impl Slot {
 }
 
 fn unmap_bits(bits: *mut AtomicU64, words: usize) {
-    // SAFETY: a bitmap of so many words, mapped by `Slot::bits`; no reference to it
+    // SAFETY: a bitmap of this many words, mapped by `Slot::bits`; no reference to it
     // remains.
     let _ = unsafe { libc::munmap(bits.cast(), words * size_of::<AtomicU64>()) };
 }

@@ -1,4 +1,4 @@
-//! What the SIGBUS handler and the threads that it interrupts tell each other without a
+//! The communication between the SIGBUS handler and the interrupted threads, without a
 //! lock. [`fault`](super::fault) uses it.
 
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -88,9 +88,9 @@ impl Happened {
 
     /// Called before zeros replace the page, or after a failure was counted.
     pub(super) fn set(&self) {
-        // What orders the flag before the zeros is the system call that maps these. Release
-        // has no model: no reader acquires by the flag itself. It stays because it is free
-        // here, and lets a reader that has seen the flag see the count from its next call on.
+        // The system call that maps the zeros orders the flag before them. Release has no
+        // model, because no reader acquires by the flag itself. It costs nothing here, and lets a
+        // reader that has seen the flag see the count from its next call on.
         self.0.store(true, Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! What a forked child inherits of an open region: nothing that reaches the medium.
+//! Keeps an open region from forked children: they inherit nothing that reaches the medium.
 //!
 //! A child has copies of all descriptors and mappings of its parent but none of its
 //! threads, and its locks stay in their state at the fork. Two engines would write one

@@ -1,5 +1,5 @@
-//! Which pages of a source are known to exist on the host. [`room`](super::room) learns it
-//! and takes more.
+//! The pages of a source that are known to exist on the host. [`room`](super::room) queries
+//! them and takes more.
 
 use crate::pmem::AtomicTable;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -134,7 +134,7 @@ impl KnownRoom {
     }
 
     /// Notes that pages of the range may not exist. The caller excludes queries. Relaxed
-    /// stores suffice: who allocates the blocks later comes after by the allocator's locks.
+    /// stores suffice: a later allocation of the blocks comes after, by the allocator's locks.
     pub(super) fn forget(&self, from: u64, end: u64) {
         // First: a caller that finds it cleared queries each chunk again.
         self.all.store(false, Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl KnownRoom {
     }
 
     /// Notes that a chunk has been queried. A thread that sees this also sees the pages
-    /// noted before, and so does not take room where there is some.
+    /// noted before, and so does not take room that exists.
     pub(super) fn note_asked(&self, chunk: u64) {
         if let Some(word) = self.asked.get((chunk >> 6) as usize) {
             word.fetch_or(1 << (chunk & 63), release("room-asked"));

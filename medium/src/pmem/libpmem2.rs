@@ -35,8 +35,8 @@ use super::cpu::Cpu;
 use super::error::PmemError;
 use super::fork::NotInherited;
 use super::live;
+use super::mapped_source::{MappedSource, Mode, map_source};
 use super::mapping::{Mapping, Share};
-use super::medium::{Medium, Mode, map_source};
 use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
@@ -49,7 +49,7 @@ type Memset = unsafe extern "C" fn(*mut c_void, c_int, usize, u32) -> *mut c_voi
 #[derive(Debug)]
 pub struct Libpmem2Backend {
     // Before the mapping: its fault guard ends first.
-    medium: Medium,
+    mapped: MappedSource,
     map: Map,
     flush: Flush,
     drain: Drain,
@@ -105,9 +105,9 @@ impl Libpmem2Backend {
                 "libpmem2 has no functions for this mapping".into(),
             ));
         };
-        let medium = Medium::new(source, map.base, granularity, durability, map_sync);
+        let mapped = MappedSource::new(source, map.base, granularity, durability, map_sync);
         Ok(Libpmem2Backend {
-            medium,
+            mapped,
             map,
             flush,
             drain,
@@ -315,10 +315,10 @@ unsafe impl PmemBackend for Libpmem2Backend {
         self.map.len
     }
     fn granularity(&self) -> Granularity {
-        self.medium.granularity
+        self.mapped.granularity
     }
     fn persistence(&self) -> Persistence {
-        self.medium.source.persistence()
+        self.mapped.source.persistence()
     }
     #[inline]
     unsafe fn store(&self, dst: *mut u8, src: *const u8, len: usize) {
@@ -334,7 +334,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
     unsafe fn nt_store_u64(&self, dst: *mut u64, value: u64) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines if Cpu::WRITES_BACK => self.cpu.nt_store_u64(dst, value),
                 _ => {
                     self.store_u64(dst, value);
@@ -347,7 +347,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
         // SAFETY: passed on from the caller. Whether it streams, or stores and flushes, the
         // copy is complete at the next drain of this thread.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines if Cpu::WRITES_BACK => self.cpu.nt_copy(dst, src, len),
                 Mode::Lines => {
                     (self.memcpy)(dst.cast(), src.cast(), len, sys::PMEM2_F_MEM_NODRAIN);
@@ -364,7 +364,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
     unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
         // SAFETY: as in `nt_copy`.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines if Cpu::WRITES_BACK => self.cpu.nt_zero(dst, len),
                 Mode::Lines => {
                     (self.memset)(dst.cast(), 0, len, sys::PMEM2_F_MEM_NODRAIN);
@@ -380,7 +380,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
     }
     #[inline]
     unsafe fn flush(&self, ptr: *const u8, len: usize) {
-        match &self.medium.mode {
+        match &self.mapped.mode {
             // SAFETY: passed on from the caller.
             Mode::Lines if Cpu::WRITES_BACK => unsafe { self.cpu.flush(ptr, len) },
             // SAFETY: passed on from the caller.
@@ -391,7 +391,7 @@ unsafe impl PmemBackend for Libpmem2Backend {
     }
     #[inline]
     fn fence(&self) {
-        match &self.medium.mode {
+        match &self.mapped.mode {
             Mode::Pages(pages) => pages.fence(),
             Mode::Lines if Cpu::WRITES_BACK => self.cpu.fence(),
             // SAFETY: a drain of a live mapping.
@@ -400,76 +400,76 @@ unsafe impl PmemBackend for Libpmem2Backend {
         }
     }
     fn processor(&self) -> Option<Cpu> {
-        (Cpu::WRITES_BACK && matches!(self.medium.mode, Mode::Lines)).then_some(self.cpu)
+        (Cpu::WRITES_BACK && matches!(self.mapped.mode, Mode::Lines)).then_some(self.cpu)
     }
     fn sync_all(&self) -> std::io::Result<()> {
         self.fence();
-        self.medium.sync_all()
+        self.mapped.sync_all()
     }
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
-        self.medium.source.lock(exclusive)
+        self.mapped.source.lock(exclusive)
     }
     fn advise_random(&self) {
-        self.medium.advise_random();
+        self.mapped.advise_random();
     }
     fn advise_willneed(&self, ptr: *const u8, len: usize) {
-        self.medium.advise_willneed(ptr, len)
+        self.mapped.advise_willneed(ptr, len)
     }
     fn can_discard(&self) -> bool {
-        self.medium.can_discard()
+        self.mapped.can_discard()
     }
 
     unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         // SAFETY: passed on from the caller.
-        unsafe { self.medium.discard(ptr, len) }
+        unsafe { self.mapped.discard(ptr, len) }
     }
     fn known_room(&self) -> Option<Arc<KnownRoom>> {
-        self.medium.room.as_ref().map(|room| room.known())
+        self.mapped.room.as_ref().map(|room| room.known())
     }
-    fn learn_room(&self, offset: u64, len: u64) {
-        self.medium.learn_room(offset, len);
+    fn query_room(&self, offset: u64, len: u64) {
+        self.mapped.query_room(offset, len);
     }
     fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
-        self.medium.take_room(offset, len, around)
+        self.mapped.take_room(offset, len, around)
     }
     fn take_all_room(&self) -> std::io::Result<()> {
-        self.medium.take_all_room()
+        self.mapped.take_all_room()
     }
     fn host_space(&self) -> Option<HostSpace> {
-        self.medium.host_space()
+        self.mapped.host_space()
     }
     fn faults(&self) -> u64 {
-        self.medium.faults()
+        self.mapped.faults()
     }
     fn failed_fences(&self) -> u64 {
-        self.medium.failed_fences()
+        self.mapped.failed_fences()
     }
     fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
-        self.medium.is_faulted(ptr, len)
+        self.mapped.is_faulted(ptr, len)
     }
     fn durability(&self) -> Durability {
-        self.medium.durability
+        self.mapped.durability
     }
     fn source_kind(&self) -> Option<SourceKind> {
-        Some(self.medium.source.kind())
+        Some(self.mapped.source.kind())
     }
     fn map_sync(&self) -> bool {
-        self.medium.map_sync
+        self.mapped.map_sync
     }
     fn map_unit(&self) -> u64 {
-        self.medium.source.alignment()
+        self.mapped.source.alignment()
     }
     unsafe fn flush_alias(&self, alias: *const u8, home: *const u8, len: usize) {
         // SAFETY: passed on from the caller. Flushes lines by the address that is more
         // likely in the TLB.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines => (self.flush)(alias.cast(), len),
                 _ => self.flush(home, len),
             }
         }
     }
     fn source_fd(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        Some((self.medium.source.fd(), 0))
+        Some((self.mapped.source.fd(), 0))
     }
 }

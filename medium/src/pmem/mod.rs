@@ -32,8 +32,8 @@ mod lent;
 #[cfg(feature = "libpmem2")]
 mod libpmem2;
 mod live;
+mod mapped_source;
 mod mapping;
-mod medium;
 #[cfg(not(feature = "mutants"))]
 pub mod mutants;
 #[cfg(feature = "mutants")]

@@ -1,6 +1,6 @@
 //! The backend in pure Rust: its own mapping and the processor's instructions.
 //!
-//! Invariant: see [`PmemBackend`]. When the source is mapped, `medium::Mode` fixes which of
+//! Invariant: see [`PmemBackend`]. When the source is mapped, `mapped_source::Mode` fixes which of
 //! write-back, fence and `msync` a store needs.
 
 use std::os::fd::BorrowedFd;
@@ -11,8 +11,8 @@ use super::backend::{Durability, Granularity, Persistence, PmemBackend};
 use super::cpu::Cpu;
 use super::error::PmemError;
 use super::live;
+use super::mapped_source::{MappedSource, Mode, map_source};
 use super::mapping::Mapping;
-use super::medium::{Medium, Mode, map_source};
 use super::room::{HostSpace, KnownRoom};
 use super::source::{Source, SourceKind};
 
@@ -20,7 +20,7 @@ use super::source::{Source, SourceKind};
 #[derive(Debug)]
 pub struct NativeBackend {
     // Before the mapping: its fault guard ends first.
-    medium: Medium,
+    mapped: MappedSource,
     mapping: Mapping,
     cpu: Cpu,
 }
@@ -32,17 +32,17 @@ impl NativeBackend {
         durability: Durability,
     ) -> Result<NativeBackend, PmemError> {
         let (mapping, granularity, map_sync) = map_source(&mut source, Cpu::WRITES_BACK)?;
-        let medium = Medium::new(source, mapping.base(), granularity, durability, map_sync);
+        let mapped = MappedSource::new(source, mapping.base(), granularity, durability, map_sync);
         let cpu = Cpu::get();
         tracing::debug!(
             "{} mapped by the native backend: {:?} granularity, {}, {} streams",
-            medium.source.path().display(),
+            mapped.source.path().display(),
             granularity,
             cpu.flush_name(),
             cpu.stream_name(),
         );
         Ok(NativeBackend {
-            medium,
+            mapped,
             mapping,
             cpu,
         })
@@ -61,10 +61,10 @@ unsafe impl PmemBackend for NativeBackend {
         self.mapping.len()
     }
     fn granularity(&self) -> Granularity {
-        self.medium.granularity
+        self.mapped.granularity
     }
     fn persistence(&self) -> Persistence {
-        self.medium.source.persistence()
+        self.mapped.source.persistence()
     }
 
     #[inline]
@@ -72,7 +72,7 @@ unsafe impl PmemBackend for NativeBackend {
         // SAFETY: passed on from the caller; a unit that is still the medium's read-only
         // page is not stored to.
         unsafe {
-            if let Mode::Cow(cow) = &self.medium.mode
+            if let Mode::Cow(cow) = &self.mapped.mode
                 && !cow.privatise(dst, len)
             {
                 return;
@@ -84,7 +84,7 @@ unsafe impl PmemBackend for NativeBackend {
     unsafe fn store_u64(&self, dst: *mut u64, value: u64) {
         // SAFETY: aligned and in the mapping, by contract; Cow as in `store`.
         unsafe {
-            if let Mode::Cow(cow) = &self.medium.mode
+            if let Mode::Cow(cow) = &self.mapped.mode
                 && !cow.privatise(dst.cast(), 8)
             {
                 return;
@@ -96,7 +96,7 @@ unsafe impl PmemBackend for NativeBackend {
     unsafe fn nt_store_u64(&self, dst: *mut u64, value: u64) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines => self.cpu.nt_store_u64(dst, value),
                 _ => {
                     self.store_u64(dst, value);
@@ -109,7 +109,7 @@ unsafe impl PmemBackend for NativeBackend {
     unsafe fn nt_copy(&self, dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines => self.cpu.nt_copy(dst, src, len),
                 Mode::Order => live::copy(dst, src, len),
                 Mode::Pages(pages) => {
@@ -128,7 +128,7 @@ unsafe impl PmemBackend for NativeBackend {
     unsafe fn nt_zero(&self, dst: *mut u8, len: usize) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines => self.cpu.nt_zero(dst, len),
                 Mode::Order => live::fill(dst, 0, len),
                 Mode::Pages(pages) => {
@@ -145,7 +145,7 @@ unsafe impl PmemBackend for NativeBackend {
     }
     #[inline]
     unsafe fn flush(&self, ptr: *const u8, len: usize) {
-        match &self.medium.mode {
+        match &self.mapped.mode {
             // SAFETY: passed on from the caller.
             Mode::Lines => unsafe { self.cpu.flush(ptr, len) },
             Mode::Pages(pages) => pages.flush(ptr, len),
@@ -154,83 +154,83 @@ unsafe impl PmemBackend for NativeBackend {
     }
     #[inline]
     fn fence(&self) {
-        match &self.medium.mode {
+        match &self.mapped.mode {
             Mode::Pages(pages) => pages.fence(),
             _ => self.cpu.fence(),
         }
     }
 
     fn processor(&self) -> Option<Cpu> {
-        matches!(self.medium.mode, Mode::Lines).then_some(self.cpu)
+        matches!(self.mapped.mode, Mode::Lines).then_some(self.cpu)
     }
     fn sync_all(&self) -> std::io::Result<()> {
         self.fence();
-        self.medium.sync_all()
+        self.mapped.sync_all()
     }
     fn lock(&self, exclusive: bool) -> Result<(), PmemError> {
-        self.medium.source.lock(exclusive)
+        self.mapped.source.lock(exclusive)
     }
     fn advise_random(&self) {
-        self.medium.advise_random();
+        self.mapped.advise_random();
     }
     fn advise_willneed(&self, ptr: *const u8, len: usize) {
-        self.medium.advise_willneed(ptr, len)
+        self.mapped.advise_willneed(ptr, len)
     }
     fn can_discard(&self) -> bool {
-        self.medium.can_discard()
+        self.mapped.can_discard()
     }
 
     unsafe fn discard(&self, ptr: *mut u8, len: usize) -> std::io::Result<()> {
         // SAFETY: passed on from the caller.
-        unsafe { self.medium.discard(ptr, len) }
+        unsafe { self.mapped.discard(ptr, len) }
     }
     fn known_room(&self) -> Option<Arc<KnownRoom>> {
-        self.medium.room.as_ref().map(|room| room.known())
+        self.mapped.room.as_ref().map(|room| room.known())
     }
-    fn learn_room(&self, offset: u64, len: u64) {
-        self.medium.learn_room(offset, len);
+    fn query_room(&self, offset: u64, len: u64) {
+        self.mapped.query_room(offset, len);
     }
     fn take_room(&self, offset: u64, len: u64, around: bool) -> std::io::Result<()> {
-        self.medium.take_room(offset, len, around)
+        self.mapped.take_room(offset, len, around)
     }
     fn take_all_room(&self) -> std::io::Result<()> {
-        self.medium.take_all_room()
+        self.mapped.take_all_room()
     }
     fn host_space(&self) -> Option<HostSpace> {
-        self.medium.host_space()
+        self.mapped.host_space()
     }
     fn faults(&self) -> u64 {
-        self.medium.faults()
+        self.mapped.faults()
     }
     fn failed_fences(&self) -> u64 {
-        self.medium.failed_fences()
+        self.mapped.failed_fences()
     }
     fn is_faulted(&self, ptr: *const u8, len: usize) -> bool {
-        self.medium.is_faulted(ptr, len)
+        self.mapped.is_faulted(ptr, len)
     }
     fn durability(&self) -> Durability {
-        self.medium.durability
+        self.mapped.durability
     }
     fn source_kind(&self) -> Option<SourceKind> {
-        Some(self.medium.source.kind())
+        Some(self.mapped.source.kind())
     }
     fn map_sync(&self) -> bool {
-        self.medium.map_sync
+        self.mapped.map_sync
     }
     fn map_unit(&self) -> u64 {
-        self.medium.source.alignment()
+        self.mapped.source.alignment()
     }
     unsafe fn flush_alias(&self, alias: *const u8, home: *const u8, len: usize) {
         // SAFETY: passed on from the caller. Flushes lines by the address that is more
         // likely in the TLB.
         unsafe {
-            match &self.medium.mode {
+            match &self.mapped.mode {
                 Mode::Lines => self.cpu.flush(alias, len),
                 _ => self.flush(home, len),
             }
         }
     }
     fn source_fd(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        Some((self.medium.source.fd(), 0))
+        Some((self.mapped.source.fd(), 0))
     }
 }

@@ -71,7 +71,7 @@ impl RegionOptions {
         self.backend = kind;
         self
     }
-    /// Sets what a fence guarantees on page-granular media.
+    /// Sets the guarantee of a fence on page-granular media.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self

@@ -33,9 +33,9 @@ pub struct RegionInfo {
     pub backend: &'static str,
     /// Unit of durability.
     pub granularity: Granularity,
-    /// What the stored bytes survive.
+    /// The failure that stored bytes survive.
     pub persistence: Persistence,
-    /// What a fence guarantees.
+    /// The guarantee of a fence.
     pub durability: Durability,
     /// Kind of the source; `None` for memory of this process.
     pub kind: Option<SourceKind>,

@@ -91,7 +91,7 @@ impl HostRoom {
     }
 
     /// Queries the host for the existing pages of a range, unless done before.
-    pub(super) fn learn(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    pub(super) fn query(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         for chunk in offset / CHUNK..offset.saturating_add(len).min(self.len).div_ceil(CHUNK) {
             if !self.known.was_asked(chunk) {
                 self.ask(fd, chunk);
@@ -135,14 +135,14 @@ impl HostRoom {
         around: bool,
     ) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len);
-        self.learn(source.fd(), offset, end.saturating_sub(offset));
+        self.query(source.fd(), offset, end.saturating_sub(offset));
         let Some(first) = self.known.missing(offset >> PAGE_LOG2, end.div_ceil(PAGE)) else {
             return Ok(());
         };
         let first = first << PAGE_LOG2;
         // If the host lacks space for the whole range, do not begin: a partial allocation
-        // would serve no one and be missing for all users of the host. For ranges of up to
-        // a chunk, a lack of space shows soon enough.
+        // would help no operation, and all users of the host would lack the space. For
+        // ranges of up to a chunk, a lack of space shows soon enough.
         if around
             && end - first > CHUNK
             && let Some(free) = free_on(source.fd())
@@ -311,13 +311,13 @@ impl Region {
     pub fn has_room(&self, offset: u64, len: u64) -> bool {
         match &self.room {
             None => true,
-            Some(known) => known.has(offset, len) || self.learn_room(known, offset, len),
+            Some(known) => known.has(offset, len) || self.query_room(known, offset, len),
         }
     }
 
     #[cold]
-    fn learn_room(&self, known: &KnownRoom, offset: u64, len: u64) -> bool {
-        self.backend.learn_room(offset, len);
+    fn query_room(&self, known: &KnownRoom, offset: u64, len: u64) -> bool {
+        self.backend.query_room(offset, len);
         known.has(offset, len)
     }
 
@@ -343,7 +343,7 @@ impl Region {
         match &self.room {
             None => Some((offset, offset.saturating_add(len))),
             Some(known) => {
-                self.backend.learn_room(offset, len);
+                self.backend.query_room(offset, len);
                 known.part(offset, len)
             }
         }

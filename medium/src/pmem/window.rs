@@ -260,7 +260,7 @@ impl WriteWindow<'_> {
     pub fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
         let p = self.region.at(offset, len).map_err(std::io::Error::other)?;
         // SAFETY: the range lies in the mapping; the allocator calls this only for blocks
-        // that nothing names any more.
+        // that nothing refers to.
         unsafe { self.region.backend.discard(p, len as usize) }
     }
 }

@@ -19,7 +19,7 @@ pub use record::Record;
 pub use room::{RoomAsItIs, room_is_final};
 pub use verified::Verified;
 
-use crate::alloc::{BitRun, BitmapSet, BlockPins, Found, Freed, InitGroup, Reserved};
+use crate::alloc::{BitRun, BitmapSet, BlockPins, Freed, InitGroup, Reserved, SearchResult};
 use crate::error::{Damage, Error, Result};
 use crate::journal::{Journal, LastRecord, Rules};
 use crate::media::bitmap::{BitmapKind, GroupDesc};
@@ -126,8 +126,8 @@ impl Volume {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Returns blocks and numbers to the allocators; no other way exists. Nothing on the
-    /// medium, and no record that replay could see, names them any more. Blocks that a
+    /// Returns blocks and numbers to the allocators; no other function does. Nothing on the
+    /// medium, and no record that replay could see, refers to them. Blocks that a
     /// direct mapping still pins are parked until the mapping is gone.
     #[inline]
     pub fn free(&self, freed: impl IntoIterator<Item = Freed>) {
@@ -255,13 +255,13 @@ impl Volume {
     /// Reserves bits, making groups as needed; `None` if no bit is free.
     ///
     /// If the host has refused room, looks only for blocks that have room. If it finds
-    /// none, it returns an error, by which the host is asked once more. If the caller
+    /// none, it returns an error, which makes the caller query the host once more. If the caller
     /// `knows_another_way`, or on the last attempt, it returns `None` instead.
     fn reserve_bits(
         &self,
         kind: BitmapKind,
         knows_another_way: bool,
-        mut find: impl FnMut(&BitmapSet, bool) -> Result<Option<Found>, InitGroup>,
+        mut find: impl FnMut(&BitmapSet, bool) -> Result<Option<SearchResult>, InitGroup>,
     ) -> Result<Option<Reserved>> {
         let mut retired = false;
         let mut only_roomy = self.region.host_is_full();
@@ -270,12 +270,14 @@ impl Volume {
         let mut at_home = None;
         loop {
             match find(self.bitmap(kind), only_roomy) {
-                Ok(Some(Found::Taken(found))) => return Ok(Some(found)),
-                Ok(Some(Found::Roomless(run))) if !room_is_final() => {
+                Ok(Some(SearchResult::Taken(found))) => return Ok(Some(found)),
+                Ok(Some(SearchResult::NoHostRoom(run))) if !room_is_final() => {
                     return Err(self.no_room(run));
                 }
-                Ok(Some(Found::Roomless(_))) if looked_for_roomy => return Ok(None),
-                Ok(Some(Found::Roomless(_))) => (only_roomy, looked_for_roomy) = (true, true),
+                Ok(Some(SearchResult::NoHostRoom(_))) if looked_for_roomy => return Ok(None),
+                Ok(Some(SearchResult::NoHostRoom(_))) => {
+                    (only_roomy, looked_for_roomy) = (true, true)
+                }
                 // Retire before asking the host for more room.
                 Err(_) if only_roomy && !retired && self.retire_pending()? => retired = true,
                 Err(_) if only_roomy && knows_another_way => return Ok(None),

@@ -26,7 +26,7 @@ const BITS_ENTRY: usize = 24;
 
 const TOO_LARGE: Error = Error::NotSupported("a change too large for one journal record");
 
-/// What a transaction has collected, see the module. Functions that do not allocate take a
+/// The collected changes of a transaction, see the module. Functions that do not allocate take a
 /// `&mut Record`.
 #[derive(Debug)]
 pub struct Record<'v> {

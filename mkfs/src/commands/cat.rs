@@ -1,4 +1,4 @@
-//! `pramfs cat`: contents of files on standard output.
+//! `pramfs cat`: prints the contents of files.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +13,9 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Cat {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// Files in it
+    /// Paths in the file system
     #[arg(required = true)]
     path: Vec<OsString>,
 }

@@ -1,5 +1,5 @@
-//! `pramfs check`: everything on the medium against everything else. It only
-//! looks; the library does the looking (`pramfs_fsck`).
+//! `pramfs check`: cross-checks everything on the medium and changes nothing.
+//! The check itself is in `pramfs_fsck`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Check {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// Most findings to print
+    /// Maximum number of findings to print
     #[arg(long, default_value_t = 1000)]
     limit: usize,
     /// Print nothing but findings
@@ -32,7 +32,7 @@ pub struct Check {
 
 /// fsck(8): errors are left.
 const ERRORS_LEFT: u8 = 4;
-/// fsck(8): it could not be checked.
+/// fsck(8): the check could not be done.
 const NOT_CHECKED: u8 = 8;
 
 #[derive(Debug, Serialize)]
@@ -55,16 +55,16 @@ struct Mark {
 #[derive(Debug, Serialize)]
 pub struct Report {
     region: String,
-    /// No errors; warnings do not count.
+    /// Whether there are no errors; warnings do not count.
     sound: bool,
-    /// Everything was looked at.
+    /// Whether the check could read everything.
     complete: bool,
-    /// Records that the next mount replays; they were replayed in private
-    /// memory here.
+    /// Records that the next mount replays. The check replayed them in private
+    /// memory.
     replayed: usize,
     findings: Vec<Finding>,
     findings_left_out: u64,
-    /// Ranges of files that are marked as lost: no damage.
+    /// Ranges of files that are marked as lost; not damage.
     marked: Vec<Mark>,
     files: u64,
     directories: u64,
@@ -82,7 +82,7 @@ pub struct Report {
 impl Subcommand for Check {
     const NAME: &'static str = "check";
     const ABOUT: &'static str =
-        "Check everything in a region; changes nothing (exit status 4: errors)";
+        "Check everything in a region, and change nothing (exit status 4: errors)";
 
     fn run(&self) -> Result<(), Failure> {
         let (report, replayed) = region(&self.region, self.limit).map_err(|f| Failure {
@@ -106,8 +106,8 @@ impl Subcommand for Check {
     }
 }
 
-/// Checks a region: the report, and the records that were replayed for it in
-/// private memory.
+/// Checks a region. Returns the report, and the number of records that were
+/// replayed in private memory.
 ///
 /// # Errors
 /// The region cannot be opened.
@@ -117,7 +117,7 @@ pub fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize),
     let bar = output::steps();
     let options = CheckOptions {
         max_findings,
-        progress: Some(told_to(&bar)),
+        progress: Some(progress_on(&bar)),
     };
     let mut result = (fsck::check(&region, &options), 0);
     let journal_first = result
@@ -125,8 +125,8 @@ pub fn region(path: &Path, max_findings: usize) -> Result<(fsck::Report, usize),
         .issues()
         .any(|i| matches!(i, Issue::LiveRecords { .. }));
     if journal_first && !result.0.complete {
-        // As the next mount will, but in private memory. What then cannot
-        // be mounted has been found already.
+        // Replay as the next mount would, but in private memory. If the file
+        // system cannot be mounted then, the findings say so.
         let mount = MountOptions {
             read_only: true,
             background: false,
@@ -144,7 +144,7 @@ impl Check {
     fn print(&self, report: &fsck::Report, replayed: usize) -> Result<(), Failure> {
         if replayed > 0 && !self.quiet {
             output::line(&format!(
-                "the last unmount was not clean: {replayed} journal records replayed, in memory only; a mount does it on the medium"
+                "the last unmount was not clean: {replayed} journal records replayed, in memory only; a mount replays them on the medium"
             ))?;
         }
         let text = report.to_string();
@@ -163,7 +163,7 @@ impl Check {
 }
 
 impl Report {
-    /// Of a region's report; `sound`: no errors, and complete.
+    /// Converts a report; `sound`: no errors, and complete.
     pub fn new(region: String, report: &fsck::Report, sound: bool, replayed: usize) -> Report {
         let c = &report.counts;
         Report {
@@ -207,8 +207,8 @@ impl Report {
     }
 }
 
-/// Shows the progress of a check on a bar.
-pub fn told_to(bar: &ProgressBar) -> fsck::Progress {
+/// Shows the progress of a check on `bar`.
+pub fn progress_on(bar: &ProgressBar) -> fsck::Progress {
     let bar = bar.clone();
     Arc::new(move |step: Step, done, total| {
         bar.set_message(step.to_string());

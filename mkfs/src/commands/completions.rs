@@ -1,4 +1,4 @@
-//! `pramfs completions`: what a shell needs to complete our command lines.
+//! `pramfs completions`: prints completion scripts.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -8,7 +8,7 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Completions {
-    /// Shell that is to complete
+    /// The shell
     shell: Shell,
 }
 

@@ -1,5 +1,5 @@
-//! `pramfs doctor`: what a path is worth as a region, and what to type to
-//! improve it. All of it is found out by `pramfs_medium::pmem::probe`.
+//! `pramfs doctor`: rates a path as a region, and prints commands that improve
+//! it. `pramfs_medium::pmem::probe` finds all of it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ pub struct Doctor {
 struct Report {
     path: String,
     exists: bool,
-    /// A region there would be a file in it.
+    /// Whether the path is a directory: a region would be a file in it.
     directory: bool,
-    /// What the file or device holds, where that is known.
+    /// The contents of the file or device, if known.
     holds: Option<String>,
     usable: bool,
     problem: Option<String>,
@@ -66,7 +66,7 @@ struct FileSystem {
 
 impl Subcommand for Doctor {
     const NAME: &'static str = "doctor";
-    const ABOUT: &'static str = "Say what a path is worth as a region, and how to improve it";
+    const ABOUT: &'static str = "Rate a path as a region, and show how to improve it";
 
     fn run(&self) -> Result<(), Failure> {
         let mut report = Report::new(pmem::probe(&self.path)?);
@@ -77,7 +77,7 @@ impl Subcommand for Doctor {
             output::line(&report.text())?;
         }
         match &report.problem {
-            // The JSON object has said it.
+            // The JSON object already contains the problem.
             Some(_) if self.json => Err(Failure::silent()),
             Some(why) => Err(Failure::new(
                 "not-a-region",
@@ -124,8 +124,8 @@ impl Report {
         }
     }
 
-    /// Finds out what there is already, as mkfs.pramfs does. What cannot be looked
-    /// at is left out.
+    /// Detects existing contents, as mkfs.pramfs does. Leaves them out if they
+    /// cannot be read.
     fn look_inside(&mut self, path: &Path) {
         if !self.usable || !self.exists || self.directory {
             return;
@@ -140,7 +140,7 @@ impl Report {
         };
         if found.is_foreign() {
             self.warnings.push(format!(
-                "It holds {}: mkfs.pramfs refuses to overwrite that unless it is given -f.",
+                "It holds {}; mkfs.pramfs overwrites that only with -f.",
                 found.sentence()
             ));
         }
@@ -152,7 +152,7 @@ impl Report {
         let mut row = |name: &str, value: String| s += &format!("  {name:<14} {value}\n");
         if let Some(kind) = self.kind {
             let state = match (self.exists, self.size) {
-                _ if self.directory => " (a region made in this directory)".to_owned(),
+                _ if self.directory => " (a new region in this directory)".to_owned(),
                 (false, _) => " (does not exist yet)".to_owned(),
                 (true, Some(size)) => format!(", {}", human(size)),
                 (true, None) => String::new(),
@@ -186,7 +186,7 @@ impl Report {
         if let Some(granularity) = self.granularity {
             let how = match (granularity, self.persistent_caches) {
                 ("page", _) => "page: msync makes stores durable".to_owned(),
-                (g, true) => format!("{g}: the platform writes its caches out on power failure"),
+                (g, true) => format!("{g}: the platform flushes its caches on power failure"),
                 (g, false) => format!(
                     "{g}: {} and a fence make stores durable",
                     self.flush_instruction

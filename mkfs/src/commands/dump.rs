@@ -24,18 +24,18 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Dump {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// List the journal lanes
     #[arg(long)]
     lanes: bool,
-    /// List the groups of blocks and of inodes that are in use
+    /// List the block groups and inode groups in use
     #[arg(long)]
     groups: bool,
-    /// List the inodes that are in use
+    /// List the inodes in use
     #[arg(long)]
     inodes: bool,
-    /// Most lines of each list; 0 for all
+    /// Maximum number of lines in each list; 0 for no limit
     #[arg(long, default_value_t = 100)]
     limit: usize,
     /// Print a JSON object
@@ -47,14 +47,14 @@ pub struct Dump {
 #[derive(Debug, Serialize)]
 struct Row {
     what: &'static str,
-    /// Objects of this kind.
+    /// Number of objects of this kind.
     count: u64,
-    /// Blocks that they own.
+    /// Number of blocks that they own.
     blocks: u64,
     detail: String,
 }
 
-/// A list that may have been cut.
+/// A list, possibly truncated.
 #[derive(Debug, Serialize)]
 struct List<T> {
     rows: Vec<T>,
@@ -87,9 +87,9 @@ struct Report {
     block_size: u64,
     blocks: u64,
     rows: Vec<Row>,
-    /// Blocks in use by the bitmaps.
+    /// Blocks in use according to the bitmaps.
     used: u64,
-    /// Blocks that the rows add up to.
+    /// Sum of the blocks in the rows.
     accounted: u64,
     free: u64,
     damage: Vec<String>,
@@ -112,7 +112,7 @@ impl Subcommand for Dump {
         let name = shown(&self.region);
         let region = open::region(&self.region, Intent::Read)?;
         let about = |e| Failure::about(&name, e);
-        // The lanes as a crash left them; everything else as it is after the
+        // Read the lanes as a crash left them. Everything else is read after the
         // replay, which happens in private memory.
         let geo = probe_superblock(&region).map_err(about)?.geometry();
         let lanes = Image::new(&region, geo)
@@ -166,7 +166,7 @@ impl Dump {
                 wrong_sums.push(Error::corrupt(
                     Damage::BitmapSum,
                     format!("block group {}", g.group),
-                    "the sum of its bitmap is wrong",
+                    "the checksum of its bitmap is wrong",
                 ));
             }
             List::push(&mut block_groups, g);
@@ -179,7 +179,7 @@ impl Dump {
                 wrong_sums.push(Error::corrupt(
                     Damage::BitmapSum,
                     format!("inode group {}", g.group),
-                    "the sum of its bitmap is wrong",
+                    "the checksum of its bitmap is wrong",
                 ));
             }
             List::push(&mut inode_groups, g);
@@ -267,7 +267,7 @@ impl Dump {
             blocks: geo.blocks,
             used,
             accounted: rows.iter().map(|r| r.blocks).sum(),
-            // Groups that are not in use yet are free as a whole.
+            // Groups that are not in use yet are entirely free.
             free: geo.blocks - used.min(geo.blocks),
             rows,
             damage,
@@ -280,7 +280,7 @@ impl Dump {
     }
 }
 
-/// Number of inodes and their blocks, by type.
+/// Number of inodes, and their blocks, by type.
 #[derive(Default)]
 struct Tally {
     internal: (u64, u64),
@@ -359,7 +359,7 @@ impl Report {
         let verdict = match self.used.abs_diff(self.accounted) {
             0 => "every block in use has an owner".to_owned(),
             n if self.used > self.accounted => format!("{n} without an owner"),
-            n => format!("{n} owned and not in use"),
+            n => format!("{n} owned but not in use"),
         };
         output::line(&format!(
             "{:<18} {:>10} {:>12}  {verdict}",
@@ -382,7 +382,7 @@ impl Report {
             )
         })?;
         let group = |g: &Group| {
-            let sum = if g.sum_fits { "" } else { "  wrong sum" };
+            let sum = if g.sum_fits { "" } else { "  wrong checksum" };
             format!(
                 "{:>9} {:>16} {:>8} of {:>8}{sum}",
                 g.group, g.bitmap_offset, g.used, g.bits
@@ -432,7 +432,7 @@ fn slot(s: &Slot) -> String {
             entries,
             sound,
         } => {
-            let note = if *sound { "" } else { " not sound" };
+            let note = if *sound { "" } else { " malformed" };
             format!("LSN {lsn} ({entries} entries, {bytes} bytes{note})")
         }
     }

@@ -1,4 +1,4 @@
-//! `pramfs extents`: where a file lies in its region.
+//! `pramfs extents`: prints the extents of a file in its region.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,9 +14,9 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Extents {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// File in it
+    /// Path in the file system
     path: OsString,
     /// Print a JSON array
     #[arg(long)]
@@ -26,7 +26,7 @@ pub struct Extents {
 #[derive(Debug, Serialize)]
 struct Row {
     file_offset: u64,
-    /// `null` for a hole, and for what was lost.
+    /// `null` for a hole and for a lost range.
     region_offset: Option<u64>,
     len: u64,
     unwritten: bool,
@@ -35,7 +35,7 @@ struct Row {
 
 impl Subcommand for Extents {
     const NAME: &'static str = "extents";
-    const ABOUT: &'static str = "Show where in the region a file lies, in bytes";
+    const ABOUT: &'static str = "Show the extents of a file in the region, in bytes";
 
     fn run(&self) -> Result<(), Failure> {
         let fs = open::fs(&self.region, Intent::Read)?;

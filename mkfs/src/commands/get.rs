@@ -1,8 +1,8 @@
 //! `pramfs get`: copies files out of a region, without a mount.
 //!
-//! Invariant: whatever the names in the region are, nothing is made outside
-//! the destination. Every object is made relative to the open descriptor of
-//! its directory, and no symbolic link is followed below the destination.
+//! Invariant: no name in the region makes `get` write outside the destination.
+//! Every object is created relative to the open descriptor of its directory, and
+//! no symbolic link is followed below the destination.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -29,17 +29,17 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Get {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// Files in it
+    /// Paths in the file system
     #[arg(required = true)]
     path: Vec<OsString>,
-    /// Where to: a directory that exists, or a new name
+    /// An existing directory, or a new name
     destination: PathBuf,
-    /// Copy directories with all that is in them
+    /// Copy directories and their contents
     #[arg(short = 'r', long)]
     recursive: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(short = 'f', long)]
     force: bool,
 }
@@ -63,7 +63,7 @@ impl Subcommand for Get {
         let into = self.destination.is_dir();
         if !into && self.path.len() > 1 {
             return Err(Failure::usage(format!(
-                "{} is no directory",
+                "{} is not a directory",
                 crate::failure::shown(&self.destination)
             )));
         }
@@ -79,25 +79,25 @@ impl Subcommand for Get {
 struct Job<'a> {
     fs: &'a Fs,
     get: &'a Get,
-    /// Only root can give files away.
+    /// Whether the caller is root: only root can give files to others.
     root: bool,
     /// First copy of each inode with several names.
     links: HashMap<Ino, PathBuf>,
-    /// Directories copied: each has one place only.
+    /// Directories already copied, to detect loops.
     directories: HashSet<Ino>,
     buffer: Vec<u8>,
     bar: ProgressBar,
 }
 
-/// Where an object is to be made.
-struct Place<'a> {
+/// Directory and name of a new object.
+struct Destination<'a> {
     dir: BorrowedFd<'a>,
     name: &'a [u8],
-    /// For messages.
+    /// Path for messages.
     shown: PathBuf,
 }
 
-impl Place<'_> {
+impl Destination<'_> {
     fn error(&self, what: &str, e: Errno) -> Failure {
         match e {
             Errno::EXIST => Failure::new(
@@ -135,14 +135,14 @@ impl Job<'_> {
         )
         .map_err(|e| Failure::os("cannot open", directory, e))?;
         if name.is_empty() || name == b"." || name == b".." {
-            // The root of the region: its contents go into the directory.
+            // The root of the region has no name: copy its contents.
             return self.contents(path, &attr, dir.as_fd(), directory);
         }
         let shown = directory.join(std::ffi::OsStr::from_bytes(name));
         self.object(
             path,
             &attr,
-            &Place {
+            &Destination {
                 dir: dir.as_fd(),
                 name,
                 shown,
@@ -150,7 +150,7 @@ impl Job<'_> {
         )
     }
 
-    fn object(&mut self, path: &[u8], attr: &Attr, to: &Place<'_>) -> Result<(), Failure> {
+    fn object(&mut self, path: &[u8], attr: &Attr, to: &Destination<'_>) -> Result<(), Failure> {
         if attr.kind == FileType::Directory {
             return self.directory(path, attr, to);
         }
@@ -179,7 +179,7 @@ impl Job<'_> {
             }
             FileType::Socket => {
                 eprintln!(
-                    "pramfs get: note: {} is a socket and is left out",
+                    "pramfs get: note: {} skipped, because it is a socket",
                     tree::name(path)
                 );
                 return Ok(());
@@ -202,10 +202,10 @@ impl Job<'_> {
             .map_err(|e| to.error("cannot set the times of", e))
     }
 
-    /// With `-f`, what is in the way goes first, unless it is a directory.
+    /// With `-f`, first removes an existing object, unless it is a directory.
     fn replacing(
         &self,
-        to: &Place<'_>,
+        to: &Destination<'_>,
         mut make: impl FnMut() -> rustix::io::Result<()>,
     ) -> rustix::io::Result<()> {
         match make() {
@@ -217,7 +217,7 @@ impl Job<'_> {
         }
     }
 
-    fn regular(&mut self, path: &[u8], attr: &Attr, to: &Place<'_>) -> Result<File, Failure> {
+    fn regular(&mut self, path: &[u8], attr: &Attr, to: &Destination<'_>) -> Result<File, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let make = || rustix::fs::openat(to.dir, to.name, flags, Mode::RUSR | Mode::WUSR);
@@ -259,7 +259,7 @@ impl Job<'_> {
         Ok(file)
     }
 
-    fn directory(&mut self, path: &[u8], attr: &Attr, to: &Place<'_>) -> Result<(), Failure> {
+    fn directory(&mut self, path: &[u8], attr: &Attr, to: &Destination<'_>) -> Result<(), Failure> {
         if !self.get.recursive {
             return Err(Failure::usage(format!(
                 "{} is a directory; use -r to copy it",
@@ -267,7 +267,7 @@ impl Job<'_> {
             )));
         }
         match rustix::fs::mkdirat(to.dir, to.name, Mode::RWXU) {
-            // As cp does: into what is there.
+            // Like cp: copy into an existing directory.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(to.error("cannot make the directory", e)),
         }
@@ -295,7 +295,7 @@ impl Job<'_> {
             let e = Error::corrupt(
                 Damage::DirectoryLoop,
                 "the directory",
-                "it stands in more than one directory, or is asked for twice",
+                "more than one directory holds it, or it was named twice",
             );
             return Err(tree::about(path, e));
         }
@@ -306,7 +306,7 @@ impl Job<'_> {
             self.object(
                 &below,
                 &attr,
-                &Place {
+                &Destination {
                     dir,
                     name: &e.name,
                     shown,
@@ -316,13 +316,13 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Owner before mode, which a change of owner would strip; times last.
+    /// Sets owner, then mode (since a change of owner clears set-ID bits), then times.
     fn attributes(
         &self,
         path: &[u8],
         attr: &Attr,
         fd: BorrowedFd<'_>,
-        to: &Place<'_>,
+        to: &Destination<'_>,
     ) -> Result<(), Failure> {
         let names = self
             .fs
@@ -336,7 +336,7 @@ impl Job<'_> {
             if let Err(e) = rustix::fs::fsetxattr(fd, name, &value, rustix::fs::XattrFlags::empty())
             {
                 eprintln!(
-                    "pramfs get: note: {}: no attribute {} there: {e}",
+                    "pramfs get: note: {}: attribute {} not set: {e}",
                     crate::failure::shown(&to.shown),
                     tree::name(name)
                 );
@@ -346,7 +346,7 @@ impl Job<'_> {
             let (uid, gid) = owner(attr);
             rustix::fs::fchown(fd, uid, gid).map_err(|e| to.error("cannot set the owner of", e))?;
         }
-        // Nobody becomes somebody else by a file that he copied.
+        // An unprivileged copy drops the set-ID bits.
         let perm = if self.root {
             attr.perm
         } else {

@@ -1,4 +1,4 @@
-//! `pramfs info`: the superblock, for people and scripts.
+//! `pramfs info`: prints the superblock, for people and scripts.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Info {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// Look even if the region is in use; what changes meanwhile may be shown
-    /// as it was or as it will be
+    /// Read even if the region is in use; fields that change during the read may be
+    /// old or new
     #[arg(long)]
     in_use: bool,
     /// Print a JSON object

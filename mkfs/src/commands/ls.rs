@@ -1,4 +1,4 @@
-//! `pramfs ls`: names in a directory.
+//! `pramfs ls`: lists directories.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,15 +21,15 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Ls {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// Directories and files in it
+    /// Paths in the file system
     #[arg(default_value = "/", hide_default_value = true)]
     path: Vec<OsString>,
-    /// Mode, links, owner, size and time, too
+    /// Also show mode, links, owner, size and time
     #[arg(short = 'l', long)]
     long: bool,
-    /// What is in directories below, too
+    /// Also list the directories below
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Print a JSON object for each entry
@@ -72,8 +72,8 @@ impl Subcommand for Ls {
 }
 
 impl Ls {
-    /// A directory and, if asked for, those below it, without recursion: they
-    /// may be nested deeper than a stack is.
+    /// Lists a directory and, with `-R`, those below it. Does not recurse, since
+    /// directories may be nested too deep for the stack.
     fn directory(&self, fs: &Fs, path: &[u8], attr: &Attr, titles: bool) -> Result<(), Failure> {
         let mut todo = vec![(path.to_vec(), attr.ino)];
         let mut seen = HashSet::new();
@@ -82,7 +82,7 @@ impl Ls {
                 let e = Error::corrupt(
                     Damage::DirectoryLoop,
                     "the directory",
-                    "it stands in more than one directory",
+                    "more than one directory holds it",
                 );
                 return Err(tree::about(&path, e));
             }
@@ -163,7 +163,7 @@ impl Ls {
         output::line("")
     }
 
-    /// A name as it is, unless a terminal would act on it.
+    /// Returns a name, escaped if it goes to a terminal.
     fn shown(&self, name: &[u8]) -> Vec<u8> {
         if std::io::stdout().is_terminal() {
             tree::name(name).into_bytes()

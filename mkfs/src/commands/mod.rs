@@ -1,5 +1,5 @@
-//! The tool `pramfs`: one table of subcommands from which help, dispatch and
-//! completions are made, and one file for each of them.
+//! The tool `pramfs`: one table of subcommands that gives help, dispatch and
+//! completions, and one file for each subcommand.
 
 mod cat;
 pub(crate) mod check;
@@ -25,9 +25,9 @@ use crate::{Failure, output};
 trait Subcommand: Args {
     /// Name.
     const NAME: &'static str;
-    /// What it does, in a line without a full stop.
+    /// One line of help, without a full stop.
     const ABOUT: &'static str;
-    /// Does it.
+    /// Runs it.
     fn run(&self) -> Result<(), Failure>;
 }
 
@@ -48,7 +48,7 @@ const fn entry<T: Subcommand>() -> Entry {
     }
 }
 
-/// In the order of the help.
+/// Subcommands, in the order of the help.
 const TABLE: &[Entry] = &[
     entry::<doctor::Doctor>(),
     entry::<info::Info>(),
@@ -70,15 +70,15 @@ fn run<T: Subcommand>(matches: &ArgMatches) -> Result<(), Failure> {
         .run()
 }
 
-/// The whole command line.
+/// Builds the whole command line.
 pub fn command_line() -> clap::Command {
     let top = clap::Command::new("pramfs")
         .version(pramfs::VERSION)
-        .about("Look at pramfs regions, and get at their files without a mount")
+        .about("Inspect pramfs regions, and access their files without a mount")
         .after_help(
-            "A region in use is refused, and who holds it is named. PATHs are those of the file\n\
-             system: / is its root. mkfs.pramfs makes a file system, mount.pramfs mounts it.\n\
-             Exit status: 0 done, 1 not done, 2 wrong usage.",
+            "pramfs refuses a region in use, and names its holder. A PATH starts at the root (/) of\n\
+             the file system in the region. mkfs.pramfs makes a file system; mount.pramfs mounts it.\n\
+             Exit status: 0 success, 1 failure, 2 wrong usage.",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -1,7 +1,7 @@
 //! `pramfs put`: copies files into a region, without a mount.
 //!
-//! Each step is an operation of the file system: an interrupted copy leaves
-//! some files, the last of them perhaps short, and never a damaged region.
+//! Each step is one operation of the file system. An interrupted copy leaves some
+//! of the files, the last of them perhaps incomplete, and never damages the region.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -27,17 +27,17 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Put {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
     /// Files to copy
     #[arg(required = true)]
     source: Vec<PathBuf>,
-    /// Where to in the region: a directory that exists, or a new name
+    /// An existing directory in the region, or a new name
     destination: PathBuf,
-    /// Copy directories with all that is in them
+    /// Copy directories and their contents
     #[arg(short = 'r', long)]
     recursive: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(short = 'f', long)]
     force: bool,
 }
@@ -48,7 +48,7 @@ impl Subcommand for Put {
         "Copy files in, with mode, owner, times, links and extended attributes";
 
     fn run(&self) -> Result<(), Failure> {
-        // A missing source is told before anything is changed.
+        // Report a missing source before changing anything.
         for source in &self.source {
             std::fs::symlink_metadata(source).map_err(|e| Failure::os("cannot copy", source, e))?;
         }
@@ -76,11 +76,11 @@ struct Job<'a> {
     bar: ProgressBar,
 }
 
-/// Where an object is to be made.
-struct Place<'a> {
+/// Directory and name of a new object.
+struct Destination<'a> {
     dir: Ino,
     name: &'a [u8],
-    /// For messages.
+    /// Path for messages.
     path: Vec<u8>,
 }
 
@@ -97,7 +97,7 @@ impl Job<'_> {
         };
         if name.is_some() && self.put.source.len() > 1 {
             return Err(Failure::usage(format!(
-                "{} is no directory of the region",
+                "{} is not a directory in the region",
                 tree::name(to)
             )));
         }
@@ -108,7 +108,7 @@ impl Job<'_> {
                 (Some(name), _) => self.object(
                     source,
                     &meta,
-                    &Place {
+                    &Destination {
                         dir,
                         name,
                         path: to.to_vec(),
@@ -119,23 +119,28 @@ impl Job<'_> {
                     self.object(
                         source,
                         &meta,
-                        &Place {
+                        &Destination {
                             dir,
                             name,
                             path: tree::join(to, name),
                         },
                     )?;
                 }
-                // `.`, `..` and `/`: what is in them.
+                // `.`, `..` and `/` have no name: copy their contents.
                 (None, None) => self.contents(source, dir, to)?,
             }
         }
         Ok(())
     }
 
-    fn object(&mut self, from: &Path, meta: &Metadata, to: &Place<'_>) -> Result<(), Failure> {
-        // Owner, mode and attributes of a file are those of the very object
-        // whose bytes are copied, whatever its name means by then.
+    fn object(
+        &mut self,
+        from: &Path,
+        meta: &Metadata,
+        to: &Destination<'_>,
+    ) -> Result<(), Failure> {
+        // Take owner, mode and attributes of a file from the descriptor that its
+        // bytes are read from: another file may have taken the name by then.
         let opened = if meta.is_file() {
             Some(open_source(from)?)
         } else {
@@ -171,7 +176,7 @@ impl Job<'_> {
                 )));
             }
             let made = match self.fs.mkdir(&ctx, to.dir, to.name, perm) {
-                // As cp does: into what is there.
+                // Like cp: copy into an existing directory.
                 Err(Error::Exists) => self.fs.lookup(to.dir, to.name).map_err(failed)?,
                 made => made.map_err(failed)?,
             };
@@ -211,10 +216,10 @@ impl Job<'_> {
         self.attributes(from, opened.as_ref(), meta, &made, to)
     }
 
-    /// With `-f`, what is in the way goes first, unless it is a directory.
+    /// With `-f`, first removes an existing object, unless it is a directory.
     fn replacing(
         &self,
-        to: &Place<'_>,
+        to: &Destination<'_>,
         make: impl Fn() -> pramfs::Result<Attr>,
     ) -> Result<Attr, Failure> {
         let made = match make() {
@@ -232,14 +237,14 @@ impl Job<'_> {
         })
     }
 
-    /// Data only: holes stay holes.
+    /// Copies data only; holes stay holes.
     fn regular(
         &mut self,
         from: &Path,
         file: &File,
         ino: Ino,
         size: u64,
-        to: &Place<'_>,
+        to: &Destination<'_>,
     ) -> Result<(), Failure> {
         let failed = |e: std::io::Error| Failure::os("cannot read", from, e);
         self.bar.inc_length(size);
@@ -269,7 +274,7 @@ impl Job<'_> {
             }
             self.bar.inc(n as u64);
         }
-        // A hole at the end.
+        // The file may end in a hole.
         let size = file.metadata().map_err(failed)?.len().max(at);
         let set = SetAttr {
             size: Some(size),
@@ -298,7 +303,7 @@ impl Job<'_> {
             self.object(
                 &source,
                 &meta,
-                &Place {
+                &Destination {
                     dir,
                     name,
                     path: tree::join(path, name),
@@ -314,7 +319,7 @@ impl Job<'_> {
         opened: Option<&File>,
         meta: &Metadata,
         made: &Attr,
-        to: &Place<'_>,
+        to: &Destination<'_>,
     ) -> Result<(), Failure> {
         let failed = |e| tree::about(&to.path, e);
         for (name, value) in xattrs(from, opened)? {
@@ -339,7 +344,7 @@ impl Job<'_> {
             .setattr(&Credentials::ROOT, made.ino, &set)
             .map_err(failed)?;
         if made.kind != FileType::Symlink {
-            // After the owner, whose change strips the set-user-id bit.
+            // Set the mode after the owner, whose change clears set-user-ID.
             let set = SetAttr {
                 perm: Some(meta.mode() & 0o7777),
                 mtime: set.mtime,
@@ -360,8 +365,8 @@ fn open_source(path: &Path) -> Result<File, Failure> {
         .map_err(|e| Failure::os("cannot open", path, e))
 }
 
-/// The next range with data at or after `at`; all of the rest where the file
-/// system does not know.
+/// Returns the next range with data at or after `at`, or the rest of the file if
+/// its file system cannot tell.
 fn next_data(file: &File, at: u64) -> rustix::io::Result<Option<(u64, u64)>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
@@ -376,11 +381,11 @@ fn next_data(file: &File, at: u64) -> rustix::io::Result<Option<(u64, u64)>> {
 /// Name and value of an extended attribute.
 type Xattr = (Vec<u8>, Vec<u8>);
 
-/// Extended attributes that this process may read; none where the file system
-/// has none.
+/// Reads the extended attributes that this process may read. Empty if the file
+/// system supports none.
 fn xattrs(path: &Path, opened: Option<&File>) -> Result<Vec<Xattr>, Failure> {
     let failed = |e| Failure::os("cannot read the extended attributes of", path, e);
-    // As large as the kernel makes a list, and a value.
+    // The kernel's limit for a list and for a value.
     let mut buffer = vec![0u8; 64 << 10];
     let listed = match opened {
         Some(file) => rustix::fs::flistxattr(file, &mut buffer[..]),
@@ -420,8 +425,8 @@ mod tests {
 
     use super::*;
 
-    /// Whoever may write a directory above the source can exchange the file
-    /// between the look at it and the opening of it.
+    /// Another user with write permission on a parent directory can exchange the
+    /// source between stat and open.
     #[test]
     fn put_of_swapped_file_copies_its_own_metadata() {
         let region = RegionOptions::new().memfd("put", 8 << 20).unwrap();
@@ -450,23 +455,28 @@ mod tests {
             buffer: vec![0; CHUNK],
             bar: ProgressBar::hidden(),
         };
-        let place = |name: &'static str| Place {
+        let destination = |name: &'static str| Destination {
             dir: Ino::ROOT,
             name: name.as_bytes(),
             path: name.into(),
         };
-        job.object(&from, &looked_at, &place("copy")).unwrap();
+        job.object(&from, &looked_at, &destination("copy")).unwrap();
         let copy = fs.lookup(Ino::ROOT, b"copy").unwrap();
         assert_eq!((copy.perm, copy.size), (0o600, 8));
-        // For a link it is not copied at all.
+        // A symbolic link in its place is not copied at all.
         std::fs::remove_file(&from).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
-        assert!(job.object(&from, &looked_at, &place("other")).is_err());
+        assert!(
+            job.object(&from, &looked_at, &destination("other"))
+                .is_err()
+        );
         assert!(fs.lookup(Ino::ROOT, b"other").is_err());
-        // Its name reaches the terminal escaped.
+        // The message escapes the name.
         std::fs::remove_file(&from).unwrap();
         std::fs::create_dir(&from).unwrap();
-        let e = job.object(&from, &looked_at, &place("other")).unwrap_err();
+        let e = job
+            .object(&from, &looked_at, &destination("other"))
+            .unwrap_err();
         assert!(e.message.contains("fi\\u{1b}le was replaced"), "{e:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `pramfs stat`: everything that an inode says.
+//! `pramfs stat`: prints the attributes of inodes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,12 +18,12 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Stat {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
-    /// Files in it
+    /// Paths in the file system
     #[arg(required = true)]
     path: Vec<OsString>,
-    /// Follow a symbolic link
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Print a JSON object for each file
@@ -42,9 +42,9 @@ struct Report {
     links: u32,
     uid: u32,
     gid: u32,
-    /// Bytes; of a directory: entries.
+    /// Bytes; for a directory, entries.
     size: u64,
-    /// Units of 512 bytes.
+    /// In units of 512 bytes.
     blocks: u64,
     rdev: Option<(u32, u32)>,
     target: Option<String>,
@@ -55,7 +55,7 @@ struct Report {
     flags: u32,
     change: u64,
     xattrs: Vec<String>,
-    /// Ranges that a repair could not bring back: offset and length in bytes.
+    /// Ranges that a repair could not recover.
     lost: Vec<Range>,
 }
 

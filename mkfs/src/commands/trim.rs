@@ -1,5 +1,5 @@
-//! `pramfs trim`: gives the free space of a region back to the host, without a
-//! mount. On a mount fstrim(8) does the same.
+//! `pramfs trim`: returns the free space of a region to the host, without a
+//! mount. On a mount, fstrim(8) does the same.
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use crate::{Failure, output};
 
 #[derive(Debug, Args)]
 pub struct Trim {
-    /// File or device with the file system
+    /// File or device that holds the file system
     region: PathBuf,
 }
 
 impl Subcommand for Trim {
     const NAME: &'static str = "trim";
-    const ABOUT: &'static str = "Give the memory or disk space of free blocks back to the host";
+    const ABOUT: &'static str = "Return the memory or disk space of free blocks to the host";
 
     fn run(&self) -> Result<(), Failure> {
         let fs = open::fs(&self.region, Intent::Write)?;
@@ -27,7 +27,7 @@ impl Subcommand for Trim {
             .map_err(|e| Failure::about(shown(&self.region), e));
         open::close(&self.region, fs)?;
         output::line(&format!(
-            "{}: {} bytes of free blocks were given back",
+            "{}: {} bytes of free blocks returned to the host",
             shown(&self.region),
             given?
         ))

@@ -2,7 +2,7 @@
 //!
 //! Order: fsck parses the options, then opens and locks the region, and only
 //! then reads. With `-n` it opens the region read-only, and no byte of the
-//! medium changes. It stores a repair in one go at the end, and makes it durable
+//! medium changes. It stores the whole repair at the end, and makes it durable
 //! (msync on media that need one) before it returns the exit status.
 //!
 //! Not here: what damage is, and how to repair it (`pramfs_fsck`).
@@ -86,7 +86,7 @@ fn run(o: &Options) -> Result<u8, Failure> {
     let options = RepairOptions {
         policy,
         check: CheckOptions {
-            progress: Some(check::told_to(&bar)),
+            progress: Some(check::progress_on(&bar)),
             ..CheckOptions::default()
         },
     };

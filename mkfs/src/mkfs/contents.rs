@@ -1,5 +1,5 @@
-//! What a region holds already: a file system of ours, or anything that
-//! blkid(8) knows.
+//! Detects the contents of a region: a pramfs file system, or anything that
+//! blkid(8) recognizes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,32 +14,32 @@ use serde::Serialize;
 use crate::Failure;
 use crate::failure::{printable, shown};
 
-/// Something that formatting would destroy.
+/// Contents that formatting would destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct Contents {
     /// `filesystem`, `raid`, `crypto`, `partition-table`, `other` or `unknown`.
     pub usage: String,
-    /// As blkid names it: `ext4`, `swap`, `dos`; ours is `pramfs`.
+    /// blkid's name for it: `ext4`, `swap`, `dos`. A pramfs file system is `pramfs`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Label, if it has one.
+    /// Label, if any.
     pub label: Option<String>,
-    /// uuid, if it has one.
+    /// uuid, if any.
     pub uuid: Option<String>,
-    /// What else there is to say.
+    /// A further remark.
     pub note: Option<String>,
 }
 
-impl Found {
-    fn ours() -> Found {
-        Found {
+impl Contents {
+    fn ours() -> Contents {
+        Contents {
             usage: "filesystem".into(),
             kind: "pramfs".into(),
-            ..Found::default()
+            ..Contents::default()
         }
     }
 
-    /// Whether it is no file system of ours.
+    /// Whether this is anything but a pramfs file system.
     pub fn is_foreign(&self) -> bool {
         self.kind != "pramfs"
     }
@@ -77,8 +77,8 @@ fn article(word: &str) -> &'static str {
     }
 }
 
-/// A file system of ours, whole or damaged.
-pub fn ours(region: &Region) -> Option<Found> {
+/// Detects a pramfs file system, whole or damaged.
+pub fn ours(region: &Region) -> Option<Contents> {
     match probe_superblock(region) {
         Ok(info) => {
             let state = if info.is_clean() {
@@ -91,45 +91,45 @@ pub fn ours(region: &Region) -> Option<Found> {
             } else {
                 state
             };
-            Some(Found {
+            Some(Contents {
                 label: Some(info.label()).filter(|l| !l.is_empty()),
                 uuid: Some(info.uuid().to_string()),
                 note,
-                ..Found::ours()
+                ..Contents::ours()
             })
         }
         Err(e) => {
             let marked = |at| region.load_u64(at).is_ok_and(|word| word == MAGIC);
-            (marked(0) || marked(COPY_OFFSET)).then(|| Found {
+            (marked(0) || marked(COPY_OFFSET)).then(|| Contents {
                 note: Some(format!("not usable: {e}")),
-                ..Found::ours()
+                ..Contents::ours()
             })
         }
     }
 }
 
-/// As [`ours`], for a file whose length no region can have.
-pub fn ours_by_magic(file: &File) -> Option<Found> {
+/// As [`ours`], for a file of a length that no region can have.
+pub fn ours_by_magic(file: &File) -> Option<Contents> {
     let marked = |at| {
         let mut word = [0; 8];
         file.read_exact_at(&mut word, at)
             .is_ok_and(|()| u64::from_le_bytes(word) == MAGIC)
     };
-    (marked(0) || marked(COPY_OFFSET)).then(Found::ours)
+    (marked(0) || marked(COPY_OFFSET)).then(Contents::ours)
 }
 
-/// What blkid(8) says, and what it cannot say.
+/// The answer of blkid(8).
 pub enum Foreign {
-    /// It knows nothing of this kind of contents.
+    /// It recognized nothing.
     Nothing,
-    /// It knows this.
-    Known(Found),
+    /// It recognized this.
+    Known(Contents),
     /// It is not installed.
     NoBlkid,
 }
 
-/// Where blkid(8) is: root starts no program by a name that the caller's PATH
-/// explains.
+/// Absolute paths of blkid(8): root must not run a program that the caller's PATH
+/// chose.
 const BLKID: [&str; 5] = [
     "/usr/sbin/blkid",
     "/sbin/blkid",
@@ -138,10 +138,10 @@ const BLKID: [&str; 5] = [
     "/usr/local/sbin/blkid",
 ];
 
-/// Asks blkid(8), past its cache.
+/// Asks blkid(8), bypassing its cache.
 ///
 /// # Errors
-/// It could not be run, or failed.
+/// blkid could not be run, or failed.
 pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
     let path = std::fs::canonicalize(path).map_err(|e| Failure::os("cannot find", path, e))?;
     let Some(program) = BLKID.iter().map(Path::new).find(|p| p.is_file()) else {
@@ -161,16 +161,16 @@ pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
                 .map_or(Foreign::Nothing, Foreign::Known))
         }
         Some(2) => Ok(Foreign::Nothing),
-        Some(8) => Ok(Foreign::Known(Found {
+        Some(8) => Ok(Foreign::Known(Contents {
             usage: "unknown".into(),
             kind: "signatures of more than one kind".into(),
-            note: Some("blkid cannot tell which is the right one; see wipefs(8)".into()),
-            ..Found::default()
+            note: Some("blkid cannot tell which one is right; see wipefs(8)".into()),
+            ..Contents::default()
         })),
         _ => Err(Failure::new(
             "os",
             format!(
-                "{}: blkid could not look for other file systems ({}): {}; use -f to go on without",
+                "{}: blkid could not look for other file systems ({}): {}; use -f to continue without this check",
                 shown(&path),
                 run.status,
                 printable(String::from_utf8_lossy(&run.stderr).trim())
@@ -180,8 +180,8 @@ pub fn foreign(path: &Path) -> Result<Foreign, Failure> {
 }
 
 /// Reads the `KEY=value` lines of `blkid -o export`.
-fn parse(text: &str) -> Option<Found> {
-    let mut found = Found::default();
+fn parse(text: &str) -> Option<Contents> {
+    let mut found = Contents::default();
     let mut table = None;
     for (key, value) in text.lines().filter_map(|l| l.split_once('=')) {
         let value = without_escapes(value);
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     fn label_control_characters_are_escaped() {
-        let f = Found {
+        let f = Contents {
             label: Some("a\u{1b}[2Jb".into()),
-            ..Found::ours()
+            ..Contents::ours()
         };
         assert_eq!(
             f.sentence(),

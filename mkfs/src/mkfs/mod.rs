@@ -1,12 +1,11 @@
-//! `mkfs.pramfs`: makes a file system in a region, and refuses to where that
-//! would destroy something.
+//! `mkfs.pramfs`: makes a file system in a region, and refuses if that would
+//! destroy something.
 //!
-//! Order: the options are checked, then the target is opened and locked, then
-//! looked at; only when nothing speaks against it (or `-f` says so) is
-//! something created, resized or written. A region in use is refused whatever
-//! the options.
+//! Order: mkfs checks the options, opens and locks the target, and examines it.
+//! Only if there is no objection (or with `-f`) does it create, resize or write
+//! anything. It always refuses a region in use, whatever the options.
 //!
-//! Left to others: the medium itself (`pramfs::format`).
+//! Not here: the structures on the medium (`pramfs::format`).
 
 pub mod contents;
 mod options;
@@ -34,14 +33,14 @@ use target::{Objection, Target};
 
 /// Runs the tool.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    // mkfs(8) finds the type `fuse.pramfs` by this name.
+    // mkfs(8) runs the type `fuse.pramfs` under this name.
     let helper = args
         .first()
         .is_some_and(|program| Path::new(program).ends_with("mkfs.fuse.pramfs"));
     let options = match Options::try_parse_from(args) {
         Ok(options) => Options { helper, ..options },
         Err(e) => {
-            // mkfs(8) knows 0 and 1 only.
+            // mkfs(8) knows only 0 and 1.
             let _ = e.print();
             return ExitCode::from(u8::from(e.use_stderr()));
         }
@@ -62,11 +61,11 @@ fn make(o: &Options) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage("REGION is missing; see --help"))?;
     let name = shown(path);
     let what = o.format()?;
-    // Pages of a sparse file are had when they are touched; where there are
-    // none left, that is an error and not the end of this process.
+    // A sparse file gets its pages when they are touched. If the host is full,
+    // the guard turns SIGBUS into an error.
     pramfs::pmem::install_fault_guard()?;
     let mut target = Target::open(path, o.size, o.dry_run)?;
-    // Options that do not fit are refused before anything is asked or made.
+    // Refuse impossible options before asking or creating anything.
     what.superblock(target.len())
         .map_err(|e| not_made(&name, e))?;
     let objections = target.objections()?;
@@ -88,18 +87,18 @@ fn make(o: &Options) -> Result<(), Failure> {
         let made = made.inspect_err(|_| {
             let same = |meta: std::fs::Metadata| Some((meta.dev(), meta.ino())) == object;
             if created && path.symlink_metadata().is_ok_and(same) {
-                // Of no use to anybody; the error says why.
+                // Remove the unusable file; the error gives the reason.
                 let _ = std::fs::remove_file(path);
             }
         })?;
         let mut report = Report::new(name, &made, Some(&region.info()));
-        report.warnings.extend(who_else_may_write(&region));
-        report.warnings.extend(little_room(&region));
+        report.warnings.extend(other_writers(&region));
+        report.warnings.extend(space_warning(&region));
         report
     };
     report.created = created && !o.dry_run;
-    if !o.dry_run && found.iter().any(contents::Found::is_foreign) {
-        report.warnings.extend(what_blkid_still_sees(path));
+    if !o.dry_run && found.iter().any(contents::Contents::is_foreign) {
+        report.warnings.extend(remaining_signatures(path));
     }
     report.overwritten = found;
     if o.json {
@@ -114,7 +113,7 @@ fn make(o: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes all the room that the region may come to need, if that is asked for.
+/// With `--allocate`, takes all the space that the region may need.
 fn allocate(region: &Region, name: &str, wanted: bool) -> Result<(), Failure> {
     if !wanted {
         return Ok(());
@@ -123,7 +122,7 @@ fn allocate(region: &Region, name: &str, wanted: bool) -> Result<(), Failure> {
         PmemError::NoRoom { .. } => Failure::new(
             "no-space",
             format!(
-                "{name}: not made: the file system that holds it has no room for all its {} bytes; make room there, choose a smaller size, or leave out --allocate",
+                "{name}: not made: its host file system has no space for all its {} bytes; free space there, choose a smaller size, or leave out --allocate",
                 region.len()
             ),
         ),
@@ -131,12 +130,12 @@ fn allocate(region: &Region, name: &str, wanted: bool) -> Result<(), Failure> {
     })
 }
 
-/// What to expect of a host that cannot give all that the region may need.
-fn little_room(region: &Region) -> Option<String> {
+/// Warns if the host has less space than the region may need.
+fn space_warning(region: &Region) -> Option<String> {
     let missing = region.host_space()?.missing();
     (missing > 0).then(|| {
         format!(
-            "the file system that holds the region has {} less than it may come to need: writes get ENOSPC when that is full; --allocate takes all at once, or says that it cannot",
+            "the host file system lacks {} of the space that the region may need: when the host is full, writes fail with ENOSPC. --allocate takes all the space now, or fails",
             crate::size::human(missing)
         )
     })
@@ -150,18 +149,18 @@ fn format_region(
 ) -> Result<SuperblockInfo, Failure> {
     debug_assert!(size.is_none_or(|len| len == region.len()));
     let made = format(region, what).and_then(|made| {
-        region.sync_all().map_err(|e| {
-            pramfs::Error::Io(format!("the file system could not be written out: {e}"))
-        })?;
+        region
+            .sync_all()
+            .map_err(|e| pramfs::Error::Io(format!("the file system could not be synced: {e}")))?;
         Ok(made)
     });
-    // Bytes that went to such a page are lost, whatever else was said.
+    // Stores to a faulted page are lost, even if `format` succeeded.
     match region.faults() {
         0 if matches!(made, Err(pramfs::Error::Pmem(PmemError::NoRoom { .. }))) => {
             Err(Failure::new(
                 "no-space",
                 format!(
-                    "{name}: not made: the file system that holds it is full; make room there, or choose another place"
+                    "{name}: not made: its host file system is full; free space there, or choose another place"
                 ),
             ))
         }
@@ -169,13 +168,13 @@ fn format_region(
         _ => Err(Failure::new(
             "no-space",
             format!(
-                "{name}: not made: pages of it could not be had; the file system that holds it is full, or its medium fails. Make room there, or choose another place"
+                "{name}: not made: some of its pages could not be accessed: its host file system is full, or the medium failed. Free space there, or choose another place"
             ),
         )),
     }
 }
 
-/// The very same run, in memory that goes away with this process.
+/// Formats the same way, in memory that this process frees.
 fn dry_run(what: &FormatOptions, len: u64) -> pramfs::Result<SuperblockInfo> {
     let region = RegionOptions::new().memfd("mkfs-dry-run", len)?;
     format(&region, what)
@@ -183,15 +182,15 @@ fn dry_run(what: &FormatOptions, len: u64) -> pramfs::Result<SuperblockInfo> {
 
 fn not_made(name: &str, e: pramfs::Error) -> Failure {
     match e {
-        // What keeps a file system from being mounted keeps it from being made.
+        // Do not make a file system that cannot be mounted.
         pramfs::Error::NotMountable(why) => Failure::new("options", format!("{name}: {why}")),
         e => Failure::about(name, e),
     }
 }
 
-/// Asks whoever sits at the terminal; anything but yes, and no answer at all, is
-/// a no. What a script has on its standard input is not an answer, unless it
-/// called mkfs(8), to which `yes` is piped by custom.
+/// Asks at the terminal. Anything but yes means no, and so does no answer. Input
+/// from a script is not an answer, unless mkfs(8) is the caller: by custom, `yes` is
+/// piped to it.
 fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(), Failure> {
     let sentences: Vec<&str> = objections.iter().map(|o| o.sentence.as_str()).collect();
     let refusal = |message: String| Failure {
@@ -200,7 +199,7 @@ fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(),
     };
     if o.quiet || o.json || o.dry_run || !(o.helper || std::io::stdin().is_terminal()) {
         return Err(refusal(format!(
-            "{}; use -f to go on",
+            "{}; use -f to continue",
             sentences.join("; ")
         )));
     }
@@ -216,18 +215,18 @@ fn consent(o: &Options, objections: &[Objection], target: &Target) -> Result<(),
         }
         return Ok(());
     }
-    // The cursor stands behind the question unless a person pressed Enter.
+    // The cursor follows the question, unless a person pressed Enter.
     if !answer.ends_with('\n') || o.helper {
         remark(o, "\n")?;
     }
     Err(refusal(
-        "not made; use -f to go on without a question".into(),
+        "not made; use -f to continue without a question".into(),
     ))
 }
 
-/// What is neither the result nor an error, now: on standard error, where a
-/// person looks, but below mkfs(8), whose callers take everything there for an
-/// error.
+/// Prints a remark, which is neither result nor error. It goes to standard error,
+/// but to standard output below mkfs(8), whose callers treat all of standard error as
+/// errors.
 fn remark(o: &Options, text: &str) -> Result<(), Failure> {
     if o.helper {
         output::bytes(text.as_bytes())?;
@@ -238,17 +237,17 @@ fn remark(o: &Options, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// After `-f`, or an answer to the question.
-fn who_else_may_write(region: &Region) -> Option<String> {
+/// Names other users with access, after `-f` or a yes.
+fn other_writers(region: &Region) -> Option<String> {
     let why = region
         .ownership()?
         .objection(rustix::process::geteuid().as_raw())?;
     Some(format!(
-        "the region {why}; if root mounts it so, set-user-ID bits and device files in it have no effect"
+        "the region {why}; if root mounts it like this, set-user-ID bits and device files in it have no effect"
     ))
 }
 
-fn what_blkid_still_sees(path: &Path) -> Option<String> {
+fn remaining_signatures(path: &Path) -> Option<String> {
     match contents::foreign(path) {
         Ok(contents::Foreign::Known(f)) => Some(format!(
             "blkid still sees {} behind the new file system; see wipefs(8)",

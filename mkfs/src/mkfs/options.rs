@@ -11,22 +11,22 @@ use crate::{Failure, size};
 
 /// Make a pramfs file system
 ///
-/// REGION is a devdax device (/dev/dax0.0), a file (on a file system mounted
-/// with dax, on tmpfs, or on any other), or a block device. With SIZE, a missing
-/// file is created, sparse.
+/// REGION is a devdax device (/dev/dax0.0), a block device, or a file: on a file
+/// system mounted with dax, on tmpfs, or on any other. With SIZE, mkfs creates a
+/// missing file, sparse.
 #[derive(Debug, Parser)]
 #[command(
     name = "mkfs.pramfs",
     version = pramfs::VERSION,
     override_usage = "mkfs.pramfs [OPTIONS] REGION [SIZE]",
-    after_help = "Sizes are bytes, or end in K, M, G or T: binary units, 1K = 1024 bytes.\n\
-                  Exit status: 0 made (or, with -n, would be made), 1 not made."
+    after_help = "Sizes are in bytes, or have a binary suffix K, M, G or T (1K = 1024 bytes).\n\
+                  Exit status: 0 success (with -n: would succeed), 1 failure."
 )]
 pub struct Options {
     /// File or device to make the file system in
     #[arg(value_name = "REGION")]
     pub region: Option<PathBuf>,
-    /// Size of the file system; the whole of REGION when left out
+    /// Size of the file system (default: all of REGION)
     #[arg(value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
 
@@ -48,10 +48,10 @@ pub struct Options {
         hide_default_value = true
     )]
     pub uuid: String,
-    /// Bytes of a block: 512, 1024, 2048 or 4096 (the default)
+    /// Block size in bytes: 512, 1024, 2048 or 4096 (the default)
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = size::parse, default_value = "4096", hide_default_value = true)]
     pub block_size: u64,
-    /// The most inodes there can be
+    /// Maximum number of inodes
     #[arg(
         short = 'N',
         long,
@@ -59,10 +59,10 @@ pub struct Options {
         conflicts_with = "bytes_per_inode"
     )]
     pub inodes: Option<u64>,
-    /// One inode for so many bytes (default 2048)
+    /// Bytes of the region for each inode (default 2048)
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = size::parse)]
     pub bytes_per_inode: Option<u64>,
-    /// Features to switch on, or off with ^; "list" says which there are
+    /// Features to switch on, or off with ^; "list" prints them
     #[arg(
         short = 'O',
         long,
@@ -71,17 +71,17 @@ pub struct Options {
         allow_hyphen_values = true
     )]
     pub features: Vec<String>,
-    /// Print the features and end
+    /// Print the features and exit
     #[arg(long)]
     pub list_features: bool,
-    /// Journal lanes, 1 to 64; about one for each thread that writes at a time
+    /// Journal lanes, 1 to 64; about one for each thread that writes concurrently
     #[arg(long, value_name = "NUMBER")]
     pub lanes: Option<u32>,
 
-    /// Owner of the root directory (default: who runs this)
+    /// Owner of the root directory (default: the caller)
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
-    /// Group of the root directory (default: that of who runs this)
+    /// Group of the root directory (default: the caller's group)
     #[arg(long, value_name = "GID")]
     pub gid: Option<u32>,
     /// Mode of the root directory, octal (default 755)
@@ -91,22 +91,21 @@ pub struct Options {
     /// Called by mkfs(8).
     #[arg(skip)]
     pub helper: bool,
-    /// Overwrite what is there, and resize an existing file, without the
-    /// question that is asked at a terminal. Never overrides the refusal of a
-    /// region in use
+    /// Overwrite existing contents, and resize an existing file, without a
+    /// question; never overrides the refusal of a region in use
     #[arg(short = 'f', long)]
     pub force: bool,
-    /// Check everything, say what would be made, write nothing
+    /// Check everything and print the result, but write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Take all the memory or storage that the file system may come to need now,
-    /// so that it never runs out of it later
+    /// Take all the memory or storage that the file system may need now, so that
+    /// it never runs out later
     #[arg(long)]
     pub allocate: bool,
-    /// Give the memory or storage behind REGION back before it is formatted
+    /// Return the memory or storage behind REGION to the host before formatting
     #[arg(long)]
     pub discard: bool,
-    /// Print errors only, and ask nothing
+    /// Print only errors, and ask nothing
     #[arg(short = 'q', long)]
     pub quiet: bool,
     /// Print the result, or the error, as JSON, and ask nothing
@@ -118,27 +117,29 @@ fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|m| *m <= 0o7777)
-        .ok_or_else(|| format!("\"{text}\" is no mode: octal digits up to 7777, as in 1777"))
+        .ok_or_else(|| {
+            format!("\"{text}\" is not a mode; give octal digits up to 7777, such as 1777")
+        })
 }
 
 impl Options {
-    /// What the library is to make.
+    /// Builds the library's format options.
     ///
     /// # Errors
-    /// A uuid or a feature list that cannot be read.
+    /// The uuid or the feature list is malformed.
     pub fn format(&self) -> Result<FormatOptions, Failure> {
         let uuid = match self.uuid.as_str() {
             "random" => None,
             text => match Uuid::try_parse(text) {
                 Ok(uuid) if uuid.is_nil() => {
                     return Err(Failure::usage(
-                        "the uuid of all zeros cannot tell file systems apart; say \"random\"",
+                        "a uuid of all zeros cannot distinguish file systems; use \"random\"",
                     ));
                 }
                 Ok(uuid) => Some(uuid.into_bytes()),
                 Err(_) => {
                     return Err(Failure::usage(format!(
-                        "\"{text}\" is no uuid; give one as uuidgen(1) prints it, or \"random\""
+                        "\"{text}\" is not a uuid; give one in the format of uuidgen(1), or \"random\""
                     )));
                 }
             },
@@ -163,7 +164,7 @@ impl Options {
         })
     }
 
-    /// Whether the features are to be printed.
+    /// Whether to print the features.
     pub fn wants_list(&self) -> bool {
         self.list_features || self.features.iter().any(|f| f == "list")
     }

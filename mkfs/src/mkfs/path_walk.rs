@@ -1,14 +1,13 @@
-//! The way to a name, part by part.
+//! Resolves a path component by component.
 //!
-//! A symbolic link that somebody else has made leads where they like: to a file
-//! that only the caller may write, or into a directory where only the caller may
-//! make names. Each part of a path can be one, in /dev/shm or /tmp by anybody. So
-//! the parts are opened one after the other, and each link is looked at before it
-//! is followed.
+//! The owner of a symbolic link chooses its target: it may be a file that only the
+//! caller may write, or a directory in which only the caller may create names. Any
+//! component of a path can be such a link; in /dev/shm or /tmp, any user can plant
+//! one. So the walk opens the components one by one, and checks the owner of each
+//! link before it follows it.
 //!
-//! Invariant: what is found, and the directory that a new file is made in, were
-//! reached through the links that were looked at and no others. A name that is
-//! exchanged meanwhile changes nothing.
+//! Invariant: the walk reaches the result, and the directory of a new file, only
+//! through links that it checked. Exchanging a name meanwhile changes nothing.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -27,28 +26,29 @@ use super::target::Objection;
 use crate::Failure;
 use crate::failure::shown;
 
-/// As many links as the kernel follows.
+/// The kernel's limit of links in one path.
 const MAX_LINKS: usize = 40;
-/// Of statfs(2): links of procfs lead where no text can.
+/// Magic number of procfs, see statfs(2). The text of its links does not name the
+/// target.
 const PROCFS: u64 = 0x9fa0;
 
-/// See the module.
+/// The result of a walk.
 pub struct PathWalk {
-    /// What is there; `None` if only the last name is missing.
+    /// The object found; `None` if only the last name is missing.
     pub found: Option<Metadata>,
-    /// What speaks against the links on the way.
+    /// Objections to links on the path.
     pub doubts: Vec<Objection>,
-    /// Where the last name is, or would be.
+    /// Directory and last name of the path.
     pub place: NameAt,
 }
 
-/// A name in a directory that is held.
+/// A name in a directory that is held open.
 pub struct NameAt {
     directory: OwnedFd,
     name: OsString,
 }
 
-/// To look at, and to go on from.
+/// Opens an object to examine it and to walk on from it.
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn start(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -56,7 +56,7 @@ fn start(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(from, HANDLE | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// The names of a path, `..` as one of them.
+/// Splits a path into names, including `..`.
 fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -66,10 +66,10 @@ fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
 }
 
 impl PathWalk {
-    /// Goes it.
+    /// Walks `path`.
     ///
     /// # Errors
-    /// Of open(2): ENOENT where a directory on the way is missing, ELOOP.
+    /// Those of open(2): ENOENT if a directory on the path is missing, ELOOP.
     pub fn to(path: &Path) -> io::Result<PathWalk> {
         let user = rustix::process::geteuid().as_raw();
         let mut doubts = Vec::new();
@@ -77,7 +77,7 @@ impl PathWalk {
             directory: start(path)?,
             name: ".".into(),
         };
-        // Of what is in the way, for messages.
+        // The path so far, for messages.
         let mut at = PathBuf::from(if path.is_absolute() { "/" } else { "" });
         let mut rest: VecDeque<OsString> = names(path).collect();
         let mut links = 0;
@@ -113,7 +113,7 @@ impl PathWalk {
                 for name in names(&target).rev() {
                     rest.push_front(name);
                 }
-                // A link to "." or "/" has no name more.
+                // A link to "." or "/" leaves no further name.
                 found = rustix::io::dup(&place.directory)?;
                 place.name = ".".into();
                 continue;
@@ -134,8 +134,8 @@ impl PathWalk {
     }
 }
 
-/// Opens a name to look at. In the middle of a path it is to be a directory, which
-/// is then mounted if it is one that mounts by itself.
+/// Opens a name to examine it. Within a path it must be a directory; an automount
+/// point is mounted.
 fn open(directory: &OwnedFd, name: &OsStr, is_last: bool) -> io::Result<(OwnedFd, Metadata)> {
     let open = |flags| rustix::fs::openat(directory, name, flags, Mode::empty());
     let opened = match is_last {
@@ -148,7 +148,7 @@ fn open(directory: &OwnedFd, name: &OsStr, is_last: bool) -> io::Result<(OwnedFd
     let look =
         |fd: &OwnedFd| -> io::Result<Metadata> { File::from(rustix::io::dup(fd)?).metadata() };
     let meta = look(&opened)?;
-    // The kernel alone knows where these lead.
+    // Only the kernel can follow these.
     if meta.is_symlink() && rustix::fs::fstatfs(&opened)?.f_type as u64 == PROCFS {
         let followed = open(HANDLE - OFlags::NOFOLLOW)?;
         let meta = look(&followed)?;
@@ -163,14 +163,14 @@ fn open(directory: &OwnedFd, name: &OsStr, is_last: bool) -> io::Result<(OwnedFd
 fn objection(link: &Path, owner: u32) -> Objection {
     Objection {
         sentence: format!(
-            "{} is a symbolic link that belongs to user {owner}, who decides where it leads",
+            "{} is a symbolic link that belongs to user {owner}, who can change its target",
             shown(link)
         ),
         reason: "others-may-write",
     }
 }
 
-/// No file could be made.
+/// Explains why a file could not be created.
 fn not_made(path: &Path, error: Errno) -> Failure {
     let (reason, why) = match error {
         Errno::ROFS => (
@@ -187,11 +187,11 @@ fn not_made(path: &Path, error: Errno) -> Failure {
 }
 
 impl NameAt {
-    /// Makes a new file there, of mode 0600 and `len` bytes, and opens it as a
-    /// region. `path` is for messages.
+    /// Creates a new file of mode 0600 and `len` bytes, and opens it as a region.
+    /// `path` is for messages.
     ///
     /// # Errors
-    /// Where the name has been taken meanwhile; those of the system.
+    /// The name exists by now; system errors.
     pub fn make(&self, path: &Path, len: u64) -> Result<Region, Failure> {
         let ours_alone = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
@@ -207,7 +207,7 @@ impl NameAt {
                 return Err(Failure::new(
                     "replaced",
                     format!(
-                        "{}: exists: somebody has made it meanwhile; look at it with ls -l, then try again",
+                        "{}: another process has just created it; look at it with ls -l, then try again",
                         shown(path)
                     ),
                 ));
@@ -216,7 +216,7 @@ impl NameAt {
         };
         let file = File::from(fd);
         let fill = || -> Result<Region, Failure> {
-            // Whatever the umask and the directory's default ACL made of it.
+            // Overrides the umask and the directory's default ACL.
             rustix::fs::fchmod(&file, ours_alone)
                 .map_err(|e| Failure::os("cannot set the mode of", path, e))?;
             file.set_len(len).map_err(|e| match e.raw_os_error() {
@@ -235,17 +235,17 @@ impl NameAt {
             let name = path.to_string_lossy();
             Ok(RegionOptions::new().from_fd(OwnedFd::from(copy), &name)?)
         };
-        // Nobody has seen the file yet, and without a region it is of no use.
+        // Nobody has seen the file yet: remove it if it cannot become a region.
         fill().inspect_err(|_| self.remove(&file))
     }
 
-    /// Removes a file that was made here, unless its name means another one by now.
+    /// Removes a file that was created here, unless its name now belongs to another.
     pub fn remove(&self, file: impl AsFd) {
         let named = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if let (Ok(made), Ok(named)) = (rustix::fs::fstat(file), named)
             && (made.st_dev, made.st_ino) == (named.st_dev, named.st_ino)
         {
-            // What went wrong is told by the caller.
+            // The caller reports the original error.
             let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// A descriptor's link in procfs has no text that leads there.
+    /// The text of a descriptor's link in procfs does not name the target.
     #[test]
     fn path_walk_opens_unnamed_file_by_descriptor() {
         use std::os::fd::AsRawFd;
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(found.ino(), file.metadata().unwrap().ino());
     }
 
-    /// Between the look and the making.
+    /// The name is taken between the walk and the creation.
     #[test]
     fn file_is_created_at_end_of_checked_path() {
         let dir = tempfile::tempdir().unwrap();
@@ -325,7 +325,7 @@ mod tests {
         let again = way.place.make(&at("place/region"), 1 << 20).unwrap_err();
         assert_eq!(again.reason, "replaced");
         drop(region);
-        // What is of no use goes away.
+        // An unusable file is removed.
         let way = PathWalk::to(&at("moved/large")).unwrap();
         assert!(way.place.make(&at("moved/large"), u64::MAX).is_err());
         assert!(!at("moved/large").exists());

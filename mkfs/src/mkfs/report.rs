@@ -1,24 +1,24 @@
-//! What was made: for a person and as JSON.
+//! Reports the result, for people and as JSON.
 
 use pramfs::pmem::{Durability, Granularity, Persistence, RegionInfo, SourceKind};
 use pramfs_medium::media::SuperblockInfo;
 use serde::Serialize;
 
-use super::contents::Found;
+use super::contents::Contents;
 use crate::failure::printable;
 use crate::size::human;
 
 /// The result of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Path as given.
+    /// Path, as given on the command line.
     pub region: String,
-    /// Whether nothing was written.
+    /// Whether this was a dry run.
     pub dry_run: bool,
-    /// Whether the file was made.
+    /// Whether the file is new.
     pub created: bool,
-    /// What was overwritten.
-    pub overwritten: Vec<Found>,
+    /// Contents that were overwritten.
+    pub overwritten: Vec<Contents>,
     /// uuid.
     pub uuid: String,
     /// Label; empty for none.
@@ -31,9 +31,9 @@ pub struct Report {
     pub block_size: u32,
     /// Blocks.
     pub blocks: u64,
-    /// Blocks that only unlink and truncate may use.
+    /// Blocks reserved for unlink and truncate.
     pub reserved_blocks: u64,
-    /// Most inodes.
+    /// Maximum number of inodes.
     pub inodes: u64,
     /// Journal lanes.
     pub lanes: u32,
@@ -43,27 +43,27 @@ pub struct Report {
     pub superblock_copy: u64,
     /// Features in use.
     pub features: Vec<String>,
-    /// What the region lies on.
-    pub medium: Option<Medium>,
-    /// What the user should know.
+    /// The medium of the region.
+    pub medium: Option<MediumSummary>,
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// What a region lies on.
+/// The medium of a region.
 #[derive(Debug, Serialize)]
-pub struct Medium {
-    /// Kind of object.
+pub struct MediumSummary {
+    /// Kind of medium.
     pub kind: &'static str,
-    /// Backend in force.
+    /// Backend in use.
     pub backend: &'static str,
     /// Unit of durability.
     pub granularity: &'static str,
-    /// What the bytes survive.
+    /// Which failures the contents survive.
     pub survives: &'static str,
 }
 
 impl Report {
-    /// Of a file system that was made on `medium`; `None` for a dry run.
+    /// Describes a new file system on `medium` (`None` for a dry run).
     pub fn new(region: String, made: &SuperblockInfo, medium: Option<&RegionInfo>) -> Report {
         let f = &made.fixed;
         Report {
@@ -83,12 +83,12 @@ impl Report {
             journal_bytes: f.journal_len,
             superblock_copy: f.copy_offset,
             features: made.features(),
-            medium: medium.map(Medium::new),
+            medium: medium.map(MediumSummary::new),
             warnings: medium.map(warnings).unwrap_or_default(),
         }
     }
 
-    /// A few lines, each of one subject.
+    /// Formats a few lines, one subject each.
     pub fn text(&self) -> String {
         let verb = match (self.dry_run, self.created) {
             (true, _) => "would be made; nothing was written",
@@ -138,10 +138,10 @@ impl Report {
     }
 }
 
-impl Medium {
-    /// From what the library found.
-    pub fn new(info: &RegionInfo) -> Medium {
-        Medium {
+impl MediumSummary {
+    /// Converts the library's description.
+    pub fn new(info: &RegionInfo) -> MediumSummary {
+        MediumSummary {
             kind: info.kind.map_or("memory", SourceKind::name),
             backend: info.backend,
             granularity: granularity(info.granularity),
@@ -150,7 +150,7 @@ impl Medium {
     }
 }
 
-/// In a word.
+/// Names a granularity in one word.
 pub fn granularity(g: Granularity) -> &'static str {
     match g {
         Granularity::Byte => "byte",
@@ -159,11 +159,11 @@ pub fn granularity(g: Granularity) -> &'static str {
     }
 }
 
-/// In a few words.
+/// Names the failures that contents survive.
 pub fn survives(p: Persistence) -> &'static str {
     match p {
-        Persistence::Process => "only while a process holds it",
-        Persistence::Machine => "the death of processes, but no reboot",
+        Persistence::Process => "only while a process uses it",
+        Persistence::Machine => "the death of processes, but not a reboot",
         Persistence::Power => "a power failure",
     }
 }
@@ -180,12 +180,12 @@ fn warnings(info: &RegionInfo) -> Vec<String> {
             "{kind} is volatile memory: the file system survives the death of every process, but neither a reboot nor a power failure"
         )),
         Persistence::Process => {
-            all.push(format!("{kind} is volatile memory: the file system is gone with the last process that holds it"));
+            all.push(format!("{kind} is volatile memory: the file system disappears with the last process that uses it"));
         }
     }
     if info.granularity == Granularity::Page && info.durability == Durability::Power {
         all.push(format!(
-            "this {kind} is written out page by page: every operation waits for an msync; see `pramfs doctor` for faster media and `mount.pramfs -o durability=process`"
+            "this {kind} is written back page by page: every operation waits for an msync; see `pramfs doctor` for faster media and `mount.pramfs -o durability=process`"
         ));
     }
     all

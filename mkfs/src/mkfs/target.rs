@@ -1,12 +1,12 @@
-//! The thing that is to become a file system: opened and locked before it is
-//! judged, judged before it is changed.
+//! The target of mkfs: opened and locked before it is examined, examined before
+//! it is changed.
 //!
-//! Invariant: until [`Target::prepare`] nothing is created, resized or written.
-//! From [`Target::open`] on, what exists is locked against other users, and what
-//! is judged and used is the open descriptor, not the name: a name in a directory
-//! like /dev/shm may mean something else at any moment. It is what the way to that
-//! name, whose links were looked at, has led to. What does not exist is made new,
-//! at the end of that way, or not at all.
+//! Invariant: before [`Target::prepare`], nothing is created, resized or written.
+//! From [`Target::open`] on, an existing target is locked against other users, and
+//! mkfs examines and uses the open descriptor, not the name: in a directory like
+//! /dev/shm, a name may refer to another object at any moment. The descriptor is the
+//! one that the path walk reached through checked links. A missing target is created
+//! exclusively at the end of that walk.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -20,54 +20,54 @@ use pramfs_medium::pmem::{
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::contents::{self, Foreign, Found};
+use super::contents::{self, Contents, Foreign};
 use super::path_walk::{NameAt, PathWalk};
 use crate::failure::shown;
 use crate::size::human;
 use crate::{Failure, busy};
 
-/// Bytes that are cleared at both ends where a foreign signature was found:
-/// more than any signature's distance from the ends that is in use.
-const WIPED: u64 = 1 << 20;
+/// Bytes that are cleared at both ends if a foreign signature was found: more than
+/// the distance from the ends of any known signature.
+const WIPE_BYTES: u64 = 1 << 20;
 
-/// See the module.
+/// A file or device that is to become a file system.
 pub struct Target {
     path: PathBuf,
     len: u64,
     state: State,
-    found: Vec<Found>,
-    /// What makes the name doubtful.
+    found: Vec<Contents>,
+    /// Objections to the path and to its owner.
     doubts: Vec<Objection>,
 }
 
 enum State {
-    /// There is no file.
+    /// The file does not exist.
     Missing(NameAt),
-    /// A region, locked.
+    /// A locked region.
     Region(Region),
-    /// A file of another length (an empty one, too), locked.
+    /// A locked file whose length changes; it may be empty.
     Resize { file: File, from: u64 },
 }
 
-/// A reason not to go on without `-f`.
+/// A reason to refuse without `-f`.
 pub struct Objection {
-    /// A sentence without a full stop.
+    /// A sentence, without a full stop.
     pub sentence: String,
     /// Word for `--json`.
     pub reason: &'static str,
 }
 
 impl Target {
-    /// Opens and locks what `path` names, for `size` bytes or its own length.
+    /// Opens and locks `path`, for `size` bytes or its own length.
     ///
     /// # Errors
-    /// In use, not the kind of thing that can hold a file system, of a size
-    /// that none can have, or not to be opened.
+    /// It is in use, cannot hold a file system, has an impossible size, or cannot be
+    /// opened.
     pub fn open(path: &Path, size: Option<u64>, dry_run: bool) -> Result<Target, Failure> {
         if let Some(len) = size {
             check_size(path, len)?;
         }
-        // Whose it is stands among the objections, which `-f` overrides.
+        // The owner is one of the objections, which `-f` overrides.
         let options = RegionOptions::new().read_only(dry_run).whoever_owns(true);
         let way = match PathWalk::to(path) {
             Ok(way) => Some(way),
@@ -88,12 +88,12 @@ impl Target {
                 return Err(Failure::new(
                     "replaced",
                     format!(
-                        "{}: was replaced by something else while it was being opened; look at who can do that",
+                        "{}: was replaced while it was being opened; check who can write its directory",
                         shown(path)
                     ),
                 ));
             };
-            doubts.extend(others(path, &ownership));
+            doubts.extend(ownership_objection(path, &ownership));
             Ok(Target {
                 path: path.to_owned(),
                 len,
@@ -140,9 +140,10 @@ impl Target {
         target(len, State::Region(region), ownership)
     }
 
-    /// Without a way, a directory on it is missing as well.
+    /// Handles a path that does not exist. Without `way`, one of its directories is
+    /// missing too.
     fn missing(path: &Path, size: Option<u64>, way: Option<PathWalk>) -> Result<Target, Failure> {
-        // A name among the devices, say.
+        // The name of a device, for example.
         if let Ok(Some(why)) = probe(path).map(|report| report.problem) {
             return Err(Failure::new("not-found", format!("{}: {why}", shown(path))));
         }
@@ -150,7 +151,7 @@ impl Target {
             return Err(Failure::new(
                 "not-found",
                 format!(
-                    "{}: is a symbolic link that leads nowhere; name the file itself",
+                    "{}: is a dangling symbolic link; name the file itself",
                     shown(path)
                 ),
             ));
@@ -166,7 +167,7 @@ impl Target {
             return Err(Failure::new(
                 "not-found",
                 format!(
-                    "{}: there is no directory {} to make it in",
+                    "{}: its directory {} does not exist",
                     shown(path),
                     shown(parent)
                 ),
@@ -181,22 +182,22 @@ impl Target {
         })
     }
 
-    /// Bytes that the file system will have.
+    /// Size of the future file system in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether a file is made.
+    /// Whether the file is created.
     pub fn creates(&self) -> bool {
         matches!(self.state, State::Missing(_))
     }
 
-    /// What was found, after [`objections`](Self::objections).
-    pub fn found(&self) -> &[Found] {
+    /// The contents found by [`objections`](Self::objections).
+    pub fn found(&self) -> &[Contents] {
         &self.found
     }
 
-    /// Everything that speaks against going on without `-f`.
+    /// Collects all objections that take `-f`.
     ///
     /// # Errors
     /// blkid(8) failed.
@@ -205,11 +206,11 @@ impl Target {
         let name = shown(&self.path);
         let mapped = match &self.state {
             State::Missing(_) => return Ok(all),
-            // No byte to lose.
+            // An empty file has no contents to lose.
             State::Resize { from: 0, .. } => return Ok(all),
             State::Resize { file, from } => {
                 let effect = if self.len < *from {
-                    "cutting off what lies behind"
+                    "cutting off the rest"
                 } else {
                     "adding a hole"
                 };
@@ -236,7 +237,7 @@ impl Target {
         };
         match asked {
             Foreign::Nothing => {}
-            // What is left of a signature under a file system of ours is ours to ignore.
+            // Ignore a leftover signature under a pramfs file system.
             Foreign::Known(found) => self.found.push(found),
             Foreign::NoBlkid
                 if self.found.is_empty() && mapped.is_none_or(has_data_at_its_start) =>
@@ -246,11 +247,11 @@ impl Target {
                 } else {
                     "blkid (package util-linux) is not installed"
                 };
-                self.found.push(Found {
+                self.found.push(Contents {
                     usage: "unknown".into(),
                     kind: "data of unknown kind".into(),
                     note: Some(why.into()),
-                    ..Found::default()
+                    ..Contents::default()
                 });
             }
             Foreign::NoBlkid => {}
@@ -262,15 +263,15 @@ impl Target {
         Ok(all)
     }
 
-    /// Makes the file if there is none, gives it its length, clears foreign
-    /// signatures, and hands the region over.
+    /// Creates the file if it is missing, sets its length, clears foreign signatures,
+    /// and returns the region.
     ///
     /// # Errors
-    /// Those of the system.
+    /// System errors.
     pub fn prepare(self, discard: bool) -> Result<Region, Failure> {
-        let wipe = self.found.iter().any(Found::is_foreign);
+        let wipe = self.found.iter().any(Contents::is_foreign);
         let region = match self.state {
-            // Only a file that is new: one that has come meanwhile is somebody's.
+            // Only a new file: another process owns one that appeared meanwhile.
             State::Missing(place) => place.make(&self.path, self.len)?,
             State::Region(region) => region,
             State::Resize { file, .. } => {
@@ -282,10 +283,10 @@ impl Target {
         let w = region.window();
         if discard {
             w.discard(0, self.len)
-                .map_err(|e| Failure::os("cannot give back the memory of", &self.path, e))?;
+                .map_err(|e| Failure::os("cannot return the memory of", &self.path, e))?;
         }
         if wipe {
-            let ends = WIPED.min(self.len);
+            let ends = WIPE_BYTES.min(self.len);
             let pending = w.nt_zero(0, ends)?.join(w.nt_zero(self.len - ends, ends)?);
             let _ = w.fence(pending);
         }
@@ -293,12 +294,12 @@ impl Target {
     }
 }
 
-/// What speaks against a file or device that is not in the caller's hands alone.
-fn others(path: &Path, ownership: &Ownership) -> Option<Objection> {
+/// Objects to a file or device that other users may write.
+fn ownership_objection(path: &Path, ownership: &Ownership) -> Option<Objection> {
     let why = ownership.objection(rustix::process::geteuid().as_raw())?;
     Some(Objection {
         sentence: format!(
-            "{} {why}: whoever may write a region may write all files in it",
+            "{} {why}: a user with write access to a region can change all files in it",
             shown(path)
         ),
         reason: "others-may-write",
@@ -309,7 +310,7 @@ fn no_size(path: &Path, what: &str) -> Failure {
     Failure::new(
         "not-found",
         format!(
-            "{0}: {what}; give a size to make a region of it, as in: mkfs.pramfs {0} 1G",
+            "{0}: {what}; give a size to make a region there, for example: mkfs.pramfs {0} 1G",
             shown(path)
         ),
     )
@@ -319,19 +320,19 @@ fn check_size(path: &Path, len: u64) -> Result<(), Failure> {
     let no = |why: String| Err(Failure::new("size", format!("{}: {why}", shown(path))));
     if len < MIN_REGION {
         return no(format!(
-            "{len} bytes are too few: the smallest file system has {MIN_REGION} bytes (256K)"
+            "{len} bytes are too few; the minimum is {MIN_REGION} bytes (256K)"
         ));
     }
     if !len.is_multiple_of(REGION_UNIT) {
         return no(format!(
-            "{len} bytes are no multiple of {REGION_UNIT}, as the size of a region must be; the next smaller is {}",
+            "the size must be a multiple of {REGION_UNIT} bytes, and {len} is not; the next smaller is {}",
             len / REGION_UNIT * REGION_UNIT
         ));
     }
     Ok(())
 }
 
-/// With no blkid to ask, zeros count as nothing and everything else as data.
+/// Without blkid, treats zeros as empty and anything else as data.
 fn has_data_at_its_start(region: &Region) -> bool {
     let mut bytes = vec![0; MIN_REGION.min(region.len()) as usize];
     region.read(0, &mut bytes).is_err() || bytes.iter().any(|&b| b != 0)
@@ -347,7 +348,7 @@ fn lock_file(path: &Path, read_only: bool) -> Result<File, Failure> {
     match open_when_unlocked(path, lock, |error| *error == Errno::WOULDBLOCK) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
-            // Opened the ordinary way it is refused with the holder's name.
+            // Opening it normally fails with the holder's name.
             let named = RegionOptions::new()
                 .read_only(true)
                 .open(path)

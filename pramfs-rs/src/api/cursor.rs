@@ -5,19 +5,19 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 
 use super::file::File;
 
-/// Bytes that [`BufRead`] fetches together.
+/// Bytes that [`BufRead`] fetches at a time.
 const BUFFER: usize = 64 << 10;
 
-/// A position of its own in an open file: `Read`, `BufRead`, `Write` and `Seek`.
+/// A separate position in an open file: `Read`, `BufRead`, `Write` and `Seek`.
 ///
-/// Any number of cursors can stand in one file; `F` is `File` or a reference to one.
+/// One file can have any number of cursors; `F` is `File` or a reference to one.
 /// Every write is durable when it returns, as with
-/// [`File::write_at`]; of a file that is open for appending only, it is an append, and
-/// the position moves behind it.
+/// [`File::write_at`]. If the file is open for appending only, a write is an append, and
+/// the position moves to the end of it.
 ///
 /// `BufRead` copies up to 64 KiB at a time into a buffer of the cursor. It does not
-/// give out a reference into the medium: another program or thread may store there
-/// while the reference lives, which Rust forbids.
+/// return a reference into the medium, because another program or thread could store
+/// there while the reference lives, which Rust forbids.
 ///
 /// ```
 /// use std::io::{BufRead, Seek, Write};
@@ -39,12 +39,12 @@ pub struct Cursor<F: Borrow<File>> {
     position: u64,
     /// Bytes of the file from `position` on.
     buffer: Vec<u8>,
-    /// How many of them have been consumed; `position` has moved with them.
+    /// Bytes of `buffer` already consumed; `position` includes them.
     consumed: usize,
 }
 
 impl<F: Borrow<File>> Cursor<F> {
-    /// At the start of the file.
+    /// Makes a cursor at the start of the file.
     pub fn new(file: F) -> Cursor<F> {
         Cursor {
             file,
@@ -54,22 +54,22 @@ impl<F: Borrow<File>> Cursor<F> {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn get_ref(&self) -> &File {
         self.file.borrow()
     }
 
-    /// The file, without the position.
+    /// Returns the file, without the position.
     pub fn into_inner(self) -> F {
         self.file
     }
 
-    /// Bytes from the start of the file.
+    /// Returns the position in bytes from the start of the file.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Moves to an offset, which may lie behind the end of the file.
+    /// Moves to an offset, which may lie past the end of the file.
     pub fn set_position(&mut self, position: u64) {
         self.position = position;
         self.forget();
@@ -122,14 +122,14 @@ impl<F: Borrow<File>> BufRead for Cursor<F> {
 
 impl<F: Borrow<File>> Write for Cursor<F> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        // The bytes that are written may be among those in the buffer.
+        // The buffer may contain bytes that this write changes.
         self.forget();
         let (n, end) = self.file.borrow().write_from(buf, self.position)?;
         self.position = end;
         Ok(n)
     }
 
-    /// Does nothing: what was written is durable.
+    /// Does nothing: every write is durable when it returns.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -147,7 +147,7 @@ impl<F: Borrow<File>> Seek for Cursor<F> {
     }
 }
 
-/// Where a seek leads.
+/// Returns the target of a seek.
 pub(super) fn target(file: &File, position: u64, to: SeekFrom) -> io::Result<u64> {
     let (base, offset) = match to {
         SeekFrom::Start(at) => return Ok(at),
@@ -157,7 +157,7 @@ pub(super) fn target(file: &File, position: u64, to: SeekFrom) -> io::Result<u64
     base.checked_add_signed(offset).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("a seek by {offset} from offset {base} leaves the range of offsets"),
+            format!("a seek by {offset} from offset {base} is outside the range of offsets"),
         )
     })
 }

@@ -16,10 +16,10 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::sync::Mutex;
 use pramfs_medium::types::{Fallocate, FileExtent, Ino, SetAttr};
 
-/// Bytes that [`File::read_to_end_at`] asks for at once, at most.
+/// Limit of bytes that [`File::read_to_end_at`] requests at a time.
 const CHUNK: u64 = 8 << 20;
 
-/// What a file was opened for.
+/// The access modes of an open file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rights {
     pub(super) read: bool,
@@ -30,12 +30,12 @@ pub(super) struct Rights {
 /// An open regular file.
 ///
 /// [`read_at`](Self::read_at), [`write_at`](Self::write_at) and
-/// [`append`](Self::append) make no system call and take no path; what they promise
-/// is in `docs/semantics.md`. All methods take `&self`: a file can be shared by
-/// threads. A file that is removed stays usable until it is dropped.
+/// [`append`](Self::append) make no system call and resolve no path; their guarantees
+/// are in `docs/semantics.md`. All methods take `&self`: threads can share a
+/// file. A removed file stays usable until it is dropped.
 ///
-/// `File` and `&File` are [`Read`], [`Write`] and [`Seek`], as `std::fs::File`, with one
-/// position for the file and its [clones](Self::try_clone); a [`Cursor`] has one of its own.
+/// `File` and `&File` are [`Read`], [`Write`] and [`Seek`], like `std::fs::File`, with one
+/// position for the file and its [clones](Self::try_clone). A [`Cursor`] has its own.
 ///
 /// ```
 /// # use pramfs::{FileSystem, MountOptions};
@@ -55,11 +55,11 @@ pub struct File {
     pub(super) engine: Arc<Engine>,
     pub(super) ino: Ino,
     rights: Rights,
-    /// Of `Read`, `Write` and `Seek`.
+    /// The position of `Read`, `Write` and `Seek`.
     position: Arc<Mutex<u64>>,
-    /// Dropped before `inode`: what it frees is still in memory.
+    /// Dropped before `inode`, so that the inode is still in memory while it is freed.
     _held: InodeRef,
-    /// Kept, so that no call has to look it up.
+    /// Kept, so that calls need no look-up.
     pub(crate) inode: Arc<Inode>,
     pub(crate) extents: ExtentCache,
     pub(crate) append_cursor: AppendCursor,
@@ -71,7 +71,7 @@ impl Fs {
     /// # Errors
     /// [`Error::Stale`] if no inode has the number.
     pub fn open_file(&self, ino: Ino) -> Result<File> {
-        // The reference first: an unlink in between leaves an orphan that it keeps.
+        // Take the reference first: after an unlink in between, it keeps the orphan.
         let held = self.hold(ino);
         let rights = Rights {
             read: true,
@@ -96,7 +96,7 @@ impl File {
         })
     }
 
-    /// Another handle of the same file, with the same rights and the same position.
+    /// Returns another handle of the same file, with the same rights and the same position.
     ///
     /// # Errors
     /// [`Error::Io`] after the file system has failed or been unmounted.
@@ -107,22 +107,22 @@ impl File {
         Ok(file)
     }
 
-    /// A position of its own in this file.
+    /// Returns a cursor with a separate position in this file.
     pub fn cursor(&self) -> Cursor<&File> {
         Cursor::new(self)
     }
 
-    /// As [`cursor`](Self::cursor), which keeps the file.
+    /// As [`cursor`](Self::cursor), but the cursor owns the file.
     pub fn into_cursor(self) -> Cursor<File> {
         Cursor::new(self)
     }
 
-    /// Inode number.
+    /// Returns the inode number.
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// Metadata.
+    /// Returns the metadata.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -154,8 +154,8 @@ impl File {
         }
     }
 
-    /// Copies bytes out, from `offset` on. Returns how many there were before the end of the
-    /// file, or before a lost range. The rest of `buf` may have changed as well.
+    /// Reads into `buf` from `offset` on. Returns the number of bytes before the end of the
+    /// file or before a lost range. The rest of `buf` may have changed as well.
     ///
     /// # Errors
     /// [`Error::BadHandle`], [`Error::Corrupt`], [`Error::Io`]; [`Error::Lost`] if the first
@@ -184,10 +184,10 @@ impl File {
         Ok(())
     }
 
-    /// Appends all bytes of the file from `offset` on to `buf`; returns how many.
+    /// Appends all bytes from `offset` to the end of the file to `buf`; returns their number.
     ///
     /// # Errors
-    /// As for [`read_at`](Self::read_at); what has been read until then is in `buf`.
+    /// As for [`read_at`](Self::read_at); `buf` keeps the bytes read before the error.
     pub fn read_to_end_at(&self, buf: &mut Vec<u8>, offset: u64) -> Result<usize> {
         let start = buf.len();
         loop {
@@ -208,8 +208,8 @@ impl File {
         }
     }
 
-    /// Writes bytes at an offset; they are durable when it returns. Returns how many were
-    /// written: fewer where the region or its host is full. An overwrite is in place, and
+    /// Writes bytes at an offset; they are durable when it returns. Returns the number of
+    /// bytes written: fewer if the region or its host is full. An overwrite is in place, and
     /// atomic in units of 8 aligned bytes.
     ///
     /// # Errors
@@ -222,10 +222,10 @@ impl File {
             .write_held(&self.inode, &self.extents, offset, buf)
     }
 
-    /// As [`write_at`](Self::write_at), all of the bytes.
+    /// As [`write_at`](Self::write_at), but writes all bytes.
     ///
     /// # Errors
-    /// As for [`write_at`](Self::write_at). Some of the bytes may have been written then.
+    /// As for [`write_at`](Self::write_at). Some of the bytes may have been written by then.
     pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<()> {
         while !buf.is_empty() {
             match self.write_at(buf, offset)? {
@@ -239,9 +239,9 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of the bytes at the end of the file and returns the offset of the first.
-    /// Appends of several threads do not mix. After a crash an append that fits one journal
-    /// record is there whole or not at all; see `docs/semantics.md`.
+    /// Writes all bytes at the end of the file and returns the offset of the first.
+    /// Appends of several threads do not mix. After a crash, an append that fits in one journal
+    /// record is either complete or absent; see `docs/semantics.md`.
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
@@ -252,7 +252,7 @@ impl File {
             .append_held(&self.inode, &self.append_cursor, buf)
     }
 
-    /// A write through `Write`: how many bytes, and where the position is after it.
+    /// Writes for `Write`; returns the number of bytes, and the position after them.
     pub(super) fn write_from(&self, buf: &[u8], position: u64) -> Result<(usize, u64)> {
         if self.rights.append {
             let at = self.append(buf)?;
@@ -262,7 +262,7 @@ impl File {
         Ok((n, position + n as u64))
     }
 
-    /// Sets the size in bytes. What is added reads as zeros.
+    /// Sets the size in bytes. Added bytes read as zeros.
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
@@ -285,7 +285,7 @@ impl File {
         })
     }
 
-    /// Sets times.
+    /// Sets access and modification times.
     ///
     /// # Errors
     /// As for [`set_permissions`](Self::set_permissions); [`Error::TimeOutOfRange`].
@@ -309,7 +309,7 @@ impl File {
             .fallocate(&Credentials::ROOT, self.ino, what, offset, len)
     }
 
-    /// Where a range of the file lies in the region.
+    /// Returns where a range of the file lies in the region.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -318,8 +318,8 @@ impl File {
         self.engine.file_extents(self.ino, range.start, len)
     }
 
-    /// Makes the contents and all metadata durable. Data and size are already when a call
-    /// returns; times of overwrites are not, and stores through a mapping need
+    /// Makes the contents and all metadata durable. Data and size are durable when a call
+    /// returns, but times of overwrites are not, and stores through a mapping need
     /// [`MappedFile::persist`].
     ///
     /// # Errors
@@ -336,14 +336,14 @@ impl File {
         self.engine.fsync(self.ino, true)
     }
 
-    /// Maps a range of bytes: one range of addresses of the medium itself. The range lies
-    /// within the file. A mapping for writing fills holes with zeroed blocks first; one
+    /// Maps a range of bytes: a contiguous view of the medium itself. The range must lie
+    /// within the file. A mapping for writing first fills holes with zeroed blocks; one
     /// for reading has pages of zeros there.
     ///
     /// # Errors
     /// [`Error::BadHandle`]; [`Error::Invalid`] for an empty range or one past the end of the
-    /// file; [`Error::NotSupported`] for blocks smaller than a page, and on devdax and
-    /// hugetlbfs, which map whole huge pages only, for a range that is neither
+    /// file; [`Error::NotSupported`] for blocks smaller than a page; also on devdax and
+    /// hugetlbfs, which map only whole huge pages, for a range that is neither
     /// contiguous on the medium nor made of 2 MiB leaves; [`Error::NoSpace`].
     pub fn map(&self, range: Range<u64>, access: Access) -> Result<MappedFile> {
         match access {
@@ -358,7 +358,7 @@ impl File {
     /// cost no memory.
     ///
     /// # Errors
-    /// As for [`map`](Self::map); [`Error::Pmem`] with ENOMEM without so much address space.
+    /// As for [`map`](Self::map); [`Error::Pmem`] with ENOMEM if address space is short.
     pub fn map_reserved(
         &self,
         range: Range<u64>,
@@ -373,7 +373,7 @@ impl File {
     }
 }
 
-/// The same methods for programs that are generic over files.
+/// The same methods, for programs that are generic over files.
 impl FileExt for File {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(File::read_at(self, buf, offset)?)
@@ -401,7 +401,7 @@ impl Write for &File {
         Ok(n)
     }
 
-    /// Does nothing: what was written is durable.
+    /// Does nothing: every write is durable when it returns.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -426,7 +426,7 @@ impl Write for File {
         Write::write(&mut &*self, buf)
     }
 
-    /// Does nothing: what was written is durable.
+    /// Does nothing: every write is durable when it returns.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::file::File;
 use super::metadata::{FileTimes, Metadata};
 use super::open_options::OpenOptions;
 use super::read_dir::ReadDir;
-use super::resolve::Found;
+use super::resolve::Resolved;
 use super::unmount_error::UnmountError;
 use crate::credentials::Credentials;
 use crate::fs::{CloseError, Engine, Fs, InodeRef, MountOptions, RecoveryReport};
@@ -19,16 +19,15 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::Region;
 use pramfs_medium::types::{FileType, Ino, RenameFlags, SetAttr, StatFs, XattrMode};
 
-/// Bytes that [`FileSystem::copy`] asks for at once.
+/// Bytes that [`FileSystem::copy`] requests at a time.
 const COPY: u64 = 1 << 30;
 
-/// A mounted file system, whose files are named by path as those of the kernel are
-/// by `std::fs`.
+/// A mounted file system with the interface of `std::fs`: files are named by path.
 ///
 /// Every path starts at the root of the file system, with or without a leading
-/// slash. Symbolic links lead within it. Every change is durable when the call
-/// returns, but for the times of reads and overwrites, which [`sync`](Self::sync)
-/// writes. All methods can be called by any number of threads at once.
+/// slash. Symbolic links stay within it. Every change is durable when the call
+/// returns, except the times of reads and overwrites, which [`sync`](Self::sync)
+/// writes. Any number of threads can call all methods at once.
 ///
 /// ```
 /// use pramfs::format::{FormatOptions, format};
@@ -53,7 +52,7 @@ pub struct FileSystem {
 }
 
 impl From<Fs> for FileSystem {
-    /// What is made belongs to the effective user and group of this process.
+    /// New files belong to the effective user and group of this process.
     fn from(inodes: Fs) -> FileSystem {
         let creator = Credentials::new(
             rustix::process::geteuid().as_raw(),
@@ -65,8 +64,8 @@ impl From<Fs> for FileSystem {
 }
 
 impl FileSystem {
-    /// Mounts what a region holds. If the last mount did not end cleanly, its journal is
-    /// replayed first; [`recovery`](Self::recovery) tells what was done.
+    /// Mounts the file system of a region. If the last mount did not end cleanly, this
+    /// replays its journal first; [`recovery`](Self::recovery) reports the result.
     ///
     /// # Errors
     /// [`Error::NotMountable`], [`Error::Corrupt`], [`Error::Pmem`].
@@ -77,8 +76,8 @@ impl FileSystem {
     /// Unmounts cleanly.
     ///
     /// # Errors
-    /// [`UnmountError::InUse`] while files, mappings or directories are open: it gives the
-    /// file system back. [`UnmountError::Failed`] if the medium failed.
+    /// [`UnmountError::InUse`] while files, mappings or directories are open; it returns the
+    /// file system. [`UnmountError::Failed`] if the medium failed.
     pub fn unmount(self) -> Result<(), UnmountError> {
         let creator = self.creator;
         self.inodes.close().map_err(|e| match e {
@@ -93,7 +92,7 @@ impl FileSystem {
         })
     }
 
-    /// Unmounts cleanly with files open: every later call on them is refused with
+    /// Unmounts cleanly even if files are open: every later call on them fails with
     /// [`Error::Io`]. The region stays mapped until the last of them is dropped.
     ///
     /// # Errors
@@ -102,7 +101,7 @@ impl FileSystem {
         self.inodes.close_now()
     }
 
-    /// Sets the owner and the umask of what is made from now on. The default is the
+    /// Sets the owner and the umask of new files. The default is the
     /// effective user and group of this process, and 022.
     #[must_use]
     pub fn with_creator(mut self, creator: Credentials<'static>) -> FileSystem {
@@ -110,7 +109,7 @@ impl FileSystem {
         self
     }
 
-    /// The lower face: inode numbers instead of paths.
+    /// Returns the lower interface: inode numbers instead of paths.
     pub fn inodes(&self) -> &Fs {
         &self.inodes
     }
@@ -123,12 +122,12 @@ impl FileSystem {
         self.inodes.engine()
     }
 
-    /// What recovery found and did when it was mounted.
+    /// Returns the report of the recovery at mount.
     pub fn recovery(&self) -> &RecoveryReport {
         self.inodes.recovery()
     }
 
-    /// Space and inodes, used and free.
+    /// Returns the used and free space and inodes.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -136,7 +135,7 @@ impl FileSystem {
         self.inodes.statfs()
     }
 
-    /// Makes everything durable, times included.
+    /// Makes everything durable, including times.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -152,8 +151,8 @@ impl FileSystem {
         OpenOptions::new().read(true).open(self, path)
     }
 
-    /// Opens a file for reading and writing; makes it if it does not exist, else sets its
-    /// size to 0. (`std::fs::File::create` opens for writing only.)
+    /// Opens a file for reading and writing. If it does not exist, creates it; otherwise sets
+    /// its size to 0. (`std::fs::File::create` opens for writing only.)
     ///
     /// # Errors
     /// As for [`OpenOptions::open`].
@@ -162,7 +161,7 @@ impl FileSystem {
         options.create(true).truncate(true).open(self, path)
     }
 
-    /// As [`create`](Self::create), and fails if the name exists.
+    /// As [`create`](Self::create), but fails if the name exists.
     ///
     /// # Errors
     /// [`Error::Exists`], and as for [`OpenOptions::open`].
@@ -171,7 +170,7 @@ impl FileSystem {
         options.create_new(true).open(self, path)
     }
 
-    /// Makes a directory of mode 0777 less the umask.
+    /// Makes a directory of mode 0777 minus the umask.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`] for its parent, [`Error::NoSpace`].
@@ -184,13 +183,13 @@ impl FileSystem {
         self.inodes.mkdir(&self.creator, ino, name, 0o777).map(drop)
     }
 
-    /// Makes a directory, and those above it that do not exist.
+    /// Makes a directory and its missing parents.
     ///
     /// # Errors
-    /// As for [`create_dir`](Self::create_dir), but for a directory that exists.
+    /// As for [`create_dir`](Self::create_dir), except that the directory may exist.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        // Downwards from the root: a symbolic link on the way is followed as it stands.
+        // From the root down: follow a symbolic link on the path to its current target.
         let mut at = PathBuf::from("/");
         let mut parts = path.components().peekable();
         while let Some(part) = parts.next() {
@@ -213,7 +212,7 @@ impl FileSystem {
         let path = path.as_ref();
         let (parent, name) = self.parent(path)?;
         if path.as_os_str().as_bytes().ends_with(b"/") {
-            // It names a directory, or nothing that can be removed here.
+            // The name is a directory, or there is nothing to remove.
             return Err(match self.metadata(path) {
                 Ok(_) => Error::IsDirectory,
                 Err(e) => e,
@@ -232,14 +231,14 @@ impl FileSystem {
         self.inodes.rmdir(parent.attr().ino, name)
     }
 
-    /// Removes a directory and everything below it, or a symbolic link. Symbolic links
-    /// are not followed. It is not atomic: where it fails, a part is gone.
+    /// Removes a directory and everything below it, or a symbolic link. Does not follow
+    /// symbolic links. Not atomic: after an error, a part is already removed.
     ///
     /// # Errors
     /// As for [`remove_file`](Self::remove_file) and [`remove_dir`](Self::remove_dir).
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
-        let found = Found::child(self.engine(), parent.attr().ino, name)?;
+        let found = Resolved::child(self.engine(), parent.attr().ino, name)?;
         if found.attr().kind != FileType::Directory {
             return match found.attr().kind {
                 FileType::Symlink => self.inodes.unlink(parent.attr().ino, name),
@@ -250,13 +249,13 @@ impl FileSystem {
         self.inodes.rmdir(parent.attr().ino, name)
     }
 
-    /// Empties a directory that the caller holds. The directories on the way down are on
-    /// the heap, so that no depth is too large.
+    /// Empties a directory that the caller holds. Keeps the directories on the path on
+    /// the heap, so that no depth overflows the stack.
     fn remove_contents(&self, top: Ino) -> Result<()> {
         struct Level {
             dir: InodeRef,
             name: Vec<u8>,
-            /// Directories in it that are still there.
+            /// Its subdirectories that are not removed yet.
             below: Vec<Vec<u8>>,
         }
         let enter = |dir: InodeRef, name: Vec<u8>| -> Result<Level> {
@@ -267,16 +266,16 @@ impl FileSystem {
         while let Some(level) = stack.last_mut() {
             let dir = level.dir.ino();
             if let Some(name) = level.below.pop() {
-                let found = match Found::child(self.engine(), dir, &name) {
+                let found = match Resolved::child(self.engine(), dir, &name) {
                     Ok(found) => found,
-                    // Removed meanwhile.
+                    // Another thread has removed it.
                     Err(Error::NotFound) => continue,
                     Err(e) => return Err(e),
                 };
                 if found.attr().kind == FileType::Directory {
                     stack.push(enter(found.into_ref(self.engine()), name)?);
                 } else {
-                    // Exchanged meanwhile.
+                    // Another thread has replaced it.
                     ignore_missing(self.inodes.unlink(dir, &name))?;
                 }
                 continue;
@@ -289,7 +288,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Removes all entries of a directory but directories, whose names it returns.
+    /// Removes all entries of a directory except directories; returns the names of those.
     fn remove_all_but_dirs(&self, dir: Ino) -> Result<Vec<Vec<u8>>> {
         let (mut files, mut dirs) = (Vec::new(), Vec::new());
         self.inodes.readdir(dir, 0, &mut |e| {
@@ -306,19 +305,19 @@ impl FileSystem {
         Ok(dirs)
     }
 
-    /// Renames, atomically; what the new name named is replaced.
+    /// Renames atomically, and replaces an existing file at the new name.
     ///
     /// # Errors
-    /// As of rename(2).
+    /// Those of rename(2).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameFlags::default())
     }
 
-    /// Renames with the flags of renameat2(2): not over an existing name, or the two
-    /// names exchanged.
+    /// Renames with the flags of renameat2(2): without replacing an existing name, or by
+    /// exchanging the two names.
     ///
     /// # Errors
-    /// As of renameat2(2).
+    /// Those of renameat2(2).
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -353,7 +352,7 @@ impl FileSystem {
             .map(drop)
     }
 
-    /// Makes a symbolic link. `original` is stored as it is and not looked up.
+    /// Makes a symbolic link. `original` is stored unchanged and not looked up.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::NameTooLong`].
@@ -365,7 +364,7 @@ impl FileSystem {
             .map(drop)
     }
 
-    /// The path that a symbolic link holds.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`] for anything but a symbolic link.
@@ -375,7 +374,7 @@ impl FileSystem {
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
-    /// Metadata of what a path leads to.
+    /// Returns the metadata of a file. Follows symbolic links.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::TooManySymlinks`].
@@ -383,7 +382,7 @@ impl FileSystem {
         Ok((*self.found(path.as_ref(), true)?.attr()).into())
     }
 
-    /// As [`metadata`](Self::metadata), of a symbolic link itself.
+    /// As [`metadata`](Self::metadata), but of a symbolic link itself.
     ///
     /// # Errors
     /// As for [`metadata`](Self::metadata).
@@ -391,10 +390,10 @@ impl FileSystem {
         Ok((*self.found(path.as_ref(), false)?.attr()).into())
     }
 
-    /// Whether a path leads to something; a symbolic link that leads nowhere does not.
+    /// Returns whether a path exists. Follows symbolic links: a dangling one does not exist.
     ///
     /// # Errors
-    /// All but [`Error::NotFound`] and [`Error::NotDirectory`].
+    /// All except [`Error::NotFound`] and [`Error::NotDirectory`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -415,7 +414,7 @@ impl FileSystem {
         self.set(path.as_ref(), true, &set)
     }
 
-    /// Sets times.
+    /// Sets access and modification times.
     ///
     /// # Errors
     /// As for [`set_permissions`](Self::set_permissions); [`Error::TimeOutOfRange`].
@@ -423,7 +422,7 @@ impl FileSystem {
         self.set(path.as_ref(), true, &times.to_set()?)
     }
 
-    /// Sets owner and group; `None` leaves one as it is.
+    /// Sets owner and group; `None` leaves one unchanged.
     ///
     /// # Errors
     /// As for [`set_permissions`](Self::set_permissions).
@@ -436,7 +435,7 @@ impl FileSystem {
         self.set(path.as_ref(), true, &set)
     }
 
-    /// As [`chown`](Self::chown), of a symbolic link itself.
+    /// As [`chown`](Self::chown), but of a symbolic link itself.
     ///
     /// # Errors
     /// As for [`chown`](Self::chown).
@@ -456,7 +455,7 @@ impl FileSystem {
             .map(drop)
     }
 
-    /// The entries of a directory.
+    /// Returns an iterator over the entries of a directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`].
@@ -474,7 +473,7 @@ impl FileSystem {
         ))
     }
 
-    /// The contents of a file.
+    /// Reads a whole file.
     ///
     /// # Errors
     /// As for [`OpenOptions::open`] and [`File::read_at`].
@@ -485,17 +484,17 @@ impl FileSystem {
         Ok(all)
     }
 
-    /// The contents of a file of UTF-8.
+    /// Reads a whole file as UTF-8.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); [`Error::Invalid`] for other bytes.
+    /// As for [`read`](Self::read); [`Error::Invalid`] if it is not UTF-8.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         String::from_utf8(self.read(path)?).map_err(|_| Error::Invalid("the file is not UTF-8"))
     }
 
-    /// Makes a file with these contents, or replaces what it has. Not atomic: after a
-    /// crash the file can be empty, or have a part. For all or nothing write another
-    /// file and [`rename`](Self::rename) it.
+    /// Creates a file with these contents, or replaces the contents of an existing one. Not
+    /// atomic: after a crash the file can be empty or incomplete. For an atomic replacement,
+    /// write another file and [`rename`](Self::rename) it.
     ///
     /// # Errors
     /// As for [`OpenOptions::open`] and [`File::write_at`].
@@ -503,12 +502,12 @@ impl FileSystem {
         self.create(path)?.write_all_at(contents.as_ref(), 0)
     }
 
-    /// Copies contents and permission bits to another file, which is made or replaced;
-    /// gives the number of bytes. The bytes go from medium to medium.
+    /// Copies contents and permission bits to another file, which is created or replaced.
+    /// Returns the number of bytes. The bytes are copied directly on the medium.
     ///
     /// # Errors
-    /// As for [`read`](Self::read) and [`write`](Self::write); [`Error::Invalid`] for one
-    /// file under two names.
+    /// As for [`read`](Self::read) and [`write`](Self::write); [`Error::Invalid`] if both
+    /// names refer to one file.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let from = self.open(from)?;
         let metadata = from.metadata()?;
@@ -533,7 +532,7 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
     /// [`Error::NoAttribute`].
@@ -546,7 +545,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Error::AttributeTooLarge`], [`Error::NoSpace`], [`Error::NotSupported`] for a name
-    /// of an unknown namespace; those of `mode`.
+    /// of an unknown namespace; the errors of `mode`.
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -560,7 +559,7 @@ impl FileSystem {
             .setxattr(&Credentials::ROOT, ino, name, value.as_ref(), mode)
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     ///
     /// # Errors
     /// As for [`metadata`](Self::metadata).
@@ -580,13 +579,13 @@ impl FileSystem {
         self.inodes.removexattr(found.attr().ino, name.as_ref())
     }
 
-    fn found(&self, path: &Path, follow: bool) -> Result<Found<'_>> {
+    fn found(&self, path: &Path, follow: bool) -> Result<Resolved<'_>> {
         let path = path.as_os_str().as_bytes();
         self.engine().walk_path(path, follow)
     }
 
-    /// As [`parent`](Self::parent), for a name that will not be a directory's.
-    fn new_name<'p>(&self, path: &'p Path) -> Result<(Found<'_>, &'p [u8])> {
+    /// As [`parent`](Self::parent), for a new name that is not a directory's.
+    fn new_name<'p>(&self, path: &'p Path) -> Result<(Resolved<'_>, &'p [u8])> {
         if path.as_os_str().as_bytes().ends_with(b"/") {
             return Err(match self.metadata(path) {
                 Ok(_) => Error::Exists,
@@ -596,7 +595,7 @@ impl FileSystem {
         self.parent(path)
     }
 
-    fn parent<'p>(&self, path: &'p Path) -> Result<(Found<'_>, &'p [u8])> {
+    fn parent<'p>(&self, path: &'p Path) -> Result<(Resolved<'_>, &'p [u8])> {
         self.engine().walk_to_parent(path.as_os_str().as_bytes())
     }
 }

@@ -1,4 +1,4 @@
-//! [`MappedFile`]: a range of a file as memory.
+//! [`MappedFile`]: a range of a file, mapped as memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use pramfs_medium::pmem::{
 };
 use pramfs_medium::types::{BlockRun, Bno, FileExtent, Ino};
 
-/// What a view is for.
+/// The accesses that a view allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Loads.
@@ -26,10 +26,10 @@ pub enum Access {
 ///
 /// Loads and stores through it need no call and no copy. A store is durable
 /// after [`persist`](Self::persist); aligned stores of up to 8 bytes are
-/// atomic. Bytes may change under the reader, by other handles of the file:
-/// the view hands out a raw pointer and copies, no slices. Unlink, truncate and
-/// punch do not take the blocks away while the view lives. Once the file system is
-/// closed, and in a forked child, every call answers EIO.
+/// atomic. Other handles of the file can change the bytes at any time: so the
+/// view offers a raw pointer and copies, but no slices. Unlink, truncate and
+/// punch do not free its blocks while the view lives. After the file system is
+/// closed, and in a forked child, every call fails with EIO.
 ///
 /// ```
 /// use pramfs::format::{FormatOptions, format};
@@ -51,15 +51,15 @@ pub enum Access {
 /// ```
 #[derive(Debug)]
 pub struct MappedFile {
-    // Before the pins: nothing is mapped any more when they end.
+    // Dropped before the pins: nothing is mapped when they end.
     pub(super) view: StitchedMap,
-    /// Offset of the range in the view, whose pieces are whole blocks.
+    /// Offset of the range in the view, which consists of whole blocks.
     head: u64,
     len: u64,
     access: Access,
     extents: Vec<FileExtent>,
     pinned: Pinned,
-    /// Those of the ranges that [`extend`](Self::extend) added.
+    /// Pins of the ranges that [`extend`](Self::extend) added.
     grown: Vec<Pinned>,
 }
 
@@ -74,7 +74,7 @@ impl MappedFile {
         if range.start >= range.end {
             return Err(Error::Invalid("an empty range cannot be mapped"));
         }
-        // Asked before a lock is waited for.
+        // Check before waiting for a lock.
         if !engine.open.is_open() {
             return Err(engine.ended());
         }
@@ -85,11 +85,11 @@ impl MappedFile {
             ));
         }
         let unit = StitchSource::of_region(&engine.vol.region)?.unit();
-        // A view that is going to grow has whole pieces from the start.
+        // A view that can grow consists of whole pieces from the start.
         let smallest = if reserve > 0 { unit.max(block) } else { block };
         let mut pinned = Pinned::written(engine, ino, (&range, access), smallest)?;
         let view = match pinned.extents[..] {
-            // Any block can be shown where it is.
+            // Any block can be mapped in place.
             [e] if unit > smallest && is_written(&e) => StitchedMap::in_region(
                 engine.clone(),
                 e.region_offset.unwrap_or(0),
@@ -118,11 +118,11 @@ impl MappedFile {
         })
     }
 
-    /// Grows the view to `len` bytes, at the addresses that follow those in use: addresses
-    /// and pointers into the view stay valid. The file must reach that far
+    /// Grows the view to `len` bytes, at the addresses that follow the current ones: existing
+    /// addresses and pointers into the view stay valid. The file must reach that far
     /// ([`File::set_len`](crate::File::set_len)), and the addresses must be
-    /// [reserved](Self::reserved). A view is never shortened: a smaller `len` changes
-    /// nothing. If it fails, the view is as before.
+    /// [reserved](Self::reserved). The view never shrinks: a smaller `len` changes
+    /// nothing. After an error, the view is unchanged.
     ///
     /// ```
     /// use pramfs::format::{FormatOptions, format};
@@ -144,8 +144,8 @@ impl MappedFile {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] past the end of the file, or past the reserved addresses; those
-    /// of [`File::map`](crate::File::map).
+    /// [`Error::Invalid`] past the end of the file, or past the reserved addresses; the
+    /// errors of [`File::map`](crate::File::map).
     pub fn extend(&mut self, len: u64) -> Result<()> {
         let engine = &self.pinned.engine;
         if !engine.open.is_open() {
@@ -155,7 +155,7 @@ impl MappedFile {
             return Ok(());
         }
         if len > self.reserved() {
-            return Err(Error::Invalid("the view has no addresses reserved for it"));
+            return Err(Error::Invalid("the view has too few reserved addresses"));
         }
         let first = self.pinned.start;
         let end = first + self.head + len;
@@ -163,12 +163,12 @@ impl MappedFile {
         let source = StitchSource::of_region(&engine.vol.region)?;
         let unit = source.unit().max(engine.vol.geo.block_size);
         if first + self.head + self.len < mapped {
-            // The rest of the last block is mapped already. It must still be the file's.
+            // The rest of the last block is already mapped. It must still belong to the file.
             let rest = (mapped - unit)..end.min(mapped);
             let now = Pinned::written(engine.arc(), self.pinned.ino, (&rest, self.access), unit)?;
             if !now.extents.iter().all(|e| is_shown(&self.extents, e)) {
                 return Err(Error::Invalid(
-                    "the last block of the view is no longer the file's: map the file again",
+                    "the last block of the view no longer belongs to the file: map the file again",
                 ));
             }
             if end <= mapped {
@@ -191,43 +191,43 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Bytes that the view can have: those for which addresses are reserved.
+    /// Returns the maximum size of the view in bytes: the reserved addresses.
     pub fn reserved(&self) -> u64 {
         self.view.reserved() - self.head
     }
 
-    /// Advises the kernel about the use of a range, which is widened to whole pages.
+    /// Advises the kernel how a range, widened to whole pages, will be used.
     ///
     /// # Errors
-    /// [`Error::Invalid`] past the end; what madvise(2) says.
+    /// [`Error::Invalid`] past the end; errors of madvise(2).
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         let at = self.at(range.start, len)?;
         Ok(self.view.advise(at, len, advice)?)
     }
 
-    /// Bytes of the view.
+    /// Returns the size of the view in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: an empty range cannot be mapped.
+    /// Always false: an empty range cannot be mapped.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// First byte of the view; `len()` bytes from here are valid, and writable
-    /// on a view for writing, as long as the view lives.
+    /// Returns the first byte of the view. `len()` bytes from here are valid, and writable
+    /// in a view for writing, as long as the view lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.view.as_ptr().wrapping_add(self.head as usize)
     }
 
-    /// The extents of the view: whole blocks, holes included.
+    /// Returns the extents of the view: whole blocks, including holes.
     pub fn extents(&self) -> &[FileExtent] {
         &self.extents
     }
 
-    /// Where an access lies in the view, of a file system that is open.
+    /// Returns where an access lies in the view, if the file system is open.
     #[inline]
     pub(super) fn at(&self, offset: u64, len: u64) -> Result<u64> {
         if !self.pinned.engine.open.is_open() {
@@ -235,14 +235,14 @@ impl MappedFile {
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.head + offset),
-            _ => Err(Error::Invalid("the access leaves the view")),
+            _ => Err(Error::Invalid("the access is outside the view")),
         }
     }
 
     #[inline]
     fn atom_at<T: Atom>(&self, offset: u64) -> Result<u64> {
         let at = self.at(offset, size_of::<T>() as u64)?;
-        // Views start with a whole block.
+        // A view starts with a whole block.
         match at.is_multiple_of(size_of::<T>() as u64) {
             true => Ok(at),
             false => Err(Error::Invalid("the number is not aligned in the file")),
@@ -261,10 +261,10 @@ impl MappedFile {
         Error::Io(format!("the medium under {} failed", self.pinned.ino))
     }
 
-    /// Loads a number of 1, 2, 4 or 8 bytes, atomically and with acquire ordering.
+    /// Loads a number of 1, 2, 4 or 8 bytes atomically, with acquire ordering.
     ///
     /// # Errors
-    /// [`Error::Invalid`] past the end, and where the number is not aligned in the file;
+    /// [`Error::Invalid`] past the end, and if the number is not aligned in the file;
     /// [`Error::Io`] if the medium failed.
     #[inline]
     pub fn load<T: Atom>(&self, offset: u64) -> Result<T> {
@@ -274,18 +274,18 @@ impl MappedFile {
         Ok(value)
     }
 
-    /// Stores a number, atomically and with release ordering; durable after
+    /// Stores a number atomically, with release ordering. It is durable after
     /// [`persist`](Self::persist).
     ///
     /// # Errors
-    /// As for [`load`](Self::load); EACCES on a view for reading.
+    /// As for [`load`](Self::load); EACCES for a view for reading.
     #[inline]
     pub fn store<T: Atom>(&self, offset: u64, value: T) -> Result<()> {
         let at = self.atom_at::<T>(offset)?;
         Ok(self.view.store(at, value)?)
     }
 
-    /// Stores a number, atomically, and returns the old one.
+    /// Stores a number atomically, and returns the old one.
     ///
     /// # Errors
     /// As for [`store`](Self::store).
@@ -295,7 +295,7 @@ impl MappedFile {
         Ok(self.view.swap(at, value)?)
     }
 
-    /// Adds to a number, atomically, and returns the old one. It wraps round.
+    /// Adds to a number atomically, and returns the old one. Overflow wraps around.
     ///
     /// # Errors
     /// As for [`store`](Self::store).
@@ -305,8 +305,8 @@ impl MappedFile {
         Ok(self.view.fetch_add(at, value)?)
     }
 
-    /// Stores `new` if the number is `current`, atomically. Returns what it was: as `Ok` if
-    /// it was `current`, else as `Err`.
+    /// Stores `new` atomically if the number equals `current`. Returns the old number: as `Ok`
+    /// if it was `current`, else as `Err`.
     ///
     /// # Errors
     /// As for [`store`](Self::store).
@@ -321,9 +321,9 @@ impl MappedFile {
         Ok(self.view.compare_exchange(at, current, new)?)
     }
 
-    /// Copies a value out, of a type that any bytes are a value of. The copy is
-    /// not atomic: if somebody stores there meanwhile, it can be a mixture, of whole
-    /// aligned words.
+    /// Copies a value out, of a type for which all bytes are valid. The copy is
+    /// not atomic: with a concurrent store it can mix old and new aligned
+    /// words.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -333,7 +333,7 @@ impl MappedFile {
         Ok(value)
     }
 
-    /// Copies a value in; durable after [`persist`](Self::persist).
+    /// Copies a value in. It is durable after [`persist`](Self::persist).
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -352,7 +352,7 @@ impl MappedFile {
         self.check_fault(at, into.len() as u64)
     }
 
-    /// Copies bytes in; durable after [`persist`](Self::persist).
+    /// Copies bytes in. They are durable after [`persist`](Self::persist).
     ///
     /// # Errors
     /// As for [`store`](Self::store).
@@ -361,11 +361,11 @@ impl MappedFile {
         Ok(self.view.write(self.at(offset, from.len() as u64)?, from)?)
     }
 
-    /// Makes the stores to a range durable, and notes the change of the file's
+    /// Makes the stores to a range durable, and records the change of the file's
     /// mtime.
     ///
     /// # Errors
-    /// [`Error::Invalid`] past the end, [`Error::Io`] where the medium failed.
+    /// [`Error::Invalid`] past the end, [`Error::Io`] if the medium failed.
     pub fn persist(&self, range: Range<u64>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         let at = self.at(range.start, len)?;
@@ -374,22 +374,22 @@ impl MappedFile {
         self.pinned.engine.touched_by_map(self.pinned.ino)
     }
 
-    /// Starts to make the stores to a range durable, and does not wait: they are after
-    /// [`drain`](Self::drain) on this thread. Several ranges are made durable sooner by
-    /// several calls and one `drain` than by `persist` for each.
+    /// Starts to make the stores to a range durable, without waiting: they are durable after
+    /// [`drain`](Self::drain) on this thread. For several ranges, several calls and one
+    /// `drain` are faster than `persist` for each.
     ///
     /// # Errors
     /// As for [`persist`](Self::persist).
     pub fn flush(&self, range: Range<u64>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         let at = self.at(range.start, len)?;
-        // Fenced by `drain`.
+        // `drain` fences it.
         let _pending = self.view.flush(&self.pinned.engine.vol.region, at, len)?;
         self.check_fault(at, len)
     }
 
-    /// Waits until what this thread has [flushed](Self::flush) is durable, and notes the change
-    /// of the file's mtime.
+    /// Waits until the ranges that this thread [flushed](Self::flush) are durable, and records
+    /// the change of the file's mtime.
     ///
     /// # Errors
     /// [`Error::Io`] if the medium failed.
@@ -401,7 +401,7 @@ impl MappedFile {
         self.pinned.engine.touched_by_map(self.pinned.ino)
     }
 
-    /// Sets up the pages of the view now instead of at their first use.
+    /// Faults in the pages of the view now, instead of at their first use.
     ///
     /// # Errors
     /// ENOMEM.
@@ -411,18 +411,18 @@ impl MappedFile {
 }
 
 fn past_end() -> Error {
-    Error::Invalid("the range to be mapped goes past the end of the file")
+    Error::Invalid("the range extends past the end of the file")
 }
 
 const SMALL_PIECES: &str = "this region (devdax, hugetlbfs) is mapped in whole huge pages, and the \
-     range has smaller pieces that do not lie together; a file that is allocated at once \
-     (fallocate) in multiples of 2 MiB can be mapped, and any range by read_at";
+     range has smaller pieces that are not contiguous. A file that is allocated at once \
+     (fallocate) in multiples of 2 MiB can be mapped; read_at reads any range";
 
 fn is_written(e: &FileExtent) -> bool {
     e.region_offset.is_some() && !e.unwritten
 }
 
-/// Whether a part of the file is where a view shows it.
+/// Returns whether the view shows a part of the file at its current blocks.
 fn is_shown(view: &[FileExtent], part: &FileExtent) -> bool {
     let end = part.file_offset + part.len;
     view.iter()
@@ -435,14 +435,14 @@ fn is_shown(view: &[FileExtent], part: &FileExtent) -> bool {
         })
 }
 
-/// Whether an extent can be mapped in pieces of `unit` bytes.
+/// Returns whether an extent can be mapped in pieces of `unit` bytes.
 fn is_aligned(e: &FileExtent, unit: u64) -> bool {
     let places = [Some(e.file_offset), Some(e.len), e.region_offset];
     places.into_iter().flatten().all(|p| p % unit == 0)
 }
 
-/// The extents of a range, and what keeps them: a reference to the inode and a
-/// pin on its blocks.
+/// The extents of a range, with a reference to the inode and a pin on its blocks, which
+/// keep them.
 #[derive(Debug)]
 struct Pinned {
     engine: Handle,
@@ -454,8 +454,8 @@ struct Pinned {
 }
 
 impl Pinned {
-    /// Pins a range of a file, widened to multiples of `unit`. For stores, fills its holes
-    /// before; where `unit` is larger than a block, each extent must be a multiple of it.
+    /// Pins a range of a file, widened to multiples of `unit`. For stores, first fills its
+    /// holes. If `unit` is larger than a block, each extent must be a multiple of it.
     fn written(
         engine: &Arc<Engine>,
         ino: Ino,
@@ -464,7 +464,7 @@ impl Pinned {
     ) -> Result<Pinned> {
         let block = engine.vol.geo.block_size;
         if access == Access::Write && range.end > engine.getattr(ino)?.size {
-            // Before a block is taken for it.
+            // Before a block is allocated for it.
             return Err(past_end());
         }
         loop {
@@ -498,8 +498,8 @@ impl Pinned {
             .end
             .checked_next_multiple_of(unit)
             .ok_or(Error::TooLarge(range.end))?;
-        // The reference outlives the extents, and the pin is taken under the
-        // lock that the extents were read under.
+        // The reference outlives the extents. The pin is taken under the same lock under
+        // which the extents were read.
         engine.refs.add(ino, 1, By::Guard);
         match engine.pinned_extents((ino, access), start, end, range.end) {
             Ok((pin, extents)) => Ok(Pinned {
@@ -517,7 +517,7 @@ impl Pinned {
         }
     }
 
-    /// Maps the extents, with `reserve` bytes of addresses in all.
+    /// Maps the extents, with `reserve` bytes of addresses in total.
     fn stitch(&self, access: Access, reserve: u64) -> Result<StitchedMap> {
         let source = StitchSource::of_region(&self.engine.vol.region)?;
         let first = self.extents.iter().find_map(|e| {
@@ -545,11 +545,11 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // As for a file.
+        // As for an open file.
         if self.engine.open.is_inherited() {
             return;
         }
-        // Nothing is reused before the last record that freed it is dead.
+        // A block is reused only after the record that freed it is dead.
         self.engine.vol.unpin(self.pin);
         self.engine.release_ref(self.ino, 1, By::Guard);
     }
@@ -562,7 +562,7 @@ impl RegionOwner for Engine {
 }
 
 impl Engine {
-    /// Extents of whole blocks, pinned.
+    /// Returns extents of whole blocks, pinned.
     fn pinned_extents(
         &self,
         (ino, access): (Ino, Access),
@@ -573,8 +573,8 @@ impl Engine {
         let mut taken = None;
         let pinned = self.op(crate::fs::Need::Read, || {
             let inode = self.iget_user(ino)?;
-            // Who has been lent the bytes holds the lock shared, and they do not
-            // change under it (`with_contiguous`).
+            // A reader of lent bytes holds the lock shared, so that the bytes do not change
+            // meanwhile (`with_contiguous`).
             let (mut alone, mut along) = (None, None);
             let state: &InodeState = match access {
                 Access::Write => alone.insert(inode.state.write()),
@@ -585,7 +585,7 @@ impl Engine {
                 return Err(past_end());
             }
             let extents = self.extents_between(state, start, end)?;
-            // A view has no way to say that bytes were lost.
+            // A view cannot report that bytes were lost.
             if let Some(e) = extents.iter().find(|e| e.lost && e.file_offset < needed) {
                 return Err(Error::Lost {
                     ino,
@@ -606,7 +606,7 @@ impl Engine {
             taken = Some(pin);
             Ok((pin, extents))
         });
-        // A fault of the medium is detected only at the end of the operation.
+        // A fault of the medium is only detected at the end of the operation.
         if let Some(pin) = taken.filter(|_| pinned.is_err()) {
             self.vol.unpin(pin);
         }
@@ -626,7 +626,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Where the system maps whole huge pages only, as devdax does too.
+    /// For systems that map only whole huge pages, as devdax does.
     #[test]
     fn huge_page_region_maps_contiguous_or_aligned() {
         let Some(pool) = HugePool::borrow(16) else {
@@ -657,7 +657,7 @@ mod tests {
         small.set_len(20_000).unwrap();
         check(&small, 0..20_000);
         check(&small, 5000..5104);
-        // 2 MiB leaves, neighbours or not.
+        // 2 MiB leaves, adjacent or not.
         let (one, two) = (file("/one"), file("/two"));
         for at in [0, 2 * MIB, 4 * MIB] {
             for f in [&one, &two] {
@@ -667,7 +667,7 @@ mod tests {
         }
         check(&one, 0..6 * MIB);
         check(&two, MIB..3 * MIB);
-        // Pages of two files by turns.
+        // Pages of two files, alternating.
         let (a, b) = (file("/a"), file("/b"));
         for at in (0..16).map(|i| i * 4096) {
             a.write_at(&[1; 4096], at).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::{Attr, FileType, Ino, SetAttr, SetTime, Time};
 
-/// What is known of a file, as it was at one moment.
+/// A consistent snapshot of the metadata of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     attr: Attr,
@@ -20,68 +20,68 @@ impl From<Attr> for Metadata {
 }
 
 impl Metadata {
-    /// Type of the file.
+    /// Returns the type of the file.
     pub fn file_type(&self) -> FileType {
         self.attr.kind
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.attr.kind == FileType::Directory
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.attr.kind == FileType::Regular
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.attr.kind == FileType::Symlink
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     #[expect(clippy::len_without_is_empty, reason = "as std::fs::Metadata")]
     pub fn len(&self) -> u64 {
         self.attr.size
     }
 
-    /// Permission bits with suid, sgid and sticky.
+    /// Returns the permission bits with suid, sgid and sticky.
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.attr.perm)
     }
 
-    /// Type and permission bits, as `st_mode`.
+    /// Returns type and permission bits, like `st_mode`.
     pub fn mode(&self) -> u32 {
         self.attr.kind.mode_bits() | self.attr.perm
     }
 
-    /// Inode number.
+    /// Returns the inode number.
     pub fn ino(&self) -> Ino {
         self.attr.ino
     }
 
-    /// Number of names.
+    /// Returns the number of names.
     pub fn nlink(&self) -> u32 {
         self.attr.nlink
     }
 
-    /// Owner.
+    /// Returns the owner.
     pub fn uid(&self) -> u32 {
         self.attr.uid
     }
 
-    /// Group.
+    /// Returns the group.
     pub fn gid(&self) -> u32 {
         self.attr.gid
     }
 
-    /// Allocated space in units of 512 bytes.
+    /// Returns the allocated space in units of 512 bytes.
     pub fn blocks(&self) -> u64 {
         self.attr.blocks
     }
 
-    /// Last change of the contents.
+    /// Returns the time of the last change of the contents.
     ///
     /// # Errors
     /// [`Error::TimeOutOfRange`] for a time that [`SystemTime`] cannot hold.
@@ -89,7 +89,7 @@ impl Metadata {
         system_time(self.attr.mtime)
     }
 
-    /// Last read, as far as the mount notes it (`relatime`).
+    /// Returns the time of the last read that the mount recorded (`relatime`).
     ///
     /// # Errors
     /// As for [`modified`](Self::modified).
@@ -97,7 +97,7 @@ impl Metadata {
         system_time(self.attr.atime)
     }
 
-    /// Creation.
+    /// Returns the time of creation.
     ///
     /// # Errors
     /// As for [`modified`](Self::modified).
@@ -105,7 +105,7 @@ impl Metadata {
         system_time(self.attr.btime)
     }
 
-    /// Last change of contents or attributes.
+    /// Returns the time of the last change of contents or attributes.
     ///
     /// # Errors
     /// As for [`modified`](Self::modified).
@@ -113,13 +113,13 @@ impl Metadata {
         system_time(self.attr.ctime)
     }
 
-    /// Everything that the lower face shows.
+    /// Returns all attributes of the lower interface.
     pub fn attr(&self) -> &Attr {
         &self.attr
     }
 }
 
-/// The times of a file to be set; a time that is not set stays.
+/// The times to set on a file. A time that is not set here stays unchanged.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -134,7 +134,7 @@ pub struct FileTimes {
 }
 
 impl FileTimes {
-    /// Sets none.
+    /// Makes an empty set of times.
     pub fn new() -> FileTimes {
         FileTimes::default()
     }

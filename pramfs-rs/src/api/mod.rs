@@ -1,14 +1,14 @@
-//! The face for programs: files by path, as `std::fs` has them, and file contents as
+//! The interface for programs: files by path, like `std::fs`, and file contents as
 //! memory.
 //!
-//! * [`FileSystem`]: a mounted file system; everything that takes a path.
+//! * [`FileSystem`]: a mounted file system; all methods that take a path.
 //! * [`OpenOptions`], [`File`], [`Cursor`]: open files.
-//! * [`Metadata`], [`FileTimes`], [`ReadDir`], [`DirEntry`]: what is known of them.
+//! * [`Metadata`], [`FileTimes`], [`ReadDir`], [`DirEntry`]: metadata and directories.
 //! * [`MappedFile`]: a range of a file as one range of addresses.
 //!
 //! Permissions are not checked: a program that has opened the region can change all
-//! of it. The front ends of kernels check them, on the lower face ([`crate::inode`]).
-//! `docs/library.md` says how this face differs from `std::fs`.
+//! of it. Kernel front ends check them, through the lower interface ([`crate::inode`]).
+//! `docs/library.md` lists the differences from `std::fs`.
 
 mod cursor;
 mod file;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::file::{File, Rights};
 use super::file_system::FileSystem;
-use super::resolve::{Found, MAX_LINKS};
+use super::resolve::{MAX_LINKS, Resolved};
 use crate::credentials::Credentials;
 use crate::fs::{Engine, Fs};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::FileType;
 
-/// A mounted file system, by either face, in which files can be opened.
+/// A mounted file system of either interface, in which files can be opened.
 pub trait OpenIn: sealed::Sealed {
     #[doc(hidden)]
     fn engine(&self) -> &Arc<Engine>;
@@ -36,7 +36,7 @@ impl OpenIn for FileSystem {
     }
 }
 
-/// What is made belongs to root.
+/// New files belong to root.
 impl OpenIn for Fs {
     fn engine(&self) -> &Arc<Engine> {
         Fs::engine(self)
@@ -79,7 +79,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is chosen yet; a file that is made gets the mode 0666 less the umask
+    /// Makes options with nothing set. A new file gets the mode 0666 minus the umask
     /// of the [`FileSystem`].
     pub fn new() -> OpenOptions {
         OpenOptions {
@@ -93,20 +93,20 @@ impl OpenOptions {
         }
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(mut self, yes: bool) -> OpenOptions {
         self.read = yes;
         self
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(mut self, yes: bool) -> OpenOptions {
         self.write = yes;
         self
     }
 
-    /// For appending: each `Write::write` adds to the end of the file, wherever that
-    /// is by then. `write_at` needs [`write`](Self::write) as well.
+    /// Opens for appending: each `Write::write` adds to the current end of the
+    /// file. `write_at` also needs [`write`](Self::write).
     pub fn append(mut self, yes: bool) -> OpenOptions {
         self.append = yes;
         self
@@ -118,21 +118,21 @@ impl OpenOptions {
         self
     }
 
-    /// Makes the file if it does not exist. Needs [`write`](Self::write) or
+    /// Creates the file if it does not exist. Needs [`write`](Self::write) or
     /// [`append`](Self::append).
     pub fn create(mut self, yes: bool) -> OpenOptions {
         self.create = yes;
         self
     }
 
-    /// Makes the file, and fails if the name exists. Needs [`write`](Self::write) or
+    /// Creates the file, and fails if the name exists. Needs [`write`](Self::write) or
     /// [`append`](Self::append).
     pub fn create_new(mut self, yes: bool) -> OpenOptions {
         self.create_new = yes;
         self
     }
 
-    /// Permission bits of a file that is made, before the umask.
+    /// Sets the permission bits of a new file, before the umask.
     pub fn mode(mut self, mode: u32) -> OpenOptions {
         self.mode = mode;
         self
@@ -141,26 +141,28 @@ impl OpenOptions {
     fn check(&self) -> Result<()> {
         let stores = self.write || self.append;
         if !self.read && !stores {
-            return Err(Error::Invalid("neither reading nor writing was asked for"));
+            return Err(Error::Invalid(
+                "neither read nor write access was requested",
+            ));
         }
         if (self.create || self.create_new) && !stores {
-            return Err(Error::Invalid("making a file needs write or append"));
+            return Err(Error::Invalid("creating a file needs write or append"));
         }
         if self.truncate && (!self.write || self.append) && !self.create_new {
             return Err(Error::Invalid(
-                "truncating a file needs write, without append",
+                "truncating a file needs write without append",
             ));
         }
         Ok(())
     }
 
-    /// Opens a file. A symbolic link in the last name is followed, but not by
+    /// Opens a file. Follows a symbolic link in the last name, except with
     /// [`create_new`](Self::create_new).
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDirectory`],
     /// [`Error::TooManySymlinks`]; [`Error::NotSupported`] for a device, pipe or
-    /// socket; [`Error::Invalid`] for options that contradict each other; those of
+    /// socket; [`Error::Invalid`] for options that contradict each other; the errors of
     /// creating a file.
     pub fn open(&self, fs: &impl OpenIn, path: impl AsRef<Path>) -> Result<File> {
         self.check()?;
@@ -193,14 +195,14 @@ impl OpenOptions {
     }
 }
 
-/// Makes a file of a name that was not there. If the name is by now, it is opened; if
-/// it is a symbolic link that leads nowhere, the file is made where it leads.
+/// Creates a file for a name that did not exist. If the name exists by now, opens it; if
+/// it is a dangling symbolic link, creates the file at its target.
 fn find_or_make<'e>(
     engine: &'e Engine,
     creator: &Credentials<'_>,
     path: &[u8],
     mode: u32,
-) -> Result<Found<'e>> {
+) -> Result<Resolved<'e>> {
     let mut path = path.to_vec();
     for _ in 0..MAX_LINKS {
         match make_file(engine, creator, &path, mode) {
@@ -212,12 +214,12 @@ fn find_or_make<'e>(
             found => return found,
         }
         let link = match engine.walk_path(&path, false) {
-            // Removed again meanwhile.
+            // Another thread has removed it again.
             Err(Error::NotFound) => continue,
             found => found?,
         };
         let target = match engine.readlink(link.attr().ino) {
-            // By now another file has the name.
+            // Another file has the name by now.
             Err(Error::Invalid(_)) => continue,
             target => target?,
         };
@@ -232,18 +234,18 @@ fn find_or_make<'e>(
     Err(Error::TooManySymlinks(MAX_LINKS))
 }
 
-/// Makes a file of a name that must not exist.
+/// Creates a file for a name that must not exist.
 fn make_file<'e>(
     engine: &'e Engine,
     creator: &Credentials<'_>,
     path: &[u8],
     mode: u32,
-) -> Result<Found<'e>> {
-    // A path that ends in a slash can only name a directory.
+) -> Result<Resolved<'e>> {
+    // Only the path of a directory can end in a slash.
     if path.ends_with(b"/") {
         return Err(Error::IsDirectory);
     }
     let (parent, name) = engine.walk_to_parent(path)?;
     let made = engine.create_for_guard(creator, parent.attr().ino, name, mode)?;
-    Ok(Found::adopt(engine, made))
+    Ok(Resolved::adopt(engine, made))
 }

@@ -13,22 +13,22 @@ use crate::fs::{Engine, InodeRef};
 use pramfs_medium::error::Result;
 use pramfs_medium::types::{FileType, Ino};
 
-/// Entries that are fetched together.
+/// Number of entries that are fetched at a time.
 const BATCH: usize = 128;
 /// The cookies of `.` and `..`.
 const LAST_DOT: u64 = 2;
 
 /// An iterator over the entries of a directory, without `.` and `..`.
 ///
-/// An entry that exists throughout is given exactly once, whatever is created or
-/// removed meanwhile. The order is that of a hash.
+/// An entry that exists throughout is returned exactly once, whatever is created or
+/// removed meanwhile. The order is that of the name hashes.
 #[derive(Debug)]
 pub struct ReadDir {
     engine: Arc<Engine>,
     dir: Arc<InodeRef>,
     path: Arc<Path>,
     batch: VecDeque<DirEntry>,
-    /// Where the next batch begins.
+    /// Start of the next batch.
     cookie: u64,
     ended: bool,
 }
@@ -89,11 +89,11 @@ impl Iterator for ReadDir {
 
 impl FusedIterator for ReadDir {}
 
-/// An entry of a directory, as it was when it was read.
+/// An entry of a directory, as of when it was read.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
     engine: Arc<Engine>,
-    /// Held, so that its number leads to no other directory.
+    /// Held, so that its number cannot be reused for another directory.
     dir: Arc<InodeRef>,
     path: Arc<Path>,
     name: OsString,
@@ -102,37 +102,37 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The path that was given to [`read_dir`](super::FileSystem::read_dir), and the
-    /// name.
+    /// Returns the path passed to [`read_dir`](super::FileSystem::read_dir), joined with
+    /// the name.
     pub fn path(&self) -> PathBuf {
         self.path.join(&self.name)
     }
 
-    /// The name: 1 to 255 bytes, neither `/` nor NUL.
+    /// Returns the name: 1 to 255 bytes, without `/` and NUL.
     pub fn file_name(&self) -> OsString {
         self.name.clone()
     }
 
-    /// The name, borrowed.
+    /// Returns the name, borrowed.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Type of the file. Symbolic links are not followed.
+    /// Returns the type of the file. Does not follow symbolic links.
     pub fn file_type(&self) -> FileType {
         self.kind
     }
 
-    /// Inode number.
+    /// Returns the inode number.
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// Metadata of the file that this entry names now. Symbolic links are not
-    /// followed.
+    /// Returns the metadata of the file that currently has this name. Does not follow
+    /// symbolic links.
     ///
     /// # Errors
-    /// [`Error::NotFound`](crate::Error::NotFound) where the name has been removed,
+    /// [`Error::NotFound`](crate::Error::NotFound) if the name was removed,
     /// [`Error::Corrupt`](crate::Error::Corrupt).
     pub fn metadata(&self) -> Result<Metadata> {
         let attr = self.engine.lookup(self.dir.ino(), self.name.as_bytes())?;

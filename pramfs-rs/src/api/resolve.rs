@@ -1,4 +1,4 @@
-//! Paths: from the root to an inode, for programs that have no kernel to do it.
+//! Resolves paths from the root to an inode; for programs that bypass the kernel.
 
 use std::sync::Arc;
 
@@ -6,49 +6,49 @@ use crate::fs::{By, Engine, InodeRef};
 use pramfs_medium::error::{Error, Result};
 use pramfs_medium::types::{Attr, FileType, Ino};
 
-/// Most symbolic links that one path may lead through.
+/// Limit of symbolic links in the resolution of one path.
 pub(super) const MAX_LINKS: u32 = 40;
 
-/// The inode that a path leads to, with a reference: its number is not given to
-/// another inode meanwhile, whatever becomes of the name.
+/// The inode of a resolved path, with a reference: the inode number is not reused
+/// while this lives, even if the name is removed.
 #[derive(Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct Resolved<'a> {
     engine: &'a Engine,
     attr: Attr,
 }
 
-impl<'a> Found<'a> {
-    /// Finds a name in a directory that the caller holds.
-    pub(super) fn child(engine: &'a Engine, dir: Ino, name: &[u8]) -> Result<Found<'a>> {
+impl<'a> Resolved<'a> {
+    /// Looks up a name in a directory that the caller holds.
+    pub(super) fn child(engine: &'a Engine, dir: Ino, name: &[u8]) -> Result<Resolved<'a>> {
         let attr = engine.lookup_by(dir, name, By::Guard)?;
-        Ok(Found { engine, attr })
+        Ok(Resolved { engine, attr })
     }
 
-    /// Takes over a reference of a guard.
-    pub(super) fn adopt(engine: &'a Engine, attr: Attr) -> Found<'a> {
-        Found { engine, attr }
+    /// Takes over the reference of a guard.
+    pub(super) fn adopt(engine: &'a Engine, attr: Attr) -> Resolved<'a> {
+        Resolved { engine, attr }
     }
 
-    /// Attributes, as they were when the name was looked up.
+    /// Returns the attributes at the time of the look-up.
     pub(super) fn attr(&self) -> &Attr {
         &self.attr
     }
 
-    /// The reference, to be kept.
+    /// Converts it to a reference that can be kept.
     pub(super) fn into_ref(self, engine: &Arc<Engine>) -> InodeRef {
         InodeRef::new(engine, self.attr.ino)
     }
 }
 
-impl Drop for Found<'_> {
+impl Drop for Resolved<'_> {
     fn drop(&mut self) {
         self.engine.release_ref(self.attr.ino, 1, By::Guard);
     }
 }
 
 impl Engine {
-    /// Follows a path from the root, symbolic links included. What a path that
-    /// ends in a slash names is a directory.
+    /// Resolves a path from the root, including symbolic links. A path that ends in a slash
+    /// must name a directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], also for the empty path; [`Error::NotDirectory`],
@@ -57,8 +57,8 @@ impl Engine {
         Ok(self.walk_path(path.as_ref(), true)?.attr)
     }
 
-    /// The directory that a path's last name stands in, and that name. Links
-    /// in the last name itself are not followed.
+    /// Returns the directory of a path's last name, and that name. Does not follow a link
+    /// in the last name.
     ///
     /// # Errors
     /// As for [`resolve`](Self::resolve); [`Error::Exists`] for the root and
@@ -68,16 +68,16 @@ impl Engine {
         Ok((parent.attr.ino, name.to_vec()))
     }
 
-    /// As [`resolve`](Self::resolve), with a reference. Without `follow` a symbolic link
-    /// in the last name is what is found, unless a slash follows it.
-    pub(super) fn walk_path(&self, path: &[u8], follow: bool) -> Result<Found<'_>> {
+    /// As [`resolve`](Self::resolve), with a reference. Without `follow`, returns a symbolic
+    /// link in the last name itself, unless a slash follows it.
+    pub(super) fn walk_path(&self, path: &[u8], follow: bool) -> Result<Resolved<'_>> {
         match path {
             b"" => Err(Error::NotFound),
             path => self.walk(Ino::ROOT, path, follow, &mut 0),
         }
     }
 
-    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Found<'_>, &'p [u8])> {
+    pub(super) fn walk_to_parent<'p>(&self, path: &'p [u8]) -> Result<(Resolved<'_>, &'p [u8])> {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
         let path = &path[..end];
         let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
@@ -88,16 +88,16 @@ impl Engine {
         Ok((self.walk(Ino::ROOT, &path[..cut], true, &mut 0)?, name))
     }
 
-    /// Follows a path from an inode that the caller holds. Each directory on the way is
-    /// held until the next name has been found: a directory that is removed
-    /// meanwhile has no names, whereas its number alone could lead into another.
-    fn walk(&self, base: Ino, path: &[u8], follow: bool, links: &mut u32) -> Result<Found<'_>> {
+    /// Resolves a path from an inode that the caller holds. Each directory on the path is
+    /// held until the next name is found. A directory removed meanwhile has no names, but
+    /// without a reference its number could lead into another directory.
+    fn walk(&self, base: Ino, path: &[u8], follow: bool, links: &mut u32) -> Result<Resolved<'_>> {
         let start = if path.first() == Some(&b'/') {
             Ino::ROOT
         } else {
             base
         };
-        // Before a lock is waited for: a forked child has no thread to release it.
+        // Before waiting for a lock: a forked child has no thread that releases it.
         if self.open.is_inherited() {
             return Err(self.ended());
         }
@@ -105,13 +105,13 @@ impl Engine {
         let attr = self
             .getattr(start)
             .inspect_err(|_| self.release_ref(start, 1, By::Guard))?;
-        let mut at = Found::adopt(self, attr);
+        let mut at = Resolved::adopt(self, attr);
         let mut names = path
             .split(|&b| b == b'/')
             .filter(|n| !n.is_empty())
             .peekable();
         while let Some(name) = names.next() {
-            let next = Found::child(self, at.attr.ino, name)?;
+            let next = Resolved::child(self, at.attr.ino, name)?;
             let dir = std::mem::replace(&mut at, next);
             let last = names.peek().is_none() && !path.ends_with(b"/");
             if at.attr.kind == FileType::Symlink && (follow || !last) {

@@ -1,5 +1,5 @@
-//! Handing a view to a descriptor: from the medium to a socket, a pipe or
-//! another file, with no buffer of the program's in between.
+//! Sends a view to a descriptor: from the medium to a socket, a pipe or another file,
+//! without a buffer of the program in between.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -9,13 +9,13 @@ use pramfs_medium::error::{Error, Result};
 use pramfs_medium::pmem::{PmemError, Sent};
 
 impl MappedFile {
-    /// Writes a range of the view to a descriptor: write(2), whose source is
-    /// the medium itself. In user space nothing is copied; the kernel copies
-    /// once, into its socket buffer, pipe or page cache. Works with every
-    /// descriptor that write(2) takes.
+    /// Writes a range of the view to a descriptor by write(2), with the medium itself
+    /// as the source. User space copies nothing; the kernel copies once, into its
+    /// socket buffer, pipe or page cache. Works with every descriptor that write(2)
+    /// accepts.
     ///
-    /// Returns the bytes written: fewer than asked for where the descriptor
-    /// takes no more just now, or failed after some of them.
+    /// Returns the number of bytes written: fewer than requested if the descriptor
+    /// accepts no more at the moment, or failed after some of them.
     ///
     /// ```
     /// use std::io::Read;
@@ -39,9 +39,9 @@ impl MappedFile {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that leaves the view, [`Error::Io`]
-    /// where the medium failed, and what write(2) says to the first byte
-    /// ([`Error::Pmem`], with its errno).
+    /// [`Error::Invalid`] for a range outside the view, [`Error::Io`] if the medium
+    /// failed, and the error of write(2) at the first byte ([`Error::Pmem`], with its
+    /// errno).
     pub fn write_to(&self, to: impl AsFd, range: Range<u64>) -> Result<u64> {
         let (at, len) = self.range(&range)?;
         let written = self
@@ -52,20 +52,19 @@ impl MappedFile {
         Ok(written)
     }
 
-    /// Sends a range of the view to a connected socket with MSG_ZEROCOPY: a
-    /// network device that can gather takes the bytes from the medium, and
-    /// not even the kernel copies. Pays for ranges of tens of kilobytes and
-    /// more. Where the kernel cannot do without a copy (a peer on the same
-    /// machine, a unix socket, a small `ulimit -l`) it makes one, and
-    /// [`Sent::copied`] says so.
+    /// Sends a range of the view to a connected socket with MSG_ZEROCOPY: a network
+    /// device that supports scatter-gather reads the bytes from the medium, and not even
+    /// the kernel copies. This pays off for ranges of tens of kilobytes and more. If the
+    /// kernel must copy (a peer on the same machine, a unix socket, a small
+    /// `ulimit -l`), it does, and [`Sent::copied`] reports that.
     ///
-    /// Returns when the kernel has let go of the medium: with TCP, when the
-    /// peer has acknowledged the bytes. Until then nobody else may use
-    /// MSG_ZEROCOPY on the socket or read its error queue. Stores to the range
-    /// while it is being sent may or may not be seen by the peer.
+    /// Returns when the kernel no longer uses the medium: with TCP, when the
+    /// peer has acknowledged the bytes. Until then no other code may use
+    /// MSG_ZEROCOPY on the socket or read its error queue. The peer may or may not see
+    /// stores to the range during the call.
     ///
     /// # Errors
-    /// As for [`write_to`](Self::write_to), with what send(2) says.
+    /// As for [`write_to`](Self::write_to), with the errors of send(2).
     pub fn send_zerocopy(&self, socket: impl AsFd, range: Range<u64>) -> Result<Sent> {
         let (at, len) = self.range(&range)?;
         let sent = self
@@ -76,17 +75,17 @@ impl MappedFile {
         Ok(sent)
     }
 
-    /// Where a range lies in the view; its pages can be had, as far as known.
+    /// Returns where a range lies in the view, if no fault of its pages is known.
     fn range(&self, range: &Range<u64>) -> Result<(u64, u64)> {
         let Some(len) = range.end.checked_sub(range.start) else {
-            return Err(Error::Invalid("the range ends before it begins"));
+            return Err(Error::Invalid("the end of the range is before its start"));
         };
         let at = self.at(range.start, len)?;
         self.check_fault(at, len)?;
         Ok((at, len))
     }
 
-    /// The kernel takes no SIGBUS: a page that it cannot have is EFAULT.
+    /// Converts EFAULT: the kernel reports a page that it cannot access, without SIGBUS.
     fn page_gone(&self, e: PmemError) -> Error {
         if e.errno() == libc::EFAULT {
             self.failed()

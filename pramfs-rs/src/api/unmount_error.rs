@@ -1,18 +1,18 @@
-//! [`UnmountError`]: why a file system was not unmounted.
+//! [`UnmountError`]: why an unmount failed.
 
 use std::fmt;
 
 use super::file_system::FileSystem;
 use pramfs_medium::error::Error;
 
-/// Why [`FileSystem::unmount`] did not unmount, or not cleanly.
+/// Why [`FileSystem::unmount`] did nothing, or did not end cleanly.
 pub enum UnmountError {
-    /// Files, mappings or directories are open. Nothing has been done, and the file
-    /// system goes on.
+    /// Files, mappings or directories are open. Nothing has changed, and the file
+    /// system stays mounted.
     InUse {
-        /// The file system, to be unmounted again later.
+        /// The file system, for a later unmount.
         fs: Box<FileSystem>,
-        /// How many [`File`](crate::File)s, [`MappedFile`](crate::MappedFile)s,
+        /// Number of open [`File`](crate::File)s, [`MappedFile`](crate::MappedFile)s,
         /// [`ReadDir`](crate::ReadDir)s and [`InodeRef`](crate::inode::InodeRef)s.
         handles: usize,
     },
@@ -21,7 +21,7 @@ pub enum UnmountError {
 }
 
 impl UnmountError {
-    /// The errno that umount(2) would have set.
+    /// Returns the errno that umount(2) would set.
     pub fn errno(&self) -> i32 {
         match self {
             UnmountError::InUse { .. } => libc::EBUSY,
@@ -65,8 +65,8 @@ impl std::error::Error for UnmountError {
     }
 }
 
-/// Drops the file system of [`UnmountError::InUse`], which ends it as
-/// [`FileSystem::unmount_now`] does.
+/// Drops the file system of [`UnmountError::InUse`], which unmounts it like
+/// [`FileSystem::unmount_now`].
 impl From<UnmountError> for Error {
     fn from(e: UnmountError) -> Error {
         let what = e.to_string();

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::group::Group;
-use super::super::{BitRun, Found, Reserved};
+use super::super::{BitRun, Reserved, SearchResult};
 use super::{BitmapSet, InitGroup};
 use crate::error::Damage;
 use crate::error::Result;
@@ -116,9 +116,9 @@ impl BitmapSet {
         want: u32,
         full: bool,
         only_roomy: bool,
-    ) -> Result<Option<Found>, InitGroup> {
+    ) -> Result<Option<SearchResult>, InitGroup> {
         if let Some(found) = goal.and_then(|at| self.reserve_here(medium, at, want)) {
-            return Ok(Some(Found::Taken(found)));
+            return Ok(Some(SearchResult::Taken(found)));
         }
         let hint = &self.hints[lane as usize];
         let near = goal
@@ -155,12 +155,12 @@ impl BitmapSet {
             };
             let found = self.reserved(group, g, start, len);
             if !self.has_room(medium, found.run) {
-                return Some(Found::Roomless(found.run));
+                return Some(SearchResult::NoHostRoom(found.run));
             }
             g.take(start, len);
-            Some(Found::Taken(found))
+            Some(SearchResult::Taken(found))
         })?;
-        if let (Some(Found::Taken(Reserved { run, group, .. })), None) = (found, goal) {
+        if let (Some(SearchResult::Taken(Reserved { run, group, .. })), None) = (found, goal) {
             let next = match self.kind {
                 // Lowest number first: the homes of short-lived inodes, and what memory has
                 // about them, then stay in the processor's caches.
@@ -234,7 +234,7 @@ impl BitmapSet {
         near: u64,
         len: u32,
         only_roomy: bool,
-    ) -> Result<Option<Found>, InitGroup> {
+    ) -> Result<Option<SearchResult>, InitGroup> {
         if u64::from(len) > self.per_group {
             return Ok(None);
         }
@@ -250,10 +250,10 @@ impl BitmapSet {
             let start = g.find_aligned(base, len, |at| !only_roomy || has_room(at))?;
             let found = self.reserved(group, g, start, len);
             if !only_roomy && !has_room(start) {
-                return Some(Found::Roomless(found.run));
+                return Some(SearchResult::NoHostRoom(found.run));
             }
             g.take(start, len);
-            Some(Found::Taken(found))
+            Some(SearchResult::Taken(found))
         })
     }
 

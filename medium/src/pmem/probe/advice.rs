@@ -60,7 +60,8 @@ fn durability(report: &mut Report, kind: SourceKind) {
     }
     if kind.is_dax() && report.flush_instruction == "clflush" {
         report.warnings.push(
-            "This processor has neither clwb nor clflushopt: lines are flushed one after the other, slowly.".into(),
+            "This processor has neither clwb nor clflushopt: it flushes lines one by one, slowly."
+                .into(),
         );
     }
 }
@@ -157,15 +158,15 @@ fn block_device(report: &mut Report, subject: &Subject) {
     let path = report.path.display().to_string();
     if device.text("queue/dax").as_deref() == Some("1") {
         report.advice.push(format!(
-            "mkfs.ext4 {path} && mkdir -p /mnt/pmem && mount -o dax=always {path} /mnt/pmem # then put the region in a file there (destroys what is on the device)"
+            "mkfs.ext4 {path} && mkdir -p /mnt/pmem && mount -o dax=always {path} /mnt/pmem # then put the region in a file there (destroys the contents of the device)"
         ));
     }
     let namespace = component(&device, b"namespace").unwrap_or_else(|| "namespaceX.Y".into());
     report.advice.push(format!(
-        "ndctl create-namespace -f -e {namespace} --mode=fsdax # persistent memory for a DAX file system (destroys what is on it)"
+        "ndctl create-namespace -f -e {namespace} --mode=fsdax # persistent memory for a DAX file system (destroys its contents)"
     ));
     report.advice.push(format!(
-        "ndctl create-namespace -f -e {namespace} --mode=devdax # a /dev/daxX.Y that is a region as a whole (destroys what is on it)"
+        "ndctl create-namespace -f -e {namespace} --mode=devdax # a /dev/daxX.Y that is a region as a whole (destroys its contents)"
     ));
 }
 
@@ -187,7 +188,7 @@ fn provider(report: &mut Report, device: &SysDevice) {
         && name.trim() == "e820"
     {
         report.warnings.push(
-            "The kernel was told of this memory by memmap= or an old firmware table: if it is plain DRAM, it is lost with the power (and at a reboot whose firmware clears it).".into(),
+            "memmap= or an old firmware table declares this memory. If it is plain DRAM, a power failure loses it, and so does a reboot if the firmware clears it.".into(),
         );
     }
     if let Some(region) = component(device, b"region")
@@ -196,7 +197,7 @@ fn provider(report: &mut Report, device: &SysDevice) {
         && !matches!(domain.trim(), "memory_controller" | "cpu_cache")
     {
         report.warnings.push(format!(
-            "The platform does not say that flushed lines survive a power failure (persistence domain: {}).",
+            "The platform does not report that flushed lines survive a power failure (persistence domain: {}).",
             if domain.trim().is_empty() { "unknown" } else { domain.trim() }
         ));
     }
@@ -218,7 +219,7 @@ fn to_persistent_memory(report: &mut Report) {
         "mkdir -m 0700 /dev/shm/pramfs && mkfs.pramfs /dev/shm/pramfs/region SIZE # for trying it out: memory, at full speed, lost at reboot".into(),
     );
     report.advice.push(
-        "ndctl create-namespace --mode=fsdax # if the machine has persistent memory that is not in use yet; then mkfs.ext4 and mount -o dax=always".into(),
+        "ndctl create-namespace --mode=fsdax # if the machine has unused persistent memory; then mkfs.ext4 and mount -o dax=always".into(),
     );
 }
 
@@ -226,13 +227,13 @@ fn length(report: &mut Report) {
     let Some(size) = report.size else { return };
     let path = report.path.display();
     if size == 0 {
-        report.warnings.push("It has no bytes yet.".into());
+        report.warnings.push("It is empty.".into());
         report
             .advice
             .push(format!("mkfs.pramfs {path} SIZE # makes a region of it"));
     } else if size < MIN_REGION {
         report.warnings.push(format!(
-            "Its {size} bytes are too few: a region has at least {MIN_REGION}."
+            "Its {size} bytes are too few; a region needs at least {MIN_REGION}."
         ));
     } else if !size.is_multiple_of(report.alignment) && report.kind != Some(SourceKind::BlockDevice)
     {
@@ -256,11 +257,11 @@ fn sparse(report: &mut Report, kind: SourceKind) {
     let missing = size.saturating_sub(allocated);
     if missing > free && kind != SourceKind::Hugetlbfs {
         report.warnings.push(format!(
-            "It is sparse, and its file system has {free} bytes free of the {missing} that it may yet take: when they run out, stores fail with EIO."
+            "It is sparse and may still need {missing} bytes, but its file system has only {free} bytes free. When they run out, stores fail with EIO."
         ));
     } else if missing >= HUGE_2M as u64 && kind == SourceKind::File {
         report.advice.push(format!(
-            "fallocate -l {size} {} # sets its space aside, so that no store can fail for want of it",
+            "fallocate -l {size} {} # reserves its space, so that no store can fail for lack of it",
             report.path.display()
         ));
     }

@@ -1,7 +1,7 @@
 //! Judges a path as a place for a region: the library part of `pramfs doctor`.
 //!
 //! Invariant: probing changes nothing; it neither locks nor writes. In a directory it may
-//! create and drop an unnamed temporary file, the only way to learn whether files there are
+//! create and drop an unnamed temporary file, the only way to find out whether files there are
 //! DAX.
 //!
 //! Not handled here: printing.
@@ -20,9 +20,9 @@ use super::backend::{Granularity, Persistence};
 use super::cpu::Cpu;
 use super::error::PmemError;
 use super::hugepage::{self, HugePolicy};
+use super::mapped_source::caches_are_persistent;
 use super::mapping::{HUGE_2M, Mapping, Share};
-use super::medium::caches_are_persistent;
-use super::source::{self, Found, SourceKind, SysDevice};
+use super::source::{self, DetectedSource, SourceKind, SysDevice};
 
 /// Properties of a path.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ pub struct Report {
     pub filesystem: Option<FileSystem>,
     /// The unit in which stores become durable.
     pub granularity: Option<Granularity>,
-    /// What the contents survive.
+    /// The failure that the contents survive.
     pub persistence: Option<Persistence>,
     /// Unit of a region's length, in bytes.
     pub alignment: u64,
@@ -95,7 +95,7 @@ pub struct FileSystem {
 }
 
 impl Report {
-    /// Returns the path to use in a command: in a directory, a file yet to be named.
+    /// Returns the path for a command: in a directory, that of a future file.
     fn target(&self) -> PathBuf {
         if self.path.is_dir() {
             self.path.join("region.pramfs")
@@ -242,7 +242,7 @@ impl Report {
     }
 
     /// Identifies a file that would be created in this directory.
-    fn in_directory(&mut self, subject: &Subject) -> Result<Found, PmemError> {
+    fn in_directory(&mut self, subject: &Subject) -> Result<DetectedSource, PmemError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         if let Ok(file) = rustix::fs::open(&subject.path, flags, Mode::RUSR | Mode::WUSR) {
             let mut found = source::identify(file.as_fd(), &subject.path)?;
@@ -256,7 +256,7 @@ impl Report {
         source::identify_by_filesystem(subject.fd(), &subject.path)
     }
 
-    fn of_object(&mut self, subject: &Subject) -> Result<Found, PmemError> {
+    fn of_object(&mut self, subject: &Subject) -> Result<DetectedSource, PmemError> {
         let mut found = source::identify(subject.fd(), &subject.path)?;
         match (subject.file_type, subject.device()) {
             (FileType::RegularFile, _) => {
@@ -283,7 +283,7 @@ impl Report {
     }
 
     /// The only proof that flushes from user space suffice.
-    fn try_map_sync(&mut self, file: BorrowedFd<'_>, found: &mut Found) {
+    fn try_map_sync(&mut self, file: BorrowedFd<'_>, found: &mut DetectedSource) {
         let can = Mapping::new(file, source::REGION_UNIT as usize, Share::SharedSync).is_ok();
         self.map_sync = Some(can);
         if can {
@@ -291,7 +291,7 @@ impl Report {
         }
     }
 
-    fn describe(&mut self, subject: &Subject, found: &Found) {
+    fn describe(&mut self, subject: &Subject, found: &DetectedSource) {
         let kind = found.kind;
         self.kind = Some(kind);
         self.persistence = Some(found.persistence);

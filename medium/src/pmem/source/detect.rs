@@ -19,7 +19,7 @@ pub(super) const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Result of identifying a descriptor.
 #[derive(Debug)]
-pub(in crate::pmem) struct Found {
+pub(in crate::pmem) struct DetectedSource {
     pub kind: SourceKind,
     pub alignment: u64,
     pub persistence: Persistence,
@@ -73,7 +73,10 @@ pub(in crate::pmem) fn missing_device(path: &Path) -> Option<&'static str> {
 }
 
 /// Identifies an open descriptor.
-pub(in crate::pmem) fn identify(fd: BorrowedFd<'_>, path: &Path) -> Result<Found, PmemError> {
+pub(in crate::pmem) fn identify(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+) -> Result<DetectedSource, PmemError> {
     let os = |what: &'static str, e: rustix::io::Errno| PmemError::Os {
         what,
         path: path.display().to_string(),
@@ -92,13 +95,13 @@ pub(in crate::pmem) fn identify(fd: BorrowedFd<'_>, path: &Path) -> Result<Found
                     errno: libc::ENODEV,
                 });
             }
-            Ok(Found {
+            Ok(DetectedSource {
                 kind: SourceKind::DevDax,
                 alignment: device.dax_alignment(),
                 persistence: persistence::of_device(&device),
             })
         }
-        FileType::BlockDevice => Ok(Found {
+        FileType::BlockDevice => Ok(DetectedSource {
             kind: SourceKind::BlockDevice,
             alignment: REGION_UNIT,
             persistence: persistence::of_device(&SysDevice::block(st.st_rdev)),
@@ -112,19 +115,19 @@ pub(in crate::pmem) fn identify(fd: BorrowedFd<'_>, path: &Path) -> Result<Found
 pub(in crate::pmem) fn identify_by_filesystem(
     fd: BorrowedFd<'_>,
     path: &Path,
-) -> Result<Found, PmemError> {
+) -> Result<DetectedSource, PmemError> {
     let fs = rustix::fs::fstatfs(fd).map_err(|e| PmemError::Os {
         what: "cannot identify the file system of",
         path: path.display().to_string(),
         source: e.into(),
     })?;
-    let found = |kind, persistence| Found {
+    let found = |kind, persistence| DetectedSource {
         kind,
         alignment: REGION_UNIT,
         persistence,
     };
     Ok(match fs.f_type as u64 & 0xffff_ffff {
-        HUGETLBFS_MAGIC => Found {
+        HUGETLBFS_MAGIC => DetectedSource {
             alignment: (fs.f_bsize as u64).max(REGION_UNIT),
             ..found(
                 SourceKind::Hugetlbfs,
@@ -175,7 +178,7 @@ pub(super) fn block_is_read_only(rdev: u64) -> bool {
     SysDevice::block(rdev).text("ro").is_some_and(|s| s == "1")
 }
 
-/// Names the exclusive holder of a block device, as far as sysfs and the mount table tell.
+/// Names the exclusive holder of a block device, if sysfs and the mount table show it.
 pub(in crate::pmem) fn is_block_exclusive_holder(rdev: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let wanted = format!("{major}:{minor}");

@@ -61,7 +61,7 @@ pub(super) fn acquire(
     } else {
         FlockOperation::NonBlockingLockShared
     };
-    let patience = if kind == SourceKind::BlockDevice {
+    let wait_limit = if kind == SourceKind::BlockDevice {
         UDEV_TIMEOUT
     } else {
         Duration::ZERO
@@ -71,7 +71,9 @@ pub(super) fn acquire(
         match rustix::fs::flock(fd, op) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) if start.elapsed() < patience => std::thread::sleep(UDEV_PAUSE),
+            Err(Errno::WOULDBLOCK) if start.elapsed() < wait_limit => {
+                std::thread::sleep(UDEV_PAUSE)
+            }
             Err(Errno::WOULDBLOCK) => return Err(in_use(fd, path)),
             Err(e) => {
                 return Err(PmemError::Os {

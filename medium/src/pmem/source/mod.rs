@@ -21,7 +21,8 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 pub(super) use detect::{
-    Found, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder, missing_device,
+    DetectedSource, SysDevice, identify, identify_by_filesystem, is_block_exclusive_holder,
+    missing_device,
 };
 pub(super) use lock::holder_of;
 pub use lock::inherit_standard_streams_only;
@@ -89,7 +90,7 @@ pub(super) struct Access {
     /// Refuse a region that another process has open, and keep others out. Read-only
     /// openings share the lock.
     pub lock: bool,
-    /// When creating a region, take over an existing object whoever owns it and may write
+    /// When creating a region, take over an existing object, even if others own it or may write
     /// it.
     pub whoever_owns: bool,
 }
@@ -188,7 +189,7 @@ impl Source {
             }
             Err(Errno::NOENT) => Err(PmemError::Unusable {
                 path: path.display().to_string(),
-                why: "there is no such directory to make a region in".into(),
+                why: "its directory does not exist".into(),
                 errno: libc::ENOENT,
             }),
             Err(e) => Err(open_error(path, e, false)),
@@ -330,7 +331,7 @@ impl Source {
             return Err(self.unusable(
                 libc::EINVAL,
                 format!(
-                    "a length of {len} bytes is not a multiple of {unit}{unit_name}; the nearest that are: {down}, {up}. If the file had another length before, it has been cut: restore it, or extend it with truncate(1)"
+                    "a length of {len} bytes is not a multiple of {unit}{unit_name}; the nearest multiples are {down} and {up}. If the file was longer before, it has been truncated: restore it, or extend it with truncate(1)"
                 ),
             ));
         }
@@ -346,7 +347,7 @@ impl Source {
         rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), 0, self.len).map_err(|e| match e {
             Errno::NOSPC | Errno::NOMEM => self.unusable(
                 libc::ENOSPC,
-                format!("there is no room for all its {} bytes; free some, or choose a smaller region", self.len),
+                format!("there is no space for all its {} bytes; free some, or choose a smaller region", self.len),
             ),
             e => self.os("cannot reserve the space of", e),
         })
@@ -385,7 +386,7 @@ impl Source {
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
-    /// Returns what its bytes survive.
+    /// Returns the failure that its bytes survive.
     pub fn persistence(&self) -> Persistence {
         self.persistence
     }
@@ -399,7 +400,7 @@ impl Source {
         self.created
     }
 
-    /// Corrects the kind once a `MAP_SYNC` mapping has shown what the file is.
+    /// Corrects the kind if a `MAP_SYNC` mapping reveals it.
     pub(super) fn set_fsdax(&mut self) {
         self.kind = SourceKind::FsDax;
     }
@@ -443,7 +444,7 @@ fn refuse_others(fd: BorrowedFd<'_>, path: &Path) -> Result<(), PmemError> {
         Some(why) => Err(PmemError::Unusable {
             path: path.display().to_string(),
             why: format!(
-                "exists and {why}: whoever may write a region may write all files in it; choose a name in a directory where no other user can create files, or remove it first"
+                "exists and {why}: a user with write access to a region can change all files in it; choose a name in a directory where no other user can create files, or remove it first"
             ),
             errno: libc::EPERM,
         }),

@@ -1,4 +1,4 @@
-//! Which users, besides the opening process's own, may write the object behind a region.
+//! Finds out which other users may write the object behind a region.
 //!
 //! A user who can write a region can write every byte of the file system: set-user-ID
 //! programs, device files, the contents of files readable only by their owners. A name that

@@ -1,6 +1,6 @@
-//! What bytes survive on stacked storage.
+//! The persistence of stacked storage.
 //!
-//! * A file survives what the device of its file system survives.
+//! * A file survives the same failures as the device of its file system.
 //! * A loop device follows its file, a partition its disk, and a mapped device the weakest
 //!   of its parts.
 //! * A file of a file system in user space follows the source of the mount if that is a

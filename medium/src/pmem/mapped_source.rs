@@ -15,7 +15,7 @@ use super::pages::PageSync;
 use super::room::{HostRoom, HostSpace};
 use super::source::{Source, SourceKind};
 
-/// What makes stores to a mapping as durable as promised.
+/// How stores to a mapping become as durable as promised.
 #[derive(Debug)]
 pub(super) enum Mode {
     /// Line write-back and a fence.
@@ -30,7 +30,7 @@ pub(super) enum Mode {
 
 /// A source and the behaviour of its mapping. Lives no longer than the mapping.
 #[derive(Debug)]
-pub(super) struct Medium {
+pub(super) struct MappedSource {
     pub source: Source,
     pub mode: Mode,
     pub granularity: Granularity,
@@ -42,17 +42,17 @@ pub(super) struct Medium {
     discard_unit: Option<usize>,
     /// Present if pages of the source may be missing.
     pub room: Option<HostRoom>,
-    /// Nothing is read ahead unless [`Medium::advise_willneed`] requests it.
+    /// Nothing is read ahead unless [`MappedSource::advise_willneed`] requests it.
     by_page: AtomicBool,
 }
 
 // SAFETY: `base` is an address and is passed only to madvise, on ranges that the callers of
 // `discard` are responsible for.
-unsafe impl Send for Medium {}
+unsafe impl Send for MappedSource {}
 // SAFETY: as above; all other fields are Sync.
-unsafe impl Sync for Medium {}
+unsafe impl Sync for MappedSource {}
 
-impl Medium {
+impl MappedSource {
     /// Describes the mapping of `source` at `base`.
     pub(super) fn new(
         source: Source,
@@ -60,7 +60,7 @@ impl Medium {
         granularity: Granularity,
         durability: Durability,
         map_sync: bool,
-    ) -> Medium {
+    ) -> MappedSource {
         let (len, unit) = (source.len() as usize, source.alignment() as usize);
         let mode = match granularity {
             _ if source.read_only() && source.kind() == SourceKind::DevDax => {
@@ -80,7 +80,7 @@ impl Medium {
         let huge = huge_pages(&source);
         if huge && !source.read_only() {
             // SAFETY: advice about the whole mapping that changes no contents. Best effort:
-            // `probe` says whether huge pages are available.
+            // `probe` reports whether huge pages are available.
             let _ =
                 unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxHugepage) };
         }
@@ -98,7 +98,7 @@ impl Medium {
             // Not discarded by page.
             SourceKind::Hugetlbfs | SourceKind::DevDax => None,
         };
-        Medium {
+        MappedSource {
             guard: Guard::new(base, len, unit),
             room: HostRoom::new(&source),
             source,
@@ -182,12 +182,12 @@ impl Medium {
         }
     }
 
-    /// See [`PmemBackend::learn_room`].
+    /// See [`PmemBackend::query_room`].
     ///
-    /// [`PmemBackend::learn_room`]: super::backend::PmemBackend::learn_room
-    pub(super) fn learn_room(&self, offset: u64, len: u64) {
+    /// [`PmemBackend::query_room`]: super::backend::PmemBackend::query_room
+    pub(super) fn query_room(&self, offset: u64, len: u64) {
         if let Some(room) = &self.room {
-            room.learn(self.source.fd(), offset, len);
+            room.query(self.source.fd(), offset, len);
         }
     }
 
@@ -251,8 +251,8 @@ fn huge_pages(source: &Source) -> bool {
         && hugepage::policy(source.fd(), source.kind()).is_some_and(|p| p != HugePolicy::Never)
 }
 
-/// Maps a source natively, in the best way it offers. Returns the mapping, what makes
-/// stores to it durable, and whether it was made with `MAP_SYNC`. `lines` tells whether the
+/// Maps a source natively, in the best way it offers. Returns the mapping, the mode of
+/// its stores, and whether it was made with `MAP_SYNC`. `lines` tells whether the
 /// processor's line write-back may be relied on.
 pub(super) fn map_source(
     source: &mut Source,
